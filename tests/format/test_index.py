@@ -1,0 +1,101 @@
+"""`tfpipe.format.index`: the text index and its checks."""
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfpipe.errors import FormatError
+from tfpipe.format.index import decode_index, encode_index
+
+MEND = "Run the same `tfpipe shard` command again to write it anew."
+
+
+def test_text():
+    assert encode_index([20, 16, 100]) == b"0 20\n20 16\n36 100\n"
+    assert encode_index([]) == b""
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(16, 2**40), max_size=20))
+def test_round_trip(sizes):
+    table = decode_index(encode_index(sizes), sum(sizes), len(sizes))
+    assert table.dtype == np.int64
+    assert table.shape == (len(sizes), 2)
+    assert table[:, 1].tolist() == sizes
+    assert table[:, 0].tolist() == [sum(sizes[:i]) for i in range(len(sizes))]
+
+
+@pytest.mark.parametrize(
+    ("data", "shard_bytes", "records", "message"),
+    [
+        (b"0 20\n", 20, 2, f"The index must have 2 whole lines, got 1 in 5 bytes. {MEND}"),
+        (b"0 20\n20 16", 36, 1, f"The index must have 1 whole lines, got 1 in 10 bytes. {MEND}"),
+        (
+            b"0 2x\n",
+            20,
+            1,
+            f"Every line of the index must be two whole numbers with one space between. {MEND}",
+        ),
+        (
+            b"0 -5\n",
+            20,
+            1,
+            f"Every line of the index must be two whole numbers with one space between. {MEND}",
+        ),
+        (
+            b"020 \n",
+            20,
+            1,
+            f"Every line of the index must be two whole numbers with one space between. {MEND}",
+        ),
+        (
+            b"0  20\n",
+            20,
+            1,
+            f"Every line of the index must be two whole numbers with one space between. {MEND}",
+        ),
+        (b"0 20\n", 21, 1, f"The index ends at byte 20 of a shard of 21 bytes. {MEND}"),
+        (b"", 5, 0, f"The index ends at byte 0 of a shard of 5 bytes. {MEND}"),
+        (b"1 20\n", 21, 1, f"Line 1 of the index must begin at byte 0, got 1. {MEND}"),
+        (b"0 20\n19 20\n", 40, 2, f"Line 2 of the index must begin at byte 20, got 19. {MEND}"),
+        (b"0 15\n", 15, 1, f"Line 1 of the index cannot be: offset 0, size 15. {MEND}"),
+        (
+            b"0 9223372036854775807\n",
+            20,
+            1,
+            f"Line 1 of the index cannot be: offset 0, size {2**63 - 1}. {MEND}",
+        ),
+        (b"0 9223372036854775808\n", 20, 1, f"The index holds a number beyond int64. {MEND}"),
+        (b"0 " + b"9" * 5000 + b"\n", 20, 1, f"The index holds a number beyond int64. {MEND}"),
+    ],
+)
+def test_what_is_refused(data, shard_bytes, records, message):
+    with pytest.raises(FormatError) as error:
+        decode_index(data, shard_bytes, records)
+    assert str(error.value) == message
+
+
+@settings(deadline=None)
+@given(
+    st.one_of(st.binary(max_size=40), st.text("0123456789 \n", max_size=40).map(str.encode)),
+    st.integers(0, 200),
+    st.integers(0, 5),
+)
+def test_any_bytes_are_read_or_refused(data, shard_bytes, records):
+    try:
+        table = decode_index(data, shard_bytes, records)
+    except FormatError:
+        return
+    assert table.shape == (records, 2)
+    assert table[:, 1].sum() == shard_bytes
+
+
+def test_a_million_records_are_read_in_seconds():
+    sizes = [110_016] * 1_000_000
+    data = encode_index(sizes)
+    start = time.perf_counter()
+    assert decode_index(data, sum(sizes), len(sizes))[-1].tolist() == [110_016 * 999_999, 110_016]
+    assert time.perf_counter() - start < 5

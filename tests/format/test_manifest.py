@@ -1,0 +1,271 @@
+"""`tfpipe.format.manifest` and its JSON: round trips, and every way to be wrong."""
+
+import copy
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfpipe.errors import FormatError
+from tfpipe.format.manifest import FORMAT_VERSION, Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.manifest_json import dumps, loads
+from tfpipe.format.schema import image_schema
+
+SHA = "0123456789abcdef" * 4
+SIZES = ImageSizes(100, 200, 150.5, 90, 300, 123.25)
+
+
+def split(name, records):
+    shards = tuple(
+        ShardInfo(f"{name}-{i:05d}-of-{len(records):05d}.tfrecord", n, n * 1000, SHA)
+        for i, n in enumerate(records)
+    )
+    total = sum(records)
+    return SplitInfo(name, shards, {"PNG": 1, "JPEG": total - 1}, (total - 2, 2), SIZES)
+
+
+MANIFEST = Manifest(
+    name="flowers",
+    splits={"train": split("train", [4, 3]), "test": split("test", [2])},
+    label_names=("daisy", "löwenzahn \ud800"),
+    schema=image_schema(labelled=True, boxes=False, box_labels=False),
+    seed=7,
+    changed={"orientation": 2, "cmyk": 1},
+    noticed={},
+    skipped={"text": 3},
+    quarantined=1,
+    duplicates=Duplicates({"train": 1}, 2, 0),
+    image={"encoding": "original", "resize_short": None, "quality": 95, "fraction": 0.5, "strict": True},
+    fingerprint="f00d",
+    tool_version="0.1.0",
+)
+DOCUMENT = json.loads(dumps(MANIFEST))
+
+
+def test_sums():
+    train = MANIFEST.splits["train"]
+    assert (train.num_shards, train.records, train.bytes) == (2, 7, 7000)
+
+
+def test_round_trip():
+    text = dumps(MANIFEST)
+    assert loads(text) == MANIFEST
+    assert dumps(loads(text)) == text
+    assert text.isascii()
+    assert text.endswith("}\n")
+
+
+def test_order_without_meaning_does_not_show():
+    turned = replace(
+        MANIFEST,
+        splits=dict(reversed(MANIFEST.splits.items())),
+        changed=dict(reversed(MANIFEST.changed.items())),
+        image=dict(reversed(MANIFEST.image.items())),
+    )
+    assert dumps(turned) == dumps(MANIFEST)
+
+
+def test_a_shard_takes_one_line():
+    lines = dumps(MANIFEST).splitlines()
+    assert lines[1] == f'  "format_version": {FORMAT_VERSION},'
+    assert (
+        '        {"file": "train-00000-of-00002.tfrecord", "records": 4, "bytes": 4000, "sha256": "'
+        + SHA
+        + '"},'
+    ) in lines
+    assert '  "noticed": {},' in lines
+
+
+def test_an_unlabelled_empty_dataset():
+    empty = replace(
+        MANIFEST,
+        label_names=(),
+        splits={"train": SplitInfo("train", (), {}, (), ImageSizes(0, 0, 0.0, 0, 0, 0.0))},
+    )
+    assert loads(dumps(empty)) == empty
+
+
+def test_unknown_fields_are_ignored():
+    document = copy.deepcopy(DOCUMENT)
+    document["new"] = {"deep": [1]}
+    document["splits"]["train"]["shards"][0]["new"] = 1
+    assert loads(json.dumps(document)) == MANIFEST
+
+
+SHARD = "splits.train.shards[1]"
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (
+            "format_version",
+            2,
+            "m.json has format version 2, this tfpipe reads up to 1: it needs a newer tfpipe.",
+        ),
+        ("format_version", "1", "m.json: format_version must be a whole number of at least 1, got '1'."),
+        ("name", 3, "m.json: name must be text, got 3."),
+        ("seed", 1.5, "m.json: seed must be a whole number of at least -9223372036854775808 and at most"),
+        ("seed", 2**63, "m.json: seed must be a whole number"),
+        ("quarantined", -1, "m.json: quarantined must be a whole number of at least 0, got -1."),
+        ("quarantined", True, "m.json: quarantined must be a whole number of at least 0, got True."),
+        (
+            "label_names",
+            ["a", "a"],
+            "m.json: label_names[1] must be a name that no other class has, got 'a'.",
+        ),
+        ("label_names", ["a", 1], "m.json: label_names[1] must be text, got 1."),
+        ("label_names", "ab", "m.json: label_names must be a list, got 'ab'."),
+        (
+            "label_names",
+            ["a"],
+            "m.json: splits.test.class_counts must be empty or a count for each of the 1 label",
+        ),
+        ("changed", {"cmyk": -1}, "m.json: changed.cmyk must be a whole number of at least 0, got -1."),
+        (
+            "skipped",
+            {"a b\n": 0.5},
+            "m.json: skipped.['a b\\n'] must be a whole number of at least 0, got 0.5.",
+        ),
+        ("image", {"a": [1]}, "m.json: image.a must be text, a number, true, false or null, got [1]."),
+        ("image", {"a": 10**30}, "m.json: image.a must be text, a number, true, false or null"),
+        ("duplicates", [], "m.json: duplicates must be an object, got []."),
+        ("schema", {"features": [{}]}, "m.json: schema.features[0].shape is missing."),
+        ("splits", [], "m.json: splits must be an object, got []."),
+        ("splits", {"../x": {}}, "m.json: splits.['../x']: A split's name must be letters"),
+        (
+            "splits.train.formats",
+            {"JPEG": 6},
+            "m.json: splits.train.formats must be counts that sum to the 7 records",
+        ),
+        (
+            "splits.train.class_counts",
+            [5, 3],
+            "m.json: splits.train.class_counts must be counts that sum to at most 7",
+        ),
+        ("splits.train.class_counts", [5, -3], "m.json: splits.train.class_counts[1] must be a whole number"),
+        (
+            "splits.train.sizes.mean_width",
+            -0.5,
+            "m.json: splits.train.sizes.mean_width must be a number of at least 0",
+        ),
+        (
+            "splits.train.sizes.mean_width",
+            "1",
+            "m.json: splits.train.sizes.mean_width must be a number of at least 0",
+        ),
+        (f"{SHARD}.records", "3", f"m.json: {SHARD}.records must be a whole number of at least 0, got '3'."),
+        (f"{SHARD}.bytes", None, f"m.json: {SHARD}.bytes must be a whole number of at least 0, got None."),
+        (
+            f"{SHARD}.sha256",
+            SHA.upper(),
+            f"m.json: {SHARD}.sha256 must be 64 lower-case hexadecimal digits, got '01",
+        ),
+        (
+            f"{SHARD}.sha256",
+            SHA + "\n",
+            f"m.json: {SHARD}.sha256 must be 64 lower-case hexadecimal digits, got '01",
+        ),
+        (
+            f"{SHARD}.file",
+            "train-00000-of-00002.tfrecord",
+            f"m.json: {SHARD}.file must be 'train-00001-of-00002.tf",
+        ),
+        (
+            f"{SHARD}.file",
+            "test-00001-of-00002.tfrecord",
+            f"m.json: {SHARD}.file must be 'train-00001-of-00002.tf",
+        ),
+        (
+            f"{SHARD}.file",
+            "../train-00001-of-00002.tfrecord",
+            f"m.json: {SHARD}.file must be 'train-00001-of-0000",
+        ),
+        (
+            f"{SHARD}.file",
+            "train-" + "1" * 9000,
+            f"m.json: {SHARD}.file must be 'train-00001-of-00002.tfrecord', got",
+        ),
+        (SHARD, 3, f"m.json: {SHARD} must be an object, got 3."),
+    ],
+)
+def test_wrong_values_are_named(place, value, message):
+    document = copy.deepcopy(DOCUMENT)
+    here, keys = document, place.replace("[1]", ".1").split(".")
+    for key in keys[:-1]:
+        here = here[int(key) if isinstance(here, list) else key]
+    here[int(keys[-1]) if isinstance(here, list) else keys[-1]] = value
+    with pytest.raises(FormatError) as error:
+        loads(json.dumps(document), "m.json")
+    assert str(error.value).startswith(message)
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize("key", list(DOCUMENT))
+def test_missing_fields_are_named(key):
+    with pytest.raises(FormatError) as error:
+        loads(json.dumps({k: v for k, v in DOCUMENT.items() if k != key}))
+    assert str(error.value) == f"manifest.json: {key} is missing."
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "manifest.json is not JSON: Expecting value: line 1 column 1 (char 0)."),
+        ("[]", "manifest.json: the document must be an object, got []."),
+        ('{"format_version": NaN}', "manifest.json: NaN is not a number that JSON allows."),
+        ('{"format_version": -Infinity}', "manifest.json: -Infinity is not a number that JSON allows."),
+        (
+            '{"format_version": 1e999}',
+            "manifest.json: format_version must be a whole number of at least 1, got inf.",
+        ),
+        ("[" * 200_000, "manifest.json is nested too deeply."),
+        ('{"a":' * 200_000, "manifest.json is nested too deeply."),
+        ('{"format_version": ' + "9" * 10_000 + "}", "manifest.json holds a number with too many digits."),
+        ('{"format_version": ' + "9" * 4000 + "}", "manifest.json has format version 9"),
+    ],
+)
+def test_text_that_is_no_manifest(text, message):
+    with pytest.raises(FormatError) as error:
+        loads(text)
+    assert str(error.value).startswith(message) or "must be a whole number of at least 1" in str(error.value)
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+JSON = st.recursive(
+    LEAVES, lambda b: st.lists(b, max_size=2) | st.dictionaries(st.text(max_size=5), b, max_size=2)
+)
+
+
+def places(value, path=()):
+    """The path of every value inside a JSON document."""
+    yield path
+    below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in below:
+        yield from places(child, (*path, key))
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.sampled_from(list(places(DOCUMENT))), JSON)
+def test_any_change_is_read_or_refused(path, value):
+    document = copy.deepcopy(DOCUMENT)
+    here = {"": document}
+    for key, after in zip(("", *path), (*path, None), strict=True):
+        if after is None:
+            here[key] = value
+        else:
+            here = here[key]
+    try:
+        manifest = loads(json.dumps(document if path else value))
+    except FormatError:
+        return
+    assert loads(dumps(manifest)) == manifest
+
+
+@settings(deadline=None)
+@given(st.text(max_size=30))
+def test_any_text_is_refused(text):
+    with pytest.raises(FormatError):
+        loads(text)

@@ -1,0 +1,225 @@
+"""`tfpipe.format.schema`: what a record must hold."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfpipe.errors import ConfigError, FormatError
+from tfpipe.format import schema as s
+from tfpipe.format.example import decode_example, encode_example
+from tfpipe.format.schema import FeatureSpec, Schema, image_schema
+
+SMALL = Schema(
+    (
+        FeatureSpec("text", "bytes", ()),
+        FeatureSpec("count", "int64", ()),
+        FeatureSpec("score", "float", ()),
+        FeatureSpec("pair", "int64", (2,)),
+        FeatureSpec("matrix", "float", (2, 2)),
+        FeatureSpec("ids", "int64", None),
+        FeatureSpec("xs", "float", None, "left sides"),
+        FeatureSpec("tags", "bytes", None),
+    )
+)
+GOOD = {
+    "text": "a",
+    "count": 3,
+    "score": 0.5,
+    "pair": [1, 2],
+    "matrix": np.zeros((2, 2)),
+    "ids": [],
+    "xs": (),
+    "tags": [],
+}
+
+
+def test_lookups():
+    assert SMALL["count"] == FeatureSpec("count", "int64", ())
+    assert "count" in SMALL
+    assert "other" not in SMALL
+    assert SMALL.names == tuple(GOOD)
+    assert Schema(SMALL.features) == SMALL
+
+
+def test_encode():
+    same = {**GOOD, "ids": np.empty(0, np.int64), "xs": np.empty(0, np.float32)}
+    assert SMALL.encode(GOOD) == encode_example(same)
+
+
+def test_whole_numbers_are_good_floats():
+    whole = {**GOOD, "score": 2, "matrix": np.arange(4), "xs": [1, True, np.int64(3)]}
+    decoded = decode_example(SMALL.encode(whole))
+    assert decoded["score"].tolist() == [2.0]
+    assert decoded["matrix"].tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert decoded["xs"].tolist() == [1.0, 1.0, 3.0]
+    assert decoded["score"].dtype == decoded["matrix"].dtype == decoded["xs"].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"count": 1.0}, "Feature 'count' must be one value of int64, got a float."),
+        ({"count": [1]}, "Feature 'count' must be one value of int64, got a list."),
+        ({"count": None}, "Feature 'count' must be one value of int64, got a NoneType."),
+        ({"count": 2**63}, "Feature 'count' must fit int64, got 0x8000000000000000."),
+        ({"text": 1}, "Feature 'text' must be one value of bytes, got a int."),
+        ({"score": "0.5"}, "Feature 'score' must be one value of float, got a str."),
+        ({"score": 10**400}, "Feature 'score' must be float, got a whole number beyond it."),
+        ({"pair": [1]}, "Feature 'pair' must be 2 values, got 1 values."),
+        ({"pair": 1}, "Feature 'pair' must be 2 values, got a int."),
+        ({"pair": [1, 2.0]}, "Feature 'pair' must be values of int64, got a float."),
+        ({"pair": np.zeros((1, 2), int)}, "Feature 'pair' must be 2 values, got an array of shape (1, 2)."),
+        ({"matrix": np.zeros((4, 1))}, "Feature 'matrix' must be 4 values, got an array of shape (4, 1)."),
+        ({"ids": np.zeros(2)}, "Feature 'ids' must be int64, got an array of float64."),
+        ({"ids": 5}, "Feature 'ids' must be a list, got a int."),
+        ({"xs": [0.5, "a"]}, "Feature 'xs' must be values of float, got a str."),
+        ({"tags": "ab"}, "Feature 'tags' must be a list, got a str."),
+        ({"tags": np.array([1])}, "Feature 'tags' must be bytes, got an array of int64."),
+        ({"new": 1}, "A record must have exactly the schema's features: 'new' unknown."),
+    ],
+)
+def test_what_is_refused(change, message):
+    with pytest.raises(ConfigError) as error:
+        SMALL.encode({**GOOD, **change})
+    assert str(error.value) == message
+
+
+def test_missing_features_are_refused():
+    with pytest.raises(ConfigError) as error:
+        SMALL.encode({name: value for name, value in {**GOOD, "new": 1}.items() if name != "count"})
+    assert (
+        str(error.value)
+        == "A record must have exactly the schema's features: 'count' missing; 'new' unknown."
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("", "bytes", ()), "A feature's name must be printable text, got ''."),
+        (("a\n", "bytes", ()), "A feature's name must be printable text, got 'a\\n'."),
+        (("a", "int32", ()), "Feature 'a': dtype must be one of bytes, int64, float, got 'int32'."),
+        (("a", "bytes", (0,)), "Feature 'a': every dimension must be at least 1, got (0,)."),
+    ],
+)
+def test_specs_that_cannot_be(arguments, message):
+    with pytest.raises(ConfigError) as error:
+        FeatureSpec(*arguments)
+    assert str(error.value) == message
+
+
+def test_a_feature_is_named_once():
+    with pytest.raises(ConfigError, match=r"A schema must name each feature once, got 'b' twice\."):
+        Schema((FeatureSpec("a", "bytes", ()), FeatureSpec("b", "bytes", ()), FeatureSpec("b", "int64", ())))
+
+
+def test_json_round_trip():
+    assert Schema.from_json(SMALL.to_json()) == SMALL
+    assert SMALL.to_json()["features"][3:7:3] == [
+        {"name": "pair", "dtype": "int64", "shape": [2], "doc": ""},
+        {"name": "xs", "dtype": "float", "shape": None, "doc": "left sides"},
+    ]
+
+
+def one(**change):
+    return {"features": [{"name": "a", "dtype": "bytes", "shape": [], "doc": "", **change}]}
+
+
+@pytest.mark.parametrize(
+    ("obj", "message"),
+    [
+        (None, "schema must be an object, got None."),
+        ({}, "schema.features is missing."),
+        ({"features": 3}, "schema.features must be a list, got 3."),
+        ({"features": [{}]}, "schema.features[0].shape is missing."),
+        (one(dtype="x"), "schema.features[0].dtype must be one of bytes, int64, float, got 'x'."),
+        (one(dtype=[]), "schema.features[0].dtype must be text, got []."),
+        (
+            one(shape=[True]),
+            "schema.features[0].shape[0] must be a whole number of at least 1 and at most 2147483647",
+        ),
+        (one(shape=[10**5000]), "schema.features[0].shape[0] must be a whole number of at least 1"),
+        (one(shape=[1] * 9), "schema.features[0]: Feature 'a': every dimension must be at least 1"),
+        (one(name="\0"), "schema.features[0]: A feature's name must be printable text, got '\\x00'."),
+        (
+            {"features": one()["features"] * 2},
+            "schema.features: A schema must name each feature once, got 'a' twice.",
+        ),
+    ],
+)
+def test_hostile_json(obj, message):
+    with pytest.raises(FormatError) as error:
+        Schema.from_json(obj)
+    assert str(error.value).startswith(message)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=5), below, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None)
+@given(JSON, st.sampled_from(["name", "dtype", "shape", "doc", "features", ""]))
+def test_any_json_is_read_or_refused(obj, at):
+    obj = {"features": obj} if at == "features" else one(**{at: obj}) if at else obj
+    try:
+        found = Schema.from_json(obj)
+    except FormatError:
+        return
+    assert Schema.from_json(found.to_json()) == found
+
+
+def test_image_schema():
+    plain = image_schema(labelled=False, boxes=False, box_labels=False)
+    assert plain.names == (
+        "image/encoded",
+        "image/format",
+        "image/height",
+        "image/width",
+        "image/channels",
+        "image/colorspace",
+        "image/filename",
+        "image/sha256",
+    )
+    extra = FeatureSpec("price", "float", ())
+    full = image_schema(labelled=True, boxes=True, box_labels=True, extra=[extra])
+    assert full.names[8:] == (
+        "image/class/label",
+        "image/class/text",
+        "image/object/bbox/xmin",
+        "image/object/bbox/xmax",
+        "image/object/bbox/ymin",
+        "image/object/bbox/ymax",
+        "image/object/class/label",
+        "price",
+    )
+    assert full[s.BBOX_YMAX].dtype == "float"
+    assert full[s.BBOX_LABEL].shape is None
+    assert full[s.CLASS_LABEL].shape == ()
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["image"], "An extra column must not be named 'image' or begin with 'image/', got 'image'."),
+        (["image/x"], "An extra column must not be named 'image' or begin with 'image/', got 'image/x'."),
+        (["a//b"], "An extra column's name must have text on both sides of each '/', got 'a//b'."),
+        (["a/"], "An extra column's name must have text on both sides of each '/', got 'a/'."),
+        (["a/b", "a"], "Extra columns 'a' and 'a/b' cannot both be: one would lie inside the other."),
+        (["a", "a"], "A schema must name each feature once, got 'a' twice."),
+    ],
+)
+def test_extra_columns_that_cannot_be(names, message):
+    with pytest.raises(ConfigError) as error:
+        image_schema(
+            labelled=False, boxes=False, box_labels=False, extra=[FeatureSpec(n, "bytes", ()) for n in names]
+        )
+    assert str(error.value) == message
+
+
+def test_box_labels_need_boxes():
+    with pytest.raises(ConfigError, match="Box labels need boxes"):
+        image_schema(labelled=False, boxes=False, box_labels=True)

@@ -1,0 +1,36 @@
+"""Every error that tfpipe raises on purpose.
+
+```
+TfpipeError
+├─ ConfigError             (also ValueError)   a wrong option                              exit 2
+├─ FormatError             (also ValueError)   a bad record, a manifest that is too new    exit 1
+├─ DataError                                   nothing found, too many bad images          exit 1
+└─ MissingDependencyError  (also ImportError)  which extra to install                      exit 1
+```
+
+A message is one sentence or two: what must hold, what came, what to do.
+"""
+
+
+class TfpipeError(Exception):
+    """Base of all errors raised by tfpipe; `exit_code` is what the command line returns for it."""
+
+    exit_code = 1
+
+
+class ConfigError(TfpipeError, ValueError):
+    """An option has a value that cannot be used."""
+
+    exit_code = 2
+
+
+class FormatError(TfpipeError, ValueError):
+    """Bytes on disk are not what the format says they must be."""
+
+
+class DataError(TfpipeError):
+    """The user's data does not allow the work to go on."""
+
+
+class MissingDependencyError(TfpipeError, ImportError):
+    """An optional package is needed and is not installed."""

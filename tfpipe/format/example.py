@@ -1,0 +1,303 @@
+"""`tf.train.Example` bytes, written and read without TensorFlow.
+
+The wire format in one picture; every level is a tag byte, a length and a body:
+
+```
+Example   { 1: Features }
+Features  { 1: entry, repeated }
+entry     { 1: key (UTF-8), 2: Feature }
+Feature   { 1: BytesList | 2: FloatList | 3: Int64List }       at most one of them
+*List     { 1: value, repeated; numbers are packed into one run }
+```
+
+`encode_example` gives the bytes of `Example.SerializeToString(deterministic=True)`. `decode_example` reads
+what any protobuf writer may have written, and refuses everything else with one `FormatError`.
+"""
+
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.errors import ConfigError
+from tfpipe.format.wire import FIXED32, LENGTH, VARINT, expect, fields, read_int64s, varint, wire_error
+
+Feature: TypeAlias = list[bytes] | NDArray[np.int64] | NDArray[np.float32] | None
+"""A decoded feature: a list of bytes, an int64 or float32 array of shape [n], or `None` if it has no kind."""
+
+FeatureLike: TypeAlias = bytes | str | int | float | Sequence[Any] | NDArray[Any] | np.generic | None
+"""What can be encoded as a feature: a scalar, a list of one kind, an array (read row by row), or `None`."""
+
+_BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
+
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_UINT64_MASK = 2**64 - 1
+
+_pack_float = struct.Struct("<f").pack
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def encode_example(features: Mapping[str, FeatureLike]) -> bytes:
+    """Encodes features as one serialised `tf.train.Example`.
+
+    The payloads are copied once, into the result. An empty list becomes an empty bytes list; an empty array
+    keeps the kind of its dtype.
+
+    Args:
+      features: From key to value. bytes and str (as UTF-8) become a bytes list, int and bool an int64 list,
+        float a float list: rounded to float32, beyond its range to infinity. A list must hold one kind only.
+
+    Returns:
+      The bytes of `tf.train.Example.SerializeToString(deterministic=True)`.
+
+    Raises:
+      ConfigError: A key is not text, an integer does not fit int64, or a value is of no kind above.
+    """
+    parts = [b""]
+    total = 0
+    for key, key_field in _key_fields(tuple(features)):
+        body = _feature(key, features[key])
+        size = sum(map(len, body))
+        feature_head = b"\x12" + varint(size)
+        entry_size = len(key_field) + len(feature_head) + size
+        entry_head = b"\n" + varint(entry_size)
+        parts.append(entry_head + key_field + feature_head)
+        parts += body
+        total += len(entry_head) + entry_size
+    parts[0] = b"\n" + varint(total)
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=256)
+def _key_fields(keys: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
+    """The keys in serialisation order, each with its encoded field; the same keys come with every record."""
+    encoded = []
+    for key in keys:
+        if not isinstance(key, str):
+            raise ConfigError(f"A feature's key must be text, got {key!r}.")
+        raw = _utf8(key, key)
+        # Deterministic protobuf in Python orders by bytes, but a key stands before its own prefixes. 0xff
+        # never occurs in UTF-8, so it sorts the end of a key after everything.
+        encoded.append((raw + b"\xff", key, b"\n" + varint(len(raw)) + raw))
+    return tuple((key, field) for _, key, field in sorted(encoded))
+
+
+def _feature(key: str, value: FeatureLike) -> list[bytes]:
+    """The body of a Feature message in pieces; the first tests are the usual kinds of an image record."""
+    kind = type(value)
+    if kind is bytes:
+        return _bytes_list([value])  # type: ignore[list-item]
+    if kind is int or kind is bool:
+        return _int64_list(key, [value])  # type: ignore[list-item]
+    if kind is str:
+        return _bytes_list([_utf8(key, value)])  # type: ignore[arg-type]
+    if kind is float:
+        return _float_list(_floats([value]))  # type: ignore[list-item]
+    if value is None:
+        return []
+    if isinstance(value, list | tuple):
+        return _list(key, value)
+    if isinstance(value, np.ndarray):
+        return _array(key, value)
+    if isinstance(value, bytes | str | int | float | np.generic):
+        return _list(key, [value])
+    raise ConfigError(
+        f"Feature {key!r} must be bytes, text, a number, or a list or array of one of them, got {kind}."
+    )
+
+
+def _list(key: str, values: Sequence[Any]) -> list[bytes]:
+    kinds = set(map(type, values))
+    if not kinds <= {bytes, str, int, bool, float}:
+        values = [_plain(key, value) for value in values]
+        kinds = set(map(type, values))
+    if kinds <= {bytes}:
+        return _bytes_list(values)
+    if kinds <= {bytes, str}:
+        return _bytes_list([value if type(value) is bytes else _utf8(key, value) for value in values])
+    if kinds <= {int, bool}:
+        return _int64_list(key, values)
+    if kinds == {float}:
+        return _float_list(_floats(values))
+    names = ", ".join(sorted(kind.__name__ for kind in kinds))
+    raise ConfigError(f"The list of feature {key!r} must hold one kind of value, got {names}.")
+
+
+def _plain(key: str, value: object) -> bytes | str | int | float:
+    """One list element as its built-in type: NumPy scalars and subclasses such as `IntEnum` come here."""
+    if isinstance(value, bytes):
+        return bytes(value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int | np.integer | np.bool_):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        return float(value)
+    raise ConfigError(
+        f"The list of feature {key!r} must hold bytes, text or numbers, got a {type(value).__name__}."
+    )
+
+
+def _array(key: str, values: NDArray[Any]) -> list[bytes]:
+    kind = values.dtype.kind
+    if kind == "f":
+        with np.errstate(over="ignore"):  # beyond float32 is infinity, as in protobuf
+            return _float_list(values.astype("<f4").tobytes())
+    if kind in "iub":
+        return _int64_list(key, values.ravel().tolist())
+    raise ConfigError(
+        f"The array of feature {key!r} must be of integers or floats, got {values.dtype}; "
+        "pass bytes and text as a list."
+    )
+
+
+def _bytes_list(values: Sequence[bytes]) -> list[bytes]:
+    parts = [b""]
+    size = 0
+    for value in values:
+        head = b"\n" + varint(len(value))
+        parts.append(head)
+        parts.append(value)
+        size += len(head) + len(value)
+    parts[0] = b"\n" + varint(size)
+    return parts
+
+
+def _int64_list(key: str, values: Sequence[int]) -> list[bytes]:
+    if not values:
+        return [b"\x1a\x00"]
+    low, high = min(values), max(values)
+    if low < _INT64_MIN or high > _INT64_MAX:
+        raise ConfigError(
+            f"Feature {key!r} must fit int64, got {hex(low if low < _INT64_MIN else high)[:40]}."
+        )
+    # Below 128 a varint is the byte itself, which covers most labels.
+    run = bytes(values) if low >= 0 and high < 128 else b"".join([varint(v & _UINT64_MASK) for v in values])
+    return [b"\x1a" + _packed(run)]
+
+
+def _float_list(run: bytes) -> list[bytes]:
+    return [b"\x12" + (_packed(run) if run else b"\x00")]
+
+
+def _packed(run: bytes) -> bytes:
+    """A packed field 1 with the length of the message around it."""
+    field = b"\n" + varint(len(run)) + run
+    return varint(len(field)) + field
+
+
+def _floats(values: Sequence[float]) -> bytes:
+    try:
+        return b"".join([_pack_float(value) for value in values])
+    except OverflowError:  # struct refuses what protobuf turns into infinity
+        with np.errstate(over="ignore"):
+            return np.array(values, np.float64).astype("<f4").tobytes()
+
+
+def _utf8(key: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"Feature {key!r}: text must be valid Unicode, got {text[:80]!r}.") from None
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def decode_example(data: bytes | memoryview) -> dict[str, Feature]:
+    """Decodes one serialised `tf.train.Example`.
+
+    Packed and unpacked numbers are read alike, unknown fields are skipped, of a repeated key the last wins,
+    and parts of one feature are merged, as protobuf does. Time and memory grow with the size of `data`,
+    whatever it says.
+
+    Args:
+      data: The record's payload.
+
+    Returns:
+      From key to feature, in the order of the bytes. Every array and every bytes object is a copy.
+
+    Raises:
+      FormatError: The bytes are no Example; the message gives the offset.
+    """
+    buffer = data if isinstance(data, bytes) else bytes(data)
+    features: dict[str, Feature] = {}
+    for field, wire, start, stop in fields(buffer, 0, len(buffer)):
+        if field != 1:
+            continue
+        expect(wire == LENGTH, "Example.features", wire, start)
+        for entry_field, entry_wire, entry_start, entry_stop in fields(buffer, start, stop):
+            if entry_field == 1:
+                expect(entry_wire == LENGTH, "Features.feature", entry_wire, entry_start)
+                key, feature = _entry(buffer, entry_start, entry_stop)
+                features[key] = feature
+    return features
+
+
+def _entry(buffer: bytes, pos: int, end: int) -> tuple[str, Feature]:
+    """One key and its feature; `kind` is the list seen last, and a list of another kind starts anew."""
+    key, kind = "", 0
+    texts: list[bytes] = []
+    floats = bytearray()
+    ints: array[int] = array("q")
+    for field, wire, start, stop in fields(buffer, pos, end):
+        if field == 1:
+            expect(wire == LENGTH, "a feature's key", wire, start)
+            key = _key(buffer, start, stop)
+        elif field == 2:
+            expect(wire == LENGTH, "Feature", wire, start)
+            for list_kind, list_wire, list_start, list_stop in fields(buffer, start, stop):
+                if list_kind > _INT64_LIST:
+                    continue
+                expect(list_wire == LENGTH, "a feature's list", list_wire, list_start)
+                if list_kind != kind:
+                    kind, texts, floats, ints = list_kind, [], bytearray(), array("q")
+                if kind == _BYTES_LIST:
+                    _read_texts(buffer, list_start, list_stop, texts)
+                elif kind == _FLOAT_LIST:
+                    _read_floats(buffer, list_start, list_stop, floats)
+                else:
+                    _read_ints(buffer, list_start, list_stop, ints)
+    if kind == _BYTES_LIST:
+        return key, texts
+    if kind == _FLOAT_LIST:
+        return key, np.array(np.frombuffer(floats, "<f4") if floats else (), np.float32)
+    if kind == _INT64_LIST:
+        return key, np.array(ints, np.int64)
+    return key, None
+
+
+def _key(buffer: bytes, start: int, stop: int) -> str:
+    try:
+        return buffer[start:stop].decode()
+    except UnicodeDecodeError as error:
+        raise wire_error("a feature's key is not UTF-8", start + error.start) from None
+
+
+def _read_texts(buffer: bytes, pos: int, end: int, out: list[bytes]) -> None:
+    for field, wire, start, stop in fields(buffer, pos, end):
+        if field == 1:
+            expect(wire == LENGTH, "BytesList.value", wire, start)
+            out.append(buffer[start:stop])
+
+
+def _read_floats(buffer: bytes, pos: int, end: int, out: bytearray) -> None:
+    for field, wire, start, stop in fields(buffer, pos, end):
+        if field == 1:
+            expect(wire in (LENGTH, FIXED32), "FloatList.value", wire, start)
+            if (stop - start) % 4:
+                raise wire_error(f"packed floats must be a multiple of 4 bytes, got {stop - start}", start)
+            out += buffer[start:stop]
+
+
+def _read_ints(buffer: bytes, pos: int, end: int, out: "array[int]") -> None:
+    for field, wire, start, stop in fields(buffer, pos, end):
+        if field == 1:
+            expect(wire in (LENGTH, VARINT), "Int64List.value", wire, start)
+            read_int64s(buffer, start, stop, out)

@@ -1,0 +1,106 @@
+"""What a finished dataset says of itself. The JSON text of it is made and read in `manifest_json.py`.
+
+The manifest is written last, so its presence means that every shard is complete.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tfpipe.format.schema import Schema
+
+FORMAT_VERSION = 1
+"""Raised when a reader of the version before could misread the data; fields it may ignore do not raise it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """One file of records."""
+
+    file: str
+    """Its name, without a folder: `train-00003-of-00008.tfrecord`."""
+    records: int
+    bytes: int
+    """Size of the file."""
+    sha256: str
+    """Of the file, as 64 lower-case hexadecimal digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSizes:
+    """Extent of the stored images of a split, in pixels; all 0 where it has none."""
+
+    min_height: int
+    max_height: int
+    mean_height: float
+    min_width: int
+    max_width: int
+    mean_width: float
+
+
+@dataclass(frozen=True, slots=True)
+class SplitInfo:
+    """One split: its shards and what is in them."""
+
+    name: str
+    shards: tuple[ShardInfo, ...]
+    """In the order of their index."""
+    formats: Mapping[str, int]
+    """Images stored in each form, such as `{"JPEG": 20, "PNG": 3}`."""
+    class_counts: tuple[int, ...]
+    """Images of each class, in the order of the label names; empty where there are no labels."""
+    sizes: ImageSizes
+
+    @property
+    def num_shards(self) -> int:
+        """Number of files."""
+        return len(self.shards)
+
+    @property
+    def records(self) -> int:
+        """Records in all shards."""
+        return sum(shard.records for shard in self.shards)
+
+    @property
+    def bytes(self) -> int:
+        """Size of all shards."""
+        return sum(shard.bytes for shard in self.shards)
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicates:
+    """Images whose source files are equal byte for byte."""
+
+    within: Mapping[str, int]
+    """By split: images that occur earlier in the same split."""
+    across: int
+    """Images that occur in another split too, which lets a model be tested on what it was trained on."""
+    dropped: int
+    """Images left out because of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A finished dataset."""
+
+    name: str
+    splits: Mapping[str, SplitInfo]
+    label_names: tuple[str, ...]
+    """Name of class 0, 1, ...; empty where there are no labels."""
+    schema: Schema
+    seed: int
+    """Of the shuffle that ordered the records."""
+    changed: Mapping[str, int]
+    """How many images were changed, by what was done to them."""
+    noticed: Mapping[str, int]
+    """How many images have a property worth knowing and were left as they are."""
+    skipped: Mapping[str, int]
+    """How many inputs were no images, by reason."""
+    quarantined: int
+    """Images that could not be repaired and are in no shard."""
+    duplicates: Duplicates
+    image: Mapping[str, object]
+    """The image form asked for: `encoding`, `resize_short`, `square`, `quality`, ...; scalars only."""
+    fingerprint: str
+    """Of the inputs and options: equal fingerprints give equal shards."""
+    tool_version: str
+    """Version of tfpipe that wrote the dataset."""

@@ -1,0 +1,157 @@
+"""TFRecord framing: how payloads lie in a file.
+
+```
+8 bytes   length of the payload, little endian
+4 bytes   masked CRC32C of those 8 bytes
+n bytes   payload
+4 bytes   masked CRC32C of the payload
+```
+"""
+
+import logging
+import os
+import struct
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import google_crc32c
+
+from tfpipe.errors import FormatError
+
+HEADER_BYTES = 12
+FOOTER_BYTES = 4
+FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
+"""What framing adds to a payload."""
+
+_logger = logging.getLogger(__name__)
+_LENGTH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+_MASK_DELTA = 0xA282EAD8
+
+
+def _warn_if_slow(implementation: str) -> None:
+    """Says once, at import, that checksums will take most of the time."""
+    if implementation != "c":
+        _logger.warning(
+            "google-crc32c runs here in pure Python (%s), so checksums will take most of the time; install "
+            "its compiled form with: pip install --force-reinstall --only-binary=:all: google-crc32c",
+            implementation,
+        )
+
+
+_warn_if_slow(google_crc32c.implementation)
+
+
+def masked_crc32c(data: bytes) -> int:
+    """The checksum of TFRecord files, from 0 to 2**32 - 1: CRC32C, rotated and shifted.
+
+    The mask keeps a checksum of data that holds checksums itself from degenerating.
+    """
+    crc: int = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def record_header(length: int) -> bytes:
+    """The 12 bytes before a payload of `length` bytes."""
+    raw = _LENGTH.pack(length)
+    return raw + _CRC.pack(masked_crc32c(raw))
+
+
+def record_footer(data: bytes) -> bytes:
+    """The 4 bytes after the payload `data`."""
+    return _CRC.pack(masked_crc32c(data))
+
+
+def read_record(file: BinaryIO, offset: int, size: int) -> bytes:
+    """Reads one record by its place in the file.
+
+    Args:
+      file: Open for reading, seekable.
+      offset: Where the record begins, in bytes.
+      size: Bytes it takes with its framing, as the index says.
+
+    Returns:
+      The payload.
+
+    Raises:
+      FormatError: The file ends too early, the length is not what the index says, or a checksum is wrong.
+    """
+    left = file.seek(0, os.SEEK_END) - offset
+    if not FRAME_BYTES <= size <= left or offset < 0:  # before memory is taken for it
+        raise FormatError(
+            f"Record at byte {offset} with {size} bytes cannot be: the file ends at byte {left + offset} "
+            f"and framing alone takes {FRAME_BYTES}."
+        )
+    file.seek(offset)
+    frame = _read(file, size)
+    if len(frame) != size:
+        raise FormatError(f"Record at byte {offset} must have {size} bytes, only {len(frame)} could be read.")
+    length = _length(frame[:HEADER_BYTES], f"Record at byte {offset}")
+    if length != size - FRAME_BYTES:
+        raise FormatError(
+            f"Record at byte {offset} has {length} bytes where the index says {size - FRAME_BYTES}; "
+            "the index is of another file."
+        )
+    payload = frame[HEADER_BYTES:-FOOTER_BYTES]
+    _check_payload(payload, frame[-FOOTER_BYTES:], f"Record at byte {offset}")
+    return payload
+
+
+def scan_records(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Reads every record from where the file stands to its end.
+
+    Args:
+      file: Open for reading, seekable.
+
+    Yields:
+      The offset where the record's frame begins, in bytes, and its payload.
+
+    Raises:
+      FormatError: With the record's number (from 0), its offset and what is wrong. A length that reaches
+        beyond the end of the file is refused before any memory is taken for it.
+    """
+    offset = file.tell()
+    end = file.seek(0, os.SEEK_END)
+    file.seek(offset)
+    number = 0
+    while offset < end:
+        name = f"Record {number} at byte {offset}"
+        header = _read(file, min(HEADER_BYTES, end - offset))
+        if len(header) < HEADER_BYTES:
+            raise FormatError(f"{name} is cut off: {len(header)} of {HEADER_BYTES} header bytes are there.")
+        length = _length(header, name)
+        left = end - offset - FRAME_BYTES
+        if length > left:
+            raise FormatError(
+                f"{name} is cut off: it has {length} bytes of payload, {max(left, 0)} are there."
+            )
+        payload = _read(file, length)
+        footer = _read(file, FOOTER_BYTES)
+        _check_payload(payload, footer, name)
+        yield offset, payload
+        offset += length + FRAME_BYTES
+        number += 1
+
+
+def _length(header: bytes, name: str) -> int:
+    (length,) = _LENGTH.unpack_from(header)
+    (crc,) = _CRC.unpack_from(header, _LENGTH.size)
+    if crc != masked_crc32c(header[: _LENGTH.size]):
+        raise FormatError(f"{name} is damaged: the checksum of its length is wrong.")
+    return int(length)
+
+
+def _check_payload(payload: bytes, footer: bytes, name: str) -> None:
+    if footer != record_footer(payload):
+        raise FormatError(f"{name} is damaged: the checksum of its {len(payload)} bytes of payload is wrong.")
+
+
+def _read(file: BinaryIO, size: int) -> bytes:
+    """`size` bytes, or fewer at the end of the file: one `read` of an unbuffered file may return less."""
+    data = file.read(size)
+    while len(data) < size:
+        more = file.read(size - len(data))
+        if not more:
+            break
+        data += more
+    return data

@@ -1,0 +1,164 @@
+"""The two JSON files, and the file of label names, that open a dataset in TensorFlow Datasets.
+
+With them beside the shards, `tfds.builder_from_directory(folder).as_dataset(split="train[:50%]")` reads the
+dataset. Neither writing nor reading them here needs TFDS. It nests features by `/`: `image/class/label` is
+found as `example["image"]["class"]["label"]`.
+"""
+
+import json
+import logging
+import re
+from typing import TypeAlias
+
+from tfpipe.errors import ConfigError
+from tfpipe.format.manifest import Manifest
+from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, FeatureSpec
+
+VERSION = "1.0.0"
+"""TFDS asks for a version; a dataset here has no other."""
+
+_logger = logging.getLogger(__name__)
+_Json: TypeAlias = dict[str, object]
+_DTYPES = {"bytes": "string", "int64": "int64", "float": "float32"}
+_ENCODING_FORMATS = {"JPEG": "jpeg", "PNG": "png"}
+_CORE = "tensorflow_datasets.core.features"
+
+
+def dataset_name(manifest: Manifest) -> str:
+    """The dataset's name as TFDS allows it: a letter, then lower-case letters, digits and underscores."""
+    name = re.sub(r"[^a-z0-9]+", "_", manifest.name.lower()).strip("_")
+    return name if name[:1].isalpha() else f"dataset_{name}".rstrip("_")
+
+
+def dataset_info_json(manifest: Manifest) -> str:
+    """The text of `dataset_info.json`: splits, records of each shard, and how shards are named."""
+    splits = [
+        {
+            "name": split.name,
+            "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}",
+            "numBytes": str(split.bytes),
+            "shardLengths": [str(shard.records) for shard in split.shards],
+        }
+        for _, split in sorted(manifest.splits.items())
+    ]
+    return _text(
+        {
+            "name": dataset_name(manifest),
+            "description": f"{manifest.name}, written by tfpipe {manifest.tool_version}.",
+            "version": VERSION,
+            "fileFormat": "tfrecord",
+            "splits": splits,
+        }
+    )
+
+
+def features_json(manifest: Manifest) -> str:
+    """The text of `features.json`: the kind and shape of every feature, nested by `/`.
+
+    Raises:
+      ConfigError: A feature's name is also the group of another.
+    """
+    tree: _Json = {}
+    for spec in manifest.schema.features:
+        *groups, leaf = spec.name.split("/")
+        here = tree
+        for group in groups:
+            below = here.setdefault(group, {})
+            if not isinstance(below, dict):
+                raise ConfigError(f"Feature {spec.name!r} cannot lie inside feature {group!r}.")
+            here = below
+        if leaf in here:
+            raise ConfigError(f"Feature {spec.name!r} cannot be a feature and a group of features.")
+        here[leaf] = _Leaf(_feature(spec, manifest))
+    return _text(_nested(tree))
+
+
+def label_files(manifest: Manifest) -> dict[str, str]:
+    """From file name to text: the label names where TFDS looks for them.
+
+    TFDS strips names and drops empty ones, so names that would not survive that are left out as a whole: it
+    then shows classes by number.
+    """
+    if CLASS_LABEL not in manifest.schema or not manifest.label_names:
+        return {}
+    names = manifest.label_names
+    if any(
+        not name or name != name.strip() or re.search("[\r\n]", name) or not _is_unicode(name)
+        for name in names
+    ):
+        _logger.warning(
+            "TensorFlow Datasets will show classes by number: a label name is empty or has odd white space."
+        )
+        return {}
+    return {f"{CLASS_LABEL.replace('/', '-')}.labels.txt": "\n".join(names) + "\n"}
+
+
+class _Leaf:
+    """Keeps a finished feature apart from a group that is still being filled."""
+
+    def __init__(self, json: _Json) -> None:
+        self.json = json
+
+
+def _nested(tree: _Json) -> _Json:
+    features = {}
+    for name, below in tree.items():
+        if isinstance(below, _Leaf):
+            features[name] = below.json
+        elif isinstance(below, dict):
+            features[name] = _nested(below)
+    return _node("features_dict.FeaturesDict", "featuresDict", {"features": features})
+
+
+def _feature(spec: FeatureSpec, manifest: Manifest) -> _Json:
+    if spec.name == IMAGE_ENCODED:
+        return _image(manifest)
+    if spec.name == CLASS_LABEL and manifest.label_names:
+        return _node(
+            "class_label_feature.ClassLabel", "classLabel", {"numClasses": str(len(manifest.label_names))}
+        )
+    if spec.shape is None:
+        return _node("sequence_feature.Sequence", "sequence", {"feature": _value(spec, ()), "length": "-1"})
+    return _value(spec, spec.shape)
+
+
+def _value(spec: FeatureSpec, shape: tuple[int, ...]) -> _Json:
+    if spec.dtype == "bytes" and not shape:
+        return _node("text_feature.Text", "text", {})
+    return _tensor(_DTYPES[spec.dtype], shape, "none")
+
+
+def _image(manifest: Manifest) -> _Json:
+    square = manifest.image.get("square")
+    if manifest.image.get("encoding") == "raw":
+        if not isinstance(square, int):
+            raise ConfigError(f"Raw images need `square`, their side in pixels, got {square!r}.")
+        return _tensor("uint8", (square, square, 3), "bytes")
+    content: _Json = {"dtype": "uint8", "shape": _shape((-1, -1, 3))}
+    # TFDS decodes by content; the format is for writers, and is left open where both kinds occur.
+    formats = {name for split in manifest.splits.values() for name, count in split.formats.items() if count}
+    if len(formats) == 1 and (only := formats.pop()) in _ENCODING_FORMATS:
+        content["encodingFormat"] = _ENCODING_FORMATS[only]
+    return _node("image_feature.Image", "image", content)
+
+
+def _tensor(dtype: str, shape: tuple[int, ...], encoding: str) -> _Json:
+    return _node(
+        "tensor_feature.Tensor", "tensor", {"dtype": dtype, "shape": _shape(shape), "encoding": encoding}
+    )
+
+
+def _shape(shape: tuple[int, ...]) -> _Json:
+    return {"dimensions": [str(n) for n in shape]} if shape else {}
+
+
+def _node(class_name: str, kind: str, content: _Json) -> _Json:
+    return {"pythonClassName": f"{_CORE}.{class_name}", kind: content}
+
+
+def _is_unicode(name: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def _text(document: _Json) -> str:
+    return json.dumps(document, indent=2, sort_keys=True) + "\n"

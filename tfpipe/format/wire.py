@@ -1,0 +1,136 @@
+"""Protobuf's wire format, as far as an Example needs it: varints, and the fields of one message.
+
+Reading never looks beyond the bounds it is given, and takes memory only for what it has found there.
+"""
+
+from array import array
+from collections.abc import Iterator
+
+import numpy as np
+
+from tfpipe.errors import FormatError
+
+VARINT, FIXED64, LENGTH, _GROUP, _END_GROUP, FIXED32 = range(6)
+"""Wire types: what follows a tag."""
+
+_MAX_GROUP_DEPTH = 100  # protobuf's own limit
+_SMALL_RUN = 16  # below this many bytes a Python loop beats NumPy's fixed cost
+_WINDOW = 1 << 16  # bytes of packed varints decoded at once, which bounds the index arrays
+_INT64_MAX = 2**63 - 1
+_BYTE = tuple(bytes((i,)) for i in range(128))
+
+
+def varint(value: int) -> bytes:
+    """A number from 0 to 2**64 - 1, seven bits a byte, lowest first."""
+    if value < 128:
+        return _BYTE[value]
+    out = bytearray()
+    while value >= 128:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def fields(buffer: bytes, pos: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yields field number, wire type, and where the value starts and stops, for each field of one message."""
+    while pos < end:
+        field, wire, start, stop = _next_field(buffer, pos, end)
+        if wire == _GROUP:
+            stop = _skip_group(buffer, start, end, field)
+        elif wire == _END_GROUP:
+            raise wire_error("the end of a group that was never begun", pos)
+        yield field, wire, start, stop
+        pos = stop
+
+
+def _next_field(buffer: bytes, pos: int, end: int) -> tuple[int, int, int, int]:
+    tag, start = read_varint(buffer, pos, end, 5)
+    field, wire = tag >> 3, tag & 7
+    if not field or tag >= 2**32:
+        raise wire_error(f"field number {field} does not exist", pos)
+    if wire == LENGTH:
+        size, start = read_varint(buffer, start, end, 10)
+        stop = start + size
+    elif wire == VARINT:
+        _, stop = read_varint(buffer, start, end, 10)
+    elif wire == FIXED32:
+        stop = start + 4
+    elif wire == FIXED64:
+        stop = start + 8
+    elif wire in (_GROUP, _END_GROUP):
+        stop = start
+    else:
+        raise wire_error(f"wire type {wire} does not exist", pos)
+    if stop > end:
+        raise wire_error(f"field {field} says it has {stop - start} bytes where {end - start} are left", pos)
+    return field, wire, start, stop
+
+
+def _skip_group(buffer: bytes, pos: int, end: int, field: int) -> int:
+    """The position after a group, protobuf's oldest kind of message, which only unknown fields can be."""
+    open_fields = [field]
+    while open_fields:
+        if pos >= end or len(open_fields) > _MAX_GROUP_DEPTH:
+            raise wire_error("a group has no end, or is nested too deeply", pos)
+        at = pos
+        field, wire, _, pos = _next_field(buffer, at, end)
+        if wire == _GROUP:
+            open_fields.append(field)
+        elif wire == _END_GROUP and open_fields.pop() != field:
+            raise wire_error("the end of a group that was never begun", at)
+    return pos
+
+
+def read_varint(buffer: bytes, pos: int, end: int, max_bytes: int) -> tuple[int, int]:
+    """The number at `pos` and the position after it."""
+    if pos < end and buffer[pos] < 128:
+        return buffer[pos], pos + 1
+    value = 0
+    for k in range(max_bytes):
+        if pos + k >= end:
+            raise wire_error("an integer is cut off", end)
+        byte = buffer[pos + k]
+        value |= (byte & 127) << 7 * k
+        if byte < 128:
+            return value, pos + k + 1
+    raise wire_error(f"an integer is longer than {max_bytes} bytes", pos)
+
+
+def read_int64s(buffer: bytes, start: int, stop: int, out: "array[int]") -> None:
+    """Appends the varints from `start` to `stop` to an int64 array."""
+    if stop - start > _SMALL_RUN:
+        _read_long_run(buffer, start, stop, out)
+        return
+    while start < stop:
+        value, start = read_varint(buffer, start, stop, 10)
+        value &= 2**64 - 1
+        out.append(value - 2**64 if value > _INT64_MAX else value)
+
+
+def _read_long_run(buffer: bytes, start: int, stop: int, out: "array[int]") -> None:
+    """Packed varints by NumPy, window by window: a varint ends at the first byte below 128."""
+    while start < stop:
+        raw = np.frombuffer(buffer, np.uint8, min(_WINDOW, stop - start), start)
+        ends = np.flatnonzero(raw < 128)
+        if not ends.size or (start + raw.size == stop and ends[-1] != raw.size - 1):
+            raise wire_error("an integer is cut off", stop)
+        starts = np.concatenate(([0], ends[:-1] + 1))
+        lengths = ends - starts + 1
+        if lengths.max() > 10:
+            raise wire_error("an integer is longer than 10 bytes", start + int(starts[lengths.argmax()]))
+        values = np.zeros(ends.size, np.uint64)
+        for k in range(int(lengths.max())):
+            rows = lengths > k
+            values[rows] |= (raw[starts[rows] + k] & 127).astype(np.uint64) << np.uint64(7 * k)
+        out.frombytes(values.tobytes())
+        start += int(ends[-1]) + 1
+
+
+def expect(good: bool, name: str, wire: int, offset: int) -> None:
+    if not good:
+        raise wire_error(f"{name} has wire type {wire}", offset)
+
+
+def wire_error(what: str, offset: int) -> FormatError:
+    return FormatError(f"Not a tf.train.Example: {what}, at byte {offset}.")
