@@ -1,0 +1,93 @@
+"""Images made on the spot, and TensorFlow as the judge of what is stored."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+Pixels = NDArray[np.uint8]
+
+
+class Maker:
+    """Pixels and files for tests."""
+
+    def pixels(self, width: int = 40, height: int = 24, seed: int = 0) -> Pixels:
+        """Smooth colours, so that JPEG loses little, with some noise, so that rows differ."""
+        rng = np.random.default_rng(seed)
+        y, x = np.mgrid[0:height, 0:width]
+        planes = [200 * x / width, 200 * y / height, 100 + 50 * np.sin(x / 5 + y / 7)]
+        noise = rng.uniform(-4, 4, (height, width, 1))
+        return np.clip(np.stack(planes, axis=-1) + noise + 20, 0, 255).astype(np.uint8)
+
+    def image(self, width: int = 40, height: int = 24, mode: str = "RGB", seed: int = 0) -> Image.Image:
+        return Image.fromarray(self.pixels(width, height, seed)).convert(mode)
+
+    def save(self, image: Image.Image, kind: str, **options: Any) -> bytes:
+        buffer = io.BytesIO()
+        image.save(buffer, kind, **options)
+        return buffer.getvalue()
+
+    def jpeg(self, width: int = 40, height: int = 24, mode: str = "RGB", **options: Any) -> bytes:
+        return self.save(self.image(width, height, mode), "JPEG", **{"quality": 90, **options})
+
+    def chunk(self, name: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+    def png(
+        self, size: tuple[int, int], depth: int, color_type: int, rows: list[bytes], *chunks: bytes
+    ) -> bytes:
+        """A PNG written by hand; `chunks` go before the image data."""
+        header = struct.pack(">IIBBBBB", *size, depth, color_type, 0, 0, 0)
+        data = zlib.compress(b"".join(b"\0" + row for row in rows))
+        return (
+            b"\x89PNG\r\n\x1a\n"
+            + self.chunk(b"IHDR", header)
+            + b"".join(chunks)
+            + self.chunk(b"IDAT", data)
+            + self.chunk(b"IEND", b"")
+        )
+
+    def exif(self, orientation: int, order: str = "<") -> bytes:
+        magic = b"II*\0" if order == "<" else b"MM\0*"
+        entry = struct.pack(order + "HHIHH", 0x0112, 3, 1, orientation, 0)
+        return b"Exif\0\0" + magic + struct.pack(order + "IH", 8, 1) + entry + b"\0\0\0\0"
+
+
+@pytest.fixture(scope="session")
+def make() -> Maker:
+    return Maker()
+
+
+@pytest.fixture(scope="session")
+def tf_jpeg() -> Callable[..., Pixels]:
+    """TensorFlow's own reading of a JPEG as RGB."""
+    import tensorflow as tf
+
+    def decode(data: bytes, channels: int = 3) -> Pixels:
+        result: Pixels = tf.io.decode_jpeg(data, channels=channels, dct_method="INTEGER_ACCURATE").numpy()
+        return result
+
+    return decode
+
+
+@pytest.fixture(scope="session")
+def tf_png() -> Callable[..., Pixels]:
+    """TensorFlow's own reading of a PNG as RGB."""
+    import tensorflow as tf
+
+    def decode(data: bytes, channels: int = 3) -> Pixels:
+        result: Pixels = tf.io.decode_png(data, channels=channels).numpy()
+        return result
+
+    return decode

@@ -1,0 +1,188 @@
+"""Damaged JPEG: what is cut, what is completed, and what a cheap decode sees."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfpipe.images import jpeg
+from tfpipe.format.form import ImageForm
+from tfpipe.images.prepare import BadImage, prepare_image
+
+KEEP = ImageForm()
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"progressive": True},
+    {"mode": "L"},
+    {"mode": "L", "progressive": True},
+    {"subsampling": 0, "quality": 100},
+    {"subsampling": 1, "restart_marker_blocks": 2},
+    {"width": 43, "height": 29, "optimize": True},
+]
+
+
+@pytest.mark.parametrize("options", KINDS)
+@pytest.mark.parametrize("missing", [1, 2])
+def test_missing_eoi_is_appended(make: Any, tf_jpeg: Any, options: dict[str, Any], missing: int) -> None:
+    whole = make.jpeg(**options)
+    for form in (KEEP, ImageForm(resize_short=12), ImageForm("raw", square=8)):
+        got = prepare_image(whole[:-missing], form)
+        assert got.changed[0] == "eoi_appended"
+        assert got.encoded == (whole if form == KEEP else prepare_image(whole, form).encoded)
+    assert (tf_jpeg(prepare_image(whole[:-missing], KEEP).encoded) == tf_jpeg(whole)).all()
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_cut_anywhere_else_is_refused(make: Any, options: dict[str, Any]) -> None:
+    whole = make.jpeg(**{"width": 90, "height": 70, **options})
+    seed = 20
+    print("seed", seed)
+    rng = random.Random(seed)
+    places = {
+        len(whole) // 2,
+        *range(len(whole) - 40, len(whole) - 2),
+        *rng.sample(range(1, len(whole) - 2), 200),
+    }
+    for place in places:
+        with pytest.raises(BadImage) as caught:
+            prepare_image(whole[:place], KEEP)
+        if place > 700:
+            assert (
+                caught.value.reason == "truncated JPEG" or "ends before the image data" in caught.value.reason
+            )
+
+
+def test_missing_eoi_is_seen_whatever_the_last_bits(make: Any) -> None:
+    # Pillow accepts about one such file in twenty, and TensorFlow none.
+    for seed in range(100):
+        whole = make.save(make.image(20, 20, seed=seed), "JPEG")
+        got = prepare_image(whole[:-2], KEEP)
+        assert (got.encoded, got.changed) == (whole, ("eoi_appended",))
+        assert prepare_image(whole + b"\0\0tail", KEEP).encoded == whole + b"\0\0tail"
+        with pytest.raises(BadImage):
+            prepare_image(whole[:-3], KEEP)
+
+
+def test_cut_between_scans_is_refused(make: Any) -> None:
+    whole = make.jpeg(progressive=True)
+    starts = [i for i in range(len(whole) - 1) if whole[i : i + 2] in (b"\xff\xda", b"\xff\xc4")]
+    assert len(starts) > 5
+    for place in starts[1:]:
+        for ending in (b"", b"\xff"):
+            with pytest.raises(BadImage, match="truncated JPEG"):
+                prepare_image(whole[:place] + ending, KEEP)
+
+
+@pytest.mark.parametrize("options", KINDS[:3])
+def test_cheap_decode_refuses_what_a_full_one_refuses(make: Any, options: dict[str, Any]) -> None:
+    whole = make.jpeg(**{"width": 60, "height": 44, **options})
+    seed = 21
+    print("seed", seed)
+    rng = random.Random(seed)
+    refused = 0
+    for _ in range(400):
+        data = bytearray(whole)
+        for _ in range(rng.randrange(0, 4)):
+            data[rng.randrange(2, len(data))] ^= 1 << rng.randrange(8)
+        if rng.random() < 0.3:
+            del data[rng.randrange(2, len(data)) :]
+        try:
+            header = jpeg.read_header(bytes(data), 10_000_000)
+        except BadImage:
+            continue
+        outcome = []
+        for check in (jpeg.verify_jpeg, jpeg.decode_jpeg):
+            try:
+                check(header)
+                outcome.append(True)
+            except Exception:
+                outcome.append(False)
+        assert outcome[0] == outcome[1]
+        refused += not outcome[0]
+    assert refused > 40
+
+
+def test_draft_does_not_change_reported_size(make: Any) -> None:
+    got = prepare_image(make.jpeg(4003, 1001), ImageForm(square=16))
+    assert (got.width, got.height) == (4003, 1001)
+
+
+@pytest.mark.parametrize("options", KINDS[:5])
+def test_what_is_accepted_tensorflow_decodes(make: Any, tf_jpeg: Any, options: dict[str, Any]) -> None:
+    whole = make.jpeg(**options)
+    seed = 22
+    print("seed", seed)
+    rng = random.Random(seed)
+    accepted = 0
+    for _ in range(400):
+        data = bytearray(whole)
+        for _ in range(rng.randrange(1, 4)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        try:
+            got = prepare_image(bytes(data), ImageForm(max_pixels=1_000_000))
+        except BadImage:
+            continue
+        if got.format == "JPEG":
+            assert tf_jpeg(got.encoded).shape == (got.height, got.width, 3)
+            accepted += 1
+    assert accepted > 50
+
+
+def test_application_data_does_not_matter(make: Any, tf_jpeg: Any) -> None:
+    plain = make.jpeg()
+    junk = b"".join(
+        bytes((0xFF, kind)) + struct.pack(">H", 2 + len(body)) + body
+        for kind, body in [
+            (0xE1, b"Exif\0\0II*\0\xff"),
+            (0xE2, b"MPF\0II*\0\xff\xff"),
+            (0xED, b"Photoshop 3.0\0"),
+            (0xFE, b"x"),
+        ]
+    )
+    data = plain[:2] + junk + plain[2:]
+    assert prepare_image(data, KEEP).encoded == data
+    assert (tf_jpeg(data) == tf_jpeg(plain)).all()
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda d, f: d.__setitem__(f + 4, 12), "JPEG of 12 bits a sample; 8 can be read"),
+        (lambda d, f: d.__setitem__(f + 1, 0xC3), "JPEG of a rare kind (SOF3), which decoders do not read"),
+        (lambda d, f: d.__setitem__(slice(f + 5, f + 9), bytes(4)), "0 x 0 pixels, which is no image"),
+        (
+            lambda d, f: d.__setitem__(slice(f + 2, f + 4), b"\0\1"),
+            "damaged JPEG: a segment of impossible length",
+        ),
+        (lambda d, f: d.__setitem__(f + 1, 0xD9), "damaged JPEG: no image data"),
+        (lambda d, f: d.__setitem__(f + 1, 0xE5), "damaged JPEG: no frame header"),
+        (lambda d, f: d.__setitem__(f + 9, 2), "damaged JPEG: a frame header of impossible length"),
+        (lambda d, f: d.__delitem__(slice(f + 8, None)), "truncated JPEG: it ends before the image data"),
+    ],
+)
+def test_headers(make: Any, edit: Any, message: str) -> None:
+    data = bytearray(make.jpeg())
+    edit(data, data.index(b"\xff\xc0"))
+    with pytest.raises(BadImage) as caught:
+        prepare_image(bytes(data), KEEP)
+    assert caught.value.reason == message
+
+
+def test_too_many_scans(make: Any) -> None:
+    whole = make.jpeg(progressive=True)
+    last = whole.rindex(b"\xff\xda")
+    data = whole[:-2] + whole[last:-2] * 300 + whole[-2:]
+    with pytest.raises(BadImage, match="scans, more than the 200"):
+        prepare_image(data, KEEP)
+
+
+def test_rgb_jpeg_stays(make: Any, tf_jpeg: Any) -> None:
+    data = make.save(make.image(), "JPEG", keep_rgb=True, quality=95)
+    assert prepare_image(data, KEEP).encoded == data
+    assert np.abs(tf_jpeg(data).astype(int) - np.asarray(Image.open(io.BytesIO(data)))).max() <= 1

@@ -1,0 +1,117 @@
+"""Which format the bytes are. The content decides; a file name is only compared with it."""
+
+from __future__ import annotations
+
+from tfpipe.images.bad import BadImage
+
+# How reasons name a format to a person.
+TITLES = {
+    "jpeg": "JPEG",
+    "png": "PNG",
+    "gif": "GIF",
+    "bmp": "BMP",
+    "webp": "WebP",
+    "tiff": "TIFF",
+    "ppm": "PPM",
+    "avif": "AVIF",
+    "jpeg2000": "JPEG 2000",
+}
+
+_EXTENSIONS = {
+    **dict.fromkeys(("jpg", "jpeg", "jpe", "jfif", "mpo"), "jpeg"),
+    **dict.fromkeys(("png", "apng"), "png"),
+    "gif": "gif",
+    **dict.fromkeys(("bmp", "dib"), "bmp"),
+    "webp": "webp",
+    **dict.fromkeys(("tif", "tiff"), "tiff"),
+    **dict.fromkeys(("ppm", "pgm", "pbm", "pnm"), "ppm"),
+    "avif": "avif",
+    **dict.fromkeys(("jp2", "j2k", "jpx", "jpf", "j2c", "jpc"), "jpeg2000"),
+    # Known as images, never readable: whatever content is accepted, such a name differs from it.
+    **dict.fromkeys(("ico", "heic", "heif", "svg", "psd"), "other"),
+}
+
+# JPEG and PNG first: nearly every file of a training set is one of them.
+_MAGIC = (
+    (b"\xff\xd8\xff", "jpeg"),
+    (b"\x89PNG\r\n\x1a\n", "png"),
+    (b"GIF87a", "gif"),
+    (b"GIF89a", "gif"),
+    (b"BM", "bmp"),
+    (b"II*\0", "tiff"),
+    (b"MM\0*", "tiff"),
+    (b"II+\0", "tiff"),
+    (b"MM\0+", "tiff"),
+    (b"\0\0\0\x0cjP  \r\n\x87\n", "jpeg2000"),
+    (b"\xff\x4f\xff\x51", "jpeg2000"),
+    *((b"P%d" % digit, "ppm") for digit in range(1, 7)),
+)
+
+_REFUSED = (
+    (b"\0\0\1\0", "an ICO icon"),
+    (b"8BPS", "a Photoshop file"),
+    (b"%PDF", "a PDF"),
+    (b"PK\3\4", "a ZIP archive"),
+    (b"\x1f\x8b", "a gzip file"),
+    (b"version https://git-lfs", "a Git LFS pointer"),
+)
+
+_AVIF_BRANDS = (b"avif", b"avis")
+_HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
+
+
+def sniff_format(data: bytes) -> str:
+    """Name the format of an image file from its first bytes.
+
+    Returns:
+        A key of `TITLES`.
+
+    Raises:
+        BadImage: The file is empty, or is no image of a format that can be read; the reason says what it
+            looks like instead.
+    """
+    for magic, kind in _MAGIC:
+        if data.startswith(magic):
+            if kind == "ppm" and data[2:3] not in (b" ", b"\t", b"\n", b"\r", b"#"):
+                break
+            return kind
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    if data[4:8] == b"ftyp" and data[8:12] in _AVIF_BRANDS:
+        return "avif"
+    if data[4:8] == b"ftyp" and data[8:12] == b"mif1" and b"avif" in data[16:64]:
+        return "avif"
+    raise BadImage(_describe_stranger(data))
+
+
+def name_differs(filename: str, kind: str) -> bool:
+    """Whether the extension of `filename` belongs to an image format other than `kind`."""
+    _, dot, extension = filename.rpartition(".")
+    return bool(dot) and _EXTENSIONS.get(extension.lower(), kind) != kind
+
+
+def _describe_stranger(data: bytes) -> str:
+    """Say in one sentence why `data` is not an image that can be read."""
+    if not data:
+        return "the file is empty"
+    for magic, title in _REFUSED:
+        if data.startswith(magic):
+            return f"{title}, not an image that can be read"
+    if data[4:8] == b"ftyp":
+        if data[8:12] in _HEIF_BRANDS:
+            return "a HEIF image, which cannot be read"
+        return "not an image: it begins like a video"
+    if not data[:512].strip(b"\0"):
+        return "not an image: it begins with zero bytes"
+    head = data[:512].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    if head.startswith((b"<svg",)) or (head.startswith(b"<?xml") and b"<svg" in head):
+        return "an SVG drawing, not an image that can be read"
+    if head.startswith((b"<!doctype", b"<html", b"<head", b"<body", b"<script", b"<!--")):
+        return "not an image: it begins like HTML"
+    if head.startswith(b"<?xml"):
+        return "not an image: it begins like XML"
+    if head.startswith((b"{", b"[")):
+        return "not an image: it begins like JSON"
+    if all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in data[:64]):
+        return "not an image: it begins like text"
+    return f"not an image of a known format: it begins with the bytes {data[:8].hex(' ')}"

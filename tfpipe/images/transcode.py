@@ -1,0 +1,137 @@
+"""Pixels of the wanted size, and their encoding."""
+
+from __future__ import annotations
+
+import io
+
+from PIL import Image
+
+from tfpipe.images import depth, foreign, jpeg, png
+from tfpipe.images.bad import BadImage
+from tfpipe.images.exif import swaps_sides
+from tfpipe.format.form import MAX_SIDE, ImageForm
+
+# 256 px photographs, zlib-ng: level 6 takes three times as long as level 1 and saves 3 percent.
+_PNG_LEVEL = 1
+
+# A reduction by the JPEG decoder leaves at least this many times the wanted pixels a side; the filter that
+# follows then decides how the result looks.
+_DRAFT_MARGIN = 2
+
+
+def fit_size(width: int, height: int, form: ImageForm) -> tuple[int, int]:
+    """Width and height that `form` gives to an upright image of this size."""
+    if form.square is not None:
+        return form.square, form.square
+    short, long = min(width, height), max(width, height)
+    if form.resize_short is None or short <= form.resize_short:
+        return width, height
+    # Rounded in whole numbers: the same on every machine.
+    reduced = (2 * long * form.resize_short + short) // (2 * short)
+    return (form.resize_short, reduced) if width <= height else (reduced, form.resize_short)
+
+
+def jpeg_pixels(
+    header: jpeg.JpegHeader, size: tuple[int, int]
+) -> tuple[Image.Image, tuple[float, float], tuple[str, ...]]:
+    """Decode a JPEG to grey or RGB, not turned yet, with a side of no fewer pixels than `size` needs.
+
+    Args:
+        header: Of the file.
+        size: Wanted width and height, upright.
+
+    Returns:
+        Pixels; width and height of the part of them that is the image, in general not whole; kinds of change.
+    """
+    width, height = size[::-1] if swaps_sides(header.orientation) else size
+    at_least = None
+    if (width, height) != (header.width, header.height):
+        at_least = (_DRAFT_MARGIN * width, _DRAFT_MARGIN * height)
+    image, scale = jpeg.decode_jpeg(header, at_least)
+    flat, changed = depth.flatten_alpha(image)
+    return flat, (header.width / scale, header.height / scale), changed
+
+
+def png_pixels(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:
+    """Decode a PNG to grey or RGB of 8 bits, not turned yet."""
+    png.verify_png(header)
+    if header.depth == 16 and header.color_type == 4:
+        relabelled = png.open_png(png.as_rgba_bytes(header.decodable))
+        relabelled.load()
+        return depth.reduce_grey_alpha(relabelled)
+    image = png.open_png(header.decodable)
+    if depth.deep_color_mode(image):
+        low = png.open_png(header.decodable)
+        depth.select_low_bytes(low)
+        low.load()
+        image.load()
+        return depth.reduce_color(image, low)
+    image.load()
+    if depth.is_deep_grey(image):
+        return depth.reduce_grey(image)
+    if header.depth < 8 and image.mode in ("1", "L") and "transparency" in image.info:
+        # Pillow scales the samples to 8 bits and forgets to scale the transparent one.
+        image.info["transparency"] = image.info["transparency"] * 255 // ((1 << header.depth) - 1)
+    return depth.flatten_alpha(image)
+
+
+def foreign_pixels(
+    data: bytes, kind: str, source: foreign.ForeignImage
+) -> tuple[Image.Image, tuple[str, ...]]:
+    """Decode a format that is not stored to grey or RGB of 8 bits, not turned yet (but for TIFF)."""
+    image = source.image
+    raw_mode = depth.deep_color_mode(image)
+    if raw_mode.startswith("RGBa"):
+        raise BadImage("16-bit samples multiplied by alpha, which cannot be read")
+    low = None
+    if raw_mode and not raw_mode.startswith("CMYK"):
+        low = foreign.open_plugin(data, kind)
+        depth.select_low_bytes(low)
+        low.load()
+    image.load()
+    if low is not None:
+        return depth.reduce_color(image, low)
+    if depth.is_deep_grey(image):
+        return depth.reduce_grey(image, source.inverted)
+    flat, changed = depth.flatten_alpha(image)
+    return flat, (*(("depth_16_to_8",) if raw_mode else ()), *changed)
+
+
+def resize(image: Image.Image, size: tuple[int, int], part: tuple[float, float] | None = None) -> Image.Image:
+    """Resize with antialiasing.
+
+    Bicubic: sharper than bilinear (1.3 ms for a photograph of 500 x 375 to 341 x 256), at 2.2 ms cheaper than
+    Lanczos (3.0 ms), and with less ringing at edges, which a network would see and JPEG has to encode.
+
+    Args:
+        image: "L" or "RGB".
+        size: Wanted width and height.
+        part: Width and height of the upper left part of `image` to use; all of it when None.
+    """
+    box = None if part is None else (0.0, 0.0, *part)
+    return image.resize(size, Image.Resampling.BICUBIC, box=box)
+
+
+def encode(image: Image.Image, kind: str, quality: int) -> bytes:
+    """Encode "L" or "RGB" pixels as "jpeg", "png" or "raw", and nothing but pixels.
+
+    EXIF is dropped since the pixels are upright now; the colour profile since it may belong to another colour
+    space and no training reader applies it. JPEG: 4:2:0 as usual for photographs (4:4:4 is a quarter larger
+    and 40 percent slower) and standard Huffman tables (own ones save 10 percent and take 2.5 times as long).
+
+    Raises:
+        BadImage: Too long a side for JPEG.
+    """
+    if kind == "raw":
+        return image.convert("RGB").tobytes()
+    image.info = {}
+    buffer = io.BytesIO()
+    if kind == "png":
+        image.save(buffer, "PNG", compress_level=_PNG_LEVEL)
+    else:
+        if max(image.size) > MAX_SIDE:
+            raise BadImage(
+                f"{image.width} x {image.height} pixels; a side of a JPEG must not exceed {MAX_SIDE}"
+            )
+        image.save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
