@@ -1,0 +1,155 @@
+"""From the rows of all shards to a complete dataset: quarantine, duplicates, metadata, and the manifest last."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from beam_jobs import files
+from beam_jobs.duplicates import find_duplicates
+from beam_jobs.work import PlanHeader, Row, Work
+from tfpipe._version import __version__
+from tfpipe.errors import DataError
+from tfpipe.format import manifest_json, naming, tfds
+from tfpipe.format.manifest import Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
+
+
+def check_bad(work: Work, header: PlanHeader, rows: Sequence[Row], max_bad: int) -> None:
+    """Ends the job once more images are bad than allowed, leaving the list of them.
+
+    Raises:
+        DataError: They are more.
+    """
+    num_bad = sum(len(row.quarantined) for row in rows)
+    if num_bad <= max_bad:
+        return
+    _write_quarantine(work, rows)
+    num_images = sum(slot.images for slot in header.shards)
+    first = next(line for row in rows for line in row.quarantined)
+    raise DataError(
+        f"At most {max_bad} of {num_images} images may be bad, got {num_bad}: {first['path']}: {first['reason']}, and "
+        f"others listed in {work.target(naming.QUARANTINE)}. Mend them, or allow more with --max-bad and run again."
+    )
+
+
+def finish_dataset(work: Work, header: PlanHeader, rows: Iterable[Row], max_bad: int) -> Manifest:
+    """Writes what stands beside the shards.
+
+    Args:
+        work: The dataset directory under construction.
+        header: Its plan.
+        rows: One for every planned shard, in any order.
+        max_bad: How many images may be quarantined.
+
+    Raises:
+        DataError: More images are bad than allowed, or a split has no good one.
+    """
+    by_file = {row.file: row for row in rows}
+    ordered = [by_file[slot.file] for slot in header.shards]
+    check_bad(work, header, ordered, max_bad)
+    known = complete_manifest(work, header)
+    if known is not None:  # a complete dataset was checked, and what was missing made again
+        return known
+    _write_quarantine(work, ordered)
+    duplicates, lines = find_duplicates(work, header, ordered)
+    if lines:
+        files.write_bytes(work.target(naming.DUPLICATES), lines)
+    bad = [line for row in ordered for line in row.quarantined]
+    manifest = _manifest(header, _without_empty(work, header, ordered), bad, duplicates)
+    side_files = {naming.TFDS_FEATURES: tfds.features_json(manifest), naming.TFDS_INFO: tfds.dataset_info_json(manifest)}
+    for name, text in (side_files | tfds.label_files(manifest)).items():
+        files.write_bytes(work.target(name), text.encode())
+    files.write_bytes(work.target(naming.MANIFEST), manifest_json.dumps(manifest).encode())
+    return manifest
+
+
+def complete_manifest(work: Work, header: PlanHeader) -> Manifest | None:
+    """The manifest of a dataset that was made from the same plan; None where there is none."""
+    path = work.target(naming.MANIFEST)
+    if not files.exists(path):
+        return None
+    manifest = manifest_json.loads(files.read_bytes(path).decode())
+    return manifest if manifest.fingerprint == header.fingerprint else None
+
+
+def _write_quarantine(work: Work, rows: Sequence[Row]) -> None:
+    lines = [json.dumps(line) + "\n" for row in rows for line in row.quarantined]
+    if lines:
+        files.write_bytes(work.target(naming.QUARANTINE), "".join(lines).encode())
+
+
+def _without_empty(work: Work, header: PlanHeader, rows: Sequence[Row]) -> list[tuple[str, Row]]:
+    """Split and row of every shard that has records, renumbered where some have none.
+
+    A shard is empty only when all of its images are bad, which takes very few images to a shard. Should a crash
+    come between two renames, the next run makes the missing shards again.
+    """
+    kept: list[tuple[str, Row]] = []
+    for split in dict.fromkeys(slot.split for slot in header.shards):
+        of_split = [row for slot, row in zip(header.shards, rows, strict=True) if slot.split == split]
+        full = [row for row in of_split if row.records]
+        if not full:
+            raise DataError(f"Split {split!r} has no image that can be read; see {work.target(naming.QUARANTINE)}.")
+        for k, row in enumerate(full):
+            name = naming.shard_name(split, k, len(full))
+            if name != row.file:
+                files.rename(work.target(row.file), work.target(name))
+                files.rename(work.target(naming.index_name(row.file)), work.target(naming.index_name(name)))
+            kept.append((split, replace(row, file=name)))
+        for row in of_split:
+            if not row.records:
+                files.remove(work.target(row.file))
+                files.remove(work.target(naming.index_name(row.file)))
+    return kept
+
+
+def _manifest(
+    header: PlanHeader, rows: Sequence[tuple[str, Row]], bad: Sequence[dict[str, Any]], duplicates: Duplicates
+) -> Manifest:
+    splits = {}
+    for split in dict.fromkeys(split for split, _ in rows):
+        mine = [row for of, row in rows if of == split]
+        counts = list(header.class_counts[split])
+        for line in bad:
+            if line["split"] == split and line["label"] >= 0:
+                counts[line["label"]] -= 1
+        splits[split] = SplitInfo(
+            name=split,
+            shards=tuple(ShardInfo(row.file, row.records, row.bytes, row.sha256) for row in mine),
+            formats=_total(row.formats for row in mine),
+            class_counts=tuple(counts),
+            sizes=_sizes(mine),
+        )
+    return Manifest(
+        name=header.name,
+        splits=splits,
+        label_names=header.label_names,
+        schema=header.schema,
+        seed=header.seed,
+        changed=_total(row.changed for _, row in rows),
+        noticed=_total(row.noticed for _, row in rows),
+        skipped=dict(sorted(header.skipped.items())),
+        quarantined=len(bad),
+        duplicates=duplicates,
+        image=asdict(header.form),
+        fingerprint=header.fingerprint,
+        tool_version=__version__,
+    )
+
+
+def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(sorted(total.items()))
+
+
+def _sizes(rows: Sequence[Row]) -> ImageSizes:
+    records = sum(row.records for row in rows)
+    sides = {}
+    for side in ("height", "width"):
+        sides[f"min_{side}"] = min(row.sizes[f"min_{side}"] for row in rows)
+        sides[f"max_{side}"] = max(row.sizes[f"max_{side}"] for row in rows)
+        sides[f"mean_{side}"] = round(sum(row.sizes[f"sum_{side}"] for row in rows) / records, 1)
+    return ImageSizes(**sides)

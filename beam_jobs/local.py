@@ -1,0 +1,84 @@
+"""Running the graph on this machine: which of Beam's local runners, and what it must be kept from doing.
+
+Since Beam 2.68 the default runner first tries to download a Go program, and waits for ever behind a proxy that
+does not answer; `FnApiRunner` is the same local runner without that. Its own worker processes
+(`--direct_running_mode=multi_processing`) log to the terminal, and when one is killed it waits for ever.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import grpc
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
+from apache_beam.portability.api import beam_provision_api_pb2
+from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProvisionInfo, FnApiRunner
+from google.protobuf import json_format, struct_pb2
+
+from tfpipe.errors import DataError
+
+_logger = logging.getLogger(__name__)
+_LOCAL_RUNNERS = (None, "DirectRunner", "FnApiRunner", "SwitchingDirectRunner")
+_WORKER_THREAD = "run_worker"  # the name that Beam gives the thread which waits for a worker process
+
+
+def is_local(options: PipelineOptions) -> bool:
+    """Whether the graph is to run on this machine by Beam's own Python runner."""
+    return options.view_as(StandardOptions).runner in _LOCAL_RUNNERS
+
+
+def pool_workers(options: PipelineOptions, workers: int) -> int:
+    """Processes of the pool inside the step: none where Beam is asked to start workers of its own."""
+    return workers if options.view_as(DirectOptions).direct_running_mode == "in_memory" else 0
+
+
+def local_runner(options: PipelineOptions, workers: int) -> Any:
+    """The local runner; reaches for no network."""
+    direct = options.view_as(DirectOptions)
+    if direct.direct_running_mode != "in_memory" and direct.direct_num_workers == 1:
+        direct.direct_num_workers = workers
+    harness = struct_pb2.Struct()
+    json_format.ParseDict({"default_sdk_harness_log_level": "CRITICAL"}, harness)
+    info = beam_provision_api_pb2.ProvisionInfo(retrieval_token="unused", pipeline_options=harness)
+    return FnApiRunner(provision_info=ExtendedProvisionInfo(info))
+
+
+@contextlib.contextmanager
+def fail_on_worker_death() -> Iterator[None]:
+    """Ends the block with a `DataError` when one of Beam's worker processes dies, where Beam would wait for ever."""
+    died = threading.Event()
+    before = threading.excepthook
+
+    def hook(args: Any) -> None:
+        if isinstance(args.exc_value, grpc.RpcError):  # Beam's own threads, cut off from the dead worker
+            _logger.debug("Connection to a Beam worker lost", exc_info=args.exc_value)
+        elif args.thread is None or args.thread.name != _WORKER_THREAD:
+            before(args)
+        elif not died.is_set():
+            died.set()
+            if hasattr(signal, "pthread_kill"):  # wakes the main thread out of its waiting
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            else:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    threading.excepthook = hook
+    try:
+        yield
+    except BaseException as error:
+        if died.is_set():
+            raise DataError(
+                "A Beam worker process died: it was killed, or memory ran out. Finished shards are kept; run the same "
+                "command again to go on."
+            ) from error
+        raise
+    finally:
+        threading.excepthook = before
+
+
+def parse_options(beam_args: Sequence[str]) -> PipelineOptions:
+    """Beam's options. The main session is never pickled: all that workers need lies in modules."""
+    return PipelineOptions([*beam_args, "--no_save_main_session"])

@@ -1,0 +1,31 @@
+"""From the input to the plan, without Beam: list, assign splits, leave copies out, cut into shards."""
+
+from collections.abc import Sequence
+
+from beam_jobs import files
+from beam_jobs.config import ShardConfig
+from beam_jobs.duplicates import drop_duplicates
+from beam_jobs.plan import Plan, assign_splits, make_plan
+from beam_jobs.pool import available_cores
+from beam_jobs.prepare import check_output
+from beam_jobs.sources import list_images
+
+
+def plan_shards(config: ShardConfig, beam_args: Sequence[str] = ()) -> Plan:
+    """Lists the input and decides what goes where; writes nothing.
+
+    Args:
+        config: What is asked for.
+        beam_args: Arguments for Beam, of which its file systems take theirs.
+
+    Raises:
+        ConfigError: An option does not go with the input or the output.
+        DataError: The input is missing, damaged, ambiguous or empty.
+    """
+    if files.is_remote(config.input) or files.is_remote(config.output):
+        files.configure(beam_args)
+    check_output(config)
+    listing = assign_splits(list_images(config), config)
+    if config.drop_duplicates:
+        listing = drop_duplicates(listing, config.workers or available_cores())
+    return make_plan(listing, config)

@@ -1,0 +1,242 @@
+"""Before the work: whether the output may be written, what an earlier run left there, and the plan on disk."""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+
+from filelock import FileLock, Timeout
+
+from beam_jobs import files
+from beam_jobs.archives import unpack_tar
+from beam_jobs.config import ShardConfig
+from beam_jobs.finish import complete_manifest
+from beam_jobs.plan import Plan
+from beam_jobs.refs import encode_line
+from beam_jobs.work import WORK_DIR, PlanHeader, Row, ShardSlot, Work
+from tfpipe._version import __version__
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format import naming
+from tfpipe.format.manifest import FORMAT_VERSION
+from tfpipe.format.schema import Schema, image_schema
+from tfpipe.images.prepare import codec_versions
+
+_NEW, _OLD = ".tfpipe-new", ".tfpipe-old"
+
+
+def check_output(config: ShardConfig) -> None:
+    """Refuses an output that must not be written to, before anything costs time.
+
+    Raises:
+        ConfigError: It lies in the input, is a file, or holds files that tfpipe did not write.
+    """
+    source, output = files.absolute(config.input), files.absolute(config.output)
+    if output == source or output.startswith(source + "/"):
+        raise ConfigError(f"The output must not lie inside the input, got {config.output} in {config.input}.")
+    if not files.is_remote(output) and os.path.exists(output) and not os.path.isdir(output):
+        raise ConfigError(f"The output must be a directory, but {config.output} is a file.")
+    _recover_swap(output)
+    strange = [name for name in files.names(output) if not _is_ours(name)]
+    if strange:
+        raise ConfigError(
+            f"{config.output} holds files that tfpipe did not write, such as {strange[0]}; choose an empty directory."
+        )
+
+
+def _is_ours(name: str) -> bool:
+    known = {naming.MANIFEST, naming.TFDS_FEATURES, naming.TFDS_INFO, naming.DUPLICATES}
+    if name in known | {naming.INDEX_DIR, naming.QUARANTINE_DIR, WORK_DIR} or name.endswith(".labels.txt"):
+        return True
+    try:
+        naming.parse_shard_name(name)
+    except FormatError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def open_work(config: ShardConfig, plan: Plan) -> Iterator[Work]:
+    """The dataset directory to write to, with the plan in it, locked; completes the exchange for --overwrite.
+
+    Raises:
+        ConfigError: The output holds something else and may not be overwritten.
+        DataError: It cannot be written, or another process writes to it.
+    """
+    with _lock(config.output):
+        with files.explain_os_errors(f"write to {config.output}"):
+            work, header, staged = _choose(config, plan)
+            _prepare(work, header, plan)
+        yield work
+        with files.explain_os_errors(f"write to {config.output}"):
+            files.remove_tree(work.base)
+            if staged:
+                _swap(files.absolute(config.output))
+
+
+def _choose(config: ShardConfig, plan: Plan) -> tuple[Work, PlanHeader, bool]:
+    """Where to write, the plan's header, and whether that place is to be exchanged with the output at the end."""
+    header = _header(config, plan)
+    work = Work(files.absolute(config.output))
+    if _is_free_for(work, header):
+        return work, header, False
+    if not config.overwrite:
+        raise ConfigError(
+            f"{config.output} holds a dataset made from other images, with other options or by another version of "
+            f"tfpipe. Choose an empty directory, or replace it with --overwrite."
+        )
+    staged = Work(work.output + _NEW)
+    if not _is_free_for(staged, header):
+        files.remove_tree(staged.output)
+    return staged, header, True
+
+
+def _is_free_for(work: Work, header: PlanHeader) -> bool:
+    """Whether the directory is empty, or belongs to the same plan."""
+    if files.exists(work.target(naming.MANIFEST)):
+        with contextlib.suppress(FormatError):
+            return complete_manifest(work, header) is not None
+        return False
+    if work.has_plan():
+        with contextlib.suppress(FormatError):
+            return work.header().fingerprint == header.fingerprint
+        return False
+    return all(name == WORK_DIR for name in files.names(work.output))  # a run that ended before its plan was whole
+
+
+def _header(config: ShardConfig, plan: Plan) -> PlanHeader:
+    listing = plan.listing
+    schema = image_schema(
+        labelled=bool(listing.label_names),
+        boxes=listing.has_boxes,
+        box_labels=listing.has_box_labels,
+        extra=listing.extra,
+    )
+    slots, at, digest = [], 0, hashlib.sha256()
+    for shard in plan.shards:
+        begin = at
+        for line in map(encode_line, plan.lines(shard)):
+            digest.update(line)
+            at += len(line)
+        slots.append(ShardSlot(shard.split, shard.shard_index, shard.num_shards, len(shard.images), begin, at))
+    header = PlanHeader(
+        name=listing.name,
+        root=files.absolute(listing.root),
+        fingerprint="",
+        seed=config.seed,
+        form=config.form,
+        schema=schema,
+        label_names=listing.label_names,
+        class_counts=plan.class_counts,
+        skipped=dict(listing.skipped or {}),
+        dropped=listing.dropped,
+        keep_quarantined=config.keep_quarantined,
+        unpacked={},
+        shards=tuple(slots),
+    )
+    return replace(header, fingerprint=_fingerprint(header, digest.hexdigest()))
+
+
+def _fingerprint(header: PlanHeader, lines: str) -> str:
+    """Everything that shapes the result; not where the input lies, nor how many workers there are."""
+    shaping = json.dumps(
+        {
+            "format_version": FORMAT_VERSION,
+            "tool_version": __version__,
+            "codecs": codec_versions(),
+            "lines": lines,
+            "name": header.name,
+            "seed": header.seed,
+            "form": asdict(header.form),
+            "schema": header.schema.to_json(),
+            "label_names": header.label_names,
+            "skipped": header.skipped,
+            "dropped": header.dropped,
+            "keep_quarantined": header.keep_quarantined,
+            "shards": [asdict(slot) for slot in header.shards],
+        },
+        sort_keys=True,
+    )
+    return hashlib.sha256(shaping.encode()).hexdigest()
+
+
+def _prepare(work: Work, header: PlanHeader, plan: Plan) -> None:
+    """Writes the plan, its header last, and what else the workers need; leaves finished shards alone."""
+    for leftover in ("tmp", "progress"):
+        files.remove_tree(work.path(leftover))
+    unpacked = {}
+    for location in plan.listing.unpack:
+        name = hashlib.sha256(location.encode("utf-8", "surrogateescape")).hexdigest()[:16] + ".tar"
+        unpacked[location] = work.path("unpacked", name)
+        if not files.exists(unpacked[location]):
+            with files.create(unpacked[location]) as out:
+                unpack_tar(files.join(header.root, location), out)
+    known = complete_manifest(work, header)
+    if known is not None and not _has_side_files(work, known.quarantined > 0):
+        files.remove(work.target(naming.MANIFEST))  # made again from the images, like anything else that is missing
+        known = None
+    for shard in (one for split in known.splits.values() for one in split.shards) if known else ():
+        if work.row(shard.file) is None:
+            work.write_row(Row(shard.file, shard.records, shard.bytes, shard.sha256, {}, {}, {}, {}, []))
+    with files.create(work.path("plan.jsonl")) as out:
+        for planned in plan.shards:
+            out.writelines(map(encode_line, plan.lines(planned)))
+    files.write_bytes(work.path("plan.json"), replace(header, unpacked=unpacked).dumps())
+
+
+def _has_side_files(work: Work, has_quarantine: bool) -> bool:
+    names = [naming.TFDS_FEATURES, naming.TFDS_INFO, *([naming.QUARANTINE] if has_quarantine else [])]
+    return all(files.exists(work.target(name)) for name in names)
+
+
+@contextlib.contextmanager
+def _lock(output: str) -> Iterator[None]:
+    """Keeps a second process off the same output; an object store has no locks."""
+    if files.is_remote(output):
+        yield
+        return
+    folder = files.join(output, WORK_DIR)
+    with files.explain_os_errors(f"write to {output}"):
+        os.makedirs(folder, exist_ok=True)
+        lock = FileLock(files.join(folder, "lock"), timeout=0)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise DataError(f"Another process writes to {output}; wait for it or choose another directory.") from error
+    try:
+        yield
+    finally:
+        if files.names(folder) == ["lock"]:  # refused before anything was prepared
+            files.remove_tree(folder)
+        lock.release()
+
+
+def _swap(output: str) -> None:
+    """Puts the new dataset in the old one's place. Both are whole at every moment; `_recover_swap` ends a cut swap."""
+    if files.is_remote(output):
+        _move_objects(output)
+        return
+    os.rename(output, output + _OLD)
+    os.rename(output + _NEW, output)
+    files.remove_tree(output + _OLD)
+
+
+def _recover_swap(output: str) -> None:
+    """Ends what a run that was killed during `_swap` began."""
+    if files.is_remote(output) or not os.path.exists(output + _OLD):
+        return
+    if not os.path.exists(output):
+        whole = os.path.exists(files.join(output + _NEW, naming.MANIFEST))
+        os.rename(output + _NEW if whole else output + _OLD, output)
+    files.remove_tree(output + _OLD)
+
+
+def _move_objects(output: str) -> None:
+    """The same on an object store, object by object: the old manifest goes first, the new one comes last."""
+    files.remove(files.join(output, naming.MANIFEST))
+    new = [name for name, _ in files.list_tree(output + _NEW)]
+    for name, _ in list(files.list_tree(output)):
+        files.remove(files.join(output, name))
+    for name in sorted(new, key=lambda name: name == naming.MANIFEST):
+        files.rename(files.join(output + _NEW, name), files.join(output, name))

@@ -1,0 +1,103 @@
+"""How far a job is, seen from outside: workers leave a line in the working folder, a poller adds them up.
+
+This works for every local way of running the graph (threads, process pools, Beam's own worker processes), where
+Beam's metrics come only at the end.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from threading import Event, Thread
+from types import TracebackType
+
+from beam_jobs import files
+from beam_jobs.work import PlanHeader, ShardSlot, Work
+
+_WRITE_EVERY_S = 0.2
+_POLL_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Sums over all shards so far; `bytes` are those of the source images."""
+
+    images: int
+    num_images: int
+    bytes: int
+    bad: int
+    shards: int
+    num_shards: int
+
+
+class ProgressFile:
+    """One worker's line about one shard: images, bytes and bad images so far. Local outputs only."""
+
+    def __init__(self, work: Work, slot: ShardSlot) -> None:
+        self._path = None if files.is_remote(work.output) else work.path("progress", slot.file)
+        self._images = slot.images
+        self._done = self._bytes = self._bad = 0
+        self._next = 0.0
+
+    def __enter__(self) -> "ProgressFile":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if kind is None:
+            self._done = self._images  # a kept shard is done without a step
+            self._write()
+
+    def step(self, num_bytes: int, bad: int) -> None:
+        """Counts one image; writes now and then, since a write costs as much as a small image."""
+        self._done += 1
+        self._bytes += num_bytes
+        self._bad = bad
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _WRITE_EVERY_S
+            self._write()
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        # Progress is a courtesy: a disk too full for this line ends the job at the shard itself, with its name.
+        with contextlib.suppress(OSError):
+            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            with open(self._path, "wb", buffering=0) as file:
+                file.write(b"%d %d %d\n" % (self._done, self._bytes, self._bad))
+
+
+def read_progress(work: Work, header: PlanHeader) -> Progress:
+    """Adds up what the workers wrote."""
+    images = num_bytes = bad = shards = 0
+    planned = {slot.file: slot.images for slot in header.shards}
+    for name in files.names(work.path("progress")):
+        with contextlib.suppress(OSError, ValueError):  # being written at this moment: counted the next time
+            one = [int(part) for part in files.read_bytes(work.path("progress", name)).split()]
+            done, size, rejected = one
+            images, num_bytes, bad = images + done, num_bytes + size, bad + rejected
+            shards += done == planned.get(name)
+    return Progress(images, sum(planned.values()), num_bytes, bad, shards, len(planned))
+
+
+@contextlib.contextmanager
+def watch(work: Work, header: PlanHeader, on_progress: Callable[[Progress], None] | None) -> Iterator[None]:
+    """Calls `on_progress` from a thread while the block runs, and once more at its end."""
+    if on_progress is None or files.is_remote(work.output):
+        yield
+        return
+    stop = Event()
+
+    def poll() -> None:
+        while not stop.wait(_POLL_EVERY_S):
+            on_progress(read_progress(work, header))
+
+    thread = Thread(target=poll, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        on_progress(read_progress(work, header))

@@ -1,0 +1,133 @@
+"""The steps of the Beam graph, one labelled PTransform each.
+
+An element is a shard's number, then a shard's row: no image and no path ever passes between two steps, so the
+graph stays small whatever the size of the data, and shuffling costs nothing.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics import Metrics
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.windowed_value import WindowedValue
+
+from beam_jobs import files
+from beam_jobs.finish import check_bad, finish_dataset
+from beam_jobs.pool import map_unordered
+from beam_jobs.work import PlanHeader, Row, Work
+from beam_jobs.writer import write_shard
+
+RowDict = dict[str, Any]
+KEPT_COUNTER = "kept"
+
+
+class ListShards(beam.PTransform):  # type: ignore[misc]
+    """Nothing -> the number of every planned shard, spread over the workers."""
+
+    def __init__(self, num_shards: int) -> None:
+        super().__init__()
+        self._num_shards = num_shards
+
+    def expand(self, pipeline: Any) -> Any:
+        """Builds the step."""
+        return pipeline | "Create" >> beam.Create(range(self._num_shards), reshuffle=False) | "Spread" >> beam.Reshuffle()
+
+
+class WriteShards(beam.PTransform):  # type: ignore[misc]
+    """Shard numbers -> one row (a dict) for each shard that was written or kept.
+
+    Attributes:
+        output: The dataset directory under construction; a path or URL that every worker reaches.
+        workers: Processes that each Beam worker starts for the work; 0: the Beam worker does it itself.
+        max_bad: Stop once more images are bad.
+        file_options: Beam arguments that the file systems need.
+    """
+
+    def __init__(self, output: str, workers: int, max_bad: int, file_options: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self._fn = _WriteShardFn(output, workers, max_bad, file_options)
+
+    def expand(self, shards: Any) -> Any:
+        """Builds the step."""
+        return shards | "Write shard" >> beam.ParDo(self._fn)
+
+
+class FinishDataset(beam.PTransform):  # type: ignore[misc]
+    """All rows -> nothing but the manifest on disk, whose fingerprint is the one element that comes out."""
+
+    def __init__(self, output: str, max_bad: int) -> None:
+        super().__init__()
+        self._output, self._max_bad = output, max_bad
+
+    def expand(self, rows: Any) -> Any:
+        """Builds the step."""
+        gathered = rows | "Gather rows" >> beam.combiners.ToList()
+        return gathered | "Write manifest" >> beam.Map(_finish, self._output, self._max_bad)
+
+
+class _WriteShardFn(beam.DoFn):  # type: ignore[misc]
+    """Writes shards in this process as they come, or a bundle of them in a pool of processes."""
+
+    def __init__(self, output: str, workers: int, max_bad: int, file_options: tuple[str, ...]) -> None:
+        super().__init__()
+        self._work = Work(output)
+        self._workers, self._max_bad, self._file_options = workers, max_bad, file_options
+        self._images = Metrics.counter("tfpipe", "images")
+        self._bad = Metrics.counter("tfpipe", "bad")
+        self._shards = Metrics.counter("tfpipe", "shards")
+        self._kept = Metrics.counter("tfpipe", KEPT_COUNTER)
+
+    def setup(self) -> None:
+        if self._file_options:
+            files.configure(self._file_options)
+        self._header = self._work.header()
+
+    def start_bundle(self) -> None:
+        self._waiting: list[int] = []
+        self._rows: list[Row] = []
+
+    def process(self, shard: int) -> Iterator[RowDict]:
+        if self._workers:
+            self._waiting.append(shard)
+        else:
+            yield self._count(write_shard(self._work, self._header, shard))
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        if not self._waiting:
+            return
+        setup = self._work, self._header, self._file_options
+        window = GlobalWindow()
+        workers = min(self._workers, len(self._waiting))
+        for row in map_unordered(_write_in_pool, self._waiting, workers, _set_up_worker, setup):
+            yield WindowedValue(self._count(row), window.max_timestamp(), [window])
+
+    def _count(self, row: Row) -> RowDict:
+        self._images.inc(row.records)
+        self._bad.inc(len(row.quarantined))
+        self._shards.inc()
+        self._kept.inc(int(row.kept))
+        self._rows.append(row)
+        check_bad(self._work, self._header, self._rows, self._max_bad)
+        return asdict(row)
+
+
+_job: tuple[Work, PlanHeader] | None = None  # of a pool's worker process, which serves one job in its life
+
+
+def _set_up_worker(work: Work, header: PlanHeader, file_options: tuple[str, ...]) -> None:
+    global _job
+    _job = work, header
+    if file_options:
+        files.configure(file_options)
+
+
+def _write_in_pool(shard: int) -> Row:
+    assert _job is not None
+    return write_shard(*_job, shard)
+
+
+def _finish(rows: Iterable[RowDict], output: str, max_bad: int) -> str:
+    work = Work(output)
+    return finish_dataset(work, work.header(), (Row(**row) for row in rows), max_bad).fingerprint

@@ -1,0 +1,222 @@
+"""Reads, checks, normalises and writes the images of one shard. Without Beam and without TensorFlow.
+
+`write_shard` is a pure function of the plan: the same bytes come out whoever runs it, however often. A shard
+that an earlier run finished is recognised by size and checksum and kept. One image and one write buffer are all
+that it holds in memory.
+"""
+
+import hashlib
+import os
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import IO, Any
+
+import numpy as np
+
+from beam_jobs import files
+from beam_jobs.fetch import UnreadableError, fetch
+from beam_jobs.progress import ProgressFile
+from beam_jobs.refs import PlannedImage, Value
+from beam_jobs.work import PlanHeader, Row, ShardSlot, Work
+from tfpipe.errors import FormatError
+from tfpipe.format import schema as keys
+from tfpipe.format.example import decode_example
+from tfpipe.format.index import decode_index, encode_index
+from tfpipe.format.naming import QUARANTINE_DIR, index_name
+from tfpipe.format.record import record_footer, record_header, scan_records
+from tfpipe.format.schema import FeatureSpec
+from tfpipe.images.prepare import BadImage, PreparedImage, prepare_image
+
+# A protocol buffer cannot exceed 2 GiB, and a worker holds one source image whole.
+MAX_SOURCE_BYTES = 512 * 2**20
+_HASH_BUFFER_BYTES = 1 << 20
+
+
+def write_shard(work: Work, header: PlanHeader, shard: int) -> Row:
+    """Makes one shard with its index and row, or keeps the finished one.
+
+    Args:
+        work: The dataset directory under construction.
+        header: Its plan.
+        shard: Position in `header.shards`.
+
+    Raises:
+        DataError: A file cannot be written. What is wrong with an image never raises: it is part of the row.
+    """
+    slot = header.shards[shard]
+    with files.explain_os_errors(f"write {work.target(slot.file)}"), ProgressFile(work, slot) as progress:
+        row = _finished(work, slot)
+        if row is None:
+            row = _write(work, header, slot, progress)
+    return row
+
+
+def _finished(work: Work, slot: ShardSlot) -> Row | None:
+    """The row of an earlier run, if the shard and its index are what it says. Reads the shard once."""
+    row = work.row(slot.file)
+    path = work.target(slot.file)
+    if row is None or files.size(path) != row.bytes or any(bad["kind"] == "unreadable" for bad in row.quarantined):
+        return None  # an image that could not be read may be readable now
+    try:
+        decode_index(files.read_bytes(work.target(index_name(slot.file))), row.bytes, row.records)
+    except (OSError, FormatError):
+        return None
+    with files.open_read(path) as file:
+        digest = hashlib.sha256()
+        while chunk := file.read(_HASH_BUFFER_BYTES):
+            digest.update(chunk)
+    if digest.hexdigest() != row.sha256:
+        return None
+    if files.size(work.digests_path(slot.file)) != 32 * row.records:
+        _restore_digests(work, slot)
+    return replace(row, kept=True)
+
+
+def _restore_digests(work: Work, slot: ShardSlot) -> None:
+    """The digests of a finished dataset's shard are gone with its working folder; its records hold them."""
+    with files.open_read(work.target(slot.file)) as shard, files.create(work.digests_path(slot.file)) as out:
+        for _, payload in scan_records(shard):
+            (text,) = decode_example(payload)[keys.IMAGE_SHA256]  # type: ignore[misc]
+            out.write(bytes.fromhex(bytes(text).decode()))
+
+
+@dataclass
+class _Tally:
+    """What is counted while a shard is written."""
+
+    digest: Any = field(default_factory=hashlib.sha256)
+    sizes: list[int] = field(default_factory=list)
+    sources: bytearray = field(default_factory=bytearray)
+    formats: Counter[str] = field(default_factory=Counter)
+    changed: Counter[str] = field(default_factory=Counter)
+    noticed: Counter[str] = field(default_factory=Counter)
+    pixels: Counter[str] = field(default_factory=Counter)
+
+    def add(self, image: PreparedImage, sha256: bytes, size: int) -> None:
+        self.sizes.append(size)
+        self.sources += sha256
+        self.formats[image.format] += 1
+        self.changed.update(image.changed)
+        self.noticed.update(image.noticed)
+        for name, value in (("height", image.height), ("width", image.width)):
+            known = self.pixels
+            known[f"sum_{name}"] += value
+            known[f"max_{name}"] = max(known[f"max_{name}"], value)
+            known[f"min_{name}"] = min(known[f"min_{name}"] or value, value)
+
+
+def _write(work: Work, header: PlanHeader, slot: ShardSlot, progress: ProgressFile) -> Row:
+    tally, bad = _Tally(), []
+    with files.create(work.target(slot.file), work.temporary(slot.file, os.getpid())) as out:
+        for image in work.images(slot):
+            try:
+                sha256 = _write_image(out, header, image, tally)
+            except _Rejected as rejected:
+                bad.append(_quarantine(work, header, slot, image, rejected))
+            progress.step(image.size, bad=len(bad))
+    files.write_bytes(work.target(index_name(slot.file)), encode_index(tally.sizes))
+    files.write_bytes(work.digests_path(slot.file), bytes(tally.sources))
+    row = Row(
+        file=slot.file,
+        records=len(tally.sizes),
+        bytes=sum(tally.sizes),
+        sha256=tally.digest.hexdigest(),
+        formats=dict(tally.formats),
+        changed=dict(tally.changed),
+        noticed=dict(tally.noticed),
+        sizes=dict(tally.pixels),
+        quarantined=bad,
+    )
+    work.write_row(row)
+    return row
+
+
+class _Rejected(Exception):
+    """An image that cannot be written, with the bytes that were read of it."""
+
+    def __init__(self, kind: str, reason: str, data: bytes = b"") -> None:
+        super().__init__(reason)
+        self.kind, self.reason, self.data = kind, reason, data
+
+
+def _write_image(out: IO[bytes], header: PlanHeader, image: PlannedImage, tally: _Tally) -> None:
+    if image.size > MAX_SOURCE_BYTES:
+        raise _Rejected("bad", f"{image.size} bytes, more than the {MAX_SOURCE_BYTES} that one record can hold")
+    try:
+        data = fetch(header.root, image, header.unpacked)
+    except UnreadableError as error:
+        raise _Rejected("unreadable", str(error)) from error
+    try:
+        prepared = prepare_image(data, header.form, filename=image.path, boxes=image.boxes)
+    except BadImage as error:
+        raise _Rejected("bad", error.reason, data) from error
+    sha256 = hashlib.sha256(data)
+    payload = header.schema.encode(_features(header, image, prepared, sha256.hexdigest()))
+    head, foot = record_header(len(payload)), record_footer(payload)
+    for part in (head, payload, foot):
+        out.write(part)
+        tally.digest.update(part)
+    tally.add(prepared, sha256.digest(), len(head) + len(payload) + len(foot))
+
+
+def _features(header: PlanHeader, image: PlannedImage, prepared: PreparedImage, sha256: str) -> dict[str, Any]:
+    """One record's values by feature name, as far as the schema asks for them."""
+    schema = header.schema
+    values: dict[str, Any] = {
+        keys.IMAGE_ENCODED: prepared.encoded,
+        keys.IMAGE_FORMAT: prepared.format,
+        keys.IMAGE_HEIGHT: prepared.height,
+        keys.IMAGE_WIDTH: prepared.width,
+        keys.IMAGE_CHANNELS: prepared.channels,
+        keys.IMAGE_COLORSPACE: prepared.colorspace,
+        keys.IMAGE_FILENAME: _to_bytes(image.path),
+        keys.IMAGE_SHA256: sha256,
+    }
+    if keys.CLASS_LABEL in schema:
+        values[keys.CLASS_LABEL] = image.label
+        values[keys.CLASS_TEXT] = header.label_names[image.label]
+    if keys.BBOX_XMIN in schema:
+        names = keys.BBOX_XMIN, keys.BBOX_YMIN, keys.BBOX_XMAX, keys.BBOX_YMAX
+        for k, name in enumerate(names):
+            values[name] = np.array([box[k] for box in prepared.boxes], np.float32)
+    if keys.BBOX_LABEL in schema:
+        values[keys.BBOX_LABEL] = np.array(image.box_labels, np.int64)
+    extra = schema.features[-len(image.extra) :] if image.extra else ()
+    for spec, value in zip(extra, image.extra, strict=True):
+        values[spec.name] = _extra(spec, value)
+    return values
+
+
+def _extra(spec: FeatureSpec, value: Value) -> Any:
+    """A further column's value in the form that the encoder takes."""
+    if spec.dtype == "bytes":
+        return _to_bytes(value) if isinstance(value, str) else [_to_bytes(str(one)) for one in value]  # type: ignore[union-attr]
+    return np.array(value, np.int64 if spec.dtype == "int64" else np.float32) if spec.shape != () else value
+
+
+def _to_bytes(text: str) -> bytes:
+    """Text as UTF-8; bytes of a file name or column that were not UTF-8 come back as they were."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _quarantine(
+    work: Work, header: PlanHeader, slot: ShardSlot, image: PlannedImage, rejected: _Rejected
+) -> dict[str, Any]:
+    """The line about an image that was not written; keeps its bytes where that is asked for."""
+    cause = rejected.__cause__ and rejected.__cause__.__cause__
+    line: dict[str, Any] = {
+        "path": image.path,
+        "split": slot.split,
+        "label": image.label,
+        "kind": rejected.kind,
+        "reason": rejected.reason,
+        "exception": f"{type(cause).__name__}: {cause}" if cause is not None else None,
+    }
+    if header.keep_quarantined and rejected.data:
+        suffix = PurePosixPath(image.path).suffix.lower()
+        # Named by content: a path out of an archive or a manifest never becomes a path on this disk.
+        name = hashlib.sha256(rejected.data).hexdigest() + (suffix if suffix[1:].isalnum() else "")
+        line["bytes"] = f"bytes/{name}"
+        files.write_bytes(work.target(QUARANTINE_DIR, "bytes", name), rejected.data)
+    return line

@@ -1,0 +1,164 @@
+"""`tfpipe shard`: images in, TFRecord shards out."""
+
+import importlib.util
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from beam_jobs.config import ShardConfig
+from tfpipe.cli.progress import ProgressDisplay
+from tfpipe.cli.values import CountOrShare, Shares, Size, human_bytes, one_line
+from tfpipe.errors import ConfigError, MissingDependencyError
+from tfpipe.format.form import ImageForm
+
+if TYPE_CHECKING:
+    from beam_jobs.plan import Plan
+    from beam_jobs.shard_job import ShardResult
+
+_MAX_CLASSES_SHOWN = 12
+
+
+@click.command(epilog="Arguments after -- go to Beam: tfpipe shard IN gs://bucket/OUT -- --runner=DataflowRunner ...")
+@click.argument("input")
+@click.argument("output")
+@click.argument("beam_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM OPTIONS]")
+@click.option("--split", help="Name of the one split.  [default: train]")
+@click.option("--splits", type=Shares(), default={}, help="Shares, as in train=0.9,validation=0.1; by a hash of the path.")
+@click.option("--group-by", metavar="COLUMN", help="Keep equal values of this manifest column in one split.")
+@click.option("--labels", metavar="FILE", help="Class names, one per line, that fix the labels.  [default: sorted]")
+@click.option("--num-shards", type=int, help="Shards of each split.  [default: by --shard-size]")
+@click.option("--shard-size", type=Size(), default="128MiB", show_default=True, help="Size of a shard, about.")
+@click.option("--shuffle/--no-shuffle", default=True, show_default=True, help="Mix all images of a split, or keep them by path.")
+@click.option("--seed", type=int, default=ShardConfig.seed, show_default=True, help="Seed of the shuffle.")
+@click.option("--encoding", type=click.Choice(["keep", "jpeg", "raw"]), default=ImageForm.encoding, show_default=True,
+              help="keep: bytes stay where decoders read them rightly. jpeg: all JPEG. raw: uint8, with --square.")
+@click.option("--resize-short", type=int, metavar="PX", help="Reduce larger images to this short side.")
+@click.option("--square", type=int, metavar="PX", help="Squeeze every image to PX by PX.")
+@click.option("--quality", type=int, default=ImageForm.quality, show_default=True, help="JPEG quality of what is encoded anew.")
+@click.option("--reencode-progressive", is_flag=True, help="Make progressive JPEGs baseline: larger, faster to read.")
+@click.option("--max-pixels", type=int, default=ImageForm.max_pixels, show_default=True, help="Quarantine larger images.")
+@click.option("--max-bad", type=CountOrShare(), metavar="N|SHARE",
+              help="Fail when more images are bad, as in 25 or 1%.  [default: 1%, never below 10 images]")
+@click.option("--keep-quarantined", is_flag=True, help="Keep the bytes of bad images too.")
+@click.option("--drop-duplicates", is_flag=True, help="Keep one of the images with equal bytes.")
+@click.option("--overwrite", is_flag=True, help="Replace the dataset in OUTPUT once the new one is complete.")
+@click.option("--workers", type=int, default=ShardConfig.workers, metavar="N", help="Worker processes.  [default: all cores]")
+@click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--debug", is_flag=True, help="Show tracebacks and what Beam logs.")
+@click.pass_context
+def shard(ctx: click.Context, /, **options: Any) -> None:
+    """Write the images in INPUT as TFRecord shards into the directory OUTPUT.
+
+    INPUT is a folder with one folder per class (train/, validation/, test/ may stand above them), a .csv, .jsonl or
+    .parquet table with the columns image and label, a .tar, .tar.gz or .zip archive, or a folder of archives.
+
+    Run the same command again after an interruption: finished shards are kept.
+    """
+    beam_args = options.pop("beam_args")
+    dry_run, as_json, debug = options.pop("dry_run"), options.pop("as_json"), options.pop("debug")
+    stray = [arg for arg in beam_args if not arg.startswith("-")]
+    if stray and stray[0] == beam_args[0]:
+        raise ConfigError(f"INPUT and OUTPUT are two paths, got a third, {stray[0]!r}; options for Beam follow after --.")
+    if importlib.util.find_spec("apache_beam") is None:
+        raise MissingDependencyError("`tfpipe shard` needs Apache Beam. Install it with: pip install 'tfpipe[beam]'.")
+    form = ImageForm(**{name: options.pop(name) for name in ImageForm.__dataclass_fields__})
+    config = ShardConfig(form=form, shard_size_bytes=options.pop("shard_size"), **options)
+    if dry_run:
+        from beam_jobs.planning import plan_shards
+
+        _print_plan(plan_shards(config, beam_args), as_json)
+        return
+    with ProgressDisplay() as display:
+        from beam_jobs import shard_job
+
+        try:
+            result = shard_job.run(config, beam_args, display.update, display.plan)
+        except KeyboardInterrupt:
+            display.interrupted()
+            raise
+    if as_json:
+        click.echo(json.dumps(_result_json(config, result)))
+    else:
+        _print_result(config, result)
+
+
+def _result_json(config: ShardConfig, result: "ShardResult") -> dict[str, Any]:
+    manifest = result.manifest
+    return {
+        "dataset": config.output,
+        "splits": {
+            name: {"records": split.records, "shards": split.num_shards, "bytes": split.bytes}
+            for name, split in manifest.splits.items()
+        },
+        "quarantined": manifest.quarantined,
+        "changed": dict(manifest.changed),
+        "duplicates": {
+            "within": dict(manifest.duplicates.within),
+            "across": manifest.duplicates.across,
+            "dropped": manifest.duplicates.dropped,
+        },
+        "images_per_second": round(result.images_per_second, 1),
+        "seconds": round(result.seconds, 3),
+    }
+
+
+def _print_result(config: ShardConfig, result: "ShardResult") -> None:
+    manifest = result.manifest
+    for name, split in manifest.splits.items():
+        click.echo(f"{name}: {split.records:,} records, {split.num_shards:,} shards, {human_bytes(split.bytes)}")
+    for kind, count in manifest.changed.items():
+        click.echo(f"changed: {count:,} {kind}")
+    duplicates = manifest.duplicates
+    if duplicates.within or duplicates.across:
+        copies = sum(duplicates.within.values())
+        click.echo(
+            f"duplicates: {copies:,} within a split, {duplicates.across:,} across splits, listed in duplicates.jsonl"
+        )
+    if duplicates.dropped:
+        click.echo(f"duplicates: {duplicates.dropped:,} dropped")
+    if manifest.quarantined:
+        click.echo(f"quarantined: {manifest.quarantined:,}, listed in quarantine/quarantined.jsonl")
+    kept = f", {result.kept_shards:,} shards were finished before" if result.kept_shards else ""
+    click.echo(f"{config.output} is complete: {result.seconds:.1f} s, {result.images_per_second:,.0f} images/s{kept}")
+
+
+def _print_plan(plan: "Plan", as_json: bool) -> None:
+    splits: dict[str, dict[str, Any]] = {}
+    for one in plan.shards:
+        split = splits.setdefault(one.split, {"images": 0, "bytes": 0, "shards": 0, "classes": {}})
+        split["images"] += len(one.images)
+        split["bytes"] += one.bytes
+        split["shards"] += 1
+    names = plan.listing.label_names
+    for name, split in splits.items():
+        split["classes"] = dict(zip(names, plan.class_counts[name], strict=True))
+    skipped = dict(plan.listing.skipped or {})
+    if as_json:
+        total = {"images": plan.num_images, "bytes": plan.num_bytes, "shards": len(plan.shards)}
+        more = {"skipped": skipped, "dropped": plan.listing.dropped}
+        click.echo(json.dumps({**total, "splits": splits, **more}))
+        return
+    click.echo(f"{plan.num_images:,} images, {human_bytes(plan.num_bytes)}, nothing written")
+    for name, split in splits.items():
+        click.echo(f"{name}: {split['images']:,} images, {human_bytes(split['bytes'])}, {split['shards']:,} shards")
+        _print_classes(split["classes"])
+    for reason, count in sorted(skipped.items()):
+        click.echo(f"skipped: {count:,} {reason}")
+    if plan.listing.dropped:
+        click.echo(f"duplicates: {plan.listing.dropped:,} dropped")
+
+
+def _print_classes(classes: dict[str, int]) -> None:
+    """The largest classes, one bar each, and how far apart the extremes are."""
+    if not classes:
+        click.echo("  no labels")
+        return
+    width = max(len(one_line(name)) for name in classes)
+    most = max(classes.values()) or 1
+    ordered = sorted(classes.items(), key=lambda item: -item[1])
+    for name, count in ordered[:_MAX_CLASSES_SHOWN]:
+        click.echo(f"  {one_line(name):{width}}  {count:>9,}  {'█' * round(30 * count / most)}")
+    if len(ordered) > _MAX_CLASSES_SHOWN:
+        click.echo(f"  and {len(ordered) - _MAX_CLASSES_SHOWN:,} more classes, the smallest {ordered[-1][1]:,}")

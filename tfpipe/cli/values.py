@@ -1,0 +1,74 @@
+"""Options that are more than a number or a word: sizes, shares, shares by name."""
+
+import re
+from typing import Any
+
+import click
+
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+class Size(click.ParamType):
+    """`128MiB`, `2GB` or a number of bytes -> bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Called by click with the option's text."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]i?B|B)?", value, re.IGNORECASE)
+        if not match:
+            self.fail(f"must be a size such as 128MiB or 2GB, got {value!r}.", param, ctx)
+        unit = (match[2] or "").upper()
+        return int(float(match[1]) * _UNITS["" if unit == "B" else unit])
+
+
+class CountOrShare(click.ParamType):
+    """`25` -> 25, a count; `1%` or `0.01` -> 0.01, a share."""
+
+    name = "count or share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | float:
+        """Called by click with the option's text."""
+        try:
+            if value.endswith("%"):
+                return float(value[:-1]) / 100
+            return float(value) if "." in value else int(value)
+        except ValueError:
+            self.fail(f"must be a count such as 25 or a share such as 1%, got {value!r}.", param, ctx)
+
+
+class Shares(click.ParamType):
+    """`train=0.9,validation=0.1` -> a share for each name."""
+
+    name = "name=share,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, float]:
+        """Called by click with the option's text."""
+        if isinstance(value, dict):
+            return value
+        shares: dict[str, float] = {}
+        for part in value.split(","):
+            name, _, share = part.partition("=")
+            if name.strip() in shares:
+                self.fail(f"must name each split once, got {name.strip()!r} twice.", param, ctx)
+            try:
+                shares[name.strip()] = float(share)
+            except ValueError:
+                self.fail(f"must be like train=0.9,validation=0.1, got {value!r}.", param, ctx)
+        return shares
+
+
+def human_bytes(count: float) -> str:
+    """`1.2 GB`; decimal units, as disks and networks count."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def one_line(text: str) -> str:
+    """Text out of a file name, safe for a terminal: no control characters, no line breaks."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
