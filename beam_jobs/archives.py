@@ -14,8 +14,8 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
-from typing import IO, BinaryIO, NamedTuple, cast
+from collections.abc import Callable, Iterator
+from typing import IO, Any, BinaryIO, Literal, NamedTuple
 
 from beam_jobs import files
 from tfpipe.errors import DataError
@@ -76,19 +76,25 @@ def list_archive(path: str, location: str) -> Iterator[Member]:
 
 def unpack_tar(path: str, out: IO[bytes]) -> None:
     """Writes the uncompressed tar file inside a compressed one; offsets from `list_archive` hold in it."""
-    openers = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}
-    kind = next(kind for suffix, kind in _COMPRESSION.items() if path.lower().endswith(suffix))
-    with files.open_read(path) as file, openers[kind](file, "rb") as tar:
-        shutil.copyfileobj(cast(BinaryIO, tar), out, 1 << 20)
+    opener = next(opener for suffix, opener in _OPENERS.items() if path.lower().endswith(suffix))
+    with files.open_read(path) as file, opener(file) as tar:
+        shutil.copyfileobj(tar, out, 1 << 20)
 
 
-_COMPRESSION = {".gz": "gz", ".tgz": "gz", ".bz2": "bz2", ".tbz2": "bz2", ".xz": "xz", ".txz": "xz"}
+_OPENERS: dict[str, Callable[[BinaryIO], Any]] = {
+    ".gz": gzip.open,
+    ".tgz": gzip.open,
+    ".bz2": bz2.open,
+    ".tbz2": bz2.open,
+    ".xz": lzma.open,
+    ".txz": lzma.open,
+}
 
 
 def _list_tar(file: BinaryIO, path: str, location: str) -> Iterator[Member]:
     """Members of a tar file, of tar files in it too (one level: ImageNet's training archive)."""
     # "r|*" reads a stream, so a compressed file is unpacked once; "r:" seeks from header to header.
-    mode = "r|*" if is_compressed_tar(path) else "r:"
+    mode: Literal["r|*", "r:"] = "r|*" if is_compressed_tar(path) else "r:"
     places: dict[str, tuple[int, int]] = {}
     with tarfile.open(fileobj=file, mode=mode) as tar:
         for info in _members(tar):
@@ -129,7 +135,7 @@ def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     for count, info in enumerate(iter(tar.next, None)):
         yield info
         if count % _FORGET_EVERY == _FORGET_EVERY - 1:
-            tar.members = []  # type: ignore[misc]  # a documented attribute in practice, untyped as settable
+            tar.members = []  # type: ignore[attr-defined]  # not in the stubs; tarfile itself only appends to it
 
 
 def _list_zip(file: BinaryIO, path: str, location: str) -> Iterator[Member]:

@@ -111,7 +111,7 @@ def drop_duplicates(listing: Listing, workers: int) -> Listing:
     for i, digest in _hash_all(listing, candidates, workers):
         by_digest[digest].append(i)
     refs = listing.refs
-    dropped = set()
+    dropped: set[int] = set()
     for same in by_digest.values():
         kept = min(same, key=lambda i: (refs[i].split == DEFAULT_SPLIT, refs[i].path, i))
         dropped.update(i for i in same if i != kept)

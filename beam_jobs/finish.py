@@ -147,7 +147,7 @@ def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 
 def _sizes(rows: Sequence[Row]) -> ImageSizes:
     records = sum(row.records for row in rows)
-    sides = {}
+    sides: dict[str, Any] = {}
     for side in ("height", "width"):
         sides[f"min_{side}"] = min(row.sizes[f"min_{side}"] for row in rows)
         sides[f"max_{side}"] = max(row.sizes[f"max_{side}"] for row in rows)

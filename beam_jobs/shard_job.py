@@ -132,4 +132,4 @@ def _find_in_text(text: str) -> errors.TfpipeError | None:
     if not found:
         return None
     name, message = found[0]
-    return getattr(errors, name, errors.DataError)(message)  # type: ignore[no-any-return]
+    return getattr(errors, name, errors.DataError)(message)

@@ -14,13 +14,13 @@ import posixpath
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 from beam_jobs import files
 from beam_jobs.columns import Column, infer_column
 from beam_jobs.config import ShardConfig
 from beam_jobs.plan import Listing
-from beam_jobs.refs import Box, ImageRef
+from beam_jobs.refs import Box, ImageRef, Value
 from tfpipe.errors import ConfigError, DataError, MissingDependencyError
 from tfpipe.format.naming import check_split_name
 
@@ -138,7 +138,7 @@ def _ref(row: Row, number: int, columns: Sequence[str], config: ShardConfig) -> 
         group=sys.intern(group),
         boxes=_boxes(row, where),
         box_labels=tuple(_box_labels(row.get("box_label"), where)),
-        extra=tuple(row.get(name) for name in columns),  # type: ignore[arg-type]  # typed once all are seen
+        extra=cast(tuple[Value, ...], tuple(row.get(name) for name in columns)),  # typed once all are seen
     )
 
 

@@ -23,7 +23,7 @@ RowDict = dict[str, Any]
 KEPT_COUNTER = "kept"
 
 
-class ListShards(beam.PTransform):  # type: ignore[misc]
+class ListShards(beam.PTransform):
     """Nothing -> the number of every planned shard, spread over the workers."""
 
     def __init__(self, num_shards: int) -> None:
@@ -35,7 +35,7 @@ class ListShards(beam.PTransform):  # type: ignore[misc]
         return pipeline | "Create" >> beam.Create(range(self._num_shards), reshuffle=False) | "Spread" >> beam.Reshuffle()
 
 
-class WriteShards(beam.PTransform):  # type: ignore[misc]
+class WriteShards(beam.PTransform):
     """Shard numbers -> one row (a dict) for each shard that was written or kept.
 
     Attributes:
@@ -54,7 +54,7 @@ class WriteShards(beam.PTransform):  # type: ignore[misc]
         return shards | "Write shard" >> beam.ParDo(self._fn)
 
 
-class FinishDataset(beam.PTransform):  # type: ignore[misc]
+class FinishDataset(beam.PTransform):
     """All rows -> nothing but the manifest on disk, whose fingerprint is the one element that comes out."""
 
     def __init__(self, output: str, max_bad: int) -> None:
@@ -67,7 +67,7 @@ class FinishDataset(beam.PTransform):  # type: ignore[misc]
         return gathered | "Write manifest" >> beam.Map(_finish, self._output, self._max_bad)
 
 
-class _WriteShardFn(beam.DoFn):  # type: ignore[misc]
+class _WriteShardFn(beam.DoFn):
     """Writes shards in this process as they come, or a bundle of them in a pool of processes."""
 
     def __init__(self, output: str, workers: int, max_bad: int, file_options: tuple[str, ...]) -> None:
@@ -101,7 +101,7 @@ class _WriteShardFn(beam.DoFn):  # type: ignore[misc]
         window = GlobalWindow()
         workers = min(self._workers, len(self._waiting))
         for row in map_unordered(_write_in_pool, self._waiting, workers, _set_up_worker, setup):
-            yield WindowedValue(self._count(row), window.max_timestamp(), [window])
+            yield WindowedValue(self._count(row), window.max_timestamp(), (window,))
 
     def _count(self, row: Row) -> RowDict:
         self._images.inc(row.records)

@@ -111,7 +111,7 @@ def _write(work: Work, header: PlanHeader, slot: ShardSlot, progress: ProgressFi
     with files.create(work.target(slot.file), work.temporary(slot.file, os.getpid())) as out:
         for image in work.images(slot):
             try:
-                sha256 = _write_image(out, header, image, tally)
+                _write_image(out, header, image, tally)
             except _Rejected as rejected:
                 bad.append(_quarantine(work, header, slot, image, rejected))
             progress.step(image.size, bad=len(bad))
