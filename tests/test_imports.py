@@ -1,0 +1,128 @@
+"""Starts the entry points and looks at what they loaded."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tfpipe
+
+REPOSITORY = Path(__file__).parent.parent
+HEAVY = ("tensorflow", "keras", "apache_beam", "torch", "jax", "PIL", "numpy", "pyarrow", "rich")
+HELP_WITHIN_S = 0.5
+
+
+def run_python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """Runs `code` as it would run for a user, in this source tree."""
+    command = [sys.executable, "-c", code, *args]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
+
+
+def loaded_by(code: str) -> set[str]:
+    """Which of the heavy libraries are there after `code`."""
+    done = run_python(
+        f"{code}\nimport json, sys\nprint(json.dumps([n for n in {HEAVY!r} if n in sys.modules]))"
+    )
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def run_cli_without(library: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command line where `library` is not installed."""
+    return run_python(
+        f"""
+import sys
+
+class Hidden:  # importlib.util.find_spec asks the finders too, so they find nothing, rather than to raise
+    def __init__(self, finder):
+        self.finder = finder
+    def find_spec(self, name, path=None, target=None):
+        return None if name.split(".")[0] == {library!r} else self.finder.find_spec(name, path, target)
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+sys.meta_path[:] = [Hidden(finder) for finder in sys.meta_path]
+from tfpipe.cli.main import main
+main()
+""",
+        *args,
+    )
+
+
+def test_importing_tfpipe_loads_nothing_heavy() -> None:
+    assert loaded_by("import tfpipe") == set()
+
+
+def test_the_manifest_needs_no_heavy_library() -> None:
+    assert loaded_by("from tfpipe import Manifest, TfpipeError") <= {"numpy"}
+
+
+@pytest.mark.parametrize("module", ["beam_jobs.transforms", "beam_jobs.writer", "beam_jobs.shard_job"])
+def test_beam_workers_load_no_tensorflow(module: str) -> None:
+    assert not loaded_by(f"import {module}") & {"tensorflow", "keras", "torch", "jax"}
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["beam_jobs.config", "beam_jobs.plan", "beam_jobs.planning", "beam_jobs.sources", "beam_jobs.writer"],
+)
+def test_what_needs_no_beam_loads_no_beam(module: str) -> None:
+    assert not loaded_by(f"import {module}") & {"apache_beam", "pyarrow"}
+
+
+@pytest.mark.parametrize(
+    "args", [["--help"], ["--version"], ["shard", "--help"], ["inspect", "--help"]], ids=" ".join
+)
+def test_help_loads_nothing_heavy(args: list[str]) -> None:
+    code = f"""
+import sys
+sys.argv = ["tfpipe", *{args!r}]
+from tfpipe.cli.main import main
+try:
+    main()
+except SystemExit as stop:
+    assert not stop.code
+"""
+    assert not loaded_by(code) & {"tensorflow", "keras", "apache_beam", "torch", "jax", "pyarrow"}
+
+
+def test_help_is_quick() -> None:
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-m", "tfpipe", "--help"],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        times.append(time.perf_counter() - started)
+        assert done.returncode == 0, done.stderr
+        assert "shard" in done.stdout
+    assert min(times) < HELP_WITHIN_S
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["run", "dry-run"])
+def test_shard_without_beam_names_the_extra(tmp_path: Path, more: list[str]) -> None:
+    done = run_cli_without(
+        "apache_beam", "shard", str(REPOSITORY / "sample_data"), str(tmp_path / "out"), *more
+    )
+    assert "`tfpipe shard` needs Apache Beam. Install it with: pip install 'tfpipe[beam]'." in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 1
+
+
+def test_public_names_load_and_are_listed() -> None:
+    assert sorted(tfpipe.__all__) == sorted({*tfpipe._MODULES, "__version__"})
+    assert set(tfpipe.__all__) <= set(dir(tfpipe))
+    for name in tfpipe.__all__:
+        assert getattr(tfpipe, name) is not None
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Manifesto'"):
+        _ = tfpipe.Manifesto
