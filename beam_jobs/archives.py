@@ -94,40 +94,39 @@ _OPENERS: dict[str, Callable[[BinaryIO], Any]] = {
 def _list_tar(file: BinaryIO, path: str, location: str) -> Iterator[Member]:
     """Members of a tar file, of tar files in it too (one level: ImageNet's training archive)."""
     # "r|*" reads a stream, so a compressed file is unpacked once; "r:" seeks from header to header.
-    mode: Literal["r|*", "r:"] = "r|*" if is_compressed_tar(path) else "r:"
+    with tarfile.open(fileobj=file, mode="r|*" if is_compressed_tar(path) else "r:") as tar:
+        yield from _tar_members(tar, path, location)
+
+
+def _tar_members(
+    tar: tarfile.TarFile, path: str, location: str, inside: str = "", begin: int = 0
+) -> Iterator[Member]:
+    """Members of an open tar file; `inside` and `begin` are the folder and the place that it has in another."""
     places: dict[str, tuple[int, int]] = {}
-    with tarfile.open(fileobj=file, mode=mode) as tar:
-        for info in _members(tar):
-            name = _checked_name(info.name, path)
-            if info.issym() or info.islnk():
-                base = posixpath.dirname(name) if info.issym() else ""
-                target = _checked_name(posixpath.join(base, info.linkname), path, link=info.name)
-                if target in places:
-                    offset, size = places[target]
-                    yield Member(name, size, location, offset)
-                else:
-                    yield Member(name, 0, skip="link without a target before it")
-            elif not info.isreg():
-                if not info.isdir():
-                    yield Member(name, 0, skip="not a regular file")
-            elif info.issparse():
-                raise DataError(f"{path} holds the sparse file {info.name!r}, which cannot be read in place; unpack it.")
-            elif name.lower().endswith(_TAR_SUFFIXES):
-                yield from _list_inner_tar(tar, info, path, location)
+    for info in _members(tar):
+        name = _checked_name(info.name, path)
+        if info.issym() or info.islnk():
+            base = posixpath.dirname(name) if info.issym() else ""
+            target = _checked_name(posixpath.join(base, info.linkname), path, link=info.name)
+            if target in places:
+                offset, size = places[target]
+                yield Member(inside + name, size, location, offset)
             else:
-                places[name] = info.offset_data, info.size
-                yield Member(name, info.size, location, info.offset_data)
-
-
-def _list_inner_tar(tar: tarfile.TarFile, info: tarfile.TarInfo, path: str, location: str) -> Iterator[Member]:
-    inner = tar.extractfile(info)
-    assert inner is not None  # it is a regular file
-    base = strip_archive_suffix(_checked_name(info.name, path))
-    with tarfile.open(fileobj=inner, mode="r|" if is_compressed_tar(path) else "r:") as nested:
-        for member in _members(nested):
-            if member.isreg() and not member.issparse():
-                name = _checked_name(member.name, path)
-                yield Member(f"{base}/{name}", member.size, location, info.offset_data + member.offset_data)
+                yield Member(inside + name, 0, skip="link without a target before it")
+        elif not info.isreg():
+            if not info.isdir():
+                yield Member(inside + name, 0, skip="not a regular file")
+        elif info.issparse():
+            raise DataError(f"{path} holds the sparse file {info.name!r}, which cannot be read in place; unpack it.")
+        elif not inside and name.lower().endswith(_TAR_SUFFIXES):
+            folder = strip_archive_suffix(name) + "/"
+            inner = tar.extractfile(info)
+            assert inner is not None  # it is a regular file
+            with tarfile.open(fileobj=inner, mode="r|" if is_compressed_tar(path) else "r:") as nested:
+                yield from _tar_members(nested, path, location, folder, info.offset_data)
+        else:
+            places[name] = begin + info.offset_data, info.size
+            yield Member(inside + name, info.size, location, begin + info.offset_data)
 
 
 def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:

@@ -52,7 +52,10 @@ def infer_column(name: str, cells: Iterable[Any], path: str, *, from_text: bool)
     shape: tuple[int, ...] | None = None
     if len(lengths) == 1:
         (length,) = lengths
-        shape = (length,) if is_list else (() if length == 1 else None)
+        if is_list:
+            shape = (length,) if length else None  # a feature that is always empty has no fixed shape
+        elif length == 1:
+            shape = ()
     return Column(FeatureSpec(name, dtype, shape))
 
 

@@ -57,6 +57,8 @@ def _read_zip_member(path: str, image: PlannedImage | ImageRef) -> bytes:
             data = zlib.decompressobj(-15).decompress(data, image.size + 1)  # never more than was promised
         except zlib.error as error:
             raise OSError(f"the archive is damaged here ({error})") from error
+        if len(data) > image.size:
+            raise OSError(f"the archive is damaged here (more than the {image.size} bytes that it promises)")
     if zlib.crc32(data) != image.crc:
         raise OSError("the archive is damaged here (wrong CRC-32)")
     return data

@@ -39,7 +39,7 @@ def configure(beam_args: Iterable[str]) -> None:
     """Gives Beam's file systems the pipeline's options (endpoints, credentials) in this process."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    _beam().set_options(PipelineOptions(list(beam_args)))
+    _file_systems().set_options(PipelineOptions(list(beam_args)))
 
 
 def absolute(path: str) -> str:
@@ -50,7 +50,7 @@ def absolute(path: str) -> str:
 def open_read(path: str) -> BinaryIO:
     """Opens a file's bytes as they are, whatever its ending; seekable."""
     if is_remote(path):
-        return cast(BinaryIO, _beam().open(path, compression_type="uncompressed"))
+        return cast(BinaryIO, _beam(path).open(path, compression_type="uncompressed"))
     return open(path, "rb", buffering=_READ_BUFFER_BYTES)
 
 
@@ -85,7 +85,7 @@ def create(path: str, temporary: str | None = None) -> Iterator[IO[bytes]]:
         temporary: Local name to write under meanwhile, on the same disk; default: beside it.
     """
     if is_remote(path):
-        with _beam().create(path, compression_type="uncompressed") as remote:
+        with _beam(path).create(path, compression_type="uncompressed") as remote:
             yield remote
         return
     temporary = temporary or f"{path}.{os.getpid()}.tmp"
@@ -105,13 +105,13 @@ def create(path: str, temporary: str | None = None) -> Iterator[IO[bytes]]:
 
 def exists(path: str) -> bool:
     """Whether there is a file or folder."""
-    return bool(_beam().exists(path)) if is_remote(path) else os.path.exists(path)
+    return bool(_beam(path).exists(path)) if is_remote(path) else os.path.exists(path)
 
 
 def size(path: str) -> int:
     """Bytes of a file, or -1 where there is no regular file."""
     if is_remote(path):
-        (match,) = _beam().match([path])
+        (match,) = _beam(path).match([path])
         return match.metadata_list[0].size_in_bytes if match.metadata_list else -1
     try:
         status = os.stat(path)
@@ -124,7 +124,7 @@ def sizes(paths: Sequence[str]) -> list[int]:
     """`size` of many files; on a remote file system one listing per folder instead of a question per file."""
     known: dict[str, int] = {}
     for folder in sorted({path.rsplit("/", 1)[0] for path in paths if is_remote(path)}):
-        (match,) = _beam().match([f"{folder}/*"])
+        (match,) = _beam(folder).match([f"{folder}/*"])
         known.update((found.path, found.size_in_bytes) for found in match.metadata_list)
     return [known.get(path, -1) if is_remote(path) else size(path) for path in paths]
 
@@ -132,7 +132,7 @@ def sizes(paths: Sequence[str]) -> list[int]:
 def list_tree(base: str) -> Iterator[tuple[str, int]]:
     """Every file below `base` on a remote file system: its name relative to `base`, and its bytes."""
     base = base.rstrip("/")
-    (match,) = _beam().match([f"{base}/**"])
+    (match,) = _beam(base).match([f"{base}/**"])
     for found in match.metadata_list:
         if not found.path.endswith("/"):
             yield found.path[len(base) + 1 :], found.size_in_bytes
@@ -148,7 +148,7 @@ def names(base: str) -> list[str]:
 def rename(source: str, target: str) -> None:
     """Gives a file another name, replacing what was there."""
     if is_remote(target):
-        _beam().rename([source], [target])
+        _beam(target).rename([source], [target])
         return
     os.makedirs(os.path.dirname(target), exist_ok=True)
     os.replace(source, target)
@@ -158,8 +158,8 @@ def remove_tree(path: str) -> None:
     """Removes a folder and all in it, if it is there."""
     if not is_remote(path):
         shutil.rmtree(path, ignore_errors=True)
-    elif _beam().exists(path) or any(list_tree(path)):
-        _beam().delete([path.rstrip("/") + "/"])
+    elif _beam(path).exists(path) or any(list_tree(path)):
+        _beam(path).delete([path.rstrip("/") + "/"])
 
 
 def remove(path: str) -> None:
@@ -167,10 +167,22 @@ def remove(path: str) -> None:
     if not is_remote(path):
         Path(path).unlink(missing_ok=True)
     elif exists(path):
-        _beam().delete([path])
+        _beam(path).delete([path])
 
 
-def _beam() -> Any:
+def _beam(path: str) -> Any:
+    """Beam's file systems; refuses a URL that none of them knows, which Beam would say with a bare ValueError."""
+    systems = _file_systems()
+    try:
+        systems.get_filesystem(path)
+    except ValueError as error:
+        raise DataError(
+            f"No file system is installed for {path}; gs:// needs apache-beam[gcp], s3:// needs apache-beam[aws]."
+        ) from error
+    return systems
+
+
+def _file_systems() -> Any:
     try:
         from apache_beam.io.filesystems import FileSystems
     except ImportError as error:

@@ -50,6 +50,7 @@ def finish_dataset(work: Work, header: PlanHeader, rows: Iterable[Row], max_bad:
     check_bad(work, header, ordered, max_bad)
     known = complete_manifest(work, header)
     if known is not None:  # a complete dataset was checked, and what was missing made again
+        _check_unchanged(work, known, [row for _, row in _without_empty(work, header, ordered)])
         return known
     _write_quarantine(work, ordered)
     duplicates, lines = find_duplicates(work, header, ordered)
@@ -71,6 +72,20 @@ def complete_manifest(work: Work, header: PlanHeader) -> Manifest | None:
         return None
     manifest = manifest_json.loads(files.read_bytes(path).decode())
     return manifest if manifest.fingerprint == header.fingerprint else None
+
+
+def _check_unchanged(work: Work, manifest: Manifest, rows: Sequence[Row]) -> None:
+    """Sees that shards made again are the ones that the manifest describes."""
+    known = {shard.file: shard.sha256 for split in manifest.splits.values() for shard in split.shards}
+    other = [row.file for row in rows if known.get(row.file) != row.sha256]
+    if other:
+        # Rows taken from the manifest know no counts, so nothing of this can be gone on with.
+        files.remove(work.target(naming.MANIFEST))
+        files.remove_tree(work.path("rows"))
+        raise DataError(
+            f"{other[0]} was missing or damaged and came out different when made again: images have changed since. "
+            f"{work.output} is no longer complete; run the same command again to make all of it anew."
+        )
 
 
 def _write_quarantine(work: Work, rows: Sequence[Row]) -> None:

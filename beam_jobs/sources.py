@@ -70,7 +70,7 @@ def _list_tree(config: ShardConfig) -> Listing:
             root, members = config.input, list_folder(config.input)
             base = posixpath.basename(files.absolute(config.input))
         skipped: Counter[str] = Counter()
-        images = {one.path: one for one in _keep_images(members, skipped)}  # a tar's later member replaces an earlier
+        images = _by_path(_keep_images(members, skipped), config.input)
     # Only in an archive: who has a folder can name the folder inside it.
     layout = _Layout.of(images, config.input, _shared_parents(images) if is_archive(config.input) else 0)
     refs = []
@@ -81,6 +81,18 @@ def _list_tree(config: ShardConfig) -> Listing:
     labels = tuple(sorted({ref.label for ref in refs if ref.label is not None}))
     unpack = sorted({ref.location for ref in refs if is_compressed_tar(ref.location)})
     return Listing(base or "images", root, refs, labels, skipped=skipped, unpack=tuple(unpack))
+
+
+def _by_path(members: Iterable[Member], source: str) -> dict[str, Member]:
+    """Members by path; in one archive the last of equal names counts, as when a tar is unpacked."""
+    found: dict[str, Member] = {}
+    for one in members:
+        earlier = found.get(one.path, one)
+        if earlier.location != one.location:  # a folder and an archive, or two archives, of one name
+            places = sorted(place or "a folder" for place in (earlier.location, one.location))
+            raise DataError(f"{source} holds {one.path} twice, in {places[0]} and in {places[1]}. Rename one of them.")
+        found[one.path] = one
+    return found
 
 
 def _keep_images(members: Iterable[Member], skipped: Counter[str]) -> Iterator[Member]:
@@ -159,8 +171,11 @@ class _Layout(NamedTuple):
 
 def _with_label_file(listing: Listing, path: str) -> Listing:
     """Labels in the order of a file, one name per line."""
-    with files.explain_os_errors(f"read {path}"):
-        text = files.read_bytes(path).decode("utf-8-sig")
+    try:
+        with files.explain_os_errors(f"read {path}"):
+            text = files.read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is no text in UTF-8 ({error}).") from error
     names = tuple(line.strip() for line in text.splitlines() if line.strip())
     if len(set(names)) < len(names):
         raise DataError(f"{path} must name every class once.")

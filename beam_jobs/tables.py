@@ -63,12 +63,13 @@ def list_table(config: ShardConfig) -> Listing:
 
 def _read_csv(file: Any, path: str) -> Iterator[Row]:
     csv.field_size_limit(1 << 26)
-    reader = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""), restval=None)
     try:
-        for row in reader:
-            if None in row:
-                raise DataError(f"{path}, line {reader.line_num}: the row has more cells than the header.")
-            yield {key: value if value != "" else None for key, value in row.items()}
+        with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+            reader = csv.DictReader(text, restval=None)
+            for row in reader:
+                if None in row:
+                    raise DataError(f"{path}, line {reader.line_num}: the row has more cells than the header.")
+                yield {key: value if value != "" else None for key, value in row.items()}
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path} is no CSV in UTF-8 ({error}).") from error
 
@@ -78,7 +79,9 @@ def _read_jsonl(file: Any, path: str) -> Iterator[Row]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line.decode("utf-8-sig"))
+            if b"\\u" in line:  # half a surrogate pair is JSON, but no text that can be stored
+                json.dumps(row, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}, line {number}: no JSON ({error}).") from error
         if not isinstance(row, dict):
@@ -97,7 +100,7 @@ def _read_parquet(file: Any, path: str) -> Iterator[Row]:
     try:
         for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=10_000):
             yield from batch.to_pylist()
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{path} is damaged or no Parquet ({error}).") from error
 
 
@@ -124,11 +127,16 @@ def _columns(row: Row, path: str, config: ShardConfig) -> tuple[str, ...]:
 def _ref(row: Row, number: int, columns: Sequence[str], config: ShardConfig) -> ImageRef:
     where = f"{config.input}, row {number}"
     image = row.get("image")
-    if not isinstance(image, str) or not image:
+    if not isinstance(image, str) or not image or "\0" in image:
         raise DataError(f"{where}: 'image' must be a path, got {image!r}.")
     unknown = [name for name in row if name not in _KNOWN and name not in columns]
     if unknown:
         raise DataError(f"{where}: column {unknown[0]!r} is not in the first row; every row needs the same columns.")
+    boxes, box_labels = _boxes(row, where), tuple(_box_labels(row.get("box_label"), where))
+    if len(box_labels) not in (0, len(boxes)):
+        raise DataError(
+            f"{where}: 'box_label' must hold one number for each of the {len(boxes)} boxes, got {len(box_labels)}."
+        )
     split = row.get("split")
     group = "" if config.group_by is None else str(row.get(config.group_by))
     return ImageRef(
@@ -136,8 +144,8 @@ def _ref(row: Row, number: int, columns: Sequence[str], config: ShardConfig) -> 
         split=sys.intern(check_split_name(str(split))) if split is not None else "",
         label=sys.intern(_label(row.get("label"), where)) if row.get("label") is not None else None,
         group=sys.intern(group),
-        boxes=_boxes(row, where),
-        box_labels=tuple(_box_labels(row.get("box_label"), where)),
+        boxes=boxes,
+        box_labels=box_labels,
         extra=cast(tuple[Value, ...], tuple(row.get(name) for name in columns)),  # typed once all are seen
     )
 

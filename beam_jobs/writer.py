@@ -21,10 +21,9 @@ from beam_jobs.refs import PlannedImage, Value
 from beam_jobs.work import PlanHeader, Row, ShardSlot, Work
 from tfpipe.errors import FormatError
 from tfpipe.format import schema as keys
-from tfpipe.format.example import decode_example
 from tfpipe.format.index import decode_index, encode_index
 from tfpipe.format.naming import QUARANTINE_DIR, index_name
-from tfpipe.format.record import record_footer, record_header, scan_records
+from tfpipe.format.record import record_footer, record_header
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.images.prepare import BadImage, PreparedImage, prepare_image
 
@@ -66,19 +65,7 @@ def _finished(work: Work, slot: ShardSlot) -> Row | None:
         digest = hashlib.sha256()
         while chunk := file.read(_HASH_BUFFER_BYTES):
             digest.update(chunk)
-    if digest.hexdigest() != row.sha256:
-        return None
-    if files.size(work.digests_path(slot.file)) != 32 * row.records:
-        _restore_digests(work, slot)
-    return replace(row, kept=True)
-
-
-def _restore_digests(work: Work, slot: ShardSlot) -> None:
-    """The digests of a finished dataset's shard are gone with its working folder; its records hold them."""
-    with files.open_read(work.target(slot.file)) as shard, files.create(work.digests_path(slot.file)) as out:
-        for _, payload in scan_records(shard):
-            (text,) = decode_example(payload)[keys.IMAGE_SHA256]  # type: ignore[misc]
-            out.write(bytes.fromhex(bytes(text).decode()))
+    return replace(row, kept=True) if digest.hexdigest() == row.sha256 else None
 
 
 @dataclass
