@@ -15,7 +15,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from typing import IO, Any, BinaryIO, Literal, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 
 from beam_jobs import files
 from tfpipe.errors import DataError
@@ -98,9 +98,7 @@ def _list_tar(file: BinaryIO, path: str, location: str) -> Iterator[Member]:
         yield from _tar_members(tar, path, location)
 
 
-def _tar_members(
-    tar: tarfile.TarFile, path: str, location: str, inside: str = "", begin: int = 0
-) -> Iterator[Member]:
+def _tar_members(tar: tarfile.TarFile, path: str, location: str, inside: str = "", begin: int = 0) -> Iterator[Member]:
     """Members of an open tar file; `inside` and `begin` are the folder and the place that it has in another."""
     places: dict[str, tuple[int, int]] = {}
     for info in _members(tar):
@@ -147,7 +145,9 @@ def _list_zip(file: BinaryIO, path: str, location: str) -> Iterator[Member]:
                 raise DataError(f"{path} is encrypted; unpack it first.")
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 method = zipfile.compressor_names.get(info.compress_type, info.compress_type)  # type: ignore[attr-defined]
-                raise DataError(f"{path} holds {info.filename!r} compressed by {method}; deflate and store can be read.")
+                raise DataError(
+                    f"{path} holds {info.filename!r} compressed by {method}; deflate and store can be read."
+                )
             if stat.S_ISLNK(info.external_attr >> 16):
                 yield Member(name, 0, skip="link in a zip archive")
                 continue

@@ -125,13 +125,17 @@ def _hash_all(listing: Listing, candidates: Sequence[int], workers: int) -> Iter
     direct = [i for i in candidates if i not in streamed]
     for location in sorted({listing.refs[i].location for i in streamed}):
         by_offset = {listing.refs[i].offset: i for i in streamed if listing.refs[i].location == location}
-        with files.open_read(files.join(listing.root, location)) as file, tarfile.open(fileobj=file, mode="r|*") as tar:
+        with (
+            files.open_read(files.join(listing.root, location)) as file,
+            tarfile.open(fileobj=file, mode="r|*") as tar,
+        ):
             for info in tar:
                 member = tar.extractfile(info) if info.offset_data in by_offset else None
                 if member is not None:
                     yield by_offset[info.offset_data], hashlib.sha256(member.read()).digest()
     batches = [
-        [(i, listing.refs[i]) for i in direct[at : at + _HASHED_AT_ONCE]] for at in range(0, len(direct), _HASHED_AT_ONCE)
+        [(i, listing.refs[i]) for i in direct[at : at + _HASHED_AT_ONCE]]
+        for at in range(0, len(direct), _HASHED_AT_ONCE)
     ]
     for hashed in map_unordered(partial(_hash_batch, listing.root), batches, workers):
         yield from hashed

@@ -58,7 +58,10 @@ def finish_dataset(work: Work, header: PlanHeader, rows: Iterable[Row], max_bad:
         files.write_bytes(work.target(naming.DUPLICATES), lines)
     bad = [line for row in ordered for line in row.quarantined]
     manifest = _manifest(header, _without_empty(work, header, ordered), bad, duplicates)
-    side_files = {naming.TFDS_FEATURES: tfds.features_json(manifest), naming.TFDS_INFO: tfds.dataset_info_json(manifest)}
+    side_files = {
+        naming.TFDS_FEATURES: tfds.features_json(manifest),
+        naming.TFDS_INFO: tfds.dataset_info_json(manifest),
+    }
     for name, text in (side_files | tfds.label_files(manifest)).items():
         files.write_bytes(work.target(name), text.encode())
     files.write_bytes(work.target(naming.MANIFEST), manifest_json.dumps(manifest).encode())

@@ -132,7 +132,7 @@ def assign_splits(listing: Listing, config: ShardConfig) -> Listing:
         return replace(listing, refs=[ref._replace(split=split) for ref in refs])
     names = list(config.splits)
     # The last bound is infinite, so that rounding in the sum leaves no gap below 1.
-    bounds = [*accumulate(config.splits.values())][:-1] + [float("inf")]
+    bounds = [*list(accumulate(config.splits.values()))[:-1], float("inf")]
     refs = [
         ref._replace(split=names[bisect_right(bounds, _hash(ref.group or ref.path, b"split") / 2**64)]) for ref in refs
     ]

@@ -20,7 +20,7 @@ from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import naming
 from tfpipe.format.manifest import FORMAT_VERSION
-from tfpipe.format.schema import Schema, image_schema
+from tfpipe.format.schema import image_schema
 from tfpipe.images.prepare import codec_versions
 
 _NEW, _OLD = ".tfpipe-new", ".tfpipe-old"

@@ -1,6 +1,6 @@
 """The job: list, plan, write shards, finish. `run` is what `tfpipe shard` calls.
 
-    ListShards | WriteShards | FinishDataset        a line with one leaf, so that every runner executes all of it
+ListShards | WriteShards | FinishDataset        a line with one leaf, so that every runner executes all of it
 """
 
 import re
@@ -93,7 +93,12 @@ def build(
 
 
 def _run_graph(
-    work: Work, num_shards: int, max_bad: int, config: ShardConfig, options: PipelineOptions, beam_args: tuple[str, ...]
+    work: Work,
+    num_shards: int,
+    max_bad: int,
+    config: ShardConfig,
+    options: PipelineOptions,
+    beam_args: tuple[str, ...],
 ) -> int:
     """Runs the graph to its end; its errors come as ours. Returns how many shards an earlier run had finished."""
     workers = config.workers or available_cores()

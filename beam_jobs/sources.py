@@ -33,9 +33,56 @@ SPLIT_FOLDERS = {
 
 # Files that plainly are no images, by their ending. Anything else is tried, and judged by its content.
 NO_IMAGE_SUFFIXES = frozenset(
-    ".txt .md .rst .json .jsonl .ndjson .xml .csv .tsv .html .htm .yaml .yml .toml .ini .cfg .log .pdf .doc .docx .xls "
-    ".xlsx .parquet .npy .npz .mat .pkl .h5 .py .ipynb .sh .js .css .db .sqlite .sha256 .md5 .lnk .url .mp4 .avi .mov "
-    ".tfrecord .gz .bz2 .xz .7z .rar".split()
+    [
+        ".txt",
+        ".md",
+        ".rst",
+        ".json",
+        ".jsonl",
+        ".ndjson",
+        ".xml",
+        ".csv",
+        ".tsv",
+        ".html",
+        ".htm",
+        ".yaml",
+        ".yml",
+        ".toml",
+        ".ini",
+        ".cfg",
+        ".log",
+        ".pdf",
+        ".doc",
+        ".docx",
+        ".xls",
+        ".xlsx",
+        ".parquet",
+        ".npy",
+        ".npz",
+        ".mat",
+        ".pkl",
+        ".h5",
+        ".py",
+        ".ipynb",
+        ".sh",
+        ".js",
+        ".css",
+        ".db",
+        ".sqlite",
+        ".sha256",
+        ".md5",
+        ".lnk",
+        ".url",
+        ".mp4",
+        ".avi",
+        ".mov",
+        ".tfrecord",
+        ".gz",
+        ".bz2",
+        ".xz",
+        ".7z",
+        ".rar",
+    ]
 )
 NO_IMAGE_NAMES = frozenset(("thumbs.db", "desktop.ini", "license", "licence", "readme", "makefile"))
 NO_IMAGE_FOLDERS = frozenset(("__macosx",))
@@ -147,7 +194,9 @@ class _Layout(NamedTuple):
         known = tops.keys() & SPLIT_FOLDERS.keys()
         deep = any(tops[top] > 1 for top in known)
         other = sorted(tops.keys() - known)
-        if other and "train" in known and tops["train"] > 1:  # a class may well be called "train", but not with classes in it
+        if (
+            other and "train" in known and tops["train"] > 1
+        ):  # a class may well be called "train", but not with classes in it
             raise DataError(
                 f"{source} holds 'train' beside {other[0]!r}: its folders must be all splits (train, validation, "
                 f"test) or all classes. Move what belongs to neither out of it."

@@ -219,8 +219,7 @@ def _with_extra(
 ) -> tuple[list[ImageRef], list[Column]]:
     """Types each further column by all of its values, and converts them."""
     extra = [
-        infer_column(name, (ref.extra[k] for ref in refs), path, from_text=from_text)
-        for k, name in enumerate(columns)
+        infer_column(name, (ref.extra[k] for ref in refs), path, from_text=from_text) for k, name in enumerate(columns)
     ]
     if extra:
         refs = [

@@ -32,7 +32,9 @@ class ListShards(beam.PTransform):
 
     def expand(self, pipeline: Any) -> Any:
         """Builds the step."""
-        return pipeline | "Create" >> beam.Create(range(self._num_shards), reshuffle=False) | "Spread" >> beam.Reshuffle()
+        return (
+            pipeline | "Create" >> beam.Create(range(self._num_shards), reshuffle=False) | "Spread" >> beam.Reshuffle()
+        )
 
 
 class WriteShards(beam.PTransform):

@@ -11,6 +11,7 @@ import click
 from tfpipe._version import __version__
 from tfpipe.cli.inspect import inspect
 from tfpipe.cli.shard import shard
+from tfpipe.cli.values import debug_option
 from tfpipe.errors import TfpipeError
 
 INTERRUPTED = 130
@@ -18,18 +19,9 @@ INTERRUPTED = 130
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="tfpipe")
-@click.option("--debug", is_flag=True, help="Show tracebacks and what the libraries below log.")
-def tfpipe(debug: bool) -> None:
+@debug_option
+def tfpipe() -> None:
     """Images in, TFRecord shards out, and a tuned input pipeline to read them."""
-    # A handler of ours before any library installs one: Beam's import calls `basicConfig` by the way.
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setLevel(logging.DEBUG if debug else logging.CRITICAL)
-    logging.basicConfig(handlers=[handler], level=logging.INFO if debug else logging.WARNING)
-    ours = logging.getLogger("tfpipe")
-    if not debug:  # our own warnings are sentences for the user
-        sentence = logging.StreamHandler(sys.stderr)
-        sentence.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
-        ours.addHandler(sentence)
 
 
 tfpipe.add_command(shard)
@@ -38,9 +30,10 @@ tfpipe.add_command(inspect)
 
 def main() -> None:
     """The entry point: runs a command and exits."""
-    debug = "--debug" in sys.argv[1:]
+    debug = "--debug" in sys.argv[1:]  # before click has read anything, so that its own errors count too
+    _configure_logging(debug)
     try:
-        code = tfpipe.main(standalone_mode=False)
+        code = tfpipe.main(prog_name="tfpipe", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         code = error.exit_code
@@ -52,3 +45,15 @@ def main() -> None:
         click.echo(f"Error: {error}", err=True)
         code = error.exit_code
     sys.exit(code)
+
+
+def _configure_logging(debug: bool) -> None:
+    """Our own warnings as sentences; what the libraries below log only with --debug."""
+    # A handler of ours before any library installs one: Beam's import calls `basicConfig` by the way.
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.DEBUG if debug else logging.CRITICAL)
+    logging.basicConfig(handlers=[handler], level=logging.INFO if debug else logging.WARNING)
+    if not debug:
+        sentence = logging.StreamHandler(sys.stderr)
+        sentence.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+        logging.getLogger("tfpipe").addHandler(sentence)

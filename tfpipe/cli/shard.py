@@ -8,7 +8,7 @@ import click
 
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.progress import ProgressDisplay
-from tfpipe.cli.values import CountOrShare, Shares, Size, human_bytes, one_line
+from tfpipe.cli.values import CountOrShare, Shares, Size, debug_option, human_bytes, one_line
 from tfpipe.errors import ConfigError, MissingDependencyError
 from tfpipe.format.form import ImageForm
 
@@ -24,31 +24,67 @@ _MAX_CLASSES_SHOWN = 12
 @click.argument("output")
 @click.argument("beam_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM OPTIONS]")
 @click.option("--split", help="Name of the one split.  [default: train]")
-@click.option("--splits", type=Shares(), default={}, help="Shares, as in train=0.9,validation=0.1; by a hash of the path.")
+@click.option(
+    "--splits",
+    type=Shares(),
+    default={},
+    help="Shares, as in train=0.9,validation=0.1; by a hash of the path.",
+)
 @click.option("--group-by", metavar="COLUMN", help="Keep equal values of this manifest column in one split.")
 @click.option("--labels", metavar="FILE", help="Class names, one per line, that fix the labels.  [default: sorted]")
 @click.option("--num-shards", type=int, help="Shards of each split.  [default: by --shard-size]")
 @click.option("--shard-size", type=Size(), default="128MiB", show_default=True, help="Size of a shard, about.")
-@click.option("--shuffle/--no-shuffle", default=True, show_default=True, help="Mix all images of a split, or keep them by path.")
+@click.option(
+    "--shuffle/--no-shuffle",
+    default=True,
+    show_default=True,
+    help="Mix all images of a split, or keep them by path.",
+)
 @click.option("--seed", type=int, default=ShardConfig.seed, show_default=True, help="Seed of the shuffle.")
-@click.option("--encoding", type=click.Choice(["keep", "jpeg", "raw"]), default=ImageForm.encoding, show_default=True,
-              help="keep: bytes stay where decoders read them rightly. jpeg: all JPEG. raw: uint8, with --square.")
+@click.option(
+    "--encoding",
+    type=click.Choice(["keep", "jpeg", "raw"]),
+    default=ImageForm.encoding,
+    show_default=True,
+    help="keep: bytes stay where decoders read them rightly. jpeg: all JPEG. raw: uint8, with --square.",
+)
 @click.option("--resize-short", type=int, metavar="PX", help="Reduce larger images to this short side.")
 @click.option("--square", type=int, metavar="PX", help="Squeeze every image to PX by PX.")
-@click.option("--quality", type=int, default=ImageForm.quality, show_default=True, help="JPEG quality of what is encoded anew.")
+@click.option(
+    "--quality",
+    type=int,
+    default=ImageForm.quality,
+    show_default=True,
+    help="JPEG quality of what is encoded anew.",
+)
 @click.option("--reencode-progressive", is_flag=True, help="Make progressive JPEGs baseline: larger, faster to read.")
-@click.option("--max-pixels", type=int, default=ImageForm.max_pixels, show_default=True, help="Quarantine larger images.")
-@click.option("--max-bad", type=CountOrShare(), metavar="N|SHARE",
-              help="Fail when more images are bad, as in 25 or 1%.  [default: 1%, never below 10 images]")
+@click.option(
+    "--max-pixels",
+    type=int,
+    default=ImageForm.max_pixels,
+    show_default=True,
+    help="Quarantine larger images.",
+)
+@click.option(
+    "--max-bad",
+    type=CountOrShare(),
+    metavar="N|SHARE",
+    help="Fail when more images are bad, as in 25 or 1%.  [default: 1%, never below 10 images]",
+)
 @click.option("--keep-quarantined", is_flag=True, help="Keep the bytes of bad images too.")
 @click.option("--drop-duplicates", is_flag=True, help="Keep one of the images with equal bytes.")
 @click.option("--overwrite", is_flag=True, help="Replace the dataset in OUTPUT once the new one is complete.")
-@click.option("--workers", type=int, default=ShardConfig.workers, metavar="N", help="Worker processes.  [default: all cores]")
+@click.option(
+    "--workers",
+    type=int,
+    default=ShardConfig.workers,
+    metavar="N",
+    help="Worker processes.  [default: all cores]",
+)
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--debug", is_flag=True, help="Show tracebacks and what Beam logs.")
-@click.pass_context
-def shard(ctx: click.Context, /, **options: Any) -> None:
+@debug_option
+def shard(**options: Any) -> None:
     """Write the images in INPUT as TFRecord shards into the directory OUTPUT.
 
     INPUT is a folder with one folder per class (train/, validation/, test/ may stand above them), a .csv, .jsonl or
@@ -57,10 +93,12 @@ def shard(ctx: click.Context, /, **options: Any) -> None:
     Run the same command again after an interruption: finished shards are kept.
     """
     beam_args = options.pop("beam_args")
-    dry_run, as_json, debug = options.pop("dry_run"), options.pop("as_json"), options.pop("debug")
+    dry_run, as_json = options.pop("dry_run"), options.pop("as_json")
     stray = [arg for arg in beam_args if not arg.startswith("-")]
     if stray and stray[0] == beam_args[0]:
-        raise ConfigError(f"INPUT and OUTPUT are two paths, got a third, {stray[0]!r}; options for Beam follow after --.")
+        raise ConfigError(
+            f"INPUT and OUTPUT are two paths, got a third, {stray[0]!r}; options for Beam follow after --."
+        )
     if importlib.util.find_spec("apache_beam") is None:
         raise MissingDependencyError("`tfpipe shard` needs Apache Beam. Install it with: pip install 'tfpipe[beam]'.")
     form = ImageForm(**{name: options.pop(name) for name in ImageForm.__dataclass_fields__})

@@ -60,6 +60,11 @@ class Shares(click.ParamType):
         return shares
 
 
+debug_option = click.option(
+    "--debug", is_flag=True, expose_value=False, help="Show tracebacks and what the libraries below log."
+)
+
+
 def human_bytes(count: float) -> str:
     """`1.2 GB`; decimal units, as disks and networks count."""
     for unit in ("B", "KB", "MB", "GB"):

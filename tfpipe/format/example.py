@@ -107,9 +107,7 @@ def _feature(key: str, value: FeatureLike) -> list[bytes]:
         return _array(key, value)
     if isinstance(value, bytes | str | int | float | np.generic):
         return _list(key, [value])
-    raise ConfigError(
-        f"Feature {key!r} must be bytes, text, a number, or a list or array of one of them, got {kind}."
-    )
+    raise ConfigError(f"Feature {key!r} must be bytes, text, a number, or a list or array of one of them, got {kind}.")
 
 
 def _list(key: str, values: Sequence[Any]) -> list[bytes]:
@@ -139,9 +137,7 @@ def _plain(key: str, value: object) -> bytes | str | int | float:
         return int(value)
     if isinstance(value, float | np.floating):
         return float(value)
-    raise ConfigError(
-        f"The list of feature {key!r} must hold bytes, text or numbers, got a {type(value).__name__}."
-    )
+    raise ConfigError(f"The list of feature {key!r} must hold bytes, text or numbers, got a {type(value).__name__}.")
 
 
 def _array(key: str, values: NDArray[Any]) -> list[bytes]:
@@ -174,9 +170,7 @@ def _int64_list(key: str, values: Sequence[int]) -> list[bytes]:
         return [b"\x1a\x00"]
     low, high = min(values), max(values)
     if low < _INT64_MIN or high > _INT64_MAX:
-        raise ConfigError(
-            f"Feature {key!r} must fit int64, got {hex(low if low < _INT64_MIN else high)[:40]}."
-        )
+        raise ConfigError(f"Feature {key!r} must fit int64, got {hex(low if low < _INT64_MIN else high)[:40]}.")
     # Below 128 a varint is the byte itself, which covers most labels.
     run = bytes(values) if low >= 0 and high < 128 else b"".join([varint(v & _UINT64_MASK) for v in values])
     return [b"\x1a" + _packed(run)]

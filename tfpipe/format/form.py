@@ -1,4 +1,4 @@
-"""What the stored images shall look like: the options of `tfpipe.images`, kept with the format since the manifest records them."""
+"""What the stored images shall look like: the options of `tfpipe.images`, recorded in the manifest."""
 
 from __future__ import annotations
 

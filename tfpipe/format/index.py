@@ -43,17 +43,13 @@ def decode_index(data: bytes, shard_bytes: int, records: int) -> NDArray[np.int6
     bad = (sizes < FRAME_BYTES) | (sizes > shard_bytes) | (offsets < 0) | (offsets > shard_bytes)
     if bad.any():
         row = int(bad.argmax())
-        raise FormatError(
-            f"Line {row + 1} of the index cannot be: offset {offsets[row]}, size {sizes[row]}. {_MEND}"
-        )
+        raise FormatError(f"Line {row + 1} of the index cannot be: offset {offsets[row]}, size {sizes[row]}. {_MEND}")
     ends = offsets + sizes
     gaps = offsets != np.concatenate(([0], ends[:-1]))[:records]
     if gaps.any():
         row = int(gaps.argmax())
         begin = int(ends[row - 1]) if row else 0
-        raise FormatError(
-            f"Line {row + 1} of the index must begin at byte {begin}, got {offsets[row]}. {_MEND}"
-        )
+        raise FormatError(f"Line {row + 1} of the index must begin at byte {begin}, got {offsets[row]}. {_MEND}")
     end = int(ends[-1]) if records else 0
     if end != shard_bytes:
         raise FormatError(f"The index ends at byte {end} of a shard of {shard_bytes} bytes. {_MEND}")
@@ -64,19 +60,13 @@ def _table(data: bytes, records: int) -> NDArray[np.int64]:
     """The numbers, unchecked; every test is one pass over the bytes, and comes before what it bounds."""
     lines = data.count(b"\n")
     if lines != records or data[-1:] not in (b"\n", b""):
-        raise FormatError(
-            f"The index must have {records} whole lines, got {lines} in {len(data)} bytes. {_MEND}"
-        )
+        raise FormatError(f"The index must have {records} whole lines, got {lines} in {len(data)} bytes. {_MEND}")
     if data.translate(None, b"0123456789 \n") or data.count(b" ") != records:
-        raise FormatError(
-            f"Every line of the index must be two whole numbers with one space between. {_MEND}"
-        )
+        raise FormatError(f"Every line of the index must be two whole numbers with one space between. {_MEND}")
     try:
         numbers = np.array(list(map(int, data.split())), np.int64)
     except (ValueError, OverflowError):
         raise FormatError(f"The index holds a number beyond int64. {_MEND}") from None
     if numbers.size != 2 * records:
-        raise FormatError(
-            f"Every line of the index must be two whole numbers with one space between. {_MEND}"
-        )
+        raise FormatError(f"Every line of the index must be two whole numbers with one space between. {_MEND}")
     return numbers.reshape(records, 2)

@@ -141,9 +141,7 @@ def _split(name: str, node: Node, num_classes: int) -> SplitInfo:
     if sum(split.formats.values()) != split.records:
         raise node.field("formats").error(f"counts that sum to the {split.records} records of the shards")
     if sum(split.class_counts) > split.records:
-        raise node.field("class_counts").error(
-            f"counts that sum to at most {split.records}, the records of the shards"
-        )
+        raise node.field("class_counts").error(f"counts that sum to at most {split.records}, the records of the shards")
     return split
 
 

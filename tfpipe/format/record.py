@@ -122,9 +122,7 @@ def scan_records(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         length = _length(header, name)
         left = end - offset - FRAME_BYTES
         if length > left:
-            raise FormatError(
-                f"{name} is cut off: it has {length} bytes of payload, {max(left, 0)} are there."
-            )
+            raise FormatError(f"{name} is cut off: it has {length} bytes of payload, {max(left, 0)} are there.")
         payload = _read(file, length)
         footer = _read(file, FOOTER_BYTES)
         _check_payload(payload, footer, name)

@@ -75,9 +75,7 @@ class FeatureSpec:
         if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
             raise ConfigError(f"A feature's name must be printable text, got {self.name!r}.")
         if self.dtype not in _DTYPES:
-            raise ConfigError(
-                f"Feature {self.name!r}: dtype must be one of {', '.join(_DTYPES)}, got {self.dtype!r}."
-            )
+            raise ConfigError(f"Feature {self.name!r}: dtype must be one of {', '.join(_DTYPES)}, got {self.dtype!r}.")
         if self.shape is not None and (
             len(self.shape) > _MAX_DIMENSIONS
             or not all(type(n) is int and 1 <= n <= _MAX_DIMENSION for n in self.shape)
@@ -95,9 +93,7 @@ class FeatureSpec:
             return scalar
         if isinstance(value, np.ndarray):
             if value.dtype.kind not in _ARRAY_KINDS[self.dtype]:
-                raise ConfigError(
-                    f"Feature {self.name!r} must be {self.dtype}, got an array of {value.dtype}."
-                )
+                raise ConfigError(f"Feature {self.name!r} must be {self.dtype}, got an array of {value.dtype}.")
             if value.ndim != 1 and value.shape != self.shape:
                 raise self._wrong_shape(f"an array of shape {value.shape}")
             count = value.size
@@ -128,9 +124,7 @@ class FeatureSpec:
 
     def _wrong_kind(self, value: object) -> ConfigError:
         what = "one value" if self.shape == () else "values"
-        return ConfigError(
-            f"Feature {self.name!r} must be {what} of {self.dtype}, got a {type(value).__name__}."
-        )
+        return ConfigError(f"Feature {self.name!r} must be {what} of {self.dtype}, got a {type(value).__name__}.")
 
     def _wrong_shape(self, got: str) -> ConfigError:
         must = "a list" if self.shape is None else f"{prod(self.shape)} values"
@@ -183,9 +177,7 @@ class Schema:
             unknown = ", ".join(map(repr, values.keys() - self._by_name.keys()))
             raise ConfigError(
                 "A record must have exactly the schema's features: "
-                + "; ".join(
-                    filter(None, [missing and f"{missing} missing", unknown and f"{unknown} unknown"])
-                )
+                + "; ".join(filter(None, [missing and f"{missing} missing", unknown and f"{unknown} unknown"]))
                 + "."
             )
         checked: dict[str, FeatureLike] = {}
@@ -229,16 +221,12 @@ def _spec_from_json(node: Node) -> FeatureSpec:
     if dtype.text() not in _DTYPES:
         raise dtype.error(f"one of {', '.join(_DTYPES)}")
     try:
-        return FeatureSpec(
-            node.field("name").text(), _DTYPES[dtype.text()], dimensions, node.field("doc").text()
-        )
+        return FeatureSpec(node.field("name").text(), _DTYPES[dtype.text()], dimensions, node.field("doc").text())
     except ConfigError as error:
         raise node.refuse(error) from None
 
 
-def image_schema(
-    *, labelled: bool, boxes: bool, box_labels: bool, extra: Sequence[FeatureSpec] = ()
-) -> Schema:
+def image_schema(*, labelled: bool, boxes: bool, box_labels: bool, extra: Sequence[FeatureSpec] = ()) -> Schema:
     """The schema of a dataset of images.
 
     Args:
@@ -268,19 +256,13 @@ def _check_extra(extra: Sequence[FeatureSpec]) -> None:
     names = [spec.name for spec in extra]
     for name in names:
         if name == "image" or name.startswith("image/"):
-            raise ConfigError(
-                f"An extra column must not be named 'image' or begin with 'image/', got {name!r}."
-            )
+            raise ConfigError(f"An extra column must not be named 'image' or begin with 'image/', got {name!r}.")
         if "" in name.split("/"):
-            raise ConfigError(
-                f"An extra column's name must have text on both sides of each '/', got {name!r}."
-            )
+            raise ConfigError(f"An extra column's name must have text on both sides of each '/', got {name!r}.")
         # Readers that nest by '/' cannot hold a value and a group of values under one name.
         inner = next((other for other in names if other.startswith(name + "/")), None)
         if inner:
-            raise ConfigError(
-                f"Extra columns {name!r} and {inner!r} cannot both be: one would lie inside the other."
-            )
+            raise ConfigError(f"Extra columns {name!r} and {inner!r} cannot both be: one would lie inside the other.")
 
 
 _IMAGE = (

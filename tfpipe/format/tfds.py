@@ -82,10 +82,7 @@ def label_files(manifest: Manifest) -> dict[str, str]:
     if CLASS_LABEL not in manifest.schema or not manifest.label_names:
         return {}
     names = manifest.label_names
-    if any(
-        not name or name != name.strip() or re.search("[\r\n]", name) or not _is_unicode(name)
-        for name in names
-    ):
+    if any(not name or name != name.strip() or re.search("[\r\n]", name) or not _is_unicode(name) for name in names):
         _logger.warning(
             "TensorFlow Datasets will show classes by number: a label name is empty or has odd white space."
         )
@@ -114,9 +111,7 @@ def _feature(spec: FeatureSpec, manifest: Manifest) -> _Json:
     if spec.name == IMAGE_ENCODED:
         return _image(manifest)
     if spec.name == CLASS_LABEL and manifest.label_names:
-        return _node(
-            "class_label_feature.ClassLabel", "classLabel", {"numClasses": str(len(manifest.label_names))}
-        )
+        return _node("class_label_feature.ClassLabel", "classLabel", {"numClasses": str(len(manifest.label_names))})
     if spec.shape is None:
         return _node("sequence_feature.Sequence", "sequence", {"feature": _value(spec, ()), "length": "-1"})
     return _value(spec, spec.shape)
@@ -143,9 +138,7 @@ def _image(manifest: Manifest) -> _Json:
 
 
 def _tensor(dtype: str, shape: tuple[int, ...], encoding: str) -> _Json:
-    return _node(
-        "tensor_feature.Tensor", "tensor", {"dtype": dtype, "shape": _shape(shape), "encoding": encoding}
-    )
+    return _node("tensor_feature.Tensor", "tensor", {"dtype": dtype, "shape": _shape(shape), "encoding": encoding})
 
 
 def _shape(shape: tuple[int, ...]) -> _Json:

@@ -128,9 +128,11 @@ def _read_long_run(buffer: bytes, start: int, stop: int, out: "array[int]") -> N
 
 
 def expect(good: bool, name: str, wire: int, offset: int) -> None:
+    """Raises `FormatError` unless a known field came as its wire type."""
     if not good:
         raise wire_error(f"{name} has wire type {wire}", offset)
 
 
 def wire_error(what: str, offset: int) -> FormatError:
+    """The error for bytes that are no protocol buffer of the kind, with their place."""
     return FormatError(f"Not a tf.train.Example: {what}, at byte {offset}.")

@@ -125,9 +125,7 @@ def reduce_grey_alpha(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]
     return _reduce(image, read, ("L", "A"))
 
 
-def _reduce(
-    image: Image.Image, read: ReadRows, bands: tuple[str, ...]
-) -> tuple[Image.Image, tuple[str, ...]]:
+def _reduce(image: Image.Image, read: ReadRows, bands: tuple[str, ...]) -> tuple[Image.Image, tuple[str, ...]]:
     """Composite on white and scale to 8 bits, strip by strip."""
     import numpy as np
 

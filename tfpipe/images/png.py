@@ -110,9 +110,7 @@ def read_header(data: bytes, max_pixels: int) -> PngHeader:
             raise BadImage("truncated PNG")
         if not name[0] & 0x20:  # An upper-case first letter: critical, a decoder must understand it.
             _check_order(name, before, seen, header.color_type)
-            if zlib.crc32(memoryview(data)[position + 4 : end - 4]) != int.from_bytes(
-                data[end - 4 : end], "big"
-            ):
+            if zlib.crc32(memoryview(data)[position + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
                 raise BadImage(f"damaged PNG: wrong checksum in chunk {name.decode()}")
         if name in _PIXEL_CHUNKS:
             header.pixel_chunks.append((position, end))

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import PIL
 from PIL import Image, features
 
+from tfpipe.format.form import ImageForm
 from tfpipe.images import foreign, jpeg, png, transcode
 from tfpipe.images.bad import BadImage
 from tfpipe.images.exif import Box, swaps_sides, turn_boxes, turn_image
-from tfpipe.format.form import ImageForm
 from tfpipe.images.sniff import TITLES, name_differs, sniff_format
 
 __all__ = ["BadImage", "Box", "PreparedImage", "codec_versions", "prepare_image"]
@@ -68,9 +68,7 @@ class _Source:
     boxes: tuple[Box, ...] = ()  # Upright.
 
 
-def prepare_image(
-    data: bytes, form: ImageForm, *, filename: str = "", boxes: Sequence[Box] = ()
-) -> PreparedImage:
+def prepare_image(data: bytes, form: ImageForm, *, filename: str = "", boxes: Sequence[Box] = ()) -> PreparedImage:
     """Check one image file and bring it into the wanted form.
 
     Every accepted image has been decoded in full. The result depends on the arguments and on `codec_versions`
@@ -217,9 +215,7 @@ def _loads_upright(source: _Source) -> bool:
     return isinstance(source.header, foreign.ForeignImage) and source.header.upright_once_loaded
 
 
-def _result(
-    source: _Source, encoded: bytes, kind: str, size: tuple[int, int], channels: int
-) -> PreparedImage:
+def _result(source: _Source, encoded: bytes, kind: str, size: tuple[int, int], channels: int) -> PreparedImage:
     return PreparedImage(
         encoded=encoded,
         format=kind.upper(),

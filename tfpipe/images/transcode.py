@@ -6,10 +6,10 @@ import io
 
 from PIL import Image
 
+from tfpipe.format.form import MAX_SIDE, ImageForm
 from tfpipe.images import depth, foreign, jpeg, png
 from tfpipe.images.bad import BadImage
 from tfpipe.images.exif import swaps_sides
-from tfpipe.format.form import MAX_SIDE, ImageForm
 
 # 256 px photographs, zlib-ng: level 6 takes three times as long as level 1 and saves 3 percent.
 _PNG_LEVEL = 1
@@ -75,9 +75,7 @@ def png_pixels(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:
     return depth.flatten_alpha(image)
 
 
-def foreign_pixels(
-    data: bytes, kind: str, source: foreign.ForeignImage
-) -> tuple[Image.Image, tuple[str, ...]]:
+def foreign_pixels(data: bytes, kind: str, source: foreign.ForeignImage) -> tuple[Image.Image, tuple[str, ...]]:
     """Decode a format that is not stored to grey or RGB of 8 bits, not turned yet (but for TIFF)."""
     image = source.image
     raw_mode = depth.deep_color_mode(image)
@@ -130,8 +128,6 @@ def encode(image: Image.Image, kind: str, quality: int) -> bytes:
         image.save(buffer, "PNG", compress_level=_PNG_LEVEL)
     else:
         if max(image.size) > MAX_SIDE:
-            raise BadImage(
-                f"{image.width} x {image.height} pixels; a side of a JPEG must not exceed {MAX_SIDE}"
-            )
+            raise BadImage(f"{image.width} x {image.height} pixels; a side of a JPEG must not exceed {MAX_SIDE}")
         image.save(buffer, "JPEG", quality=quality)
     return buffer.getvalue()
