@@ -5,6 +5,7 @@ this disk. Names that point outside are refused all the same, because such an ar
 """
 
 import bz2
+import contextlib
 import gzip
 import lzma
 import posixpath
@@ -74,10 +75,17 @@ def list_archive(path: str, location: str) -> Iterator[Member]:
         raise DataError(f"{path} is damaged or no archive of its kind ({error}).") from error
 
 
-def unpack_tar(path: str, out: IO[bytes]) -> None:
-    """Writes the uncompressed tar file inside a compressed one; offsets from `list_archive` hold in it."""
+@contextlib.contextmanager
+def open_unpacked(path: str) -> Iterator[IO[bytes]]:
+    """The tar file inside a compressed one, to be read forwards; offsets from `list_archive` hold in it."""
     opener = next(opener for suffix, opener in _OPENERS.items() if path.lower().endswith(suffix))
     with files.open_read(path) as file, opener(file) as tar:
+        yield tar
+
+
+def unpack_tar(path: str, out: IO[bytes]) -> None:
+    """Writes the uncompressed tar file inside a compressed one."""
+    with open_unpacked(path) as tar:
         shutil.copyfileobj(tar, out, 1 << 20)
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import tarfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs import files
-from beam_jobs.archives import is_compressed_tar
+from beam_jobs.archives import is_compressed_tar, open_unpacked
 from beam_jobs.fetch import UnreadableError, fetch
 from beam_jobs.plan import DEFAULT_SPLIT, Listing
 from beam_jobs.pool import map_unordered
@@ -121,18 +120,18 @@ def drop_duplicates(listing: Listing, workers: int) -> Listing:
 
 def _hash_all(listing: Listing, candidates: Sequence[int], workers: int) -> Iterator[tuple[int, bytes]]:
     """SHA-256 of each candidate that can be read."""
-    streamed = {i for i in candidates if is_compressed_tar(listing.refs[i].location)}
-    direct = [i for i in candidates if i not in streamed]
-    for location in sorted({listing.refs[i].location for i in streamed}):
-        by_offset = {listing.refs[i].offset: i for i in streamed if listing.refs[i].location == location}
-        with (
-            files.open_read(files.join(listing.root, location)) as file,
-            tarfile.open(fileobj=file, mode="r|*") as tar,
-        ):
-            for info in tar:
-                member = tar.extractfile(info) if info.offset_data in by_offset else None
-                if member is not None:
-                    yield by_offset[info.offset_data], hashlib.sha256(member.read()).digest()
+    direct = [i for i in candidates if not is_compressed_tar(listing.refs[i].location)]
+    # By archive, then by place in it: one pass over each, and a link in a tar shares the place of its target.
+    streamed: dict[str, dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
+    for i in sorted(set(candidates).difference(direct)):
+        ref = listing.refs[i]
+        streamed[ref.location][ref.offset, ref.size].append(i)
+    for location, places in streamed.items():
+        with open_unpacked(files.join(listing.root, location)) as tar:
+            for (offset, size), same in sorted(places.items()):
+                tar.seek(offset)
+                digest = hashlib.sha256(tar.read(size)).digest()
+                yield from ((i, digest) for i in same)
     batches = [
         [(i, listing.refs[i]) for i in direct[at : at + _HASHED_AT_ONCE]]
         for at in range(0, len(direct), _HASHED_AT_ONCE)

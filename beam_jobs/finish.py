@@ -28,8 +28,9 @@ def check_bad(work: Work, header: PlanHeader, rows: Sequence[Row], max_bad: int)
     num_images = sum(slot.images for slot in header.shards)
     first = next(line for row in rows for line in row.quarantined)
     raise DataError(
-        f"At most {max_bad} of {num_images} images may be bad, got {num_bad}: {first['path']}: {first['reason']}, and "
-        f"others listed in {work.target(naming.QUARANTINE)}. Mend them, or allow more with --max-bad and run again."
+        f"At most {max_bad} of {num_images} images may be bad, got {num_bad}, the first {first['path']}: "
+        f"{first['reason']}. They are listed in {work.target(naming.QUARANTINE)}; mend them, or allow more with "
+        f"--max-bad and run again."
     )
 
 

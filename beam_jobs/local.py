@@ -19,7 +19,7 @@ from apache_beam.portability.api import beam_provision_api_pb2
 from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProvisionInfo, FnApiRunner
 from google.protobuf import json_format, struct_pb2
 
-from tfpipe.errors import DataError
+from tfpipe.errors import ConfigError, DataError
 
 _logger = logging.getLogger(__name__)
 _LOCAL_RUNNERS = (None, "DirectRunner", "FnApiRunner", "SwitchingDirectRunner")
@@ -80,5 +80,14 @@ def fail_on_worker_death() -> Iterator[None]:
 
 
 def parse_options(beam_args: Sequence[str]) -> PipelineOptions:
-    """Beam's options. The main session is never pickled: all that workers need lies in modules."""
-    return PipelineOptions([*beam_args, "--no_save_main_session"])
+    """Beam's options. The main session is never pickled: all that workers need lies in modules.
+
+    Raises:
+        ConfigError: Beam knows no such option; Beam itself passes over it.
+    """
+    options = PipelineOptions([*beam_args, "--no_save_main_session"])
+    known = options.get_all_options(retain_unknown_options=False)
+    unknown = options.get_all_options(retain_unknown_options=True).keys() - known.keys()
+    if unknown:
+        raise ConfigError(f"Options after -- must be known to Beam, got --{min(unknown)}.")
+    return options

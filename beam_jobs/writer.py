@@ -191,14 +191,15 @@ def _quarantine(
     work: Work, header: PlanHeader, slot: ShardSlot, image: PlannedImage, rejected: _Rejected
 ) -> dict[str, Any]:
     """The line about an image that was not written; keeps its bytes where that is asked for."""
-    cause = rejected.__cause__ and rejected.__cause__.__cause__
+    found = rejected.__cause__ or rejected
+    cause = found.__cause__ or found  # what Pillow or the file system said, where they said something
     line: dict[str, Any] = {
         "path": image.path,
         "split": slot.split,
         "label": image.label,
         "kind": rejected.kind,
         "reason": rejected.reason,
-        "exception": f"{type(cause).__name__}: {cause}" if cause is not None else None,
+        "exception": f"{type(cause).__name__}: {cause}",
     }
     if header.keep_quarantined and rejected.data:
         suffix = PurePosixPath(image.path).suffix.lower()

@@ -1,6 +1,131 @@
+"""`tfpipe inspect`: what is in a dataset, one record of it, or many of its images on one sheet."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
 import click
+
+from tfpipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tfpipe.format.manifest import Manifest, SplitInfo
 
 
 @click.command()
-def inspect():
-    pass
+@click.argument("dataset")
+@click.option("--split", metavar="NAME", help="Only this split.  [default: all]")
+@click.option(
+    "--show", nargs=2, type=(int, str), metavar="N OUT.png", help="Draw N images, spread evenly, on one sheet."
+)
+@click.option("--record", metavar="SPLIT:INDEX", help="Print one record, as in train:0; -1 is the last.")
+@click.option("--write", metavar="FILE", help="Write the image of --record as it is stored; raw pixels as PNG.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def inspect(
+    dataset: str,
+    split: str | None,
+    show: tuple[int, str] | None,
+    record: str | None,
+    write: str | None,
+    as_json: bool,
+) -> None:
+    """Print what is in the directory DATASET: splits, classes, image sizes, what was changed and what was left out."""
+    _check_options(split, show, record, write)
+    from tfpipe.readers.dataset import load_manifest
+
+    manifest = load_manifest(dataset)
+    splits = _choose(manifest, split)
+    if record is not None:
+        _inspect_record(dataset, manifest, record, write, as_json)
+    elif show is not None:
+        from tfpipe.cli.inspect_records import draw_sheet
+
+        drawn = draw_sheet(dataset, manifest, list(splits), *show)
+        if as_json:
+            _echo_json({**_summary_json(dataset, manifest, splits), "sheet": {"file": show[1], "records": drawn}})
+        else:
+            total = sum(info.records for info in splits.values())
+            click.echo(f"Wrote {show[1]}: {drawn:,} of {total:,} records.")
+    elif as_json:
+        _echo_json(_summary_json(dataset, manifest, splits))
+    else:
+        from tfpipe.cli.inspect_summary import print_summary
+
+        print_summary(dataset, manifest, splits)
+
+
+def _check_options(split: str | None, show: tuple[int, str] | None, record: str | None, write: str | None) -> None:
+    if record is not None and show is not None:
+        raise ConfigError("--record and --show exclude each other.")
+    if record is not None and split is not None:
+        raise ConfigError("--record names its split itself, as in train:0; leave out --split.")
+    if write is not None and record is None:
+        raise ConfigError("--write writes the image of one record; say which with --record SPLIT:INDEX.")
+
+
+def _choose(manifest: "Manifest", split: str | None) -> Mapping[str, "SplitInfo"]:
+    if split is None:
+        return manifest.splits
+    if split not in manifest.splits:
+        raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(manifest.splits)}.")
+    return {split: manifest.splits[split]}
+
+
+def _inspect_record(dataset: str, manifest: "Manifest", record: str, write: str | None, as_json: bool) -> None:
+    from tfpipe.cli import inspect_records as records
+
+    match = re.fullmatch(r"(.+):(-?[0-9]{1,18})", record)
+    if not match:
+        raise ConfigError(f"--record must be SPLIT:INDEX, such as train:0, got {record!r}.")
+    one = records.read_one(dataset, manifest, match[1], int(match[2]))
+    written = records.write_image(one, write) if write is not None else None
+    if as_json:
+        written_json = {} if written is None else {"written": written._asdict()}
+        _echo_json({"dataset": dataset, **records.record_json(one), **written_json})
+        return
+    records.print_record(one)
+    if written is not None:
+        click.echo(f"Wrote {written.file}: {written.format}, {written.bytes:,} bytes.")
+
+
+def _summary_json(dataset: str, manifest: "Manifest", splits: Mapping[str, "SplitInfo"]) -> dict[str, Any]:
+    from tfpipe.format.manifest import FORMAT_VERSION
+
+    duplicates = manifest.duplicates
+    return {
+        "dataset": dataset,
+        "name": manifest.name,
+        "format_version": FORMAT_VERSION,  # the only one so far, and all that `load_manifest` takes
+        "tool_version": manifest.tool_version,
+        "splits": {name: _split_json(split) for name, split in splits.items()},
+        "labels": list(manifest.label_names),
+        "changed": dict(manifest.changed),
+        "noticed": dict(manifest.noticed),
+        "skipped": dict(manifest.skipped),
+        "quarantined": manifest.quarantined,
+        "duplicates": {
+            "within": dict(duplicates.within),
+            "across": duplicates.across,
+            "dropped": duplicates.dropped,
+        },
+        "image": dict(manifest.image),
+        "seed": manifest.seed,
+        "schema": manifest.schema.to_json(),
+    }
+
+
+def _split_json(split: "SplitInfo") -> dict[str, Any]:
+    return {
+        "records": split.records,
+        "shards": split.num_shards,
+        "bytes": split.bytes,
+        "formats": dict(split.formats),
+        "sizes": asdict(split.sizes),
+        "class_counts": list(split.class_counts),
+    }
+
+
+def _echo_json(document: dict[str, Any]) -> None:
+    click.echo(json.dumps(document, allow_nan=False))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.values import human_bytes
+from tfpipe.cli.values import counted, human_bytes
 
 if TYPE_CHECKING:
     from beam_jobs.plan import Plan
@@ -52,7 +52,8 @@ class ProgressDisplay:
     def plan(self, plan: "Plan") -> None:
         """Says what is about to be done."""
         splits = ", ".join(dict.fromkeys(shard.split for shard in plan.shards))
-        line = f"{plan.num_images:,} images, {human_bytes(plan.num_bytes)}, {len(plan.shards):,} shards ({splits})"
+        shards = f"{counted(len(plan.shards), 'shard')} ({splits})"
+        line = f"{counted(plan.num_images, 'image')}, {human_bytes(plan.num_bytes)}, {shards}"
         if self._live is not None:
             self._live.console.print(line, highlight=False, markup=False)
             self._live.update(self._task, description="Sharding", total=plan.num_images)

@@ -8,7 +8,7 @@ import click
 
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.progress import ProgressDisplay
-from tfpipe.cli.values import CountOrShare, Shares, Size, debug_option, human_bytes, one_line
+from tfpipe.cli.values import CountOrShare, Shares, Size, counted, debug_option, human_bytes, one_line
 from tfpipe.errors import ConfigError, MissingDependencyError
 from tfpipe.format.form import ImageForm
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 _MAX_CLASSES_SHOWN = 12
 
 
-@click.command(epilog="Arguments after -- go to Beam: tfpipe shard IN gs://bucket/OUT -- --runner=DataflowRunner ...")
+@click.command(
+    short_help="Write images as TFRecord shards.",
+    epilog="Arguments after -- go to Beam: tfpipe shard IN gs://bucket/OUT -- --runner=DataflowRunner ...",
+)
 @click.argument("input")
 @click.argument("output")
 @click.argument("beam_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM OPTIONS]")
@@ -145,7 +148,8 @@ def _result_json(config: ShardConfig, result: "ShardResult") -> dict[str, Any]:
 def _print_result(config: ShardConfig, result: "ShardResult") -> None:
     manifest = result.manifest
     for name, split in manifest.splits.items():
-        click.echo(f"{name}: {split.records:,} records, {split.num_shards:,} shards, {human_bytes(split.bytes)}")
+        shards = counted(split.num_shards, "shard")
+        click.echo(f"{name}: {counted(split.records, 'record')}, {shards}, {human_bytes(split.bytes)}")
     for kind, count in manifest.changed.items():
         click.echo(f"changed: {count:,} {kind}")
     duplicates = manifest.duplicates
@@ -158,7 +162,7 @@ def _print_result(config: ShardConfig, result: "ShardResult") -> None:
         click.echo(f"duplicates: {duplicates.dropped:,} dropped")
     if manifest.quarantined:
         click.echo(f"quarantined: {manifest.quarantined:,}, listed in quarantine/quarantined.jsonl")
-    kept = f", {result.kept_shards:,} shards were finished before" if result.kept_shards else ""
+    kept = f", {counted(result.kept_shards, 'shard')} finished before" if result.kept_shards else ""
     click.echo(f"{config.output} is complete: {result.seconds:.1f} s, {result.images_per_second:,.0f} images/s{kept}")
 
 
@@ -178,9 +182,10 @@ def _print_plan(plan: "Plan", as_json: bool) -> None:
         more = {"skipped": skipped, "dropped": plan.listing.dropped}
         click.echo(json.dumps({**total, "splits": splits, **more}))
         return
-    click.echo(f"{plan.num_images:,} images, {human_bytes(plan.num_bytes)}, nothing written")
+    click.echo(f"{counted(plan.num_images, 'image')}, {human_bytes(plan.num_bytes)}, nothing written")
     for name, split in splits.items():
-        click.echo(f"{name}: {split['images']:,} images, {human_bytes(split['bytes'])}, {split['shards']:,} shards")
+        shards = counted(split["shards"], "shard")
+        click.echo(f"{name}: {counted(split['images'], 'image')}, {human_bytes(split['bytes'])}, {shards}")
         _print_classes(split["classes"])
     for reason, count in sorted(skipped.items()):
         click.echo(f"skipped: {count:,} {reason}")

@@ -74,6 +74,11 @@ def human_bytes(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 shard`, `2,000 shards`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def one_line(text: str) -> str:
     """Text out of a file name, safe for a terminal: no control characters, no line breaks."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

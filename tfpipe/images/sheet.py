@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
+from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 
 from tfpipe.errors import ConfigError
 from tfpipe.images.bad import BadImage
@@ -20,9 +20,12 @@ _WELL = "#eceef1"
 _INK = "#1d2430"
 _FAINT = "#737b88"
 
-_MAX_TILES = 1000  # 160 px each make a sheet of about 120 MB in memory
+MAX_TILES = 1000
+"""Of 160 px each, they make a sheet of about 120 MB in memory."""
+
 _MIN_TILE_PX, _MAX_TILE_PX = 32, 1024
 _MAX_COLUMNS = 40
+_SHOW_PIXELS_FROM = 3  # times: what is smaller is shown pixel by pixel
 
 _Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
@@ -57,8 +60,10 @@ def open_stored(data: bytes, kind: str, fit_px: int) -> tuple[Image.Image, tuple
     try:
         with _raw(data) if kind == "RAW" else Image.open(io.BytesIO(data), formats=(kind,)) as image:
             size = image.size
-            image.thumbnail((fit_px, fit_px))
-            return _plain(image), size
+            image.draft(None, (2 * fit_px, 2 * fit_px))  # for a JPEG only; twice, so that reducing stays smooth
+            plain = _plain(image)
+            plain.thumbnail((fit_px, fit_px))
+            return plain, size
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         reason = "it is of another format" if isinstance(error, UnidentifiedImageError) else str(error)
         raise BadImage(f"{kind} cannot be decoded: {reason}") from error
@@ -91,8 +96,8 @@ def contact_sheet(tiles: Sequence[Tile], columns: int | None = None, tile_px: in
     Raises:
       ConfigError: There is no tile, or a number is out of range.
     """
-    if not 1 <= len(tiles) <= _MAX_TILES:
-        raise ConfigError(f"A contact sheet must have from 1 to {_MAX_TILES} images, got {len(tiles)}.")
+    if not 1 <= len(tiles) <= MAX_TILES:
+        raise ConfigError(f"A contact sheet must have from 1 to {MAX_TILES} images, got {len(tiles)}.")
     if not _MIN_TILE_PX <= tile_px <= _MAX_TILE_PX:
         raise ConfigError(f"`tile_px` must be from {_MIN_TILE_PX} to {_MAX_TILE_PX}, got {tile_px}.")
     if columns is not None and not 1 <= columns <= _MAX_COLUMNS:
@@ -128,7 +133,7 @@ class _Grid:
 
     @property
     def note_px(self) -> int:
-        return max(8, self.tile_px // 15)
+        return max(8, self.tile_px // 14)
 
     @property
     def card(self) -> tuple[int, int]:
@@ -174,24 +179,21 @@ def _draw_tile(sheet: Image.Image, draw: ImageDraw.ImageDraw, tile: Tile, grid: 
 
 
 def _fitted(image: Image.Image, side: int) -> Image.Image:
-    """RGB, as large as fits a square; a small image grows by whole steps at most, so that its pixels stay sharp."""
-    scale = side / max(image.size)
-    if scale >= 2:
-        steps = int(scale)
-        return (
-            _plain(image).resize((image.width * steps, image.height * steps), Image.Resampling.NEAREST).convert("RGB")
-        )
-    image = _plain(image)
-    image.thumbnail((side, side), Image.Resampling.LANCZOS)
-    return image.convert("RGB")
+    """RGB, as large as fits a square; a very small image grows by whole steps, so that its pixels can be seen."""
+    steps = side // max(image.size)
+    if steps >= _SHOW_PIXELS_FROM:
+        size = image.width * steps, image.height * steps
+        return _plain(image).convert("RGB").resize(size, Image.Resampling.NEAREST)
+    return ImageOps.contain(_plain(image).convert("RGB"), (side, side), Image.Resampling.LANCZOS)
 
 
 def _plain(image: Image.Image) -> Image.Image:
-    """A copy in mode "RGB" or "L": what is transparent shows white, 16 bits become 8."""
+    """The image in mode "RGB" or "L": what is transparent shows white, 16 bits become 8."""
     if image.mode.startswith("I;16"):
         return image.convert("I").point(lambda value: value / 257).convert("L")
     if image.mode in ("RGB", "L"):
-        return image.copy()
+        image.load()
+        return image
     if "A" in image.getbands() or "transparency" in image.info:
         upper = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", upper.size, "white"), upper).convert("RGB")
@@ -212,7 +214,7 @@ def _font(px: int) -> _Font:
 
 def _shortened(text: str, font: _Font, width: int) -> str:
     """The text in one line, cut to fit a width in pixels with an ellipsis at its end."""
-    text = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    text = "".join(character if character.isprintable() else "?" for character in text)
     if font.getlength(text) <= width:
         return text
     # Lengths grow with the text, so the cut is found by halving; no glyph is narrower than 1 px.

@@ -1,0 +1,237 @@
+"""For `tfpipe inspect`: one record in words or as JSON, its image as a file, and many images on one sheet."""
+
+import contextlib
+import io
+import math
+import os
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+
+from tfpipe.cli.inspect_summary import new_console
+from tfpipe.cli.values import one_line
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format import schema as keys
+from tfpipe.format.example import Feature
+from tfpipe.format.manifest import Manifest
+from tfpipe.images.bad import BadImage
+from tfpipe.readers.records import RecordPlace, RecordReader
+
+_TILE_PX = 160
+_MAX_VALUES_SHOWN = 8
+_MAX_TEXT_SHOWN = 300
+_HEAD_BYTES = 8
+
+
+class Record(NamedTuple):
+    """One record and where it came from."""
+
+    split: str
+    index: int
+    """From 0."""
+    place: RecordPlace
+    features: dict[str, Feature]
+
+
+class Written(NamedTuple):
+    """A file that was written."""
+
+    file: str
+    format: str
+    bytes: int
+
+
+def read_one(directory: str, manifest: Manifest, split: str, index: int) -> Record:
+    """Reads one record; `index` below 0 counts from the end.
+
+    Raises:
+        ConfigError: There is no such split or record.
+        FormatError: It is missing or damaged.
+    """
+    with RecordReader(directory, manifest, split) as reader:
+        features = reader[index]
+        # The order of the schema is the one that people know; the bytes have keys in alphabetical order.
+        known = {spec.name: features[spec.name] for spec in manifest.schema.features if spec.name in features}
+        return Record(split, index % len(reader), reader.place(index), {**known, **features})
+
+
+def record_json(record: Record) -> dict[str, Any]:
+    """The record as JSON values: text where bytes are UTF-8, else their length, as for the image always."""
+    return {
+        "split": record.split,
+        "index": record.index,
+        "shard": record.place.shard.file,
+        "offset": record.place.offset,
+        "features": {name: _feature_json(name, feature) for name, feature in record.features.items()},
+    }
+
+
+def print_record(record: Record) -> None:
+    """Prints the record, one feature a line."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console = new_console()
+    place = record.place
+    console.print(
+        Text.assemble(
+            (f"{record.split}:{record.index}", "bold"),
+            (f"  {place.shard.file}, {place.size:,} bytes from byte {place.offset:,}", "dim"),
+        )
+    )
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, feature in record.features.items():
+        table.add_row(Text(one_line(name)), Text(_feature_text(name, feature)))
+    console.print(table)
+
+
+def write_image(record: Record, path: str) -> Written:
+    """Writes the record's image as it is stored; raw pixels as PNG.
+
+    Raises:
+        ConfigError: `path` is something else than a file.
+        DataError: It cannot be written.
+        FormatError: The record has no image, or raw pixels of another number than those of a square.
+    """
+    from tfpipe.images.sheet import raw_image
+
+    data, kind = _image(record.split, record.index, record.features)
+    if kind == "RAW":
+        try:
+            data, kind = _png(raw_image(data)), "PNG"
+        except BadImage as error:
+            raise FormatError(f"Record {record.split}:{record.index}: {error.reason}.") from None
+    _write_file(path, data)
+    return Written(path, kind, len(data))
+
+
+def draw_sheet(directory: str, manifest: Manifest, splits: list[str], count: int, path: str) -> int:
+    """Draws up to `count` images, spread evenly over the splits, on a contact sheet.
+
+    Returns:
+        How many there are on it.
+
+    Raises:
+        ConfigError: `count` or `path` cannot be used.
+        DataError: There is no record, or `path` cannot be written.
+        FormatError: A record is missing or damaged.
+    """
+    from tfpipe.images.sheet import MAX_TILES, Tile, contact_sheet, open_stored
+
+    if not 1 <= count <= MAX_TILES:
+        raise ConfigError(f"--show must be from 1 to {MAX_TILES} images, got {count}.")
+    if not path.lower().endswith(".png"):
+        raise ConfigError(f"--show writes a PNG: the file's name must end in .png, got {path!r}.")
+    places = [(name, i) for name in splits for i in _spread(manifest, splits, count)[name]]
+    if not places:
+        raise DataError(f"{directory} has no record to show.")
+    tiles = []
+    readers = {name: RecordReader(directory, manifest, name) for name in splits}
+    with contextlib.ExitStack() as stack:
+        for reader in readers.values():
+            stack.enter_context(reader)
+        for split, index in places:
+            features = readers[split][index]
+            data, kind = _image(split, index, features)
+            title = _first_text(features, keys.CLASS_TEXT) or _first_text(features, keys.IMAGE_FILENAME)
+            try:
+                image, (width, height) = open_stored(data, kind, _TILE_PX)
+                tiles.append(Tile(image, title, f"{split}:{index}  {width} x {height}"))
+            except BadImage:
+                tiles.append(Tile(None, title, f"{split}:{index}"))
+    _write_file(path, _png(contact_sheet(tiles, tile_px=_TILE_PX)))
+    return len(tiles)
+
+
+def _spread(manifest: Manifest, splits: list[str], count: int) -> dict[str, list[int]]:
+    """By split, the middles of `count` equal parts of all records laid end to end."""
+    total = sum(manifest.splits[name].records for name in splits)
+    count = min(count, total)
+    wanted = [(2 * k + 1) * total // (2 * count) for k in range(count)]
+    chosen: dict[str, list[int]] = {}
+    begin = 0
+    for name in splits:
+        end = begin + manifest.splits[name].records
+        chosen[name] = [number - begin for number in wanted if begin <= number < end]
+        begin = end
+    return chosen
+
+
+def _image(split: str, index: int, features: dict[str, Feature]) -> tuple[bytes, str]:
+    """The image's bytes and their format."""
+    data, kind = features.get(keys.IMAGE_ENCODED), features.get(keys.IMAGE_FORMAT)
+    if not (isinstance(data, list) and len(data) == 1 and isinstance(kind, list) and len(kind) == 1):
+        raise FormatError(f"Record {split}:{index} must have one {keys.IMAGE_ENCODED} and one {keys.IMAGE_FORMAT}.")
+    name = kind[0].decode("ascii", "replace")
+    if name not in ("JPEG", "PNG", "RAW"):
+        raise FormatError(f"Record {split}:{index}: {keys.IMAGE_FORMAT} must be JPEG, PNG or RAW, got {name[:40]!r}.")
+    return data[0], name
+
+
+def _first_text(features: dict[str, Feature], name: str) -> str:
+    values = features.get(name)
+    return values[0].decode("utf-8", "replace") if isinstance(values, list) and values else ""
+
+
+def _feature_text(name: str, feature: Feature) -> str:
+    if feature is None or len(feature) == 0:
+        return "none"
+    if isinstance(feature, list):
+        if name == keys.IMAGE_ENCODED:
+            shown = [f"{len(value):,} bytes: {value[:_HEAD_BYTES].hex(' ')} …" for value in feature]
+        else:
+            shown = [_cut(one_line(value.decode("utf-8", "replace"))) for value in feature[:_MAX_VALUES_SHOWN]]
+    else:
+        shown = [str(value) for value in feature[:_MAX_VALUES_SHOWN]]
+    more = len(feature) - _MAX_VALUES_SHOWN
+    return ", ".join(shown[:_MAX_VALUES_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _feature_json(name: str, feature: Feature) -> Any:
+    """One value alone, else a list."""
+    if feature is None:
+        return None
+    if isinstance(feature, list):
+        values = [_bytes_json(value, name == keys.IMAGE_ENCODED) for value in feature]
+    elif feature.dtype == np.int64:
+        values = feature.tolist()
+    else:  # by their text, which is as short as float32 allows; JSON has no infinity
+        values = [float(str(value)) if math.isfinite(value) else str(value) for value in feature]
+    return values[0] if len(values) == 1 else values
+
+
+def _bytes_json(value: bytes, is_image: bool) -> Any:
+    if not is_image:
+        with contextlib.suppress(UnicodeDecodeError):
+            return value.decode()
+    return {"bytes": len(value)}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT_SHOWN else f"{text[:_MAX_TEXT_SHOWN]}…"
+
+
+def _png(image: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _write_file(path: str, data: bytes) -> None:
+    """Writes a whole file, which appears under its name when it is complete."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ConfigError(f"{path} must be the name of a file, and is something else.")
+    target = os.path.realpath(path)  # a link keeps pointing where it did
+    temporary = f"{target}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+        os.replace(temporary, target)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror or error}.") from error
+    finally:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)

@@ -1,0 +1,256 @@
+"""For `tfpipe inspect`: a dataset on one screen, 80 columns wide or more.
+
+Names come out of files, so they are shown as `Text`, which knows no markup, without control characters.
+"""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tfpipe.cli.values import human_bytes, one_line
+from tfpipe.format import naming
+from tfpipe.format.manifest import FORMAT_VERSION, Manifest, SplitInfo
+from tfpipe.readers.dataset import open_file
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+_MAX_CLASSES_SHOWN = 12
+_MAX_NAME_WIDTH = 28
+_MAX_REASONS_SHOWN = 3
+_REASON_BYTES = 1 << 16  # read of the list of quarantined images, enough for the first few
+_MAX_LABEL_TEXT = 240  # about three lines
+_SPLIT_WIDTH = 24  # of one column in the table of splits
+_CHART_WIDTH = 37  # at least: two charts beside each other on 80 columns
+_MAX_CHART_WIDTH = 76
+_GAP = 3
+
+
+def new_console() -> "Console":
+    """Prints to standard output; what its encoding lacks comes out as `?`."""
+    from rich.console import Console
+
+    with contextlib.suppress(AttributeError, ValueError):  # not every stream can be set
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def print_summary(directory: str, manifest: Manifest, splits: Mapping[str, SplitInfo]) -> None:
+    """Prints what the manifest says of these splits, and of the whole dataset."""
+    from rich.text import Text
+
+    console = new_console()
+    console.print(
+        Text.assemble(
+            (one_line(manifest.name), "bold"),
+            (f"  written by tfpipe {one_line(manifest.tool_version)}, format {FORMAT_VERSION}", "dim"),
+        )
+    )
+    console.print(Text(_image_form(manifest.image)))
+    for table in _split_tables(splits, console.width):
+        console.print()
+        console.print(table)
+    for row in _charts(manifest, splits, console.width):
+        console.print()
+        console.print(row)
+    console.print()
+    console.print(_facts(directory, manifest))
+
+
+def _image_form(image: Mapping[str, object]) -> str:
+    """The options that shaped the images, in words."""
+    encoding = image.get("encoding")
+    if encoding == "raw":
+        text = "Images: raw uint8 pixels"
+    elif encoding == "jpeg":
+        text = f"Images: all JPEG, quality {image.get('quality')} where encoded anew"
+    else:
+        text = f"Images: JPEG and PNG as they came, quality {image.get('quality')} where encoded anew"
+    if image.get("square"):
+        text += f", squeezed to {image['square']} × {image['square']}; the sizes below are those before"
+    if image.get("resize_short"):
+        text += f", short side at most {image['resize_short']} px"
+    return one_line(text)
+
+
+def _split_tables(splits: Mapping[str, SplitInfo], width: int) -> Iterator["Table"]:
+    """One column for each split; as many tables as it takes for all columns to fit."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = {name: _split_column(split) for name, split in splits.items()}
+    names = list(columns)
+    at_once = max(1, (width - 18) // (_SPLIT_WIDTH - 4))
+    for k in range(0, len(names), at_once):
+        some = names[k : k + at_once]
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        table.add_column("Split", style="dim")
+        for name in some:
+            table.add_column(Text(name), header_style="bold cyan", overflow="fold")
+        for fact in columns[some[0]]:
+            table.add_row(fact, *(Text(columns[name][fact]) for name in some))
+        yield table
+
+
+def _split_column(split: SplitInfo) -> dict[str, str]:
+    per_shard = [shard.records for shard in split.shards] or [0]
+    sizes = split.sizes
+    formats = ", ".join(f"{count:,} {one_line(name)}" for name, count in split.formats.items() if count)
+    return {
+        "Records": f"{split.records:,}",
+        "Shards": f"{split.num_shards:,}",
+        "Size": human_bytes(split.bytes),
+        "Records per shard": _span(min(per_shard), max(per_shard)),
+        "Width, px": f"{_span(sizes.min_width, sizes.max_width)}, mean {sizes.mean_width:,.0f}",
+        "Height, px": f"{_span(sizes.min_height, sizes.max_height)}, mean {sizes.mean_height:,.0f}",
+        "Formats": formats or "none",
+    }
+
+
+def _span(low: int, high: int) -> str:
+    return f"{low:,}" if low == high else f"{low:,}–{high:,}"
+
+
+def _charts(manifest: Manifest, splits: Mapping[str, SplitInfo], width: int) -> Iterator["Table"]:
+    """The class balance of each split, beside each other as far as they fit."""
+    from rich.table import Table
+
+    shown = [split for split in splits.values() if split.class_counts]
+    if not shown:
+        return
+    at_once = max(1, min(len(shown), (width + _GAP) // (_CHART_WIDTH + _GAP)))
+    each = min(_MAX_CHART_WIDTH, (width + _GAP) // at_once - _GAP)
+    for k in range(0, len(shown), at_once):
+        row = Table.grid(padding=(0, _GAP, 0, 0), pad_edge=False)
+        charts = [_chart(manifest.label_names, split, each) for split in shown[k : k + at_once]]
+        for _ in charts:
+            row.add_column(width=each)
+        row.add_row(*charts)
+        yield row
+
+
+def _chart(names: Sequence[str], split: SplitInfo, width: int) -> "Text":
+    """The largest classes of a split, one bar each, and how far apart the extremes are."""
+    from rich.cells import cell_len, set_cell_size
+    from rich.text import Text
+
+    ordered = sorted(zip(names, split.class_counts, strict=True), key=lambda item: -item[1])
+    shown = [(one_line(name), count) for name, count in ordered[:_MAX_CLASSES_SHOWN]]
+    most = max(1, ordered[0][1])
+    count_width = len(f"{most:,}")
+    longest = min(_MAX_NAME_WIDTH, width - count_width - 14)
+    name_width = min(longest, max(cell_len(name) for name, _ in shown))
+    bar_width = width - name_width - count_width - 4
+    text = Text.assemble(("Classes in ", "dim"), (split.name, "bold cyan"), (f"  {_balance(ordered)}\n", "dim"))
+    for name, count in shown:
+        fitted = name if cell_len(name) <= name_width else set_cell_size(name, name_width - 1).rstrip() + "…"
+        text.append(set_cell_size(fitted, name_width) + f"  {count:>{count_width},}  ")
+        text.append("█" * max(round(bar_width * count / most), min(count, 1)) + "\n", "green")
+    if len(ordered) > len(shown):
+        text.append(f"and {len(ordered) - len(shown):,} more, down to {ordered[-1][1]:,}\n", "dim")
+    text.rstrip()
+    return text
+
+
+def _balance(ordered: Sequence[tuple[str, int]]) -> str:
+    """How even the classes are, largest first."""
+    most, least = ordered[0][1], ordered[-1][1]
+    empty = sum(not count for _, count in ordered)
+    if empty:
+        return f"{len(ordered):,}, {empty:,} with no image"
+    return f"{len(ordered):,}, imbalance {most / least:,.1f} : 1"
+
+
+def _facts(directory: str, manifest: Manifest) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    facts: list[tuple[str, str | Text]] = [
+        ("Labels", _labels(manifest.label_names)),
+        ("Changed", _counts(manifest.changed)),
+        ("Noticed", _counts(manifest.noticed)),
+        ("Skipped", _counts(manifest.skipped)),
+        ("Quarantined", _quarantine(directory, manifest.quarantined)),
+        ("Duplicates", _duplicates(manifest)),
+        ("Seed", str(manifest.seed)),
+    ]
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(name, Text(value) if isinstance(value, str) else value)
+    return table
+
+
+def _labels(names: Sequence[str]) -> str:
+    if not names:
+        return "none"
+    text = f"{len(names):,}: "
+    for k, name in enumerate(names):
+        part = ("" if k == 0 else ", ") + one_line(name)
+        if len(text) + len(part) > _MAX_LABEL_TEXT:
+            return f"{text}{'' if k == 0 else ' '}and {len(names) - k:,} more"
+        text += part
+    return text
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {one_line(kind)}" for kind, count in counts.items() if count) or "none"
+
+
+def _quarantine(directory: str, count: int) -> "str | Text":
+    from rich.text import Text
+
+    if not count:
+        return "none"
+    lines = [f"{one_line(path)}: {one_line(reason)}" for path, reason in _first_reasons(directory)][:count]
+    text = Text(f"{count:,} that could not be repaired", "yellow")
+    for line in lines:
+        text.append(f"\n{line}", "default")
+    more = count - len(lines)
+    if more:
+        rest = f"and {more:,} more, " if lines else ""
+        text.append(f"\n{rest}listed in {naming.QUARANTINE}", "dim")
+    return text
+
+
+def _first_reasons(directory: str) -> list[tuple[str, str]]:
+    """Path and reason of the first quarantined images; none where the list is gone or damaged."""
+    try:
+        with open_file(f"{directory}/{naming.QUARANTINE}") as file:
+            lines = file.read(_REASON_BYTES).splitlines()[:_MAX_REASONS_SHOWN]
+    except (OSError, ValueError):
+        return []
+    return list(_reasons(lines))
+
+
+def _reasons(lines: Iterable[bytes]) -> Iterator[tuple[str, str]]:
+    for line in lines:
+        try:
+            found: Any = json.loads(line)
+            yield str(found["path"]), str(found["reason"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue
+
+
+def _duplicates(manifest: Manifest) -> "str | Text":
+    from rich.text import Text
+
+    duplicates = manifest.duplicates
+    parts = [f"{count:,} within {one_line(name)}" for name, count in duplicates.within.items() if count]
+    if duplicates.dropped:
+        parts.append(f"{duplicates.dropped:,} dropped")
+    text = Text(", ".join(parts))
+    if duplicates.across:
+        text.append("\n" if parts else "")
+        text.append(
+            f"{duplicates.across:,} in more than one split: evaluation images are among the training images; "
+            f"see {naming.DUPLICATES}",
+            "bold yellow",
+        )
+    return text if text.plain else "none"
