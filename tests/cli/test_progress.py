@@ -1,0 +1,52 @@
+"""The display of a job's progress."""
+
+import pytest
+
+from beam_jobs.plan import Listing, Plan, ShardPlan
+from beam_jobs.progress import Progress
+from tfpipe.cli import progress
+from tfpipe.cli.progress import ProgressDisplay
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def _at(images: int) -> Progress:
+    return Progress(images=images, num_images=1000, bytes=images * 10_000, bad=2, shards=images // 250, num_shards=4)
+
+
+def test_a_log_gets_a_line_now_and_then(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressDisplay() as display:
+        for seconds, images in ((1, 0), (6, 250), (11, 500), (16, 700), (22, 1000)):
+            clock[0] = 100 + seconds
+            display.update(_at(images))
+    assert capsys.readouterr().err.splitlines() == [
+        "500/1,000 images  50 images/s  500.0 KB/s  2 bad  0:10 left",
+        "1,000/1,000 images  45 images/s  454.5 KB/s  2 bad  0:00 left",  # what is known of the last 15 s
+    ]
+
+
+def test_a_plan_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    shards = (ShardPlan("train", 0, 2, [0, 1], 70), ShardPlan("train", 1, 2, [2], 30), ShardPlan("test", 0, 1, [3], 5))
+    with ProgressDisplay() as display:
+        display.plan(Plan(Listing("x", "/x", []), shards, {}))
+    assert capsys.readouterr().err == "4 images, 105 B, 3 shards (train, test)\n"
+
+
+def test_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressDisplay() as display:
+        display.update(_at(600))
+        display.interrupted()
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "Interrupted. 2 of 4 shards are finished. Run the same command again to go on."
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "-:--"), (0.4, "0:00"), (65, "1:05"), (3599.6, "1:00:00"), (7325, "2:02:05")]
+)
+def test_duration(seconds: float | None, text: str) -> None:
+    assert progress._duration(seconds) == text

@@ -1,0 +1,154 @@
+"""`tfpipe shard` as a user runs it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tfpipe.cli import main as cli
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLE = ROOT / "sample_data"
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def shard(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    """Runs `tfpipe shard ...` in this process, through the real entry point."""
+
+    def run(*args: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["tfpipe", "shard", *map(str, args)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        return Done(int(stop.value.code or 0), *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The README's first command, without its installation: a process of its own."""
+    out = tmp_path_factory.mktemp("first") / "shapes"
+    command = [sys.executable, "-m", "tfpipe", "shard", str(SAMPLE), str(out)]
+    return out, subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_sample_data(first: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    out, done = first
+    assert (done.returncode, done.stderr) == (0, "24 images, 317.6 KB, 1 shard (train)\n")
+    *lines, last = done.stdout.splitlines()
+    assert lines == [
+        "train: 23 records, 1 shard, 316.3 KB",
+        "changed: 1 alpha_composited",
+        "changed: 1 cmyk_to_rgb",
+        "changed: 1 eoi_appended",
+        "changed: 1 exif_rotated",
+        "quarantined: 1, listed in quarantine/quarantined.jsonl",
+    ]
+    assert last.startswith(f"{out} is complete: ")
+
+
+def test_json(first: tuple[Path, subprocess.CompletedProcess[str]], shard) -> None:
+    out, _ = first
+    done = shard(SAMPLE, out, "--json")
+    result = json.loads(done.out)
+    assert done.code == 0
+    assert result.pop("seconds") > 0
+    assert result.pop("images_per_second") > 0
+    assert result == {
+        "dataset": str(out),
+        "splits": {
+            "train": {"records": 23, "shards": 1, "bytes": (out / "train-00000-of-00001.tfrecord").stat().st_size}
+        },
+        "quarantined": 1,
+        "changed": {"alpha_composited": 1, "cmyk_to_rgb": 1, "eoi_appended": 1, "exif_rotated": 1},
+        "duplicates": {"within": {}, "across": 0, "dropped": 0},
+    }
+
+
+def test_run_again_says_what_was_kept(first: tuple[Path, subprocess.CompletedProcess[str]], shard) -> None:
+    done = shard(SAMPLE, first[0])
+    assert done.code == 0
+    assert done.out.splitlines()[-1].endswith(", 1 shard finished before")
+
+
+def test_dry_run_writes_nothing(tmp_path: Path, shard) -> None:
+    done = shard(SAMPLE, tmp_path / "out", "--dry-run", "--splits", "train=0.75,test=0.25", "--num-shards", 2)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines() == [
+        "24 images, 317.6 KB, nothing written",
+        "train: 12 images, 157.6 KB, 2 shards",
+        "  circle            5  ██████████████████████████████",
+        "  triangle          4  ████████████████████████",
+        "  square            3  ██████████████████",
+        "test: 12 images, 160.0 KB, 2 shards",
+        "  square            5  ██████████████████████████████",
+        "  triangle          4  ████████████████████████",
+        "  circle            3  ██████████████████",
+        "skipped: 1 *.md",
+        "skipped: 1 *.py",
+        "skipped: 1 *.txt",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dry_run_as_json(tmp_path: Path, shard) -> None:
+    plan = json.loads(shard(SAMPLE, tmp_path / "out", "--dry-run", "--json").out)
+    assert plan == {
+        "images": 24,
+        "bytes": plan["bytes"],
+        "shards": 1,
+        "splits": {
+            "train": {
+                "images": 24,
+                "bytes": plan["bytes"],
+                "shards": 1,
+                "classes": {"circle": 8, "square": 8, "triangle": 8},
+            }
+        },
+        "skipped": {"*.md": 1, "*.py": 1, "*.txt": 1},
+        "dropped": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["nowhere", "out"], 1, "nowhere does not exist."),
+        ([SAMPLE, "out", "third"], 2, "INPUT and OUTPUT are two paths, got a third, 'third'"),
+        ([SAMPLE, "out", "--encoding", "raw"], 2, "`encoding` raw needs `square`"),
+        ([SAMPLE, "out", "--num-shards", "0"], 2, "`num_shards` must be at least 1, got 0."),
+        ([SAMPLE, "out", "--splits", "a=0.5"], 2, "The shares of --splits must add up to 1, got 0.5."),
+        ([SAMPLE, "out", "--group-by", "x", "--splits", "a=1"], 2, "--group-by names a column; it needs a CSV"),
+        ([SAMPLE, "out", "--shard-size", "big"], 2, "must be a size such as 128MiB or 2GB, got 'big'."),
+        ([SAMPLE, "out", "--", "--nonsense=1"], 2, "Options after -- must be known to Beam, got --nonsense."),
+        ([SAMPLE, "out", "--max-bad", "0"], 1, "At most 0 of 24 images may be bad, got 1, the first square/"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    args: list[object], code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = shard(*args)
+    assert done.code == code
+    assert message in done.err
+    assert "Traceback" not in done.err
+    assert done.err.count("Error: ") == 1
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tfpipe", "shard", "nowhere", str(tmp_path / "out"), "--debug"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "nowhere does not exist." in done.stderr

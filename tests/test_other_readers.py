@@ -1,0 +1,35 @@
+"""Readers that know nothing of tfpipe open what it writes. TFDS and DALI-style indexes are tested where they are made."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+# In a process of its own: the package brings a copy of TensorFlow's protocol that cannot live beside the original.
+_READ = """
+import hashlib, json, pathlib, sys
+from tfrecord.reader import tfrecord_loader
+found = []
+for shard in sorted(pathlib.Path(sys.argv[1]).glob("train-*")):
+    index = shard.parent / "index" / (shard.stem + ".idx")
+    for part in range(2):  # each half by its place in the index
+        keys = {"image/encoded": "byte", "image/class/label": "int"}
+        for record in tfrecord_loader(str(shard), str(index), keys, shard=(part, 2)):
+            digest = hashlib.sha256(bytes(record["image/encoded"])).hexdigest()
+            found.append([digest, int(record["image/class/label"][0])])
+print(json.dumps(found))
+"""
+
+
+def test_vahidk_tfrecord_reads_every_record_by_the_index(small_dataset: Path) -> None:
+    command = [sys.executable, "-c", _READ, str(small_dataset)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    images = small_dataset.parent / "images" / "train"
+    sources = sorted(path for path in images.rglob("*.*") if path.name != "broken.jpg")
+    labels = {"cat": 0, "dog": 1, "owl": 2}
+    assert sorted(json.loads(done.stdout)) == sorted([_sha256(path), labels[path.parent.name]] for path in sources)
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
