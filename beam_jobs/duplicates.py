@@ -17,6 +17,7 @@ from beam_jobs.plan import DEFAULT_SPLIT, Listing
 from beam_jobs.pool import map_unordered
 from beam_jobs.refs import ImageRef
 from beam_jobs.work import PlanHeader, Row, ShardSlot, Work
+from tfpipe.errors import DataError
 from tfpipe.format.manifest import Duplicates
 
 _DIGEST_BYTES = 32
@@ -101,6 +102,9 @@ def drop_duplicates(listing: Listing, workers: int) -> Listing:
 
     The copy that stays is one outside of `train` where there is one, so that no training image is an evaluation
     image; then the first by path. Only files of equal size are read, which costs their reading once more.
+
+    Raises:
+        DataError: A split is left without an image.
     """
     by_size: dict[int, list[int]] = defaultdict(list)
     for i, ref in enumerate(listing.refs):
@@ -115,6 +119,8 @@ def drop_duplicates(listing: Listing, workers: int) -> Listing:
         kept = min(same, key=lambda i: (refs[i].split == DEFAULT_SPLIT, refs[i].path, i))
         dropped.update(i for i in same if i != kept)
     left = [ref for i, ref in enumerate(refs) if i not in dropped]
+    for split in sorted({ref.split for ref in refs} - {ref.split for ref in left}):
+        raise DataError(f"Split {split!r} holds nothing but copies of images in other splits.")
     return replace(listing, refs=left, dropped=len(dropped))
 
 

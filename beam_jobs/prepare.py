@@ -15,7 +15,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.finish import complete_manifest
 from beam_jobs.plan import Plan
 from beam_jobs.refs import encode_line
-from beam_jobs.work import WORK_DIR, PlanHeader, Row, ShardSlot, Work
+from beam_jobs.work import PlanHeader, Row, ShardSlot, Work
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import naming
@@ -47,7 +47,7 @@ def check_output(config: ShardConfig) -> None:
 
 def _is_ours(name: str) -> bool:
     known = {naming.MANIFEST, naming.TFDS_FEATURES, naming.TFDS_INFO, naming.DUPLICATES}
-    if name in known | {naming.INDEX_DIR, naming.QUARANTINE_DIR, WORK_DIR} or name.endswith(".labels.txt"):
+    if name in known | {naming.INDEX_DIR, naming.QUARANTINE_DIR, naming.WORK_DIR} or name.endswith(".labels.txt"):
         return True
     try:
         naming.parse_shard_name(name)
@@ -102,7 +102,9 @@ def _is_free_for(work: Work, header: PlanHeader) -> bool:
         with contextlib.suppress(FormatError):
             return work.header().fingerprint == header.fingerprint
         return False
-    return all(name == WORK_DIR for name in files.names(work.output))  # a run that ended before its plan was whole
+    return all(
+        name == naming.WORK_DIR for name in files.names(work.output)
+    )  # a run that ended before its plan was whole
 
 
 def _header(config: ShardConfig, plan: Plan) -> PlanHeader:
@@ -196,7 +198,7 @@ def _lock(output: str) -> Iterator[None]:
     if files.is_remote(output):
         yield
         return
-    folder = files.join(output, WORK_DIR)
+    folder = files.join(output, naming.WORK_DIR)
     with files.explain_os_errors(f"write to {output}"):
         os.makedirs(folder, exist_ok=True)
         lock = FileLock(files.join(folder, "lock"), timeout=0)

@@ -23,11 +23,9 @@ from typing import Any
 from beam_jobs import files
 from beam_jobs.refs import PlannedImage, decode_line
 from tfpipe.errors import FormatError
+from tfpipe.format import naming
 from tfpipe.format.form import ImageForm
-from tfpipe.format.naming import shard_name
 from tfpipe.format.schema import Schema
-
-WORK_DIR = ".tfpipe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class ShardSlot:
     @property
     def file(self) -> str:
         """The shard's planned file name."""
-        return shard_name(self.split, self.shard_index, self.num_shards)
+        return naming.shard_name(self.split, self.shard_index, self.num_shards)
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ class Work:
     @property
     def base(self) -> str:
         """The working folder."""
-        return files.join(self.output, WORK_DIR)
+        return files.join(self.output, naming.WORK_DIR)
 
     def path(self, *parts: str) -> str:
         """A path in the working folder."""

@@ -200,9 +200,7 @@ class House:
             if there > here or (
                 room_of(module.name) != room_of(one.name) and not are_neighbours(module.name, one.name)
             ):
-                found.append(
-                    f"{at(module, one.line)} {module.name} (floor {here}) imports {one.name} (floor {there})."
-                )
+                found.append(f"{at(module, one.line)} {module.name} (floor {here}) imports {one.name} (floor {there}).")
         return found
 
     def meetings(self) -> list[str]:
@@ -210,12 +208,8 @@ class House:
         for module, one in self.all_imports():
             for left, right in APART:
                 if lies_in(module.name, left) and lies_in(one.name, right):
-                    found.append(
-                        f"{at(module, one.line)} {left} and {right} meet in what lies below them only."
-                    )
-            if lies_in(one.name, "beam_jobs") and not any(
-                lies_in(module.name, name) for name in NAMES_BEAM_JOBS
-            ):
+                    found.append(f"{at(module, one.line)} {left} and {right} meet in what lies below them only.")
+            if lies_in(one.name, "beam_jobs") and not any(lies_in(module.name, name) for name in NAMES_BEAM_JOBS):
                 found.append(f"{at(module, one.line)} only tfpipe.cli names beam_jobs.")
         return found
 
@@ -230,9 +224,7 @@ class House:
     def cycles(self) -> list[str]:
         """Depth first; a module met again while it is still open closes a circle."""
         edges = {
-            name: sorted(
-                {one.name for one in self.imports(module) if one.at_load and one.name in self.modules}
-            )
+            name: sorted({one.name for one in self.imports(module) if one.at_load and one.name in self.modules})
             for name, module in self.modules.items()
         }
         found: list[str] = []
@@ -452,9 +444,7 @@ def test_a_clean_tree_passes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("check", "planted", "sentence"), PLANTED, ids=lambda value: str(value)[:60])
-def test_a_planted_violation_is_found(
-    tmp_path: Path, check: str, planted: dict[str, str], sentence: str
-) -> None:
+def test_a_planted_violation_is_found(tmp_path: Path, check: str, planted: dict[str, str], sentence: str) -> None:
     found = getattr(build(tmp_path, CLEAN | planted), check)()
     assert any(sentence in one for one in found), found
 

@@ -23,9 +23,7 @@ def run_python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
 
 def loaded_by(code: str) -> set[str]:
     """Which of the heavy libraries are there after `code`."""
-    done = run_python(
-        f"{code}\nimport json, sys\nprint(json.dumps([n for n in {HEAVY!r} if n in sys.modules]))"
-    )
+    done = run_python(f"{code}\nimport json, sys\nprint(json.dumps([n for n in {HEAVY!r} if n in sys.modules]))")
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout.splitlines()[-1]))
 
@@ -73,9 +71,7 @@ def test_what_needs_no_beam_loads_no_beam(module: str) -> None:
     assert not loaded_by(f"import {module}") & {"apache_beam", "pyarrow"}
 
 
-@pytest.mark.parametrize(
-    "args", [["--help"], ["--version"], ["shard", "--help"], ["inspect", "--help"]], ids=" ".join
-)
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["shard", "--help"], ["inspect", "--help"]], ids=" ".join)
 def test_help_loads_nothing_heavy(args: list[str]) -> None:
     code = f"""
 import sys
@@ -108,9 +104,7 @@ def test_help_is_quick() -> None:
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["run", "dry-run"])
 def test_shard_without_beam_names_the_extra(tmp_path: Path, more: list[str]) -> None:
-    done = run_cli_without(
-        "apache_beam", "shard", str(REPOSITORY / "sample_data"), str(tmp_path / "out"), *more
-    )
+    done = run_cli_without("apache_beam", "shard", str(REPOSITORY / "sample_data"), str(tmp_path / "out"), *more)
     assert "`tfpipe shard` needs Apache Beam. Install it with: pip install 'tfpipe[beam]'." in done.stderr
     assert "Traceback" not in done.stderr
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""Readers that know nothing of tfpipe open what it writes. TFDS and DALI-style indexes are tested where they are made."""
+"""Readers that know nothing of tfpipe open what it writes. TFDS is tested beside its metadata."""
 
 import hashlib
 import json

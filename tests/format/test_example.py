@@ -280,9 +280,7 @@ def test_long_runs_of_integers_cross_windows():
 )
 def test_hostile_bytes(data, message):
     with pytest.raises(DecodeError):
-        tf.train.Example.FromString(data) if "wire type" not in message else tf.train.Example.FromString(
-            b"\n"
-        )
+        tf.train.Example.FromString(data) if "wire type" not in message else tf.train.Example.FromString(b"\n")
     with pytest.raises(FormatError) as error:
         decode_example(data)
     assert str(error.value) == f"Not a tf.train.Example: {message}."

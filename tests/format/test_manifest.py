@@ -19,8 +19,7 @@ SIZES = ImageSizes(100, 200, 150.5, 90, 300, 123.25)
 
 def split(name, records):
     shards = tuple(
-        ShardInfo(f"{name}-{i:05d}-of-{len(records):05d}.tfrecord", n, n * 1000, SHA)
-        for i, n in enumerate(records)
+        ShardInfo(f"{name}-{i:05d}-of-{len(records):05d}.tfrecord", n, n * 1000, SHA) for i, n in enumerate(records)
     )
     total = sum(records)
     return SplitInfo(name, shards, {"PNG": 1, "JPEG": total - 1}, (total - 2, 2), SIZES)
@@ -71,9 +70,7 @@ def test_a_shard_takes_one_line():
     lines = dumps(MANIFEST).splitlines()
     assert lines[1] == f'  "format_version": {FORMAT_VERSION},'
     assert (
-        '        {"file": "train-00000-of-00002.tfrecord", "records": 4, "bytes": 4000, "sha256": "'
-        + SHA
-        + '"},'
+        '        {"file": "train-00000-of-00002.tfrecord", "records": 4, "bytes": 4000, "sha256": "' + SHA + '"},'
     ) in lines
     assert '  "noticed": {},' in lines
 
@@ -234,9 +231,7 @@ def test_text_that_is_no_manifest(text, message):
 
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
-JSON = st.recursive(
-    LEAVES, lambda b: st.lists(b, max_size=2) | st.dictionaries(st.text(max_size=5), b, max_size=2)
-)
+JSON = st.recursive(LEAVES, lambda b: st.lists(b, max_size=2) | st.dictionaries(st.text(max_size=5), b, max_size=2))
 
 
 def places(value, path=()):

@@ -14,9 +14,7 @@ def test_names():
 
 
 @settings(deadline=None)
-@given(
-    st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,20}", fullmatch=True), st.integers(0, 10**7), st.integers(1, 10**7)
-)
+@given(st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,20}", fullmatch=True), st.integers(0, 10**7), st.integers(1, 10**7))
 def test_round_trip(split, index, count):
     assert naming.check_split_name(split) == split
     assert naming.parse_shard_name(naming.shard_name(split, index, count)) == (split, index, count)

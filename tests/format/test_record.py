@@ -25,9 +25,7 @@ def test_sizes_and_a_known_checksum():
     assert (record.HEADER_BYTES, record.FOOTER_BYTES, record.FRAME_BYTES) == (12, 4, 16)
     # CRC32C of "123456789" is 0xe3069283 by its definition.
     crc = 0xE3069283
-    assert (
-        record.masked_crc32c(b"123456789") == ((crc >> 15 | crc << 17 & 0xFFFFFFFF) + 0xA282EAD8) & 0xFFFFFFFF
-    )
+    assert record.masked_crc32c(b"123456789") == ((crc >> 15 | crc << 17 & 0xFFFFFFFF) + 0xA282EAD8) & 0xFFFFFFFF
     assert record.record_header(3)[:8] == b"\x03" + bytes(7)
 
 

@@ -88,10 +88,7 @@ def test_what_is_refused(change, message):
 def test_missing_features_are_refused():
     with pytest.raises(ConfigError) as error:
         SMALL.encode({name: value for name, value in {**GOOD, "new": 1}.items() if name != "count"})
-    assert (
-        str(error.value)
-        == "A record must have exactly the schema's features: 'count' missing; 'new' unknown."
-    )
+    assert str(error.value) == "A record must have exactly the schema's features: 'count' missing; 'new' unknown."
 
 
 @pytest.mark.parametrize(
@@ -214,9 +211,7 @@ def test_image_schema():
 )
 def test_extra_columns_that_cannot_be(names, message):
     with pytest.raises(ConfigError) as error:
-        image_schema(
-            labelled=False, boxes=False, box_labels=False, extra=[FeatureSpec(n, "bytes", ()) for n in names]
-        )
+        image_schema(labelled=False, boxes=False, box_labels=False, extra=[FeatureSpec(n, "bytes", ()) for n in names])
     assert str(error.value) == message
 
 

@@ -137,9 +137,7 @@ def test_a_mixed_split(tmp_path):
 
 
 def test_raw_pixels(tmp_path):
-    write(
-        tmp_path, manifest({"RAW": 6}, {"encoding": "raw", "square": 4}), [PIXELS.tobytes()] * 6, ["RAW"] * 6
-    )
+    write(tmp_path, manifest({"RAW": 6}, {"encoding": "raw", "square": 4}), [PIXELS.tobytes()] * 6, ["RAW"] * 6)
     builder, records = opened(tmp_path, "train")
     assert builder.info.features["image"]["encoded"].shape == (4, 4, 3)
     assert len(records) == 6

@@ -44,9 +44,7 @@ class Maker:
     def chunk(self, name: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
-    def png(
-        self, size: tuple[int, int], depth: int, color_type: int, rows: list[bytes], *chunks: bytes
-    ) -> bytes:
+    def png(self, size: tuple[int, int], depth: int, color_type: int, rows: list[bytes], *chunks: bytes) -> bytes:
         """A PNG written by hand; `chunks` go before the image data."""
         header = struct.pack(">IIBBBBB", *size, depth, color_type, 0, 0, 0)
         data = zlib.compress(b"".join(b"\0" + row for row in rows))

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfpipe.images import jpeg
 from tfpipe.format.form import ImageForm
+from tfpipe.images import jpeg
 from tfpipe.images.prepare import BadImage, prepare_image
 
 KEEP = ImageForm()
@@ -53,9 +53,7 @@ def test_cut_anywhere_else_is_refused(make: Any, options: dict[str, Any]) -> Non
         with pytest.raises(BadImage) as caught:
             prepare_image(whole[:place], KEEP)
         if place > 700:
-            assert (
-                caught.value.reason == "truncated JPEG" or "ends before the image data" in caught.value.reason
-            )
+            assert caught.value.reason == "truncated JPEG" or "ends before the image data" in caught.value.reason
 
 
 def test_missing_eoi_is_seen_whatever_the_last_bits(make: Any) -> None:

@@ -53,9 +53,7 @@ def test_short_image_data_is_refused(make: Any, tf_png: Any) -> None:
     whole = make.png((4, 4), 8, 0, [b"abcd"] * 4)
     for damage in (lambda z: z[:-1], lambda z: z[:-1] + b"!", lambda z: b"", lambda z: b"no zlib"):
         chunks = [(name, damage(body) if name == b"IDAT" else body) for name, body in split(whole)]
-        assert reason(whole[:8] + b"".join(make.chunk(*chunk) for chunk in chunks)).startswith(
-            "damaged PNG: "
-        )
+        assert reason(whole[:8] + b"".join(make.chunk(*chunk) for chunk in chunks)).startswith("damaged PNG: ")
     rows = make.png((1, 1), 8, 0, [b"\0"]).replace(zlib.compress(b"\0\0"), zlib.compress(b"\5\0"))
     fixed = rows[:8] + b"".join(make.chunk(*chunk) for chunk in split(rows))
     assert reason(fixed) == "damaged PNG: unknown filter"
@@ -68,16 +66,9 @@ def test_short_image_data_is_refused(make: Any, tf_png: Any) -> None:
 def test_order_of_chunks(make: Any) -> None:
     palette = make.chunk(b"PLTE", bytes(6))
     assert reason(make.png((1, 1), 8, 3, [b"\0"])) == "damaged PNG: chunk IDAT in the wrong place"
-    assert (
-        reason(make.png((1, 1), 8, 3, [b"\0"], palette, palette))
-        == "damaged PNG: chunk PLTE in the wrong place"
-    )
-    assert reason(make.png((1, 1), 1, 3, [b"\0"], make.chunk(b"PLTE", bytes(9)))).endswith(
-        "impossible length"
-    )
-    assert reason(make.png((1, 1), 8, 0, [b"\0"], make.chunk(b"ABCD", b""))).startswith(
-        "damaged PNG: unknown critical"
-    )
+    assert reason(make.png((1, 1), 8, 3, [b"\0"], palette, palette)) == "damaged PNG: chunk PLTE in the wrong place"
+    assert reason(make.png((1, 1), 1, 3, [b"\0"], make.chunk(b"PLTE", bytes(9)))).endswith("impossible length")
+    assert reason(make.png((1, 1), 8, 0, [b"\0"], make.chunk(b"ABCD", b""))).startswith("damaged PNG: unknown critical")
     assert reason(make.png((1, 1), 3, 0, [b"\0"])) == "damaged PNG: impossible values in its header"
     assert reason(make.png((0, 1), 8, 0, [b"\0"])) == "0 x 1 pixels, which is no image"
 

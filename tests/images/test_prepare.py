@@ -58,9 +58,7 @@ def test_good_square_jpeg_stays(make: Any) -> None:
     assert prepare_image(data, ImageForm(square=32)).encoded == data
 
 
-@pytest.mark.parametrize(
-    ("depth", "row"), [(1, b"\xa0"), (2, b"\x1b"), (4, b"\x0f\x80"), (8, b"\x00\x07\xff\x80")]
-)
+@pytest.mark.parametrize(("depth", "row"), [(1, b"\xa0"), (2, b"\x1b"), (4, b"\x0f\x80"), (8, b"\x00\x07\xff\x80")])
 @pytest.mark.parametrize("palette", [False, True])
 def test_good_png_stays(make: Any, tf_png: Any, depth: int, row: bytes, palette: bool) -> None:
     if palette:
@@ -97,9 +95,7 @@ def test_ycck_jpeg(make: Any, tf_jpeg: Any) -> None:
     data = bytearray(make.save(make.image(64, 64, "CMYK"), "JPEG", quality=95))
     adobe = data.index(b"\xff\xee")
     assert data[adobe + 15] == 0
-    data[adobe + 15] = (
-        2  # The samples are now taken for YCCK: odd colours, but the same ones for every reader.
-    )
+    data[adobe + 15] = 2  # The samples are now taken for YCCK: odd colours, but the same ones for every reader.
     got = prepare_image(bytes(data), ImageForm(quality=100))
     assert got.changed == ("cmyk_to_rgb",)
     assert close(tf_jpeg(got.encoded), tf_jpeg(bytes(data)), 4)
@@ -180,9 +176,10 @@ def test_transparent_palette_and_colors(make: Any, tf_png: Any) -> None:
 )
 def test_transparent_grey_of_few_bits(make: Any, tf_png: Any, depth: int, row: bytes, key: int) -> None:
     black = make.chunk(b"tRNS", struct.pack(">H", 0))
-    assert tf_png(
-        prepare_image(make.png((2, 1), depth, 0, [row], black), KEEP).encoded, 1
-    ).ravel().tolist() == [255, 255]
+    assert tf_png(prepare_image(make.png((2, 1), depth, 0, [row], black), KEEP).encoded, 1).ravel().tolist() == [
+        255,
+        255,
+    ]
     # The white pixel transparent: stays white, and black stays black.
     white = make.chunk(b"tRNS", struct.pack(">H", key))
     got = prepare_image(make.png((2, 1), depth, 0, [row], white), KEEP)
@@ -394,9 +391,7 @@ def test_header_that_promises_too_much(make: Any) -> None:
     for data in (jpeg, png, gif, bmp, b"P6 30000 30000 255\n"):
         assert reason(bytes(data)) == wanted
     assert reason(bytes(webp)) == wanted.replace("30000", "10000")
-    assert (
-        reason(make.jpeg(), ImageForm(max_pixels=959)) == "40 x 24 pixels, more than --max-pixels 959 allows"
-    )
+    assert reason(make.jpeg(), ImageForm(max_pixels=959)) == "40 x 24 pixels, more than --max-pixels 959 allows"
     assert prepare_image(make.jpeg(), ImageForm(max_pixels=960)).width == 40
 
 
@@ -445,9 +440,7 @@ def test_raw(make: Any, mode: str) -> None:
     assert (got.format, got.height, got.width, got.channels, got.colorspace) == ("RAW", 70, 100, 3, "RGB")
     assert got.changed == ("resized", "jpeg_to_raw")
     pixels = np.frombuffer(got.encoded, np.uint8).reshape(32, 32, 3)
-    assert close(
-        pixels, Image.open(io.BytesIO(data)).convert("RGB").resize((32, 32), Image.Resampling.BICUBIC)
-    )
+    assert close(pixels, Image.open(io.BytesIO(data)).convert("RGB").resize((32, 32), Image.Resampling.BICUBIC))
     same = prepare_image(make.save(make.image(32, 32), "PNG"), ImageForm("raw", square=32))
     assert same.changed == ("png_to_raw",)
     assert same.encoded == make.pixels(32, 32).tobytes()
@@ -473,15 +466,9 @@ def test_codec_versions_and_pickle() -> None:
 def test_import_is_light() -> None:
     heavy = "{'numpy', 'tensorflow', 'apache_beam', 'PIL.TiffImagePlugin', 'PIL.WebPImagePlugin'}"
     code = f"import sys, tfpipe.images.prepare; print(sorted({heavy} & set(sys.modules)))"
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-        == "[]\n"
-    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
     code = "import sys, tfpipe.format.form; print('PIL' in sys.modules)"
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-        == "False\n"
-    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 # Damage of any kind

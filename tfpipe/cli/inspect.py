@@ -18,11 +18,16 @@ if TYPE_CHECKING:
 @click.argument("dataset")
 @click.option("--split", metavar="NAME", help="Only this split.  [default: all]")
 @click.option(
-    "--show", nargs=2, type=(int, str), metavar="N OUT.png", help="Draw N images, spread evenly, on one sheet."
+    "--show",
+    nargs=2,
+    type=(int, str),
+    metavar="N OUT.png",
+    help="Draw N images, spread evenly, on one sheet.",
 )
 @click.option("--record", metavar="SPLIT:INDEX", help="Print one record, as in train:0; -1 is the last.")
 @click.option("--write", metavar="FILE", help="Write the image of --record as it is stored; raw pixels as PNG.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")  # seen by the entry point
 def inspect(
     dataset: str,
     split: str | None,

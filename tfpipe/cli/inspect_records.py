@@ -4,9 +4,9 @@ import contextlib
 import io
 import math
 import os
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import click
 import numpy as np
 
 from tfpipe.cli.inspect_summary import new_console
@@ -24,7 +24,8 @@ _MAX_TEXT_SHOWN = 300
 _HEAD_BYTES = 8
 
 
-class Record(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Record:
     """One record and where it came from."""
 
     split: str
@@ -139,7 +140,7 @@ def draw_sheet(directory: str, manifest: Manifest, splits: list[str], count: int
             title = _first_text(features, keys.CLASS_TEXT) or _first_text(features, keys.IMAGE_FILENAME)
             try:
                 image, (width, height) = open_stored(data, kind, _TILE_PX)
-                tiles.append(Tile(image, title, f"{split}:{index}  {width} x {height}"))
+                tiles.append(Tile(image, title, f"{split}:{index}", f"{width} x {height}"))
             except BadImage:
                 tiles.append(Tile(None, title, f"{split}:{index}"))
     _write_file(path, _png(contact_sheet(tiles, tile_px=_TILE_PX)))

@@ -3,9 +3,7 @@
 Names come out of files, so they are shown as `Text`, which knows no markup, without control characters.
 """
 
-import contextlib
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +29,9 @@ _GAP = 3
 
 
 def new_console() -> "Console":
-    """Prints to standard output; what its encoding lacks comes out as `?`."""
+    """Prints to standard output, names out of files as they are: no markup, no highlighting."""
     from rich.console import Console
 
-    with contextlib.suppress(AttributeError, ValueError):  # not every stream can be set
-        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     return Console(highlight=False, markup=False, emoji=False)
 
 
@@ -71,7 +67,7 @@ def _image_form(image: Mapping[str, object]) -> str:
     else:
         text = f"Images: JPEG and PNG as they came, quality {image.get('quality')} where encoded anew"
     if image.get("square"):
-        text += f", squeezed to {image['square']} × {image['square']}; the sizes below are those before"
+        text += f", squeezed to {image['square']} × {image['square']}; the sizes below are from before that"
     if image.get("resize_short"):
         text += f", short side at most {image['resize_short']} px"
     return one_line(text)
@@ -146,11 +142,11 @@ def _chart(names: Sequence[str], split: SplitInfo, width: int) -> "Text":
     longest = min(_MAX_NAME_WIDTH, width - count_width - 14)
     name_width = min(longest, max(cell_len(name) for name, _ in shown))
     bar_width = width - name_width - count_width - 4
-    text = Text.assemble(("Classes in ", "dim"), (split.name, "bold cyan"), (f"  {_balance(ordered)}\n", "dim"))
+    text = Text.assemble((split.name, "bold cyan"), (f": {_balance(ordered)}\n", "dim"))
     for name, count in shown:
         fitted = name if cell_len(name) <= name_width else set_cell_size(name, name_width - 1).rstrip() + "…"
         text.append(set_cell_size(fitted, name_width) + f"  {count:>{count_width},}  ")
-        text.append("█" * max(round(bar_width * count / most), min(count, 1)) + "\n", "green")
+        text.append("▇" * max(round(bar_width * count / most), min(count, 1)) + "\n", "green")
     if len(ordered) > len(shown):
         text.append(f"and {len(ordered) - len(shown):,} more, down to {ordered[-1][1]:,}\n", "dim")
     text.rstrip()
@@ -161,9 +157,8 @@ def _balance(ordered: Sequence[tuple[str, int]]) -> str:
     """How even the classes are, largest first."""
     most, least = ordered[0][1], ordered[-1][1]
     empty = sum(not count for _, count in ordered)
-    if empty:
-        return f"{len(ordered):,}, {empty:,} with no image"
-    return f"{len(ordered):,}, imbalance {most / least:,.1f} : 1"
+    classes = "1 class" if len(ordered) == 1 else f"{len(ordered):,} classes"
+    return f"{classes}, {empty:,} with no image" if empty else f"{classes}, imbalance {most / least:,.1f}:1"
 
 
 def _facts(directory: str, manifest: Manifest) -> "Table":

@@ -3,6 +3,7 @@
 Exit codes: 0 done; 1 the data or the machine does not allow it; 2 a wrong option; 130 interrupted.
 """
 
+import io
 import logging
 import sys
 
@@ -32,6 +33,9 @@ def main() -> None:
     """The entry point: runs a command and exits."""
     debug = "--debug" in sys.argv[1:]  # before click has read anything, so that its own errors count too
     _configure_logging(debug)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode shows ? for what it lacks
+            stream.reconfigure(errors="replace")
     try:
         code = tfpipe.main(prog_name="tfpipe", standalone_mode=False)
     except click.ClickException as error:

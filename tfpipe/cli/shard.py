@@ -154,10 +154,9 @@ def _print_result(config: ShardConfig, result: "ShardResult") -> None:
         click.echo(f"changed: {count:,} {kind}")
     duplicates = manifest.duplicates
     if duplicates.within or duplicates.across:
-        copies = sum(duplicates.within.values())
-        click.echo(
-            f"duplicates: {copies:,} within a split, {duplicates.across:,} across splits, listed in duplicates.jsonl"
-        )
+        found = {"within a split": sum(duplicates.within.values()), "across splits": duplicates.across}
+        counts = ", ".join(f"{count:,} {where}" for where, count in found.items() if count)
+        click.echo(f"duplicates: {counts}, listed in duplicates.jsonl")
     if duplicates.dropped:
         click.echo(f"duplicates: {duplicates.dropped:,} dropped")
     if manifest.quarantined:

@@ -27,7 +27,7 @@ class ShardInfo:
 
 @dataclass(frozen=True, slots=True)
 class ImageSizes:
-    """Extent of the stored images of a split, in pixels; all 0 where it has none."""
+    """Extent of a split's images, in pixels, as the records say it: of the originals where `square` was asked for."""
 
     min_height: int
     max_height: int

@@ -23,6 +23,7 @@ DUPLICATES = "duplicates.jsonl"
 INDEX_DIR = "index"
 QUARANTINE_DIR = "quarantine"
 QUARANTINE = "quarantine/quarantined.jsonl"
+WORK_DIR = ".tfpipe"  # what an unfinished run needs to go on; gone once the manifest is written
 
 # TFDS names a split with \w+ and parses shard names back with it; ASCII keeps every file system happy.
 _SPLIT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")

@@ -266,7 +266,7 @@ def _check_extra(extra: Sequence[FeatureSpec]) -> None:
 
 
 _IMAGE = (
-    FeatureSpec(IMAGE_ENCODED, "bytes", (), "the image file, or raw uint8 pixels [height, width, 3]"),
+    FeatureSpec(IMAGE_ENCODED, "bytes", (), "the image file, or raw uint8 pixels [square, square, 3]"),
     FeatureSpec(IMAGE_FORMAT, "bytes", (), "JPEG, PNG or RAW"),
     FeatureSpec(IMAGE_HEIGHT, "int64", (), "pixels"),
     FeatureSpec(IMAGE_WIDTH, "int64", (), "pixels"),

@@ -39,7 +39,9 @@ class Tile:
     title: str
     """The caption's first line, such as the image's class."""
     note: str = ""
-    """The second line, smaller and fainter."""
+    """Begins the second line, smaller and fainter, such as the record's number."""
+    size: str = ""
+    """Ends the second line: width and height."""
 
 
 def open_stored(data: bytes, kind: str, fit_px: int) -> tuple[Image.Image, tuple[int, int]]:
@@ -173,9 +175,14 @@ def _draw_tile(sheet: Image.Image, draw: ImageDraw.ImageDraw, tile: Tile, grid: 
         image = _fitted(tile.image, side)
         sheet.paste(image, (left + (side - image.width) // 2, top + (side - image.height) // 2))
     below = top + side + grid.pad
-    for text, px, colour in ((tile.title, grid.title_px, _INK), (tile.note, grid.note_px, _FAINT)):
-        draw.text((left, below), _shortened(text, _font(px), side), fill=colour, font=_font(px))
-        below += round(1.5 * px)
+    font = _font(grid.title_px)
+    draw.text((left, below), _shortened(tile.title, font, side), fill=_INK, font=font)
+    below += round(1.5 * grid.title_px)
+    font = _font(grid.note_px)
+    size = _shortened(tile.size, font, side)
+    draw.text((left + side - font.getlength(size), below), size, fill=_FAINT, font=font)
+    room = side - math.ceil(font.getlength(size)) - grid.pad
+    draw.text((left, below), _shortened(tile.note, font, room), fill=_FAINT, font=font)
 
 
 def _fitted(image: Image.Image, side: int) -> Image.Image:
@@ -218,11 +225,11 @@ def _shortened(text: str, font: _Font, width: int) -> str:
     if font.getlength(text) <= width:
         return text
     # Lengths grow with the text, so the cut is found by halving; no glyph is narrower than 1 px.
-    low, high = 0, min(len(text), width)
+    low, high = 0, max(0, min(len(text), width))
     while low < high:
         middle = (low + high + 1) // 2
         if font.getlength(text[:middle].rstrip() + "…") <= width:
             low = middle
         else:
             high = middle - 1
-    return text[:low].rstrip() + "…"
+    return text[:low].rstrip() + "…" if low else ""

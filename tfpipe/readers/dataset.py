@@ -9,7 +9,6 @@ from tfpipe.format import manifest_json, naming
 from tfpipe.format.manifest import Manifest
 
 _MAX_MANIFEST_BYTES = 2**30  # some 5 million shards: beyond that it is another file by that name
-_WORK_DIR = ".tfpipe"  # what `tfpipe shard` keeps beside the shards until the manifest is written
 
 
 def load_manifest(directory: str) -> Manifest:
@@ -76,6 +75,6 @@ def _why_none(directory: str) -> str:
     if not os.path.isdir(directory):
         return f"{directory} must be the directory of a dataset, the one that holds {naming.MANIFEST}."
     missing = f"{directory} holds no {naming.MANIFEST}: it is no finished tfpipe dataset."
-    if os.path.isdir(os.path.join(directory, _WORK_DIR)):
+    if os.path.isdir(os.path.join(directory, naming.WORK_DIR)):
         return f"{missing} An earlier run was not finished; run the same `tfpipe shard` command again to finish it."
-    return f"{missing} Write one with: tfpipe shard IMAGES {directory}"
+    return f"{missing} `tfpipe shard` writes one out of images."

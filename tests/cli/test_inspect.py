@@ -1,0 +1,361 @@
+"""`tfpipe inspect` as a user runs it."""
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from beam_jobs.config import ShardConfig
+from tfpipe.format.form import ImageForm
+from tfpipe.format.manifest_json import loads
+from tfpipe.readers.dataset import load_manifest
+from tfpipe.readers.records import RecordReader
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Done:
+    """What a run of the command printed."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+        self.lines = [line.rstrip() for line in out.splitlines()]
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def inspect(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    """Runs `tfpipe inspect ...` in this process, through the real entry point."""
+    from tfpipe.cli import main as cli
+
+    def run(*args: object, columns: int = 80) -> Done:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr(sys, "argv", ["tfpipe", "inspect", *map(str, args)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capfd.readouterr()
+        return Done(int(stop.value.code or 0), out, err)
+
+    return run
+
+
+@pytest.fixture
+def copy(small_dataset: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(small_dataset, tmp_path / "copy")
+
+
+@pytest.fixture(scope="module")
+def raw_dataset(tmp_path_factory: pytest.TempPathFactory, draw_images) -> Path:
+    from beam_jobs import shard_job
+
+    folder = tmp_path_factory.mktemp("raw")
+    images = draw_images(folder / "images")
+    config = ShardConfig(
+        input=str(images), output=str(folder / "raw"), workers=1, form=ImageForm(encoding="raw", square=8)
+    )
+    shard_job.run(config)
+    return folder / "raw"
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    path = folder / "manifest.json"
+    document = json.loads(path.read_text())
+    document.update(changes)
+    path.write_text(json.dumps(document))
+    loads(path.read_text())
+
+
+def first_record(folder: Path) -> dict[str, Any]:
+    with RecordReader(str(folder), load_manifest(str(folder)), "train") as reader:
+        return reader[0]
+
+
+def test_the_summary_on_80_columns(inspect, small_dataset: Path) -> None:
+    done = inspect(small_dataset)
+    assert (done.code, done.err) == (0, "")
+    assert max(map(len, done.lines)) <= 80
+    version = load_manifest(str(small_dataset)).tool_version
+    train, validation = load_manifest(str(small_dataset)).splits.values()
+    sizes = f"Size                {train.bytes / 1000:.1f} KB           {validation.bytes / 1000:.1f} KB"
+    assert done.lines == [
+        f"images  written by tfpipe {version}, format 1",
+        "Images: JPEG and PNG as they came, quality 95 where encoded anew",
+        "",
+        "Split               train            validation",
+        "─" * 51,
+        "Records             12               3",
+        "Shards              2                2",
+        sizes,
+        "Records per shard   6                1–2",
+        "Width, px           24–34, mean 28   26–35, mean 30",
+        "Height, px          16–26, mean 20   18–27, mean 22",
+        "Formats             6 JPEG, 6 PNG    3 JPEG",
+        "",
+        "train: 3 classes, imbalance 3.0:1        validation: 3 classes, imbalance 1.0:1",
+        "cat  6  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇   cat  1  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇",
+        "dog  4  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇             dog  1  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇",
+        "owl  2  ▇▇▇▇▇▇▇▇▇▇                       owl  1  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇",
+        "",
+        "Labels       3: cat, dog, owl",
+        "Changed      none",
+        "Noticed      none",
+        "Skipped      none",
+        "Quarantined  1 that could not be repaired",
+        "             train/cat/broken.jpg: truncated JPEG",
+        "Duplicates   none",
+        "Seed         0",
+    ]
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 100, 200])
+def test_no_line_is_wider_than_the_terminal(inspect, small_dataset: Path, columns: int) -> None:
+    done = inspect(small_dataset, columns=columns)
+    assert done.code == 0
+    assert max(map(len, done.lines)) <= columns
+    assert any("validation" in line for line in done.lines)
+
+
+def test_one_split(inspect, small_dataset: Path) -> None:
+    done = inspect(small_dataset, "--split", "validation")
+    assert "Records             3" in done.lines
+    assert list(inspect(small_dataset, "--split", "validation", "--json").json["splits"]) == ["validation"]
+
+
+def test_json_has_all_of_it(inspect, small_dataset: Path) -> None:
+    manifest = load_manifest(str(small_dataset))
+    document = inspect(small_dataset, "--json").json
+    train = manifest.splits["train"]
+    assert document.pop("splits")["train"] == {
+        "records": 12,
+        "shards": 2,
+        "bytes": train.bytes,
+        "formats": {"JPEG": 6, "PNG": 6},
+        "sizes": {
+            "min_height": 16,
+            "max_height": 26,
+            "mean_height": train.sizes.mean_height,
+            "min_width": 24,
+            "max_width": 34,
+            "mean_width": train.sizes.mean_width,
+        },
+        "class_counts": [6, 4, 2],
+    }
+    assert document == {
+        "dataset": str(small_dataset),
+        "name": "images",
+        "format_version": 1,
+        "tool_version": manifest.tool_version,
+        "labels": ["cat", "dog", "owl"],
+        "changed": {},
+        "noticed": {},
+        "skipped": {},
+        "quarantined": 1,
+        "duplicates": {"within": {}, "across": 0, "dropped": 0},
+        "image": dict(manifest.image),
+        "seed": 0,
+        "schema": manifest.schema.to_json(),
+    }
+
+
+def test_duplicates_quarantine_and_counts(inspect, copy: Path) -> None:
+    edit(
+        copy,
+        quarantined=5,
+        duplicates={"within": {"train": 3}, "across": 2, "dropped": 7},
+        changed={"cmyk_to_rgb": 1234},
+        skipped={"*.txt": 2},
+    )
+    reasons = [{"path": f"cat/{i}.jpg", "reason": "truncated JPEG"} for i in range(4)]
+    lines = [json.dumps(reasons[0]), "{cut", *map(json.dumps, reasons[1:])]
+    (copy / "quarantine" / "quarantined.jsonl").write_text("\n".join(lines))
+    done = inspect(copy, columns=120)
+    begin = next(k for k, line in enumerate(done.lines) if line.startswith("Changed"))
+    assert done.lines[begin:] == [
+        "Changed      1,234 cmyk_to_rgb",
+        "Noticed      none",
+        "Skipped      2 *.txt",
+        "Quarantined  5 that could not be repaired",
+        "             cat/0.jpg: truncated JPEG",
+        "             cat/1.jpg: truncated JPEG",
+        "             and 3 more, listed in quarantine/quarantined.jsonl",
+        "Duplicates   3 within train, 7 dropped",
+        "             2 in more than one split: evaluation images are among the training images; see duplicates.jsonl",
+        "Seed         0",
+    ]
+    shutil.rmtree(copy / "quarantine")
+    assert "             listed in quarantine/quarantined.jsonl" in inspect(copy).lines
+
+
+def test_many_classes_show_the_largest(inspect, copy: Path) -> None:
+    document = json.loads((copy / "manifest.json").read_text())
+    splits = {"train": document["splits"]["train"]}
+    names = [f"class {i:02d}" for i in range(20)]
+    splits["train"]["class_counts"] = [0] * 18 + [9, 3]
+    edit(copy, label_names=names, splits=splits)
+    done = inspect(copy)
+    begin = done.lines.index("train: 20 classes, 18 with no image")
+    assert done.lines[begin + 1 : begin + 4] == [
+        "class 18  9  " + "▇" * 63,
+        "class 19  3  " + "▇" * 21,
+        "class 00  0",
+    ]
+    assert done.lines[begin + 13] == "and 8 more, down to 0"
+
+
+def test_names_are_neither_markup_nor_control_characters(inspect, copy: Path) -> None:
+    names = ["[bold red]cat[/]", "dog\x1b[2J\n", "\u202eowl :smile: " + "x" * 100]
+    edit(copy, name="[link=evil]pets\x07[/link]", label_names=names, skipped={"*[/]\x9b": 1})
+    done = inspect(copy, columns=160)
+    assert done.code == 0
+    assert done.lines[0].startswith("[link=evil]pets\ufffd[/link]  written by")
+    text = "\n".join(done.lines)
+    assert "[bold red]cat[/]              6  ▇" in text
+    assert "dog\ufffd[2J\ufffd" in text
+    assert "\ufffdowl :smile: xxxxxxxxxxxxxx…" in text
+    assert "1 *[/]\ufffd" in text
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(done.out)
+
+
+def test_a_dataset_without_labels(inspect, copy: Path) -> None:
+    document = json.loads((copy / "manifest.json").read_text())
+    for split in document["splits"].values():
+        split["class_counts"] = []
+    edit(copy, label_names=[], splits=document["splits"])
+    done = inspect(copy)
+    assert "Labels       none" in done.lines
+    assert "classes" not in done.out
+
+
+def test_one_record(inspect, small_dataset: Path) -> None:
+    features = first_record(small_dataset)
+    data = features["image/encoded"][0]
+    done = inspect(small_dataset, "--record", "train:-12", columns=120)
+    assert (done.code, done.err) == (0, "")
+    size = int((small_dataset / "index/train-00000-of-00002.idx").read_text().split()[1])
+    assert done.lines == [
+        f"train:0  train-00000-of-00002.tfrecord, {size:,} bytes from byte 0",
+        f"image/encoded      {len(data):,} bytes: {data[:8].hex(' ')} …",
+        f"image/format       {features['image/format'][0].decode()}",
+        f"image/height       {features['image/height'][0]}",
+        f"image/width        {features['image/width'][0]}",
+        "image/channels     3",
+        "image/colorspace   RGB",
+        f"image/filename     {features['image/filename'][0].decode()}",
+        f"image/sha256       {features['image/sha256'][0].decode()}",
+        f"image/class/label  {features['image/class/label'][0]}",
+        f"image/class/text   {features['image/class/text'][0].decode()}",
+    ]
+
+
+def test_one_record_as_json_with_its_image_written(inspect, small_dataset: Path, tmp_path: Path) -> None:
+    features = first_record(small_dataset)
+    data, kind = features["image/encoded"][0], features["image/format"][0].decode()
+    target = tmp_path / "image.bin"
+    target.write_bytes(b"before")
+    document = inspect(small_dataset, "--record", "train:0", "--write", target, "--json").json
+    assert document["features"]["image/encoded"] == {"bytes": len(data)}
+    assert document["features"]["image/class/label"] == int(features["image/class/label"][0])
+    assert document["features"]["image/filename"] == features["image/filename"][0].decode()
+    assert (document["split"], document["index"], document["offset"]) == ("train", 0, 0)
+    assert document["written"] == {"file": str(target), "format": kind, "bytes": len(data)}
+    assert target.read_bytes() == data
+    assert [path.name for path in tmp_path.iterdir()] == ["image.bin"]
+
+
+def test_raw_pixels_are_written_as_png(inspect, raw_dataset: Path, tmp_path: Path) -> None:
+    target = tmp_path / "image.jpg"
+    done = inspect(raw_dataset, "--record", "train:0", "--write", target)
+    assert done.lines[-1] == f"Wrote {target}: PNG, {target.stat().st_size:,} bytes."
+    with Image.open(io.BytesIO(target.read_bytes())) as image:
+        assert (image.format, image.size) == ("PNG", (8, 8))
+        assert image.tobytes() == first_record(raw_dataset)["image/encoded"][0]
+    summary = inspect(raw_dataset, columns=120).lines
+    assert summary[1] == "Images: raw uint8 pixels, squeezed to 8 × 8; the sizes below are from before that"
+
+
+@pytest.mark.parametrize(
+    ("args", "drawn", "total"),
+    [(["--show", 4], 4, 15), (["--show", 1000], 15, 15), (["--split", "train", "--show", 5], 5, 12)],
+    ids=["some", "all", "one split"],
+)
+def test_a_contact_sheet(
+    inspect, small_dataset: Path, tmp_path: Path, args: list[object], drawn: int, total: int
+) -> None:
+    target = tmp_path / "sheet.png"
+    done = inspect(small_dataset, *args, target)
+    assert (done.code, done.out) == (0, f"Wrote {target}: {drawn} of {total} records.\n")
+    with Image.open(target) as image:
+        assert (image.format, image.mode) == ("PNG", "RGB")
+        assert image.width > 228
+    assert [path.name for path in tmp_path.iterdir()] == ["sheet.png"]
+
+
+def test_records_are_spread_over_the_splits(small_dataset: Path) -> None:
+    from tfpipe.cli.inspect_records import _spread
+
+    manifest = load_manifest(str(small_dataset))
+    assert _spread(manifest, ["train", "validation"], 5) == {"train": [1, 4, 7, 10], "validation": [1]}
+    assert _spread(manifest, ["validation"], 9) == {"validation": [0, 1, 2]}
+
+
+def test_a_contact_sheet_of_raw_pixels_as_json(inspect, raw_dataset: Path, tmp_path: Path) -> None:
+    target = tmp_path / "sheet.PNG"
+    document = inspect(raw_dataset, "--show", 3, target, "--json").json
+    assert document["sheet"] == {"file": str(target), "records": 3}
+    assert document["name"] == "images"
+    assert target.exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--split", "test"], "The dataset has no split 'test'; it has train, validation."),
+        (["--record", "train"], "--record must be SPLIT:INDEX, such as train:0, got 'train'."),
+        (["--record", "test:0"], "The dataset has no split 'test'; it has train, validation."),
+        (["--record", "train:12"], "A record of 'train' must have an index from -12 to 11, got 12."),
+        (["--record", "train:0", "--show", "1", "a.png"], "--record and --show exclude each other."),
+        (
+            ["--record", "train:0", "--split", "train"],
+            "--record names its split itself, as in train:0; leave out --split.",
+        ),
+        (["--write", "a"], "--write writes the image of one record; say which with --record SPLIT:INDEX."),
+        (["--record", "train:0", "--write", "/"], "/ must be the name of a file, and is something else."),
+        (["--show", "0", "a.png"], "--show must be from 1 to 1000 images, got 0."),
+        (["--show", "1", "a.jpg"], "--show writes a PNG: the file's name must end in .png, got 'a.jpg'."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_option_ends_with_2(inspect, small_dataset: Path, args: list[str], message: str) -> None:
+    done = inspect(small_dataset, *args)
+    assert (done.code, done.out, done.err) == (2, "", f"Error: {message}\n")
+
+
+def test_data_that_cannot_be_read_ends_with_1(inspect, copy: Path, tmp_path: Path) -> None:
+    done = inspect(tmp_path / "none")
+    assert (done.code, done.err) == (1, f"Error: {tmp_path / 'none'} does not exist.\n")
+    target = tmp_path / "no folder" / "a.png"
+    done = inspect(copy, "--show", 2, target)
+    assert (done.code, done.err) == (1, f"Error: {target} cannot be written: No such file or directory.\n")
+    (copy / "train-00000-of-00002.tfrecord").unlink()
+    done = inspect(copy, "--record", "train:0")
+    assert done.code == 1
+    assert done.err.startswith(f"Error: {copy / 'train-00000-of-00002.tfrecord'} is missing. Copy the dataset")
+
+
+def test_an_ascii_terminal_gets_question_marks(small_dataset: Path) -> None:
+    command = [sys.executable, "-m", "tfpipe", "inspect", str(small_dataset)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, env={"PYTHONIOENCODING": "ascii"}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "cat  6  ???" in done.stdout

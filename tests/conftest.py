@@ -1,0 +1,62 @@
+"""A small finished dataset, and how its images are drawn; for the tests of every folder."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+DrawImages = Callable[[Path], Path]
+
+CLASSES = {"cat": 6, "dog": 4, "owl": 2}
+"""Images of each class in `train`; `validation` has one of each."""
+
+
+@pytest.fixture(scope="session")
+def draw_images() -> DrawImages:
+    """Draws a folder of images with `train/` and `validation/`, three classes, and returns it.
+
+    `train` has 12 good images (`cat` 6, `dog` 4, `owl` 2; every second one a PNG) and `cat/broken.jpg`, cut in
+    half; `validation` has one JPEG of each class. Sizes differ from 24 x 16 to 35 x 27.
+    """
+
+    def draw(folder: Path) -> Path:
+        seed = 0
+        for name, count in CLASSES.items():
+            for split, images in (("train", count), ("validation", 1)):
+                for i in range(images):
+                    kind = "PNG" if split == "train" and i % 2 else "JPEG"
+                    path = folder / split / name / f"{i}.{'png' if kind == 'PNG' else 'jpg'}"
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(_image(seed, (24 + seed % 12, 16 + seed % 12), kind))
+                    seed += 1
+        whole = _image(99, (40, 40), "JPEG")
+        (folder / "train" / "cat" / "broken.jpg").write_bytes(whole[: len(whole) // 2])
+        return folder
+
+    return draw
+
+
+@pytest.fixture(scope="session")
+def small_dataset(tmp_path_factory: pytest.TempPathFactory, draw_images: DrawImages) -> Path:
+    """`draw_images` as the job writes it: 2 shards a split, one image quarantined. Not to be changed: copy it."""
+    from beam_jobs import shard_job
+    from beam_jobs.config import ShardConfig
+
+    folder = tmp_path_factory.mktemp("small")
+    images = draw_images(folder / "images")
+    shard_job.run(ShardConfig(input=str(images), output=str(folder / "pets"), num_shards=2, workers=1))
+    return folder / "pets"
+
+
+def _image(seed: int, size: tuple[int, int], kind: str) -> bytes:
+    width, height = size
+    y, x = np.mgrid[0:height, 0:width]
+    planes = [(x * (seed + 3)) % 256, (y * (seed + 5)) % 256, np.full((height, width), 17 * seed % 256)]
+    buffer = io.BytesIO()
+    Image.fromarray(np.stack(planes, axis=-1).astype(np.uint8)).save(buffer, kind)
+    return buffer.getvalue()

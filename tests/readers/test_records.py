@@ -1,0 +1,215 @@
+"""Random access to records, and what is said of datasets that are not whole."""
+
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format.example import decode_example
+from tfpipe.format.record import scan_records
+from tfpipe.readers import records
+from tfpipe.readers.dataset import load_manifest
+from tfpipe.readers.records import RecordReader
+
+MEND = "Copy the dataset again, or run the same `tfpipe shard` command again to write it anew."
+SHARD = "train-00001-of-00002.tfrecord"
+INDEX = "index/train-00001-of-00002.idx"
+
+
+@pytest.fixture
+def copy(small_dataset: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(small_dataset, tmp_path / "copy")
+
+
+def reader_of(folder: Path, split: str = "train") -> RecordReader:
+    return RecordReader(str(folder), load_manifest(str(folder)), split)
+
+
+def payloads(folder: Path, split: str = "train") -> list[bytes]:
+    """Every record by scanning the shards, without an index."""
+    found = []
+    for path in sorted(folder.glob(f"{split}-*.tfrecord")):
+        with path.open("rb") as file:
+            found += [payload for _, payload in scan_records(file)]
+    return found
+
+
+def test_every_record_is_the_one_that_scanning_finds(small_dataset: Path) -> None:
+    expected = payloads(small_dataset)
+    with reader_of(small_dataset) as reader:
+        assert len(reader) == len(expected) == 12
+        assert [reader.payload(i) for i in range(12)] == expected
+        assert [reader.payload(i) for i in (11, 0, 7, 3)] == [expected[i] for i in (11, 0, 7, 3)]
+        assert [reader.payload(i) for i in range(-12, 0)] == expected
+
+
+def test_features_are_decoded_and_iteration_ends(small_dataset: Path) -> None:
+    with reader_of(small_dataset, "validation") as reader:
+        names = [features["image/class/text"] for features in reader]
+        assert sorted(names) == [[b"cat"], [b"dog"], [b"owl"]]
+        assert (
+            reader[-1]["image/filename"] == decode_example(payloads(small_dataset, "validation")[-1])["image/filename"]
+        )
+
+
+@pytest.mark.parametrize("index", [12, -13, 10**30])
+def test_a_number_out_of_range_names_the_range(small_dataset: Path, index: int) -> None:
+    with pytest.raises(ConfigError) as caught:
+        reader_of(small_dataset)[index]
+    assert str(caught.value) == f"A record of 'train' must have an index from -12 to 11, got {index}."
+
+
+def test_an_unknown_split_names_the_others(small_dataset: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        reader_of(small_dataset, "test")
+    assert str(caught.value) == "The dataset has no split 'test'; it has train, validation."
+
+
+def test_one_shard_is_open_and_few_indexes_are_kept(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "_MAX_INDEXES", 1)
+    opened: list[str] = []
+    real = records.open_file
+
+    def open_file(path: str):
+        opened.append(os.path.relpath(path, small_dataset))
+        return real(path)
+
+    monkeypatch.setattr(records, "open_file", open_file)
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    reader = reader_of(small_dataset)
+    assert opened == []
+    for index in (0, 1, 11, 10, 0):
+        reader.payload(index)
+        if before:
+            assert len(os.listdir("/proc/self/fd")) == before + 1
+    first, second = "train-00000-of-00002", "train-00001-of-00002"
+    assert opened == [name for shard in (first, second, first) for name in (f"index/{shard}.idx", f"{shard}.tfrecord")]
+    reader.close()
+    if before:
+        assert len(os.listdir("/proc/self/fd")) == before
+    assert reader.payload(0) == payloads(small_dataset)[0]
+    reader.close()
+
+
+def test_a_pickled_reader_opens_its_own_files(small_dataset: Path) -> None:
+    with reader_of(small_dataset) as reader:
+        first = reader.payload(0)
+        with pickle.loads(pickle.dumps(reader)) as other:
+            assert other.payload(0) == first
+
+
+@pytest.mark.parametrize("name", [SHARD, INDEX])
+def test_a_missing_file_is_named(copy: Path, name: str) -> None:
+    (copy / name).unlink()
+    with reader_of(copy) as reader:
+        reader.payload(0)
+        with pytest.raises(FormatError) as caught:
+            reader.payload(11)
+    assert str(caught.value) == f"{copy / name} is missing. {MEND}"
+
+
+def test_a_shard_of_another_size_is_refused(copy: Path) -> None:
+    size = (copy / SHARD).stat().st_size
+    with (copy / SHARD).open("ab") as file:
+        file.write(b"more")
+    with reader_of(copy) as reader, pytest.raises(FormatError) as caught:
+        reader.payload(11)
+    assert str(caught.value) == (
+        f"{copy / SHARD} must have {size} bytes, as manifest.json says, got {size + 4}. {MEND}"
+    )
+
+
+def test_an_index_of_another_size_is_refused_unread(copy: Path) -> None:
+    (copy / INDEX).write_bytes(b"9" * 1000)
+    with reader_of(copy) as reader, pytest.raises(FormatError) as caught:
+        reader.payload(11)
+    assert str(caught.value) == f"{copy / INDEX} must have at most 240 bytes for 6 records, got 1000. {MEND}"
+
+
+def test_a_damaged_index_is_named(copy: Path) -> None:
+    (copy / INDEX).write_bytes(b"0 20\n")
+    with reader_of(copy) as reader, pytest.raises(FormatError) as caught:
+        reader.payload(11)
+    assert str(caught.value) == (
+        f"{copy / INDEX}: The index must have 6 whole lines, got 1 in 5 bytes. "
+        "Run the same `tfpipe shard` command again to write it anew."
+    )
+
+
+def test_a_flipped_bit_is_found_by_its_checksum(copy: Path) -> None:
+    data = bytearray((copy / SHARD).read_bytes())
+    data[-20] ^= 1
+    (copy / SHARD).write_bytes(data)
+    with reader_of(copy) as reader:
+        place = reader.place(11)
+        assert place.offset + place.size == len(data)
+        reader.payload(10)
+        with pytest.raises(FormatError) as caught:
+            reader.payload(11)
+    assert str(caught.value) == (
+        f"{copy / SHARD}: Record at byte {place.offset} is damaged: "
+        f"the checksum of its {place.size - 16} bytes of payload is wrong. {MEND}"
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
+@pytest.mark.parametrize("name", ["manifest.json", SHARD, INDEX])
+def test_a_fifo_is_refused_and_not_waited_for(copy: Path, name: str) -> None:
+    (copy / name).unlink()
+    os.mkfifo(copy / name)
+    with pytest.raises(FormatError) as caught:
+        reader_of(copy)[11]
+    assert str(caught.value) == f"{copy / name} must be a regular file."
+
+
+def test_a_directory_without_a_manifest(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        load_manifest(str(tmp_path))
+    assert str(caught.value) == (
+        f"{tmp_path} holds no manifest.json: it is no finished tfpipe dataset. `tfpipe shard` writes one out of images."
+    )
+
+
+def test_an_unfinished_dataset_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / ".tfpipe").mkdir()
+    with pytest.raises(DataError) as caught:
+        load_manifest(str(tmp_path))
+    assert str(caught.value) == (
+        f"{tmp_path} holds no manifest.json: it is no finished tfpipe dataset. "
+        "An earlier run was not finished; run the same `tfpipe shard` command again to finish it."
+    )
+
+
+def test_no_directory_and_a_file_instead_of_one(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        load_manifest(str(tmp_path / "none"))
+    assert str(caught.value) == f"{tmp_path / 'none'} does not exist."
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    with pytest.raises(DataError) as caught:
+        load_manifest(str(file))
+    assert str(caught.value) == f"{file} must be the directory of a dataset, the one that holds manifest.json."
+
+
+def test_a_url_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_manifest("gs://bucket/pets")
+    assert str(caught.value) == (
+        "A dataset is read from a local directory, got 'gs://bucket/pets'. Copy it to a local disk first."
+    )
+
+
+def test_a_manifest_that_is_huge_or_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    with path.open("wb") as file:
+        file.truncate(2**30)  # sparse: takes no room
+    with pytest.raises(FormatError) as caught:
+        load_manifest(str(tmp_path))
+    assert str(caught.value) == f"{path} must be smaller than 1 GiB; it is no manifest of a dataset."
+    path.write_bytes(b"{}\xff")
+    with pytest.raises(FormatError) as caught:
+        load_manifest(str(tmp_path))
+    assert str(caught.value) == f"{path} is not UTF-8: the byte at 2 does not belong there."
