@@ -142,7 +142,7 @@ def _hash_all(listing: Listing, candidates: Sequence[int], workers: int) -> Iter
         [(i, listing.refs[i]) for i in direct[at : at + _HASHED_AT_ONCE]]
         for at in range(0, len(direct), _HASHED_AT_ONCE)
     ]
-    for hashed in map_unordered(partial(_hash_batch, listing.root), batches, workers):
+    for hashed in map_unordered(_hash_batch, batches, workers, shared=(listing.root,)):
         yield from hashed
 
 

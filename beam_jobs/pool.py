@@ -11,7 +11,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from functools import partial
+from multiprocessing import forkserver
+from typing import Any, TypeVar
 
 from tfpipe.errors import DataError
 
@@ -21,6 +23,7 @@ Result = TypeVar("Result")
 # Enough to keep every worker busy, few enough that stopping early leaves little behind.
 _QUEUED_PER_WORKER = 4
 _PRELOAD = ["beam_jobs.writer"]
+_FORKS = "forkserver" in multiprocessing.get_all_start_methods()
 
 _running: set[ProcessPoolExecutor] = set()
 
@@ -30,34 +33,42 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def start_early() -> None:
+    """Lets the process that forks the workers import what they need while this one is busy with its own imports."""
+    if _FORKS:
+        multiprocessing.set_forkserver_preload(_PRELOAD)
+        forkserver.ensure_running()
+
+
 def map_unordered(
-    function: Callable[[Item], Result],
+    function: Callable[..., Result],
     items: Iterable[Item],
     workers: int,
-    initializer: Callable[..., None] | None = None,
-    initargs: tuple[object, ...] = (),
+    *,
+    shared: tuple[object, ...] = (),
+    set_up: Callable[[], None] | None = None,
 ) -> Iterator[Result]:
     """Yields results as they come, in no order; an item is taken up when a worker is free for it.
 
     Args:
-        function: A function at the top of a module, with an argument and a result that can be pickled.
+        function: Called as `function(*shared, item)`; at the top of a module that is cheap to import. Items and
+            results are pickled.
         items: Taken one by one, so that they may be many.
         workers: Processes.
-        initializer: Called in each process first.
-        initargs: Its arguments.
+        shared: What every call needs; pickled once for each process.
+        set_up: Called in each process first.
 
     Raises:
         DataError: A worker process died. What `function` raises comes as it is.
     """
-    context = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
-    if hasattr(os, "fork"):
-        context.set_forkserver_preload(_PRELOAD)
-    executor = ProcessPoolExecutor(workers, context, _start_worker, (initializer, initargs))
+    start_early()
+    context = multiprocessing.get_context("forkserver" if _FORKS else "spawn")
+    executor = ProcessPoolExecutor(workers, context, _start_worker, (function, shared, set_up))
     _running.add(executor)
     pending: set[Future[Result]] = set()
     try:
         for item in items:
-            pending.add(executor.submit(function, item))
+            pending.add(executor.submit(_call, item))
             if len(pending) >= workers * _QUEUED_PER_WORKER:
                 done, pending = wait(pending, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in done)
@@ -88,12 +99,22 @@ def _kill(executor: ProcessPoolExecutor) -> None:
     executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _start_worker(initializer: Callable[..., None] | None, initargs: tuple[object, ...]) -> None:
+_bound: Callable[..., Any] | None = None  # of a worker process, which serves one pool in its life
+
+
+def _start_worker(function: Callable[..., Any], shared: tuple[object, ...], set_up: Callable[[], None] | None) -> None:
     # Ctrl-C reaches every process of the terminal; the parent decides what becomes of the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    if initializer is not None:
-        initializer(*initargs)
+    if set_up is not None:
+        set_up()
+    global _bound
+    _bound = partial(function, *shared)
+
+
+def _call(item: Any) -> Any:
+    assert _bound is not None
+    return _bound(item)
 
 
 def _die_with_parent() -> None:

@@ -6,6 +6,7 @@ graph stays small whatever the size of the data, and shuffling costs nothing.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -16,7 +17,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from beam_jobs import files
 from beam_jobs.finish import check_bad, finish_dataset
 from beam_jobs.pool import map_unordered
-from beam_jobs.work import PlanHeader, Row, Work
+from beam_jobs.work import Row, Work
 from beam_jobs.writer import write_shard
 
 RowDict = dict[str, Any]
@@ -99,10 +100,11 @@ class _WriteShardFn(beam.DoFn):
     def finish_bundle(self) -> Iterator[WindowedValue]:
         if not self._waiting:
             return
-        setup = self._work, self._header, self._file_options
+        shared = self._work, self._header
+        set_up = partial(files.configure, self._file_options) if self._file_options else None
         window = GlobalWindow()
         workers = min(self._workers, len(self._waiting))
-        for row in map_unordered(_write_in_pool, self._waiting, workers, _set_up_worker, setup):
+        for row in map_unordered(write_shard, self._waiting, workers, shared=shared, set_up=set_up):
             yield WindowedValue(self._count(row), window.max_timestamp(), (window,))
 
     def _count(self, row: Row) -> RowDict:
@@ -113,21 +115,6 @@ class _WriteShardFn(beam.DoFn):
         self._rows.append(row)
         check_bad(self._work, self._header, self._rows, self._max_bad)
         return asdict(row)
-
-
-_job: tuple[Work, PlanHeader] | None = None  # of a pool's worker process, which serves one job in its life
-
-
-def _set_up_worker(work: Work, header: PlanHeader, file_options: tuple[str, ...]) -> None:
-    global _job
-    _job = work, header
-    if file_options:
-        files.configure(file_options)
-
-
-def _write_in_pool(shard: int) -> Row:
-    assert _job is not None
-    return write_shard(*_job, shard)
 
 
 def _finish(rows: Iterable[RowDict], output: str, max_bad: int) -> str:

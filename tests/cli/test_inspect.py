@@ -293,7 +293,7 @@ def test_a_contact_sheet(
 ) -> None:
     target = tmp_path / "sheet.png"
     done = inspect(small_dataset, *args, target)
-    assert (done.code, done.out) == (0, f"Wrote {target}: {drawn} of {total} records.\n")
+    assert (done.code, done.lines[-1]) == (0, f"Wrote {target}: {drawn} of {total} records.")
     with Image.open(target) as image:
         assert (image.format, image.mode) == ("PNG", "RGB")
         assert image.width > 228

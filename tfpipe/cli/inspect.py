@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfpipe.cli.values import debug_option
 from tfpipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--record", metavar="SPLIT:INDEX", help="Print one record, as in train:0; -1 is the last.")
 @click.option("--write", metavar="FILE", help="Write the image of --record as it is stored; raw pixels as PNG.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")  # seen by the entry point
+@debug_option
 def inspect(
     dataset: str,
     split: str | None,
@@ -44,21 +45,29 @@ def inspect(
     splits = _choose(manifest, split)
     if record is not None:
         _inspect_record(dataset, manifest, record, write, as_json)
-    elif show is not None:
-        from tfpipe.cli.inspect_records import draw_sheet
-
-        drawn = draw_sheet(dataset, manifest, list(splits), *show)
-        if as_json:
-            _echo_json({**_summary_json(dataset, manifest, splits), "sheet": {"file": show[1], "records": drawn}})
-        else:
-            total = sum(info.records for info in splits.values())
-            click.echo(f"Wrote {show[1]}: {drawn:,} of {total:,} records.")
-    elif as_json:
-        _echo_json(_summary_json(dataset, manifest, splits))
     else:
-        from tfpipe.cli.inspect_summary import print_summary
+        _inspect_dataset(dataset, manifest, splits, show, as_json)
 
-        print_summary(dataset, manifest, splits)
+
+def _inspect_dataset(
+    dataset: str,
+    manifest: "Manifest",
+    splits: Mapping[str, "SplitInfo"],
+    show: tuple[int, str] | None,
+    as_json: bool,
+) -> None:
+    from tfpipe.cli.inspect_records import draw_sheet
+    from tfpipe.cli.inspect_summary import print_summary
+
+    drawn = draw_sheet(dataset, manifest, list(splits), *show) if show is not None else 0
+    if as_json:
+        sheet = {} if show is None else {"sheet": {"file": show[1], "records": drawn}}
+        _echo_json({**_summary_json(dataset, manifest, splits), **sheet})
+        return
+    print_summary(dataset, manifest, splits)
+    if show is not None:
+        total = sum(info.records for info in splits.values())
+        click.echo(f"Wrote {show[1]}: {drawn:,} of {total:,} records.")
 
 
 def _check_options(split: str | None, show: tuple[int, str] | None, record: str | None, write: str | None) -> None:
@@ -98,7 +107,6 @@ def _inspect_record(dataset: str, manifest: "Manifest", record: str, write: str 
 def _summary_json(dataset: str, manifest: "Manifest", splits: Mapping[str, "SplitInfo"]) -> dict[str, Any]:
     from tfpipe.format.manifest import FORMAT_VERSION
 
-    duplicates = manifest.duplicates
     return {
         "dataset": dataset,
         "name": manifest.name,
@@ -110,11 +118,7 @@ def _summary_json(dataset: str, manifest: "Manifest", splits: Mapping[str, "Spli
         "noticed": dict(manifest.noticed),
         "skipped": dict(manifest.skipped),
         "quarantined": manifest.quarantined,
-        "duplicates": {
-            "within": dict(duplicates.within),
-            "across": duplicates.across,
-            "dropped": duplicates.dropped,
-        },
+        "duplicates": asdict(manifest.duplicates),
         "image": dict(manifest.image),
         "seed": manifest.seed,
         "schema": manifest.schema.to_json(),

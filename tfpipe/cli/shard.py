@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -111,6 +112,9 @@ def shard(**options: Any) -> None:
 
         _print_plan(plan_shards(config, beam_args), as_json)
         return
+    from beam_jobs import pool
+
+    pool.start_early()  # before Beam, whose import takes a second
     with ProgressDisplay() as display:
         from beam_jobs import shard_job
 
@@ -135,11 +139,7 @@ def _result_json(config: ShardConfig, result: "ShardResult") -> dict[str, Any]:
         },
         "quarantined": manifest.quarantined,
         "changed": dict(manifest.changed),
-        "duplicates": {
-            "within": dict(manifest.duplicates.within),
-            "across": manifest.duplicates.across,
-            "dropped": manifest.duplicates.dropped,
-        },
+        "duplicates": asdict(manifest.duplicates),
         "images_per_second": round(result.images_per_second, 1),
         "seconds": round(result.seconds, 3),
     }
