@@ -11,6 +11,7 @@ from tfpipe._version import __version__
 if TYPE_CHECKING:
     from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError
     from tfpipe.format.manifest import Manifest
+    from tfpipe.readers.dataset import load_manifest
 
 __all__ = [
     "ConfigError",
@@ -20,6 +21,7 @@ __all__ = [
     "MissingDependencyError",
     "TfpipeError",
     "__version__",
+    "load_manifest",
 ]
 
 _MODULES = {
@@ -29,6 +31,7 @@ _MODULES = {
     "Manifest": "tfpipe.format.manifest",
     "MissingDependencyError": "tfpipe.errors",
     "TfpipeError": "tfpipe.errors",
+    "load_manifest": "tfpipe.readers.dataset",
 }
 
 
