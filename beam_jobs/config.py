@@ -28,7 +28,7 @@ class ShardConfig:
             costs nothing beside reading it, small enough for hundreds of them in a data set the size of ImageNet;
             the tf.data guide asks for 100 MB and more.
         shuffle: Mix all images of a split; False: by path.
-        seed: Seed of the shuffle.
+        seed: Seed of the shuffle; 64 bits.
         form: What the stored images shall look like.
         max_bad: How many images may be quarantined: a count (int) or a share (float below 1);
             None: 1 %, but never fewer than 10.
@@ -65,6 +65,8 @@ class ShardConfig:
             raise ConfigError("--group-by keeps groups together between --splits; give --splits too.")
         if self.num_shards is not None and self.num_shards < 1:
             raise ConfigError(f"`num_shards` must be at least 1, got {self.num_shards}.")
+        if not -(2**63) <= self.seed < 2**63:
+            raise ConfigError(f"`seed` must fit into 64 bits, got {self.seed}.")
         if self.shard_size_bytes < 1:
             raise ConfigError(f"`shard_size_bytes` must be at least 1, got {self.shard_size_bytes}.")
         if self.max_bad is not None and not (

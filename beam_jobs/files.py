@@ -47,6 +47,11 @@ def absolute(path: str) -> str:
     return path.rstrip("/") if is_remote(path) else os.path.abspath(path)
 
 
+def resolved(path: str) -> str:
+    """`absolute`, with links followed."""
+    return absolute(path) if is_remote(path) else os.path.realpath(path)
+
+
 def open_read(path: str) -> BinaryIO:
     """Opens a file's bytes as they are, whatever its ending; seekable."""
     if is_remote(path):
@@ -70,9 +75,9 @@ def read_range(path: str, offset: int, size: int) -> bytes:
         return file.read(size)
 
 
-def write_bytes(path: str, data: bytes) -> None:
-    """Writes a whole file, making its folder."""
-    with create(path) as file:
+def write_bytes(path: str, data: bytes, temporary: str | None = None) -> None:
+    """Writes a whole file, making its folder; arguments as of `create`."""
+    with create(path, temporary) as file:
         file.write(data)
 
 

@@ -29,8 +29,8 @@ def check_bad(work: Work, header: PlanHeader, rows: Sequence[Row], max_bad: int)
     first = next(line for row in rows for line in row.quarantined)
     raise DataError(
         f"At most {max_bad} of {num_images} images may be bad, got {num_bad}, the first {first['path']}: "
-        f"{first['reason']}. They are listed in {work.target(naming.QUARANTINE)}; mend them, or allow more with "
-        f"--max-bad and run again."
+        f"{first['reason']}. They are listed in {work.target(naming.QUARANTINE)}; mend them and run again with "
+        f"--overwrite, or allow more with --max-bad."
     )
 
 
@@ -52,20 +52,19 @@ def finish_dataset(work: Work, header: PlanHeader, rows: Iterable[Row], max_bad:
     known = complete_manifest(work, header)
     if known is not None:  # a complete dataset was checked, and what was missing made again
         _check_unchanged(work, known, [row for _, row in _without_empty(work, header, ordered)])
+        _write_tfds_files(work, known)
         return known
     _write_quarantine(work, ordered)
+    _remove_stale_quarantine(work, ordered)
     duplicates, lines = find_duplicates(work, header, ordered)
     if lines:
-        files.write_bytes(work.target(naming.DUPLICATES), lines)
+        work.write(naming.DUPLICATES, lines)
+    else:
+        files.remove(work.target(naming.DUPLICATES))
     bad = [line for row in ordered for line in row.quarantined]
     manifest = _manifest(header, _without_empty(work, header, ordered), bad, duplicates)
-    side_files = {
-        naming.TFDS_FEATURES: tfds.features_json(manifest),
-        naming.TFDS_INFO: tfds.dataset_info_json(manifest),
-    }
-    for name, text in (side_files | tfds.label_files(manifest)).items():
-        files.write_bytes(work.target(name), text.encode())
-    files.write_bytes(work.target(naming.MANIFEST), manifest_json.dumps(manifest).encode())
+    _write_tfds_files(work, manifest)
+    work.write(naming.MANIFEST, manifest_json.dumps(manifest).encode())
     return manifest
 
 
@@ -92,10 +91,30 @@ def _check_unchanged(work: Work, manifest: Manifest, rows: Sequence[Row]) -> Non
         )
 
 
+def _write_tfds_files(work: Work, manifest: Manifest) -> None:
+    """Those that are not there as they must be: a complete dataset stays untouched."""
+    texts = {naming.TFDS_FEATURES: tfds.features_json(manifest), naming.TFDS_INFO: tfds.dataset_info_json(manifest)}
+    for name, text in (texts | tfds.label_files(manifest)).items():
+        path = work.target(name)
+        if not files.exists(path) or files.read_bytes(path) != text.encode():
+            work.write(name, text.encode())
+
+
 def _write_quarantine(work: Work, rows: Sequence[Row]) -> None:
     lines = [json.dumps(line) + "\n" for row in rows for line in row.quarantined]
     if lines:
-        files.write_bytes(work.target(naming.QUARANTINE), "".join(lines).encode())
+        work.write(naming.QUARANTINE, "".join(lines).encode())
+
+
+def _remove_stale_quarantine(work: Work, rows: Sequence[Row]) -> None:
+    """What an earlier run set aside and this one could read."""
+    lines = [line for row in rows for line in row.quarantined]
+    if not lines:
+        files.remove_tree(work.target(naming.QUARANTINE_DIR))
+    kept = {line["bytes"] for line in lines if "bytes" in line}
+    for name in files.names(work.target(naming.QUARANTINED_BYTES_DIR)):
+        if f"bytes/{name}" not in kept:
+            files.remove(work.target(naming.QUARANTINED_BYTES_DIR, name))
 
 
 def _without_empty(work: Work, header: PlanHeader, rows: Sequence[Row]) -> list[tuple[str, Row]]:

@@ -8,6 +8,7 @@ does not answer; `FnApiRunner` is the same local runner without that. Its own wo
 import contextlib
 import logging
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from tfpipe.errors import ConfigError, DataError
 
 _logger = logging.getLogger(__name__)
 _LOCAL_RUNNERS = (None, "DirectRunner", "FnApiRunner", "SwitchingDirectRunner")
+_GRACE_S = 0.5  # for this process to end by itself, when a worker ended because the job is over
 _WORKER_THREAD = "run_worker"  # the name that Beam gives the thread which waits for a worker process
 
 
@@ -42,7 +44,8 @@ def local_runner(options: PipelineOptions, workers: int) -> Any:
     if direct.direct_running_mode != "in_memory" and direct.direct_num_workers == 1:
         direct.direct_num_workers = workers
     harness = struct_pb2.Struct()
-    json_format.ParseDict({"default_sdk_harness_log_level": "CRITICAL"}, harness)
+    # Above every level: an interrupted worker would print its traceback as critical.
+    json_format.ParseDict({"default_sdk_harness_log_level": str(logging.CRITICAL + 1)}, harness)
     info = beam_provision_api_pb2.ProvisionInfo(retrieval_token="unused", pipeline_options=harness)
     return FnApiRunner(provision_info=ExtendedProvisionInfo(info))
 
@@ -50,7 +53,7 @@ def local_runner(options: PipelineOptions, workers: int) -> Any:
 @contextlib.contextmanager
 def fail_on_worker_death() -> Iterator[None]:
     """Ends the block with a `DataError` when one of Beam's worker processes dies, where Beam would wait for ever."""
-    died = threading.Event()
+    died, over = threading.Event(), threading.Event()
     before = threading.excepthook
 
     def hook(args: Any) -> None:
@@ -58,7 +61,7 @@ def fail_on_worker_death() -> Iterator[None]:
             _logger.debug("Connection to a Beam worker lost", exc_info=args.exc_value)
         elif args.thread is None or args.thread.name != _WORKER_THREAD:
             before(args)
-        elif not died.is_set():
+        elif not _was_interrupted(args.exc_value) and not over.wait(_GRACE_S) and not died.is_set():
             died.set()
             if hasattr(signal, "pthread_kill"):  # wakes the main thread out of its waiting
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -76,7 +79,13 @@ def fail_on_worker_death() -> Iterator[None]:
             ) from error
         raise
     finally:
+        over.set()
         threading.excepthook = before
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C ended the worker, which ends this process too: the shell sends it to all of them."""
+    return bool(re.search(r"return code (-2|130)$", str(error)))
 
 
 def parse_options(beam_args: Sequence[str]) -> PipelineOptions:

@@ -4,15 +4,19 @@ Beam's own multi-process mode was slower in every trial (it deals work out in ad
 and waits for ever when a worker is killed; `concurrent.futures` says so within seconds.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import forkserver
+from types import TracebackType
 from typing import Any, TypeVar
 
 from tfpipe.errors import DataError
@@ -22,6 +26,7 @@ Result = TypeVar("Result")
 
 # Enough to keep every worker busy, few enough that stopping early leaves little behind.
 _QUEUED_PER_WORKER = 4
+_LOOK_EVERY_S = 0.5
 _PRELOAD = ["beam_jobs.writer"]
 _FORKS = "forkserver" in multiprocessing.get_all_start_methods()
 
@@ -123,3 +128,25 @@ def _die_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
+
+
+def die_with(pid: int) -> None:
+    """Ends this process soon after the process `pid` of this machine, which need not be its parent.
+
+    Ctrl-C ends it without a word: that is for `pid` to say.
+    """
+    loud = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if not issubclass(kind, KeyboardInterrupt):
+            loud(kind, error, traceback)
+
+    def watch() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            while True:
+                os.kill(pid, 0)
+                time.sleep(_LOOK_EVERY_S)
+        os._exit(1)
+
+    sys.excepthook = hook
+    threading.Thread(target=watch, daemon=True).start()

@@ -19,7 +19,7 @@ from beam_jobs.work import PlanHeader, Row, ShardSlot, Work
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import naming
-from tfpipe.format.manifest import FORMAT_VERSION
+from tfpipe.format.manifest import FORMAT_VERSION, Manifest
 from tfpipe.format.schema import image_schema
 from tfpipe.images.prepare import codec_versions
 
@@ -32,7 +32,7 @@ def check_output(config: ShardConfig) -> None:
     Raises:
         ConfigError: It lies in the input, is a file, or holds files that tfpipe did not write.
     """
-    source, output = files.absolute(config.input), files.absolute(config.output)
+    source, output = files.resolved(config.input), files.resolved(config.output)
     if output == source or output.startswith(source + "/"):
         raise ConfigError(f"The output must not lie inside the input, got {config.output} in {config.input}.")
     if not files.is_remote(output) and os.path.exists(output) and not os.path.isdir(output):
@@ -72,13 +72,13 @@ def open_work(config: ShardConfig, plan: Plan) -> Iterator[Work]:
         with files.explain_os_errors(f"write to {config.output}"):
             files.remove_tree(work.base)
             if staged:
-                _swap(files.absolute(config.output))
+                _swap(files.resolved(config.output))
 
 
 def _choose(config: ShardConfig, plan: Plan) -> tuple[Work, PlanHeader, bool]:
     """Where to write, the plan's header, and whether that place is to be exchanged with the output at the end."""
     header = _header(config, plan)
-    work = Work(files.absolute(config.output))
+    work = Work(files.resolved(config.output))
     if _is_free_for(work, header):
         return work, header, False
     if not config.overwrite:
@@ -175,7 +175,7 @@ def _prepare(work: Work, header: PlanHeader, plan: Plan) -> None:
             with files.create(unpacked[location]) as out:
                 unpack_tar(files.join(header.root, location), out)
     known = complete_manifest(work, header)
-    if known is not None and not _has_side_files(work, known.quarantined > 0):
+    if known is not None and not _has_lists(work, known):
         files.remove(work.target(naming.MANIFEST))  # made again from the images, like anything else that is missing
         known = None
     for shard in (one for split in known.splits.values() for one in split.shards) if known else ():
@@ -187,9 +187,11 @@ def _prepare(work: Work, header: PlanHeader, plan: Plan) -> None:
     files.write_bytes(work.path("plan.json"), replace(header, unpacked=unpacked).dumps())
 
 
-def _has_side_files(work: Work, has_quarantine: bool) -> bool:
-    names = [naming.TFDS_FEATURES, naming.TFDS_INFO, *([naming.QUARANTINE] if has_quarantine else [])]
-    return all(files.exists(work.target(name)) for name in names)
+def _has_lists(work: Work, manifest: Manifest) -> bool:
+    """Whether the lists that the manifest promises are there; unlike the TFDS files they cannot be had from it."""
+    duplicates = bool(manifest.duplicates.within or manifest.duplicates.across)
+    promised = {naming.QUARANTINE: manifest.quarantined > 0, naming.DUPLICATES: duplicates}
+    return all(files.exists(work.target(name)) for name, is_promised in promised.items() if is_promised)
 
 
 @contextlib.contextmanager

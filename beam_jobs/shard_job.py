@@ -3,6 +3,7 @@
 ListShards | WriteShards | FinishDataset        a line with one leaf, so that every runner executes all of it
 """
 
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 
 import apache_beam as beam
 from apache_beam.metrics import MetricsFilter
-from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_jobs import files
 from beam_jobs.config import ShardConfig
@@ -20,7 +20,7 @@ from beam_jobs.planning import plan_shards
 from beam_jobs.pool import available_cores, kill_all
 from beam_jobs.prepare import open_work
 from beam_jobs.progress import Progress, watch
-from beam_jobs.transforms import KEPT_COUNTER, FinishDataset, ListShards, WriteShards
+from beam_jobs.transforms import KEPT_COUNTER, FinishDataset, JobSettings, ListShards, WriteShards
 from beam_jobs.work import Work
 from tfpipe import errors
 from tfpipe.format import manifest_json, naming
@@ -61,52 +61,48 @@ def run(
         DataError: The input cannot be used, the output cannot be written, too many images are bad, or a worker died.
     """
     started = time.monotonic()
-    options = parse_options(beam_args)
+    parse_options(beam_args)  # a wrong one is better said before the planning than after it
     planned = plan_shards(config, beam_args)
     if on_plan is not None:
         on_plan(planned)
-    max_bad = config.max_bad_images(planned.num_images)
     with open_work(config, planned) as work:
         header = work.header()
         with watch(work, header, on_progress):
-            kept = _run_graph(work, len(header.shards), max_bad, config, options, tuple(beam_args))
+            settings = _settings(config, work, planned, tuple(beam_args))
+            kept = _run_graph(len(header.shards), settings, config, tuple(beam_args))
         manifest = manifest_json.loads(files.read_bytes(work.target(naming.MANIFEST)).decode())
     return ShardResult(manifest, kept, time.monotonic() - started)
 
 
-def build(
-    pipeline: beam.Pipeline,
-    work: Work,
-    num_shards: int,
-    *,
-    workers: int,
-    max_bad: int,
-    file_options: tuple[str, ...] = (),
-) -> None:
+def build(pipeline: beam.Pipeline, num_shards: int, settings: JobSettings) -> None:
     """The whole graph."""
     _ = (
         pipeline
         | "List shards" >> ListShards(num_shards)
-        | "Write shards" >> WriteShards(work.output, workers, max_bad, file_options)
-        | "Finish dataset" >> FinishDataset(work.output, max_bad)
+        | "Write shards" >> WriteShards(settings)
+        | "Finish dataset" >> FinishDataset(settings)
     )
 
 
-def _run_graph(
-    work: Work,
-    num_shards: int,
-    max_bad: int,
-    config: ShardConfig,
-    options: PipelineOptions,
-    beam_args: tuple[str, ...],
-) -> int:
-    """Runs the graph to its end; its errors come as ours. Returns how many shards an earlier run had finished."""
-    workers = config.workers or available_cores()
+def _settings(config: ShardConfig, work: Work, plan: Plan, beam_args: tuple[str, ...]) -> JobSettings:
+    """How the steps shall do their work, given where they run."""
+    options = parse_options(beam_args)
     local = is_local(options)
-    pipeline = beam.Pipeline(runner=local_runner(options, workers) if local else None, options=options)
-    file_options = beam_args if files.is_remote(work.output) or files.is_remote(config.input) else ()
-    processes = pool_workers(options, workers) if local else 0
-    build(pipeline, work, num_shards, workers=processes, max_bad=max_bad, file_options=file_options)
+    return JobSettings(
+        output=work.output,
+        max_bad=config.max_bad_images(plan.num_images),
+        workers=pool_workers(options, config.workers or available_cores()) if local else 0,
+        file_options=beam_args if files.is_remote(work.output) or files.is_remote(config.input) else (),
+        owner=os.getpid() if local else None,
+    )
+
+
+def _run_graph(num_shards: int, settings: JobSettings, config: ShardConfig, beam_args: tuple[str, ...]) -> int:
+    """Runs the graph to its end; its errors come as ours. Returns how many shards an earlier run had finished."""
+    options = parse_options(beam_args)
+    runner = local_runner(options, config.workers or available_cores()) if is_local(options) else None
+    pipeline = beam.Pipeline(runner=runner, options=options)
+    build(pipeline, num_shards, settings)
     try:
         with fail_on_worker_death():
             result = pipeline.run()

@@ -141,13 +141,20 @@ def _ref(row: Row, number: int, columns: Sequence[str], config: ShardConfig) -> 
     group = "" if config.group_by is None else str(row.get(config.group_by))
     return ImageRef(
         path=image if files.is_remote(image) else posixpath.normpath(image),
-        split=sys.intern(check_split_name(str(split))) if split is not None else "",
+        split=sys.intern(_split(split, where)) if split is not None else "",
         label=sys.intern(_label(row.get("label"), where)) if row.get("label") is not None else None,
         group=sys.intern(group),
         boxes=boxes,
         box_labels=box_labels,
         extra=cast(tuple[Value, ...], tuple(row.get(name) for name in columns)),  # typed once all are seen
     )
+
+
+def _split(value: Any, where: str) -> str:
+    try:
+        return check_split_name(str(value))
+    except ConfigError as error:
+        raise DataError(f"{where}: {error}") from error
 
 
 def _label(value: Any, where: str) -> str:

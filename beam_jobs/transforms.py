@@ -4,8 +4,9 @@ An element is a shard's number, then a shard's row: no image and no path ever pa
 graph stays small whatever the size of the data, and shuffling costs nothing.
 """
 
+import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_jobs import files
 from beam_jobs.finish import check_bad, finish_dataset
-from beam_jobs.pool import map_unordered
+from beam_jobs.pool import die_with, map_unordered
 from beam_jobs.work import Row, Work
 from beam_jobs.writer import write_shard
 
@@ -38,19 +39,37 @@ class ListShards(beam.PTransform):
         )
 
 
-class WriteShards(beam.PTransform):
-    """Shard numbers -> one row (a dict) for each shard that was written or kept.
+@dataclass(frozen=True)
+class JobSettings:
+    """What the steps share; it travels to the workers with them.
 
     Attributes:
         output: The dataset directory under construction; a path or URL that every worker reaches.
-        workers: Processes that each Beam worker starts for the work; 0: the Beam worker does it itself.
         max_bad: Stop once more images are bad.
+        workers: Processes that each Beam worker starts for the work; 0: the Beam worker does it itself.
         file_options: Beam arguments that the file systems need.
+        owner: Process of this machine that a Beam worker must not outlive; None: workers are elsewhere.
     """
 
-    def __init__(self, output: str, workers: int, max_bad: int, file_options: tuple[str, ...] = ()) -> None:
+    output: str
+    max_bad: int
+    workers: int = 0
+    file_options: tuple[str, ...] = ()
+    owner: int | None = None
+
+    def open_work(self) -> Work:
+        """The dataset directory, in a process where its file system may not be configured yet."""
+        if self.file_options:
+            files.configure(self.file_options)
+        return Work(self.output)
+
+
+class WriteShards(beam.PTransform):
+    """Shard numbers -> one row (a dict) for each shard that was written or kept."""
+
+    def __init__(self, settings: JobSettings) -> None:
         super().__init__()
-        self._fn = _WriteShardFn(output, workers, max_bad, file_options)
+        self._fn = _WriteShardFn(settings)
 
     def expand(self, shards: Any) -> Any:
         """Builds the step."""
@@ -60,31 +79,31 @@ class WriteShards(beam.PTransform):
 class FinishDataset(beam.PTransform):
     """All rows -> nothing but the manifest on disk, whose fingerprint is the one element that comes out."""
 
-    def __init__(self, output: str, max_bad: int) -> None:
+    def __init__(self, settings: JobSettings) -> None:
         super().__init__()
-        self._output, self._max_bad = output, max_bad
+        self._settings = settings
 
     def expand(self, rows: Any) -> Any:
         """Builds the step."""
         gathered = rows | "Gather rows" >> beam.combiners.ToList()
-        return gathered | "Write manifest" >> beam.Map(_finish, self._output, self._max_bad)
+        return gathered | "Write manifest" >> beam.Map(_finish, self._settings)
 
 
 class _WriteShardFn(beam.DoFn):
     """Writes shards in this process as they come, or a bundle of them in a pool of processes."""
 
-    def __init__(self, output: str, workers: int, max_bad: int, file_options: tuple[str, ...]) -> None:
+    def __init__(self, settings: JobSettings) -> None:
         super().__init__()
-        self._work = Work(output)
-        self._workers, self._max_bad, self._file_options = workers, max_bad, file_options
+        self._settings = settings
         self._images = Metrics.counter("tfpipe", "images")
         self._bad = Metrics.counter("tfpipe", "bad")
         self._shards = Metrics.counter("tfpipe", "shards")
         self._kept = Metrics.counter("tfpipe", KEPT_COUNTER)
 
     def setup(self) -> None:
-        if self._file_options:
-            files.configure(self._file_options)
+        if self._settings.owner not in (None, os.getpid()):
+            die_with(self._settings.owner)
+        self._work = self._settings.open_work()
         self._header = self._work.header()
 
     def start_bundle(self) -> None:
@@ -92,7 +111,7 @@ class _WriteShardFn(beam.DoFn):
         self._rows: list[Row] = []
 
     def process(self, shard: int) -> Iterator[RowDict]:
-        if self._workers:
+        if self._settings.workers:
             self._waiting.append(shard)
         else:
             yield self._count(write_shard(self._work, self._header, shard))
@@ -101,9 +120,10 @@ class _WriteShardFn(beam.DoFn):
         if not self._waiting:
             return
         shared = self._work, self._header
-        set_up = partial(files.configure, self._file_options) if self._file_options else None
+        options = self._settings.file_options
+        set_up = partial(files.configure, options) if options else None
         window = GlobalWindow()
-        workers = min(self._workers, len(self._waiting))
+        workers = min(self._settings.workers, len(self._waiting))
         for row in map_unordered(write_shard, self._waiting, workers, shared=shared, set_up=set_up):
             yield WindowedValue(self._count(row), window.max_timestamp(), (window,))
 
@@ -113,10 +133,10 @@ class _WriteShardFn(beam.DoFn):
         self._shards.inc()
         self._kept.inc(int(row.kept))
         self._rows.append(row)
-        check_bad(self._work, self._header, self._rows, self._max_bad)
+        check_bad(self._work, self._header, self._rows, self._settings.max_bad)
         return asdict(row)
 
 
-def _finish(rows: Iterable[RowDict], output: str, max_bad: int) -> str:
-    work = Work(output)
-    return finish_dataset(work, work.header(), (Row(**row) for row in rows), max_bad).fingerprint
+def _finish(rows: Iterable[RowDict], settings: JobSettings) -> str:
+    work = settings.open_work()
+    return finish_dataset(work, work.header(), (Row(**row) for row in rows), settings.max_bad).fingerprint

@@ -16,6 +16,7 @@ alone, so the Beam graph carries shard numbers and nothing else.
 """
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -119,9 +120,13 @@ class Work:
         """A path in the dataset directory."""
         return files.join(self.output, *parts)
 
-    def temporary(self, file: str, pid: int) -> str:
-        """Where a process writes a file until it is whole."""
-        return self.path("tmp", f"{file}.{pid}")
+    def temporary(self, name: str) -> str:
+        """Where this process writes a file of the dataset until it is whole; never beside the others."""
+        return self.path("tmp", f"{name.replace('/', '-')}.{os.getpid()}")
+
+    def write(self, name: str, data: bytes) -> None:
+        """Writes a whole file of the dataset, by its name in the dataset directory."""
+        files.write_bytes(self.target(name), data, self.temporary(name))
 
     def header(self) -> PlanHeader:
         """The plan's header."""
@@ -145,7 +150,7 @@ class Work:
 
     def write_row(self, row: Row) -> None:
         """Says that a shard is finished."""
-        data = json.dumps({**asdict(row), "kept": False}, sort_keys=True).encode()
+        data = json.dumps({**asdict(row), "kept": False}).encode()
         files.write_bytes(self.path("rows", f"{row.file}.json"), data)
 
     def digests_path(self, file: str) -> str:

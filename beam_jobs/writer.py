@@ -6,7 +6,6 @@ that it holds in memory.
 """
 
 import hashlib
-import os
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
@@ -22,7 +21,7 @@ from beam_jobs.work import PlanHeader, Row, ShardSlot, Work
 from tfpipe.errors import FormatError
 from tfpipe.format import schema as keys
 from tfpipe.format.index import decode_index, encode_index
-from tfpipe.format.naming import QUARANTINE_DIR, index_name
+from tfpipe.format.naming import QUARANTINED_BYTES_DIR, index_name
 from tfpipe.format.record import record_footer, record_header
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.images.prepare import BadImage, PreparedImage, prepare_image
@@ -95,14 +94,14 @@ class _Tally:
 
 def _write(work: Work, header: PlanHeader, slot: ShardSlot, progress: ProgressFile) -> Row:
     tally, bad = _Tally(), []
-    with files.create(work.target(slot.file), work.temporary(slot.file, os.getpid())) as out:
+    with files.create(work.target(slot.file), work.temporary(slot.file)) as out:
         for image in work.images(slot):
             try:
                 _write_image(out, header, image, tally)
             except _Rejected as rejected:
                 bad.append(_quarantine(work, header, slot, image, rejected))
             progress.step(image.size, bad=len(bad))
-    files.write_bytes(work.target(index_name(slot.file)), encode_index(tally.sizes))
+    work.write(index_name(slot.file), encode_index(tally.sizes))
     files.write_bytes(work.digests_path(slot.file), bytes(tally.sources))
     row = Row(
         file=slot.file,
@@ -162,7 +161,7 @@ def _features(header: PlanHeader, image: PlannedImage, prepared: PreparedImage, 
     }
     if keys.CLASS_LABEL in schema:
         values[keys.CLASS_LABEL] = image.label
-        values[keys.CLASS_TEXT] = header.label_names[image.label]
+        values[keys.CLASS_TEXT] = _to_bytes(header.label_names[image.label])
     if keys.BBOX_XMIN in schema:
         names = keys.BBOX_XMIN, keys.BBOX_YMIN, keys.BBOX_XMAX, keys.BBOX_YMAX
         for k, name in enumerate(names):
@@ -206,5 +205,5 @@ def _quarantine(
         # Named by content: a path out of an archive or a manifest never becomes a path on this disk.
         name = hashlib.sha256(rejected.data).hexdigest() + (suffix if suffix[1:].isalnum() else "")
         line["bytes"] = f"bytes/{name}"
-        files.write_bytes(work.target(QUARANTINE_DIR, "bytes", name), rejected.data)
+        work.write(f"{QUARANTINED_BYTES_DIR}/{name}", rejected.data)
     return line

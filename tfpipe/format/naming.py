@@ -8,6 +8,7 @@ flowers/
   features.json, dataset_info.json     the same for TensorFlow Datasets
   duplicates.jsonl                     exact duplicates, where there are any
   quarantine/quarantined.jsonl         images that could not be repaired, where there are any
+  quarantine/bytes/                    their bytes, where that was asked for
 ```
 """
 
@@ -23,6 +24,7 @@ DUPLICATES = "duplicates.jsonl"
 INDEX_DIR = "index"
 QUARANTINE_DIR = "quarantine"
 QUARANTINE = "quarantine/quarantined.jsonl"
+QUARANTINED_BYTES_DIR = "quarantine/bytes"
 WORK_DIR = ".tfpipe"  # what an unfinished run needs to go on; gone once the manifest is written
 
 # TFDS names a split with \w+ and parses shard names back with it; ASCII keeps every file system happy.

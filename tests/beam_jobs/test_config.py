@@ -1,0 +1,83 @@
+"""Every option's bounds, with the sentence that names them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from beam_jobs.config import ShardConfig
+from tfpipe.errors import ConfigError
+
+NAME_RULE = "A split's name must be letters, digits and underscores and begin with a letter, got "
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split": "a b"}, NAME_RULE + "'a b'."),
+        ({"split": ""}, NAME_RULE + "''."),
+        ({"split": "x", "splits": {"a": 1.0}}, "--split and --splits exclude each other."),
+        ({"splits": {"1": 1.0}}, NAME_RULE + "'1'."),
+        (
+            {"splits": {"a": 0.0, "b": 1.0}},
+            "The share of split 'a' must be above 0 and at most 1, got 0.0.",
+        ),
+        (
+            {"splits": {"a": math.nan}},
+            "The share of split 'a' must be above 0 and at most 1, got nan.",
+        ),
+        ({"splits": {"a": 0.5, "b": 0.4}}, "The shares of --splits must add up to 1, got 0.9."),
+        ({"group_by": "who"}, "--group-by keeps groups together between --splits; give --splits too."),
+        ({"num_shards": 0}, "`num_shards` must be at least 1, got 0."),
+        ({"shard_size_bytes": 0}, "`shard_size_bytes` must be at least 1, got 0."),
+        ({"max_bad": -1}, "`max_bad` must be a count or a share between 0 and 1, got -1."),
+        ({"max_bad": 1.5}, "`max_bad` must be a count or a share between 0 and 1, got 1.5."),
+        ({"max_bad": math.nan}, "`max_bad` must be a count or a share between 0 and 1, got nan."),
+        ({"workers": -1}, "`workers` must be at least 1, or 0 for all cores, got -1."),
+    ],
+)
+def test_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ShardConfig("in", "out", **options)
+    assert str(caught.value) == message
+
+
+def test_shares_may_be_rounded() -> None:
+    assert ShardConfig("in", "out", splits={"a": 1 / 3, "b": 1 / 3, "c": 0.3333333}).splits["c"] == 0.3333333
+
+
+def test_defaults() -> None:
+    config = ShardConfig("in", "out")
+    assert config.shard_size_bytes == 134_217_728
+    assert (config.shuffle, config.seed, config.num_shards, config.workers) == (True, 0, None, 0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.seed = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("max_bad", "num_images", "allowed"),
+    [
+        (None, 5, 10),
+        (None, 1_000, 10),
+        (None, 1_099, 10),
+        (None, 1_100, 11),
+        (None, 100_000, 1_000),
+        (0, 100_000, 0),
+        (3, 100_000, 3),
+        (0.0, 100, 0),
+        (0.5, 7, 3),
+        (1.0, 7, 7),
+    ],
+)
+def test_max_bad_images(max_bad: float | None, num_images: int, allowed: int) -> None:
+    assert ShardConfig("in", "out", max_bad=max_bad).max_bad_images(num_images) == allowed
+
+
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1])
+def test_a_seed_of_more_than_64_bits(seed: int) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ShardConfig("in", "out", seed=seed)
+    assert str(caught.value) == f"`seed` must fit into 64 bits, got {seed}."

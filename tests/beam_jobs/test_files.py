@@ -1,0 +1,241 @@
+"""Local files: whole or not at all; and what a URL needs."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beam_jobs import files
+from tfpipe.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("base", "parts", "joined"),
+    [
+        ("/a", ("b", "c"), "/a/b/c"),
+        ("", ("b",), "b"),
+        ("/a", ("/b",), "/b"),
+        ("/a", ("s3://x/y",), "s3://x/y"),
+        ("s3://x", ("y", "z"), "s3://x/y/z"),
+        ("s3://x", ("/abs",), "/abs"),
+    ],
+)
+def test_join(base: str, parts: tuple[str, ...], joined: str) -> None:
+    assert files.join(base, *parts) == joined
+
+
+def test_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert files.absolute("a/../b/") == f"{tmp_path}/b"
+    assert files.absolute("s3://x/y/") == "s3://x/y"
+
+
+def test_a_new_file_appears_whole(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a"
+    with files.create(str(path)) as out:
+        out.write(b"half")
+        assert not path.exists()
+        out.write(b" whole")
+    assert path.read_bytes() == b"half whole"
+    assert [*path.parent.iterdir()] == [path]
+
+
+def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+
+    def fail() -> None:
+        with files.create(str(path), str(tmp_path / "tmp" / "a")) as out:
+            out.write(b"new")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert path.read_bytes() == b"old"
+    assert [*(tmp_path / "tmp").iterdir()] == []
+
+
+def test_reading(tmp_path: Path) -> None:
+    path = str(tmp_path / "a")
+    files.write_bytes(path, b"0123456789")
+    assert files.read_bytes(path) == b"0123456789"
+    assert files.read_range(path, 3, 4) == b"3456"
+    assert files.read_range(path, 8, 4) == b"89"
+    with files.open_read(path) as file:
+        assert (file.seek(5), file.read(2)) == (5, b"56")
+
+
+def test_sizes_are_those_of_regular_files(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"123")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("a")
+    (tmp_path / "gone").symlink_to("nowhere")
+    names = ("a", "pipe", "link", "gone", ".", "none")
+    assert files.sizes([str(tmp_path / name) for name in names]) == [3, -1, 3, -1, -1, -1]
+    assert [files.exists(str(tmp_path / name)) for name in names] == [True, True, True, False, True, False]
+
+
+def test_names_and_removing(tmp_path: Path) -> None:
+    base = tmp_path / "x"
+    assert files.names(str(base)) == []
+    files.write_bytes(str(base / "b"), b"")
+    files.write_bytes(str(base / "a" / "c"), b"")
+    assert files.names(str(base)) == ["a", "b"]
+    files.rename(str(base / "b"), str(base / "d" / "e"))
+    assert files.names(str(base)) == ["a", "d"]
+    files.remove(str(base / "d" / "e"))
+    files.remove(str(base / "d" / "e"))
+    files.remove_tree(str(base))
+    files.remove_tree(str(base))
+    assert not base.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.EIO, "Input/output error", "/out/a"), "Could not write /out: Input/output error (/out/a)."),
+        (OSError(errno.ENOSPC, "No space left on device", "/out"), "Could not write /out: No space left on device."),
+        (OSError(errno.ENOSPC, "No space left on device"), "Could not write /out: No space left on device."),
+        (OSError("odd"), "Could not write /out: odd."),
+    ],
+)
+def test_os_errors_become_a_sentence(error: OSError, message: str) -> None:
+    with pytest.raises(DataError) as caught, files.explain_os_errors("write /out"):
+        raise error
+    assert str(caught.value) == message
+    assert caught.value.__cause__ is error
+
+
+def test_other_errors_pass() -> None:
+    with pytest.raises(ZeroDivisionError), files.explain_os_errors("write"):
+        _ = 1 / 0
+
+
+class TestObjectStore:
+    """Everything by URL, over a file system that Beam finds by its scheme and that keeps objects in a dict."""
+
+    @pytest.fixture(autouse=True)
+    def store(self) -> Any:
+        import io
+
+        from apache_beam.io.filesystem import FileMetadata, FileSystem
+
+        objects: dict[str, bytes] = {}
+
+        class Closing(io.BytesIO):
+            def __init__(self, path: str) -> None:
+                super().__init__()
+                self.path = path
+
+            def close(self) -> None:
+                if not self.closed:
+                    objects[self.path] = self.getvalue()
+                super().close()
+
+        class Memory(FileSystem):  # type: ignore[misc]
+            @classmethod
+            def scheme(cls) -> str:
+                return "memtest"
+
+            def join(self, basepath: str, *paths: str) -> str:
+                return "/".join([basepath, *paths])
+
+            def split(self, path: str) -> Any:
+                return path.rsplit("/", 1)
+
+            def mkdirs(self, path: str) -> None:
+                raise AssertionError("an object store has no folders")
+
+            def has_dirs(self) -> bool:
+                return False
+
+            def _list(self, dir_or_prefix: str) -> Any:
+                for path in sorted(objects):
+                    if path.startswith(dir_or_prefix):
+                        yield FileMetadata(path, len(objects[path]), 0.0)
+
+            def create(self, path: str, mime_type: Any = None, compression_type: Any = None) -> Any:
+                assert compression_type == "uncompressed"
+                return Closing(path)
+
+            def open(self, path: str, mime_type: Any = None, compression_type: Any = None) -> Any:
+                assert compression_type == "uncompressed"
+                if path not in objects:
+                    raise FileNotFoundError(errno.ENOENT, "no such object", path)
+                return io.BytesIO(objects[path])
+
+            def copy(self, sources: Any, targets: Any) -> None:
+                raise NotImplementedError
+
+            def rename(self, sources: list[str], targets: list[str]) -> None:
+                for source, target in zip(sources, targets, strict=True):
+                    objects[target] = objects.pop(source)
+
+            def exists(self, path: str) -> bool:
+                return path in objects
+
+            def size(self, path: str) -> int:
+                return len(objects[path])
+
+            def last_updated(self, path: str) -> float:
+                return 0.0
+
+            def checksum(self, path: str) -> str:
+                return ""
+
+            def metadata(self, path: str) -> Any:
+                return FileMetadata(path, len(objects[path]), 0.0)
+
+            def delete(self, paths: list[str]) -> None:
+                for path in paths:
+                    for key in [key for key in objects if key == path or (path.endswith("/") and key.startswith(path))]:
+                        del objects[key]
+
+        yield objects
+        # Beam finds file systems among the living subclasses.
+        Memory.scheme = classmethod(lambda cls: "memtest-gone")  # type: ignore[method-assign,assignment]
+
+    def test_objects(self, store: dict[str, bytes]) -> None:
+        files.write_bytes("memtest://b/d/a", b"0123")
+        files.write_bytes("memtest://b/d/x/c", b"45")
+        assert store == {"memtest://b/d/a": b"0123", "memtest://b/d/x/c": b"45"}
+        assert files.read_bytes("memtest://b/d/a") == b"0123"
+        assert files.read_range("memtest://b/d/a", 1, 2) == b"12"
+        assert files.size("memtest://b/d/a") == 4
+        assert files.size("memtest://b/d/none") == -1
+        assert files.sizes(["memtest://b/d/a", "memtest://b/none", "memtest://b/d/x/c"]) == [4, -1, 2]
+        assert [*files.list_tree("memtest://b/d/")] == [("a", 4), ("x/c", 2)]
+        assert files.names("memtest://b/d") == ["a", "x"]
+        files.rename("memtest://b/d/a", "memtest://b/d/z")
+        assert files.exists("memtest://b/d/z")
+        files.remove("memtest://b/d/z")
+        files.remove("memtest://b/d/z")
+        files.remove_tree("memtest://b/d")
+        files.remove_tree("memtest://b/d")
+        assert store == {}
+
+    def test_a_job_from_and_to_an_object_store(self, store: dict[str, bytes], tmp_path: Path, kit: Any) -> None:
+        photos = kit.photos({"cat": 3, "dog": 2})
+        store.update({f"memtest://in/photos/{name}": data for name, data in photos.items()})
+        store["memtest://in/photos/cat.tar"] = kit.tar_bytes({"tarred.jpg": kit.jpeg(77)})
+        kit.write(tmp_path / "photos", photos)
+        kit.tar(tmp_path / "photos" / "cat.tar", {"tarred.jpg": kit.jpeg(77)})
+        kit.make("memtest://in/photos", "memtest://out/ds", num_shards=2)
+        kit.make(tmp_path / "photos", tmp_path / "ds", num_shards=2)
+        remote = {name.removeprefix("memtest://out/ds/"): data for name, data in store.items() if "//out" in name}
+        assert remote == kit.tree(tmp_path / "ds")
+
+    def test_overwriting_on_an_object_store(self, store: dict[str, bytes], kit: Any) -> None:
+        store.update({f"memtest://in/photos/{name}": data for name, data in kit.photos({"cat": 4}).items()})
+        kit.make("memtest://in/photos", "memtest://out/ds", num_shards=4)
+        kit.make("memtest://in/photos", "memtest://out/ds", num_shards=2, overwrite=True)
+        left = [name for name in store if "//out" in name]
+        assert sorted(name for name in left if name.endswith(".tfrecord")) == [
+            "memtest://out/ds/train-00000-of-00002.tfrecord",
+            "memtest://out/ds/train-00001-of-00002.tfrecord",
+        ]
+        assert all(name.startswith("memtest://out/ds/") for name in left)

@@ -1,0 +1,427 @@
+"""The whole job by Beam: the same bytes whoever does the work, and every run picks up where one ended."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beam_jobs import shard_job
+from beam_jobs.config import ShardConfig
+from beam_jobs.progress import Progress
+from beam_jobs.shard_job import ShardResult, _find_in_text, _plain
+from tfpipe.errors import ConfigError, DataError, FormatError
+
+THREADS = ("--direct_running_mode=multi_threading", "--direct_num_workers=2")
+PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
+IN_POOL = (
+    "A worker process died: it was killed, or memory ran out. Finished shards are kept; run the same command again to "
+    "go on, with fewer --workers if memory was short."
+)
+IN_BEAM = (
+    "A Beam worker process died: it was killed, or memory ran out. Finished shards are kept; run the same command "
+    "again to go on."
+)
+
+
+def run(source: Path, output: Path, *beam_args: str, **options: Any) -> ShardResult:
+    return shard_job.run(ShardConfig(str(source), str(output), **{"workers": 1, **options}), beam_args)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Path:
+    """Splits, PNGs, a few bad images, duplicates: everything that a dataset directory can come to hold."""
+    folder = tmp_path_factory.mktemp("beam") / "photos"
+    kit.write(folder / "train", kit.photos({"cat": 12, "dog": 9}))
+    kit.write(folder / "val", kit.photos({"cat": 3, "dog": 4}, seed=1))
+    kit.write(folder, {"train/cat/bad.jpg": b"bad", "train/dog/x.png": kit.png(7), "val/dog/copy.jpg": kit.jpeg(3)})
+    kit.write(folder, {"train/dog/twin.jpg": kit.jpeg(3), "notes.txt": b"x"})
+    return folder
+
+
+OPTIONS = {"num_shards": 4, "seed": 5, "keep_quarantined": True}
+
+
+@pytest.fixture(scope="module")
+def straight(photos: Path, tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Path:
+    """The dataset as one undisturbed run makes it."""
+    output = tmp_path_factory.mktemp("beam") / "out"
+    assert run(photos, output, **OPTIONS).kept_shards == 0
+    return output
+
+
+@pytest.fixture
+def done(straight: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    import shutil
+
+    return Path(shutil.copytree(straight, tmp_path / "out"))
+
+
+def test_what_is_there(straight: Path, kit: Any) -> None:
+    names = {*kit.tree(straight)}
+    quarantined = {name for name in names if name.startswith("quarantine/bytes/")}
+    assert len(quarantined) == 1
+    assert names - quarantined == {
+        "manifest.json",
+        "features.json",
+        "dataset_info.json",
+        "image-class-label.labels.txt",
+        "duplicates.jsonl",
+        "quarantine/quarantined.jsonl",
+        *(f"train-0000{k}-of-00004.tfrecord" for k in range(4)),
+        *(f"validation-0000{k}-of-00004.tfrecord" for k in range(4)),
+        *(f"index/train-0000{k}-of-00004.idx" for k in range(4)),
+        *(f"index/validation-0000{k}-of-00004.idx" for k in range(4)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("beam_args", "workers"),
+    [((), 2), ((), 3), (THREADS, 1), (PROCESSES, 1), (("--runner=DirectRunner",), 1)],
+)
+def test_the_same_bytes_whoever_does_the_work(
+    photos: Path, straight: Path, tmp_path: Path, kit: Any, beam_args: tuple[str, ...], workers: int
+) -> None:
+    assert run(photos, tmp_path / "out", *beam_args, workers=workers, **OPTIONS).kept_shards == 0
+    assert kit.tree(tmp_path / "out") == kit.tree(straight)
+
+
+def test_the_same_bytes_without_beam(photos: Path, straight: Path, tmp_path: Path, kit: Any) -> None:
+    kit.make(photos, tmp_path / "out", **OPTIONS)
+    assert kit.tree(tmp_path / "out") == kit.tree(straight)
+
+
+def test_an_archive_gives_the_records_of_its_folder(photos: Path, straight: Path, tmp_path: Path, kit: Any) -> None:
+    files = kit.tree(photos)
+    archives = [
+        kit.tar(tmp_path / "photos.tar", files),
+        kit.tar(tmp_path / "photos.tar.gz", files, "w:gz"),
+        kit.zip(tmp_path / "photos.zip", files, 0),
+        kit.zip(tmp_path / "deflated" / "photos.zip", files),
+    ]
+    for k, archive in enumerate(archives):
+        output = tmp_path / f"out{k}"
+        manifest = run(archive, output, **OPTIONS).manifest if k == 1 else kit.make(archive, output, **OPTIONS)
+        assert manifest.name == "photos"
+        for name, data in kit.tree(straight).items():
+            if name != "manifest.json":  # its fingerprint knows the places in the archive
+                assert (output / name).read_bytes() == data
+
+
+def test_run_again_keeps_everything(photos: Path, done: Path, kit: Any) -> None:
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in done.rglob("*") if path.is_file()}
+    for beam_args in ((), THREADS):
+        result = run(photos, done, *beam_args, **OPTIONS)
+        assert result.kept_shards == 8
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in done.rglob("*") if path.is_file()} == before
+
+
+def test_damage_is_mended(photos: Path, straight: Path, done: Path, kit: Any) -> None:
+    (done / "train-00000-of-00004.tfrecord").unlink()
+    shard = done / "train-00001-of-00004.tfrecord"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 3] ^= 4
+    shard.write_bytes(data)
+    (done / "index" / "train-00002-of-00004.idx").write_bytes(b"0 17\n")
+    (done / "index" / "validation-00000-of-00004.idx").unlink()
+    assert run(photos, done, **OPTIONS).kept_shards == 4
+    assert kit.tree(done) == kit.tree(straight)
+
+
+def test_result(photos: Path, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    plans: list[Any] = []
+    config = ShardConfig(str(photos), str(tmp_path / "out"), workers=1, **OPTIONS)
+    result = shard_job.run(config, on_progress=seen.append, on_plan=plans.append)
+    assert plans[0].num_images == 32
+    assert seen[-1] == Progress(images=32, num_images=32, bytes=plans[0].num_bytes, bad=1, shards=8, num_shards=8)
+    assert result.images_per_second == 32 / result.seconds
+
+
+def test_other_options_need_overwrite(photos: Path, done: Path, tmp_path: Path, kit: Any) -> None:
+    before = kit.tree(done)
+    with pytest.raises(
+        ConfigError, match=r"^.* holds a dataset made from other images, .* replace it with --overwrite\.$"
+    ):
+        run(photos, done, **{**OPTIONS, "seed": 6})
+    assert kit.tree(done) == before
+    run(photos, done, **{**OPTIONS, "seed": 6}, overwrite=True)
+    run(photos, tmp_path / "other", **{**OPTIONS, "seed": 6})
+    assert kit.tree(done) == kit.tree(tmp_path / "other")
+
+
+@pytest.mark.parametrize("beam_args", [(), THREADS, PROCESSES])
+def test_too_many_bad_images(photos: Path, tmp_path: Path, beam_args: tuple[str, ...]) -> None:
+    with pytest.raises(DataError) as caught:
+        run(photos, tmp_path / "out", *beam_args, max_bad=0, num_shards=1)
+    assert str(caught.value) == (
+        "At most 0 of 32 images may be bad, got 1, the first train/cat/bad.jpg: not an image: it begins like text. "
+        f"They are listed in {tmp_path}/out/quarantine/quarantined.jsonl; mend them and run again with "
+        "--overwrite, or allow more with --max-bad."
+    )
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_tensorflow_datasets_opens_it(straight: Path, photos: Path, kit: Any) -> None:
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder_from_directory(str(straight))
+    assert {name: split.num_examples for name, split in builder.info.splits.items()} == {
+        "train": 23,
+        "validation": 8,
+    }
+    assert builder.info.features["image"]["class"]["label"].names == ["cat", "dog"]
+    half = list(builder.as_dataset(split="train[:50%]"))
+    assert len(half) == 12
+    assert {str(one["image"]["class"]["text"].numpy(), "utf-8") for one in half} == {"cat", "dog"}
+    assert half[0]["image"]["encoded"].shape == (16, 24, 3)
+    everything = list(builder.as_dataset(split="train"))
+    names = [one["image"]["filename"].numpy().decode() for one in everything]
+    assert names == [*kit.images(straight)]
+
+
+# Errors on their way out of Beam
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "Traceback\n  x\ntfpipe.errors.DataError: A [b]. [while running 'Write/x']\n\nmore",
+            DataError("A [b]."),
+        ),
+        ("tfpipe.errors.FormatError: bad", FormatError("bad")),
+        ("tfpipe.errors.Unheard: bad", DataError("bad")),
+        ("ValueError: bad", None),
+        ("", None),
+    ],
+)
+def test_errors_that_come_as_text(text: str, expected: Exception | None) -> None:
+    found = _find_in_text(text)
+    assert (type(found), str(found)) == (type(expected), str(expected))
+
+
+def test_what_beam_adds_is_taken_off() -> None:
+    error = _plain(ConfigError("Wrong [really]. [while running 'Write shards/Write shard']"))
+    assert (type(error), str(error)) == (ConfigError, "Wrong [really].")
+
+
+# Worker processes that die
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Path:
+    """Enough work for something to happen in the middle of it."""
+    folder = tmp_path_factory.mktemp("many") / "photos"
+    pool = [kit.jpeg(i, (256, 192)) for i in range(40)]
+    return kit.write(folder, {f"{'abc'[i % 3]}/{i:04d}.jpg": pool[i % 40] for i in range(900)})
+
+
+MANY = {"num_shards": 30}
+
+
+@pytest.fixture(scope="module")
+def many_straight(many: Path, tmp_path_factory: pytest.TempPathFactory, kit: Any) -> dict[str, bytes]:
+    output = tmp_path_factory.mktemp("many") / "out"
+    run(many, output, workers=2, **MANY)
+    return kit.tree(output)
+
+
+def children(kit: Any, marker: str) -> list[int]:
+    """Process ids of all descendants of this process whose command line has the marker."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if fields[0] not in "ZX":
+                parents[int(entry.name)] = int(fields[1])
+    mine, grown = {os.getpid()}, True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in mine} - mine
+        mine |= more
+        grown = bool(more)
+    return sorted(pid for pid in mine - {os.getpid()} if marker in kit.command(pid))
+
+
+def kill_one_later(output: Path, kit: Any, marker: str, ended: list[float]) -> threading.Thread:
+    """Kills the youngest worker process once shards are coming."""
+
+    def kill() -> None:
+        kit.wait_for(lambda: len([*output.glob(".tfpipe/rows/*.json")]) >= 2, 60)
+        ended.append(time.monotonic())
+        os.kill(children(kit, marker)[-1], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(
+    ("beam_args", "workers", "marker", "message"),
+    [((), 2, "forkserver", IN_POOL), (PROCESSES, 2, "sdk_worker_main", IN_BEAM)],
+)
+def test_a_killed_worker(
+    many: Path,
+    many_straight: dict[str, bytes],
+    tmp_path: Path,
+    kit: Any,
+    beam_args: tuple[str, ...],
+    workers: int,
+    marker: str,
+    message: str,
+) -> None:
+    output, killed = tmp_path / "out", []
+    killer = kill_one_later(output, kit, marker, killed)
+    with pytest.raises(DataError) as caught:
+        run(many, output, *beam_args, workers=workers, **MANY)
+    killer.join()
+    assert time.monotonic() - killed[0] < 10
+    assert str(caught.value) == message
+    assert not (output / "manifest.json").exists()
+    result = run(many, output, workers=2, **MANY)
+    assert result.kept_shards >= 2
+    assert kit.tree(output) == many_straight
+
+
+# A real command
+
+
+def finish(process: Any, seconds: float = 60) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=seconds)
+    return process.returncode, out, err
+
+
+def test_a_full_disk(photos: Path, straight: Path, tmp_path: Path, kit: Any) -> None:
+    """A limit on the size of files stands for it: both come as an error of `write`."""
+    import resource
+
+    output = tmp_path / "out"
+    options = ("--num-shards", 4, "--seed", 5, "--keep-quarantined", "--workers", 2)
+    limit = 6_000  # less than a shard of train, more than the plan
+    process = kit.start(
+        photos, output, *options, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    )
+    code, out, err = finish(process)
+    assert (code, out) == (1, "")
+    pattern = rf"Error: Could not write {output}/train-0000\d-of-00004\.tfrecord: {os.strerror(errno.EFBIG)}\."
+    assert re.fullmatch(pattern, err.splitlines()[-1])
+    assert "Traceback" not in err
+    assert not (output / "manifest.json").exists()
+    code, _, err = finish(kit.start(photos, output, *options))
+    assert code == 0
+    assert kit.tree(output) == kit.tree(straight)
+
+
+@pytest.mark.parametrize("mode", [(), ("--", *THREADS), ("--", *PROCESSES)])
+def test_control_c(
+    many: Path, many_straight: dict[str, bytes], tmp_path: Path, kit: Any, mode: tuple[str, ...]
+) -> None:
+    output = tmp_path / "out"
+    process = kit.start(many, output, "--num-shards", 30, "--workers", 2, *mode)
+    kit.wait_for(lambda: len([*output.glob(".tfpipe/rows/*.json")]) >= 2, 60)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    started = time.monotonic()
+    code, out, err = finish(process)
+    assert time.monotonic() - started < 5
+    assert (code, out) == (130, "")
+    assert re.fullmatch(
+        r"Interrupted\. (\d+ of 30 shards are finished\. )?Run the same command again to go on\.",
+        err.strip().splitlines()[-1],
+    )
+    assert "Traceback" not in err
+    kit.wait_for(lambda: not kit.processes(process.pid), 5)
+    code, out, err = finish(kit.start(many, output, "--num-shards", 30, "--workers", 2))
+    assert code == 0
+    assert re.search(r", \d+ shards? (was |were )?finished before\n$", out)
+    assert kit.tree(output) == many_straight
+
+
+def test_killed_while_overwriting(many: Path, tmp_path: Path, kit: Any) -> None:
+    small = kit.write(tmp_path / "small", kit.photos({"cat": 5}))
+    output = tmp_path / "out"
+    kit.make(small, output)
+    before = kit.tree(output)
+    process = kit.start(many, output, "--num-shards", 30, "--workers", 2, "--overwrite")
+    kit.wait_for(lambda: len([*(tmp_path / "out.tfpipe-new").glob("*.tfrecord")]) >= 2, 60)
+    process.kill()
+    no_orphans(kit, process)
+    finish(process)
+    left = {name: data for name, data in kit.tree(output).items() if not name.startswith(".tfpipe/")}
+    assert left == before
+    assert [*kit.images(output)] == [*kit.images(output)]
+    kit.make(small, output)
+    assert kit.tree(output) == before
+
+
+def no_orphans(kit: Any, process: Any) -> None:
+    """All processes of a killed run end by themselves: they would write beside the next one."""
+    try:
+        kit.wait_for(lambda: not kit.processes(process.pid), 5)
+    except AssertionError:
+        left = {pid: kit.command(pid) for pid in kit.processes(process.pid)}
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        raise AssertionError(f"still there: {left}") from None
+
+
+def _kill_until_done(
+    kit: Any, source: Path, output: Path, seed: int, kills: int, longest: float, *options: Any
+) -> list[str]:
+    """Kills a real run at random moments, then lets it end. Returns what each kill left, for the log."""
+    import random
+
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    story = []
+    for _ in range(kills):
+        process = kit.start(source, output, *options)
+        moment = rng.uniform(0.3, longest)
+        try:
+            process.wait(moment)
+            story.append(f"done before {moment:.3f}")
+        except Exception:
+            process.kill()
+            story.append(f"{moment:.3f}: {len([*output.glob('*.tfrecord')])} shards")
+        process.wait()
+        no_orphans(kit, process)
+        process.communicate()
+    print(story)
+    code, _, err = finish(kit.start(source, output, *options))
+    assert code == 0, err
+    return story
+
+
+def test_killed_at_random_moments(many: Path, many_straight: dict[str, bytes], tmp_path: Path, kit: Any) -> None:
+    seed = int.from_bytes(os.urandom(4), "little")
+    _kill_until_done(kit, many, tmp_path / "out", seed, 6, 2.2, "--num-shards", 30, "--workers", 2)
+    assert kit.tree(tmp_path / "out") == many_straight
+
+
+def test_killed_with_workers_of_beam(many: Path, tmp_path: Path, kit: Any) -> None:
+    process = kit.start(many, tmp_path / "out", "--num-shards", 30, "--", *PROCESSES)
+    kit.wait_for(lambda: len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")]) >= 2, 60)
+    process.kill()
+    process.wait()
+    no_orphans(kit, process)
+    finish(process)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [(), ("--", *PROCESSES)])
+def test_killed_at_many_random_moments(
+    many: Path, many_straight: dict[str, bytes], tmp_path: Path, kit: Any, mode: tuple[str, ...]
+) -> None:
+    seed = int.from_bytes(os.urandom(4), "little")
+    _kill_until_done(kit, many, tmp_path / "out", seed, 20, 2.5, "--num-shards", 30, "--workers", 2, *mode)
+    assert kit.tree(tmp_path / "out") == many_straight

@@ -1,0 +1,106 @@
+"""Each step of the graph by itself, run by Beam."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apache_beam import Create
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from apache_beam.testing.test_pipeline import TestPipeline
+from apache_beam.testing.util import assert_that, equal_to
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.planning import plan_shards
+from beam_jobs.prepare import open_work
+from beam_jobs.transforms import FinishDataset, JobSettings, ListShards, WriteShards
+from beam_jobs.work import Work
+from beam_jobs.writer import write_shard
+from tfpipe.errors import DataError
+
+
+@pytest.fixture
+def work(tmp_path: Path, kit: Any) -> Any:
+    """A dataset directory with a plan of three shards and one bad image."""
+    source = kit.write(tmp_path / "in", kit.photos({"cat": 8}) | {"cat/bad.jpg": b"bad"})
+    config = ShardConfig(str(source), str(tmp_path / "out"), num_shards=3)
+    with open_work(config, plan_shards(config)) as work:
+        yield work
+
+
+def pipeline() -> Any:
+    return TestPipeline(runner=FnApiRunner())
+
+
+def rows(work: Work) -> list[dict[str, Any]]:
+    header = work.header()
+    return [{**asdict(write_shard(work, header, k)), "kept": False} for k in range(3)]
+
+
+@pytest.mark.parametrize("num_shards", [1, 5])
+def test_list_shards(num_shards: int) -> None:
+    with pipeline() as p:
+        assert_that(p | ListShards(num_shards), equal_to(list(range(num_shards))))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_write_shards(work: Work, workers: int, tmp_path: Path, kit: Any) -> None:
+    p = pipeline()
+    found = p | Create([2, 0, 1]) | WriteShards(JobSettings(work.output, 10, workers))
+    # Rows are pure functions of the plan, so writing the shards once more here says what must have come.
+    written = {name: data for name, data in kit.tree(tmp_path / "out").items() if name.endswith(".tfrecord")}
+    assert written == {}
+    assert_that(
+        found | "Files" >> _Map(lambda row: (row["file"], row["records"], len(row["quarantined"]), row["kept"])),
+        _three_shards,
+    )
+    result = p.run()
+    result.wait_until_finish()
+    counters = {
+        c.key.metric.name: c.committed
+        for c in result.metrics().query()["counters"]
+        if c.key.metric.namespace == "tfpipe"
+    }
+    assert counters == {"images": 8, "bad": 1, "shards": 3, "kept": 0}
+    assert [row["kept"] for row in map(asdict, (write_shard(work, work.header(), k) for k in range(3)))] == [True] * 3
+
+
+def _three_shards(found: list[Any]) -> None:
+    assert sorted(one[0] for one in found) == [f"train-0000{k}-of-00003.tfrecord" for k in range(3)]
+    assert sum(one[1] for one in found) == 8
+    assert sum(one[2] for one in found) == 1
+    assert not any(one[3] for one in found)
+
+
+def _Map(function: Any) -> Any:  # noqa: N802
+    import apache_beam as beam
+
+    return beam.Map(function)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_kept_shards_are_counted(work: Work, workers: int) -> None:
+    rows(work)
+    p = pipeline()
+    found = p | Create([0, 1, 2]) | WriteShards(JobSettings(work.output, 10, workers))
+    assert_that(found | _Map(lambda row: row["kept"]), equal_to([True] * 3))
+    result = p.run()
+    counters = {c.key.metric.name: c.committed for c in result.metrics().query()["counters"]}
+    assert (counters["kept"], counters["shards"]) == (3, 3)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_too_many_bad_images_end_it_early(work: Work, workers: int) -> None:
+    p = pipeline()
+    _ = p | Create([0, 1, 2]) | WriteShards(JobSettings(work.output, 0, workers))
+    with pytest.raises(DataError, match=r"^At most 0 of 9 images may be bad, got 1, the first cat/bad\.jpg: "):
+        p.run()
+
+
+def test_finish_dataset(work: Work, tmp_path: Path) -> None:
+    with pipeline() as p:
+        found = p | Create(rows(work)[::-1]) | FinishDataset(JobSettings(work.output, 10))
+        assert_that(found, equal_to([work.header().fingerprint]))
+    assert (tmp_path / "out" / "manifest.json").exists()
