@@ -8,8 +8,9 @@ does not answer; `FnApiRunner` is the same local runner without that. Its own wo
 import contextlib
 import logging
 import os
-import re
+import shlex
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ import grpc
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 from apache_beam.portability.api import beam_provision_api_pb2
 from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProvisionInfo, FnApiRunner
+from apache_beam.transforms import environments
 from google.protobuf import json_format, struct_pb2
 
 from tfpipe.errors import ConfigError, DataError
@@ -41,13 +43,20 @@ def pool_workers(options: PipelineOptions, workers: int) -> int:
 def local_runner(options: PipelineOptions, workers: int) -> Any:
     """The local runner; reaches for no network."""
     direct = options.view_as(DirectOptions)
+    environment = None
     if direct.direct_running_mode != "in_memory" and direct.direct_num_workers == 1:
         direct.direct_num_workers = workers
+    if direct.direct_running_mode == "multi_processing":
+        # The same as this mode, but for the command, which the runner would choose itself. Beam gives it to a shell;
+        # "exec" leaves none between, which Ctrl-C would kill and so make it look like a death.
+        command = "exec " + shlex.join([sys.executable, "-m", "beam_jobs.beam_worker", str(os.getpid())])
+        environment = environments.SubprocessSDKEnvironment.from_command_string(command)
+        direct.direct_running_mode = "in_memory"
     harness = struct_pb2.Struct()
     # Above every level: an interrupted worker would print its traceback as critical.
     json_format.ParseDict({"default_sdk_harness_log_level": str(logging.CRITICAL + 1)}, harness)
     info = beam_provision_api_pb2.ProvisionInfo(retrieval_token="unused", pipeline_options=harness)
-    return FnApiRunner(provision_info=ExtendedProvisionInfo(info))
+    return FnApiRunner(environment, provision_info=ExtendedProvisionInfo(info))
 
 
 @contextlib.contextmanager
@@ -61,7 +70,7 @@ def fail_on_worker_death() -> Iterator[None]:
             _logger.debug("Connection to a Beam worker lost", exc_info=args.exc_value)
         elif args.thread is None or args.thread.name != _WORKER_THREAD:
             before(args)
-        elif not _was_interrupted(args.exc_value) and not over.wait(_GRACE_S) and not died.is_set():
+        elif not over.wait(_GRACE_S) and not died.is_set():
             died.set()
             if hasattr(signal, "pthread_kill"):  # wakes the main thread out of its waiting
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -81,11 +90,6 @@ def fail_on_worker_death() -> Iterator[None]:
     finally:
         over.set()
         threading.excepthook = before
-
-
-def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C ended the worker, which ends this process too: the shell sends it to all of them."""
-    return bool(re.search(r"return code (-2|130)$", str(error)))
 
 
 def parse_options(beam_args: Sequence[str]) -> PipelineOptions:

@@ -8,7 +8,6 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +15,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import forkserver
-from types import TracebackType
 from typing import Any, TypeVar
 
 from tfpipe.errors import DataError
@@ -131,15 +129,7 @@ def _die_with_parent() -> None:
 
 
 def die_with(pid: int) -> None:
-    """Ends this process soon after the process `pid` of this machine, which need not be its parent.
-
-    Ctrl-C ends it without a word: that is for `pid` to say.
-    """
-    loud = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        if not issubclass(kind, KeyboardInterrupt):
-            loud(kind, error, traceback)
+    """Ends this process soon after the process `pid` of this machine, which need not be its parent."""
 
     def watch() -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -148,5 +138,4 @@ def die_with(pid: int) -> None:
                 time.sleep(_LOOK_EVERY_S)
         os._exit(1)
 
-    sys.excepthook = hook
     threading.Thread(target=watch, daemon=True).start()

@@ -3,7 +3,6 @@
 ListShards | WriteShards | FinishDataset        a line with one leaf, so that every runner executes all of it
 """
 
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -93,7 +92,6 @@ def _settings(config: ShardConfig, work: Work, plan: Plan, beam_args: tuple[str,
         max_bad=config.max_bad_images(plan.num_images),
         workers=pool_workers(options, config.workers or available_cores()) if local else 0,
         file_options=beam_args if files.is_remote(work.output) or files.is_remote(config.input) else (),
-        owner=os.getpid() if local else None,
     )
 
 

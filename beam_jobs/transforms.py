@@ -4,7 +4,6 @@ An element is a shard's number, then a shard's row: no image and no path ever pa
 graph stays small whatever the size of the data, and shuffling costs nothing.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_jobs import files
 from beam_jobs.finish import check_bad, finish_dataset
-from beam_jobs.pool import die_with, map_unordered
+from beam_jobs.pool import map_unordered
 from beam_jobs.work import Row, Work
 from beam_jobs.writer import write_shard
 
@@ -48,14 +47,12 @@ class JobSettings:
         max_bad: Stop once more images are bad.
         workers: Processes that each Beam worker starts for the work; 0: the Beam worker does it itself.
         file_options: Beam arguments that the file systems need.
-        owner: Process of this machine that a Beam worker must not outlive; None: workers are elsewhere.
     """
 
     output: str
     max_bad: int
     workers: int = 0
     file_options: tuple[str, ...] = ()
-    owner: int | None = None
 
     def open_work(self) -> Work:
         """The dataset directory, in a process where its file system may not be configured yet."""
@@ -101,8 +98,6 @@ class _WriteShardFn(beam.DoFn):
         self._kept = Metrics.counter("tfpipe", KEPT_COUNTER)
 
     def setup(self) -> None:
-        if self._settings.owner not in (None, os.getpid()):
-            die_with(self._settings.owner)
         self._work = self._settings.open_work()
         self._header = self._work.header()
 

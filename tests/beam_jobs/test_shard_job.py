@@ -269,7 +269,7 @@ def kill_one_later(output: Path, kit: Any, marker: str, ended: list[float]) -> t
 
 @pytest.mark.parametrize(
     ("beam_args", "workers", "marker", "message"),
-    [((), 2, "forkserver", IN_POOL), (PROCESSES, 2, "sdk_worker_main", IN_BEAM)],
+    [((), 2, "forkserver", IN_POOL), (PROCESSES, 2, "beam_worker", IN_BEAM)],
 )
 def test_a_killed_worker(
     many: Path,
