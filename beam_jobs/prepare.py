@@ -38,8 +38,10 @@ def check_output(config: ShardConfig) -> None:
     if not files.is_remote(output) and os.path.exists(output) and not os.path.isdir(output):
         raise ConfigError(f"The output must be a directory, but {config.output} is a file.")
     _recover_swap(output)
-    strange = [name for name in files.names(output) if not _is_ours(name)]
-    if strange:
+    found = files.names(output)
+    strange = [name for name in found if not _is_ours(name)]
+    # A note beside a dataset does not keep a run from going on, but --overwrite would take it away.
+    if strange and (config.overwrite or len(strange) == len(found)):
         raise ConfigError(
             f"{config.output} holds files that tfpipe did not write, such as {strange[0]}; choose an empty directory."
         )
@@ -102,9 +104,8 @@ def _is_free_for(work: Work, header: PlanHeader) -> bool:
         with contextlib.suppress(FormatError):
             return work.header().fingerprint == header.fingerprint
         return False
-    return all(
-        name == naming.WORK_DIR for name in files.names(work.output)
-    )  # a run that ended before its plan was whole
+    # A run that ended before its plan was whole left a working folder; shards without either are not to be trusted.
+    return not any(_is_ours(name) and name != naming.WORK_DIR for name in files.names(work.output))
 
 
 def _header(config: ShardConfig, plan: Plan) -> PlanHeader:

@@ -33,56 +33,11 @@ SPLIT_FOLDERS = {
 
 # Files that plainly are no images, by their ending. Anything else is tried, and judged by its content.
 NO_IMAGE_SUFFIXES = frozenset(
-    [
-        ".txt",
-        ".md",
-        ".rst",
-        ".json",
-        ".jsonl",
-        ".ndjson",
-        ".xml",
-        ".csv",
-        ".tsv",
-        ".html",
-        ".htm",
-        ".yaml",
-        ".yml",
-        ".toml",
-        ".ini",
-        ".cfg",
-        ".log",
-        ".pdf",
-        ".doc",
-        ".docx",
-        ".xls",
-        ".xlsx",
-        ".parquet",
-        ".npy",
-        ".npz",
-        ".mat",
-        ".pkl",
-        ".h5",
-        ".py",
-        ".ipynb",
-        ".sh",
-        ".js",
-        ".css",
-        ".db",
-        ".sqlite",
-        ".sha256",
-        ".md5",
-        ".lnk",
-        ".url",
-        ".mp4",
-        ".avi",
-        ".mov",
-        ".tfrecord",
-        ".gz",
-        ".bz2",
-        ".xz",
-        ".7z",
-        ".rar",
-    ]
+    (
+        ".txt .md .rst .json .jsonl .ndjson .xml .csv .tsv .html .htm .yaml .yml .toml .ini .cfg .log .pdf "
+        ".doc .docx .xls .xlsx .parquet .npy .npz .mat .pkl .h5 .py .ipynb .sh .js .css .db .sqlite .sha256 "
+        ".md5 .lnk .url .mp4 .avi .mov .tfrecord .gz .bz2 .xz .7z .rar"
+    ).split()
 )
 NO_IMAGE_NAMES = frozenset(("thumbs.db", "desktop.ini", "license", "licence", "readme", "makefile"))
 NO_IMAGE_FOLDERS = frozenset(("__macosx",))

@@ -52,6 +52,17 @@ def test_a_file(photos: Path, tmp_path: Path) -> None:
     )
 
 
+def test_a_note_beside_a_dataset(photos: Path, tmp_path: Path, kit: Any) -> None:
+    output = tmp_path / "out"
+    made = kit.make(photos, output)
+    kit.write(output, {"notes.md": b"mine"})
+    assert kit.make(photos, output) == made
+    assert refused(ConfigError, photos, output, seed=1, overwrite=True) == (
+        f"{output} holds files that tfpipe did not write, such as notes.md; choose an empty directory."
+    )
+    assert (output / "notes.md").read_bytes() == b"mine"
+
+
 @pytest.mark.parametrize("name", ["holiday.jpg", "data", "train-0-of-1.tfrecord", ".git"])
 def test_foreign_files(photos: Path, tmp_path: Path, kit: Any, name: str) -> None:
     output = kit.write(tmp_path / "out", {name: b"precious"})

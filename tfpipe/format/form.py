@@ -27,8 +27,9 @@ class ImageForm:
         quality: JPEG quality, 1 to 100, of whatever is encoded anew. 95: hardly a visible loss, and about the
             size of a camera's own files.
         reencode_progressive: Encode progressive JPEGs anew as baseline, which decode about twice as fast.
-        max_pixels: Images with more pixels than this are refused from their header. Pillow holds 4 bytes a
-            pixel, so 64 million are 256 MB and keep a worker below 400 MB.
+        max_pixels: Images with more pixels than this are refused from their header. What is kept as it is costs
+            hardly any memory; what is converted or turned costs 8 bytes a pixel for a moment (WebP 16), so the
+            default bounds a worker at 0.5 GB (1 GB) and admits what cameras of 60 megapixels take.
 
     Raises:
         ConfigError: An option is out of range, or two options exclude each other.

@@ -49,14 +49,20 @@ def flatten_alpha(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
         image = image.convert("L")
     rgba_palette = mode == "P" and image.palette is not None and image.palette.mode == "RGBA"
     if mode in _ALPHA_MODES or rgba_palette or "transparency" in image.info:
-        grey = mode in _GREY_MODES
-        image = image.convert("LA" if grey else "RGBA")
-        white = Image.new("L" if grey else "RGB", image.size, "white")
-        white.paste(image.convert(white.mode), mask=image.getchannel("A"))
-        return white, ("alpha_composited",)
+        return _on_white(image, grey=mode in _GREY_MODES), ("alpha_composited",)
     if mode == "CMYK":
         return image.convert("RGB"), ("cmyk_to_rgb",)
     return (image if image.mode == "L" else image.convert("RGB")), ()
+
+
+def _on_white(image: Image.Image, *, grey: bool) -> Image.Image:
+    """Composite in strips: three more copies of a large image would be a gigabyte."""
+    white = Image.new("L" if grey else "RGB", image.size, "white")
+    step = max(1, _STRIP_PIXELS // image.width)
+    for top in range(0, image.height, step):
+        strip = image.crop((0, top, image.width, min(top + step, image.height))).convert("LA" if grey else "RGBA")
+        white.paste(strip.convert(white.mode), (0, top), strip.getchannel("A"))
+    return white
 
 
 def is_deep_grey(image: Image.Image) -> bool:
