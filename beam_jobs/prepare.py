@@ -166,8 +166,7 @@ def _fingerprint(header: PlanHeader, lines: str) -> str:
 
 def _prepare(work: Work, header: PlanHeader, plan: Plan) -> None:
     """Writes the plan, its header last, and what else the workers need; leaves finished shards alone."""
-    for leftover in ("tmp", "progress"):
-        files.remove_tree(work.path(leftover))
+    files.remove_tree(work.path("tmp"))
     unpacked = {}
     for location in plan.listing.unpack:
         name = hashlib.sha256(location.encode("utf-8", "surrogateescape")).hexdigest()[:16] + ".tar"

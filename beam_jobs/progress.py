@@ -1,4 +1,4 @@
-"""How far a job is, seen from outside: workers leave a line in the working folder, a poller adds them up.
+"""How far a job is, seen from outside: workers leave a line in a folder of this machine, a poller adds them up.
 
 This works for every local way of running the graph (threads, process pools, Beam's own worker processes), where
 Beam's metrics come only at the end.
@@ -6,6 +6,7 @@ Beam's metrics come only at the end.
 
 import contextlib
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,10 +33,10 @@ class Progress:
 
 
 class ProgressFile:
-    """One worker's line about one shard: images, bytes and bad images so far. Local outputs only."""
+    """One worker's line about one shard: images, bytes and bad images so far."""
 
     def __init__(self, work: Work, slot: ShardSlot) -> None:
-        self._path = None if files.is_remote(work.output) else work.path("progress", slot.file)
+        self._path = None if work.progress is None else os.path.join(work.progress, slot.file)
         self._images = slot.images
         self._done = self._bytes = self._bad = 0
         self._next = 0.0
@@ -62,19 +63,18 @@ class ProgressFile:
         if self._path is None:
             return
         # Progress is a courtesy: a disk too full for this line ends the job at the shard itself, with its name.
-        with contextlib.suppress(OSError):
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            with open(self._path, "wb", buffering=0) as file:
-                file.write(b"%d %d %d\n" % (self._done, self._bytes, self._bad))
+        with contextlib.suppress(OSError), open(self._path, "wb", buffering=0) as file:
+            file.write(b"%d %d %d\n" % (self._done, self._bytes, self._bad))
 
 
 def read_progress(work: Work, header: PlanHeader) -> Progress:
     """Adds up what the workers wrote."""
+    folder = work.progress or ""
     images = num_bytes = bad = shards = 0
     planned = {slot.file: slot.images for slot in header.shards}
-    for name in files.names(work.path("progress")):
+    for name in files.names(folder):
         with contextlib.suppress(OSError, ValueError):  # being written at this moment: counted the next time
-            one = [int(part) for part in files.read_bytes(work.path("progress", name)).split()]
+            one = [int(part) for part in files.read_bytes(os.path.join(folder, name)).split()]
             done, size, rejected = one
             images, num_bytes, bad = images + done, num_bytes + size, bad + rejected
             shards += done == planned.get(name)
@@ -82,9 +82,21 @@ def read_progress(work: Work, header: PlanHeader) -> Progress:
 
 
 @contextlib.contextmanager
+def progress_folder(work: Work) -> Iterator[str]:
+    """A new folder on this machine: in the working folder where that is here too, so that a crash leaves nothing."""
+    if files.is_remote(work.output):
+        with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
+            yield folder
+        return
+    files.remove_tree(work.path("progress"))  # of a run that was killed
+    os.makedirs(work.path("progress"))
+    yield work.path("progress")
+
+
+@contextlib.contextmanager
 def watch(work: Work, header: PlanHeader, on_progress: Callable[[Progress], None] | None) -> Iterator[None]:
     """Calls `on_progress` from a thread while the block runs, and once more at its end."""
-    if on_progress is None or files.is_remote(work.output):
+    if on_progress is None or work.progress is None:
         yield
         return
     stop = Event()

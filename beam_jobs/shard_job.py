@@ -6,7 +6,7 @@ ListShards | WriteShards | FinishDataset        a line with one leaf, so that ev
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import apache_beam as beam
 from apache_beam.metrics import MetricsFilter
@@ -18,7 +18,7 @@ from beam_jobs.plan import Plan
 from beam_jobs.planning import plan_shards
 from beam_jobs.pool import available_cores, kill_all
 from beam_jobs.prepare import open_work
-from beam_jobs.progress import Progress, watch
+from beam_jobs.progress import Progress, progress_folder, watch
 from beam_jobs.transforms import KEPT_COUNTER, FinishDataset, JobSettings, ListShards, WriteShards
 from beam_jobs.work import Work
 from tfpipe import errors
@@ -64,8 +64,8 @@ def run(
     planned = plan_shards(config, beam_args)
     if on_plan is not None:
         on_plan(planned)
-    with open_work(config, planned) as work:
-        header = work.header()
+    with open_work(config, planned) as prepared, progress_folder(prepared) as folder:
+        work, header = replace(prepared, progress=folder), prepared.header()
         with watch(work, header, on_progress):
             settings = _settings(config, work, planned, tuple(beam_args))
             kept = _run_graph(len(header.shards), settings, config, tuple(beam_args))
@@ -91,6 +91,7 @@ def _settings(config: ShardConfig, work: Work, plan: Plan, beam_args: tuple[str,
         output=work.output,
         max_bad=config.max_bad_images(plan.num_images),
         workers=pool_workers(options, config.workers or available_cores()) if local else 0,
+        progress=work.progress,
         file_options=beam_args if files.is_remote(work.output) or files.is_remote(config.input) else (),
     )
 

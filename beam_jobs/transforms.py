@@ -47,18 +47,20 @@ class JobSettings:
         max_bad: Stop once more images are bad.
         workers: Processes that each Beam worker starts for the work; 0: the Beam worker does it itself.
         file_options: Beam arguments that the file systems need.
+        progress: As of `Work`.
     """
 
     output: str
     max_bad: int
     workers: int = 0
     file_options: tuple[str, ...] = ()
+    progress: str | None = None
 
     def open_work(self) -> Work:
         """The dataset directory, in a process where its file system may not be configured yet."""
         if self.file_options:
             files.configure(self.file_options)
-        return Work(self.output)
+        return Work(self.output, self.progress)
 
 
 class WriteShards(beam.PTransform):

@@ -103,9 +103,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Work:
-    """Paths in a dataset directory under construction, and the small files there."""
+    """Paths in a dataset directory under construction, and the small files there.
+
+    Attributes:
+        output: The dataset directory.
+        progress: Folder where workers of this machine say how far they are; None: nobody asks.
+    """
 
     output: str
+    progress: str | None = None
 
     @property
     def base(self) -> str:

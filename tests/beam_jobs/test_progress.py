@@ -1,4 +1,4 @@
-"""What workers leave in the working folder, added up."""
+"""What workers leave in a folder, added up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_jobs.progress import Progress, ProgressFile, read_progress, watch
+from beam_jobs.progress import Progress, ProgressFile, progress_folder, read_progress, watch
 from beam_jobs.work import PlanHeader, ShardSlot, Work
 from tfpipe.errors import FormatError
 from tfpipe.format.form import ImageForm
@@ -19,7 +19,9 @@ SLOTS = (ShardSlot("train", 0, 2, 3, 0, 10), ShardSlot("train", 1, 2, 2, 10, 20)
 
 @pytest.fixture
 def work(tmp_path: Path) -> Work:
-    return Work(str(tmp_path))
+    folder = tmp_path / ".tfpipe" / "progress"
+    folder.mkdir(parents=True)
+    return Work(str(tmp_path), str(folder))
 
 
 @pytest.fixture
@@ -42,9 +44,24 @@ def test_sums(work: Work, header: PlanHeader) -> None:
     assert read_progress(work, header) == Progress(5, 5, 200, 1, 2, 2)
 
 
+def test_nobody_asks(tmp_path: Path) -> None:
+    with ProgressFile(Work(str(tmp_path)), SLOTS[0]) as progress:
+        progress.step(1, bad=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_is_new_and_on_this_machine(tmp_path: Path) -> None:
+    (tmp_path / ".tfpipe" / "progress").mkdir(parents=True)
+    (tmp_path / ".tfpipe" / "progress" / "old").touch()
+    with progress_folder(Work(str(tmp_path))) as folder:
+        assert (folder, os.listdir(folder)) == (f"{tmp_path}/.tfpipe/progress", [])
+    with progress_folder(Work("gs://bucket/out")) as folder:
+        assert os.path.isdir(folder)
+    assert not os.path.exists(folder)
+
+
 def test_a_line_that_is_being_written(work: Work, header: PlanHeader) -> None:
-    folder = Path(work.path("progress"))
-    folder.mkdir(parents=True)
+    folder = Path(work.progress or "")
     for name, line in (("a", b""), ("b", b"1 2"), ("c", b"x y z"), ("d", b"1 2 3\n")):
         (folder / name).write_bytes(line)
     assert read_progress(work, header) == Progress(1, 5, 2, 3, 0, 2)
