@@ -84,6 +84,7 @@ HEAVY = {
     "tensorflow": (
         "tfpipe.distribution",
         "tfpipe.pipeline.augment",
+        "tfpipe.pipeline.boxes",
         "tfpipe.pipeline.build",
         "tfpipe.pipeline.decode",
         "tfpipe.pipeline.device",

@@ -1,0 +1,1 @@
+"""The trainer's side: shards in, batches out, as a tuple of named `tf.data` stages."""
