@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tfpipe._version import __version__
 
 if TYPE_CHECKING:
+    from tfpipe.distribution import resolve_strategy, set_precision
     from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError
     from tfpipe.format.manifest import Manifest
     from tfpipe.readers.dataset import load_manifest
@@ -22,6 +23,8 @@ __all__ = [
     "TfpipeError",
     "__version__",
     "load_manifest",
+    "resolve_strategy",
+    "set_precision",
 ]
 
 _MODULES = {
@@ -32,6 +35,8 @@ _MODULES = {
     "MissingDependencyError": "tfpipe.errors",
     "TfpipeError": "tfpipe.errors",
     "load_manifest": "tfpipe.readers.dataset",
+    "resolve_strategy": "tfpipe.distribution",
+    "set_precision": "tfpipe.distribution",
 }
 
 
