@@ -6,6 +6,7 @@ a rename, on an object store because an object appears when it is closed.
 """
 
 import contextlib
+import errno
 import os
 import posixpath
 import shutil
@@ -16,6 +17,7 @@ from typing import IO, Any, BinaryIO, cast
 
 from tfpipe.errors import DataError, MissingDependencyError
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or this user's share of it
 _WRITE_BUFFER_BYTES = 1 << 20
 _READ_BUFFER_BYTES = 1 << 20
 
@@ -205,4 +207,5 @@ def explain_os_errors(doing: str) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         where = f" ({error.filename})" if error.filename and str(error.filename) not in doing else ""
-        raise DataError(f"Could not {doing}: {reason}{where}.") from error
+        advice = " Free some and run the same command again." if error.errno in _FULL else ""
+        raise DataError(f"Could not {doing}: {reason}{where}.{advice}") from error

@@ -98,8 +98,14 @@ def test_names_and_removing(tmp_path: Path) -> None:
     ("error", "message"),
     [
         (OSError(errno.EIO, "Input/output error", "/out/a"), "Could not write /out: Input/output error (/out/a)."),
-        (OSError(errno.ENOSPC, "No space left on device", "/out"), "Could not write /out: No space left on device."),
-        (OSError(errno.ENOSPC, "No space left on device"), "Could not write /out: No space left on device."),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/out"),
+            "Could not write /out: No space left on device. Free some and run the same command again.",
+        ),
+        (
+            OSError(errno.EDQUOT, "Disk quota exceeded"),
+            "Could not write /out: Disk quota exceeded. Free some and run the same command again.",
+        ),
         (OSError("odd"), "Could not write /out: odd."),
     ],
 )
