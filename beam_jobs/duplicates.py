@@ -4,8 +4,8 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,47 +24,41 @@ _DIGEST_BYTES = 32
 _HASHED_AT_ONCE = 64
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A record: its shard's position in the plan, and its own in the shard."""
-
-    shard: int
-    record: int
-
-
 def find_duplicates(work: Work, header: PlanHeader, rows: Sequence[Row]) -> tuple[Duplicates, bytes]:
-    """Compares the digests of all records: 40 bytes of memory for each.
+    """Compares the digests of all records: about 50 bytes of memory for each.
 
     Returns:
         The counts, and one JSON line per image that occurs more than once: `sha256` and its `records`, each with
         `split`, `index` in the split and `path`.
     """
-    digests = b"".join(files.read_bytes(work.digests_path(row.file)) for row in rows)
+    digests = bytearray()
+    for row in rows:
+        digests += files.read_bytes(work.digests_path(row.file))
     table = np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES)
-    groups = _equal_rows(table)
-    ends = np.cumsum([row.records for row in rows])
-    place = partial(_place, ends=ends)
-    names: dict[int, list[str]] = {}
+    starts = np.cumsum([0, *(row.records for row in rows)])[:-1]
     first_of_split: dict[str, int] = {}
-    for slot, end, row in zip(header.shards, ends, rows, strict=True):
-        first_of_split.setdefault(slot.split, int(end) - row.records)
+    for slot, start in zip(header.shards, starts, strict=True):
+        first_of_split.setdefault(slot.split, int(start))
+
+    @cache
+    def paths(shard: int) -> list[str]:
+        return _written_paths(work, header.shards[shard], rows[shard])
+
     within: Counter[str] = Counter()
     across, lines = 0, []
-    for group in groups:
+    for group in _equal_rows(table):
         records = []
         for at in group:
-            where = place(at)
-            slot = header.shards[where.shard]
-            if where.shard not in names:
-                names[where.shard] = _written_paths(work, slot, rows[where.shard])
-            path = names[where.shard][where.record]
-            records.append({"split": slot.split, "index": at - first_of_split[slot.split], "path": path})
+            shard = int(np.searchsorted(starts, at, side="right")) - 1  # the last to begin at or before it
+            split = header.shards[shard].split
+            path = paths(shard)[at - int(starts[shard])]
+            records.append({"split": split, "index": at - first_of_split[split], "path": path})
         in_split = Counter(str(record["split"]) for record in records)
         within.update({split: count - 1 for split, count in in_split.items() if count > 1})
         across += len(in_split) > 1
-        lines.append(json.dumps({"sha256": table[group[0]].tobytes().hex(), "records": records}))
+        lines.append(json.dumps({"sha256": table[group[0]].tobytes().hex(), "records": records}) + "\n")
     found = Duplicates(within=dict(sorted(within.items())), across=across, dropped=header.dropped)
-    return found, "".join(line + "\n" for line in lines).encode()
+    return found, "".join(lines).encode()
 
 
 def _equal_rows(table: NDArray[np.uint8]) -> list[list[int]]:
@@ -78,11 +72,6 @@ def _equal_rows(table: NDArray[np.uint8]) -> list[list[int]]:
     for at in order[np.append(False, same) | np.append(same, False)]:
         groups[table[at].tobytes()].append(int(at))
     return sorted(group for group in groups.values() if len(group) > 1)
-
-
-def _place(at: int, ends: NDArray[np.int64]) -> _Place:
-    shard = int(np.searchsorted(ends, at, side="right"))
-    return _Place(shard, at - (int(ends[shard - 1]) if shard else 0))
 
 
 def _written_paths(work: Work, slot: ShardSlot, row: Row) -> list[str]:
