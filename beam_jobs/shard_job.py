@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import apache_beam as beam
 from apache_beam.metrics import MetricsFilter
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_jobs import files
 from beam_jobs.config import ShardConfig
@@ -60,15 +61,14 @@ def run(
         DataError: The input cannot be used, the output cannot be written, too many images are bad, or a worker died.
     """
     started = time.monotonic()
-    parse_options(beam_args)  # a wrong one is better said before the planning than after it
+    options = parse_options(beam_args)  # a wrong one is better said before the planning than after it
     planned = plan_shards(config, beam_args)
     if on_plan is not None:
         on_plan(planned)
     with open_work(config, planned) as prepared, progress_folder(prepared) as folder:
-        work, header = replace(prepared, progress=folder), prepared.header()
-        with watch(work, header, on_progress):
-            settings = _settings(config, work, planned, tuple(beam_args))
-            kept = _run_graph(len(header.shards), settings, config, tuple(beam_args))
+        work = replace(prepared, progress=folder)
+        with watch(work, work.header(), on_progress):
+            kept = _run_graph(config, work, planned, options, tuple(beam_args))
         manifest = manifest_json.loads(files.read_bytes(work.target(naming.MANIFEST)).decode())
     return ShardResult(manifest, kept, time.monotonic() - started)
 
@@ -83,25 +83,21 @@ def build(pipeline: beam.Pipeline, num_shards: int, settings: JobSettings) -> No
     )
 
 
-def _settings(config: ShardConfig, work: Work, plan: Plan, beam_args: tuple[str, ...]) -> JobSettings:
-    """How the steps shall do their work, given where they run."""
-    options = parse_options(beam_args)
+def _run_graph(
+    config: ShardConfig, work: Work, plan: Plan, options: PipelineOptions, beam_args: tuple[str, ...]
+) -> int:
+    """Runs the graph to its end; its errors come as ours. Returns how many shards an earlier run had finished."""
+    workers = config.workers or available_cores()
     local = is_local(options)
-    return JobSettings(
+    settings = JobSettings(
         output=work.output,
         max_bad=config.max_bad_images(plan.num_images),
-        workers=pool_workers(options, config.workers or available_cores()) if local else 0,
+        workers=pool_workers(options, workers) if local else 0,
         progress=work.progress,
         file_options=beam_args if files.is_remote(work.output) or files.is_remote(config.input) else (),
     )
-
-
-def _run_graph(num_shards: int, settings: JobSettings, config: ShardConfig, beam_args: tuple[str, ...]) -> int:
-    """Runs the graph to its end; its errors come as ours. Returns how many shards an earlier run had finished."""
-    options = parse_options(beam_args)
-    runner = local_runner(options, config.workers or available_cores()) if is_local(options) else None
-    pipeline = beam.Pipeline(runner=runner, options=options)
-    build(pipeline, num_shards, settings)
+    pipeline = beam.Pipeline(runner=local_runner(options, workers) if local else None, options=options)
+    build(pipeline, len(plan.shards), settings)
     try:
         with fail_on_worker_death():
             result = pipeline.run()

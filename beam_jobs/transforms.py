@@ -105,7 +105,7 @@ class _WriteShardFn(beam.DoFn):
 
     def start_bundle(self) -> None:
         self._waiting: list[int] = []
-        self._rows: list[Row] = []
+        self._bad_rows: list[Row] = []
 
     def process(self, shard: int) -> Iterator[RowDict]:
         if self._settings.workers:
@@ -129,8 +129,9 @@ class _WriteShardFn(beam.DoFn):
         self._bad.inc(len(row.quarantined))
         self._shards.inc()
         self._kept.inc(int(row.kept))
-        self._rows.append(row)
-        check_bad(self._work, self._header, self._rows, self._settings.max_bad)
+        if row.quarantined:
+            self._bad_rows.append(row)
+            check_bad(self._work, self._header, self._bad_rows, self._settings.max_bad)
         return asdict(row)
 
 
