@@ -126,7 +126,7 @@ def draw_sheet(directory: str, manifest: Manifest, splits: list[str], count: int
         raise ConfigError(f"--show must be from 1 to {MAX_TILES} images, got {count}.")
     if not path.lower().endswith(".png"):
         raise ConfigError(f"--show writes a PNG: the file's name must end in .png, got {path!r}.")
-    places = [(name, i) for name in splits for i in _spread(manifest, splits, count)[name]]
+    places = [(name, i) for name, chosen in _spread(manifest, splits, count).items() for i in chosen]
     if not places:
         raise DataError(f"{directory} has no record to show.")
     tiles = []
