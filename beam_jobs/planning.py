@@ -6,9 +6,9 @@ from beam_jobs import files
 from beam_jobs.config import ShardConfig
 from beam_jobs.duplicates import drop_duplicates
 from beam_jobs.plan import Plan, assign_splits, make_plan
-from beam_jobs.pool import available_cores
 from beam_jobs.prepare import check_output
 from beam_jobs.sources import list_images
+from tfpipe.machine import usable_cpus
 
 
 def plan_shards(config: ShardConfig, beam_args: Sequence[str] = ()) -> Plan:
@@ -27,5 +27,5 @@ def plan_shards(config: ShardConfig, beam_args: Sequence[str] = ()) -> Plan:
     check_output(config)
     listing = assign_splits(list_images(config), config)
     if config.drop_duplicates:
-        listing = drop_duplicates(listing, config.workers or available_cores())
+        listing = drop_duplicates(listing, config.workers or usable_cpus())
     return make_plan(listing, config)

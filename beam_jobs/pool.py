@@ -31,11 +31,6 @@ _FORKS = "forkserver" in multiprocessing.get_all_start_methods()
 _running: set[ProcessPoolExecutor] = set()
 
 
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def start_early() -> None:
     """Lets the process that forks the workers import what they need while this one is busy with its own imports."""
     if _FORKS:

@@ -17,7 +17,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.local import fail_on_worker_death, is_local, local_runner, parse_options, pool_workers
 from beam_jobs.plan import Plan
 from beam_jobs.planning import plan_shards
-from beam_jobs.pool import available_cores, kill_all
+from beam_jobs.pool import kill_all
 from beam_jobs.prepare import open_work
 from beam_jobs.progress import Progress, progress_folder, watch
 from beam_jobs.transforms import KEPT_COUNTER, FinishDataset, JobSettings, ListShards, WriteShards
@@ -25,6 +25,7 @@ from beam_jobs.work import Work
 from tfpipe import errors
 from tfpipe.format import manifest_json, naming
 from tfpipe.format.manifest import Manifest
+from tfpipe.machine import usable_cpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def _run_graph(
     config: ShardConfig, work: Work, plan: Plan, options: PipelineOptions, beam_args: tuple[str, ...]
 ) -> int:
     """Runs the graph to its end; its errors come as ours. Returns how many shards an earlier run had finished."""
-    workers = config.workers or available_cores()
+    workers = config.workers or usable_cpus()
     local = is_local(options)
     settings = JobSettings(
         output=work.output,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from beam_jobs import pool
-from beam_jobs.pool import available_cores, map_unordered
+from beam_jobs.pool import map_unordered
 from beam_jobs.writer import write_shard
 from tfpipe.errors import DataError
 
@@ -104,7 +104,3 @@ def test_workers_end_with_their_parent(kit: Any, tmp_path: Any) -> None:
     kit.wait_for(lambda: not kit.processes(parent.pid), 5)
     assert parent.stdout is not None
     parent.stdout.close()
-
-
-def test_available_cores() -> None:
-    assert 1 <= available_cores() <= (os.cpu_count() or 1)

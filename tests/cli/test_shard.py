@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from tfpipe.cli import main as cli
-from tfpipe.cli.values import human_bytes
+from tfpipe.quantities import human_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "sample_data"

@@ -5,7 +5,7 @@ from typing import Any
 import click
 import pytest
 
-from tfpipe.cli.values import CountOrShare, Shares, Size, counted, human_bytes, one_line
+from tfpipe.cli.values import CountOrShare, Shares, Size, counted, one_line
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,6 @@ def test_wrong_value(kind: click.ParamType, text: str, message: str) -> None:
     with pytest.raises(click.BadParameter) as error:
         kind.convert(text, None, None)
     assert error.value.message == message
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (27_047_992, "27.0 MB"), (1.5e9, "1.5 GB"), (3e12, "3.0 TB")],
-)
-def test_human_bytes(count: float, text: str) -> None:
-    assert human_bytes(count) == text
 
 
 def test_counted() -> None:

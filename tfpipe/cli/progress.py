@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.values import counted, human_bytes
+from tfpipe.cli.values import counted
+from tfpipe.quantities import human_bytes
 
 if TYPE_CHECKING:
     from beam_jobs.plan import Plan

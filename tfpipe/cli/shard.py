@@ -9,9 +9,10 @@ import click
 
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.progress import ProgressDisplay
-from tfpipe.cli.values import CountOrShare, Shares, Size, counted, debug_option, human_bytes, one_line
+from tfpipe.cli.values import CountOrShare, Shares, Size, counted, debug_option, one_line
 from tfpipe.errors import ConfigError, MissingDependencyError
 from tfpipe.format.form import ImageForm
+from tfpipe.quantities import human_bytes
 
 if TYPE_CHECKING:
     from beam_jobs.plan import Plan

@@ -1,11 +1,11 @@
 """Options that are more than a number or a word: sizes, shares, shares by name."""
 
-import re
 from typing import Any
 
 import click
 
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+from tfpipe.errors import ConfigError
+from tfpipe.quantities import A_SIZE, parse_bytes
 
 
 class Size(click.ParamType):
@@ -15,13 +15,10 @@ class Size(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Called by click with the option's text."""
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]i?B|B)?", value, re.IGNORECASE)
-        if not match:
-            self.fail(f"must be a size such as 128MiB or 2GB, got {value!r}.", param, ctx)
-        unit = (match[2] or "").upper()
-        return int(float(match[1]) * _UNITS["" if unit == "B" else unit])
+        try:
+            return parse_bytes(value)
+        except ConfigError:
+            self.fail(f"must be {A_SIZE}, got {value!r}.", param, ctx)  # click names the option itself
 
 
 class CountOrShare(click.ParamType):
@@ -63,15 +60,6 @@ class Shares(click.ParamType):
 debug_option = click.option(
     "--debug", is_flag=True, expose_value=False, help="Show tracebacks and what the libraries below log."
 )
-
-
-def human_bytes(count: float) -> str:
-    """`1.2 GB`; decimal units, as disks and networks count."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 def counted(count: int, noun: str) -> str:

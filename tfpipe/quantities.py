@@ -1,0 +1,45 @@
+"""Sizes as people write them, `128MiB` or `2GB`, and as they read them."""
+
+import re
+
+from tfpipe.errors import ConfigError
+
+A_SIZE = "a size such as 128MiB or 2GB"
+"""What `parse_bytes` wants, for a message."""
+
+_UNITS = {
+    **{"": 1, "B": 1},
+    **{"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
+    **{"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40},
+}
+# Numbers are bounded so that no text becomes an integer of thousands of digits.
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([KMGT]i?B|B)?", re.IGNORECASE)
+
+
+def parse_bytes(size: str | int, name: str = "size") -> int:
+    """`128MiB`, `2GB`, `4096` or a number of bytes -> bytes.
+
+    Args:
+        size: A number with or without a unit, B to TB (powers of 1000) or KiB to TiB (powers of 1024), in any case;
+            or bytes as an integer.
+        name: The option, for the message.
+
+    Raises:
+        ConfigError: It is no size, or below 0.
+    """
+    if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
+        return size
+    match = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    if match is None:
+        raise ConfigError(f"`{name}` must be {A_SIZE}, got {size!r}.")
+    number, factor = match[1], _UNITS[(match[2] or "").upper()]
+    return int(float(number) * factor) if "." in number else int(number) * factor
+
+
+def human_bytes(count: float) -> str:
+    """`1.2 GB`; decimal units, as disks and networks count."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
