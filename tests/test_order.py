@@ -45,19 +45,6 @@ def epoch_records(order: ExactOrder, epoch: int) -> np.ndarray:
 # The order can never change silently: a checkpoint's position would mean other records.
 
 
-def test_the_hash_is_splitmix64():
-    published = [  # of the state 1234567
-        6457827717110365317,
-        3203168211198807973,
-        9817491932198370423,
-        4593380528125082431,
-        16408922859458223821,
-    ]
-    assert module._hashes(1234567, 5).tolist() == published
-    assert module._mix(1234567) == published[0]
-    assert [module._mix(key) for key in (0, 2**64 - 1)] == [int(module._hashes(key, 1)[0]) for key in (0, 2**64 - 1)]
-
-
 def test_golden_runs():
     assert SMALL.runs(0, 0).tolist() == [[2, 11, 1], [2, 3, 4], [3, 3, 2], [2, 0, 3], [0, 3, 2]]
     assert SMALL.runs(0, 1).tolist() == [[0, 5, 2], [3, 0, 3], [2, 7, 4], [0, 0, 3]]

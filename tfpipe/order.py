@@ -13,10 +13,8 @@ batch     the next few records of each stream, stream after stream
 ```
 
 A host reads some of the streams, so the global batches are the same for any number of hosts, and any batch can be
-found without those before it. A permutation sorts positions by a keyed hash, since a NumPy release may change what
-a random generator gives: the order is the same on every machine, and a checkpoint stays valid. The hash is that of
-SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014; constants of
-Vigna's splitmix64.c), a bijection: no two hashes are equal, so every sorting method agrees.
+found without those before it. Permutations are those of `tfpipe.splitmix`, the same on every machine, so that a
+checkpoint stays valid.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,16 +23,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tfpipe.errors import ConfigError
+from tfpipe.splitmix import LEAD, RUNS, WINDOW, IntArray, key_of, permutation
 
-IntArray = npt.NDArray[np.int64]
-
-_GAMMA = 0x9E3779B97F4A7C15
-_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-_MASK = 2**64 - 1
-_LEAD, _RUNS, _WINDOW = 1, 2, 3  # first part of every key: what is drawn with it
 _SCORE_EPOCHS, _SCORE_STEPS = 2, 16
 _NO_RECORDS: IntArray = np.empty((0, 2), np.int64)
 
@@ -105,7 +97,7 @@ class ExactOrder:
         """In which order the records of a window leave it: `np.take(read, permutation)`; int64 [m]."""
         self._check(epoch, stream)
         start, stop = self._window(window)
-        return _permutation(_key(_WINDOW, self.seed, epoch, stream, window), stop - start)
+        return permutation(key_of(WINDOW, self.seed, epoch, stream, window), stop - start)
 
     def records(self, epoch: int, stream: int, start: int = 0, stop: int | None = None) -> IntArray:
         """Records of a stream at positions `start` to `stop` (its end by default), in their final order.
@@ -252,14 +244,14 @@ def _sequence(order: ExactOrder, epoch: int) -> _Sequence:
     size = order.run_records
     # The first run of every shard lacks this many. With fixed cuts a record at the head of a run could never
     # be left out at the end of an epoch, and one in a split of a single run might be left out of all.
-    lead = _key(_LEAD, order.seed, epoch) % size
+    lead = key_of(LEAD, order.seed, epoch) % size
     records = np.array(order.shard_records, np.int64)
     per_shard = np.where(records > 0, -(-(records + lead) // size), 0)
     shard = np.repeat(np.arange(len(records)), per_shard)
     index = np.arange(len(shard)) - np.repeat(np.cumsum(per_shard) - per_shard, per_shard)
     first = np.maximum(index * size - lead, 0)
     count = np.minimum((index + 1) * size - lead, records[shard]) - first
-    runs = np.stack([shard, first, count], axis=1)[_permutation(_key(_RUNS, order.seed, epoch), len(shard))]
+    runs = np.stack([shard, first, count], axis=1)[permutation(key_of(RUNS, order.seed, epoch), len(shard))]
     return _Sequence(runs, _starts(runs))  # never handed out: `_cut` copies
 
 
@@ -277,33 +269,6 @@ def _cut(sequence: _Sequence, start: int, stop: int) -> IntArray:
     runs[0, 1:] += np.array([1, -1]) * (start - sequence.starts[first])
     runs[-1, 2] -= sequence.starts[last] - stop
     return runs
-
-
-def _permutation(key: int, size: int) -> IntArray:
-    return np.asarray(np.argsort(_hashes(key, size), kind="stable"), np.int64)
-
-
-def _hashes(key: int, size: int) -> npt.NDArray[np.uint64]:
-    """The first outputs of SplitMix64 from the state `key`; arithmetic of unsigned arrays wraps."""
-    z = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(_GAMMA) + np.uint64(key)
-    for shift, factor in _ROUNDS:
-        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
-    return np.asarray(z ^ (z >> np.uint64(31)))
-
-
-def _mix(state: int) -> int:
-    """The first of `_hashes`, without NumPy: for a single number ten times as fast."""
-    z = (state + _GAMMA) & _MASK
-    for shift, factor in _ROUNDS:
-        z = (z ^ (z >> shift)) * factor & _MASK
-    return z ^ (z >> 31)
-
-
-def _key(*parts: int) -> int:
-    key = 0
-    for part in parts:
-        key = _mix(key ^ (part & _MASK))
-    return key
 
 
 def _check_shards(shard_records: Sequence[int]) -> None:
