@@ -205,10 +205,10 @@ def test_a_url_is_refused() -> None:
 def test_a_manifest_that_is_huge_or_no_text(tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
     with path.open("wb") as file:
-        file.truncate(2**30)  # sparse: takes no room
+        file.truncate(2**30 + 1)  # sparse: takes no room
     with pytest.raises(FormatError) as caught:
         load_manifest(str(tmp_path))
-    assert str(caught.value) == f"{path} must be smaller than 1 GiB; it is no manifest of a dataset."
+    assert str(caught.value) == f"{path} must have at most 1,073,741,824 bytes, got 1,073,741,825."
     path.write_bytes(b"{}\xff")
     with pytest.raises(FormatError) as caught:
         load_manifest(str(tmp_path))

@@ -7,10 +7,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfpipe.cli.values import human_bytes, one_line
+from tfpipe.cli.values import one_line
 from tfpipe.format import naming
 from tfpipe.format.manifest import FORMAT_VERSION, Manifest, SplitInfo
-from tfpipe.readers.dataset import open_file
+from tfpipe.order import ExactOrder, mixing_score
+from tfpipe.quantities import human_bytes
+from tfpipe.storage import open_file
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,6 +28,11 @@ _SPLIT_WIDTH = 24  # of one column in the table of splits
 _CHART_WIDTH = 37  # at least: two charts beside each other on 80 columns
 _MAX_CHART_WIDTH = 76
 _GAP = 3
+_BATCH_SIZE = 256
+_MIXING = (
+    "Mixing: share of such a batch that counts as drawn independently if records that lie together were all alike. "
+    "A split that was shuffled when it was written needs no 1.00."
+)
 
 
 def new_console() -> "Console":
@@ -50,11 +57,27 @@ def print_summary(directory: str, manifest: Manifest, splits: Mapping[str, Split
     for table in _split_tables(splits, console.width):
         console.print()
         console.print(table)
+    console.print()
+    console.print(Text(_MIXING, "dim"))
     for row in _charts(manifest, splits, console.width):
         console.print()
         console.print(row)
     console.print()
     console.print(_facts(directory, manifest))
+
+
+def mixing(split: SplitInfo) -> tuple[float, int] | None:
+    """How well the default order mixes a split, and the global batch size that this is for.
+
+    Batches of 256, or of the largest power of two that the split fills; None where it is empty. The order is that of
+    a pipeline with default options, see `tfpipe.order.mixing_score`.
+    """
+    if not split.records:
+        return None
+    batch_size = min(_BATCH_SIZE, 1 << split.records.bit_length() - 1)
+    streams = min(batch_size, ExactOrder.num_streams)
+    order = ExactOrder(tuple(shard.records for shard in split.shards), num_streams=streams)
+    return mixing_score(order, batch_size), batch_size
 
 
 def _image_form(image: Mapping[str, object]) -> str:
@@ -96,6 +119,7 @@ def _split_tables(splits: Mapping[str, SplitInfo], width: int) -> Iterator["Tabl
 def _split_column(split: SplitInfo) -> dict[str, str]:
     per_shard = [shard.records for shard in split.shards] or [0]
     sizes = split.sizes
+    mixed = mixing(split)
     formats = ", ".join(f"{count:,} {one_line(name)}" for name, count in split.formats.items() if count)
     return {
         "Records": f"{split.records:,}",
@@ -105,6 +129,7 @@ def _split_column(split: SplitInfo) -> dict[str, str]:
         "Width, px": f"{_span(sizes.min_width, sizes.max_width)}, mean {sizes.mean_width:,.0f}",
         "Height, px": f"{_span(sizes.min_height, sizes.max_height)}, mean {sizes.mean_height:,.0f}",
         "Formats": formats or "none",
+        "Mixing": "none" if mixed is None else f"{mixed[0]:.2f} at batch {mixed[1]}",
     }
 
 

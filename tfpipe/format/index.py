@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from tfpipe.errors import FormatError
 from tfpipe.format.record import FRAME_BYTES
 
+MAX_LINE_BYTES = 40
+"""Two numbers of int64, a space and a line break."""
+
 _MEND = "Run the same `tfpipe shard` command again to write it anew."
 
 

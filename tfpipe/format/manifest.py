@@ -4,7 +4,7 @@ The manifest is written last, so its presence means that every shard is complete
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tfpipe.format.schema import Schema
 
@@ -104,3 +104,5 @@ class Manifest:
     """Of the inputs and options: equal fingerprints give equal shards."""
     tool_version: str
     """Version of tfpipe that wrote the dataset."""
+    directory: str = field(default="", compare=False)
+    """Where it was loaded from, a local path or a URL; not part of the file."""

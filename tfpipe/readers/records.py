@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import naming
 from tfpipe.format.example import Feature, decode_example
-from tfpipe.format.index import decode_index
+from tfpipe.format.index import MAX_LINE_BYTES, decode_index
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record import read_record
-from tfpipe.readers.dataset import check_local, open_file
+from tfpipe.readers.dataset import check_local
+from tfpipe.storage import open_file
 
 _MAX_INDEXES = 8  # kept in memory: 16 bytes a record, so some MB even for the largest shards
-_MAX_INDEX_LINE_BYTES = 40  # two numbers of int64, a space and a line break
 _MEND = "Copy the dataset again, or run the same `tfpipe shard` command again to write it anew."
 
 
@@ -136,7 +136,7 @@ class RecordReader:
 
     def _read_index(self, shard: ShardInfo) -> NDArray[np.int64]:
         path = self._path(naming.index_name(shard.file))
-        most = shard.records * _MAX_INDEX_LINE_BYTES
+        most = shard.records * MAX_LINE_BYTES
         with _open_existing(path) as file:
             if (num_bytes := _size(file)) > most:
                 raise FormatError(

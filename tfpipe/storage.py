@@ -1,0 +1,176 @@
+"""Small files of a dataset, read whole from a local disk or, through TensorFlow's own client, from an object store.
+
+Local files are opened as files that cannot block. A URL (gs://, s3://, hdfs://) goes through `tf.io.gfile`, which
+reads the shards too: what it can open, the input pipeline can open, and nothing else needs to be installed.
+"""
+
+import errno
+import glob
+import io
+import os
+import stat
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, BinaryIO, cast
+
+from tfpipe.errors import DataError, FormatError, MissingDependencyError
+
+_THREADS = 16  # an object store answers in tens of milliseconds, however small the file
+
+
+def is_url(path: str) -> bool:
+    """Whether `path` names something on another machine."""
+    return "://" in path
+
+
+def join(directory: str, name: str) -> str:
+    """A file in a directory, which may be a URL."""
+    return f"{directory.rstrip('/')}/{name}" if is_url(directory) else os.path.join(directory, name)
+
+
+def has_magic(path: str) -> bool:
+    """Whether `path` would be read as a pattern."""
+    return glob.has_magic(path)
+
+
+def open_file(path: str) -> BinaryIO:
+    """Opens a regular local file for reading, unbuffered; a FIFO or a device is refused instead of waited for.
+
+    Raises:
+      OSError: It cannot be opened.
+      FormatError: It is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise FormatError(f"{path} must be a regular file.")
+        return open(descriptor, "rb", buffering=0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_bytes(path: str, max_bytes: int) -> bytes:
+    """Reads a file whole.
+
+    Args:
+      path: Of a local file, or a URL.
+      max_bytes: A larger file is refused unread.
+
+    Raises:
+      FileNotFoundError: There is none.
+      DataError: It cannot be read; the sentence says why.
+      FormatError: It is too large, or no regular file.
+      MissingDependencyError: It is a URL and TensorFlow is not installed.
+    """
+    try:
+        if is_url(path):
+            return _read_remote(path, max_bytes)
+        with open_file(path) as file:
+            _check_size(path, os.fstat(file.fileno()).st_size, max_bytes)
+            return file.read()
+    except NotADirectoryError as error:
+        raise FileNotFoundError(error.errno, error.strerror, path) from None
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def read_start(path: str, num_bytes: int) -> bytes:
+    """The first bytes of a file, fewer where it is shorter; errors as with `read_bytes`."""
+    try:
+        if is_url(path):
+            tf = _tensorflow(path)
+            try:
+                with tf.io.gfile.GFile(path, "rb") as file:
+                    data: bytes = file.read(num_bytes)
+                    return data
+            except tf.errors.OpError as error:
+                raise DataError(f"{path} cannot be read: {_reason(error)}.") from error
+        with open_file(path) as file, io.BufferedReader(cast(io.RawIOBase, file)) as buffered:
+            return buffered.read(num_bytes)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def read_all(paths: list[str], max_bytes: list[int]) -> list[bytes]:
+    """`read_bytes` of many files, several at once."""
+    with ThreadPoolExecutor(min(_THREADS, max(len(paths), 1))) as pool:
+        return list(pool.map(read_bytes, paths, max_bytes))
+
+
+def find(pattern: str) -> list[str]:
+    """The files that a pattern with `*`, `?` or `[...]` names, sorted by name; none where nothing fits.
+
+    Raises:
+      DataError: The store cannot be asked.
+    """
+    if not is_url(pattern):
+        return sorted(path for path in glob.glob(pattern) if os.path.isfile(path))
+    tf = _tensorflow(pattern)
+    try:
+        return sorted(tf.io.gfile.glob(pattern))
+    except tf.errors.OpError as error:
+        raise DataError(f"{pattern} cannot be listed: {_reason(error)}.") from error
+
+
+def check_files(paths: Sequence[str], sizes: Sequence[int]) -> None:
+    """Refuses files that are missing, cannot be opened, or have another size than they must.
+
+    Local ones are looked at one by one, those of a store are listed at once, without their sizes.
+
+    Raises:
+      FormatError: One is missing or has another size.
+      DataError: One cannot be opened, or the store cannot be asked.
+    """
+    if paths and is_url(paths[0]):
+        directory = paths[0].rpartition("/")[0]
+        listed = set(find(f"{directory}/*"))
+        missing = next((path for path in paths if path not in listed), None)
+        if missing is not None:
+            raise FormatError(f"{missing} is missing. Copy the dataset again.")
+        return
+    for path, size in zip(paths, sizes, strict=True):
+        try:
+            found = os.stat(path).st_size
+        except FileNotFoundError:
+            raise FormatError(f"{path} is missing. Copy the dataset again.") from None
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+        if found != size:
+            raise FormatError(f"{path} must have {size:,} bytes, as its manifest says, got {found:,}. Copy it again.")
+        if not os.access(path, os.R_OK):
+            raise DataError(f"{path} cannot be read: {os.strerror(errno.EACCES)}.")
+
+
+def _read_remote(path: str, max_bytes: int) -> bytes:
+    tf = _tensorflow(path)
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            _check_size(path, file.size(), max_bytes)
+            data: bytes = file.read()
+            return data
+    except tf.errors.NotFoundError as error:
+        raise FileNotFoundError(f"{path}: {_reason(error)}") from None
+    except tf.errors.OpError as error:
+        raise DataError(f"{path} cannot be read: {_reason(error)}.") from error
+
+
+def _check_size(path: str, size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise FormatError(f"{path} must have at most {max_bytes:,} bytes, got {size:,}.")
+
+
+def _tensorflow(path: str) -> Any:
+    try:
+        import tensorflow
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"Reading {path} needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."
+        ) from error
+    return tensorflow
+
+
+def _reason(error: Any) -> str:
+    return (error.message or type(error).__name__).strip().splitlines()[0].rstrip(".")[:300]
