@@ -25,14 +25,23 @@ FLOORS = {
     "tfpipe.tuning": 3,
     "tfpipe.profiler": 3,
     "tfpipe.distribution": 3,
+    "tfpipe.doctor": 3,
+    "tfpipe.service": 3,
     "tfpipe.pipeline": 2,
     "tfpipe.readers": 2,
     "tfpipe.integrity": 2,
+    "tfpipe.pipeline.augment_options": 1,
     "tfpipe.pipeline.config": 1,
+    "tfpipe.pipeline.config_checks": 1,
+    "tfpipe.pipeline.config_file": 1,
     "tfpipe.order": 1,
+    "tfpipe.storage": 1,
     "tfpipe.images": 1,
     "tfpipe.format": 0,
+    "tfpipe.machine": 0,
+    "tfpipe.quantities": 0,
     "tfpipe.errors": 0,
+    "tfpipe.splitmix": 0,
     "tfpipe._version": 0,
     # What a job does: it reads and writes files.
     "beam_jobs.archives": 2,
@@ -64,6 +73,7 @@ FLOORS = {
 # Neighbours on one floor that may meet all the same, the left one knowing the right one.
 NEIGHBOURS = {
     ("tfpipe.format", "tfpipe.errors"),
+    ("tfpipe.quantities", "tfpipe.errors"),
     ("tfpipe.__main__", "tfpipe.cli"),
     ("tfpipe.tuning", "tfpipe.profiler"),  # it tries the profiler's fixes
     ("tfpipe.training", "tfpipe.distribution"),  # the trainer runs under a strategy
@@ -83,13 +93,26 @@ NAMES_BEAM_JOBS = ("tfpipe.cli", "beam_jobs")  # and nobody else does
 HEAVY = {
     "tensorflow": (
         "tfpipe.distribution",
+        "tfpipe.doctor.examine",
+        "tfpipe.doctor.probes",
         "tfpipe.pipeline.augment",
         "tfpipe.pipeline.boxes",
         "tfpipe.pipeline.build",
         "tfpipe.pipeline.decode",
         "tfpipe.pipeline.device",
+        "tfpipe.pipeline.order_ops",
+        "tfpipe.pipeline.damage",
+        "tfpipe.pipeline.windows",
+        "tfpipe.pipeline.read",
+        "tfpipe.pipeline.named",
+        "tfpipe.pipeline.outputs",
+        "tfpipe.pipeline.cache",
+        "tfpipe.pipeline.cache_fill",
+        "tfpipe.pipeline.service_client",
         "tfpipe.pipeline.stages",
         "tfpipe.profiler.measure",
+        "tfpipe.service",
+        "tfpipe.storage",  # object stores, by the client that reads the shards too
         "tfpipe.training",
     ),
     "keras": ("tfpipe.training",),

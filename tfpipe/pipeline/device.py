@@ -11,12 +11,13 @@ CPU core, several times what slicing and `tf.image.resize` take. So on a CPU aug
 What is drawn, and from which seed: `boxes.py`. Only `AugmentLayer` without seeds keeps state.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import tensorflow as tf
 
 from tfpipe.errors import ConfigError
+from tfpipe.pipeline.augment_options import IMAGENET_MEAN, IMAGENET_STD, AugmentOptions, Size, as_pair
 from tfpipe.pipeline.boxes import (
     center_crop_boxes,
     resize_weights,
@@ -41,55 +42,6 @@ __all__ = [
     "sample_crop_boxes",
     "sample_flips",
 ]
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-"""Mean of red, green and blue over ImageNet's training images, where white is 1; as in torchvision."""
-
-IMAGENET_STD = (0.229, 0.224, 0.225)
-"""Their standard deviation, likewise."""
-
-Size = int | tuple[int, int]
-
-
-@dataclass(frozen=True)
-class AugmentOptions:
-    """How `augment` changes images.
-
-    Attributes:
-      scale: Share of the image's area in a training crop, smallest and largest (Szegedy et al. 2014).
-      ratio: Aspect ratio of a training crop in the original, smallest and largest (Szegedy et al. 2014).
-      flip: Mirror half of the training images.
-      crop_fraction: Share of the side kept in evaluation: 224 of 256 (He et al. 2015).
-      antialias: Widen the resize kernel where a crop shrinks, as Pillow does. Off, as in `tf.image.resize`; worth
-        it where the output is much smaller than what is stored. The same cost either way.
-      matmul_dtype: "float32", or "bfloat16" where the device is faster with it; see `crop_and_resize`.
-      mean: Of each channel, where white is 1.
-      std: Of each channel, likewise.
-    """
-
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    flip: bool = True
-    crop_fraction: float = 0.875
-    antialias: bool = False
-    matmul_dtype: str = "float32"
-    mean: tuple[float, ...] = IMAGENET_MEAN
-    std: tuple[float, ...] = IMAGENET_STD
-
-    def __post_init__(self) -> None:
-        """Checks the values.
-
-        Raises:
-          ConfigError: One cannot be used.
-        """
-        if not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise ConfigError(f"`scale` must be two rising shares in (0, 1], got {self.scale}.")
-        if not 0 < self.ratio[0] <= self.ratio[1]:
-            raise ConfigError(f"`ratio` must be two rising numbers above 0, got {self.ratio}.")
-        if not 0 < self.crop_fraction <= 1:
-            raise ConfigError(f"`crop_fraction` must be in (0, 1], got {self.crop_fraction}.")
-        if self.matmul_dtype not in ("float32", "bfloat16"):
-            raise ConfigError(f"`matmul_dtype` must be 'float32' or 'bfloat16', got {self.matmul_dtype!r}.")
 
 
 def normalize(
@@ -144,7 +96,7 @@ def crop_and_resize(
     Returns:
       float32 of shape [batch, height, width, channels], in 0..255 up to rounding.
     """
-    height, width = _pair(size)
+    height, width = as_pair(size)
     _, rows, columns, channels = images.shape
     row_weights = tf.cast(resize_weights(boxes[:, 0], boxes[:, 2], rows, height, antialias), matmul_dtype)
     column_weights = tf.cast(resize_weights(boxes[:, 1], boxes[:, 3], columns, width, antialias, flips), matmul_dtype)
@@ -186,7 +138,7 @@ def augment(
       ConfigError: Training without seeds.
     """
     options = options or AugmentOptions()
-    height, width = _pair(size)
+    height, width = as_pair(size)
     if heights is None or widths is None:
         heights, widths = (tf.fill(tf.shape(images)[:1], images.shape[axis]) for axis in (1, 2))
     flips = None
@@ -228,7 +180,7 @@ class AugmentLayer(tf.keras.layers.Layer):  # type: ignore[misc]
     ) -> None:
         # Without autocast: under a 16-bit policy it would round images that come as float before the crop.
         super().__init__(name=name, dtype=dtype, trainable=trainable, autocast=False)
-        self.size = _pair(size)
+        self.size = as_pair(size)
         self.options = options or AugmentOptions()
         self.seed = seed
         self.seed_generator = tf.keras.random.SeedGenerator(seed)
@@ -313,7 +265,3 @@ def _blend(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """`weights` of `values` and the rest of the partners'; computed in float32, rounded once."""
     own = tf.cast(values, tf.float32)
     return tf.cast(own * weights + own[::-1] * (1.0 - weights), values.dtype)
-
-
-def _pair(size: Size) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size[0], size[1])

@@ -1,0 +1,150 @@
+"""Datasets that real worker processes make: a dispatcher with two of them, started as a user starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow as tf
+
+from tfpipe.errors import ConfigError
+from tfpipe.pipeline.service_client import check_address, distribute, split_address
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[dict[str, Any]]:
+    """What `tfpipe serve --json` said."""
+    command = [
+        sys.executable,
+        "-m",
+        "tfpipe",
+        "serve",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--workers",
+        "2",
+        "--json",
+    ]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())
+        process.terminate()
+        assert process.wait(10) == 0
+
+
+def epochs() -> tf.data.Dataset:
+    """Shaped like training in throughput order: numbers of epochs, files, records; (epoch, record)."""
+    files = tf.data.Dataset.range(2**62).flat_map(
+        lambda epoch: tf.data.Dataset.range(4).map(lambda file: (file, epoch))
+    )
+    return files.interleave(
+        lambda file, epoch: tf.data.Dataset.range(10).map(lambda record: (epoch, file * 10 + record)),
+        cycle_length=2,
+        num_parallel_calls=tf.data.AUTOTUNE,
+    )
+
+
+def test_an_evaluation_comes_exactly_once_and_in_order(served) -> None:
+    # Two sources that must stay side by side, and a last batch that is short: sharding would break both.
+    runs = tf.data.Dataset.range(0, 200, 16).flat_map(lambda at: tf.data.Dataset.range(at, tf.minimum(at + 16, 200)))
+    dataset = tf.data.Dataset.zip((runs.map(lambda x: x * x), tf.data.Dataset.range(200))).batch(16)
+    distributed = distribute(dataset, served["dispatcher"], training=False)
+    for _ in range(2):
+        got = [pair for batch in distributed.as_numpy_iterator() for pair in zip(*batch, strict=True)]
+        assert got == [(i * i, i) for i in range(200)]
+    counted = dataset.apply(tf.data.experimental.assert_cardinality(13))
+    assert distribute(counted, served["dispatcher"], training=False).cardinality() == 13
+
+
+def test_workers_share_the_epochs_of_training(served) -> None:
+    dataset = epochs().batch(10).apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    distributed = distribute(dataset, served["dispatcher"], training=True)
+    assert distributed.cardinality() == tf.data.INFINITE_CARDINALITY
+    batches = islice(distributed.as_numpy_iterator(), 400)
+    counts = Counter(pair for batch in batches for pair in zip(*batch, strict=True))
+    assert len(counts) == 4000  # no record twice in the same epoch, from whichever worker
+
+
+def test_training_goes_on_without_a_lost_worker_which_comes_back(served) -> None:
+    batches = distribute(epochs().batch(10), served["dispatcher"], training=True).as_numpy_iterator()
+    list(islice(batches, 20))
+    victim = served["workers"][0]
+    os.kill(victim["pid"], signal.SIGKILL)
+    begun = time.monotonic()
+    assert len(list(islice(batches, 2000))) == 2000
+    assert time.monotonic() - begun < 10
+    # On its old port: only there does a pass that was running ask for it again.
+    host, _, port = victim["address"].rpartition(":")
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            check_address(f"grpc://{host}:{port}")
+            break
+        except ConfigError:
+            time.sleep(0.2)
+    whole = distribute(tf.data.Dataset.range(100).batch(10), served["dispatcher"], training=False)
+    assert [int(x) for batch in whole for x in batch] == list(range(100))
+
+
+def test_a_dispatcher_that_does_not_answer() -> None:
+    sentence = (
+        r"`service` must name a running dispatcher, got grpc://127.0.0.1:9, which does not answer \(connection "
+        r"refused\). Start one with: tfpipe serve"
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        distribute(tf.data.Dataset.range(3), "grpc://127.0.0.1:9", training=True)
+    with pytest.raises(ConfigError, match="`--x` must name a running dispatcher"):
+        check_address("grpc://no-such-host.invalid:5050", "`--x`")
+
+
+@pytest.mark.parametrize(("answer", "reason"), [(b"", "no answer within"), (b"SSH-2.0-OpenSSH", "something else than")])
+def test_a_port_on_which_something_else_listens(monkeypatch, answer: bytes, reason: str) -> None:
+    monkeypatch.setattr("tfpipe.pipeline.service_client._ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        import threading
+
+        def talk() -> None:
+            connection = server.accept()[0]
+            connection.sendall(answer)
+            time.sleep(0.5)
+            connection.close()
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        with pytest.raises(ConfigError, match=reason):
+            check_address(f"grpc://127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+
+
+def test_addresses() -> None:
+    assert split_address("grpc://host:5050") == ("host", 5050)
+    assert split_address("grpc://[::1]:1") == ("::1", 1)
+    for wrong in (
+        "host:1",
+        "grpc://host",
+        "grpc://host:0",
+        "grpc://host:65536",
+        "grpc://::1:5",
+        "grpc://a:1/b",
+        "grpc://:1",
+    ):
+        with pytest.raises(ConfigError, match="`service` must be like grpc://host:5050, got "):
+            split_address(wrong)

@@ -1,0 +1,118 @@
+"""The whole pipeline on one screen: which stages, in which order, and why.
+
+dataset = build_dataset(manifest, "train", PipelineConfig(global_batch_size=256))
+print(build_stages(manifest, "train", config))
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline import cache, file_cache, service_client
+from tfpipe.pipeline import named as stage
+from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.pipeline.outputs import check_outputs
+from tfpipe.pipeline.plan import InputContext, ReadPlan
+from tfpipe.pipeline.source import Source, as_source
+from tfpipe.pipeline.stages import Stage, Stages, tf_data_options
+
+
+def build_dataset(
+    manifest: Manifest | Source,
+    split: str | None,
+    config: PipelineConfig,
+    context: tf.distribute.InputContext | None = None,
+    start_step: int = 0,
+) -> tf.data.Dataset:
+    """Builds the input pipeline of one host.
+
+    Args:
+        manifest: From `load_manifest`; or files that something else wrote, from `foreign_files`.
+        split: Name of a split; None for foreign files.
+        config: What is read, in which order, and what becomes of each image.
+        context: Which host of how many this is, as `tf.distribute` hands it over; None for one host with one replica.
+        start_step: Training begins at this global step of the run, in whichever epoch it lies: in exact order with
+            just the batches that would have come, after reading at most one window of records.
+
+    Returns:
+        Batches for one replica, `config.batch_size` images each; a host with several replicas takes one for each.
+        Dictionaries of "image", [batch, height, width, 3] of `image_dtype`, "label", int32 [batch] or one-hot float32
+        [batch, classes], and what `include` names; in evaluation "mask", bool [batch], False where the last batch is
+        filled up. With augment="device" images are uint8 of `decoded_size` and come with "height" and "width", int64
+        [batch], and in training "seed", int32 [batch, 2]. With `as_tuple`: (image, label), in evaluation with the
+        mask as a third, float32. Training goes on for ever; evaluation is one pass.
+
+    Raises:
+        ConfigError: The config cannot be had with this data, or on so many hosts.
+        DataError: There are no records, or an index cannot be read.
+        FormatError: An index is damaged.
+    """
+    return build_stages(manifest, split, config, context, start_step).dataset()
+
+
+def build_stages(
+    manifest: Manifest | Source,
+    split: str | None,
+    config: PipelineConfig,
+    context: InputContext | None = None,
+    start_step: int = 0,
+) -> Stages:
+    """The stages of `build_dataset`, to print, to cut or to time; arguments and errors are the same."""
+    filled: tuple[Stage, ...] = ()
+    if config.cache_dir is not None and isinstance(manifest, Manifest) and split is not None:
+        manifest = file_cache.cached_manifest(manifest, split, config)
+        filled = (stage.filled_cache(manifest, split, config),)
+        config = file_cache.without_cache(config)
+    plan = ReadPlan.of(as_source(manifest, split), config, context, start_step)
+    check_outputs(plan)
+    plan.source.check()
+    if config.cache != "none":
+        cache.check_fits(plan)
+    if config.service is not None:
+        service_client.check_address(config.service)
+    stages = (*filled, *_input(plan), *_output(plan))
+    return Stages(stages, tf_data_options(config, plan.deterministic))
+
+
+def _input(plan: ReadPlan) -> tuple[Stage, ...]:
+    """From files to decoded images. Where epochs begin and where a cache stands depends on what is kept."""
+    config = plan.config
+    parse_and_decode = (stage.parse(plan), stage.decode(plan))
+    if not config.training:
+        # One pass: the order is the files', and what is cached is what comes out, augmented.
+        read = (stage.list_once(plan), stage.read_once(plan))
+        if config.cache == "bytes":
+            return (*read, stage.cache_bytes(plan), *parse_and_decode)
+        return (*read, *parse_and_decode)
+    if config.cache == "none":
+        # Epochs come first: each has an order of its own, and the last images of one are read with the next one's.
+        if plan.exact:
+            order = (stage.repeat(plan), stage.list_exact(plan), stage.read_exact(plan), stage.shuffle_exact(plan))
+        else:
+            order = (stage.repeat(plan), stage.list_files(plan), stage.read_files(plan), stage.shuffle_buffer(plan))
+        return (*order, *parse_and_decode)
+    if not plan.exact:
+        return _input_foreign_cached(plan)
+    # Every record once into the cache; then epochs fetch from it in the exact order.
+    read = (stage.list_first_use(plan), stage.read_first_use(plan))
+    if config.cache == "bytes":
+        return (*read, stage.cache_bytes(plan), stage.repeat_cached(plan), *parse_and_decode)
+    return (*read, *parse_and_decode, stage.cache_decoded(plan), stage.repeat_cached(plan))
+
+
+def _input_foreign_cached(plan: ReadPlan) -> tuple[Stage, ...]:
+    """Nobody knows how many records there are, so none can be fetched by its number: the field's usual order."""
+    read = (stage.list_files(plan), stage.read_files(plan))
+    if plan.config.cache == "bytes":
+        after = (stage.cache_bytes(plan), stage.repeat_pass(plan), stage.shuffle_buffer(plan))
+        return (*read, *after, stage.parse(plan), stage.decode(plan))
+    before = (stage.shuffle_buffer(plan), stage.parse(plan), stage.decode(plan))
+    return (*read, *before, stage.cache_decoded(plan), stage.repeat_pass(plan))
+
+
+def _output(plan: ReadPlan) -> tuple[Stage, ...]:
+    """From decoded images to batches."""
+    if not plan.config.training and plan.config.cache == "decoded":
+        return stage.augment(plan), stage.cache_decoded(plan), stage.batch(plan), stage.prefetch(plan)
+    return stage.augment(plan), stage.batch(plan), stage.prefetch(plan)

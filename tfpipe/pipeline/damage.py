@@ -1,0 +1,63 @@
+"""Records that are damaged or cannot be read: an error that says where, or left out and counted.
+
+`tf.data` itself would name no file, and with `ignore_errors` lose the rest of it. So the reader puts a hole, an empty
+payload, in place of each record it does not get, and the order and number of all others stay what they were.
+"""
+
+import tensorflow as tf
+
+from tfpipe.pipeline.plan import ReadPlan
+
+HOLE = ""
+
+
+def leave_out(plan: ReadPlan, records: tf.data.Dataset) -> tf.data.Dataset:
+    """Drops holes and counts them; more than `max_bad_records` are an error."""
+    most = plan.config.max_bad_records
+
+    def count(bad: tf.Tensor, element: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+        payload, record, seed = element
+        hole = tf.equal(payload, HOLE)
+        bad += tf.cast(hole, tf.int64)
+        payload = tf.cond(hole, lambda: _report(plan, payload, record, bad, most), lambda: payload)
+        return bad, (payload, record, seed)
+
+    counted = records.scan(tf.constant(0, tf.int64), count)
+    return counted.filter(lambda payload, *_: tf.not_equal(payload, HOLE))
+
+
+def or_raise(plan: ReadPlan, payload: tf.Tensor, bad: tf.Tensor) -> tf.Tensor:
+    """The payload, a scalar or many; or, where there are numbers of bad records, an error that places the first."""
+
+    def fail() -> tf.Tensor:
+        sentence = tf.strings.join(
+            [
+                "A record must be whole and readable: ",
+                place_of(plan, bad[0]),
+                " is damaged, or its file cannot be read. Copy the file again, or set on_bad_record='skip'.",
+            ]
+        )
+        with tf.control_dependencies([tf.debugging.Assert(False, [sentence])]):
+            return tf.identity(payload)
+
+    return tf.cond(tf.size(bad) > 0, fail, lambda: payload)
+
+
+def place_of(plan: ReadPlan, record: tf.Tensor) -> tf.Tensor:
+    """Where a record lies, as text: "record 3 of /data/train-00000-of-00008.tfrecord (byte 4711)"."""
+    bases = tf.constant(plan.source.bases)
+    file = tf.searchsorted(bases, record[None], side="right", out_type=tf.int64)[0] - 1
+    path = tf.gather(tf.constant(plan.source.files), file)
+    offset = tf.gather(tf.constant(plan.source.offsets()), record)
+    number = tf.strings.as_string(record - bases[file])
+    return tf.strings.join(["record ", number, " of ", path, " (byte ", tf.strings.as_string(offset), ")"])
+
+
+def _report(plan: ReadPlan, payload: tf.Tensor, record: tf.Tensor, bad: tf.Tensor, most: int) -> tf.Tensor:
+    place = place_of(plan, record)
+    sentence = tf.strings.join(
+        [f"At most {most} bad records may be left out (`max_bad_records`); one more is ", place, "."]
+    )
+    notice = tf.print("tfpipe leaves out", place, "as damaged:", bad, "so far")
+    with tf.control_dependencies([notice, tf.debugging.Assert(bad <= most, [sentence])]):
+        return tf.identity(payload)

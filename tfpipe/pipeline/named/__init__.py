@@ -1,0 +1,46 @@
+"""The named stages that `build.py` chooses from: what each does to a dataset, its settings, and its reason.
+
+Elements on the way: numbers of epochs, then of runs or files; `(payload, record, seed)` from `read` on; dictionaries
+of features from `parse` on, with the image once it is decoded; batches.
+"""
+
+from tfpipe.pipeline.named.caching import cache_bytes, cache_decoded, filled_cache, repeat_cached, repeat_pass
+from tfpipe.pipeline.named.images import augment, decode, parse
+from tfpipe.pipeline.named.output import batch, prefetch
+from tfpipe.pipeline.named.reading import (
+    list_exact,
+    list_files,
+    list_first_use,
+    list_once,
+    read_exact,
+    read_files,
+    read_first_use,
+    read_once,
+    repeat,
+    shuffle_buffer,
+    shuffle_exact,
+)
+
+__all__ = [
+    "augment",
+    "batch",
+    "cache_bytes",
+    "cache_decoded",
+    "decode",
+    "filled_cache",
+    "list_exact",
+    "list_files",
+    "list_first_use",
+    "list_once",
+    "parse",
+    "prefetch",
+    "read_exact",
+    "read_files",
+    "read_first_use",
+    "read_once",
+    "repeat",
+    "repeat_cached",
+    "repeat_pass",
+    "shuffle_buffer",
+    "shuffle_exact",
+]
