@@ -1,0 +1,172 @@
+"""`tfpipe serve` as a user runs it: real processes."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-m", "tfpipe", "serve"]
+
+
+class Server:
+    """A running `tfpipe serve --json`."""
+
+    def __init__(self, *args: str) -> None:
+        command = [*COMMAND, "--host", "127.0.0.1", "--json", *args]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+        )
+        assert self.process.stdout is not None
+        self.json: dict[str, Any] = json.loads(self.process.stdout.readline())
+
+    @property
+    def pids(self) -> list[int]:
+        return [worker["pid"] for worker in self.json["workers"]]
+
+    def end(self, signum: int) -> int:
+        os.killpg(self.process.pid, signum) if signum == signal.SIGINT else self.process.send_signal(signum)
+        return self.process.wait(10)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def all_gone(pids: list[int], within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if not any(map(is_alive, pids)):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Server]]:
+    servers: list[Server] = []
+
+    def run(*args: str) -> Server:
+        servers.append(Server(*args))
+        return servers[-1]
+
+    yield run
+    for server in servers:
+        server.process.kill()
+        server.process.wait()
+
+
+def run(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *args], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+# SIGINT goes to the whole group, as a terminal sends it.
+@pytest.mark.parametrize(
+    ("signum", "code"),
+    [(signal.SIGTERM, 0), (signal.SIGKILL, -9), pytest.param(signal.SIGINT, 0, marks=pytest.mark.slow)],
+)
+def test_a_signal_ends_all_processes(start, signum: int, code: int) -> None:
+    server = start("--port", "0", "--workers", "2" if signum == signal.SIGTERM else "1")
+    assert server.json["dispatcher"].startswith("grpc://127.0.0.1:")
+    assert all(map(is_alive, server.pids))
+    assert server.end(signum) == code
+    assert all_gone(server.pids, 0.1 if code == 0 else 5)
+
+
+def test_a_port_in_use_is_one_sentence() -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as TensorFlow's servers do
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        done = run("--port", str(port))
+    sentence = f"Error: Port {port} must be free, and is not (address already in use). Choose another with --port.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)
+
+
+def test_a_dead_dispatcher_is_one_sentence() -> None:
+    done = run("--dispatcher", "grpc://127.0.0.1:9")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "Error: `dispatcher` must name a running dispatcher, got grpc://127.0.0.1:9, which does not answer "
+        "(connection refused). Start one with: tfpipe serve\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (
+            ["--dispatcher", "grpc://a:1", "--dispatcher-only"],
+            "--dispatcher runs only workers here, --dispatcher-only none: leave one of them out.",
+        ),
+        (
+            ["--dispatcher", "grpc://a:1", "--port", "1"],
+            "--port is the dispatcher's, and --dispatcher names one elsewhere: leave one of them out.",
+        ),
+        (["--dispatcher", "a:1"], "`dispatcher` must be like grpc://host:5050, got 'a:1'."),
+        (
+            ["--dispatcher-only", "--workers", "2"],
+            "--dispatcher-only excludes --workers, got 2. Leave one of them out.",
+        ),
+        (["--workers", "-1"], "`workers` must be at least 0, got -1."),
+        (["--port", "65536"], "`port` must be from 0 to 65535, for each server one, got 65536."),
+        (
+            ["--worker-port", "65535", "--workers", "2"],
+            "`worker_port` must be from 0 to 65535, for each server one, got 65535.",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_option_ends_with_2(args: list[str], sentence: str) -> None:
+    done = run(*args)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"Error: {sentence}\n")
+
+
+def test_what_people_read(start, tmp_path: Path) -> None:
+    command = [*COMMAND, "--host", "127.0.0.1", "--port", "0", "--dispatcher-only", "--work-dir", str(tmp_path / "j")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline().rstrip() for _ in range(5)]
+        process.terminate()
+        assert process.wait(10) == 0
+    address = lines[0].split()[1].rstrip(",")
+    assert lines == [
+        f"Dispatcher {address}, no worker here",
+        f'Trainers        PipelineConfig(service="{address}", ...)',
+        f'  or in TOML    service = "{address}"',
+        f"Other machines  tfpipe serve --dispatcher {address}",
+        "Only this machine reaches 127.0.0.1; for others name it with --host.",
+    ]
+    assert any((tmp_path / "j").rglob("*"))
+
+
+def test_help_and_a_missing_tensorflow_need_no_tensorflow() -> None:
+    code = """
+import importlib.util, sys
+sys.argv = ["tfpipe", "serve", *sys.argv[1:]]
+sys.modules["tensorflow"] = None
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "tensorflow" else find(name, *more)
+from tfpipe.cli.main import main
+main()
+"""
+    for args, exit_code, text in (
+        (["--help"], 0, "Run a tf.data service"),
+        ([], 1, "Error: `tfpipe serve` needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'.\n"),
+    ):
+        command = [sys.executable, "-c", code, *args]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == exit_code
+        assert text in done.stdout + done.stderr
