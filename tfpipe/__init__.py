@@ -9,34 +9,58 @@ from typing import TYPE_CHECKING
 from tfpipe._version import __version__
 
 if TYPE_CHECKING:
-    from tfpipe.distribution import resolve_strategy, set_precision
+    from tfpipe.dataset import load_manifest
+    from tfpipe.distribution import distribute_dataset, resolve_strategy, set_precision, steps_per_epoch
     from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError
     from tfpipe.format.manifest import Manifest
-    from tfpipe.readers.dataset import load_manifest
+    from tfpipe.pipeline.augment_options import AugmentOptions
+    from tfpipe.pipeline.build import build_dataset, build_stages
+    from tfpipe.pipeline.config import PipelineConfig
+    from tfpipe.pipeline.mixture import mix
+    from tfpipe.pipeline.outputs import masked_mean
+    from tfpipe.pipeline.source import foreign_files
 
 __all__ = [
+    "AugmentOptions",
     "ConfigError",
     "DataError",
     "FormatError",
     "Manifest",
     "MissingDependencyError",
+    "PipelineConfig",
     "TfpipeError",
     "__version__",
+    "build_dataset",
+    "build_stages",
+    "distribute_dataset",
+    "foreign_files",
     "load_manifest",
+    "masked_mean",
+    "mix",
     "resolve_strategy",
     "set_precision",
+    "steps_per_epoch",
 ]
 
 _MODULES = {
+    "AugmentOptions": "tfpipe.pipeline.augment_options",
     "ConfigError": "tfpipe.errors",
     "DataError": "tfpipe.errors",
     "FormatError": "tfpipe.errors",
     "Manifest": "tfpipe.format.manifest",
     "MissingDependencyError": "tfpipe.errors",
+    "PipelineConfig": "tfpipe.pipeline.config",
     "TfpipeError": "tfpipe.errors",
-    "load_manifest": "tfpipe.readers.dataset",
+    "build_dataset": "tfpipe.pipeline.build",
+    "build_stages": "tfpipe.pipeline.build",
+    "distribute_dataset": "tfpipe.distribution",
+    "foreign_files": "tfpipe.pipeline.source",
+    "load_manifest": "tfpipe.dataset",
+    "masked_mean": "tfpipe.pipeline.outputs",
+    "mix": "tfpipe.pipeline.mixture",
     "resolve_strategy": "tfpipe.distribution",
     "set_precision": "tfpipe.distribution",
+    "steps_per_epoch": "tfpipe.distribution",
 }
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tfpipe.dataset import load_manifest
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.example import decode_example
 from tfpipe.format.record import scan_records
 from tfpipe.readers import records
-from tfpipe.readers.dataset import load_manifest
 from tfpipe.readers.records import RecordReader
 
 MEND = "Copy the dataset again, or run the same `tfpipe shard` command again to write it anew."

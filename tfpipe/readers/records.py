@@ -12,13 +12,13 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.dataset import check_local
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import naming
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.index import MAX_LINE_BYTES, decode_index
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record import read_record
-from tfpipe.readers.dataset import check_local
 from tfpipe.storage import open_file
 
 _MAX_INDEXES = 8  # kept in memory: 16 bytes a record, so some MB even for the largest shards

@@ -1,14 +1,10 @@
 """Strategies on real devices in processes of their own, and on devices that are made up."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,15 +13,8 @@ from tfpipe.errors import ConfigError
 tf = pytest.importorskip("tensorflow")
 
 from tfpipe import distribution  # noqa: E402
-
-TPU_VARIABLES = ("TPU_NAME", "TPU_CONFIG", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TF_CONFIG")
-
-
-@pytest.fixture(autouse=True)
-def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in TPU_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-
+from tfpipe.distribution import strategy as strategy_module  # noqa: E402
+from tfpipe.distribution import tpu  # noqa: E402
 
 # Processes of their own
 
@@ -33,6 +22,7 @@ START = """
 import json, logging, sys, time
 import tensorflow as tf
 from tfpipe import distribution
+from tfpipe.distribution import tpu
 from tfpipe.errors import ConfigError
 lines = []
 handler = logging.Handler()
@@ -53,17 +43,17 @@ print(json.dumps([seconds, lines, int(total), strategy.extended.worker_devices])
 
 TPU_NOBODY_HAS = """
 answers = []
-def ask(tpu):
+def ask(name):
     began = time.perf_counter()
     try:
-        distribution.resolve_strategy(tpu)
+        distribution.resolve_strategy(name)
         answers.append("a strategy")
     except ConfigError as error:
         answers.append(str(error))
     answers.append(time.perf_counter() - began)
 
 ask(sys.argv[1])
-distribution._CONNECT_S = 0.5
+tpu._CONNECT_S = 0.5
 ask(sys.argv[2])
 print(json.dumps(answers))
 """
@@ -77,37 +67,8 @@ print(json.dumps([lines, float(total), list(distribution.replica_batch_size(stra
 """
 
 
-def start(body: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", START + body, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **environment},
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> list:
-    try:
-        out, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    assert process.returncode == 0, err[-3000:]
-    return json.loads(out.splitlines()[-1])
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-def test_four_logical_cpus_are_mirrored_and_no_tpu_is_decided_at_once() -> None:
-    seconds, lines, total, devices = finish(start(FOUR_CPUS))
+def test_four_logical_cpus_are_mirrored_and_no_tpu_is_decided_at_once(processes) -> None:
+    seconds, lines, total, devices = processes.finish(processes.start("-c", START + FOUR_CPUS))
     assert lines == ["CPU: 4 replicas in 1 process (MirroredStrategy); no TPU and no GPU were found"]
     assert total == 0 + 1 + 2 + 3
     assert [device[-5:] for device in devices] == ["CPU:0", "CPU:1", "CPU:2", "CPU:3"]
@@ -121,11 +82,13 @@ def silent_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_a_tpu_address_that_does_not_answer_is_an_error_in_time(silent_port: int) -> None:
-    refuses = f"grpc://127.0.0.1:{free_ports(1)[0]}"
+def test_a_tpu_address_that_does_not_answer_is_an_error_in_time(processes, silent_port: int) -> None:
+    refuses = f"grpc://127.0.0.1:{processes.free_ports(1)[0]}"
     silent = f"grpc://127.0.0.1:{silent_port}"
     began = time.perf_counter()
-    refused, refused_s, unheard, unheard_s = finish(start(TPU_NOBODY_HAS, refuses, silent))
+    refused, refused_s, unheard, unheard_s = processes.finish(
+        processes.start("-c", START + TPU_NOBODY_HAS, refuses, silent)
+    )
     assert refused.startswith(f"The TPU '{refuses}' that was asked for does not answer ([Errno ")
     assert refused.endswith("Connection refused); check that it is up and not in use by another process.")
     assert refused_s < 5
@@ -137,13 +100,9 @@ def test_a_tpu_address_that_does_not_answer_is_an_error_in_time(silent_port: int
     assert time.perf_counter() - began < 30  # the stuck thread does not keep the process
 
 
-def test_two_workers_of_tf_config_reduce_a_sum() -> None:
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
-    processes = [
-        start(WORKER, TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}}))
-        for i in range(2)
-    ]
-    for i, (lines, total, sizes) in enumerate([finish(process) for process in processes]):
+def test_two_workers_of_tf_config_reduce_a_sum(processes) -> None:
+    found = processes.run_workers(2, "-c", START + WORKER)
+    for i, (lines, total, sizes) in enumerate(found):
         assert lines == [
             "TF_CONFIG names 2 workers; waiting for all of them.",
             "CPU: 2 replicas in 2 processes (MultiWorkerMirroredStrategy); "
@@ -153,51 +112,7 @@ def test_two_workers_of_tf_config_reduce_a_sum() -> None:
         assert sizes == [8, 4]
 
 
-# TPU and GPU that are made up
-
-
-class Machine:
-    """What TensorFlow says it has, and the strategies that would be made, in the order of the calls."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.devices: dict[str, int] = {"CPU": 1}
-        self.capability: tuple[int, int] | None = (8, 0)
-        self.calls: list = []
-        self.names: dict = {"TPU_NAME": None}
-        for function in ("list_physical_devices", "list_logical_devices", "get_visible_devices"):
-            monkeypatch.setattr(tf.config, function, self.list)
-        monkeypatch.setattr(tf.config.experimental, "get_device_details", self.details)
-        monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", lambda _: self.calls.append("connect"))
-        monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", lambda _: self.calls.append("initialize"))
-        for name in ("OneDeviceStrategy", "MirroredStrategy", "TPUStrategy", "MultiWorkerMirroredStrategy"):
-            monkeypatch.setattr(tf.distribute, name, self.strategy(name))
-
-    def list(self, kind: str | None = None) -> list:
-        return [
-            SimpleNamespace(device_type=one, name=f"/device:{one}:{i}")
-            for one, count in self.devices.items()
-            if kind in (None, one)
-            for i in range(count)
-        ]
-
-    def details(self, _: object) -> dict:
-        return {} if self.capability is None else {"compute_capability": self.capability}
-
-    def strategy(self, name: str) -> type:
-        calls = self.calls
-
-        def init(self, devices=None, cluster_resolver=None) -> None:
-            calls.append((name, devices if isinstance(devices, str | list) else None))
-            devices = [devices] if isinstance(devices, str) else devices
-            self.num_replicas_in_sync = len(devices) if isinstance(devices, list) else 8
-            self.extended = SimpleNamespace(worker_devices=devices)
-
-        return type(name, (), {"__init__": init})
-
-
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(monkeypatch)
+# Devices that are made up
 
 
 @pytest.mark.parametrize(
@@ -220,7 +135,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
         ),
     ],
 )
-def test_the_devices_make_the_strategy(machine: Machine, devices: dict, call: tuple, text: str) -> None:
+def test_the_devices_make_the_strategy(machine, devices: dict, call: tuple, text: str) -> None:
     machine.devices = devices
     strategy = distribution.resolve_strategy()
     assert machine.calls == [call]
@@ -228,7 +143,7 @@ def test_the_devices_make_the_strategy(machine: Machine, devices: dict, call: tu
 
 
 @pytest.mark.parametrize("sign", ["TPU", "TPU_SYSTEM"])
-def test_a_tpu_of_this_machine_comes_before_its_gpus(machine: Machine, sign: str) -> None:
+def test_a_tpu_of_this_machine_comes_before_its_gpus(machine, sign: str) -> None:
     machine.devices = {"CPU": 1, "GPU": 1, sign: 1}
     strategy = distribution.resolve_strategy()
     assert machine.calls == ["connect", "initialize", ("TPUStrategy", None)]
@@ -236,7 +151,7 @@ def test_a_tpu_of_this_machine_comes_before_its_gpus(machine: Machine, sign: str
 
 
 @pytest.mark.parametrize("by_environment", [True, False])
-def test_a_named_tpu_is_connected(machine: Machine, monkeypatch: pytest.MonkeyPatch, by_environment: bool) -> None:
+def test_a_named_tpu_is_connected(machine, monkeypatch: pytest.MonkeyPatch, by_environment: bool) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         name = f"grpc://127.0.0.1:{server.getsockname()[1]}"
         if by_environment:
@@ -245,16 +160,16 @@ def test_a_named_tpu_is_connected(machine: Machine, monkeypatch: pytest.MonkeyPa
     assert machine.calls == ["connect", "initialize", ("TPUStrategy", None)]
 
 
-@pytest.mark.parametrize(("name", "tpu"), [("local", None), ("", "local")])
-def test_a_local_tpu_asks_no_network(machine: Machine, monkeypatch: pytest.MonkeyPatch, name: str, tpu: str) -> None:
+@pytest.mark.parametrize(("name", "asked"), [("local", None), ("", "local")])
+def test_a_local_tpu_asks_no_network(machine, monkeypatch: pytest.MonkeyPatch, name: str, asked: str) -> None:
     monkeypatch.setenv("TPU_NAME", name)
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("it does"))
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("it does"))
-    distribution.resolve_strategy(tpu)
+    distribution.resolve_strategy(asked)
     assert machine.calls == ["connect", "initialize", ("TPUStrategy", None)]
 
 
-def test_a_tpu_that_does_not_start_is_no_cpu_run(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tpu_that_does_not_start_is_no_cpu_run(machine, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: object) -> None:
         raise tf.errors.NotFoundError(
             None, None, "TPUs not found in the cluster. Failed in initialization: No OpKernel"
@@ -271,11 +186,11 @@ def test_a_tpu_that_does_not_start_is_no_cpu_run(machine: Machine, monkeypatch: 
 
 
 @pytest.mark.parametrize("by_environment", [True, False])
-def test_a_node_that_nobody_knows(machine: Machine, monkeypatch: pytest.MonkeyPatch, by_environment: bool) -> None:
+def test_a_node_that_nobody_knows(machine, monkeypatch: pytest.MonkeyPatch, by_environment: bool) -> None:
     def never(*_: object, **__: object) -> None:
         time.sleep(30)
 
-    monkeypatch.setattr(distribution, "_RESOLVE_S", 0.2)
+    monkeypatch.setattr(tpu, "_RESOLVE_S", 0.2)
     monkeypatch.setattr("urllib.request.urlopen", never)
     if by_environment:
         monkeypatch.setenv("TPU_NAME", "node-1")
@@ -290,14 +205,14 @@ def test_a_node_that_nobody_knows(machine: Machine, monkeypatch: pytest.MonkeyPa
     assert not machine.calls
 
 
-def test_an_empty_tpu_name_names_none(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_tpu_name_names_none(machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPU_NAME", "")
     distribution.resolve_strategy("")
     assert machine.calls == [("OneDeviceStrategy", "/CPU:0")]
 
 
 def test_a_tpu_library_without_a_tpu_is_said(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
     distribution.resolve_strategy()
@@ -306,7 +221,7 @@ def test_a_tpu_library_without_a_tpu_is_said(
 
 
 @pytest.mark.parametrize("value", ["{", '{"zone": "z"}'])
-def test_a_broken_tpu_config(machine: Machine, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_a_broken_tpu_config(machine, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("TPU_CONFIG", value)
     with pytest.raises(ConfigError, match="TPU_CONFIG in the environment must be JSON with `tpu_node_name`; mend or"):
         distribution.resolve_strategy()
@@ -330,10 +245,8 @@ TWO = {"worker": ["a:1", "b:1"]}
         ),
     ],
 )
-def test_more_than_one_worker_makes_a_cluster(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, value: dict, made: str
-) -> None:
-    monkeypatch.setattr(distribution, "describe_strategy", lambda _: "")
+def test_more_than_one_worker_makes_a_cluster(machine, monkeypatch: pytest.MonkeyPatch, value: dict, made: str) -> None:
+    monkeypatch.setattr(strategy_module, "describe_strategy", lambda _: "")
     monkeypatch.setenv("TF_CONFIG", json.dumps(value))
     distribution.resolve_strategy()
     assert [name for name, _ in machine.calls] == [made]
@@ -358,75 +271,8 @@ def test_more_than_one_worker_makes_a_cluster(
         ),
     ],
 )
-def test_a_broken_tf_config(machine: Machine, monkeypatch: pytest.MonkeyPatch, value: str, sentence: str) -> None:
+def test_a_broken_tf_config(machine, monkeypatch: pytest.MonkeyPatch, value: str, sentence: str) -> None:
     monkeypatch.setenv("TF_CONFIG", value)
     with pytest.raises(ConfigError, match="^" + sentence):
         distribution.resolve_strategy()
     assert not machine.calls
-
-
-# Precision
-
-
-@pytest.fixture
-def policy() -> Iterator[object]:
-    yield lambda: tf.keras.mixed_precision.global_policy().name
-    tf.keras.mixed_precision.set_global_policy("float32")
-
-
-@pytest.mark.parametrize(
-    ("devices", "capability", "precision", "name"),
-    [
-        ({"CPU": 1}, None, "auto", "float32"),
-        ({"CPU": 1}, None, "bfloat16", "mixed_bfloat16"),
-        ({"CPU": 1, "GPU": 1}, (7, 5), "auto", "float32"),
-        ({"CPU": 1, "GPU": 1}, None, "auto", "float32"),
-        ({"CPU": 1, "GPU": 2}, (8, 0), "auto", "mixed_bfloat16"),
-        ({"CPU": 1, "GPU": 2}, (9, 0), "float32", "float32"),
-        ({"CPU": 1, "TPU": 8}, None, "auto", "mixed_bfloat16"),
-    ],
-)
-@pytest.mark.parametrize("given", [True, False])
-def test_precision_fits_the_device(
-    machine: Machine, policy, devices: dict, capability: tuple | None, precision: str, name: str, given: bool
-) -> None:
-    machine.devices, machine.capability = devices, capability
-    strategy = distribution.resolve_strategy() if given else None
-    assert distribution.set_precision(precision, strategy) == name
-    assert policy() == name
-
-
-def test_an_unknown_precision() -> None:
-    with pytest.raises(ConfigError, match=r"^`precision` must be auto, float32 or bfloat16, got 'float16'\.$"):
-        distribution.set_precision("float16")
-
-
-# Batch sizes
-
-
-@pytest.mark.parametrize(
-    ("sizes", "found"),
-    [({"global_batch_size": 96}, (96, 12)), ({"per_replica_batch_size": 12}, (96, 12))],
-)
-def test_batch_sizes(sizes: dict, found: tuple) -> None:
-    assert distribution.replica_batch_size(SimpleNamespace(num_replicas_in_sync=8), **sizes) == found
-
-
-EXACTLY_ONE = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be given, got "
-
-
-@pytest.mark.parametrize(
-    ("sizes", "sentence"),
-    [
-        ({"global_batch_size": 100}, "Global batch size 100 must be divisible by 8 replicas; use 96 or 104."),
-        ({"global_batch_size": 3}, "Global batch size 3 must be divisible by 8 replicas; use 8."),
-        ({"global_batch_size": 0}, "`global_batch_size` must be at least 1, got 0."),
-        ({"per_replica_batch_size": -1}, "`per_replica_batch_size` must be at least 1, got -1."),
-        ({}, EXACTLY_ONE + "neither."),
-        ({"global_batch_size": 96, "per_replica_batch_size": 12}, EXACTLY_ONE + "96 and 12."),
-    ],
-)
-def test_batch_sizes_that_cannot_be(sizes: dict, sentence: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        distribution.replica_batch_size(SimpleNamespace(num_replicas_in_sync=8), **sizes)
-    assert str(caught.value) == sentence

@@ -1,0 +1,169 @@
+"""Processes that train, devices that are made up, and a small dataset whose size no batch divides."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+TPU_VARIABLES = ("TPU_NAME", "TPU_CONFIG", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TF_CONFIG")
+CLASSES, RECORDS = 5, 250
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in TPU_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+# Processes
+
+
+class Processes:
+    """Python processes, and what they print as JSON on their last line."""
+
+    def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
+        quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+        return subprocess.Popen(
+            [sys.executable, *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **quiet, **environment},
+        )
+
+    def finish(self, process: subprocess.Popen[str], timeout_s: float = 240) -> list:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        finally:
+            process.kill()
+        assert process.returncode == 0, err[-3000:]
+        return json.loads(out.splitlines()[-1])
+
+    def free_ports(self, count: int) -> list[int]:
+        sockets = [socket.socket() for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        ports = [one.getsockname()[1] for one in sockets]
+        for one in sockets:
+            one.close()
+        return ports
+
+    def run_workers(self, count: int, *command: str) -> list[list]:
+        """Several processes that `TF_CONFIG` joins; what each prints."""
+        cluster = {"worker": [f"127.0.0.1:{port}" for port in self.free_ports(count)]}
+        tasks = [{"type": "worker", "index": i} for i in range(count)]
+        started = [self.start(*command, TF_CONFIG=json.dumps({"cluster": cluster, "task": task})) for task in tasks]
+        try:
+            return [self.finish(process) for process in started]
+        finally:
+            for process in started:
+                process.kill()
+
+
+@pytest.fixture
+def processes() -> Processes:
+    return Processes()
+
+
+@pytest.fixture
+def train(processes: Processes, shades: Path) -> Callable[..., list[dict]]:
+    """Runs tasks of `replicas.py` on so many logical CPUs in so many processes; returns what each has found out.
+
+    One replica needs no devices of its own, and so no process.
+    """
+    script = Path(__file__).with_name("replicas.py")
+
+    def run(cpus: int, *tasks: str, workers: int = 1) -> list[dict]:
+        command = (str(script), str(shades), str(cpus), *tasks)
+        if workers > 1:
+            return processes.run_workers(workers, *command)
+        if cpus > 1:
+            return [processes.finish(processes.start(*command))]
+        import tensorflow as tf
+
+        spec = spec_from_file_location("replicas", script)
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        found = module.run(str(shades), tf.distribute.OneDeviceStrategy("/CPU:0"), tasks)
+        return [json.loads(json.dumps(found))]
+
+    return run
+
+
+# A dataset
+
+
+@pytest.fixture(scope="session")
+def shades(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 250 PNGs of 12 x 12 in each of `train` and `validation`: five classes, each of another shade."""
+    from beam_jobs import shard_job
+    from beam_jobs.config import ShardConfig
+
+    folder, rng = tmp_path_factory.mktemp("shades"), np.random.default_rng(0)
+    for split in ("train", "validation"):
+        for i in range(RECORDS):
+            label = i % CLASSES
+            path = folder / "images" / split / f"shade{label}" / f"{i:03}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Shades are 40 apart and blurred by 60, so that a guess by one pixel is sometimes wrong.
+            Image.fromarray(rng.integers(0, 60, (12, 12, 3), np.uint8) + np.uint8(40 * label)).save(path)
+    shard_job.run(ShardConfig(input=str(folder / "images"), output=str(folder / "data"), num_shards=4, workers=1))
+    return folder / "data"
+
+
+# TPU and GPU that are made up
+
+
+class Machine:
+    """What TensorFlow says it has, and the strategies that would be made, in the order of the calls."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import tensorflow as tf
+
+        self.devices: dict[str, int] = {"CPU": 1}
+        self.capability: tuple[int, int] | None = (8, 0)
+        self.calls: list = []
+        self.names: dict = {"TPU_NAME": None}
+        for function in ("list_physical_devices", "list_logical_devices", "get_visible_devices"):
+            monkeypatch.setattr(tf.config, function, self.list)
+        monkeypatch.setattr(tf.config.experimental, "get_device_details", self.details)
+        monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", lambda _: self.calls.append("connect"))
+        monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", lambda _: self.calls.append("initialize"))
+        for name in ("OneDeviceStrategy", "MirroredStrategy", "TPUStrategy", "MultiWorkerMirroredStrategy"):
+            monkeypatch.setattr(tf.distribute, name, self.strategy(name))
+
+    def list(self, kind: str | None = None) -> list:
+        return [
+            SimpleNamespace(device_type=one, name=f"/device:{one}:{i}")
+            for one, count in self.devices.items()
+            if kind in (None, one)
+            for i in range(count)
+        ]
+
+    def details(self, _: object) -> dict:
+        return {} if self.capability is None else {"compute_capability": self.capability}
+
+    def strategy(self, name: str) -> type:
+        calls = self.calls
+
+        def init(self, devices=None, cluster_resolver=None) -> None:
+            calls.append((name, devices if isinstance(devices, str | list) else None))
+            devices = [devices] if isinstance(devices, str) else devices
+            self.num_replicas_in_sync = len(devices) if isinstance(devices, list) else 8
+            self.extended = SimpleNamespace(worker_devices=devices)
+
+        return type(name, (), {"__init__": init})
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)

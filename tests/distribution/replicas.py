@@ -1,0 +1,178 @@
+"""A trainer's process: logical CPUs as asked, then what the tests want to know of them, as JSON on the last line.
+
+python replicas.py DATASET CPUS TASK[:ARGUMENT]...
+"""
+
+import json
+import sys
+import zlib
+
+import tensorflow as tf
+
+import tfpipe
+from tfpipe.pipeline.device import AugmentLayer, augment
+
+TRAIN = {"global_batch_size": 16, "image_size": 8, "seed": 7, "run_records": 4, "window_records": 12}
+EVALUATE = {"global_batch_size": 64, "image_size": 12, "augment": "none", "training": False}
+
+
+class Trainer:
+    """One of the processes of a strategy."""
+
+    def __init__(self, directory, strategy):
+        self.manifest, self.strategy = tfpipe.load_manifest(directory), strategy
+
+    def dataset(self, split="train", start_step=0, **options):
+        config = tfpipe.PipelineConfig(**options)
+        return tfpipe.distribute_dataset(self.strategy, self.manifest, split, config, start_step)
+
+    def local(self, value):
+        """What this process has of an element, replica after replica."""
+        return [part.numpy() for part in self.strategy.experimental_local_results(value)]
+
+    def sequence(self, start, stop):
+        """Of each step: names of the images, and a checksum of the pixels of each."""
+        batches = iter(self.dataset(start_step=start, include=("image/filename",), **TRAIN))
+        steps = []
+        for _ in range(start, stop):
+            batch = next(batches)
+            names = [name.decode() for part in self.local(batch["image/filename"]) for name in part]
+            sums = [zlib.crc32(image.tobytes()) for part in self.local(batch["image"]) for image in part]
+            steps.append([names, sums])
+        return steps
+
+    def order(self, stop):
+        return self.sequence(0, int(stop))
+
+    def resume(self, starts):
+        return [self.sequence(int(start), int(start) + 4) for start in starts.split(",")]
+
+    def evaluate(self, _):
+        """Counts over all replicas and steps: images guessed right, real images, steps."""
+
+        def step(batch):
+            return tfpipe.masked_mean(guess(batch["image"]) == batch["label"], batch["mask"])
+
+        def all_replicas(batch):
+            return [self.strategy.reduce("SUM", part, None) for part in self.strategy.run(step, (batch,))]
+
+        all_replicas = tf.function(all_replicas)
+        sums = [[float(number) for number in all_replicas(batch)] for batch in self.dataset("validation", **EVALUATE)]
+        right, count = (sum(column) for column in zip(*sums, strict=True))
+        return {"right": right, "count": count, "steps": len(sums)}
+
+    def keras_evaluate(self, _):
+        """Accuracies of three evaluations by Keras, the last two of one dataset with `steps`; and what it expects."""
+        dataset = self.dataset("validation", as_tuple=True, **EVALUATE)
+        with self.strategy.scope():
+            model = Guesser()
+            model.compile(
+                loss=tf.keras.losses.SparseCategoricalCrossentropy(),
+                weighted_metrics=["accuracy"],
+                jit_compile=self.strategy.num_replicas_in_sync == 1,
+            )
+        found = [model.evaluate(dataset, steps=s, verbose=0, return_dict=True) for s in (None, 4, 4)]
+        return {"accuracies": [one["accuracy"] for one in found], "steps": int(dataset.cardinality)}
+
+    def fit(self, where):
+        """History of two epochs of Keras."""
+        options = {**TRAIN, "as_tuple": True, "augment": where}
+        config = tfpipe.PipelineConfig(**options)
+        tf.keras.utils.set_random_seed(1)
+        with self.strategy.scope():
+            model = Net()
+            model.compile(
+                optimizer="sgd",
+                loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+                weighted_metrics=["accuracy"],
+                jit_compile=self.strategy.num_replicas_in_sync == 1,
+            )
+        history = model.fit(
+            self.dataset(**options),
+            steps_per_epoch=tfpipe.steps_per_epoch(self.manifest, "train", config, self.strategy),
+            validation_data=self.dataset("validation", **{**options, "training": False}),
+            epochs=2,
+            verbose=0,
+        )
+        return {**history.history, "iterations": int(self.local(model.optimizer.iterations.value)[0])}
+
+    def loop(self, steps):
+        """Losses of a loop whose gradients, augmentation included, are one compiled function."""
+        with self.strategy.scope():
+            weights = tf.Variable(tf.zeros([8 * 8 * 3, 5]))
+            optimizer = tf.keras.optimizers.SGD(0.1)
+            optimizer.build([weights])
+
+        @tf.function(jit_compile=True)
+        def gradients(batch):
+            pixels = augment(batch["image"], batch["seed"], batch["height"], batch["width"], 8, training=True)
+            with tf.GradientTape() as tape:
+                logits = tf.reshape(pixels, [-1, 8 * 8 * 3]) @ weights
+                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
+                loss = tf.reduce_sum(losses) / TRAIN["global_batch_size"]
+            return loss, tape.gradient(loss, weights)
+
+        def step(batch):
+            loss, gradient = gradients(batch)
+            optimizer.apply_gradients([(gradient, weights)])
+            return loss
+
+        @tf.function
+        def all_replicas(batch):
+            return self.strategy.reduce("SUM", self.strategy.run(step, (batch,)), None)
+
+        batches = iter(self.dataset(augment="device", **TRAIN))
+        return [float(all_replicas(next(batches))) for _ in range(int(steps))]
+
+    def bfloat16(self, _):
+        """What the images of one step are, and where."""
+        batch = next(iter(self.dataset(image_dtype="bfloat16", **TRAIN)))
+        images = self.strategy.experimental_local_results(batch["image"])
+        return [[image.dtype.name, list(image.shape), image.device[-5:]] for image in images]
+
+
+def guess(images):
+    """Right where the class's shade is not blurred too much: int32 [batch]."""
+    return tf.cast(images[:, 0, 0, 0], tf.int32) // 40
+
+
+class Guesser(tf.keras.Model):
+    def call(self, images):
+        return tf.one_hot(guess(images), 6)
+
+
+class Net(tf.keras.Model):
+    """Takes images that the host has augmented, or a dictionary of those that it has not."""
+
+    def __init__(self):
+        super().__init__()
+        self.augment = AugmentLayer(8)
+        self.head = tf.keras.Sequential(
+            [tf.keras.layers.Rescaling(1 / 255), tf.keras.layers.Flatten(), tf.keras.layers.Dense(5)]
+        )
+
+    def call(self, inputs, training=False):
+        if isinstance(inputs, dict):
+            inputs = self.augment(
+                inputs["image"], inputs.get("seed"), inputs["height"], inputs["width"], training=training
+            )
+        return self.head(inputs)
+
+
+def run(directory, strategy, tasks):
+    """What each task has found out."""
+    trainer, found = Trainer(directory, strategy), {}
+    for task in tasks:
+        name, _, argument = task.partition(":")
+        found[task] = getattr(trainer, name)(argument)
+    return found
+
+
+def main(directory, cpus, *tasks):
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * int(cpus))
+    print(json.dumps(run(directory, tfpipe.resolve_strategy(), tasks)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

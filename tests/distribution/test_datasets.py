@@ -1,0 +1,210 @@
+"""What `distribute_dataset` refuses and promises, and the numbers around it."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tfpipe.errors import ConfigError
+
+tf = pytest.importorskip("tensorflow")
+
+import tfpipe  # noqa: E402
+from tfpipe import distribution  # noqa: E402
+
+CONFIG = tfpipe.PipelineConfig(global_batch_size=16, image_size=8)
+
+
+@pytest.fixture
+def manifest(shades: Path) -> tfpipe.Manifest:
+    return tfpipe.load_manifest(str(shades))
+
+
+class Handed(Exception):
+    """The options that reach TensorFlow."""
+
+
+def made_up(monkeypatch: pytest.MonkeyPatch, kind: str, job: str = "localhost", replicas: int = 8, hosts: int = 1):
+    """A strategy whose devices this machine does not have."""
+    devices = tuple(f"/job:{job}/replica:0/task:0/device:{kind}:{i}" for i in range(replicas))
+
+    def refuse(function: object, options: object) -> None:
+        raise Handed(options)
+
+    class Strategy:
+        num_replicas_in_sync = replicas
+        extended = SimpleNamespace(worker_devices=devices, num_hosts=hosts)
+        distribute_datasets_from_function = staticmethod(refuse)
+
+    if kind == "TPU":
+        monkeypatch.setattr(tf.distribute, "TPUStrategy", Strategy)
+    return Strategy()
+
+
+def refused(strategy, manifest, config: tfpipe.PipelineConfig, **more: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        tfpipe.distribute_dataset(strategy, manifest, "train", config, **more)
+    return str(caught.value)
+
+
+# Refused
+
+
+def test_a_remote_tpu_reads_no_files_of_this_machine(monkeypatch, manifest, shades: Path) -> None:
+    remote = made_up(monkeypatch, "TPU", job="worker")
+    assert refused(remote, manifest, CONFIG) == (
+        f"The hosts of a remote TPU cannot read files of this machine, got 'train' of {shades}. Copy the dataset to "
+        "gs:// and load it from there."
+    )
+    bucket = replace(manifest, directory="gs://bucket/shades")
+    assert refused(remote, bucket, replace(CONFIG, cache="bytes", cache_dir="/mnt/cache")) == (
+        "The hosts of a remote TPU cannot read a cache on this machine, got `cache_dir` '/mnt/cache'. Leave it out."
+    )
+    with pytest.raises(Handed):
+        tfpipe.distribute_dataset(remote, bucket, "train", CONFIG)
+
+
+def test_a_tpu_of_this_machine_reads_its_files(monkeypatch, manifest) -> None:
+    with pytest.raises(Handed) as caught:
+        tfpipe.distribute_dataset(made_up(monkeypatch, "TPU"), manifest, "train", CONFIG)
+    assert caught.value.args[0].experimental_fetch_to_device
+
+
+def test_a_tpu_takes_no_text(monkeypatch, manifest) -> None:
+    tpu, config = made_up(monkeypatch, "TPU"), replace(CONFIG, include=("image/height", "image/filename"))
+    assert refused(tpu, manifest, config) == (
+        "`include` must not name text for a TPU, which holds numbers only, got image/filename. Leave it out; or give "
+        "`options` with experimental_fetch_to_device=False, and keep it out of `strategy.run`."
+    )
+    options = tf.distribute.InputOptions(experimental_fetch_to_device=False)
+    with pytest.raises(Handed) as caught:
+        tfpipe.distribute_dataset(tpu, manifest, "train", config, options=options)
+    assert caught.value.args[0] is options
+
+
+@pytest.mark.parametrize(("kind", "fetched"), [("GPU", False), ("CPU", True)])
+def test_text_stays_on_the_host_of_gpus(monkeypatch, manifest, kind: str, fetched: bool) -> None:
+    strategy = made_up(monkeypatch, kind)
+    for include, expected in [((), True), (("image/filename",), fetched)]:
+        with pytest.raises(Handed) as caught:
+            tfpipe.distribute_dataset(strategy, manifest, "train", replace(CONFIG, include=include))
+        assert caught.value.args[0].experimental_fetch_to_device is expected
+
+
+@pytest.mark.parametrize(
+    ("replicas", "hosts", "options", "sentence"),
+    [
+        (6, 1, {}, "Global batch size 16 must be divisible by 6 replicas; use 12 or 18."),
+        (
+            8,
+            4,
+            {"num_streams": 2},
+            "`num_streams` must be a multiple of the number of hosts, got 2 streams for 4 hosts.",
+        ),
+        (8, 3, {}, "Every host must have as many replicas as the others, got 8 replicas for host 0 of 3."),
+    ],
+)
+def test_replicas_and_hosts_that_do_not_divide(
+    monkeypatch, manifest, tmp_path: Path, replicas: int, hosts: int, options: dict, sentence: str
+) -> None:
+    strategy = made_up(monkeypatch, "TPU", replicas=replicas, hosts=hosts)
+    cached = replace(CONFIG, cache="bytes", cache_dir=str(tmp_path / "cache"), **options)
+    assert refused(strategy, manifest, cached).startswith(sentence)
+    assert not list(tmp_path.iterdir())  # before a cache is filled
+
+
+def test_errors_of_the_pipeline_come_through(manifest) -> None:
+    strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
+    assert refused(strategy, manifest, replace(CONFIG, include=("colour",))).startswith(
+        "`include` must name features of"
+    )
+    assert refused(strategy, manifest, CONFIG, start_step=-1) == "`start_step` must be at least 0, got -1."
+
+
+# Built
+
+
+def test_one_device_gets_whole_batches_and_counts_steps(manifest) -> None:
+    strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
+    train = tfpipe.distribute_dataset(strategy, manifest, "train", replace(CONFIG, as_tuple=True, one_hot=True))
+    images, labels = next(iter(train))
+    assert (images.shape, labels.shape) == ((16, 8, 8, 3), (16, 5))
+    assert int(train.cardinality) == tf.data.INFINITE_CARDINALITY
+    evaluation = replace(CONFIG, training=False, as_tuple=True)
+    batches = list(tfpipe.distribute_dataset(strategy, manifest, "validation", evaluation))
+    assert len(batches) == tfpipe.steps_per_epoch(manifest, "validation", evaluation, strategy) == 16
+    assert sum(float(tf.reduce_sum(mask)) for _, _, mask in batches) == 250
+
+
+def test_files_that_nobody_counted(shades: Path) -> None:
+    source = tfpipe.foreign_files(str(shades / "train-*"))
+    strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
+    config = replace(CONFIG, shuffle_buffer_size=64)
+    batch = next(iter(tfpipe.distribute_dataset(strategy, source, None, config)))
+    assert batch["image"].shape == (16, 8, 8, 3)
+    sentence = (
+        f"The steps of an epoch need the number of records, and nobody counted those of {source.name}. Choose a number "
+        "of steps yourself."
+    )
+    with pytest.raises(ConfigError, match="^" + re.escape(sentence)):
+        tfpipe.steps_per_epoch(source, None, CONFIG)
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("options", "replicas", "steps"),
+    [
+        ({"global_batch_size": 16}, 1, 15),
+        ({"global_batch_size": 16, "order": "throughput"}, 1, 15),
+        ({"global_batch_size": 64, "training": False}, 4, 4),
+        ({"global_batch_size": None, "per_replica_batch_size": 8}, 4, 7),
+        ({"global_batch_size": None, "per_replica_batch_size": 8, "training": False}, 4, 8),
+    ],
+)
+def test_steps_of_an_epoch(monkeypatch, manifest, options: dict, replicas: int, steps: int) -> None:
+    strategy = made_up(monkeypatch, "CPU", replicas=replicas)
+    assert tfpipe.steps_per_epoch(manifest, "train", replace(CONFIG, **options), strategy) == steps
+
+
+def test_the_strategy_in_scope_counts(manifest) -> None:
+    config = tfpipe.PipelineConfig(per_replica_batch_size=16)
+    assert tfpipe.steps_per_epoch(manifest, "train", config) == 15
+    with tf.distribute.OneDeviceStrategy("/CPU:0").scope():
+        assert tfpipe.steps_per_epoch(manifest, "train", config) == 15
+
+
+def test_too_few_records_for_a_batch(manifest) -> None:
+    with pytest.raises(ConfigError, match="at most the 248 records of an epoch, got 256"):
+        tfpipe.steps_per_epoch(manifest, "train", replace(CONFIG, global_batch_size=256))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "found"),
+    [({"global_batch_size": 96}, (96, 12)), ({"per_replica_batch_size": 12}, (96, 12))],
+)
+def test_batch_sizes(sizes: dict, found: tuple) -> None:
+    assert distribution.replica_batch_size(SimpleNamespace(num_replicas_in_sync=8), **sizes) == found
+
+
+EXACTLY_ONE = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be given, got "
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sentence"),
+    [
+        ({"global_batch_size": 100}, "Global batch size 100 must be divisible by 8 replicas; use 96 or 104."),
+        ({"global_batch_size": 3}, "Global batch size 3 must be divisible by 8 replicas; use 8."),
+        ({"global_batch_size": 0}, "`global_batch_size` must be at least 1, got 0."),
+        ({"per_replica_batch_size": -1}, "`per_replica_batch_size` must be at least 1, got -1."),
+        ({}, EXACTLY_ONE + "neither."),
+        ({"global_batch_size": 96, "per_replica_batch_size": 12}, EXACTLY_ONE + "96 and 12."),
+    ],
+)
+def test_batch_sizes_that_cannot_be(sizes: dict, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        distribution.replica_batch_size(SimpleNamespace(num_replicas_in_sync=8), **sizes)
+    assert str(caught.value) == sentence

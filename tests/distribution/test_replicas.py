@@ -1,0 +1,135 @@
+"""What trainers on one replica, on four and in two processes read, learn and count: the same."""
+
+import io
+import json
+import random
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfpipe.dataset import load_manifest
+from tfpipe.order import ExactOrder
+from tfpipe.readers.records import RecordReader
+
+BATCH, EPOCH = 16, 15  # records of a global batch, steps of an epoch: 8 streams of 31 records, 2 for each batch
+LAST_START, STEPS = 30, 34  # two epochs, and as many steps more as a resumed run is followed
+EVALUATED, STEPS_OF_EVALUATION = 250, 4
+QUICK, ALL = 2, 20  # places to resume at
+
+pytest.importorskip("tensorflow")
+
+Train = Callable[..., list[dict]]
+
+
+@lru_cache
+def expected_names(directory: Path) -> list[list[str]]:
+    """Names of the images of every global batch, without TensorFlow."""
+    manifest = load_manifest(str(directory))
+    with RecordReader(str(directory), manifest, "train") as reader:
+        names = [reader[i]["image/filename"][0].decode() for i in range(len(reader))]
+    records = tuple(shard.records for shard in manifest.splits["train"].shards)
+    order = ExactOrder(records, seed=7, num_streams=8, run_records=4, window_records=12)
+    starts = np.cumsum((0, *records))
+    batches = []
+    for step in range(STEPS):
+        shard, record = order.batch(*order.locate(step, BATCH), BATCH).T
+        batches.append([names[i] for i in starts[shard] + record])
+    return batches
+
+
+def expected_right(directory: Path) -> int:
+    """What a plain loop counts for the guess that `replicas.py` makes."""
+    with RecordReader(str(directory), load_manifest(str(directory)), "validation") as reader:
+        records = list(reader)
+    assert len(records) == EVALUATED
+    pixels = [Image.open(io.BytesIO(record["image/encoded"][0])).getpixel((0, 0)) for record in records]
+    labels = [int(record["image/class/label"][0]) for record in records]
+    return sum(pixel[0] // 40 == label for pixel, label in zip(pixels, labels, strict=True))
+
+
+def resume_steps(count: int) -> list[int]:
+    """Random steps to resume at, and the seed that they come from."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    return random.Random(seed).sample(range(LAST_START + 1), count)
+
+
+def joined(parts: list[list]) -> list:
+    """Names and checksums of global batches, from those of each host's part."""
+    return [[list(chain(*column)) for column in zip(*step, strict=True)] for step in zip(*parts, strict=True)]
+
+
+@pytest.mark.parametrize(("cpus", "workers"), [(1, 1), (4, 1), (1, 2)], ids=["one", "four", "two-workers"])
+def test_the_order_is_the_same_and_an_evaluation_counts_each_image_once(
+    train: Train, shades: Path, cpus: int, workers: int
+) -> None:
+    starts = resume_steps(QUICK)
+    tasks = [f"order:{STEPS}", resume := "resume:" + ",".join(map(str, starts)), "evaluate", "bfloat16"]
+    found = train(cpus, *tasks, workers=workers)
+    steps = joined([one[tasks[0]] for one in found])
+    names = [names for names, _ in steps]
+    assert names == expected_names(shades)
+    for epoch in (0, 1):  # no record twice; 10 of 250 are left out: 2 by the streams, 1 by each of 8 last batches
+        seen = list(chain(*names[epoch * EPOCH : (epoch + 1) * EPOCH]))
+        assert len(set(seen)) == len(seen) == 240
+    for i, start in enumerate(starts):  # with the very pixels
+        assert joined([one[resume][i] for one in found]) == steps[start : start + 4]
+    for one in found:
+        assert one["evaluate"] == {"right": expected_right(shades), "count": EVALUATED, "steps": STEPS_OF_EVALUATION}
+        local = BATCH // (cpus * workers)
+        assert one["bfloat16"] == [["bfloat16", [local, 8, 8, 3], f"CPU:{cpu}"] for cpu in range(cpus)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cpus", [1, 4])
+def test_a_run_can_be_resumed_at_any_step(train: Train, shades: Path, cpus: int) -> None:
+    starts = resume_steps(ALL)
+    order, resume = f"order:{STEPS}", "resume:" + ",".join(map(str, starts))
+    (found,) = train(cpus, order, resume)
+    for start, steps in zip(starts, found[resume], strict=True):
+        assert steps == found[order][start : start + 4], start
+
+
+def test_the_state_of_a_run_is_three_integers() -> None:
+    state = dict(zip(("seed", "epoch", "step"), (2**63, *divmod(10**15, EPOCH)), strict=True))
+    assert len(json.dumps(state)) < 1000
+    assert state["epoch"] * EPOCH + state["step"] == 10**15  # which is `start_step`
+
+
+def test_replicas_learn_the_same_and_keras_counts_each_image_once(train: Train, shades: Path) -> None:
+    tasks = ["loop:5", "keras_evaluate"]
+    (one,), (four,) = train(1, *tasks, "fit:device"), train(4, *tasks)
+    assert one["loop:5"] == pytest.approx(four["loop:5"], rel=1e-4)
+    assert one["loop:5"][0] == pytest.approx(np.log(5), rel=1e-4)
+    check_history(one["fit:device"])
+    accuracy = expected_right(shades) / EVALUATED
+    for found in (one, four):
+        assert found["keras_evaluate"]["accuracies"] == pytest.approx([accuracy] * 3)
+        assert found["keras_evaluate"]["steps"] == STEPS_OF_EVALUATION
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["host", "device"])
+def test_keras_fits_the_same_on_replicas(train: Train, where: str) -> None:
+    task = f"fit:{where}"
+    (one,), (four,) = train(1, task), train(4, task)
+    check_history(one[task])
+    for name, values in one[task].items():
+        assert values == pytest.approx(four[task][name], rel=1e-3), name
+
+
+@pytest.mark.slow
+def test_workers_learn_the_same(train: Train) -> None:
+    (one,) = train(1, "loop:5")
+    for worker in train(1, "loop:5", workers=2):
+        assert worker["loop:5"] == pytest.approx(one["loop:5"], rel=1e-4)
+
+
+def check_history(history: dict) -> None:
+    assert history["iterations"] == 2 * EPOCH
+    assert np.isfinite(history["val_loss"]).all()

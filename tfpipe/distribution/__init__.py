@@ -1,0 +1,19 @@
+"""Which devices train, which host reads what for them, and how much each replica gets.
+
+strategy = resolve_strategy()
+dataset = distribute_dataset(strategy, load_manifest("gs://bucket/flowers"), "train", config)
+"""
+
+from tfpipe.distribution.datasets import distribute_dataset, replica_batch_size, steps_per_epoch
+from tfpipe.distribution.precision import Precision, set_precision
+from tfpipe.distribution.strategy import describe_strategy, resolve_strategy
+
+__all__ = [
+    "Precision",
+    "describe_strategy",
+    "distribute_dataset",
+    "replica_batch_size",
+    "resolve_strategy",
+    "set_precision",
+    "steps_per_epoch",
+]
