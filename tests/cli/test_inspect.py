@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import pytest
 from PIL import Image
 
 from beam_jobs.config import ShardConfig
+from tfpipe.dataset import load_manifest
 from tfpipe.format.form import ImageForm
 from tfpipe.format.manifest_json import loads
-from tfpipe.readers.dataset import load_manifest
+from tfpipe.order import ExactOrder, mixing_score
 from tfpipe.readers.records import RecordReader
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,20 +88,25 @@ def test_the_summary_on_80_columns(inspect, small_dataset: Path) -> None:
     assert max(map(len, done.lines)) <= 80
     version = load_manifest(str(small_dataset)).tool_version
     train, validation = load_manifest(str(small_dataset)).splits.values()
-    sizes = f"Size                {train.bytes / 1000:.1f} KB           {validation.bytes / 1000:.1f} KB"
+    sizes = f"Size                {train.bytes / 1000:.1f} KB            {validation.bytes / 1000:.1f} KB"
     assert done.lines == [
         f"images  written by tfpipe {version}, format 1",
         "Images: JPEG and PNG as they came, quality 95 where encoded anew",
         "",
-        "Split               train            validation",
-        "─" * 51,
-        "Records             12               3",
-        "Shards              2                2",
+        "Split               train             validation",
+        "─" * 53,
+        "Records             12                3",
+        "Shards              2                 2",
         sizes,
-        "Records per shard   6                1–2",
-        "Width, px           24–34, mean 28   26–35, mean 30",
-        "Height, px          16–26, mean 20   18–27, mean 22",
-        "Formats             6 JPEG, 6 PNG    3 JPEG",
+        "Records per shard   6                 1–2",
+        "Width, px           24–34, mean 28    26–35, mean 30",
+        "Height, px          16–26, mean 20    18–27, mean 22",
+        "Formats             6 JPEG, 6 PNG     3 JPEG",
+        "Mixing              0.40 at batch 8   0.50 at batch 2",
+        "",
+        "Mixing: share of such a batch that counts as drawn independently if records that",
+        "lie together were all alike. A split that was shuffled when it was written needs",
+        "no 1.00.",
         "",
         "train: 3 classes, imbalance 3.0:1        validation: 3 classes, imbalance 1.0:1",
         "cat  6  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇   cat  1  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇",
@@ -149,6 +156,7 @@ def test_json_has_all_of_it(inspect, small_dataset: Path) -> None:
             "mean_width": train.sizes.mean_width,
         },
         "class_counts": [6, 4, 2],
+        "mixing": {"score": mixing_score(ExactOrder((6, 6)), 8), "global_batch_size": 8},
     }
     assert document == {
         "dataset": str(small_dataset),
@@ -165,6 +173,22 @@ def test_json_has_all_of_it(inspect, small_dataset: Path) -> None:
         "seed": 0,
         "schema": manifest.schema.to_json(),
     }
+
+
+@pytest.mark.parametrize(
+    ("shard_records", "score", "batch_size"),
+    [((1251,) * 1024, 0.53, 256), ((300, 211), 0.23, 256), ((1,), 1.0, 1), ((0, 0), None, None)],
+    ids=["ImageNet", "small", "one record", "empty"],
+)
+def test_the_mixing_score_is_that_of_the_default_order(
+    small_dataset: Path, shard_records: tuple[int, ...], score: float | None, batch_size: int | None
+) -> None:
+    from tfpipe.cli.inspect_summary import mixing
+
+    split = load_manifest(str(small_dataset)).splits["train"]
+    shards = tuple(replace(split.shards[0], records=records) for records in shard_records)
+    found = mixing(replace(split, shards=shards))
+    assert found == (None if score is None else (pytest.approx(score, abs=0.005), batch_size))
 
 
 def test_duplicates_quarantine_and_counts(inspect, copy: Path) -> None:

@@ -39,7 +39,7 @@ def inspect(
 ) -> None:
     """Print what is in the directory DATASET: splits, classes, image sizes, what was changed and what was left out."""
     _check_options(split, show, record, write)
-    from tfpipe.readers.dataset import load_manifest
+    from tfpipe.dataset import load_manifest
 
     manifest = load_manifest(dataset)
     splits = _choose(manifest, split)
@@ -126,6 +126,9 @@ def _summary_json(dataset: str, manifest: "Manifest", splits: Mapping[str, "Spli
 
 
 def _split_json(split: "SplitInfo") -> dict[str, Any]:
+    from tfpipe.cli.inspect_summary import mixing
+
+    mixed = mixing(split)
     return {
         "records": split.records,
         "shards": split.num_shards,
@@ -133,6 +136,7 @@ def _split_json(split: "SplitInfo") -> dict[str, Any]:
         "formats": dict(split.formats),
         "sizes": asdict(split.sizes),
         "class_counts": list(split.class_counts),
+        "mixing": None if mixed is None else {"score": mixed[0], "global_batch_size": mixed[1]},
     }
 
 

@@ -10,7 +10,9 @@ import sys
 import click
 
 from tfpipe._version import __version__
+from tfpipe.cli.doctor import doctor
 from tfpipe.cli.inspect import inspect
+from tfpipe.cli.serve import serve
 from tfpipe.cli.shard import shard
 from tfpipe.cli.values import debug_option
 from tfpipe.errors import TfpipeError
@@ -27,6 +29,8 @@ def tfpipe() -> None:
 
 tfpipe.add_command(shard)
 tfpipe.add_command(inspect)
+tfpipe.add_command(doctor)
+tfpipe.add_command(serve)
 
 
 def main() -> None:

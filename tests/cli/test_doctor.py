@@ -1,0 +1,195 @@
+"""`tfpipe doctor` as a user runs it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfpipe.doctor.check import Check, Target
+from tfpipe.errors import ConfigError
+from tfpipe.pipeline.config import PipelineConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*args: object, code: str = "from tfpipe.cli.main import main; main()") -> subprocess.CompletedProcess[str]:
+    """The real command in a process of its own."""
+    command = [sys.executable, "-c", code, "doctor", *map(str, args)]
+    env = {**os.environ, "COLUMNS": "100"}
+    env.pop("TPU_NAME", None)
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Runs the command in this process with checks that cost nothing; returns code, output and what was asked."""
+    from tfpipe.cli import main as cli
+    from tfpipe.doctor import examine
+
+    monkeypatch.delenv("TPU_NAME", raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def call(checks: list[Check], *args: object) -> tuple[int, str, str, tuple[Any, ...]]:
+        asked: list[tuple[Any, ...]] = []
+
+        def answer(*arguments: Any) -> Any:
+            asked.append(arguments)
+            return iter(checks)
+
+        monkeypatch.setattr(examine, "examine", answer)
+        monkeypatch.setattr(sys, "argv", ["tfpipe", "doctor", *map(str, args)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(stop.value.code or 0), out, err, asked[0] if asked else ()
+
+    return call
+
+
+GOOD = Check("files", "ok", "All 4 files are there, with the sizes they should have.")
+DOUBT = Check("labels", "warning", "They are sorted.", "Shard [again].")
+BAD = Check("xla", "failure", "XLA does not compile.")
+NOT_ASKED = Check("cpu", "skipped", "Not asked.")
+
+
+def test_the_report(doctor, small_dataset: Path) -> None:
+    code, out, _, _ = doctor([GOOD, DOUBT, BAD, NOT_ASKED], small_dataset)
+    assert code == 1
+    assert [line.rstrip() for line in out.splitlines()] == [
+        "ok       files         All 4 files are there, with the sizes they should have.",
+        "warning  labels        They are sorted.",
+        "                       → Shard [again].",
+        "failure  xla           XLA does not compile.",
+        "skipped  cpu           Not asked.",
+        "Not ready: 1 ok, 1 warning, 1 failure, 1 skipped.",
+    ]
+
+
+def test_warnings_do_not_count(doctor, small_dataset: Path) -> None:
+    code, out, _, _ = doctor([GOOD, DOUBT], small_dataset)
+    assert (code, out.splitlines()[-1]) == (0, "Ready: 1 ok, 1 warning, 0 failures.")
+
+
+def test_json(doctor, small_dataset: Path) -> None:
+    code, out, _, _ = doctor([GOOD, BAD], small_dataset, "--json")
+    assert code == 1
+    document = json.loads(out)
+    assert document["ok"] is False
+    assert document["checks"][1] == {
+        "name": "xla",
+        "status": "failure",
+        "found": "XLA does not compile.",
+        "advice": "",
+    }
+    assert json.loads(doctor([DOUBT], small_dataset, "--json")[1])["ok"] is True
+
+
+def test_the_options_reach_the_checks(doctor, small_dataset: Path, tmp_path: Path) -> None:
+    _, _, _, (data, split, config, target) = doctor([], small_dataset)
+    assert (data.name, split, target) == ("images", "train", Target())
+    assert config == PipelineConfig(per_replica_batch_size=128)
+    file = tmp_path / "a.toml"
+    file.write_text("global_batch_size = 64\nimage_size = 96\n")
+    args = ["--config", file, "--split", "validation", "--replicas", 8, "--hosts", 2, "--tpu", "local"]
+    _, _, _, (_, split, config, target) = doctor([], small_dataset, *args, "--images-per-second", 5000)
+    assert split == "validation"
+    assert config == PipelineConfig(global_batch_size=64, image_size=96)
+    assert target == Target(tpu="local", num_replicas=8, num_hosts=2, images_per_second=5000)
+    _, _, _, (_, _, config, _) = doctor([], small_dataset, "--config", file, "--per-replica-batch-size", 32)
+    assert config == PipelineConfig(per_replica_batch_size=32, image_size=96)
+    file.write_text("image_size = 96\n")
+    _, _, _, (_, _, config, _) = doctor([], small_dataset, "--config", file)
+    assert config == PipelineConfig(per_replica_batch_size=128, image_size=96)
+    _, _, _, (source, split, _, _) = doctor([], small_dataset / "train-*")
+    assert (source.name, split) == (str(small_dataset / "train-*"), None)
+
+
+def test_the_tpu_that_the_environment_names(doctor, small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPU_NAME", "pod-7")
+    assert doctor([], small_dataset)[3][3] == Target(tpu="pod-7")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["--split", "test"], 2, "The dataset has no split 'test'; it has train, validation. Choose one with --split."),
+        (
+            ["--global-batch-size", 8, "--per-replica-batch-size", 8],
+            2,
+            "--global-batch-size and --per-replica-batch-size exclude each other.",
+        ),
+        (["--config", "none.toml"], 2, "There is no configuration file none.toml. Check its name."),
+        (["--replicas", 0], 2, "`num_replicas` must be above 0, got 0."),
+    ],
+    ids=str,
+)
+def test_a_wrong_option(doctor, small_dataset: Path, args: list[object], code: int, message: str) -> None:
+    found, out, err, _ = doctor([], small_dataset, *args)
+    assert (found, out, err) == (code, "", f"Error: {message}\n")
+
+
+def test_what_is_no_dataset(doctor, small_dataset: Path, tmp_path: Path) -> None:
+    found, out, err, _ = doctor([], tmp_path / "none")
+    assert (found, out, err) == (1, "", f"Error: {tmp_path / 'none'} does not exist.\n")
+    found, _, err, _ = doctor([], small_dataset / "train-*", "--split", "train")
+    assert (found, err) == (2, "Error: Files found by a pattern have no splits, got --split train. Leave it out.\n")
+
+
+def test_the_default_split(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    from tfpipe import dataset
+    from tfpipe.cli import doctor as command
+
+    manifest = dataset.load_manifest(str(small_dataset))
+    train, validation = manifest.splits.values()
+    monkeypatch.setattr(dataset, "load_manifest", lambda _: replace(manifest, splits={"only": train}))
+    assert command._open(str(small_dataset), None)[1] == "only"
+    monkeypatch.setattr(dataset, "load_manifest", lambda _: replace(manifest, splits={"a": train, "b": validation}))
+    with pytest.raises(ConfigError, match=r"it has a, b\. Choose one with --split\."):
+        command._open(str(small_dataset), None)
+
+
+def test_a_real_run(small_dataset: Path) -> None:
+    done = run(small_dataset, "--global-batch-size", 8, "--tpu", "my-tpu", "--replicas", 8, "--json")
+    assert done.returncode == 1
+    document = json.loads(done.stdout)
+    checks = {check["name"]: check for check in document["checks"]}
+    failed = [name for name, check in checks.items() if check["status"] == "failure"]
+    assert (failed, document["ok"]) == (["file access"], False)
+    assert checks["xla"]["status"] == "ok"
+    assert checks["image size"]["status"] == "warning"
+    assert "Traceback" not in done.stderr
+
+
+def test_help_needs_no_tensorflow() -> None:
+    code = """
+import sys
+from tfpipe.cli.main import main
+try:
+    main()
+finally:
+    print("tensorflow" in sys.modules)
+"""
+    done = run("--help", code=code)
+    assert done.returncode == 0
+    assert "Check whether DATASET, the pipeline and this machine are ready" in done.stdout
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_without_tensorflow_the_extra_is_named(small_dataset: Path) -> None:
+    code = """
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "tensorflow" else found(name, *more)
+from tfpipe.cli.main import main
+main()
+"""
+    done = run(small_dataset, code=code)
+    message = "`tfpipe doctor` needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"Error: {message}\n")

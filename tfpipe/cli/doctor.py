@@ -1,0 +1,190 @@
+"""`tfpipe doctor`: what can go wrong before the first step, found before an accelerator is paid for."""
+
+import glob
+import importlib.util
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+import click
+
+from tfpipe.cli.values import counted, debug_option, one_line
+from tfpipe.errors import ConfigError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tfpipe.doctor.check import Check, Target
+    from tfpipe.format.manifest import Manifest
+    from tfpipe.pipeline.config import PipelineConfig
+    from tfpipe.pipeline.source import Source
+
+_PER_REPLICA_BATCH_SIZE = 128
+_STYLES = {"ok": "green", "warning": "yellow", "failure": "bold red", "skipped": "dim"}
+_NAME_WIDTH = 12
+
+
+@click.command(short_help="Check data, pipeline and machine before a run.")
+@click.argument("dataset")
+@click.option("--split", metavar="NAME", help="Which split.  [default: train, or the only one]")
+@click.option(
+    "--tpu",
+    metavar="NAME",
+    envvar="TPU_NAME",
+    show_envvar=True,
+    help='Check for a TPU: "local", a name, or grpc://address:port. It is not started.',
+)
+@click.option("--global-batch-size", type=int, metavar="N", help="Images in a batch of all replicas together.")
+@click.option(
+    "--per-replica-batch-size",
+    type=int,
+    metavar="N",
+    help=f"Images in a batch of one replica.  [default: {_PER_REPLICA_BATCH_SIZE}]",
+)
+@click.option("--replicas", type=int, metavar="N", help="Of all hosts.  [default: this machine's, on each host]")
+@click.option("--hosts", type=int, metavar="N", help="Machines that read.  [default: 1]")
+@click.option("--config", metavar="FILE", help="Options of the pipeline, .toml or .json.")
+@click.option(
+    "--images-per-second",
+    type=float,
+    metavar="RATE",
+    help="What all replicas consume: measure whether this host's share can be made.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@debug_option
+def doctor(
+    dataset: str,
+    split: str | None,
+    tpu: str | None,
+    global_batch_size: int | None,
+    per_replica_batch_size: int | None,
+    replicas: int | None,
+    hosts: int | None,
+    config: str | None,
+    images_per_second: float | None,
+    as_json: bool,
+) -> None:
+    """Check whether DATASET, the pipeline and this machine are ready for a run, before it costs anything.
+
+    DATASET is the directory or URL of a finished dataset, or a pattern such as "/data/train-*" of TFRecords that
+    something else wrote. Exit code 1 if a check fails; warnings do not count.
+    """
+    from tfpipe.doctor.check import Target
+
+    target = Target(tpu=tpu or None, num_replicas=replicas, num_hosts=hosts, images_per_second=images_per_second)
+    options = _pipeline_config(config, global_batch_size, per_replica_batch_size)
+    checks = _examine(dataset, split, options, target)
+    if as_json:
+        done = list(checks)
+        click.echo(json.dumps({"checks": [check.to_json() for check in done], "ok": _passed(done)}))
+    else:
+        done = _print(checks)
+    raise SystemExit(0 if _passed(done) else 1)
+
+
+def _examine(dataset: str, split: str | None, config: "PipelineConfig", target: "Target") -> "Iterable[Check]":
+    if importlib.util.find_spec("tensorflow") is None:
+        raise MissingDependencyError(
+            "`tfpipe doctor` needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."
+        )
+    with nullcontext() if "--debug" in sys.argv else _quiet_start():
+        from tfpipe.doctor.examine import examine
+        from tfpipe.doctor.probes import local_replicas
+
+        local_replicas()  # the devices' libraries have their say when they are first asked
+    data, split = _open(dataset, split)
+    return examine(data, split, config, target)
+
+
+@contextmanager
+def _quiet_start() -> Iterator[None]:
+    """Drops what TensorFlow's libraries log as they start, which no level keeps back."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _pipeline_config(
+    path: str | None, global_batch_size: int | None, per_replica_batch_size: int | None
+) -> "PipelineConfig":
+    """The file's options, with the batch of the command line in place of the file's."""
+    from tfpipe.pipeline import config_file
+    from tfpipe.pipeline.config import PipelineConfig
+
+    if global_batch_size is not None and per_replica_batch_size is not None:
+        raise ConfigError("--global-batch-size and --per-replica-batch-size exclude each other.")
+    table = {} if path is None else config_file.read(path)
+    asked = {"global_batch_size": global_batch_size, "per_replica_batch_size": per_replica_batch_size}
+    given = {name: value for name, value in asked.items() if value is not None}
+    if given:
+        table = {name: value for name, value in table.items() if name not in asked}
+    elif not any(name in table for name in asked):
+        given = {"per_replica_batch_size": _PER_REPLICA_BATCH_SIZE}
+    table = {**table, **given}
+    return PipelineConfig(**table) if path is None else config_file.build(PipelineConfig, table, path)
+
+
+def _open(dataset: str, split: str | None) -> "tuple[Manifest | Source, str | None]":
+    """A dataset and one of its splits, or foreign files and None."""
+    if (glob.has_magic(dataset) and not os.path.isdir(dataset)) or os.path.isfile(dataset):
+        from tfpipe.pipeline.source import foreign_files
+
+        if split is not None:
+            raise ConfigError(f"Files found by a pattern have no splits, got --split {split}. Leave it out.")
+        return foreign_files(dataset), None
+    from tfpipe.dataset import load_manifest
+
+    manifest = load_manifest(dataset)
+    names = list(manifest.splits)
+    if split is None:
+        split = "train" if "train" in names or len(names) != 1 else names[0]
+    if split not in names:
+        raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(names)}. Choose one with --split.")
+    return manifest, split
+
+
+def _passed(checks: "Iterable[Check]") -> bool:
+    return all(check.status != "failure" for check in checks)
+
+
+def _print(checks: "Iterable[Check]") -> "list[Check]":
+    """Each check as soon as it is made, then one line on all of them."""
+    from tfpipe.cli.inspect_summary import new_console
+
+    console, done = new_console(), []
+    for check in checks:
+        done.append(check)
+        _print_check(console, check)
+    counts = Counter(check.status for check in done)
+    numbers = [f"{counts['ok']} ok", counted(counts["warning"], "warning"), counted(counts["failure"], "failure")]
+    skipped = f", {counts['skipped']} skipped" if counts["skipped"] else ""
+    ready = "Ready" if _passed(done) else "Not ready"
+    console.print(f"{ready}: {', '.join(numbers)}{skipped}.")
+    return done
+
+
+def _print_check(console: "Console", check: "Check") -> None:
+    """What was found, and below it what to do about it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    line = Table.grid(padding=(0, 2, 0, 0))
+    line.add_column(width=max(map(len, _STYLES)), no_wrap=True)
+    line.add_column(width=_NAME_WIDTH, no_wrap=True)
+    line.add_column(overflow="fold")
+    text = Text(one_line(check.found))
+    if check.advice:
+        text.append(f"\n→ {one_line(check.advice)}", "dim" if check.status == "ok" else "")
+    line.add_row(Text(check.status, _STYLES[check.status]), Text(check.name, "bold"), text)
+    console.print(line)

@@ -1,0 +1,215 @@
+"""What TensorFlow has to be asked: its version, the devices, a real batch, the compiler, the host's speed.
+
+Nothing here connects to a TPU: that would start what is paid by the minute.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfpipe.doctor.check import first_line
+from tfpipe.doctor.data_checks import IntArray
+from tfpipe.doctor.run_checks import TensorFact
+from tfpipe.errors import TfpipeError
+from tfpipe.pipeline import device
+from tfpipe.pipeline.build import build_stages
+from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.pipeline.plan import ReadPlan
+from tfpipe.pipeline.source import Source
+from tfpipe.storage import is_url
+
+PACKAGES = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-tpu", "keras", "libtpu")
+WARM_UP_S, MEASURE_S = 2.0, 3.0
+READ_ERRORS = (TfpipeError, tf.errors.OpError)
+"""What reading a damaged or unreachable file ends with."""
+
+_CLASSES = 1000  # of a head, where nobody says how many there are
+_FEATURES = 8
+_THREADS = 16  # an object store answers in tens of milliseconds
+
+Batch = Mapping[str, tf.Tensor]
+
+
+def tensorflow_version() -> str:
+    """Of the TensorFlow that was imported."""
+    return str(tf.__version__)
+
+
+def installed_packages() -> dict[str, str]:
+    """Version of each of `PACKAGES` that is installed."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def local_replicas() -> int:
+    """The accelerators of this machine, or 1 for its CPU; looked at, not started."""
+    return next((n for kind in ("TPU", "GPU") if (n := len(tf.config.list_physical_devices(kind)))), 1)
+
+
+def file_sizes(paths: Sequence[str]) -> dict[str, int | None]:
+    """Bytes of each file; None where it is missing or cannot be looked at."""
+    with ThreadPoolExecutor(min(_THREADS, max(len(paths), 1))) as pool:
+        return dict(zip(paths, pool.map(_size, paths), strict=True))
+
+
+def _size(path: str) -> int | None:
+    try:
+        return int(tf.io.gfile.stat(path).length) if is_url(path) else os.stat(path).st_size
+    except (OSError, tf.errors.OpError):
+        return None
+
+
+# The pipeline
+
+
+def named_parts(element: Any) -> dict[str, Any]:
+    """The tensors of a batch, or their specs, by name, whether it is a dictionary or a tuple."""
+    if isinstance(element, Mapping):
+        return dict(element)
+    first, *rest = element
+    inputs = dict(first) if isinstance(first, Mapping) else {"image": first}
+    return inputs | dict(zip(("label", "mask"), rest, strict=False))
+
+
+def tensor_facts(element_spec: Any) -> list[TensorFact]:
+    """Name, dtype and shape of every tensor of a batch."""
+    return [
+        TensorFact(name, spec.dtype.name, None if spec.shape.rank is None else tuple(spec.shape.as_list()))
+        for name, spec in named_parts(element_spec).items()
+    ]
+
+
+def without_cache(config: PipelineConfig) -> PipelineConfig:
+    """The config that reads and decodes everything: to look at a pipeline should not fill a disk."""
+    return dataclasses.replace(config, cache="none", cache_dir=None)
+
+
+def first_shape(source: Source, config: PipelineConfig) -> tuple[int, ...]:
+    """Reads the first record and decodes its whole image.
+
+    Returns:
+        Height, width and channels.
+
+    Raises:
+        tf.errors.OpError: It is damaged, or no image.
+        TfpipeError: A file is not what it should be.
+    """
+    counts = source.shard_records
+    file = 0 if counts is None else next(k for k, records in enumerate(counts) if records)
+    stages = build_stages(_one_file(source, file), None, _in_file_order(config))
+    if source.images.size is not None and source.images.formats == {"RAW"}:
+        next(iter(stages.until("decode").dataset()))  # it knows the shape that pixels without a header have
+        return (*source.images.size, 3)
+    features = next(iter(stages.until("parse").dataset()))
+    return tuple(tf.io.decode_image(features["encoded"], 3, expand_animations=False).shape)
+
+
+def labels_of(source: Source, file: int, count: int, config: PipelineConfig) -> IntArray:
+    """The labels of the first records of a file, in its order; errors as with `first_shape`."""
+    stages = build_stages(_one_file(source, file), None, _in_file_order(config))
+    features = stages.until("parse").dataset().map(lambda features: features["label"]).take(count)
+    return np.array([int(label) for label in features], np.int64)
+
+
+def _in_file_order(config: PipelineConfig) -> PipelineConfig:
+    """One pass over nothing but image and label, ended by a damaged record."""
+    return PipelineConfig(global_batch_size=1, training=False, augment="none", image_size=config.image_size)
+
+
+def _one_file(source: Source, file: int) -> Source:
+    counts = source.shard_records
+    return dataclasses.replace(
+        source,
+        files=source.files[file : file + 1],
+        shard_records=None if counts is None else counts[file : file + 1],
+        index_files=source.index_files[file : file + 1],
+    )
+
+
+# The compiler
+
+
+def compile_step(batch: Batch, plan: ReadPlan) -> tuple[str | None, float]:
+    """Compiles a small train step over one batch with XLA, and runs it: cast, normalise, convolve, differentiate.
+
+    Returns:
+        The first line of the compiler's error, or None; and the seconds it took.
+    """
+    tensors = {name: tensor for name, tensor in batch.items() if tensor.dtype != tf.string}
+    classes = plan.source.num_classes or _CLASSES
+    kernel = tf.ones([3, 3, 3, _FEATURES]) / 27
+    head = tf.zeros([_FEATURES, classes])
+
+    def step(kernel: tf.Tensor, head: tf.Tensor, batch: Batch) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch([kernel, head])
+            images = _model_input(batch, plan.config)
+            found = tf.nn.relu(tf.nn.conv2d(images, tf.cast(kernel, images.dtype), 4, "SAME"))
+            logits = tf.matmul(tf.cast(tf.reduce_mean(found, [1, 2]), tf.float32), head)
+            loss = _loss(logits, batch.get("label"))
+        gradients: list[tf.Tensor] = tape.gradient(loss, [kernel, head])
+        return gradients
+
+    started = time.perf_counter()
+    try:
+        for gradient in tf.function(step, jit_compile=True, autograph=False)(kernel, head, tensors):
+            gradient.numpy()
+    except (tf.errors.OpError, ValueError, TypeError) as error:
+        return first_line(error), time.perf_counter() - started
+    return None, time.perf_counter() - started
+
+
+def _model_input(batch: Batch, config: PipelineConfig) -> tf.Tensor:
+    image = batch["image"]
+    if config.augment == "device":
+        sizes = batch.get("height"), batch.get("width")
+        seeds = batch.get("seed")
+        return device.augment(image, seeds, *sizes, config.size, config.training, options=config.augment_options)
+    if image.dtype == tf.uint8:
+        return device.normalize(image, tf.float32, config.augment_options.mean, config.augment_options.std)
+    return image
+
+
+def _loss(logits: tf.Tensor, label: tf.Tensor | None) -> tf.Tensor:
+    if label is None:
+        return tf.reduce_mean(tf.square(logits - 1))
+    if label.shape.rank == 1:
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(label, logits))
+    return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(label, logits))
+
+
+# The host
+
+
+def measure(batches: Iterator[Any], batch_size: int) -> float:
+    """Images a second that this host makes, by the clock on the wall.
+
+    Args:
+        batches: Without an end. What is buffered already is used up first.
+        batch_size: Images in each.
+    """
+    _count_for(batches, WARM_UP_S)
+    count, seconds = _count_for(batches, MEASURE_S)
+    return count * batch_size / seconds
+
+
+def _count_for(batches: Iterator[Any], seconds: float) -> tuple[int, float]:
+    started, count = time.perf_counter(), 0
+    while (passed := time.perf_counter() - started) < seconds or not count:
+        next(batches)
+        count += 1
+    return count, passed
