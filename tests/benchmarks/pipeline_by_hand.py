@@ -1,0 +1,40 @@
+"""What a trainer writes without tfpipe: the usual tf.data recipe for ImageNet, with uint8 handed over."""
+
+import tensorflow as tf
+
+
+def dataset(directory: str, batch_size: int) -> tf.data.Dataset:
+    """Shuffled files, interleaved; a shuffle buffer; fused decoding of a random crop; resize and flip."""
+    files = tf.data.Dataset.list_files(f"{directory}/*.tfrecord", shuffle=True, seed=1)
+    records = files.interleave(
+        tf.data.TFRecordDataset,
+        cycle_length=8,
+        block_length=16,
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=False,
+    )
+    examples = records.shuffle(500).repeat().map(_example, num_parallel_calls=tf.data.AUTOTUNE)
+    return examples.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+
+def _example(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    features = tf.io.parse_single_example(
+        record,
+        {
+            "image/encoded": tf.io.FixedLenFeature([], tf.string),
+            "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+        },
+    )
+    encoded = features["image/encoded"]
+    begin, size, _ = tf.image.sample_distorted_bounding_box(
+        tf.io.extract_jpeg_shape(encoded),
+        tf.zeros([1, 0, 4]),
+        min_object_covered=0.0,
+        area_range=(0.08, 1.0),
+        aspect_ratio_range=(3 / 4, 4 / 3),
+        max_attempts=10,
+        use_image_if_no_bounding_boxes=True,
+    )
+    image = tf.io.decode_and_crop_jpeg(encoded, tf.concat([begin[:2], size[:2]], 0), channels=3)
+    image = tf.image.random_flip_left_right(tf.image.resize(image, [224, 224]))
+    return tf.cast(image, tf.uint8), features["image/class/label"]

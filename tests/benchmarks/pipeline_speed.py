@@ -1,0 +1,154 @@
+"""How fast the input pipeline is, by kinds of stored images and of pipeline; README.md has the details.
+
+python tests/benchmarks/pipeline_speed.py IMAGES --rounds 3 --beside "sh other_loaders.sh"
+"""
+
+import json
+import os
+import resource
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+BATCH, WARMUP, NUM_SHARDS = 64, 12, 8
+SECONDS = 4.0  # of measuring a variant in a round
+
+FORMS: dict[str, tuple[str, ...]] = {
+    "original": (),
+    "short256": ("--resize-short", "256"),
+    "square256": ("--encoding", "jpeg", "--square", "256", "--quality", "90"),
+    "raw256": ("--encoding", "raw", "--square", "256"),
+}
+"""How the images are stored: options of `tfpipe shard`."""
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "host uint8, original": ("original", {}),
+    "host float32, original": ("original", {"image_dtype": "float32"}),
+    "host uint8, short256": ("short256", {}),
+    "host uint8, original, throughput": ("original", {"order": "throughput"}),
+    "host uint8, short256, throughput": ("short256", {"order": "throughput"}),
+    "device, square256": ("square256", {"augment": "device"}),
+    "device, raw256": ("raw256", {"augment": "device"}),
+    "device, raw256, throughput": ("raw256", {"augment": "device", "order": "throughput"}),
+    "cache bytes, host uint8, original": ("original", {"cache": "bytes"}),
+    "cache decoded, device, original": ("original", {"cache": "decoded", "augment": "device"}),
+    "cache decoded, host uint8, original": ("original", {"cache": "decoded"}),
+}
+"""Stored form, and options of `PipelineConfig`."""
+
+BY_HAND = {"by hand uint8, original": "original", "by hand uint8, short256": "short256"}
+"""The usual recipe, written out with `tf.data`, over the same shards."""
+
+
+@click.command()
+@click.argument("images", type=click.Path(exists=True, file_okay=False))
+@click.option("--rounds", default=3, show_default=True, help="Every variant runs once a round, in a new process.")
+@click.option("--only", multiple=True, help="Only variants whose name contains this; may be given several times.")
+@click.option("--set", "changes", multiple=True, metavar="NAME=JSON", help="An option for all variants.")
+@click.option("--beside", help="A command that prints JSON lines with images_per_cpu_s, run in every round.")
+@click.option("--tmp", type=click.Path(), help="Where the shards are written.  [default: the system's]")
+@click.option("--json", "json_file", type=click.Path(), help="Write all runs to this file.")
+def main(
+    images: str,
+    rounds: int,
+    only: tuple[str, ...],
+    changes: tuple[str, ...],
+    beside: str | None,
+    tmp: str | None,
+    json_file: str | None,
+) -> None:
+    """Measure pipelines over the folder IMAGES, in turns, and print the median of each."""
+    names = [name for name in (*VARIANTS, *BY_HAND) if not only or any(part in name for part in only)]
+    runs: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(dir=tmp) as folder:
+        for form in {form_of(name) for name in names}:
+            shard(images, f"{folder}/{form}", FORMS[form])
+        for _ in range(rounds):
+            if beside:
+                runs += json_lines(["sh", "-c", beside])
+            for name in names:
+                runs += json_lines([sys.executable, __file__, "--child", f"{folder}/{form_of(name)}", name, *changes])
+                click.echo(f"{runs[-1]['images_per_cpu_s']:8,.0f}  {name}", err=True)
+    if json_file:
+        Path(json_file).write_text(json.dumps(runs, indent=1) + "\n")
+    click.echo(
+        f"{'images per CPU-second':>24} {'per second':>12}   {rounds} rounds, {os.cpu_count()} cores: median (range)"
+    )
+    for name in dict.fromkeys(title(run) for run in runs):
+        mine = [run for run in runs if title(run) == name]
+        cpu = sorted(run["images_per_cpu_s"] for run in mine)
+        wall = statistics.median(run["images_per_wall_s"] for run in mine)
+        click.echo(f"{statistics.median(cpu):8,.0f} ({cpu[0]:6,.0f}-{cpu[-1]:6,.0f}) {wall:12,.0f}   {name}")
+
+
+def form_of(name: str) -> str:
+    """How the images of a variant are stored."""
+    return BY_HAND[name] if name in BY_HAND else VARIANTS[name][0]
+
+
+def title(run: dict[str, Any]) -> str:
+    """What a run is called in the table."""
+    return f"{run['peer']}: {run['variant']}"
+
+
+def shard(images: str, output: str, options: tuple[str, ...]) -> None:
+    """Writes the shards of one form."""
+    command = [sys.executable, "-m", "tfpipe", "shard", images, output, "--num-shards", str(NUM_SHARDS), *options]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def json_lines(command: list[str]) -> list[dict[str, Any]]:
+    """The objects that a command prints, one a line."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{shlex.join(command)} failed:\n{done.stderr[-2000:]}")
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def child(directory: str, name: str, *changes: str) -> None:
+    """Measures one variant in this process and prints one JSON line."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    if name in BY_HAND:
+        from pipeline_by_hand import dataset
+
+        batches = dataset(directory, BATCH)
+    else:
+        import tfpipe
+
+        options = {**VARIANTS[name][1], **{k: json.loads(v) for k, v in (c.split("=", 1) for c in changes)}}
+        config = tfpipe.PipelineConfig(global_batch_size=BATCH, **options)
+        batches = tfpipe.build_dataset(tfpipe.load_manifest(directory), "train", config)
+    started = time.perf_counter()
+    iterator = iter(batches)
+    next(iterator)
+    first_batch_s = time.perf_counter() - started
+    for _ in range(WARMUP):
+        next(iterator)
+    images, cpu, wall = 0, cpu_seconds(), time.perf_counter()
+    while time.perf_counter() - wall < SECONDS:
+        next(iterator)
+        images += BATCH
+    cpu, wall = cpu_seconds() - cpu, time.perf_counter() - wall
+    figures = {"images_per_wall_s": images / wall, "images_per_cpu_s": images / cpu, "first_batch_s": first_batch_s}
+    peer = "tf.data" if name in BY_HAND else "tfpipe"
+    print(json.dumps({"peer": peer, "variant": name, "images": images, **figures, "cores": os.cpu_count()}))
+
+
+def cpu_seconds() -> float:
+    """Processor time of all threads of this process."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        child(*sys.argv[2:])
+    else:
+        main()
