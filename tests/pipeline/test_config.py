@@ -48,8 +48,8 @@ def test_needs_no_library() -> None:
 def test_lists_become_tuples() -> None:
     made = config(image_size=[160, 192], decoded_size=[200, 220], include=["depth"])
     assert (made.image_size, made.decoded_size, made.include) == ((160, 192), (200, 220), ("depth",))
-    options = AugmentOptions(scale=[0.25, 1], mean=[0, 0], std=[1, 1], crop_fraction=1)  # type: ignore[arg-type]
-    assert options == AugmentOptions(scale=(0.25, 1.0), mean=(0.0, 0.0), std=(1.0, 1.0), crop_fraction=1.0)
+    options = AugmentOptions(scale=[0.25, 1], mean=[0, 0, 0], std=[1, 1, 1], crop_fraction=1)  # type: ignore[arg-type]
+    assert options == AugmentOptions(scale=(0.25, 1.0), mean=(0.0,) * 3, std=(1.0,) * 3, crop_fraction=1.0)
     assert hash(dataclasses.replace(made, augment_options=options))
     assert [type(value) for value in (*options.scale, options.crop_fraction)] == [float] * 3
 
@@ -199,7 +199,7 @@ SIDES = st.integers(1, 65_500)
 SIZES = SIDES | st.tuples(SIDES, SIDES)
 AMOUNTS = counts() | st.builds("{}{}".format, st.integers(1, 999), st.sampled_from(["", "B", " KB", "MiB", "tib"]))
 SHARES = st.floats(1e-9, 1)
-CHANNELS = st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6)), min_size=1, max_size=4)
+CHANNELS = st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6)), min_size=3, max_size=3)
 
 
 @st.composite

@@ -20,13 +20,13 @@ import pytest
 import tensorflow as tf
 
 from tfpipe import machine
+from tfpipe.dataset import load_manifest
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.record import record_footer, record_header, scan_records
 from tfpipe.pipeline.build import build_dataset
 from tfpipe.pipeline.config import PipelineConfig
 from tfpipe.pipeline.file_cache import cached_manifest, without_cache
-from tfpipe.readers.dataset import load_manifest
 from tfpipe.readers.records import RecordReader
 
 SIDE = 16  # 8/7 of 14
@@ -176,7 +176,7 @@ FILL = """
 import os, signal, sys, time
 from tfpipe.pipeline.config import PipelineConfig
 from tfpipe.pipeline.file_cache import cached_manifest
-from tfpipe.readers.dataset import load_manifest
+from tfpipe.dataset import load_manifest
 
 manifest, folder = load_manifest(sys.argv[1]), sys.argv[2]
 

@@ -6,12 +6,16 @@ print(build_stages(manifest, "train", config))
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import tensorflow as tf
 
+from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline import cache, file_cache, service_client
 from tfpipe.pipeline import named as stage
 from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.pipeline.mixture import Mixture, apportion
 from tfpipe.pipeline.outputs import check_outputs
 from tfpipe.pipeline.plan import InputContext, ReadPlan
 from tfpipe.pipeline.source import Source, as_source
@@ -19,7 +23,7 @@ from tfpipe.pipeline.stages import Stage, Stages, tf_data_options
 
 
 def build_dataset(
-    manifest: Manifest | Source,
+    manifest: Manifest | Source | Mixture,
     split: str | None,
     config: PipelineConfig,
     context: tf.distribute.InputContext | None = None,
@@ -28,7 +32,8 @@ def build_dataset(
     """Builds the input pipeline of one host.
 
     Args:
-        manifest: From `load_manifest`; or files that something else wrote, from `foreign_files`.
+        manifest: From `load_manifest`; several datasets from `mix`; or files that something else wrote, from
+            `foreign_files`.
         split: Name of a split; None for foreign files.
         config: What is read, in which order, and what becomes of each image.
         context: Which host of how many this is, as `tf.distribute` hands it over; None for one host with one replica.
@@ -52,13 +57,15 @@ def build_dataset(
 
 
 def build_stages(
-    manifest: Manifest | Source,
+    manifest: Manifest | Source | Mixture,
     split: str | None,
     config: PipelineConfig,
     context: InputContext | None = None,
     start_step: int = 0,
 ) -> Stages:
     """The stages of `build_dataset`, to print, to cut or to time; arguments and errors are the same."""
+    if isinstance(manifest, Mixture):
+        return _mixture_stages(manifest, split, config, context, start_step)
     filled: tuple[Stage, ...] = ()
     if config.cache_dir is not None and isinstance(manifest, Manifest) and split is not None:
         manifest = file_cache.cached_manifest(manifest, split, config)
@@ -116,3 +123,42 @@ def _output(plan: ReadPlan) -> tuple[Stage, ...]:
     if not plan.config.training and plan.config.cache == "decoded":
         return stage.augment(plan), stage.cache_decoded(plan), stage.batch(plan), stage.prefetch(plan)
     return stage.augment(plan), stage.batch(plan), stage.prefetch(plan)
+
+
+def _mixture_stages(
+    mixture: Mixture, split: str | None, config: PipelineConfig, context: InputContext | None, start_step: int
+) -> Stages:
+    """A pipeline up to `augment` for each dataset, then one batch of all of them."""
+    if not config.training or config.cache_dir is not None:
+        wish = "evaluated" if not config.training else "cached in files"
+        raise ConfigError(f"A mixture cannot be {wish} as a whole. Take its datasets one by one.")
+    sources = [as_source(manifest, split) for manifest in mixture.manifests]
+    whole = ReadPlan.of(_mixed(mixture, sources), config, context, start_step)
+    shares = apportion(mixture.weights, whole.global_batch_size, whole.num_hosts)
+    parts = []
+    for manifest, source, share in zip(mixture.manifests, sources, shares, strict=True):
+        own = replace(
+            config,
+            global_batch_size=share,
+            per_replica_batch_size=None,
+            num_streams=None,
+            decoded_size=whole.decoded_size,
+        )
+        plan = replace(whole, source=source, config=own, num_replicas=whole.num_hosts)
+        check_outputs(plan)
+        source.check()
+        if config.cache != "none":
+            cache.check_fits(plan)
+        stages = Stages((*_input(plan), stage.augment(plan)))
+        parts.append(stage.Part(stages, plan, mixture.labels_of(manifest)))
+    return Stages((stage.mix(whole, parts), stage.batch(whole), stage.prefetch(whole)), tf_data_options(config, False))
+
+
+def _mixed(mixture: Mixture, sources: list[Source]) -> Source:
+    """What is known of all datasets together; nothing is read from it."""
+    return replace(
+        sources[0],
+        name=" and ".join(source.name for source in sources),
+        shard_records=tuple(records for source in sources for records in source.shard_records or ()),
+        num_classes=len(mixture.label_names) or None,
+    )

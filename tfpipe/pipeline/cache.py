@@ -37,8 +37,9 @@ def cache_bytes(plan: ReadPlan) -> int | None:
         records = -(-records // plan.num_hosts)
     if config.cache == "bytes":
         return round(records * plan.source.record_bytes)
-    height, width = plan.decoded_size if config.training else config.size
-    item = {"uint8": 1, "float32": 4, "bfloat16": 2}[config.image_dtype] if not config.training else 1
+    whole = config.training or config.augment == "device"
+    height, width = plan.decoded_size if whole else config.size
+    item = 1 if whole else {"uint8": 1, "float32": 4, "bfloat16": 2}[config.image_dtype]
     return records * (height * width * 3 * item + _ELEMENT_BYTES)
 
 

@@ -70,8 +70,16 @@ def pad_evaluation(plan: ReadPlan, examples: tf.data.Dataset) -> tf.data.Dataset
                 f"Evaluation on {plan.num_hosts} hosts needs the number of records, and nobody counted those of "
                 f"{plan.source.name}. Evaluate on one host."
             )
-        return marked.concatenate(padding.repeat(plan.host_batch_size - 1))
-    return marked.concatenate(padding.repeat()).take(steps * plan.host_batch_size)
+        padded = marked.concatenate(padding.repeat(plan.host_batch_size - 1))
+        # A batch for each of the host's replicas, or for none.
+        return padded.window(plan.host_batch_size, drop_remainder=True).flat_map(tf.data.Dataset.zip)
+    total, own = steps * plan.host_batch_size, plan.evaluation_records or 0
+    lost = min(plan.config.max_bad_records, own) if plan.config.on_bad_record == "skip" else 0
+    padded = marked.concatenate(padding.repeat(total - own + lost))
+    if not lost:
+        return padded
+    # Not `take`: it may end before what is cached has ended, and then the cache is thrown away.
+    return padded.enumerate().filter(lambda i, _: i < total).map(lambda _, features: features)
 
 
 def finish(plan: ReadPlan, batch: Features) -> Any:
@@ -101,6 +109,11 @@ def check_outputs(plan: ReadPlan) -> None:
         ConfigError: A label is wanted and there is none, or an included feature is missing or has a reserved name.
     """
     config, source = plan.config, plan.source
+    if config.on_bad_record == "skip" and source.shard_records is None:
+        raise ConfigError(
+            f"`on_bad_record` skip needs to know where each record begins, and {source.name} are files without a "
+            "manifest. Use raise."
+        )
     if source.label_key is None and (config.one_hot or config.as_tuple):
         wish = "one_hot" if config.one_hot else "as_tuple"
         raise ConfigError(f"`{wish}` needs labels, and {source.name} has none.")

@@ -135,7 +135,9 @@ class ReadPlan:
             )
         if config.cache != "none" and counted:
             return True  # positions in a cache cost the same in any order
-        return counted and config.order != "throughput" and config.service is None
+        if config.deterministic is False or config.service is not None:
+            return False
+        return counted and config.order != "throughput"
 
     @cached_property
     def order(self) -> ExactOrder:
@@ -181,6 +183,14 @@ class ReadPlan:
         return steps
 
     @property
+    def evaluation_records(self) -> int | None:
+        """Records that this host reads in evaluation; None if nobody counted."""
+        records = self.source.num_records
+        if records is None:
+            return None
+        return records * (self.host + 1) // self.num_hosts - records * self.host // self.num_hosts
+
+    @property
     def start(self) -> tuple[int, int]:
         """Epoch, and step in it, with which training begins."""
         return divmod(self.start_step, self.steps_per_epoch or 2**62)
@@ -198,11 +208,16 @@ class ReadPlan:
 
     @property
     def shuffle_records(self) -> int:
-        """Size of the shuffle buffer of the throughput order, in records of average size."""
-        size = self.config.shuffle_buffer_size
-        if isinstance(size, int):
-            return size
-        return max(round(parse_bytes(size, "shuffle_buffer_size") / self.source.record_bytes), 1)
+        """Size of the shuffle buffer of the throughput order, in records of average size.
+
+        At most an epoch of this host: a larger one would be filled with the same records again, before the first step.
+        """
+        size, records = self.config.shuffle_buffer_size, self.source.num_records
+        if not isinstance(size, int):
+            size = max(round(parse_bytes(size, "shuffle_buffer_size") / self.source.record_bytes), 1)
+        if records is None:
+            records = max(round(self.source.total_bytes / self.source.record_bytes), 1)  # about
+        return min(size, -(-records // self.num_hosts))
 
     @property
     def deterministic(self) -> bool:

@@ -1,8 +1,8 @@
 """Payloads of records: whole files, or runs of records at byte offsets, several at once.
 
 Every element that leaves `read` is `(payload, record, seed)`: the bytes of one `tf.train.Example`, its number counted
-through all files, and the int32 [2] that its random numbers of this epoch are made of. In exact order only payloads leave,
-and `windows.shuffle_exact` adds the rest. What is damaged or cannot be read leaves as a hole: see `damage.py`.
+through all files, and the int32 [2] that its random numbers of this epoch are made of. In exact order only payloads
+leave, and `windows.shuffle_exact` adds the rest. What is damaged or cannot be read leaves as a hole: see `damage.py`.
 
 Costs: a run of records is one open and one seek, about 100 us of a core on a local disk.
 """
@@ -12,10 +12,9 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from tfpipe import storage
 from tfpipe.errors import ConfigError
 from tfpipe.order import evaluation_order, expand_runs
-from tfpipe.pipeline import order_ops
+from tfpipe.pipeline import damage, order_ops
 from tfpipe.pipeline.damage import HOLE
 from tfpipe.pipeline.plan import ReadPlan
 from tfpipe.splitmix import FILES, IntArray, key_of
@@ -108,7 +107,9 @@ def read_files(plan: ReadPlan, files: tf.data.Dataset) -> tf.data.Dataset:
                 records = starts.flat_map(lambda at: read_run(file, at, *(2 * [tf.minimum(end - first - at, step)])))
             else:
                 records = read_run(file, tf.zeros_like(first), end - first, end - first)
-        return tf.data.Dataset.zip((records, numbers)).map(lambda payload, number: (payload, *number))
+        return tf.data.Dataset.zip((records, numbers)).map(
+            lambda payload, number: (_checked(plan, payload, number[0]) if counted else payload, *number)
+        )
 
     return files.interleave(
         read,
@@ -123,7 +124,9 @@ def number_records(plan: ReadPlan, payloads: tf.data.Dataset, runs: IntArray) ->
     """Gives the payloads of `list_once` their records' numbers, and no seeds."""
     numbers = tf.data.Dataset.from_tensor_slices(tf.constant(numbers_of(plan, runs)))
     none = tf.zeros([2], tf.int32)
-    return tf.data.Dataset.zip((payloads, numbers)).map(lambda payload, record: (payload, record, none))
+    return tf.data.Dataset.zip((payloads, numbers)).map(
+        lambda payload, record: (_checked(plan, payload, record), record, none)
+    )
 
 
 def numbers_of(plan: ReadPlan, runs: IntArray) -> IntArray:
@@ -138,6 +141,13 @@ def shuffle_buffer(plan: ReadPlan, records: tf.data.Dataset) -> tf.data.Dataset:
     return records.shuffle(plan.shuffle_records, seed=key_of(FILES, plan.config.seed, plan.start_step, 1) >> 1)
 
 
+def _checked(plan: ReadPlan, payload: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
+    """The payload; or the error for a hole. Here, where records still come in the order of their file."""
+    if plan.config.on_bad_record == "skip":
+        return payload
+    return damage.or_raise(plan, payload, record[None][: tf.cast(tf.equal(payload, HOLE), tf.int32)])
+
+
 def _run_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
     """A function from a run to a dataset of its payloads, with holes for what is missing."""
     paths = tf.constant(plan.source.files)
@@ -145,15 +155,13 @@ def _run_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
     offsets = tf.constant(plan.source.offsets())
     holes = tf.data.Dataset.from_tensors(HOLE).repeat()
 
-    # A file that cannot be opened gives its error for ever, which `ignore_errors` would wait out.
-    local = not any(storage.is_url(path) or storage.has_magic(path) for path in plan.source.files)
-
     def payloads(file: tf.Tensor, record: tf.Tensor, count: tf.Tensor, slots: tf.Tensor) -> tf.data.Dataset:
         # A run without records is padding and may begin behind the last record.
         offset = tf.gather(offsets, tf.minimum(record, offsets.shape[0] - 1))
-        path = tf.gather(paths, file)
-        there = tf.size(tf.io.matching_files(path), tf.int64) if local else tf.constant(1, tf.int64)
-        found = _records_at(path, offset).take(count * there)
+        # A file that cannot be opened gives its error for ever, which `ignore_errors` would wait out. A pair ends with
+        # its first part, whatever the second one gives: after `count` attempts.
+        pairs = tf.data.Dataset.zip((tf.data.Dataset.range(count), _records_at(tf.gather(paths, file), offset)))
+        found = pairs.map(lambda _, payload: payload)
         return found.ignore_errors(log_warning=True).concatenate(holes).take(slots)
 
     def read(file: tf.Tensor, first: tf.Tensor, count: tf.Tensor, slots: tf.Tensor) -> tf.data.Dataset:

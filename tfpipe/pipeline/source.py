@@ -37,6 +37,8 @@ class Source:
     images: StoredImages
     record_bytes: float
     """Mean size of a record in its file."""
+    total_bytes: int
+    """Size of all files."""
     shard_records: tuple[int, ...] | None = None
     """Records in each file; None where nobody counted them."""
     num_classes: int | None = None
@@ -89,6 +91,7 @@ def from_manifest(manifest: Manifest, split: str) -> Source:
         schema=manifest.schema,
         images=StoredImages.of(manifest, split),
         record_bytes=info.bytes / info.records,
+        total_bytes=info.bytes,
         shard_records=tuple(shard.records for shard in info.shards),
         num_classes=len(manifest.label_names) if labelled else None,
         label_key=CLASS_LABEL if labelled else None,
@@ -120,19 +123,20 @@ def foreign_files(pattern: str, schema: Schema | None = None, num_classes: int |
     features = decode_example(payload)
     if schema is None:
         schema = Schema(tuple(_spec_of(name, value) for name, value in sorted(features.items())))
-    image_key = next((key for key in _IMAGE_KEYS if key in schema and schema[key].dtype == "bytes"), None)
+    image_key = next((key for key in _IMAGE_KEYS if _is_one(schema, key, "bytes")), None)
     if image_key is None:
         raise FormatError(
             f"A record must have an image under one of {', '.join(_IMAGE_KEYS)}; the first of {first_file} has "
             f"{', '.join(sorted(features)) or 'nothing'}."
         )
-    label_key = next((key for key in _LABEL_KEYS if key in schema and schema[key].dtype == "int64"), None)
+    label_key = next((key for key in _LABEL_KEYS if _is_one(schema, key, "int64")), None)
     return Source(
         name=pattern,
         files=tuple(files),
         schema=schema,
         images=StoredImages(frozenset(), None),
-        record_bytes=float(len(payload)),
+        record_bytes=float(len(payload) + FRAME_BYTES),
+        total_bytes=storage.total_bytes(files),
         num_classes=num_classes,
         image_key=image_key,
         label_key=label_key,
@@ -184,6 +188,10 @@ def _first_record(files: list[str]) -> tuple[str, bytes]:
         except FormatError as error:
             raise FormatError(f"{path}: {error}") from None
     raise DataError(f"None of {len(files)} files, {files[0]} and on, has a record.")
+
+
+def _is_one(schema: Schema, key: str, dtype: DType) -> bool:
+    return key in schema and schema[key].dtype == dtype and schema[key].shape == ()
 
 
 def _spec_of(name: str, value: Feature) -> FeatureSpec:

@@ -60,8 +60,10 @@ class Stages(tuple[Stage, ...]):
             raise ConfigError(f"This pipeline has no stage {name!r}; it has {', '.join(self.names)}.")
         return Stages(self[: self.names.index(name) + 1], self.options)
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def dataset(self) -> tf.data.Dataset:
         """Builds the dataset: every stage on the one before, then the options."""
+        # No stage branches in Python on a tensor, so none needs AutoGraph, which would take longer than all else.
         dataset: Any = None
         for stage in self:
             dataset = stage.apply(dataset)
@@ -81,11 +83,12 @@ def tf_data_options(config: PipelineConfig, deterministic: bool) -> tf.data.Opti
     if config.autotune and config.ram_budget is not None:
         options.autotune.ram_budget = parse_bytes(config.ram_budget, "ram_budget")
     options.experimental_optimization.inject_prefetch = config.inject_prefetch
+    options.experimental_optimization.map_fusion = config.map_fusion
     policy = tf.data.experimental.AutoShardPolicy
     options.experimental_distribute.auto_shard_policy = getattr(policy, config.auto_shard_policy.upper())
     if config.private_threadpool_size is not None:
         options.threading.private_threadpool_size = config.private_threadpool_size
-    if config.max_intra_op_parallelism is not None:
+    if config.max_intra_op_parallelism:
         options.threading.max_intra_op_parallelism = config.max_intra_op_parallelism
     # A serial `map` that tf.data may turn into a parallel one would not be the one that was asked for.
     options.experimental_optimization.apply_default_optimizations = config.autotune

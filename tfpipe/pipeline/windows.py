@@ -39,11 +39,11 @@ def list_exact(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
 def shuffle_exact(plan: ReadPlan, payloads: tf.data.Dataset) -> tf.data.Dataset:
     """Windows of payloads, permuted and dealt to batches. Holds a window, and the next one while it is read."""
 
-    def pick(payloads: tf.Tensor, places: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, ...]:
-        positions, records, seeds = places
+    def pick(payloads: tf.Tensor, places: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
+        positions, records, seeds, read = places
         picked = tf.gather(payloads, positions)
         if check:
-            bad = tf.gather(records, tf.where(tf.equal(picked, HOLE))[:, 0])
+            bad = tf.boolean_mask(read, tf.equal(payloads[: tf.size(read)], HOLE))
             picked = damage.or_raise(plan, picked, bad)
         return picked, records, seeds
 
@@ -59,7 +59,7 @@ def shuffle_exact(plan: ReadPlan, payloads: tf.data.Dataset) -> tf.data.Dataset:
 
 def exact_records(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
     """The order alone, without reading: number of the record, its seed; for what a cache holds already."""
-    windows = _windows(plan, epochs).map(lambda *window: _places(plan, *window)[1:])
+    windows = _windows(plan, epochs).map(lambda *window: _places(plan, *window)[1:3])
     return windows.unbatch()
 
 
@@ -79,9 +79,9 @@ def _windows(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
 
 def _places(
     plan: ReadPlan, epoch: tf.Tensor, sequence: order_ops.Sequence, window: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """For a window, in the order of the batches: positions as read and numbers of the records, int64 [n]; seeds, int32
-    [n, 2].
+    [n, 2]. And in the order of reading the numbers of all its records.
     """
     order, share, streams = plan.order, plan.share, plan.streams
     permutations = order_ops.window_permutations(order, epoch, streams, window)
@@ -98,7 +98,7 @@ def _places(
     numbers = tf.ragged.range(first, first + runs.count).values
     records = tf.gather(numbers, positions)
     # For all at once: for one record its twenty operations would cost 45 us.
-    return positions, records, order_ops.example_seed(plan.config.seed, epoch, records)
+    return positions, records, order_ops.example_seed(plan.config.seed, epoch, records), numbers
 
 
 def _slots(plan: ReadPlan) -> int:

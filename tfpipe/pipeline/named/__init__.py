@@ -6,6 +6,7 @@ of features from `parse` on, with the image once it is decoded; batches.
 
 from tfpipe.pipeline.named.caching import cache_bytes, cache_decoded, filled_cache, repeat_cached, repeat_pass
 from tfpipe.pipeline.named.images import augment, decode, parse
+from tfpipe.pipeline.named.mixing import Part, mix
 from tfpipe.pipeline.named.output import batch, prefetch
 from tfpipe.pipeline.named.reading import (
     list_exact,
@@ -22,6 +23,7 @@ from tfpipe.pipeline.named.reading import (
 )
 
 __all__ = [
+    "Part",
     "augment",
     "batch",
     "cache_bytes",
@@ -32,6 +34,7 @@ __all__ = [
     "list_files",
     "list_first_use",
     "list_once",
+    "mix",
     "parse",
     "prefetch",
     "read_exact",

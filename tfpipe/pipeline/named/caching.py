@@ -39,7 +39,14 @@ def filled_cache(manifest: Manifest, split: str, config: PipelineConfig) -> Stag
     """A cache in a file, which is a dataset of its own and is filled before."""
     size = human_bytes(manifest.splits[split].bytes)
     settings = {"kind": config.cache, "where": manifest.directory, "size": size}
-    return Stage("cache", lambda dataset: dataset, settings, "filled before the first step; the stages below read it")
+    # The folder as an element, for who looks at this stage alone; no stage below asks what came before.
+    folder = manifest.directory
+    return Stage(
+        "cache",
+        lambda _: tf.data.Dataset.from_tensors(folder),
+        settings,
+        "filled before the first step; the stages below read it",
+    )
 
 
 def repeat_cached(plan: ReadPlan) -> Stage:

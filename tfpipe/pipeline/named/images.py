@@ -16,13 +16,8 @@ from tfpipe.pipeline.stages import Stage
 def parse(plan: ReadPlan) -> Stage:
     """Features out of encoded records."""
     skip = plan.config.on_bad_record == "skip" and plan.source.shard_records is not None
-    # The exact order's windows are checked as a whole, which costs a record nothing.
-    check = plan.source.shard_records is not None and not skip and not (plan.exact and plan.config.cache == "none")
 
     def function(payload: tf.Tensor, record: tf.Tensor, seed: tf.Tensor) -> Features:
-        if check:
-            bad = record[None][: tf.cast(tf.equal(payload, damage.HOLE), tf.int32)]
-            payload = damage.or_raise(plan, payload, bad)
         features = outputs.parse(plan, payload)
         if not plan.caches_whole:
             return outputs.with_seed(plan, features, seed)

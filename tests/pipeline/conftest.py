@@ -1,0 +1,188 @@
+"""Tiny datasets of which every record can be told apart, written without the job: in milliseconds."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfpipe.dataset import load_manifest
+from tfpipe.format import manifest_json, naming
+from tfpipe.format.index import encode_index
+from tfpipe.format.manifest import Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.record import FRAME_BYTES, record_footer, record_header
+from tfpipe.format.schema import FeatureSpec, Schema, image_schema
+
+SHARDS = (37, 0, 61, 5, 80, 1, 50, 23)
+"""Records of each shard of `many`: 257 in all, which no batch divides."""
+EXTRA = (
+    FeatureSpec("id", "int64", ()),
+    FeatureSpec("words", "bytes", None),
+    FeatureSpec("marks", "int64", None),
+    FeatureSpec("pair", "float", (2,)),
+)
+SCHEMA = image_schema(labelled=True, boxes=True, box_labels=False, extra=EXTRA)
+CLASSES = ("cat", "dog", "owl")
+
+
+def values_of(number: int) -> dict[str, Any]:
+    """The features of record `number`; its image is 10 x 14, JPEG, and its colour goes up with the number."""
+    y, x = np.mgrid[0:10, 0:14]
+    pixels = np.stack([x * 9 + number % 100, y * 12 + number % 70, np.full_like(x, number % 256)], axis=-1)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(buffer, "JPEG")
+    boxes = number % 4
+    sides = {side: [0.125 * (i + 1) for i in range(boxes)] for side in ("xmin", "xmax", "ymin", "ymax")}
+    return {
+        "image/encoded": buffer.getvalue(),
+        "image/format": "JPEG",
+        "image/height": 10,
+        "image/width": 14,
+        "image/channels": 3,
+        "image/colorspace": "RGB",
+        "image/filename": f"{number}.jpg",
+        "image/sha256": "0" * 64,
+        "image/class/label": number % 3,
+        "image/class/text": CLASSES[number % 3],
+        **{f"image/object/bbox/{side}": values for side, values in sides.items()},
+        "id": number,
+        "words": [f"w{i}" for i in range(number % 3)],
+        "marks": list(range(number % 6)),
+        "pair": [float(number), -0.5],
+    }
+
+
+def frame(payload: bytes) -> bytes:
+    return record_header(len(payload)) + payload + record_footer(payload)
+
+
+def write_split(folder: Path, split: str, shard_records: tuple[int, ...], schema: Schema = SCHEMA) -> SplitInfo:
+    """Shards and indexes; records are numbered through all shards."""
+    (folder / naming.INDEX_DIR).mkdir(parents=True, exist_ok=True)
+    shards, number = [], 0
+    for index, records in enumerate(shard_records):
+        name = naming.shard_name(split, index, len(shard_records))
+        payloads = [schema.encode(values_of(number + i)) for i in range(records)]
+        number += records
+        data = b"".join(map(frame, payloads))
+        (folder / name).write_bytes(data)
+        (folder / naming.index_name(name)).write_bytes(encode_index([len(p) + FRAME_BYTES for p in payloads]))
+        shards.append(ShardInfo(name, records, len(data), hashlib.sha256(data).hexdigest()))
+    counts = tuple(len(range(label, number, 3)) for label in range(3))
+    return SplitInfo(split, tuple(shards), {"JPEG": number}, counts, ImageSizes(10, 10, 10.0, 14, 14, 14.0))
+
+
+def write_dataset(folder: Path, **splits: tuple[int, ...]) -> Manifest:
+    """A whole dataset, as `load_manifest` opens it: from the name of each split to the records of its shards."""
+    manifest = Manifest(
+        name="tiny",
+        splits={split: write_split(folder, split, records) for split, records in splits.items()},
+        label_names=CLASSES,
+        schema=SCHEMA,
+        seed=0,
+        changed={},
+        noticed={},
+        skipped={},
+        quarantined=0,
+        duplicates=Duplicates({}, 0, 0),
+        image={"encoding": "keep"},
+        fingerprint=hashlib.sha256(repr(splits).encode()).hexdigest(),
+        tool_version="0",
+    )
+    (folder / naming.MANIFEST).write_text(manifest_json.dumps(manifest))
+    return load_manifest(str(folder))
+
+
+@pytest.fixture(scope="session")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    """257 records in `train`, in eight uneven shards of which one is empty. Not to be changed."""
+    return write_dataset(tmp_path_factory.mktemp("many"), train=SHARDS)
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    """23 records in `train`, in four shards, 8 in `validation`. Not to be changed: see `copied`."""
+    return write_dataset(tmp_path_factory.mktemp("few"), train=(7, 5, 2, 9), validation=(5, 3))
+
+
+@pytest.fixture
+def copied(few: Manifest, tmp_path: Path) -> Manifest:
+    """`few`, to be damaged."""
+    return load_manifest(str(shutil.copytree(few.directory, tmp_path / "copied")))
+
+
+@pytest.fixture(scope="session")
+def shard_paths() -> Callable[..., list[Path]]:
+    def paths(manifest: Manifest, split: str = "train") -> list[Path]:
+        return [Path(manifest.directory, shard.file) for shard in manifest.splits[split].shards]
+
+    return paths
+
+
+@pytest.fixture(scope="session")
+def flip_bit() -> Callable[[Path, int, str], int]:
+    """Flips a bit in the payload, or in the checksum of the length, of a record; returns the record's offset."""
+
+    def flip(path: Path, record: int, where: str = "payload") -> int:
+        data = bytearray(path.read_bytes())
+        offset = 0
+        for _ in range(record):
+            offset += FRAME_BYTES + int.from_bytes(data[offset : offset + 8], "little")
+        data[offset + (40 if where == "payload" else 9)] ^= 1
+        path.write_bytes(data)
+        return offset
+
+    return flip
+
+
+@pytest.fixture(scope="session")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of files that something else wrote: `train-*` with `image/encoded`, 10 and 6; `flat-*` as TFDS does."""
+    folder = tmp_path_factory.mktemp("foreign")
+    number = 0
+    for shard, records in enumerate((10, 6)):
+        kinds: dict[str, list[bytes]] = {"train": [], "flat": []}
+        for _ in range(records):
+            values = values_of(number)
+            image, label = values["image/encoded"], values["image/class/label"]
+            reference = Schema(
+                (
+                    FeatureSpec("image/encoded", "bytes", ()),
+                    FeatureSpec("image/class/label", "int64", ()),
+                    FeatureSpec("id", "int64", ()),
+                    FeatureSpec("marks", "int64", None),
+                )
+            )
+            kinds["train"].append(
+                reference.encode(
+                    {"image/encoded": image, "image/class/label": label, "id": number, "marks": [1] * (number % 3)}
+                )
+            )
+            flat = Schema((FeatureSpec("image", "bytes", ()), FeatureSpec("label", "int64", ())))
+            kinds["flat"].append(flat.encode({"image": image, "label": label}))
+            number += 1
+        for kind, payloads in kinds.items():
+            (folder / f"{kind}-{shard:05d}-of-00002").write_bytes(b"".join(map(frame, payloads)))
+    return folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What `tf.distribute` says of a host."""
+
+    num_input_pipelines: int
+    input_pipeline_id: int
+    num_replicas_in_sync: int
+
+
+@pytest.fixture(scope="session")
+def context() -> type[Context]:
+    return Context

@@ -1,0 +1,194 @@
+"""Whole pipelines: which stages stand where, that each part of them runs, and that they repeat bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfpipe.dataset import load_manifest
+from tfpipe.errors import ConfigError
+from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline.build import build_dataset, build_stages
+from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.pipeline.plan import InputContext
+from tfpipe.pipeline.source import foreign_files
+from tfpipe.pipeline.stages import STAGE_NAMES, Stages
+
+COUNTED = {
+    ("none", "exact"): "repeat list read shuffle parse decode augment batch prefetch",
+    ("none", "throughput"): "repeat list read shuffle parse decode augment batch prefetch",
+    ("bytes", "exact"): "list read cache repeat parse decode augment batch prefetch",
+    ("bytes", "throughput"): "list read cache repeat parse decode augment batch prefetch",
+    ("decoded", "exact"): "list read parse decode cache repeat augment batch prefetch",
+    ("none", "evaluation"): "list read parse decode augment batch prefetch",
+    ("bytes", "evaluation"): "list read cache parse decode augment batch prefetch",
+    ("decoded", "evaluation"): "list read parse decode augment cache batch prefetch",
+}
+UNCOUNTED = {
+    ("none", "throughput"): "repeat list read shuffle parse decode augment batch prefetch",
+    ("bytes", "throughput"): "list read cache repeat shuffle parse decode augment batch prefetch",
+    ("decoded", "throughput"): "list read shuffle parse decode cache repeat augment batch prefetch",
+    ("none", "evaluation"): "list read parse decode augment batch prefetch",
+    ("bytes", "evaluation"): "list read cache parse decode augment batch prefetch",
+    ("decoded", "evaluation"): "list read parse decode augment cache batch prefetch",
+}
+
+
+def config_of(cache: str = "none", kind: str = "exact", **options) -> PipelineConfig:
+    order = {"training": False} if kind == "evaluation" else {"order": kind}
+    return PipelineConfig(**{"global_batch_size": 4, "image_size": 8, "cache": cache, **order, **options})
+
+
+def yields_an_element_everywhere(stages: Stages) -> None:
+    dataset, names = None, stages.names
+    for number, stage in enumerate(stages):
+        # Behind a cache each is built anew: an iterator that is dropped while it fills the cache may cancel the next.
+        cached = "cache" in names[:number]
+        dataset = stages.until(stage.name).dataset() if cached else stage.apply(dataset)
+        next(iter(dataset))
+
+
+@pytest.mark.parametrize(("cache", "kind"), COUNTED)
+def test_stages_of_a_dataset(few: Manifest, cache: str, kind: str) -> None:
+    stages = build_stages(few, "train", config_of(cache, kind))
+    assert " ".join(stages.names) == COUNTED[cache, kind]
+    assert set(stages.names) <= set(STAGE_NAMES)
+    assert all(stage.reason for stage in stages)
+
+
+@pytest.mark.parametrize(("cache", "kind"), UNCOUNTED)
+def test_stages_of_foreign_files(foreign: Path, cache: str, kind: str) -> None:
+    stages = build_stages(foreign_files(str(foreign / "train-*")), None, config_of(cache, kind))
+    assert " ".join(stages.names) == UNCOUNTED[cache, kind]
+
+
+@pytest.mark.parametrize(("cache", "kind"), [("none", "exact"), ("decoded", "exact"), ("bytes", "evaluation")])
+def test_every_part_of_a_pipeline_runs(few: Manifest, cache: str, kind: str) -> None:
+    yields_an_element_everywhere(build_stages(few, "train", config_of(cache, kind, augment="none")))
+
+
+def test_a_cache_in_files_comes_first(few: Manifest, tmp_path: Path) -> None:
+    config = config_of("decoded", "exact", cache_dir=str(tmp_path), augment="none")
+    stages = build_stages(few, "train", config)
+    assert " ".join(stages.names) == "cache repeat list read shuffle parse decode augment batch prefetch"
+    assert str(tmp_path) in str(stages[0].settings["where"])
+    assert next(iter(stages.until("cache").dataset())) == stages[0].settings["where"]
+    next(iter(stages.dataset()))
+
+
+def test_they_say_what_they_do(few: Manifest) -> None:
+    text = str(build_stages(few, "train", config_of(seed=12345)))
+    lines = [line for line in text.splitlines() if line[0] != " "]
+    assert [line.split()[0] for line in lines] == COUNTED["none", "exact"].split()
+    assert "files=4, host=0 of 1, order=exact, seed=12,345, num_streams=4, streams_here=4, run_records=16" in text
+    assert "window_records=512, records_in_memory=20" in text
+    assert "batch_size=4, global_batch_size=4" in text
+    assert "images=JPEG" in text
+
+
+@pytest.mark.parametrize("augment", ["host", "device"])
+def test_runs_repeat_bit_for_bit_whatever_runs_side_by_side(few: Manifest, augment: str) -> None:
+    runs = []
+    for calls in (1, 4):
+        config = config_of(augment=augment, num_parallel_calls=calls, read_parallel_calls=calls, include=("id",))
+        runs.append(list(build_dataset(few, "train", config).take(8).as_numpy_iterator()))
+    for one, other in zip(*runs, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+    if augment == "host":
+        first = {
+            int(number): image.tobytes() for number, image in zip(runs[0][0]["id"], runs[0][0]["image"], strict=True)
+        }
+        other = build_dataset(few, "train", config_of(include=("id",), seed=1)).take(8).as_numpy_iterator()
+        second = {
+            int(n): image.tobytes() for batch in other for n, image in zip(batch["id"], batch["image"], strict=True)
+        }
+        assert any(first[number] != second[number] for number in first.keys() & second.keys())
+
+
+def test_an_evaluation_is_always_the_same(few: Manifest) -> None:
+    runs = [
+        list(build_dataset(few, "train", config_of(kind="evaluation", seed=seed, num_parallel_calls=calls)))
+        for seed, calls in ((0, 1), (9, 4))
+    ]
+    for one, other in zip(*runs, strict=True):
+        np.testing.assert_array_equal(one["image"], other["image"])
+        np.testing.assert_array_equal(one["label"], other["label"])
+
+
+def test_images_have_their_own_labels_and_pixels(few: Manifest) -> None:
+    """What leaves the pipeline is what Pillow or TensorFlow would decode, after all the shuffling."""
+    config = config_of(augment="none", image_size=(10, 14), include=("id", "image/filename"))
+    plain = {}
+    for batch in build_dataset(
+        few, "train", config_of(kind="evaluation", augment="none", image_size=(10, 14), include=("id",))
+    ):
+        plain.update(zip(batch["id"][batch["mask"]].numpy().tolist(), batch["image"].numpy(), strict=False))
+    for batch in islice(build_dataset(few, "train", config).as_numpy_iterator(), 6):
+        for number, label, name, image in zip(
+            batch["id"].tolist(), batch["label"].tolist(), batch["image/filename"], batch["image"], strict=True
+        ):
+            assert label == number % 3
+            assert name == b"%d.jpg" % number
+            np.testing.assert_array_equal(image, plain[number])
+
+
+def test_a_run_goes_on_where_it_was_left(few: Manifest, context: Callable[..., InputContext]) -> None:
+    config = config_of(augment="device", include=("id",))
+    whole = list(build_dataset(few, "train", config).take(9).as_numpy_iterator())
+    resumed = list(build_dataset(few, "train", config, start_step=4).take(5).as_numpy_iterator())
+    for one, other in zip(whole[4:], resumed, strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+    # And on more hosts.
+    halves = [
+        list(build_dataset(few, "train", config, context(2, host, 2), 4).take(5).as_numpy_iterator()) for host in (0, 1)
+    ]
+    for one, left, right in zip(whole[4:], *halves, strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], np.concatenate([left[name], right[name]]))
+
+
+def test_an_object_store_is_read_as_a_disk_is(few: Manifest) -> None:
+    manifest = load_manifest(f"file://{few.directory}")
+    config = config_of(augment="none", include=("id",))
+    remote, local = (
+        [batch["id"].tolist() for batch in build_dataset(one, "train", config).take(6).as_numpy_iterator()]
+        for one in (manifest, few)
+    )
+    assert remote == local
+
+
+@pytest.mark.parametrize(
+    ("cache", "kind", "options"),
+    [
+        ("none", "exact", {}),
+        ("none", "throughput", {"on_bad_record": "skip"}),
+        ("decoded", "exact", {}),
+        ("bytes", "evaluation", {"on_bad_record": "skip", "include": ("words",)}),
+    ],
+)
+def test_nothing_calls_back_into_python(few: Manifest, cache: str, kind: str, options: dict) -> None:
+    dataset = build_dataset(few, "train", config_of(cache, kind, **options))
+    graph = tf.compat.v1.GraphDef.FromString(dataset._as_serialized_graph().numpy())
+    ops = {node.op for node in graph.node}
+    ops |= {node.op for function in graph.library.function for node in function.node_def}
+    assert "ParseExampleV2" in ops or "ParseSingleExample" in ops  # functions were looked into
+    assert not {op for op in ops if "PyFunc" in op}
+
+
+def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
+    with pytest.raises(ConfigError, match="no split 'test'"):
+        build_dataset(few, "test", config_of())
+    with pytest.raises(ConfigError, match=r"at most the 20 records of an epoch, got 24|at most the 16 records"):
+        build_dataset(few, "train", config_of(global_batch_size=24))
+    with pytest.raises(ConfigError, match="files without a manifest"):
+        build_dataset(foreign_files(str(foreign / "train-*")), None, config_of())
+    with pytest.raises(ConfigError, match="`service` must name a running dispatcher"):
+        build_dataset(few, "train", config_of(kind="throughput", service="grpc://127.0.0.1:9"))
