@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.pipeline.conftest import write_dataset
 from tfpipe.dataset import load_manifest
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.config import PipelineConfig
 from tfpipe.pipeline.mixture import Mixture, apportion, mix
-from tests.pipeline.conftest import write_dataset
 
 CONFIG = PipelineConfig(global_batch_size=20, image_size=8, include=("id", "image/class/text"))
 
