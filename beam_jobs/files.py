@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
+from tfpipe import storage
 from tfpipe.errors import DataError, MissingDependencyError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or this user's share of it
-_WRITE_BUFFER_BYTES = 1 << 20
 _READ_BUFFER_BYTES = 1 << 20
 
 
@@ -98,16 +98,8 @@ def create(path: str, temporary: str | None = None) -> Iterator[IO[bytes]]:
     temporary = temporary or f"{path}.{os.getpid()}.tmp"
     os.makedirs(os.path.dirname(temporary) or ".", exist_ok=True)
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    try:
-        with open(temporary, "wb", buffering=_WRITE_BUFFER_BYTES) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.remove(temporary)
-        raise
+    with storage.new_file(path, temporary) as file:
+        yield file
 
 
 def exists(path: str) -> bool:

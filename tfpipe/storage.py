@@ -1,20 +1,23 @@
-"""Small files of a dataset, read whole from a local disk or, through TensorFlow's own client, from an object store.
+"""Files of a dataset: small ones read whole, from a local disk or through TensorFlow's own client from an object store,
+and local ones written so that nobody finds half of one.
 
 Local files are opened as files that cannot block. A URL (gs://, s3://, hdfs://) goes through `tf.io.gfile`, which
 reads the shards too: what it can open, the input pipeline can open, and nothing else needs to be installed.
 """
 
+import contextlib
 import errno
 import glob
 import io
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, cast
 
 from tfpipe.errors import DataError, FormatError, MissingDependencyError
 
+_WRITE_BUFFER_BYTES = 1 << 20
 _THREADS = 16  # an object store answers in tens of milliseconds, however small the file
 
 
@@ -48,6 +51,36 @@ def open_file(path: str) -> BinaryIO:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+@contextlib.contextmanager
+def new_file(path: str, temporary: str | None = None) -> Iterator[BinaryIO]:
+    """A new local file that appears under `path` when the block ends well, on disk and not only in its cache.
+
+    Args:
+      path: Its final name.
+      temporary: Name to write under meanwhile, on the same disk; default: beside it, one for each process.
+
+    Raises:
+      OSError: It cannot be written; nothing is left of it, and what was there before still is.
+    """
+    temporary = temporary or f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "wb", buffering=_WRITE_BUFFER_BYTES) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise
+
+
+def write_file(path: str, data: bytes) -> None:
+    """`new_file` with all its bytes."""
+    with new_file(path) as file:
+        file.write(data)
 
 
 def read_bytes(path: str, max_bytes: int) -> bytes:

@@ -192,3 +192,11 @@ def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
         build_dataset(foreign_files(str(foreign / "train-*")), None, config_of())
     with pytest.raises(ConfigError, match="`service` must name a running dispatcher"):
         build_dataset(few, "train", config_of(kind="throughput", service="grpc://127.0.0.1:9"))
+
+
+def test_a_file_cache_needs_a_manifest(few: Manifest, tmp_path: Path) -> None:
+    files = foreign_files(f"{few.directory}/train-*")
+    config = PipelineConfig(global_batch_size=4, cache="bytes", cache_dir=str(tmp_path))
+    with pytest.raises(ConfigError) as caught:
+        build_stages(files, None, config)
+    assert str(caught.value) == ("`cache_dir` needs a split of a dataset with a manifest. Leave it out to use memory.")

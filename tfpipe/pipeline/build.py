@@ -64,10 +64,14 @@ def build_stages(
     start_step: int = 0,
 ) -> Stages:
     """The stages of `build_dataset`, to print, to cut or to time; arguments and errors are the same."""
+    if config.service is not None:
+        service_client.check_address(config.service)
     if isinstance(manifest, Mixture):
         return _mixture_stages(manifest, split, config, context, start_step)
     filled: tuple[Stage, ...] = ()
-    if config.cache_dir is not None and isinstance(manifest, Manifest) and split is not None:
+    if config.cache_dir is not None:
+        if not isinstance(manifest, Manifest) or split is None:
+            raise ConfigError("`cache_dir` needs a split of a dataset with a manifest. Leave it out to use memory.")
         manifest = file_cache.cached_manifest(manifest, split, config)
         filled = (stage.filled_cache(manifest, split, config),)
         config = file_cache.without_cache(config)
@@ -76,8 +80,6 @@ def build_stages(
     plan.source.check()
     if config.cache != "none":
         cache.check_fits(plan)
-    if config.service is not None:
-        service_client.check_address(config.service)
     stages = (*filled, *_input(plan), *_output(plan))
     return Stages(stages, tf_data_options(config, plan.deterministic))
 

@@ -11,14 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 from tfpipe.errors import DataError
 
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1 << 20
-_UNFINISHED = ".tmp"
 _FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or this user's share of it
 _LOG_S = 5.0
 _CALL_S = 0.2
@@ -97,31 +96,6 @@ def in_threads(work: Sequence[Callable[[], Result]], threads: int, progress: Pro
             pool.shutdown(wait=True, cancel_futures=True)
             raise
         return [future.result() for future in futures]
-
-
-@contextlib.contextmanager
-def new_file(path: str) -> Iterator[BinaryIO]:
-    """A new file that appears under `path` when the block ends well, on disk and not only in its cache.
-
-    Two writers of one file would meet under the same temporary name: the caller holds the lock.
-    """
-    temporary = path + _UNFINISHED
-    try:
-        with open(temporary, "wb", buffering=CHUNK_BYTES) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.remove(temporary)
-        raise
-
-
-def write_file(path: str, data: bytes) -> None:
-    """`new_file` with all its bytes."""
-    with new_file(path) as file:
-        file.write(data)
 
 
 def sync_folder(path: str) -> None:

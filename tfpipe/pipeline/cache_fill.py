@@ -72,7 +72,7 @@ def _copy_shard(directory: str, shard: ShardInfo, folder: str, progress: Progres
         return
     source = storage.join(directory, shard.file)
     digest, copied = hashlib.sha256(), 0
-    with cache_files.new_file(target) as out:
+    with storage.new_file(target) as out:
         for chunk in _chunks(source):
             out.write(chunk)
             digest.update(chunk)
@@ -100,7 +100,7 @@ def _copy_index(directory: str, shard: ShardInfo, folder: str) -> None:
         raise FormatError(f"{path} is missing. {_MEND}.") from None
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from None
-    cache_files.write_file(target, data)
+    storage.write_file(target, data)
 
 
 def _chunks(path: str) -> Iterator[bytes]:
@@ -198,14 +198,14 @@ def _decode_part(
 
 def _write_shard(shard: ShardInfo, payloads: Iterator[bytes], folder: str, progress: Progress) -> ShardInfo:
     digest, sizes = hashlib.sha256(), []
-    with cache_files.new_file(os.path.join(folder, shard.file)) as out:
+    with storage.new_file(os.path.join(folder, shard.file)) as out:
         for payload in payloads:
             for piece in (record_header(len(payload)), payload, record_footer(payload)):
                 out.write(piece)
                 digest.update(piece)
             sizes.append(len(payload) + FRAME_BYTES)
             progress.add(1)
-        cache_files.write_file(os.path.join(folder, naming.index_name(shard.file)), encode_index(sizes))
+        storage.write_file(os.path.join(folder, naming.index_name(shard.file)), encode_index(sizes))
     return ShardInfo(shard.file, shard.records, sum(sizes), digest.hexdigest())
 
 

@@ -14,6 +14,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tfpipe import storage
 from tfpipe.errors import ConfigError
 
 Options = TypeVar("Options")
@@ -91,16 +92,8 @@ def write(path: FilePath, table: Table) -> None:
     """
     file = _named(path)
     text = to_toml(table) if file.suffix == ".toml" else to_json(table)
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
     try:
-        try:
-            with unfinished.open("x", encoding="utf-8", newline="\n") as out:
-                out.write(text)
-                out.flush()
-                os.fsync(out.fileno())  # else a crash may leave the new name with nothing in it
-            os.replace(unfinished, file)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        storage.write_file(str(file), text.encode())
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}. Choose another place.") from None
 

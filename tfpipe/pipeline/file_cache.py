@@ -241,7 +241,7 @@ def _fill(cache: _Cache, callback: Callable[[int, int], None] | None) -> Manifes
     else:
         shards = cache_fill.copy_shards(cache.manifest.directory, cache.info.shards, partial, progress)
     manifest = cache.new_manifest(shards)
-    cache_files.write_file(os.path.join(partial, naming.MANIFEST), manifest_json.dumps(manifest).encode())
+    storage.write_file(os.path.join(partial, naming.MANIFEST), manifest_json.dumps(manifest).encode())
     for folder in (os.path.join(partial, naming.INDEX_DIR), partial):
         cache_files.sync_folder(folder)
     os.rename(partial, cache.folder)
