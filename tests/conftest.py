@@ -8,7 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from PIL import Image
+
+# How long a case takes says more about what else the machine does than about the code.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 DrawImages = Callable[[Path], Path]
 

@@ -35,13 +35,14 @@ FLOORS = {
     "tfpipe.pipeline.config_checks": 1,
     "tfpipe.pipeline.config_file": 1,
     "tfpipe.order": 1,
-    "tfpipe.storage": 1,
+    "tfpipe.dataset": 1,
     "tfpipe.images": 1,
     "tfpipe.format": 0,
     "tfpipe.machine": 0,
     "tfpipe.quantities": 0,
     "tfpipe.errors": 0,
     "tfpipe.splitmix": 0,
+    "tfpipe.storage": 0,
     "tfpipe._version": 0,
     # What a job does: it reads and writes files.
     "beam_jobs.archives": 2,
@@ -74,6 +75,7 @@ FLOORS = {
 NEIGHBOURS = {
     ("tfpipe.format", "tfpipe.errors"),
     ("tfpipe.quantities", "tfpipe.errors"),
+    ("tfpipe.storage", "tfpipe.errors"),
     ("tfpipe.__main__", "tfpipe.cli"),
     ("tfpipe.tuning", "tfpipe.profiler"),  # it tries the profiler's fixes
     ("tfpipe.training", "tfpipe.distribution"),  # the trainer runs under a strategy
@@ -110,7 +112,11 @@ HEAVY = {
         "tfpipe.pipeline.cache_fill",
         "tfpipe.pipeline.service_client",
         "tfpipe.pipeline.stages",
+        "tfpipe.profiler.callback",
+        "tfpipe.profiler.clock",
         "tfpipe.profiler.measure",
+        "tfpipe.profiler.monitor",
+        "tfpipe.profiler.training",
         "tfpipe.service",
         "tfpipe.storage",  # object stores, by the client that reads the shards too
         "tfpipe.training",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tfpipe.dataset import load_manifest
-from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import decode_example
 from tfpipe.format.record import scan_records
 from tfpipe.readers import records
@@ -163,53 +163,3 @@ def test_a_fifo_is_refused_and_not_waited_for(copy: Path, name: str) -> None:
     with pytest.raises(FormatError) as caught:
         reader_of(copy)[11]
     assert str(caught.value) == f"{copy / name} must be a regular file."
-
-
-def test_a_directory_without_a_manifest(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        load_manifest(str(tmp_path))
-    assert str(caught.value) == (
-        f"{tmp_path} holds no manifest.json: it is no finished tfpipe dataset. `tfpipe shard` writes one out of images."
-    )
-
-
-def test_an_unfinished_dataset_says_how_to_go_on(tmp_path: Path) -> None:
-    (tmp_path / ".tfpipe").mkdir()
-    with pytest.raises(DataError) as caught:
-        load_manifest(str(tmp_path))
-    assert str(caught.value) == (
-        f"{tmp_path} holds no manifest.json: it is no finished tfpipe dataset. "
-        "An earlier run was not finished; run the same `tfpipe shard` command again to finish it."
-    )
-
-
-def test_no_directory_and_a_file_instead_of_one(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        load_manifest(str(tmp_path / "none"))
-    assert str(caught.value) == f"{tmp_path / 'none'} does not exist."
-    file = tmp_path / "file"
-    file.write_bytes(b"")
-    with pytest.raises(DataError) as caught:
-        load_manifest(str(file))
-    assert str(caught.value) == f"{file} must be the directory of a dataset, the one that holds manifest.json."
-
-
-def test_a_url_is_refused() -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_manifest("gs://bucket/pets")
-    assert str(caught.value) == (
-        "A dataset is read from a local directory, got 'gs://bucket/pets'. Copy it to a local disk first."
-    )
-
-
-def test_a_manifest_that_is_huge_or_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "manifest.json"
-    with path.open("wb") as file:
-        file.truncate(2**30 + 1)  # sparse: takes no room
-    with pytest.raises(FormatError) as caught:
-        load_manifest(str(tmp_path))
-    assert str(caught.value) == f"{path} must have at most 1,073,741,824 bytes, got 1,073,741,825."
-    path.write_bytes(b"{}\xff")
-    with pytest.raises(FormatError) as caught:
-        load_manifest(str(tmp_path))
-    assert str(caught.value) == f"{path} is not UTF-8: the byte at 2 does not belong there."
