@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from tfpipe.pipeline.mixture import mix
     from tfpipe.pipeline.outputs import masked_mean
     from tfpipe.pipeline.source import foreign_files
+    from tfpipe.profiler.monitor import IdleMonitor
+    from tfpipe.profiler.training import measure_training
 
 __all__ = [
     "AugmentOptions",
     "ConfigError",
     "DataError",
     "FormatError",
+    "IdleMonitor",
     "Manifest",
     "MissingDependencyError",
     "PipelineConfig",
@@ -36,6 +39,7 @@ __all__ = [
     "foreign_files",
     "load_manifest",
     "masked_mean",
+    "measure_training",
     "mix",
     "resolve_strategy",
     "set_precision",
@@ -47,6 +51,7 @@ _MODULES = {
     "ConfigError": "tfpipe.errors",
     "DataError": "tfpipe.errors",
     "FormatError": "tfpipe.errors",
+    "IdleMonitor": "tfpipe.profiler.monitor",
     "Manifest": "tfpipe.format.manifest",
     "MissingDependencyError": "tfpipe.errors",
     "PipelineConfig": "tfpipe.pipeline.config",
@@ -57,6 +62,7 @@ _MODULES = {
     "foreign_files": "tfpipe.pipeline.source",
     "load_manifest": "tfpipe.dataset",
     "masked_mean": "tfpipe.pipeline.outputs",
+    "measure_training": "tfpipe.profiler.training",
     "mix": "tfpipe.pipeline.mixture",
     "resolve_strategy": "tfpipe.distribution",
     "set_precision": "tfpipe.distribution",

@@ -144,15 +144,15 @@ def test_the_default_split(small_dataset: Path, monkeypatch: pytest.MonkeyPatch)
     from dataclasses import replace
 
     from tfpipe import dataset
-    from tfpipe.cli import doctor as command
+    from tfpipe.cli import opening
 
     manifest = dataset.load_manifest(str(small_dataset))
     train, validation = manifest.splits.values()
     monkeypatch.setattr(dataset, "load_manifest", lambda _: replace(manifest, splits={"only": train}))
-    assert command._open(str(small_dataset), None)[1] == "only"
+    assert opening.open_data(str(small_dataset), None)[1] == "only"
     monkeypatch.setattr(dataset, "load_manifest", lambda _: replace(manifest, splits={"a": train, "b": validation}))
     with pytest.raises(ConfigError, match=r"it has a, b\. Choose one with --split\."):
-        command._open(str(small_dataset), None)
+        opening.open_data(str(small_dataset), None)
 
 
 def test_a_real_run(small_dataset: Path) -> None:

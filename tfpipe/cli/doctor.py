@@ -1,29 +1,21 @@
 """`tfpipe doctor`: what can go wrong before the first step, found before an accelerator is paid for."""
 
-import glob
-import importlib.util
 import json
-import os
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
 
+from tfpipe.cli.opening import PER_REPLICA_BATCH_SIZE, need_tensorflow, open_data, pipeline_config, quiet_start
 from tfpipe.cli.values import counted, debug_option, one_line
-from tfpipe.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from tfpipe.doctor.check import Check, Target
-    from tfpipe.format.manifest import Manifest
     from tfpipe.pipeline.config import PipelineConfig
-    from tfpipe.pipeline.source import Source
 
-_PER_REPLICA_BATCH_SIZE = 128
 _STYLES = {"ok": "green", "warning": "yellow", "failure": "bold red", "skipped": "dim"}
 _NAME_WIDTH = 12
 
@@ -43,7 +35,7 @@ _NAME_WIDTH = 12
     "--per-replica-batch-size",
     type=int,
     metavar="N",
-    help=f"Images in a batch of one replica.  [default: {_PER_REPLICA_BATCH_SIZE}]",
+    help=f"Images in a batch of one replica.  [default: {PER_REPLICA_BATCH_SIZE}]",
 )
 @click.option("--replicas", type=int, metavar="N", help="Of all hosts.  [default: this machine's, on each host]")
 @click.option("--hosts", type=int, metavar="N", help="Machines that read.  [default: 1]")
@@ -76,7 +68,7 @@ def doctor(
     from tfpipe.doctor.check import Target
 
     target = Target(tpu=tpu or None, num_replicas=replicas, num_hosts=hosts, images_per_second=images_per_second)
-    options = _pipeline_config(config, global_batch_size, per_replica_batch_size)
+    options = pipeline_config(config, global_batch_size, per_replica_batch_size)
     checks = _examine(dataset, split, options, target)
     if as_json:
         done = list(checks)
@@ -87,71 +79,14 @@ def doctor(
 
 
 def _examine(dataset: str, split: str | None, config: "PipelineConfig", target: "Target") -> "Iterable[Check]":
-    if importlib.util.find_spec("tensorflow") is None:
-        raise MissingDependencyError(
-            "`tfpipe doctor` needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."
-        )
-    with nullcontext() if "--debug" in sys.argv else _quiet_start():
+    need_tensorflow("doctor")
+    with quiet_start():
         from tfpipe.doctor.examine import examine
         from tfpipe.doctor.probes import local_replicas
 
         local_replicas()  # the devices' libraries have their say when they are first asked
-    data, split = _open(dataset, split)
+    data, split = open_data(dataset, split)
     return examine(data, split, config, target)
-
-
-@contextmanager
-def _quiet_start() -> Iterator[None]:
-    """Drops what TensorFlow's libraries log as they start, which no level keeps back."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
-
-
-def _pipeline_config(
-    path: str | None, global_batch_size: int | None, per_replica_batch_size: int | None
-) -> "PipelineConfig":
-    """The file's options, with the batch of the command line in place of the file's."""
-    from tfpipe.pipeline import config_file
-    from tfpipe.pipeline.config import PipelineConfig
-
-    if global_batch_size is not None and per_replica_batch_size is not None:
-        raise ConfigError("--global-batch-size and --per-replica-batch-size exclude each other.")
-    table = {} if path is None else config_file.read(path)
-    asked = {"global_batch_size": global_batch_size, "per_replica_batch_size": per_replica_batch_size}
-    given = {name: value for name, value in asked.items() if value is not None}
-    if given:
-        table = {name: value for name, value in table.items() if name not in asked}
-    elif not any(name in table for name in asked):
-        given = {"per_replica_batch_size": _PER_REPLICA_BATCH_SIZE}
-    table = {**table, **given}
-    return PipelineConfig(**table) if path is None else config_file.build(PipelineConfig, table, path)
-
-
-def _open(dataset: str, split: str | None) -> "tuple[Manifest | Source, str | None]":
-    """A dataset and one of its splits, or foreign files and None."""
-    if (glob.has_magic(dataset) and not os.path.isdir(dataset)) or os.path.isfile(dataset):
-        from tfpipe.pipeline.source import foreign_files
-
-        if split is not None:
-            raise ConfigError(f"Files found by a pattern have no splits, got --split {split}. Leave it out.")
-        return foreign_files(dataset), None
-    from tfpipe.dataset import load_manifest
-
-    manifest = load_manifest(dataset)
-    names = list(manifest.splits)
-    if split is None:
-        split = "train" if "train" in names or len(names) != 1 else names[0]
-    if split not in names:
-        raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(names)}. Choose one with --split.")
-    return manifest, split
 
 
 def _passed(checks: "Iterable[Check]") -> bool:

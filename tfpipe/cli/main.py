@@ -12,6 +12,7 @@ import click
 from tfpipe._version import __version__
 from tfpipe.cli.doctor import doctor
 from tfpipe.cli.inspect import inspect
+from tfpipe.cli.profile import profile
 from tfpipe.cli.serve import serve
 from tfpipe.cli.shard import shard
 from tfpipe.cli.values import debug_option
@@ -30,6 +31,7 @@ def tfpipe() -> None:
 tfpipe.add_command(shard)
 tfpipe.add_command(inspect)
 tfpipe.add_command(doctor)
+tfpipe.add_command(profile)
 tfpipe.add_command(serve)
 
 
