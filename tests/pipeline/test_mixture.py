@@ -5,9 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.pipeline.conftest import write_dataset
 from tfpipe.dataset import load_manifest
+from tfpipe.distribution import distribute_dataset, steps_per_epoch
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
@@ -120,3 +122,12 @@ def test_all_have_labels_or_none(many: Manifest, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         mix({many.directory: 1, str(tmp_path): 1})
     assert str(caught.value) == f"All datasets of a mixture must have labels, or none; {tmp_path} has none."
+
+
+def test_it_is_distributed_like_any_other(many: Manifest, other: Manifest) -> None:
+    mixture = Mixture((many, other), (3.0, 1.0))
+    strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
+    distributed = distribute_dataset(strategy, mixture, "train", CONFIG)
+    expected = next(iter(build_dataset(mixture, "train", CONFIG)))
+    np.testing.assert_array_equal(next(iter(distributed))["id"], expected["id"])
+    assert steps_per_epoch(mixture, "train", CONFIG, strategy) == (257 + 40) // 20

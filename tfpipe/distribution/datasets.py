@@ -17,14 +17,15 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset
 from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.pipeline.mixture import Mixture, source_of
 from tfpipe.pipeline.plan import ReadPlan, split_batch
-from tfpipe.pipeline.source import Source, as_source
+from tfpipe.pipeline.source import Source
 from tfpipe.storage import is_url
 
 
 def distribute_dataset(
     strategy: tf.distribute.Strategy,
-    manifest: Manifest | Source,
+    manifest: Manifest | Source | Mixture,
     split: str | None,
     config: PipelineConfig,
     start_step: int = 0,
@@ -38,7 +39,8 @@ def distribute_dataset(
 
     Args:
         strategy: What trains, from `resolve_strategy`.
-        manifest: From `load_manifest`; or files that something else wrote, from `foreign_files`.
+        manifest: From `load_manifest`; several datasets from `mix`; or files that something else wrote, from
+            `foreign_files`.
         split: Name of a split; None for foreign files.
         config: As for `build_dataset`. Of `global_batch_size` each replica gets an equal part.
         start_step: Training begins at this global step of the run.
@@ -68,7 +70,7 @@ def distribute_dataset(
 
 
 def steps_per_epoch(
-    manifest: Manifest | Source,
+    manifest: Manifest | Source | Mixture,
     split: str | None,
     config: PipelineConfig,
     strategy: tf.distribute.Strategy | None = None,
@@ -111,14 +113,14 @@ def replica_batch_size(
 
 def _plan(
     strategy: tf.distribute.Strategy,
-    manifest: Manifest | Source,
+    manifest: Manifest | Source | Mixture,
     split: str | None,
     config: PipelineConfig,
     start_step: int = 0,
 ) -> ReadPlan:
     """The plan of the first host, after what no host could divide is refused: before a cache is filled."""
     replicas, hosts = strategy.num_replicas_in_sync, num_hosts(strategy)
-    plan = ReadPlan(as_source(manifest, split), config, hosts, 0, replicas, start_step)
+    plan = ReadPlan(source_of(manifest, split), config, hosts, 0, replicas, start_step)
     _ = plan.batch_sizes, plan.exact and plan.order  # each refuses what cannot be shared
     return plan
 

@@ -15,7 +15,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline import cache, file_cache, service_client
 from tfpipe.pipeline import named as stage
 from tfpipe.pipeline.config import PipelineConfig
-from tfpipe.pipeline.mixture import Mixture, apportion
+from tfpipe.pipeline.mixture import Mixture, apportion, source_of
 from tfpipe.pipeline.outputs import check_outputs
 from tfpipe.pipeline.plan import InputContext, ReadPlan
 from tfpipe.pipeline.source import Source, as_source
@@ -135,7 +135,7 @@ def _mixture_stages(
         wish = "evaluated" if not config.training else "cached in files"
         raise ConfigError(f"A mixture cannot be {wish} as a whole. Take its datasets one by one.")
     sources = [as_source(manifest, split) for manifest in mixture.manifests]
-    whole = ReadPlan.of(_mixed(mixture, sources), config, context, start_step)
+    whole = ReadPlan.of(source_of(mixture, split), config, context, start_step)
     shares = apportion(mixture.weights, whole.global_batch_size, whole.num_hosts)
     parts = []
     for manifest, source, share in zip(mixture.manifests, sources, shares, strict=True):
@@ -154,13 +154,3 @@ def _mixture_stages(
         stages = Stages((*_input(plan), stage.augment(plan)))
         parts.append(stage.Part(stages, plan, mixture.labels_of(manifest)))
     return Stages((stage.mix(whole, parts), stage.batch(whole), stage.prefetch(whole)), tf_data_options(config, False))
-
-
-def _mixed(mixture: Mixture, sources: list[Source]) -> Source:
-    """What is known of all datasets together; nothing is read from it."""
-    return replace(
-        sources[0],
-        name=" and ".join(source.name for source in sources),
-        shard_records=tuple(records for source in sources for records in source.shard_records or ()),
-        num_classes=len(mixture.label_names) or None,
-    )

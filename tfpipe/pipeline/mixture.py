@@ -8,11 +8,12 @@ of the config alone, and a run that goes on at step N finds each dataset at N ti
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfpipe.dataset import load_manifest
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline.source import Source, as_source
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,21 @@ def mix(weights: Mapping[str, float]) -> Mixture:
         without = next(manifest.directory for manifest in manifests if not manifest.label_names)
         raise ConfigError(f"All datasets of a mixture must have labels, or none; {without} has none.")
     return Mixture(manifests, tuple(float(weight) for weight in weights.values()))
+
+
+def source_of(data: Manifest | Source | Mixture, split: str | None) -> Source:
+    """What is known of all that is read: of a mixture the records and classes of its datasets together."""
+    if not isinstance(data, Mixture):
+        return as_source(data, split)
+    sources = [as_source(manifest, split) for manifest in data.manifests]
+    return replace(
+        sources[0],
+        name=" and ".join(source.name for source in sources),
+        files=tuple(path for source in sources for path in source.files),
+        total_bytes=sum(source.total_bytes for source in sources),
+        shard_records=tuple(records for source in sources for records in source.shard_records or ()),
+        num_classes=len(data.label_names) or None,
+    )
 
 
 def apportion(weights: Sequence[float], total: int, unit: int) -> tuple[int, ...]:
