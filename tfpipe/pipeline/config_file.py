@@ -111,9 +111,10 @@ def _parse_toml(text: str, path: FilePath) -> dict[str, Any]:
     else:
         import tomli as tomllib
     try:
-        return tomllib.loads(text)
+        table: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # its own error, or a number of thousands of digits
         raise ConfigError(f"{path} is not TOML: {error}.") from None
+    return table
 
 
 def _parse_json(text: str, path: FilePath) -> dict[str, Any]:
