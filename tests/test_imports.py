@@ -71,7 +71,10 @@ def test_what_needs_no_beam_loads_no_beam(module: str) -> None:
     assert not loaded_by(f"import {module}") & {"apache_beam", "pyarrow"}
 
 
-@pytest.mark.parametrize("args", [["--help"], ["--version"], ["shard", "--help"], ["inspect", "--help"]], ids=" ".join)
+COMMANDS = ("shard", "inspect", "doctor", "serve", "profile")
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
 def test_help_loads_nothing_heavy(args: list[str]) -> None:
     code = f"""
 import sys

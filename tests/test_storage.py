@@ -50,8 +50,6 @@ def test_what_is_not_there(folder: Path, form: str) -> None:
 def test_finding(folder: Path, form: str) -> None:
     found = storage.find(f"{form}{folder}/a-[0-9]")
     assert found == [f"{form}{folder}/a-0", f"{form}{folder}/a-1"]
-    assert storage.has_magic(f"{folder}/a-*")
-    assert not storage.has_magic(f"{folder}/a-0")
 
 
 def test_a_folder_fits_no_pattern_and_a_pipe_is_not_waited_for(folder: Path) -> None:

@@ -31,11 +31,6 @@ def join(directory: str, name: str) -> str:
     return f"{directory.rstrip('/')}/{name}" if is_url(directory) else os.path.join(directory, name)
 
 
-def has_magic(path: str) -> bool:
-    """Whether `path` would be read as a pattern."""
-    return glob.has_magic(path)
-
-
 def open_file(path: str) -> BinaryIO:
     """Opens a regular local file for reading, unbuffered; a FIFO or a device is refused instead of waited for.
 

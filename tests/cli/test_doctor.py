@@ -167,21 +167,6 @@ def test_a_real_run(small_dataset: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_help_needs_no_tensorflow() -> None:
-    code = """
-import sys
-from tfpipe.cli.main import main
-try:
-    main()
-finally:
-    print("tensorflow" in sys.modules)
-"""
-    done = run("--help", code=code)
-    assert done.returncode == 0
-    assert "Check whether DATASET, the pipeline and this machine are ready" in done.stdout
-    assert done.stdout.splitlines()[-1] == "False"
-
-
 def test_without_tensorflow_the_extra_is_named(small_dataset: Path) -> None:
     code = """
 import importlib.util

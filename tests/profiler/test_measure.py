@@ -154,21 +154,6 @@ def test_the_command(small_dataset: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_help_needs_no_tensorflow() -> None:
-    code = """
-import sys
-from tfpipe.cli.main import main
-try:
-    main()
-finally:
-    print("tensorflow" in sys.modules)
-"""
-    line = [sys.executable, "-c", code, "profile", "--help"]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert "Run the pipeline of DATASET against a simulated accelerator" in done.stdout
-    assert done.stdout.splitlines()[-1] == "False"
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from tfpipe.errors import ConfigError
 
 Status = Literal["ok", "warning", "failure", "skipped"]
-STATUSES: tuple[Status, ...] = get_args(Status)
 
 _THIS_MACHINE = re.compile(r"local|(grpc://)?(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
 _NODES = re.compile(r"\{\{.*?\}\} ?| ?\[Op:.*| ?\[\[.*?\]\]")
