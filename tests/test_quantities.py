@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfpipe.errors import ConfigError
-from tfpipe.quantities import human_bytes, parse_bytes
+from tfpipe.quantities import human_bytes, human_rate, human_share, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,8 @@ def test_a_number_means_the_same_as_text(count: int) -> None:
 )
 def test_human_bytes(count: float, text: str) -> None:
     assert human_bytes(count) == text
+
+
+def test_rates_and_shares_in_words() -> None:
+    assert [human_rate(rate) for rate in (8.24, 10, 1059.4, float("inf"))] == ["8.2", "10", "1,059", "any rate"]
+    assert [human_share(share) for share in (0, 0.004, 0.26, 1)] == ["0 %", "under 1 %", "26 %", "100 %"]

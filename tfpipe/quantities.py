@@ -1,4 +1,4 @@
-"""Sizes as people write them, `128MiB` or `2GB`, and as they read them."""
+"""Sizes as people write them, `128MiB` or `2GB`; sizes, rates and shares as they read them."""
 
 import re
 
@@ -43,3 +43,15 @@ def human_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def human_rate(per_second: float) -> str:
+    """`1,059`, or `8.2` where whole numbers would say too little; "any rate" where there is no limit."""
+    if per_second == float("inf"):
+        return "any rate"
+    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}"
+
+
+def human_share(share: float) -> str:
+    """`26 %`. Whole numbers, since shares are measured to within a point; none and nearly none look different."""
+    return "under 1 %" if 0 < share < 0.01 else f"{share * 100:.0f} %"

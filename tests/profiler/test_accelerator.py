@@ -9,7 +9,8 @@ import pytest
 
 from tfpipe.errors import ConfigError
 from tfpipe.profiler import analysis
-from tfpipe.profiler.accelerator import Accelerator, Step, drive, is_settled, spread, timing
+from tfpipe.profiler.accelerator import Accelerator, drive, is_settled, spread, timeline, timing
+from tfpipe.profiler.model import Step
 
 
 class Clock:
@@ -103,3 +104,9 @@ def test_planted_idle_on_a_real_clock(truth: float) -> None:
     run = drive(paced(0.02), Accelerator(step_s, 10))
     found = [next(run) for _ in range(60)]
     assert idle(found, step_s) == pytest.approx(truth, abs=0.03)
+
+
+def test_the_timeline_is_bounded_and_begins_with_measuring() -> None:
+    found = timeline([Step(5.0 + i, 0.25, 0.5) for i in range(300)])
+    assert len(found) == 200
+    assert (found[0], found[-1]) == (Step(1.0, 0.25, 0.5), Step(200.0, 0.25, 0.5))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+from tfpipe.profiler.model import Step
 from tfpipe.profiler.report import budget_line, make_report, to_json, to_text
 
 
@@ -60,3 +62,11 @@ def test_json_has_no_infinity(profile_with) -> None:
     document = to_json(make_report(profile_with(stages=(), host={"cpu_fraction": 0.0})))
     json.dumps(document, allow_nan=False)
     assert document["cpu_limit_images_per_second"] is None
+
+
+def test_json_has_the_timeline(profile_with) -> None:
+    profile = replace(profile_with(), timeline=(Step(0.1, 0.0, 0.02), Step(0.2, 0.05, 0.07)))
+    assert to_json(make_report(profile))["timeline"] == [
+        {"begins_s": 0.1, "idle_s": 0.0, "wait_s": 0.02},
+        {"begins_s": 0.2, "idle_s": 0.05, "wait_s": 0.07},
+    ]

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import math
-import os
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,11 +10,13 @@ import numpy as np
 
 from tfpipe.cli.inspect_summary import new_console
 from tfpipe.cli.values import one_line
+from tfpipe.cli.writing import write_file
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature
 from tfpipe.format.manifest import Manifest
 from tfpipe.images.bad import BadImage
+from tfpipe.images.header import read_image_header
 from tfpipe.readers.records import RecordPlace, RecordReader
 
 _TILE_PX = 160
@@ -31,6 +32,7 @@ class Record:
     split: str
     index: int
     """From 0."""
+    manifest: Manifest
     place: RecordPlace
     features: dict[str, Feature]
 
@@ -54,7 +56,7 @@ def read_one(directory: str, manifest: Manifest, split: str, index: int) -> Reco
         features = reader[index]
         # The order of the schema is the one that people know; the bytes have keys in alphabetical order.
         known = {spec.name: features[spec.name] for spec in manifest.schema.features if spec.name in features}
-        return Record(split, index % len(reader), reader.place(index), {**known, **features})
+        return Record(split, index % len(reader), manifest, reader.place(index), {**known, **features})
 
 
 def record_json(record: Record) -> dict[str, Any]:
@@ -64,7 +66,9 @@ def record_json(record: Record) -> dict[str, Any]:
         "index": record.index,
         "shard": record.place.shard.file,
         "offset": record.place.offset,
-        "features": {name: _feature_json(name, feature) for name, feature in record.features.items()},
+        "features": {
+            name: _feature_json(feature, name == record.manifest.image_key) for name, feature in record.features.items()
+        },
     }
 
 
@@ -85,7 +89,7 @@ def print_record(record: Record) -> None:
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     for name, feature in record.features.items():
-        table.add_row(Text(one_line(name)), Text(_feature_text(name, feature)))
+        table.add_row(Text(one_line(name)), Text(_feature_text(feature, name == record.manifest.image_key)))
     console.print(table)
 
 
@@ -99,13 +103,13 @@ def write_image(record: Record, path: str) -> Written:
     """
     from tfpipe.images.sheet import raw_image
 
-    data, kind = _image(record.split, record.index, record.features)
-    if kind == "RAW":
-        try:
+    try:
+        data, kind = _image(record.manifest, f"{record.split}:{record.index}", record.features)
+        if kind == "RAW":
             data, kind = _png(raw_image(data)), "PNG"
-        except BadImage as error:
-            raise FormatError(f"Record {record.split}:{record.index}: {error.reason}.") from None
-    _write_file(path, data)
+    except BadImage as error:
+        raise FormatError(f"Record {record.split}:{record.index}: {error.reason}.") from None
+    write_file(path, data)
     return Written(path, kind, len(data))
 
 
@@ -136,14 +140,14 @@ def draw_sheet(directory: str, manifest: Manifest, splits: list[str], count: int
             stack.enter_context(reader)
         for split, index in places:
             features = readers[split][index]
-            data, kind = _image(split, index, features)
-            title = _first_text(features, keys.CLASS_TEXT) or _first_text(features, keys.IMAGE_FILENAME)
+            title = _title(manifest, features)
             try:
+                data, kind = _image(manifest, f"{split}:{index}", features)
                 image, (width, height) = open_stored(data, kind, _TILE_PX)
                 tiles.append(Tile(image, title, f"{split}:{index}", f"{width} x {height}"))
             except BadImage:
                 tiles.append(Tile(None, title, f"{split}:{index}"))
-    _write_file(path, _png(contact_sheet(tiles, tile_px=_TILE_PX)))
+    write_file(path, _png(contact_sheet(tiles, tile_px=_TILE_PX)))
     return len(tiles)
 
 
@@ -161,15 +165,28 @@ def _spread(manifest: Manifest, splits: list[str], count: int) -> dict[str, list
     return chosen
 
 
-def _image(split: str, index: int, features: dict[str, Feature]) -> tuple[bytes, str]:
-    """The image's bytes and their format."""
-    data, kind = features.get(keys.IMAGE_ENCODED), features.get(keys.IMAGE_FORMAT)
+def _image(manifest: Manifest, place: str, features: dict[str, Feature]) -> tuple[bytes, str]:
+    """The image's bytes and their format; `BadImage` where what others wrote is none."""
+    data, kind = features.get(manifest.image_key), features.get(keys.IMAGE_FORMAT)
+    if manifest.foreign is not None:
+        if not (isinstance(data, list) and len(data) == 1):
+            raise FormatError(f"Record {place} must have one {manifest.image_key}.")
+        return data[0], read_image_header(data[0]).format
     if not (isinstance(data, list) and len(data) == 1 and isinstance(kind, list) and len(kind) == 1):
-        raise FormatError(f"Record {split}:{index} must have one {keys.IMAGE_ENCODED} and one {keys.IMAGE_FORMAT}.")
+        raise FormatError(f"Record {place} must have one {keys.IMAGE_ENCODED} and one {keys.IMAGE_FORMAT}.")
     name = kind[0].decode("ascii", "replace")
     if name not in ("JPEG", "PNG", "RAW"):
-        raise FormatError(f"Record {split}:{index}: {keys.IMAGE_FORMAT} must be JPEG, PNG or RAW, got {name[:40]!r}.")
+        raise FormatError(f"Record {place}: {keys.IMAGE_FORMAT} must be JPEG, PNG or RAW, got {name[:40]!r}.")
     return data[0], name
+
+
+def _title(manifest: Manifest, features: dict[str, Feature]) -> str:
+    """The class's name, or where the image came from."""
+    label = features.get(manifest.label_key or "")
+    if manifest.foreign is not None and isinstance(label, np.ndarray) and label.size == 1:
+        number = int(label[0]) - manifest.label_base
+        return manifest.label_names[number] if 0 <= number < len(manifest.label_names) else str(label[0])
+    return _first_text(features, keys.CLASS_TEXT) or _first_text(features, keys.IMAGE_FILENAME)
 
 
 def _first_text(features: dict[str, Feature], name: str) -> str:
@@ -177,11 +194,11 @@ def _first_text(features: dict[str, Feature], name: str) -> str:
     return values[0].decode("utf-8", "replace") if isinstance(values, list) and values else ""
 
 
-def _feature_text(name: str, feature: Feature) -> str:
+def _feature_text(feature: Feature, is_image: bool) -> str:
     if feature is None or len(feature) == 0:
         return "none"
     if isinstance(feature, list):
-        if name == keys.IMAGE_ENCODED:
+        if is_image:
             shown = [f"{len(value):,} bytes: {value[:_HEAD_BYTES].hex(' ')} …" for value in feature]
         else:
             shown = [_cut(one_line(value.decode("utf-8", "replace"))) for value in feature[:_MAX_VALUES_SHOWN]]
@@ -191,12 +208,12 @@ def _feature_text(name: str, feature: Feature) -> str:
     return ", ".join(shown[:_MAX_VALUES_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _feature_json(name: str, feature: Feature) -> Any:
+def _feature_json(feature: Feature, is_image: bool) -> Any:
     """One value alone, else a list."""
     if feature is None:
         return None
     if isinstance(feature, list):
-        values = [_bytes_json(value, name == keys.IMAGE_ENCODED) for value in feature]
+        values = [_bytes_json(value, is_image) for value in feature]
     elif feature.dtype == np.int64:
         values = feature.tolist()
     else:  # by their text, which is as short as float32 allows; JSON has no infinity
@@ -219,20 +236,3 @@ def _png(image: Any) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()
-
-
-def _write_file(path: str, data: bytes) -> None:
-    """Writes a whole file, which appears under its name when it is complete."""
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise ConfigError(f"{path} must be the name of a file, and is something else.")
-    target = os.path.realpath(path)  # a link keeps pointing where it did
-    temporary = f"{target}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-        os.replace(temporary, target)
-    except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror or error}.") from error
-    finally:
-        with contextlib.suppress(OSError):
-            os.remove(temporary)

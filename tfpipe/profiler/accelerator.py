@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from tfpipe.errors import ConfigError
-from tfpipe.profiler.model import Spread, StepTiming
+from tfpipe.profiler.model import Spread, Step, StepTiming
 
 MIN_WARM_UP_S, MIN_WARM_UP_STEPS = 1.5, 8
 """AUTOTUNE looks at its pipeline after 10, 20, 40 ... ms, so by then it has done so seven times
@@ -23,6 +23,7 @@ MIN_WARM_UP_S, MIN_WARM_UP_STEPS = 1.5, 8
 SETTLED = 0.1
 """Two rates that differ by less are called the same."""
 _PARTS = 10  # of a run, for its spread
+_TIMELINE_STEPS = 200  # as many as a chart can show side by side
 
 
 @dataclass(frozen=True)
@@ -42,17 +43,6 @@ class Accelerator:
     def images_per_second(self) -> float:
         """What it consumes when it never waits."""
         return self.images_per_step / self.step_s
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step, in seconds of the accelerator's clock."""
-
-    begins: float
-    idle_s: float
-    """That the device had nothing to work on before it."""
-    wait_s: float
-    """That the host stood still for its batch."""
 
 
 def drive(
@@ -122,6 +112,11 @@ def timing(steps: Sequence[Step], accelerator: Accelerator) -> StepTiming:
     )
 
 
+def timeline(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The first steps after the one with which measuring begins, in seconds since then."""
+    return tuple(replace(step, begins_s=step.begins_s - steps[0].begins_s) for step in steps[1 : _TIMELINE_STEPS + 1])
+
+
 def spread(values: Sequence[float]) -> Spread:
     """Median, 10th and 90th percentile; of a single value the value."""
     if len(values) < 2:
@@ -136,4 +131,4 @@ def _share(steps: Sequence[Step], name: Literal["idle_s", "wait_s"]) -> float:
 
 
 def _wall_s(steps: Sequence[Step]) -> float:
-    return steps[-1].begins - steps[0].begins
+    return steps[-1].begins_s - steps[0].begins_s

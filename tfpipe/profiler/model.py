@@ -45,7 +45,26 @@ class StageTiming:
     buffer_fill: float | None = None
     """Mean share of its buffer that was full, 0 to 1; a full buffer means that what comes after is slower."""
     blocked_fraction: float | None = None
-    """Share of wall time in which it waited for what comes before."""
+    """Share of wall time in which its threads waited: for files in `read`, elsewhere for whatever a function of the
+    user's waits for, Python's lock above all. None where that cannot happen."""
+    wait_us_per_image: float = 0.0
+    """The same, as time of a thread for each image."""
+    max_parallelism: int | None = None
+    """Threads that it can have at most, whatever AUTOTUNE does; None where that is not known."""
+    python: bool = False
+    """Whether a Python function runs in it: then Python's lock lets it use one core at a time."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step, in seconds of the accelerator's clock."""
+
+    begins_s: float
+    """When the device began to work on its batch."""
+    idle_s: float
+    """That the device had nothing to work on before it."""
+    wait_s: float
+    """That the host stood still for its batch; up to the time of a step of it, the device was busy meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +97,8 @@ class HostUse:
     """Read by the pipeline."""
     storage_limit_bytes_per_second: float | None = None
     """That the storage gave when it was read and nothing else done; None where that was not measured."""
+    trainer_us_per_step: float = 0.0
+    """Processor time of the thread that takes the batches: what each costs beside making it."""
     other_cpu_fraction: float = 0.0
     """Share of the cores that other processes took; 0 where that cannot be known, as in a container."""
 
@@ -96,6 +117,12 @@ class Profile:
     config: Mapping[str, Any] = field(default_factory=dict)
     dataset: Mapping[str, Any] = field(default_factory=dict)
     """Records, mean record size, mean image size, forms."""
+    what_if: Mapping[str, float] = field(default_factory=dict)
+    """What an image would cost from `parse` to `batch` if something were otherwise, as a share of what it costs now:
+    tried with a few of the records; see `what_if.py` for the names."""
+    timeline: tuple[Step, ...] = ()
+    """The first steps of those measured, in a row; 0 is when measuring began. Empty where steps are not seen one by
+    one."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +146,11 @@ class Fix:
     predicted_images_per_second: float
     predicted_idle_fraction: float
     measured_images_per_second: float | None = None
+    """With it, and with the fixes that were kept before it; None where it was not tried."""
+    measured_gain: Spread | None = None
+    """By what factor the rate grew in a paired run, with the bounds of its 95 % interval."""
+    kept: bool | None = None
+    """Whether that was more than noise; None where it was not tried."""
     action: str = ""
     """What to do where `changes` is empty: a command or a sentence."""
 

@@ -10,10 +10,13 @@ from dataclasses import asdict
 from typing import Any
 
 from tfpipe.profiler import advice, analysis
-from tfpipe.profiler.model import Fix, Profile, Report, Spread
-from tfpipe.quantities import human_bytes
+from tfpipe.profiler.model import Fix, Profile, Report, Spread, StepTiming
+from tfpipe.quantities import human_bytes, human_rate, human_share
 
 VERSION = 1
+NO_STAGES = "No stages: with `autotune` off tf.data keeps no counters."
+NO_FIXES = "No change that is known here would help."
+MAP_FUSION_NOTE = "Measured with `map_fusion` off, which costs about 6 %; a batch counts to the stage before it."
 _MAX_FIXES = 5
 _HOURS = 24
 
@@ -34,8 +37,13 @@ def make_report(profile: Profile, price_per_hour: float | None = None) -> Report
         cpu_limit_images_per_second=analysis.cpu_limit(profile),
         storage_limit_images_per_second=analysis.storage_limit(profile),
         fixes=advice.find_fixes(profile, bottleneck),
-        price_per_day=None if price_per_hour is None else price_per_hour * _HOURS * idle,
+        price_per_day=None if price_per_hour is None else idle_cost_per_day(price_per_hour, idle),
     )
+
+
+def idle_cost_per_day(price_per_hour: float, idle_fraction: float) -> float:
+    """In the currency of the price."""
+    return price_per_hour * _HOURS * idle_fraction
 
 
 def budget_line(report: Report) -> str:
@@ -43,16 +51,14 @@ def budget_line(report: Report) -> str:
     profile = report.profile
     idle = analysis.idle_fraction(profile.step)
     parts = [
-        f"the accelerator needs {_rate(report.required_images_per_second)} images/s",
-        f"this pipeline gives {_rate(profile.images_per_second)} ({_percent(idle)} idle)",
-        f"this host's CPU allows {_rate(report.cpu_limit_images_per_second)}",
+        f"the accelerator needs {human_rate(report.required_images_per_second)} images/s",
+        f"this pipeline gives {human_rate(profile.images_per_second)} ({human_share(idle)} idle)",
+        f"this host's CPU allows {human_rate(report.cpu_limit_images_per_second)}",
     ]
     if report.storage_limit_images_per_second is not None:
-        parts.append(f"storage allows {_rate(report.storage_limit_images_per_second)}")
+        parts.append(f"storage allows {human_rate(report.storage_limit_images_per_second)}")
     wall = report.bottleneck.stage
-    parts.append(
-        "compute-bound: the wall is the accelerator" if wall == "accelerator" else f"the wall is {_wall(wall)}"
-    )
+    parts.append(f"{'compute-bound: ' if wall == 'accelerator' else ''}the wall is {wall_name(wall)}")
     return f"{'; '.join(parts)}."
 
 
@@ -61,26 +67,36 @@ def to_text(report: Report) -> str:
     return "\n".join(line.rstrip() for line in _lines(report)) + "\n"
 
 
-def to_json(report: Report) -> dict[str, Any]:
-    """One object, of plain values; infinite limits are null."""
-    profile, step = report.profile, report.profile.step
+def step_json(step: StepTiming) -> dict[str, Any]:
+    """The accelerator's side of the JSON, whichever way it was found."""
     return {
-        "version": VERSION,
         "method": step.method,
         "idle_fraction": analysis.idle_fraction(step),
         "idle_fraction_spread": _spread(step.idle_fraction),
         "input_wait_fraction": step.input_wait_fraction.median,
         "input_wait_fraction_spread": _spread(step.input_wait_fraction),
+        "steps": step.steps,
+        "step_s": step.step_s.median,
+        "images_per_step": step.images_per_step,
+        "wall_s": step.wall_s,
+    }
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """One object, of plain values; infinite limits are null.
+
+    `timeline` has the fields of `Step` for at most 200 steps in a row; it is empty where no pipeline was driven.
+    """
+    profile, step = report.profile, report.profile.step
+    return {
+        "version": VERSION,
+        **step_json(step),
         "images_per_second": profile.images_per_second,
         "required_images_per_second": report.required_images_per_second,
         "cpu_limit_images_per_second": _finite(report.cpu_limit_images_per_second),
         "storage_limit_images_per_second": report.storage_limit_images_per_second,
         "first_batch_s": profile.first_batch_s,
         "warm_up_s": profile.warm_up_s,
-        "steps": step.steps,
-        "step_s": step.step_s.median,
-        "images_per_step": step.images_per_step,
-        "wall_s": step.wall_s,
         "bottleneck": {
             **asdict(report.bottleneck),
             "limit_images_per_second": _finite(report.bottleneck.limit_images_per_second),
@@ -98,6 +114,8 @@ def to_json(report: Report) -> dict[str, Any]:
         "price_per_day": report.price_per_day,
         "dataset": dict(profile.dataset),
         "config": dict(profile.config),
+        "what_if": dict(profile.what_if),
+        "timeline": [asdict(step) for step in profile.timeline],
     }
 
 
@@ -111,15 +129,15 @@ def _lines(report: Report) -> Iterator[str]:
     yield line[0].upper() + line[1:]
     yield ""
     spread = step.idle_fraction
-    idle = f"idle {_percent(analysis.idle_fraction(step))} ({_percent(spread.low)} to {_percent(spread.high)})"
+    idle = f"idle {human_share(analysis.idle_fraction(step))} ({human_share(spread.low)} to {human_share(spread.high)})"
     yield (
-        f"{idle}, {step.method}; input wait {_percent(step.input_wait_fraction.median)}; first batch "
+        f"{idle}, {step.method}; input wait {human_share(step.input_wait_fraction.median)}; first batch "
         f"{profile.first_batch_s:.1f} s; {step.steps:,} steps in {step.wall_s:.1f} s"
     )
     host = profile.host
-    others = f", others {_percent(host.other_cpu_fraction)}" if host.other_cpu_fraction >= 0.05 else ""
+    others = f", others {human_share(host.other_cpu_fraction)}" if host.other_cpu_fraction >= 0.05 else ""
     yield (
-        f"{host.cores} cores {_percent(host.cpu_fraction)} busy{others}; memory at most "
+        f"{host.cores} cores {human_share(host.cpu_fraction)} busy{others}; memory at most "
         f"{human_bytes(host.peak_memory_bytes)}; reads {human_bytes(host.storage_bytes_per_second)}/s"
     )
     if report.price_per_day is not None:
@@ -133,7 +151,7 @@ def _lines(report: Report) -> Iterator[str]:
 
 def _stage_table(profile: Profile) -> Iterator[str]:
     if not profile.stages:
-        yield "No stages: with `autotune` off tf.data keeps no counters."
+        yield NO_STAGES
         return
     total = profile.host.cpu_fraction * profile.host.cores / profile.images_per_second * 1e6
     yield f"{'stage':<10}{'µs/image':>10}{'low':>8}{'high':>8}{'share':>8}{'threads':>9}{'buffer':>14}{'out MB/s':>10}"
@@ -149,43 +167,33 @@ def _stage_table(profile: Profile) -> Iterator[str]:
     other = max(total - sum(stage.cpu_us_per_image.median for stage in profile.stages), 0.0)
     yield f"{'other':<10}{other:>10,.0f}{'':>16}{other / total:>8.0%}"
     if profile.config.get("map_fusion"):
-        yield "Measured with `map_fusion` off, which costs about 6 %; a batch counts to the stage before it."
+        yield MAP_FUSION_NOTE
 
 
 def _fix_lines(report: Report) -> Iterator[str]:
     if not report.fixes:
         if report.bottleneck.stage != "accelerator":
-            yield "No change that is known here would help."
+            yield NO_FIXES
         return
     yield ""
     for number, fix in enumerate(report.fixes[:_MAX_FIXES], 1):
         what = fix.action or ", ".join(f"{name} = {_value(value)}" for name, value in fix.changes.items())
         yield f"{number}. {what}"
-        yield (
-            f"   {_rate(fix.predicted_images_per_second)} images/s, {_percent(fix.predicted_idle_fraction)} idle "
-            f"predicted. {fix.reason}"
-        )
+        rate, idle = human_rate(fix.predicted_images_per_second), human_share(fix.predicted_idle_fraction)
+        yield f"   {rate} images/s, {idle} idle predicted. {fix.reason}"
     if more := len(report.fixes) - _MAX_FIXES:
         yield f"{more} more with --json." if more > 0 else ""
 
 
-def _wall(stage: str) -> str:
-    return {"cpu": "this host's CPU", "first_batch": "the first batch"}.get(stage, stage)
+def wall_name(stage: str) -> str:
+    """What a bottleneck is called in a sentence."""
+    return {"cpu": "this host's CPU", "first_batch": "the first batch", "accelerator": "the accelerator"}.get(
+        stage, stage
+    )
 
 
 def _value(value: object) -> str:
     return "auto" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-def _rate(images_per_second: float) -> str:
-    if images_per_second == float("inf"):
-        return "any rate"
-    return f"{images_per_second:,.0f}" if images_per_second >= 10 else f"{images_per_second:.1f}"
-
-
-def _percent(share: float) -> str:
-    """Whole numbers: the measurement is right to a point, so no more digits; none and nearly none look different."""
-    return "under 1 %" if 0 < share < 0.01 else f"{share * 100:.0f} %"
 
 
 def _spread(spread: Spread) -> dict[str, float]:
