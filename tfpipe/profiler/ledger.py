@@ -193,8 +193,13 @@ class Ledger:
         return 1 if seen < steps * (1 + self.replicas) / 2 else self.replicas
 
 
-def spread(values: Sequence[float]) -> Spread:
-    """Median, 10th and 90th percentile; between two values in proportion."""
+def spread(values: Sequence[float], whole: float | None = None) -> Spread:
+    """Median, 10th and 90th percentile; between two values in proportion.
+
+    Args:
+        values: Of the parts of a run.
+        whole: The figure of the whole run, which goes in place of the median: waits come in bursts.
+    """
     ordered = sorted(values)
 
     def at(share: float) -> float:
@@ -203,4 +208,4 @@ def spread(values: Sequence[float]) -> Spread:
         high = min(low + 1, len(ordered) - 1)
         return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
-    return Spread(at(0.5), at(0.1), at(0.9))
+    return Spread(at(0.5) if whole is None else whole, at(0.1), at(0.9))

@@ -1,0 +1,258 @@
+"""Whether three ways to find the idle time of a real training agree; README.md has the details.
+
+python tests/benchmarks/idle_agreement.py --rounds 5 --json agreement.json
+"""
+
+import importlib.util
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import click
+
+BATCH, SIZE, CLASSES, WARM_UP = 256, 64, 10, 10
+PLANTED = (0.0, 0.05, 0.25, 0.5, 0.75)
+LOOPS = ("loop", "keras")
+STORED_SIZE = {"decode, light": 64, "decode, heavy": 400}
+"""Of the images that a real pipeline decodes."""
+INPUTS = (*(f"{share:.0%}" for share in PLANTED), *STORED_SIZE)
+"""Waits that are planted, and pipelines that work on the trainer's cores."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The idle fraction of one training, found in three ways."""
+
+    loop: str
+    """Who steps: a loop of its own, or `model.fit`."""
+    input: str
+    """The wait that was planted, or a real pipeline that shares the cores with the trainer."""
+    step_ms: float
+    training: float
+    """`measure_training`."""
+    monitor: float
+    """`IdleMonitor`."""
+    trace: float | None
+    """TensorFlow's own profiler, during the monitor's run; None without xprof."""
+
+    @property
+    def apart(self) -> float:
+        """`measure_training` and `IdleMonitor`, in points."""
+        return 100 * (self.monitor - self.training)
+
+    @property
+    def apart_from_trace(self) -> float | None:
+        """The farther one of the two from the trace, in points."""
+        if self.trace is None:
+            return None
+        return 100 * max((self.monitor - self.trace, self.training - self.trace), key=abs)
+
+
+@click.command()
+@click.option("--rounds", default=5, show_default=True, help="How often each row is measured, in turns.")
+@click.option("--steps", default=30, show_default=True, help="Steps of a measurement.")
+@click.option("--loop", "loops", type=click.Choice(LOOPS), multiple=True, help="Only this one.  [default: both]")
+@click.option("--only", type=click.Choice(INPUTS), multiple=True, help="May be given several times.  [default: all]")
+@click.option("--json", "json_file", type=click.Path(), help="Write all rows to this file.")
+def main(rounds: int, steps: int, loops: tuple[str, ...], only: tuple[str, ...], json_file: str | None) -> None:
+    """Train a small network on CPU with inputs that make it wait, and print the idle fractions."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    names = [name for name in INPUTS if not only or name in only]
+    rows = []
+    for _ in range(rounds):
+        for loop, name in product(loops or LOOPS, names):
+            rows.append(measure(loop, name, steps))
+            click.echo(str(rows[-1]), err=True)
+    if json_file:
+        Path(json_file).write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    click.echo("\n".join(table(rows)))
+
+
+def table(rows: list[Row]) -> list[str]:
+    """Medians over the rounds, and the farthest apart."""
+    lines = [
+        f"{'':6}{'input':15}{'step':>9}{'training':>10}{'monitor':>10}{'trace':>8}"
+        f"{'apart (worst)':>16}{'from trace (worst)':>20}"
+    ]
+    for loop, name in dict.fromkeys((row.loop, row.input) for row in rows):
+        mine = [row for row in rows if (row.loop, row.input) == (loop, name)]
+        line = f"{loop:6}{name:15}{statistics.median(row.step_ms for row in mine):>6.1f} ms"
+        line += f"{statistics.median(row.training for row in mine):>10.1%}"
+        line += f"{statistics.median(row.monitor for row in mine):>10.1%}"
+        traces = [row.trace for row in mine if row.trace is not None]
+        line += f"{statistics.median(traces):>8.1%}" if traces else f"{'-':>8}"
+        line += points([row.apart for row in mine], 16)
+        line += points([far for row in mine if (far := row.apart_from_trace) is not None], 20)
+        lines.append(line)
+    return lines
+
+
+def points(values: list[float], width: int) -> str:
+    """Median and farthest."""
+    text = f"{statistics.median(values):+.1f} ({max(values, key=abs):+.1f})" if values else "-"
+    return f"{text:>{width}}"
+
+
+def measure(loop: str, name: str, steps: int) -> Row:
+    """One row."""
+    import tfpipe
+
+    model = network()
+    step = compiled_step(model)
+    sleep_s = 0.0
+    if name not in STORED_SIZE:
+        plain = tfpipe.measure_training(step, batches(0.0), steps=20)
+        share = float(name.rstrip("%")) / 100
+        sleep_s = plain.step_s.median * share / (1 - share)
+    data = decoded(STORED_SIZE[name]) if name in STORED_SIZE else batches(sleep_s)
+    training = tfpipe.measure_training(step, data, steps=steps, warm_up=WARM_UP)
+    monitor = tfpipe.IdleMonitor(every_steps=max(1, steps // 10), warm_up=WARM_UP)
+    run = fit if loop == "keras" else run_loop
+    trace = traced(lambda watch: run(model, step, data, monitor, steps, watch))
+    return Row(
+        loop,
+        name,
+        1e3 * training.step_s.median,
+        training.idle_fraction.median,
+        monitor.result().idle_fraction.median,
+        trace,
+    )
+
+
+def traced(run: Callable[[Callable[[int], Any]], None]) -> float | None:
+    """Runs a training under TensorFlow's profiler, and returns the idle fraction that it saw."""
+    import tensorflow as tf
+
+    from tfpipe.profiler.trace import read_trace
+
+    def watch(step: int) -> Any:
+        if step == 0:
+            tf.profiler.experimental.start(log_dir, tf.profiler.experimental.ProfilerOptions(2, 0, 0))
+        return tf.profiler.experimental.Trace("train", step_num=step, _r=1)
+
+    with tempfile.TemporaryDirectory() as log_dir:
+        run(watch)
+        tf.profiler.experimental.stop()
+        if importlib.util.find_spec("xprof") is None:
+            return None
+        return read_trace(log_dir).step.idle_fraction.median
+
+
+def run_loop(model: Any, step: Any, data: Any, monitor: Any, steps: int, watch: Callable[[int], Any]) -> None:
+    """A loop of one's own."""
+    batches = monitor.iterate(data.take(WARM_UP + steps))
+    for i in range(WARM_UP + steps):
+        with watch(i - WARM_UP) if i >= WARM_UP else nullcontext():
+            batch = next(batches)
+            with monitor.step() as one:
+                one.result = step(batch)
+
+
+def fit(model: Any, step: Any, data: Any, monitor: Any, steps: int, watch: Callable[[int], Any]) -> None:
+    """Keras's own loop."""
+    import tensorflow as tf
+
+    class Tracing(tf.keras.callbacks.Callback):
+        """Marks the steps for the profiler."""
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self.on_epoch_end(0)
+            self.mark = watch(batch - WARM_UP) if batch >= WARM_UP else None
+            if self.mark:
+                self.mark.__enter__()
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if getattr(self, "mark", None):
+                self.mark.__exit__(None, None, None)
+                self.mark = None
+
+    model.fit(
+        monitor.watch(data.take(WARM_UP + steps + 1)),
+        callbacks=[monitor.callback(), Tracing()],
+        verbose=0,
+    )
+
+
+def network() -> Any:
+    """A small image classifier."""
+    import tensorflow as tf
+
+    layers = tf.keras.layers
+    model = tf.keras.Sequential(
+        [
+            layers.Input([SIZE, SIZE, 3], dtype="uint8"),
+            layers.Rescaling(1 / 255),
+            layers.Conv2D(16, 3, strides=2, activation="relu"),
+            layers.Conv2D(32, 3, strides=2, activation="relu"),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(CLASSES),
+        ]
+    )
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(tf.keras.optimizers.SGD(0.01), loss, jit_compile=True)
+    return model
+
+
+def compiled_step(model: Any) -> Any:
+    """The training step of the model, without Keras's loop."""
+    import tensorflow as tf
+
+    model.optimizer.build(model.trainable_variables)
+
+    @tf.function(jit_compile=True)
+    def step(batch: Any) -> Any:
+        images, labels = batch
+        with tf.GradientTape() as tape:
+            loss = model.compute_loss(images, labels, model(images, training=True))
+        model.optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return loss
+
+    return step
+
+
+def batches(sleep_s: float) -> Any:
+    """Random images, a batch of which takes so long to come, and nobody works on it ahead."""
+    import numpy as np
+    import tensorflow as tf
+
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, [8, BATCH, SIZE, SIZE, 3], np.uint8)
+    labels = random.integers(0, CLASSES, [8, BATCH])
+
+    def sleep(image: Any, label: Any) -> Any:
+        slept = tf.numpy_function(lambda v: (time.sleep(sleep_s), v)[1], [label], label.dtype)
+        return image, tf.ensure_shape(slept, label.shape)
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.experimental_optimization.inject_prefetch = False
+    data = tf.data.Dataset.from_tensor_slices((images, labels)).repeat()
+    return (data.map(sleep) if sleep_s else data).with_options(options)
+
+
+def decoded(size: int) -> Any:
+    """A pipeline that decodes images of this size, on the cores that the trainer needs."""
+    import numpy as np
+    import tensorflow as tf
+
+    noise = np.random.default_rng(0).integers(0, 256, [16, 16, 16, 3], np.uint8)
+    files = [tf.io.encode_jpeg(tf.cast(tf.image.resize(one, [size, size]), tf.uint8)).numpy() for one in noise]
+
+    def decode(file: Any) -> Any:
+        image = tf.io.decode_jpeg(file, 3)[:SIZE, :SIZE]
+        return tf.ensure_shape(image, [SIZE, SIZE, 3]), tf.strings.length(file) % CLASSES
+
+    data = tf.data.Dataset.from_tensor_slices(files).repeat().map(decode, 2)
+    return data.batch(BATCH, drop_remainder=True).prefetch(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Three ways to find the idle time of a real, compiled training agree, on a machine that does nothing else."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "idle_agreement.py"
+PLANTED = ("0%", "5%", "25%", "50%", "75%")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="needs the machine for itself: run it with -n 0")
+@pytest.mark.parametrize("loop", ["loop", "keras"])
+def test_step_monitor_and_trace_agree(tmp_path: Path, loop: str) -> None:
+    rows = tmp_path / "rows.json"
+    options = ["--rounds", "3", "--loop", loop, "--json", str(rows)]
+    for planted in PLANTED:
+        options += ["--only", planted]
+    subprocess.run([sys.executable, str(BENCHMARK), *options], check=True, capture_output=True)
+    found = json.loads(rows.read_text())
+    assert {row["input"] for row in found} == set(PLANTED)
+    for planted in PLANTED:
+        mine = [row for row in found if row["input"] == planted]
+        assert abs(statistics.median(row["training"] - row["monitor"] for row in mine)) < 0.03, mine
+        if mine[0]["trace"] is not None:  # xprof is installed
+            for name in ("training", "monitor"):
+                assert abs(statistics.median(row[name] - row["trace"] for row in mine)) < 0.05, mine

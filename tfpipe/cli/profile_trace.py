@@ -1,0 +1,91 @@
+"""`tfpipe profile --trace`: what TensorFlow's own profiler saw of a training."""
+
+import json
+from pathlib import Path
+
+import click
+
+from tfpipe.cli.opening import quiet_start
+from tfpipe.errors import ConfigError
+from tfpipe.profiler.model import Spread
+from tfpipe.profiler.report import VERSION, idle_cost_per_day, step_json
+from tfpipe.profiler.trace import Trace, read_trace
+from tfpipe.quantities import human_share
+
+_GOES_WITH = {"trace", "price_per_hour", "max_idle", "as_json"}
+
+
+def check_alone(context: click.Context) -> None:
+    """Nothing that tells how to measure may stand beside --trace, where nothing is measured.
+
+    Raises:
+        ConfigError: It does.
+    """
+    given = [
+        param.opts[-1] if isinstance(param, click.Option) else "DATASET"
+        for param in context.command.params
+        if param.name not in _GOES_WITH
+        and context.get_parameter_source(str(param.name)) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise ConfigError(f"--trace reads what was measured before: leave out {', '.join(given)}.")
+
+
+def show_trace(log_dir: str, price_per_hour: float | None, as_json: bool) -> float:
+    """Reads a trace and prints what it says.
+
+    Returns:
+        The idle fraction.
+    """
+    with quiet_start():  # xprof's C++ logs what its exceptions do not say
+        trace = read_trace(Path(log_dir))
+    idle = trace.step.idle_fraction.median
+    price = None if price_per_hour is None else idle_cost_per_day(price_per_hour, idle)
+    click.echo(json.dumps(to_json(trace, price), allow_nan=False) if as_json else to_text(trace, price))
+    return idle
+
+
+def to_json(trace: Trace, price_per_day: float | None) -> dict[str, object]:
+    """One object; what it shares with that of a measured pipeline has the same names."""
+    return {
+        "version": VERSION,
+        **step_json(trace.step),
+        "price_per_day": price_per_day,
+        "trace": {
+            "run": str(trace.run),
+            "other_runs": trace.other_runs,
+            "hosts": list(trace.hosts),
+            "hardware": trace.hardware,
+        },
+    }
+
+
+def to_text(trace: Trace, price_per_day: float | None) -> str:
+    """A few lines that say which figure is which."""
+    step = trace.step
+    lines = [
+        f"Input wait: {_range(step.input_wait_fraction)} of the step time, in which the trainer waited for a batch; "
+        f"{1e3 * step.wall_s / step.steps:.1f} ms a step."
+    ]
+    if trace.has_device:
+        idle = human_share(step.idle_fraction.median)
+        lines.append(f"Device idle: {idle} of the time, as the {trace.hardware} has it, for whatever reason.")
+    else:
+        lines.append(
+            f"Idle: {_range(step.idle_fraction)} of the step time, in which the CPU computed nothing of it: input "
+            "wait, handing over, Python. No other device was traced."
+        )
+    if price_per_day is not None:
+        lines.append(f"The idle time costs {price_per_day:,.2f} a day.")
+    source = f"{step.steps:,} steps in {step.wall_s:.1f} s, of {_hosts(trace.hosts)}, from {trace.run}."
+    older = {0: "", 1: " An older run beside it was not read."}
+    lines.append(source + older.get(trace.other_runs, f" {trace.other_runs} older runs beside it were not read."))
+    return "\n".join(lines)
+
+
+def _range(share: Spread) -> str:
+    return f"{human_share(share.median)} ({human_share(share.low)} to {human_share(share.high)})"
+
+
+def _hosts(hosts: tuple[str, ...]) -> str:
+    return f"host {hosts[0]}" if len(hosts) == 1 else f"{len(hosts)} hosts, taken together"
