@@ -7,6 +7,7 @@ PipelineConfig.from_file("pipeline.toml")
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -189,13 +190,17 @@ class PipelineConfig:
         """As JSON: every option that is not None."""
         return config_file.to_json(self._table())
 
-    def to_file(self, path: config_file.FilePath) -> None:
+    def to_file(self, path: config_file.FilePath, notes: Mapping[str, Any] | None = None) -> None:
         """Writes a .toml or .json file, in one step: nobody finds half of it.
+
+        Args:
+            path: Of the file.
+            notes: For its table `tuned`.
 
         Raises:
             ConfigError: The name ends otherwise, or the file cannot be written.
         """
-        config_file.write(path, self._table())
+        config_file.write(path, {**self._table(), **({config_file.NOTES: dict(notes)} if notes else {})})
 
     def _table(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}

@@ -21,12 +21,17 @@ Options = TypeVar("Options")
 Table = Mapping[str, Any]
 FilePath = str | os.PathLike[str]
 
-IGNORED_TABLE = "tuned"
+NOTES = "tuned"
 """What a tuner notes about the host and the data it tried the options on; not an option."""
 
 
 def read(path: FilePath) -> dict[str, Any]:
-    """What is in a .toml or .json file, without its table `tuned`.
+    """The options in a .toml or .json file; errors as `read_with_notes`."""
+    return read_with_notes(path)[0]
+
+
+def read_with_notes(path: FilePath) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options in a .toml or .json file, and its table `tuned`, empty if there is none.
 
     Raises:
         ConfigError: The file is missing, not to be read, or not in the format that its name says.
@@ -41,9 +46,10 @@ def read(path: FilePath) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} must be text in UTF-8, got byte {error.object[error.start]:#04x}.") from None
     table = _parse_toml(text, path) if file.suffix == ".toml" else _parse_json(text, path)
-    if not isinstance(table.pop(IGNORED_TABLE, {}), dict):
-        raise ConfigError(f"{path}: `{IGNORED_TABLE}` must be a table: it is kept for a tuner's notes. Rename it.")
-    return table
+    notes = table.pop(NOTES, {})
+    if not isinstance(notes, dict):
+        raise ConfigError(f"{path}: `{NOTES}` must be a table: it is kept for a tuner's notes. Rename it.")
+    return table, notes
 
 
 def build(kind: type[Options], table: Table, where: str) -> Options:

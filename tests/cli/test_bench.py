@@ -1,0 +1,115 @@
+"""`tfpipe bench` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.tuning.bench import Bench, to_json
+from tfpipe.tuning.notes import Place
+from tfpipe.tuning.turns import Interval
+
+PLACE = Place("Any CPU", 8, 2**34, "'train' of pets", "train", 12, "0123abcd")
+CONFIG = asdict(PipelineConfig(per_replica_batch_size=128))
+BASE = Bench(Interval(1000.0, 980.0, 1020.0), 510.0, (0.5, 0.505, 0.495, 0.5, 0.5), 2000.0, PLACE, CONFIG)
+SLOWER = replace(BASE, scores=(0.4, 0.41, 0.39, 0.4, 0.4))
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """Runs the command in this process with a measurement that is over at once; returns code, output and errors."""
+    from tfpipe.cli import main as cli
+    from tfpipe.tuning import bench as benches
+
+    monkeypatch.chdir(tmp_path)
+    Path("base.json").write_text(json.dumps(to_json(BASE)))
+
+    def call(found: Bench | BaseException, *args: object) -> tuple[int, str, str]:
+        def answer(*_: Any) -> Bench:
+            if isinstance(found, BaseException):
+                raise found
+            return found
+
+        monkeypatch.setattr(benches, "measure", answer)
+        monkeypatch.setattr(sys, "argv", ["tfpipe", "bench", *map(str, args)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    return call
+
+
+def test_the_report(bench, small_dataset: Path) -> None:
+    code, out, err = bench(BASE, small_dataset, "--save", "new.json")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "1,000 images/s (980 to 1,020 in 95 of 100), 510 for each second of a core",
+        "0.500 of the yardstick (0.496 to 0.504), which gave 2,000 images/s beside it",
+    ]
+    assert json.loads(Path("new.json").read_text()) == json.loads(Path("base.json").read_text())
+
+
+def test_a_pipeline_that_became_slower_fails_the_build(bench, small_dataset: Path) -> None:
+    code, out, err = bench(SLOWER, small_dataset, "--compare", "base.json", "--fail-below", 0.9)
+    assert (code, err) == (1, "It is certainly below 0.9 of what it was.\n")
+    assert out.splitlines()[2] == "0.800 of what it was (0.783 to 0.818), by the yardstick"
+    assert bench(SLOWER, small_dataset, "--compare", "base.json", "--fail-below", 0.8)[0] == 0
+    assert bench(BASE, small_dataset, "--compare", "base.json", "--fail-below", 0.9)[0] == 0
+    assert bench(SLOWER, small_dataset, "--compare", "base.json")[0] == 0
+
+
+def test_what_else_differs_is_said(bench, small_dataset: Path) -> None:
+    other = replace(BASE, place=replace(PLACE, cores=4, fingerprint="f"), config={**CONFIG, "cycle_length": 4})
+    _, out, _ = bench(other, small_dataset, "--compare", "base.json")
+    assert out.splitlines()[3:] == [
+        "The other result is of another machine: only the yardstick makes the two comparable.",
+        "The other result is of other data.",
+        "Options that differ: cycle_length: 8 -> 4",
+    ]
+
+
+def test_json(bench, small_dataset: Path) -> None:
+    document = json.loads(bench(SLOWER, small_dataset, "--compare", "base.json", "--json")[1])
+    assert (document["version"], document["scores"][0]) == (1, 0.4)
+    assert document["comparison"]["ratio"]["ratio"] == pytest.approx(0.8, abs=1e-3)
+
+
+def test_interrupted(bench, small_dataset: Path) -> None:
+    code, out, err = bench(KeyboardInterrupt(), small_dataset, "--save", "new.json")
+    assert (code, out, err.strip()) == (130, "", "Interrupted: nothing was written.")
+    assert not Path("new.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--fail-below", 0.9), "--fail-below needs a result to compare with. Give --compare FILE."),
+        (("--compare", "base.json", "--fail-below", 0), "--fail-below must be above 0, got 0."),
+        (("--compare", "none.json"), "none.json cannot be read: No such file or directory. Give a file that --save"),
+        (("--save", "none/a.json"), "none/a.json cannot be written: there is no folder"),
+    ],
+)
+def test_mistakes(bench, small_dataset: Path, args: tuple[object, ...], message: str) -> None:
+    code, out, err = bench(BASE, small_dataset, *args)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"Error: {message}")
+
+
+@pytest.mark.slow
+def test_a_real_bench_against_itself(small_dataset: Path, tmp_path: Path) -> None:
+
+    root = Path(__file__).resolve().parents[2]
+    base = [sys.executable, "-m", "tfpipe", "bench", str(small_dataset), "--global-batch-size", "4", "--runs", "3"]
+    for more in (["--save", str(tmp_path / "a.json")], ["--compare", str(tmp_path / "a.json"), "--fail-below", "0.8"]):
+        done = subprocess.run([*base, *more], cwd=root, capture_output=True, text=True, timeout=200, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert "of what it was" in done.stdout

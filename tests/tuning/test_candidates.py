@@ -1,0 +1,74 @@
+"""Which changes are proposed, and which of them leave alone what the training step sees."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.tuning.candidates import MECHANICAL, all_defaults, changed, is_mechanical, neighbours
+
+CONFIG = PipelineConfig(global_batch_size=64)
+
+
+@pytest.mark.parametrize(
+    ("changes", "mechanical"),
+    [
+        ({"cycle_length": 4, "autotune": False}, True),
+        ({"cache": "bytes"}, True),
+        ({"cache": "bytes", "cache_dir": "/tmp"}, True),
+        ({"cache": "decoded"}, False),
+        ({"cycle_length": 4, "image_dtype": "uint8"}, False),
+        ({"dct_scaling": True}, False),
+        ({"shuffle_buffer_size": 100}, False),
+        ({"deterministic": False}, False),
+        ({"order": "throughput"}, False),
+    ],
+)
+def test_what_leaves_the_batches_alone(changes: dict[str, object], mechanical: bool) -> None:
+    assert is_mechanical(changes) is mechanical
+
+
+def test_every_mechanical_option_is_one_and_has_a_default() -> None:
+    defaults = {field.name: field.default for field in dataclasses.fields(PipelineConfig)}
+    assert all(defaults[name] is not dataclasses.MISSING for name in MECHANICAL)
+
+
+def test_all_defaults_change_only_what_is_mechanical() -> None:
+    assert all_defaults(CONFIG) == {}
+    spoiled = dataclasses.replace(
+        CONFIG, cycle_length=1, num_parallel_calls=1, autotune=False, prefetch_batches=0, image_dtype="float32"
+    )
+    assert all_defaults(spoiled) == {
+        "cycle_length": 8,
+        "num_parallel_calls": None,
+        "autotune": True,
+        "prefetch_batches": None,
+    }
+
+
+def test_neighbours_are_single_steps_away() -> None:
+    steps = list(neighbours(CONFIG, 4, False))
+    assert steps[0] == {"cache": "bytes"}
+    assert [step["num_parallel_calls"] for step in steps if "num_parallel_calls" in step] == [4, 8]
+    assert [step["cycle_length"] for step in steps if "cycle_length" in step] == [16, 4]
+    assert {"max_intra_op_parallelism": 4} in steps
+    assert {"map_fusion": True} not in steps
+    assert all(len(step) == 1 and is_mechanical(step) for step in steps)
+    assert all(changed(CONFIG, step) for step in steps)
+
+
+def test_what_the_training_step_sees_changes_only_if_it_may() -> None:
+    steps = list(neighbours(dataclasses.replace(CONFIG, image_dtype="float32"), 4, True))
+    assert steps[0] == {"cache": "decoded", "augment": "device", "image_dtype": "uint8"}
+    assert {"image_dtype": "uint8"} in steps
+    assert {"order": "throughput", "deterministic": False} in steps
+    assert {"image_dtype": "uint8"} not in list(neighbours(CONFIG, 4, True))
+
+
+def test_a_change_that_cannot_be_had_is_none() -> None:
+    exact = dataclasses.replace(CONFIG, order="exact")
+    assert changed(exact, {"deterministic": False}) is None
+    assert changed(exact, {"cycle_length": 8}) is None
+    assert changed(exact, {"cycle_length": 9}) == dataclasses.replace(exact, cycle_length=9)

@@ -1,0 +1,210 @@
+"""The search's logic, with a clock that is made up and trials whose gains are known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.profiler.accelerator import Accelerator
+from tfpipe.tuning import search
+from tfpipe.tuning.trials import Job, Trial
+from tfpipe.tuning.turns import Interval, Turn
+
+CONFIG = PipelineConfig(global_batch_size=100, num_parallel_calls=1)
+JOB = Job(None, None, Accelerator(1e-9, 100))  # type: ignore[arg-type]
+NOTHING = Interval(1.0, 1.0, 1.0)
+PROFILE_S, START_S, TRIAL_S = 9.0, 4.0, 11.0
+
+
+class FakeTrials:
+    """Knows what each config gives; a trial, a start and a confirmation take a known time."""
+
+    now = 0.0
+    rate: Callable[[PipelineConfig], float]
+    confirms = True
+
+    def __init__(self, job: Job, config: PipelineConfig, tick: Any) -> None:
+        FakeTrials.now += START_S
+        tick()
+        self.first, self.config = config, config
+        self.trials: list[Trial] = []
+        self.images_per_second = FakeTrials.rate(config)
+        self.start_s, self.turn_s = START_S, 0.5
+
+    def attempt(self, changes: Any, until: float) -> Trial:
+        assert FakeTrials.now < until
+        FakeTrials.now = min(FakeTrials.now + TRIAL_S, until)
+        rate = FakeTrials.rate(replace(self.config, **changes))
+        kept = rate > self.images_per_second
+        gain = rate / self.images_per_second
+        self.trials.append(Trial(changes, rate, Interval(gain, gain, gain), kept))
+        if kept:
+            self.config, self.images_per_second = replace(self.config, **changes), rate
+        return self.trials[-1]
+
+    def confirm(self, until: float) -> tuple[list[Turn], list[Turn], Interval]:
+        assert FakeTrials.now + 2 * START_S + 7 < until
+        FakeTrials.now += 2 * START_S + 7
+        now, before = FakeTrials.rate(self.config), FakeTrials.rate(self.first)
+        if not self.confirms:
+            self.config, now = self.first, before
+        turns = [[Turn(round(rate), 1.0, 1.0, 0)] for rate in (now, before)]
+        return turns[0], turns[1], Interval(now / before, now / before, now / before)
+
+    def __enter__(self) -> FakeTrials:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def tune(monkeypatch: pytest.MonkeyPatch):
+    """Searches with rates by config; returns what was found, and what the watch was told."""
+
+    def run(
+        rate: Callable[[PipelineConfig], float],
+        config: PipelineConfig = CONFIG,
+        seconds: float = 1e6,
+        may_change: bool = False,
+        job: Job = JOB,
+        advice: tuple[dict[str, Any], ...] = (),
+        confirms: bool = True,
+    ) -> tuple[search.Tuned, list[str]]:
+        def advise(job: Job, best: PipelineConfig) -> Any:
+            FakeTrials.now += PROFILE_S
+            return advice
+
+        FakeTrials.now, FakeTrials.confirms = 1000.0, confirms
+        FakeTrials.rate = staticmethod(rate)  # type: ignore[assignment]
+        monkeypatch.setattr(search, "Trials", FakeTrials)
+        monkeypatch.setattr(search, "_advice", advise)
+        monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: FakeTrials.now))
+        monkeypatch.setattr(search.machine, "usable_cpus", lambda: 4)
+        said: list[str] = []
+        return search.tune(job, config, seconds, may_change, said.append), said
+
+    return run
+
+
+def by_cycle(config: PipelineConfig) -> float:
+    return 100.0 * config.cycle_length + (500 if config.num_parallel_calls is None else 0)
+
+
+def all_alike(_: PipelineConfig) -> float:
+    return 1000.0
+
+
+def test_it_climbs_until_nothing_helps(tune) -> None:
+    tuned, said = tune(lambda config: by_cycle(config) if config.cycle_length <= 64 else 1.0)
+    assert (tuned.config.cycle_length, tuned.config.num_parallel_calls) == (64, None)
+    assert (tuned.before_images_per_second, tuned.after_images_per_second) == (800, 6900)
+    assert tuned.gain.ratio == pytest.approx(6900 / 800)
+    assert tuned.finished
+    assert tuned.trials[0].changes == {"num_parallel_calls": None}
+    assert said[:4] == [
+        "Starting the pipeline",
+        "Best so far 800 images/s; trying num_parallel_calls = auto",
+        "Best so far 1,300 images/s; profiling",
+        "Best so far 1,300 images/s; trying cache = 'bytes'",
+    ]
+    assert said[-1] == "Best so far 6,900 images/s; measuring it against where it began"
+
+
+def test_nothing_is_tried_twice(tune) -> None:
+    tuned, _ = tune(lambda config: by_cycle(config) if config.cycle_length <= 64 else 1.0)
+    seen, best = [CONFIG], CONFIG
+    for trial in tuned.trials:
+        seen.append(replace(best, **trial.changes))
+        best = seen[-1] if trial.kept else best
+    assert len(set(seen)) == len(seen)
+
+
+def test_the_profilers_fixes_come_before_single_steps(tune) -> None:
+    advice = ({"image_dtype": "uint8"}, {"cycle_length": 32}, {}, {"cycle_length": 8})
+    config = replace(CONFIG, num_parallel_calls=None, image_dtype="float32")
+    tuned, _ = tune(by_cycle, config, 120, advice=advice)
+    assert [trial.changes for trial in tuned.trials][:2] == [{"cycle_length": 32}, {"cache": "bytes"}]
+    assert tuned.config.image_dtype == "float32"
+    tuned, _ = tune(by_cycle, config, 120, may_change=True, advice=advice)
+    assert [trial.changes for trial in tuned.trials][:2] == [{"image_dtype": "uint8"}, {"cycle_length": 32}]
+
+
+@pytest.mark.parametrize("seconds", [30, 45, 60, 90, 120, 300])
+def test_it_keeps_to_its_time_and_uses_it(tune, seconds: float) -> None:
+    tuned, _ = tune(lambda config: by_cycle(config) + config.block_length, seconds=seconds)
+    assert tuned.seconds <= seconds
+    assert tuned.seconds == FakeTrials.now - 1000
+    if seconds > 45:
+        assert tuned.trials
+        assert not tuned.finished
+        # What is left is less than a trial and what the confirmation keeps in reserve.
+        assert seconds - tuned.seconds < START_S + 7 + 0.2 * (2 * START_S + 7) + 1
+
+
+def test_nothing_better_is_the_beginning(tune) -> None:
+    tuned, _ = tune(all_alike)
+    assert (tuned.config, tuned.gain, tuned.finished) == (CONFIG, NOTHING, True)
+    assert tuned.before_images_per_second == tuned.after_images_per_second == 1000
+    assert len(tuned.trials) > 10
+
+
+def test_what_is_not_confirmed_is_the_beginning(tune) -> None:
+    tuned, _ = tune(by_cycle, seconds=120, confirms=False)
+    assert any(trial.kept for trial in tuned.trials)
+    assert (tuned.config, tuned.gain) == (CONFIG, NOTHING)
+    assert tuned.before_images_per_second == tuned.after_images_per_second == 800
+
+
+def test_an_accelerator_that_is_fed_needs_nothing(tune) -> None:
+    fed = Job(None, None, Accelerator(0.1, 100))  # type: ignore[arg-type]
+    tuned, said = tune(all_alike, job=fed)
+    assert (tuned.trials, tuned.finished, tuned.config) == ((), True, CONFIG)
+    assert said == ["Starting the pipeline"]
+
+
+def test_as_json(tune) -> None:
+    tuned, _ = tune(lambda config: by_cycle(config) if config.cycle_length <= 8 else 1.0, seconds=60)
+    document = json.loads(json.dumps(search.to_json(tuned, CONFIG), allow_nan=False))
+    assert {name: document[name] for name in ("version", "changes", "images_per_second_before", "finished")} == {
+        "version": 1,
+        "changes": {"num_parallel_calls": None},
+        "images_per_second_before": 800.0,
+        "finished": False,
+    }
+    assert document["gain"] == {"ratio": 1.625, "low": 1.625, "high": 1.625}
+    assert document["trials"][0] == {
+        "changes": {"num_parallel_calls": None},
+        "images_per_second": 1300.0,
+        "gain": {"ratio": 1.625, "low": 1.625, "high": 1.625},
+        "kept": True,
+        "note": "",
+    }
+
+
+def test_what_cannot_be_searched() -> None:
+    with pytest.raises(ConfigError, match=r"^A search needs at least 30 s, got 20\.$"):
+        search.tune(JOB, CONFIG, 20, False, print)
+    served = PipelineConfig(global_batch_size=100, service="grpc://localhost:5000")
+    with pytest.raises(ConfigError, match="`service` must be left out to tune"):
+        search.tune(JOB, served, 60, False, print)
+
+
+def test_a_beginning_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Waiting:
+        def __init__(self, job: Job, config: PipelineConfig, tick: Any) -> None:
+            now[0] += 31
+            tick()
+
+    now = [0.0]
+    monkeypatch.setattr(search, "Trials", Waiting)
+    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with pytest.raises(DataError, match="The pipeline was not warm when the time was up"):
+        search.tune(JOB, CONFIG, 30, False, lambda _: None)

@@ -1,0 +1,161 @@
+"""A champion and its challengers, whose rates are known; and once with real pipelines."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tfpipe import machine
+from tfpipe.dataset import load_manifest
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.profiler.accelerator import Accelerator
+from tfpipe.profiler.model import Fix, Spread
+from tfpipe.tuning import trials as trials_module
+from tfpipe.tuning.trials import Job, Trial, Trials, try_fixes, turn_s
+from tfpipe.tuning.turns import Interval
+
+CONFIG = PipelineConfig(global_batch_size=100)
+
+
+def by_cycle(config: PipelineConfig) -> float:
+    """Images a second: more the more files are read at once, until it fails."""
+    if config.cycle_length == 13:
+        raise DataError("Unlucky.")
+    return 1000.0 * config.cycle_length / 8
+
+
+def test_what_is_better_is_kept_and_the_rest_is_not(job_of) -> None:
+    job = job_of(by_cycle)
+    with Trials(job, CONFIG) as trials:
+        worse = trials.attempt({"cycle_length": 4})
+        assert (worse.images_per_second, worse.kept, trials.config) == (500, False, CONFIG)
+        better = trials.attempt({"cycle_length": 16})
+        assert better == Trial({"cycle_length": 16}, 2000, Interval(*[pytest.approx(2.0)] * 3), True)
+        same = trials.attempt({"block_length": 32})
+        assert (same.kept, same.gain) == (False, Interval(*[pytest.approx(1.0)] * 3))
+        assert trials.config.cycle_length == 16
+        assert trials.images_per_second == 2000
+        assert trials.trials == [worse, better, same]
+        # Two processes at most: a challenger beside the champion.
+        assert [runner.closed for _, runner in job.runners] == [True, True, False, True]
+    assert all(runner.closed for _, runner in job.runners)
+
+
+def test_what_cannot_be_tried_says_why(job_of, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_of(by_cycle, records=200_000)
+    with Trials(job, CONFIG) as trials:
+        for changes, until, note in (
+            ({"cycle_length": 13}, 1e9, "Unlucky."),
+            ({"cycle_length": 0}, 1e9, "`cycle_length` must be at least 1, got 0."),
+            ({"cycle_length": 16}, 0.0, "There was no time left."),
+            ({"cache": "bytes"}, 1e9, "The cache takes about 200 s to fill, and 120 s are left for it."),
+        ):
+            assert trials.attempt(changes, until) == Trial(changes, None, None, False, note)
+        trials.attempt({"cycle_length": 4})
+        monkeypatch.setattr(machine, "available_memory_bytes", lambda: 5 * 10**7)
+        note = "The best so far takes 100.0 MB; for a second one 50.0 MB are free."
+        assert trials.attempt({"cycle_length": 16}).note == note
+        assert trials.config == CONFIG
+        assert not job.runners[0][1].closed
+
+
+def test_a_champion_that_dies_is_started_again(job_of) -> None:
+    job = job_of(by_cycle)
+    with Trials(job, CONFIG) as trials:
+        job.runners[0][1].dies_in_turn = 3
+        assert trials.attempt({"cycle_length": 16}).note == "It died."
+        assert trials.attempt({"cycle_length": 16}).kept
+        assert [config.cycle_length for config, _ in job.runners] == [8, 16, 8, 16]
+
+
+def test_a_cache_that_the_champion_has_is_filled_by_its_challengers_too(job_of) -> None:
+    job = job_of(lambda config: 5000.0 if config.cache == "bytes" else 1000.0, records=10_000)
+    with Trials(job, CONFIG) as trials:
+        assert trials.attempt({"cache": "bytes"}).kept
+        assert job.steps_to_fill(trials.config) == 100
+    real = Job(None, None, Accelerator(1e-9, 100))  # type: ignore[arg-type]
+    files = PipelineConfig(global_batch_size=100, cache="bytes", cache_dir="/tmp/cache")
+    assert (real.steps_to_fill(CONFIG), real.steps_to_fill(files)) == (0, 0)
+
+
+def test_the_result_is_confirmed_in_new_processes(job_of) -> None:
+    job = job_of(by_cycle)
+    with Trials(job, CONFIG) as trials:
+        with pytest.raises(ConfigError, match="There is no change to confirm: none was kept"):
+            trials.confirm()
+        trials.attempt({"cycle_length": 16})
+        now, before, gain = trials.confirm()
+        assert (now[0].images_per_second, before[0].images_per_second) == (2000, 1000)
+        assert gain == Interval(*[pytest.approx(2.0)] * 3)
+        assert [config.cycle_length for config, _ in job.runners] == [8, 16, 16, 8]
+        assert all(runner.closed for _, runner in job.runners)
+        assert trials.config.cycle_length == 16
+
+
+@pytest.mark.parametrize("how", ["slower", "dead", "late"])
+def test_what_is_not_confirmed_is_not_the_result(job_of, how: str) -> None:
+    started = []
+
+    def lucky_once(config: PipelineConfig) -> float:
+        started.append(config)
+        if len(started) > 2 and config.cycle_length == 16:
+            if how == "dead":
+                raise DataError("It died.")
+            return 1000.0 if how == "slower" else 2000.0
+        return by_cycle(config)
+
+    with Trials(job_of(lucky_once), CONFIG) as trials:
+        assert trials.attempt({"cycle_length": 16}).kept
+        _, _, gain = trials.confirm(0.0 if how == "late" else time.monotonic() + 1000)
+        assert gain.ratio == pytest.approx(1.0)
+        assert trials.config == CONFIG
+
+
+def test_another_batch_size_computes_in_proportion() -> None:
+    job = Job(None, None, Accelerator(0.1, 100))  # type: ignore[arg-type]
+    assert job.accelerator_of(PipelineConfig(global_batch_size=400)) == Accelerator(0.4, 400)
+    assert job.accelerator_of(PipelineConfig(per_replica_batch_size=50)) == Accelerator(0.05, 50)
+
+
+def test_a_turn_has_three_steps_at_least() -> None:
+    assert turn_s(Accelerator(1e-9, 100), 10_000) == 0.5
+    assert turn_s(Accelerator(1e-9, 2048), 1024) == 6.0
+
+
+def test_fixes_are_tried_in_order_and_keep_what_they_were(job_of) -> None:
+    fixes = (
+        Fix({"cycle_length": 16}, "More reads at once.", 1500, 0.2),
+        Fix({}, "More cores.", 4000, 0.0, action="Take a larger host."),
+        Fix({"cycle_length": 13}, "Bad luck.", 1500, 0.2),
+        Fix({"cycle_length": 4}, "Fewer.", 1500, 0.2),
+    )
+    said: list[str] = []
+    with Trials(job_of(by_cycle), CONFIG) as trials:
+        done = try_fixes(trials, fixes, said.append)
+    assert said == ["More reads at once.", "Bad luck.", "Fewer."]
+    assert [(fix.measured_images_per_second, fix.kept) for fix in done] == [
+        (2000, True),
+        (None, None),
+        (None, False),
+        (500, False),
+    ]
+    assert done[0].measured_gain == Spread(*[pytest.approx(2.0)] * 3)
+    assert done[1] == fixes[1]
+    assert trials.config.cycle_length == 16
+
+
+def test_real_pipelines(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials_module, "TURN_S", 0.05)
+    config = PipelineConfig(global_batch_size=4, image_size=16, cache="bytes")
+    job = Job(load_manifest(str(small_dataset)), "train", Accelerator(0.02, 4))
+    assert job.steps_to_fill(config) == 3
+    with Trials(job, config) as trials:
+        trial = trials.attempt({"cycle_length": 4})
+    # Both give what the accelerator takes, 200 images a second.
+    assert trial.gain is not None, trial.note
+    assert 0 < trial.gain.low <= trial.gain.ratio <= trial.gain.high
+    assert trial.images_per_second is not None
+    assert trial.images_per_second <= 201

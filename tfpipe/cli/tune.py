@@ -1,0 +1,152 @@
+"""`tfpipe tune`: search for faster options within a time budget."""
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from tfpipe.cli.opening import PER_REPLICA_BATCH_SIZE, need_tensorflow, open_data, pipeline_config, quiet_start
+from tfpipe.cli.status import status_line
+from tfpipe.cli.values import debug_option
+from tfpipe.cli.writing import check_target
+from tfpipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tfpipe.tuning.search import Tuned
+    from tfpipe.tuning.trials import Trial
+
+_NO_TIME_S = 1e-9
+
+
+@click.command(short_help="Search for faster options, and write them to a file.")
+@click.argument("dataset")
+@click.option("--split", metavar="NAME", help="Which split.  [default: train, or the only one]")
+@click.option(
+    "--seconds", type=float, metavar="S", default=120.0, show_default=True, help="How long to search, 30 at least."
+)
+@click.option(
+    "--config",
+    metavar="FILE",
+    help="Options to begin with, .toml or .json.  [default: what an earlier run wrote, if it did, else the defaults]",
+)
+@click.option(
+    "--global-batch-size", type=int, metavar="N", help=f"Images in a batch.  [default: {PER_REPLICA_BATCH_SIZE}]"
+)
+@click.option(
+    "--images-per-second",
+    type=float,
+    metavar="RATE",
+    help="What the accelerator consumes: more is not looked for.  [default: as much as the pipeline can give]",
+)
+@click.option(
+    "--input-may-change",
+    is_flag=True,
+    help="Also try what the training step must know of: uint8 instead of floats, augmentation on the device, images "
+    "decoded once, another order.",
+)
+@click.option("--output", metavar="FILE", help="Where to write, .toml or .json.  [default: DATASET-KEY.toml here]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@debug_option
+def tune(
+    dataset: str,
+    split: str | None,
+    seconds: float,
+    config: str | None,
+    global_batch_size: int | None,
+    images_per_second: float | None,
+    input_may_change: bool,
+    output: str | None,
+    as_json: bool,
+) -> None:
+    """Try other options of DATASET's pipeline on this machine, each in turns with the best so far, and keep what helps.
+
+    The options that were found are written to a file that `PipelineConfig.from_file` reads, with the host and the data
+    that they were tried on. They are never worse than those it began with: in the end both run once more, in turns.
+    Run again, it goes on from that file, and replaces it. Ctrl-C writes nothing.
+    """
+    for name, value in (("--seconds", seconds), ("--images-per-second", images_per_second)):
+        if value is not None and not 0 < value < float("inf"):
+            raise ConfigError(f"{name} must be above 0, got {value:g}.")
+    options = pipeline_config(config, global_batch_size, None)
+    need_tensorflow("tune")
+    data, split = open_data(dataset, split)
+    with quiet_start():
+        from tfpipe.profiler.accelerator import Accelerator
+        from tfpipe.tuning import notes, search
+        from tfpipe.tuning.trials import Job
+
+    place = notes.place_of(data, split)
+    path = output or notes.default_path(place)
+    check_target(path)
+    notes.check_path(path, place)
+    if config is None and os.path.exists(path):
+        options = pipeline_config(path, global_batch_size, None)
+        click.echo(f"Going on from {path}.", err=True)
+    batch = options.global_batch_size or options.per_replica_batch_size or PER_REPLICA_BATCH_SIZE
+    job = Job(data, split, Accelerator(batch / images_per_second if images_per_second else _NO_TIME_S, batch))
+    try:
+        with status_line("Starting", seconds) as watch:
+            tuned = search.tune(job, options, seconds, input_may_change, watch)
+    except KeyboardInterrupt:
+        click.echo("Interrupted: nothing was written.", err=True)
+        raise
+    notes.write(path, tuned.config, place, search.notes_of(tuned))
+    if as_json:
+        click.echo(json.dumps({**search.to_json(tuned, options), "path": path}, allow_nan=False))
+    else:
+        _print(tuned, path, images_per_second)
+
+
+def _print(tuned: "Tuned", path: str, images_per_second: float | None) -> None:
+    from tfpipe.cli.inspect_summary import new_console
+
+    console = new_console()
+    if tuned.trials:
+        console.print(_table(tuned.trials))
+        console.print()
+    console.print(_result(tuned, images_per_second))
+    if not tuned.finished:
+        console.print("There is more to try: give more --seconds, or run it again.")
+    console.print(f'Written to {path}. Load it with PipelineConfig.from_file("{path}").', soft_wrap=True)
+
+
+def _table(trials: "tuple[Trial, ...]") -> "Table":
+    """What was tried, in order."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from tfpipe.tuning.search import describe
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("", no_wrap=True)
+    table.add_column("images/s", justify="right", no_wrap=True)
+    table.add_column("gain (95 %)", no_wrap=True)
+    table.add_column("change", overflow="fold")
+    for trial in trials:
+        change = describe(trial.changes)
+        if trial.gain is None:
+            table.add_row(Text("not tried", "dim"), "", "", Text(f"{change}\n{trial.note}", "dim"))
+            continue
+        gain = trial.gain
+        table.add_row(
+            Text("kept", "green") if trial.kept else Text("no gain", "dim"),
+            f"{trial.images_per_second or 0:,.0f}",
+            f"x {gain.ratio:.2f} ({gain.low:.2f} to {gain.high:.2f})",
+            Text(change),
+        )
+    return table
+
+
+def _result(tuned: "Tuned", images_per_second: float | None) -> str:
+    rate, gain = tuned.after_images_per_second, tuned.gain
+    if gain.ratio != 1:
+        return (
+            f"{tuned.before_images_per_second:,.0f} -> {rate:,.0f} images/s, x {gain.ratio:.2f} ({gain.low:.2f} to "
+            f"{gain.high:.2f}), in {tuned.seconds:.0f} s."
+        )
+    if images_per_second and rate >= 0.99 * images_per_second:
+        return f"The accelerator takes {images_per_second:,.0f} images/s, and gets them: there is nothing to gain."
+    return f"Nothing was faster than {rate:,.0f} images/s."
