@@ -1,8 +1,9 @@
-"""ShardConfig: everything that `tfpipe shard` can be asked for. Frozen, validated, without Beam."""
+"""ShardConfig: everything that the job can be asked for. Frozen, validated, without Beam."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tfpipe.errors import ConfigError
 from tfpipe.format.form import ImageForm
@@ -36,6 +37,9 @@ class ShardConfig:
         drop_duplicates: Leave out all but one of the images with equal bytes.
         overwrite: Replace another dataset in `output` once the new one is complete.
         workers: Processes that read, check and write; 0: one per core.
+        datasets: Finished datasets whose records go in, united, instead of what `input` holds; they bring their own
+            splits, labels and image form. `input` then is their name for messages.
+        form_changes: Fields of `ImageForm` to change in the images of `datasets`; empty: they stay as they are.
     """
 
     input: str
@@ -54,6 +58,13 @@ class ShardConfig:
     drop_duplicates: bool = False
     overwrite: bool = False
     workers: int = 0
+    datasets: tuple[str, ...] = ()
+    form_changes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The paths or URLs to read from."""
+        return self.datasets or (self.input,)
 
     def __post_init__(self) -> None:
         if self.split is not None:
@@ -75,6 +86,8 @@ class ShardConfig:
             raise ConfigError(f"`max_bad` must be a count or a share between 0 and 1, got {self.max_bad}.")
         if self.workers < 0:
             raise ConfigError(f"`workers` must be at least 1, or 0 for all cores, got {self.workers}.")
+        if self.form_changes and not self.datasets:
+            raise ConfigError("`form_changes` are for `datasets`; the form of images is `form`.")
 
     def _check_splits(self) -> None:
         for name, share in self.splits.items():

@@ -1,81 +1,62 @@
 """Images whose source bytes are equal: found after writing by their digests, or before it to leave copies out."""
 
+import contextlib
 import hashlib
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from beam_jobs import files
 from beam_jobs.archives import is_compressed_tar, open_unpacked
+from beam_jobs.carry import identify
 from beam_jobs.fetch import UnreadableError, fetch
 from beam_jobs.plan import DEFAULT_SPLIT, Listing
 from beam_jobs.pool import map_unordered
 from beam_jobs.refs import ImageRef
+from beam_jobs.unite import Source
 from beam_jobs.work import PlanHeader, Row, ShardSlot, Work
 from tfpipe.errors import DataError
+from tfpipe.format.duplicates import list_duplicates
 from tfpipe.format.manifest import Duplicates
+from tfpipe.images.bad import BadImage
 
 _DIGEST_BYTES = 32
 _HASHED_AT_ONCE = 64
+
+_Identity = tuple[int, bytes, int]  # an image, its digest, and its label where that is known only now, or -1
 
 
 def find_duplicates(work: Work, header: PlanHeader, rows: Sequence[Row]) -> tuple[Duplicates, bytes]:
     """Compares the digests of all records: about 50 bytes of memory for each.
 
     Returns:
-        The counts, and one JSON line per image that occurs more than once: `sha256` and its `records`, each with
-        `split`, `index` in the split and `path`.
+        As `list_duplicates`.
     """
     digests = bytearray()
     for row in rows:
         digests += files.read_bytes(work.digests_path(row.file))
     table = np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES)
-    starts = np.cumsum([0, *(row.records for row in rows)])[:-1]
-    first_of_split: dict[str, int] = {}
-    for slot, start in zip(header.shards, starts, strict=True):
-        first_of_split.setdefault(slot.split, int(start))
 
     @cache
     def paths(shard: int) -> list[str]:
-        return _written_paths(work, header.shards[shard], rows[shard])
+        return _written_paths(work, header, header.shards[shard], rows[shard])
 
-    within: Counter[str] = Counter()
-    across, lines = 0, []
-    for group in _equal_rows(table):
-        records = []
-        for at in group:
-            shard = int(np.searchsorted(starts, at, side="right")) - 1  # the last to begin at or before it
-            split = header.shards[shard].split
-            path = paths(shard)[at - int(starts[shard])]
-            records.append({"split": split, "index": at - first_of_split[split], "path": path})
-        in_split = Counter(str(record["split"]) for record in records)
-        within.update({split: count - 1 for split, count in in_split.items() if count > 1})
-        across += len(in_split) > 1
-        lines.append(json.dumps({"sha256": table[group[0]].tobytes().hex(), "records": records}) + "\n")
-    found = Duplicates(within=dict(sorted(within.items())), across=across, dropped=header.dropped)
-    return found, "".join(lines).encode()
+    shards = [(slot.split, row.records) for slot, row in zip(header.shards, rows, strict=True)]
+    return list_duplicates(table, shards, lambda shard, record: paths(shard)[record], header.dropped)
 
 
-def _equal_rows(table: NDArray[np.uint8]) -> list[list[int]]:
-    """Groups of equal rows, by their first member; sorted by 8 bytes of each, then compared whole."""
-    if not len(table):
-        return []
-    prefix = np.ascontiguousarray(table[:, :8]).view(np.uint64).ravel()
-    order = np.argsort(prefix, kind="stable")
-    same = prefix[order][1:] == prefix[order][:-1]
-    groups: dict[bytes, list[int]] = defaultdict(list)
-    for at in order[np.append(False, same) | np.append(same, False)]:
-        groups[table[at].tobytes()].append(int(at))
-    return sorted(group for group in groups.values() if len(group) > 1)
+def _written_paths(work: Work, header: PlanHeader, slot: ShardSlot, row: Row) -> list[str]:
+    """The paths of a shard's records: those planned, less those quarantined, which come in the same order.
 
-
-def _written_paths(work: Work, slot: ShardSlot, row: Row) -> list[str]:
-    """The paths of a shard's records: those planned, less those quarantined, which come in the same order."""
+    Where records come from finished datasets, the names that these know.
+    """
+    if header.records:
+        names: list[str] = json.loads(files.read_bytes(work.names_path(row.file)))
+        return names
     bad = iter([*(line["path"] for line in row.quarantined), None])
     paths, skipped = [], next(bad)
     for image in work.images(slot):
@@ -90,30 +71,40 @@ def drop_duplicates(listing: Listing, workers: int) -> Listing:
     """Leaves out all but one of the images with equal bytes.
 
     The copy that stays is one outside of `train` where there is one, so that no training image is an evaluation
-    image; then the first by path. Only files of equal size are read, which costs their reading once more.
+    image; then the first by path, or by the order of finished datasets. Only files of equal size are read, which costs
+    their reading once more; of finished datasets every record, since it tells the digest.
 
     Raises:
         DataError: A split is left without an image.
     """
-    by_size: dict[int, list[int]] = defaultdict(list)
-    for i, ref in enumerate(listing.refs):
-        by_size[ref.size].append(i)
-    candidates = [i for same in by_size.values() if len(same) > 1 for i in same]
+    refs, united = listing.refs, listing.united
     by_digest: dict[bytes, list[int]] = defaultdict(list)
-    for i, digest in _hash_all(listing, candidates, workers):
+    labels: dict[int, int] = {}
+    hashed = _hash_all(listing, _of_equal_size(refs), workers) if united is None else _identify_all(listing, workers)
+    for i, digest, label in hashed:
         by_digest[digest].append(i)
-    refs = listing.refs
+        if united is not None:
+            labels[i] = label
     dropped: set[int] = set()
     for same in by_digest.values():
-        kept = min(same, key=lambda i: (refs[i].split == DEFAULT_SPLIT, refs[i].path, i))
+        kept = min(same, key=lambda i: (refs[i].split == DEFAULT_SPLIT, "" if united else refs[i].path, i))
         dropped.update(i for i in same if i != kept)
     left = [ref for i, ref in enumerate(refs) if i not in dropped]
     for split in sorted({ref.split for ref in refs} - {ref.split for ref in left}):
         raise DataError(f"Split {split!r} holds nothing but copies of images in other splits.")
-    return replace(listing, refs=left, dropped=len(dropped))
+    if united is not None:
+        united = united.without((refs[i].split, labels[i]) for i in dropped)
+    return replace(listing, refs=left, dropped=len(dropped), united=united)
 
 
-def _hash_all(listing: Listing, candidates: Sequence[int], workers: int) -> Iterator[tuple[int, bytes]]:
+def _of_equal_size(refs: Sequence[ImageRef]) -> list[int]:
+    by_size: dict[int, list[int]] = defaultdict(list)
+    for i, ref in enumerate(refs):
+        by_size[ref.size].append(i)
+    return [i for same in by_size.values() if len(same) > 1 for i in same]
+
+
+def _hash_all(listing: Listing, candidates: Sequence[int], workers: int) -> Iterator[_Identity]:
     """SHA-256 of each candidate that can be read."""
     direct = [i for i in candidates if not is_compressed_tar(listing.refs[i].location)]
     # By archive, then by place in it: one pass over each, and a link in a tar shares the place of its target.
@@ -126,20 +117,35 @@ def _hash_all(listing: Listing, candidates: Sequence[int], workers: int) -> Iter
             for (offset, size), same in sorted(places.items()):
                 tar.seek(offset)
                 digest = hashlib.sha256(tar.read(size)).digest()
-                yield from ((i, digest) for i in same)
-    batches = [
-        [(i, listing.refs[i]) for i in direct[at : at + _HASHED_AT_ONCE]]
-        for at in range(0, len(direct), _HASHED_AT_ONCE)
-    ]
-    for hashed in map_unordered(_hash_batch, batches, workers, shared=(listing.root,)):
+                yield from ((i, digest, -1) for i in same)
+    for hashed in map_unordered(_hash_batch, _batches(listing, direct), workers, shared=(listing.root,)):
         yield from hashed
 
 
-def _hash_batch(root: str, batch: Sequence[tuple[int, ImageRef]]) -> list[tuple[int, bytes]]:
+def _identify_all(listing: Listing, workers: int) -> Iterator[_Identity]:
+    """Of each record that can be read, in the order of the files."""
+    assert listing.united is not None
+    shared = (listing.united.records.sources,)
+    for found in map_unordered(_identify_batch, _batches(listing, range(len(listing.refs))), workers, shared=shared):
+        yield from found
+
+
+def _batches(listing: Listing, images: Sequence[int]) -> Iterator[list[tuple[int, ImageRef]]]:
+    for at in range(0, len(images), _HASHED_AT_ONCE):
+        yield [(i, listing.refs[i]) for i in images[at : at + _HASHED_AT_ONCE]]
+
+
+def _hash_batch(root: str, batch: Sequence[tuple[int, ImageRef]]) -> list[_Identity]:
     hashed = []
     for i, ref in batch:
-        try:
-            hashed.append((i, hashlib.sha256(fetch(root, ref)).digest()))
-        except UnreadableError:  # it will be quarantined, with the reason
-            continue
+        with contextlib.suppress(UnreadableError):  # it will be quarantined, with the reason
+            hashed.append((i, hashlib.sha256(fetch(root, ref)).digest(), -1))
     return hashed
+
+
+def _identify_batch(sources: Mapping[str, Source], batch: Sequence[tuple[int, ImageRef]]) -> list[_Identity]:
+    found = []
+    for i, ref in batch:
+        with contextlib.suppress(UnreadableError, BadImage):
+            found.append((i, *identify(sources, ref)))
+    return found

@@ -27,10 +27,12 @@ def check_bad(work: Work, header: PlanHeader, rows: Sequence[Row], max_bad: int)
     _write_quarantine(work, rows)
     num_images = sum(slot.images for slot in header.shards)
     first = next(line for row in rows for line in row.quarantined)
+    mend = "mend them and run again with --overwrite"
+    if header.records:
+        mend = "make a dataset of what is undamaged with `tfpipe repair`"
     raise DataError(
         f"At most {max_bad} of {num_images} images may be bad, got {num_bad}, the first {first['path']}: "
-        f"{first['reason']}. They are listed in {work.target(naming.QUARANTINE)}; mend them and run again with "
-        f"--overwrite, or allow more with --max-bad."
+        f"{first['reason']}. They are listed in {work.target(naming.QUARANTINE)}; {mend}, or allow more with --max-bad."
     )
 
 
@@ -61,7 +63,7 @@ def finish_dataset(work: Work, header: PlanHeader, rows: Iterable[Row], max_bad:
         work.write(naming.DUPLICATES, lines)
     else:
         files.remove(work.target(naming.DUPLICATES))
-    bad = [line for row in ordered for line in row.quarantined]
+    bad = sum(len(row.quarantined) for row in ordered)
     manifest = _manifest(header, _without_empty(work, header, ordered), bad, duplicates)
     _write_tfds_files(work, manifest)
     work.write(naming.MANIFEST, manifest_json.dumps(manifest).encode())
@@ -143,20 +145,18 @@ def _without_empty(work: Work, header: PlanHeader, rows: Sequence[Row]) -> list[
 
 
 def _manifest(
-    header: PlanHeader, rows: Sequence[tuple[str, Row]], bad: Sequence[dict[str, Any]], duplicates: Duplicates
+    header: PlanHeader, rows: Sequence[tuple[str, Row]], quarantined: int, duplicates: Duplicates
 ) -> Manifest:
     splits = {}
+    records = header.records
     for split in dict.fromkeys(split for split, _ in rows):
         mine = [row for of, row in rows if of == split]
-        counts = list(header.class_counts[split])
-        for line in bad:
-            if line["split"] == split and line["label"] >= 0:
-                counts[line["label"]] -= 1
+        labels = _total(row.labels for row in mine)
         splits[split] = SplitInfo(
             name=split,
             shards=tuple(ShardInfo(row.file, row.records, row.bytes, row.sha256) for row in mine),
             formats=_total(row.formats for row in mine),
-            class_counts=tuple(counts),
+            class_counts=tuple(labels.get(str(label), 0) for label in range(len(header.label_names))),
             sizes=_sizes(mine),
         )
     return Manifest(
@@ -165,12 +165,12 @@ def _manifest(
         label_names=header.label_names,
         schema=header.schema,
         seed=header.seed,
-        changed=_total(row.changed for _, row in rows),
-        noticed=_total(row.noticed for _, row in rows),
+        changed=_total([records.changed if records else {}, *(row.changed for _, row in rows)]),
+        noticed=_total([records.noticed if records else {}, *(row.noticed for _, row in rows)]),
         skipped=dict(sorted(header.skipped.items())),
-        quarantined=len(bad),
+        quarantined=quarantined,
         duplicates=duplicates,
-        image=asdict(header.form),
+        image=records.image if records else asdict(header.form),
         fingerprint=header.fingerprint,
         tool_version=__version__,
     )

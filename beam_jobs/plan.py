@@ -18,8 +18,9 @@ from itertools import accumulate
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.refs import ImageRef, PlannedImage
+from beam_jobs.unite import United
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.format.naming import shard_name
+from tfpipe.format.naming import MAX_SHARDS, shard_name
 from tfpipe.format.schema import FeatureSpec
 
 DEFAULT_SPLIT = "train"
@@ -39,6 +40,8 @@ class Listing:
         numeric_labels: The input gives labels as numbers; `label_names` are these numbers as text.
         dropped: How many images were left out because others hold the same bytes.
         unpack: Compressed tar files that must be unpacked before a worker can read from them at an offset.
+        united: What finished datasets make together, where they are the input. Their references stand in the order
+            to keep where nothing is shuffled, have the place of a record for a path, and know no label.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Listing:
     numeric_labels: bool = False
     dropped: int = 0
     unpack: tuple[str, ...] = ()
+    united: United | None = None
 
     @property
     def has_boxes(self) -> bool:
@@ -149,12 +153,17 @@ def make_plan(listing: Listing, config: ShardConfig) -> Plan:
     shards: list[ShardPlan] = []
     for split, images in by_split.items():
         shards += _cut(split, _order(images, listing.refs, config), listing.refs, config)
-    return Plan(listing, tuple(shards), {split: _class_counts(listing, by_split[split]) for split in by_split})
+    if len(shards) > MAX_SHARDS:
+        raise ConfigError(
+            f"A dataset must have at most {MAX_SHARDS:,} shards, got {len(shards):,}. Ask for fewer or larger ones "
+            "with --num-shards or --shard-size."
+        )
+    return Plan(listing, tuple(shards), {split: _class_counts(listing, split, by_split[split]) for split in by_split})
 
 
 def _order(images: list[int], refs: Sequence[ImageRef], config: ShardConfig) -> list[int]:
     if not config.shuffle:
-        return sorted(images, key=lambda i: refs[i].path)
+        return images if config.datasets else sorted(images, key=lambda i: refs[i].path)
     key = str(config.seed).encode()
     # Equal paths (two manifest rows of one image) keep the manifest's order: the sort is stable.
     return sorted(images, key=lambda i: _hash(refs[i].path, key))
@@ -177,7 +186,9 @@ def _cut(split: str, ordered: list[int], refs: Sequence[ImageRef], config: Shard
         begin = end
 
 
-def _class_counts(listing: Listing, images: Sequence[int]) -> list[int]:
+def _class_counts(listing: Listing, split: str, images: Sequence[int]) -> list[int]:
+    if listing.united is not None:
+        return listing.united.class_counts[split]
     counts = Counter(listing.refs[i].label for i in images)
     return [counts[name] for name in listing.label_names]
 

@@ -22,7 +22,7 @@ def plan_shards(config: ShardConfig, beam_args: Sequence[str] = ()) -> Plan:
         ConfigError: An option does not go with the input or the output.
         DataError: The input is missing, damaged, ambiguous or empty.
     """
-    if files.is_remote(config.input) or files.is_remote(config.output):
+    if any(map(files.is_remote, (*config.inputs, config.output))):
         files.configure(beam_args)
     check_output(config)
     listing = assign_splits(list_images(config), config)

@@ -13,14 +13,14 @@ from beam_jobs import files
 from beam_jobs.archives import unpack_tar
 from beam_jobs.config import ShardConfig
 from beam_jobs.finish import complete_manifest
-from beam_jobs.plan import Plan
+from beam_jobs.plan import Listing, Plan
 from beam_jobs.refs import encode_line
 from beam_jobs.work import PlanHeader, Row, ShardSlot, Work
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import naming
 from tfpipe.format.manifest import FORMAT_VERSION, Manifest
-from tfpipe.format.schema import image_schema
+from tfpipe.format.schema import Schema, image_schema
 from tfpipe.images.prepare import codec_versions
 
 _NEW, _OLD = ".tfpipe-new", ".tfpipe-old"
@@ -32,9 +32,11 @@ def check_output(config: ShardConfig) -> None:
     Raises:
         ConfigError: It lies in the input, is a file, or holds files that tfpipe did not write.
     """
-    source, output = files.resolved(config.input), files.resolved(config.output)
-    if output == source or output.startswith(source + "/"):
-        raise ConfigError(f"The output must not lie inside the input, got {config.output} in {config.input}.")
+    output = files.resolved(config.output)
+    for path in config.inputs:
+        source = files.resolved(path)
+        if output == source or output.startswith(source + "/"):
+            raise ConfigError(f"The output must not lie inside the input, got {config.output} in {path}.")
     if not files.is_remote(output) and os.path.exists(output) and not os.path.isdir(output):
         raise ConfigError(f"The output must be a directory, but {config.output} is a file.")
     _recover_swap(output)
@@ -48,7 +50,7 @@ def check_output(config: ShardConfig) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    known = {naming.MANIFEST, naming.TFDS_FEATURES, naming.TFDS_INFO, naming.DUPLICATES}
+    known = {naming.MANIFEST, naming.TFDS_FEATURES, naming.TFDS_INFO, naming.DUPLICATES, naming.REPAIR}
     if name in known | {naming.INDEX_DIR, naming.QUARANTINE_DIR, naming.WORK_DIR} or name.endswith(".labels.txt"):
         return True
     try:
@@ -110,12 +112,6 @@ def _is_free_for(work: Work, header: PlanHeader) -> bool:
 
 def _header(config: ShardConfig, plan: Plan) -> PlanHeader:
     listing = plan.listing
-    schema = image_schema(
-        labelled=bool(listing.label_names),
-        boxes=listing.has_boxes,
-        box_labels=listing.has_box_labels,
-        extra=listing.extra,
-    )
     slots, at, digest = [], 0, hashlib.sha256()
     for shard in plan.shards:
         begin = at
@@ -128,17 +124,26 @@ def _header(config: ShardConfig, plan: Plan) -> PlanHeader:
         root=files.absolute(listing.root),
         fingerprint="",
         seed=config.seed,
-        form=config.form,
-        schema=schema,
+        form=listing.united.form if listing.united else config.form,
+        schema=listing.united.schema if listing.united else _schema(listing),
         label_names=listing.label_names,
-        class_counts=plan.class_counts,
         skipped=dict(listing.skipped or {}),
         dropped=listing.dropped,
         keep_quarantined=config.keep_quarantined,
         unpacked={},
         shards=tuple(slots),
+        records=listing.united.records if listing.united else None,
     )
     return replace(header, fingerprint=_fingerprint(header, digest.hexdigest()))
+
+
+def _schema(listing: Listing) -> Schema:
+    return image_schema(
+        labelled=bool(listing.label_names),
+        boxes=listing.has_boxes,
+        box_labels=listing.has_box_labels,
+        extra=listing.extra,
+    )
 
 
 def _fingerprint(header: PlanHeader, lines: str) -> str:
@@ -158,6 +163,7 @@ def _fingerprint(header: PlanHeader, lines: str) -> str:
             "dropped": header.dropped,
             "keep_quarantined": header.keep_quarantined,
             "shards": [asdict(slot) for slot in header.shards],
+            **({"records": header.records.shaping()} if header.records else {}),
         },
         sort_keys=True,
     )
@@ -180,7 +186,7 @@ def _prepare(work: Work, header: PlanHeader, plan: Plan) -> None:
         known = None
     for shard in (one for split in known.splits.values() for one in split.shards) if known else ():
         if work.row(shard.file) is None:
-            work.write_row(Row(shard.file, shard.records, shard.bytes, shard.sha256, {}, {}, {}, {}, []))
+            work.write_row(Row(shard.file, shard.records, shard.bytes, shard.sha256, {}, {}, {}, {}, {}, []))
     with files.create(work.path("plan.jsonl")) as out:
         for planned in plan.shards:
             out.writelines(map(encode_line, plan.lines(planned)))

@@ -1,4 +1,4 @@
-"""The job: list, plan, write shards, finish. `run` is what `tfpipe shard` calls.
+"""The job: list, plan, write shards, finish. `run` is what `tfpipe shard`, `reshard` and `merge` call.
 
 ListShards | WriteShards | FinishDataset        a line with one leaf, so that every runner executes all of it
 """
@@ -95,7 +95,7 @@ def _run_graph(
         max_bad=config.max_bad_images(plan.num_images),
         workers=pool_workers(options, workers) if local else 0,
         progress=work.progress,
-        file_options=beam_args if files.is_remote(work.output) or files.is_remote(config.input) else (),
+        file_options=beam_args if any(map(files.is_remote, (*config.inputs, work.output))) else (),
     )
     pipeline = beam.Pipeline(runner=local_runner(options, workers) if local else None, options=options)
     build(pipeline, len(plan.shards), settings)

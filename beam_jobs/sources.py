@@ -14,6 +14,7 @@ from typing import NamedTuple
 from beam_jobs import files
 from beam_jobs.archives import Member, is_archive, is_compressed_tar, list_archive, strip_archive_suffix
 from beam_jobs.config import ShardConfig
+from beam_jobs.datasets import list_datasets
 from beam_jobs.folders import list_folder
 from beam_jobs.plan import Listing
 from beam_jobs.refs import ImageRef
@@ -50,6 +51,8 @@ def list_images(config: ShardConfig) -> Listing:
         ConfigError: The input is of no known kind, or an option does not go with it.
         DataError: It is missing, damaged, loops, holds hostile names, or its layout is ambiguous.
     """
+    if config.datasets:
+        return list_datasets(config)
     if is_table(config.input):
         listing = list_table(config)
     else:

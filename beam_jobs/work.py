@@ -6,6 +6,7 @@ OUTPUT/.tfpipe/
   plan.jsonl           one line per image, shard after shard
   rows/NAME.json       one per finished shard: counts, checksum, bad images; written after the shard itself
   digests/NAME.sha256  32 bytes per record, to find duplicates between shards
+  names/NAME.json      what the records call their images, where they come from finished datasets
   tmp/                 files being written
   unpacked/            compressed tar files, unpacked so that workers can read at an offset
   lock                 held by the process that writes (local only)
@@ -23,6 +24,7 @@ from typing import Any
 
 from beam_jobs import files
 from beam_jobs.refs import PlannedImage, decode_line
+from beam_jobs.unite import RecordInput
 from tfpipe.errors import FormatError
 from tfpipe.format import naming
 from tfpipe.format.form import ImageForm
@@ -57,18 +59,19 @@ class PlanHeader:
     form: ImageForm
     schema: Schema
     label_names: tuple[str, ...]
-    class_counts: dict[str, list[int]]
     skipped: dict[str, int]
     dropped: int
     keep_quarantined: bool
     unpacked: dict[str, str]
     shards: tuple[ShardSlot, ...]
+    records: RecordInput | None = None
 
     def dumps(self) -> bytes:
         """As JSON."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         fields |= {"form": asdict(self.form), "schema": self.schema.to_json()}
         fields["shards"] = [asdict(slot) for slot in self.shards]
+        fields["records"] = self.records and asdict(self.records)
         return json.dumps(fields).encode()
 
     @classmethod
@@ -80,20 +83,22 @@ class PlanHeader:
             fields["schema"] = Schema.from_json(fields["schema"])
             fields["label_names"] = tuple(fields["label_names"])
             fields["shards"] = tuple(ShardSlot(**slot) for slot in fields["shards"])
+            fields["records"] = fields["records"] and RecordInput.from_json(fields["records"])
             return cls(**fields)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise FormatError(f"The plan of an earlier run cannot be read ({error}).") from error
 
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one shard."""
+    """What became of one shard; `labels` are its images of each class, by the label as text."""
 
     file: str
     records: int
     bytes: int
     sha256: str
     formats: dict[str, int]
+    labels: dict[str, int]
     changed: dict[str, int]
     noticed: dict[str, int]
     sizes: dict[str, int]
@@ -162,3 +167,7 @@ class Work:
     def digests_path(self, file: str) -> str:
         """The SHA-256 of every source image of a shard, 32 bytes each, in record order."""
         return self.path("digests", f"{file}.sha256")
+
+    def names_path(self, file: str) -> str:
+        """The file name of every image of a shard, as its record says it: a JSON list, in record order."""
+        return self.path("names", f"{file}.json")

@@ -6,6 +6,7 @@ that it holds in memory.
 """
 
 import hashlib
+import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
@@ -14,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from beam_jobs import files
+from beam_jobs.carry import Record, carry
 from beam_jobs.fetch import UnreadableError, fetch
 from beam_jobs.progress import ProgressFile
 from beam_jobs.refs import PlannedImage, Value
@@ -74,15 +76,21 @@ class _Tally:
     digest: Any = field(default_factory=hashlib.sha256)
     sizes: list[int] = field(default_factory=list)
     sources: bytearray = field(default_factory=bytearray)
+    names: list[str] = field(default_factory=list)
     formats: Counter[str] = field(default_factory=Counter)
+    labels: Counter[str] = field(default_factory=Counter)
     changed: Counter[str] = field(default_factory=Counter)
     noticed: Counter[str] = field(default_factory=Counter)
     pixels: Counter[str] = field(default_factory=Counter)
 
-    def add(self, image: PreparedImage, sha256: bytes, size: int) -> None:
+    def add(self, record: Record, size: int) -> None:
+        image = record.image
         self.sizes.append(size)
-        self.sources += sha256
+        self.sources += record.sha256
+        self.names.append(record.name)
         self.formats[image.format] += 1
+        if record.label >= 0:
+            self.labels[str(record.label)] += 1
         self.changed.update(image.changed)
         self.noticed.update(image.noticed)
         for name, value in (("height", image.height), ("width", image.width)):
@@ -103,12 +111,15 @@ def _write(work: Work, header: PlanHeader, slot: ShardSlot, progress: ProgressFi
             progress.step(image.size, bad=len(bad))
     work.write(index_name(slot.file), encode_index(tally.sizes))
     files.write_bytes(work.digests_path(slot.file), bytes(tally.sources))
+    if header.records:
+        files.write_bytes(work.names_path(slot.file), json.dumps(tally.names).encode())
     row = Row(
         file=slot.file,
         records=len(tally.sizes),
         bytes=sum(tally.sizes),
         sha256=tally.digest.hexdigest(),
         formats=dict(tally.formats),
+        labels=dict(tally.labels),
         changed=dict(tally.changed),
         noticed=dict(tally.noticed),
         sizes=dict(tally.pixels),
@@ -129,21 +140,30 @@ class _Rejected(Exception):
 def _write_image(out: IO[bytes], header: PlanHeader, image: PlannedImage, tally: _Tally) -> None:
     if image.size > MAX_SOURCE_BYTES:
         raise _Rejected("bad", f"{image.size} bytes, more than the {MAX_SOURCE_BYTES} that one record can hold")
+    data = b""
     try:
-        data = fetch(header.root, image, header.unpacked)
+        if header.records:
+            record = carry(header, image)
+        else:
+            data = fetch(header.root, image, header.unpacked)
+            record = _new_record(header, image, data)
     except UnreadableError as error:
         raise _Rejected("unreadable", str(error)) from error
-    try:
-        prepared = prepare_image(data, header.form, filename=image.path, boxes=image.boxes)
     except BadImage as error:
         raise _Rejected("bad", error.reason, data) from error
-    sha256 = hashlib.sha256(data)
-    payload = header.schema.encode(_features(header, image, prepared, sha256.hexdigest()))
-    head, foot = record_header(len(payload)), record_footer(payload)
-    for part in (head, payload, foot):
+    head, foot = record_header(len(record.payload)), record_footer(record.payload)
+    for part in (head, record.payload, foot):
         out.write(part)
         tally.digest.update(part)
-    tally.add(prepared, sha256.digest(), len(head) + len(payload) + len(foot))
+    tally.add(record, len(head) + len(record.payload) + len(foot))
+
+
+def _new_record(header: PlanHeader, image: PlannedImage, data: bytes) -> Record:
+    """The record of an image file, all of whose bytes are `data`."""
+    prepared = prepare_image(data, header.form, filename=image.path, boxes=image.boxes)
+    sha256 = hashlib.sha256(data)
+    payload = header.schema.encode(_features(header, image, prepared, sha256.hexdigest()))
+    return Record(payload, prepared, sha256.digest(), image.label, image.path)
 
 
 def _features(header: PlanHeader, image: PlannedImage, prepared: PreparedImage, sha256: str) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import random
+import signal
 import subprocess
 import sys
 import tarfile
@@ -85,7 +87,7 @@ class Kit:
                 archive.writestr(name, data)
         return path
 
-    def make(self, source: Path, output: Path, **options: Any) -> Manifest:
+    def make(self, source: Path | str, output: Path | str, **options: Any) -> Manifest:
         """The whole job in this process, step by step, without Beam."""
         config = ShardConfig(str(source), str(output), **options)
         plan = plan_shards(config)
@@ -94,27 +96,35 @@ class Kit:
             rows = [write_shard(work, header, k) for k in range(len(header.shards))]
             return finish_dataset(work, header, rows, config.max_bad_images(plan.num_images))
 
+    def join(self, datasets: Sequence[Path | str], output: Path | str, **options: Any) -> Manifest:
+        """`make` out of finished datasets."""
+        return self.make(datasets[0], output, datasets=tuple(map(str, datasets)), **options)
+
     def tree(self, folder: Path) -> dict[str, bytes]:
         """Every file below a folder."""
         return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
-    def records(self, output: Path, split: str = "train") -> list[dict[str, Any]]:
-        """The decoded records of a split, in order."""
+    def payloads(self, output: Path, split: str = "train") -> list[bytes]:
+        """The bytes of the records of a split, in order."""
         found = []
         for path in sorted(output.glob(f"{split}-*.tfrecord")):
             with path.open("rb") as file:
-                found += [decode_example(payload) for _, payload in scan_records(file)]
+                found += [payload for _, payload in scan_records(file)]
         return found
+
+    def records(self, output: Path, split: str = "train") -> list[dict[str, Any]]:
+        """The decoded records of a split, in order."""
+        return [decode_example(payload) for payload in self.payloads(output, split)]
 
     def images(self, output: Path, split: str = "train") -> dict[str, bytes]:
         """File name -> stored bytes, in the order of the records."""
         records = self.records(output, split)
         return {os.fsdecode(r["image/filename"][0]): bytes(r["image/encoded"][0]) for r in records}
 
-    def start(self, *args: object, **options: Any) -> subprocess.Popen[str]:
+    def start(self, *args: object, command: str = "shard", **options: Any) -> subprocess.Popen[str]:
         """A real `python -m tfpipe shard`, in a session of its own so that all of its processes can be found."""
         return subprocess.Popen(
-            [sys.executable, "-m", "tfpipe", "shard", *map(str, args)],
+            [sys.executable, "-m", "tfpipe", command, *map(str, args)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -151,6 +161,43 @@ class Kit:
                 return value
             time.sleep(0.01)
         raise AssertionError(f"nothing within {seconds} s")
+
+    def finish(self, process: subprocess.Popen[str], seconds: float = 60) -> tuple[int, str, str]:
+        """Exit code, standard output and standard error of what `start` started."""
+        out, err = process.communicate(timeout=seconds)
+        return process.returncode, out, err
+
+    def no_orphans(self, process: subprocess.Popen[str]) -> None:
+        """All processes of a killed run end by themselves: they would write beside the next one."""
+        try:
+            self.wait_for(lambda: not self.processes(process.pid), 5)
+        except AssertionError:
+            left = {pid: self.command(pid) for pid in self.processes(process.pid)}
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            raise AssertionError(f"still there: {left}") from None
+
+    def kill_until_done(self, args: Sequence[object], output: Path, kills: int, longest: float, command: str) -> None:
+        """Kills a real run at random moments, then lets it end."""
+        seed = int.from_bytes(os.urandom(4), "little")
+        print(f"seed {seed}")
+        rng = random.Random(seed)
+        story = []
+        for _ in range(kills):
+            process = self.start(*args, command=command)
+            moment = rng.uniform(0.3, longest)
+            try:
+                process.wait(moment)
+                story.append(f"done before {moment:.3f}")
+            except subprocess.TimeoutExpired:
+                process.kill()
+                story.append(f"{moment:.3f}: {len([*output.glob('*.tfrecord')])} shards")
+            process.wait()
+            self.no_orphans(process)
+            process.communicate()
+        print(story)
+        code, _, err = self.finish(self.start(*args, command=command))
+        assert code == 0, err
 
 
 @pytest.fixture(scope="session")

@@ -9,11 +9,9 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.duplicates import _equal_rows
 from beam_jobs.planning import plan_shards
 from tfpipe.errors import DataError
 from tfpipe.format.manifest import Duplicates
@@ -88,16 +86,6 @@ def test_none(tmp_path: Path, kit: Any) -> None:
     manifest = kit.make(kit.write(tmp_path / "in", kit.photos({"cat": 4})), tmp_path / "out")
     assert manifest.duplicates == Duplicates(within={}, across=0, dropped=0)
     assert not (tmp_path / "out" / "duplicates.jsonl").exists()
-
-
-def test_equal_beginnings_are_not_enough() -> None:
-    table = np.zeros((6, 32), np.uint8)
-    table[[1, 4], 31] = 7
-    table[2, 0] = 1
-    table[3, 31] = 8
-    assert _equal_rows(table) == [[0, 5], [1, 4]]
-    assert _equal_rows(np.zeros((0, 32), np.uint8)) == []
-    assert _equal_rows(np.zeros((1, 32), np.uint8)) == []
 
 
 # Leaving them out

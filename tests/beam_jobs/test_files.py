@@ -235,6 +235,16 @@ class TestObjectStore:
         remote = {name.removeprefix("memtest://out/ds/"): data for name, data in store.items() if "//out" in name}
         assert remote == kit.tree(tmp_path / "ds")
 
+    def test_reshard_and_merge_on_an_object_store(self, store: dict[str, bytes], tmp_path: Path, kit: Any) -> None:
+        kit.make(kit.write(tmp_path / "photos", kit.photos({"cat": 3, "dog": 2})), tmp_path / "ds", num_shards=2)
+        store.update({f"memtest://in/ds/{name}": data for name, data in kit.tree(tmp_path / "ds").items()})
+        kit.join(["memtest://in/ds", tmp_path / "ds"], "memtest://out/ds")
+        kit.join([tmp_path / "ds", tmp_path / "ds"], tmp_path / "out")
+        remote = {name.removeprefix("memtest://out/ds/"): data for name, data in store.items() if "//out" in name}
+        assert remote == kit.tree(tmp_path / "out")
+        with pytest.raises(DataError, match=r"^memtest://in/none holds no manifest\.json: it is no finished tfpipe"):
+            kit.join(["memtest://in/none"], "memtest://out/none")
+
     def test_overwriting_on_an_object_store(self, store: dict[str, bytes], kit: Any) -> None:
         store.update({f"memtest://in/photos/{name}": data for name, data in kit.photos({"cat": 4}).items()})
         kit.make("memtest://in/photos", "memtest://out/ds", num_shards=4)

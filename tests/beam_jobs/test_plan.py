@@ -119,6 +119,16 @@ def test_images_of_unknown_size_make_one_shard() -> None:
     assert len(plan_of(images(10, size=0), shard_size_bytes=1).shards) == 1
 
 
+def test_no_more_shards_are_planned_than_a_manifest_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("beam_jobs.plan.MAX_SHARDS", 4)
+    assert len(plan_of(images(10), num_shards=4).shards) == 4
+    with pytest.raises(ConfigError) as caught:
+        plan_of(images(10), num_shards=5)
+    assert str(caught.value) == (
+        "A dataset must have at most 4 shards, got 5. Ask for fewer or larger ones with --num-shards or --shard-size."
+    )
+
+
 def test_num_shards_is_for_every_split() -> None:
     refs = [ref._replace(split="test" if i < 3 else "train") for i, ref in enumerate(images(10))]
     plan = plan_of(refs, num_shards=5)

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from beam_jobs import pool
 from beam_jobs.pool import map_unordered
 from beam_jobs.writer import write_shard
+from tfpipe import workers
 from tfpipe.errors import DataError
 
 DIED = (
@@ -42,13 +42,13 @@ def test_items_are_taken_as_workers_are_free() -> None:
     next(results)
     assert len(taken) < 20
     results.close()  # type: ignore[attr-defined]
-    assert pool._running == set()
+    assert workers.running == set()
 
 
 def test_an_error_of_the_function_comes_as_it_is() -> None:
     with pytest.raises(ValueError, match=r"math domain error|expected a nonnegative input"):
         list(map_unordered(math.sqrt, [4.0, -1.0], 1))
-    assert pool._running == set()
+    assert workers.running == set()
 
 
 def test_what_is_shared_and_what_is_set_up() -> None:
@@ -68,15 +68,15 @@ def _loaded_modules(_: Any) -> list[str]:
     return list(sys.modules)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_killed_worker_ends_it(workers: int) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_killed_worker_ends_it(count: int) -> None:
     started = time.monotonic()
     nothing = [signal.SIGCONT] * 5
     with pytest.raises(DataError) as caught:
-        list(map_unordered(signal.raise_signal, [*nothing, signal.SIGKILL, *nothing], workers))
+        list(map_unordered(signal.raise_signal, [*nothing, signal.SIGKILL, *nothing], count))
     assert str(caught.value) == DIED
     assert time.monotonic() - started < 10
-    assert pool._running == set()
+    assert workers.running == set()
 
 
 PARENT = """

@@ -27,7 +27,7 @@ def work(tmp_path: Path) -> Work:
 @pytest.fixture
 def header() -> PlanHeader:
     schema = image_schema(labelled=False, boxes=False, box_labels=False)
-    return PlanHeader("n", "/r", "f", 0, ImageForm(), schema, (), {"train": []}, {}, 0, False, {}, SLOTS)
+    return PlanHeader("n", "/r", "f", 0, ImageForm(), schema, (), {}, 0, False, {}, SLOTS)
 
 
 def test_sums(work: Work, header: PlanHeader) -> None:

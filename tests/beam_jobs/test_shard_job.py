@@ -297,11 +297,6 @@ def test_a_killed_worker(
 # A real command
 
 
-def finish(process: Any, seconds: float = 60) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=seconds)
-    return process.returncode, out, err
-
-
 def test_a_full_disk(photos: Path, straight: Path, tmp_path: Path, kit: Any) -> None:
     """A limit on the size of files stands for it: both come as an error of `write`."""
     import resource
@@ -312,13 +307,13 @@ def test_a_full_disk(photos: Path, straight: Path, tmp_path: Path, kit: Any) -> 
     process = kit.start(
         photos, output, *options, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     )
-    code, out, err = finish(process)
+    code, out, err = kit.finish(process)
     assert (code, out) == (1, "")
     pattern = rf"Error: Could not write {output}/train-0000\d-of-00004\.tfrecord: {os.strerror(errno.EFBIG)}\."
     assert re.fullmatch(pattern, err.splitlines()[-1])
     assert "Traceback" not in err
     assert not (output / "manifest.json").exists()
-    code, _, err = finish(kit.start(photos, output, *options))
+    code, _, err = kit.finish(kit.start(photos, output, *options))
     assert code == 0
     assert kit.tree(output) == kit.tree(straight)
 
@@ -332,7 +327,7 @@ def test_control_c(
     kit.wait_for(lambda: len([*output.glob(".tfpipe/rows/*.json")]) >= 2, 60)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
     started = time.monotonic()
-    code, out, err = finish(process)
+    code, out, err = kit.finish(process)
     assert time.monotonic() - started < 5
     assert (code, out) == (130, "")
     assert re.fullmatch(
@@ -341,7 +336,7 @@ def test_control_c(
     )
     assert "Traceback" not in err
     kit.wait_for(lambda: not kit.processes(process.pid), 5)
-    code, out, err = finish(kit.start(many, output, "--num-shards", 30, "--workers", 2))
+    code, out, err = kit.finish(kit.start(many, output, "--num-shards", 30, "--workers", 2))
     assert code == 0
     assert re.search(r", \d+ shards? (was |were )?finished before\n$", out)
     assert kit.tree(output) == many_straight
@@ -355,8 +350,8 @@ def test_killed_while_overwriting(many: Path, tmp_path: Path, kit: Any) -> None:
     process = kit.start(many, output, "--num-shards", 30, "--workers", 2, "--overwrite")
     kit.wait_for(lambda: len([*(tmp_path / "out.tfpipe-new").glob("*.tfrecord")]) >= 2, 60)
     process.kill()
-    no_orphans(kit, process)
-    finish(process)
+    kit.no_orphans(process)
+    kit.finish(process)
     left = {name: data for name, data in kit.tree(output).items() if not name.startswith(".tfpipe/")}
     assert left == before
     assert [*kit.images(output)] == [*kit.images(output)]
@@ -364,47 +359,9 @@ def test_killed_while_overwriting(many: Path, tmp_path: Path, kit: Any) -> None:
     assert kit.tree(output) == before
 
 
-def no_orphans(kit: Any, process: Any) -> None:
-    """All processes of a killed run end by themselves: they would write beside the next one."""
-    try:
-        kit.wait_for(lambda: not kit.processes(process.pid), 5)
-    except AssertionError:
-        left = {pid: kit.command(pid) for pid in kit.processes(process.pid)}
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
-        raise AssertionError(f"still there: {left}") from None
-
-
-def _kill_until_done(
-    kit: Any, source: Path, output: Path, seed: int, kills: int, longest: float, *options: Any
-) -> list[str]:
-    """Kills a real run at random moments, then lets it end. Returns what each kill left, for the log."""
-    import random
-
-    print(f"seed {seed}")
-    rng = random.Random(seed)
-    story = []
-    for _ in range(kills):
-        process = kit.start(source, output, *options)
-        moment = rng.uniform(0.3, longest)
-        try:
-            process.wait(moment)
-            story.append(f"done before {moment:.3f}")
-        except Exception:
-            process.kill()
-            story.append(f"{moment:.3f}: {len([*output.glob('*.tfrecord')])} shards")
-        process.wait()
-        no_orphans(kit, process)
-        process.communicate()
-    print(story)
-    code, _, err = finish(kit.start(source, output, *options))
-    assert code == 0, err
-    return story
-
-
 def test_killed_at_random_moments(many: Path, many_straight: dict[str, bytes], tmp_path: Path, kit: Any) -> None:
-    seed = int.from_bytes(os.urandom(4), "little")
-    _kill_until_done(kit, many, tmp_path / "out", seed, 6, 2.2, "--num-shards", 30, "--workers", 2)
+    output = tmp_path / "out"
+    kit.kill_until_done([many, output, "--num-shards", 30, "--workers", 2], output, 6, 2.2, "shard")
     assert kit.tree(tmp_path / "out") == many_straight
 
 
@@ -413,8 +370,8 @@ def test_killed_with_workers_of_beam(many: Path, tmp_path: Path, kit: Any) -> No
     kit.wait_for(lambda: len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")]) >= 2, 60)
     process.kill()
     process.wait()
-    no_orphans(kit, process)
-    finish(process)
+    kit.no_orphans(process)
+    kit.finish(process)
 
 
 @pytest.mark.slow
@@ -422,6 +379,6 @@ def test_killed_with_workers_of_beam(many: Path, tmp_path: Path, kit: Any) -> No
 def test_killed_at_many_random_moments(
     many: Path, many_straight: dict[str, bytes], tmp_path: Path, kit: Any, mode: tuple[str, ...]
 ) -> None:
-    seed = int.from_bytes(os.urandom(4), "little")
-    _kill_until_done(kit, many, tmp_path / "out", seed, 20, 2.5, "--num-shards", 30, "--workers", 2, *mode)
+    output = tmp_path / "out"
+    kit.kill_until_done([many, output, "--num-shards", 30, "--workers", 2, *mode], output, 20, 2.5, "shard")
     assert kit.tree(tmp_path / "out") == many_straight

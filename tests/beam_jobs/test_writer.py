@@ -111,6 +111,7 @@ def test_row(tmp_path: Path, kit: Any) -> None:
         bytes=len(shard),
         sha256=hashlib.sha256(shard).hexdigest(),
         formats={"JPEG": 2, "PNG": 2},
+        labels={},
         changed={"gif_to_png": 1},
         noticed={"progressive": 1, "name_differs": 1},
         sizes={

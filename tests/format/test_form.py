@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
-from tfpipe.errors import ConfigError
+from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.form import ImageForm
 
 
@@ -32,3 +34,14 @@ def test_wrong_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ImageForm(**options)  # type: ignore[arg-type]
     assert str(caught.value) == message
+
+
+def test_what_a_manifest_says() -> None:
+    form = ImageForm("raw", square=8)
+    assert ImageForm.recorded(asdict(form) | {"later": 1}) == form
+    assert ImageForm.recorded({}) == ImageForm()
+    with pytest.raises(FormatError) as caught:
+        ImageForm.recorded({"encoding": "raw"})
+    assert str(caught.value) == (
+        "The manifest's image form cannot be used: `encoding` raw needs `square`: all raw images have the same size."
+    )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfpipe.cli.values import one_line
 from tfpipe.format import naming
-from tfpipe.format.manifest import FORMAT_VERSION, Manifest, SplitInfo
+from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.order import ExactOrder, mixing_score
 from tfpipe.quantities import human_bytes
 from tfpipe.storage import open_file
@@ -29,6 +29,7 @@ _CHART_WIDTH = 37  # at least: two charts beside each other on 80 columns
 _MAX_CHART_WIDTH = 76
 _GAP = 3
 _BATCH_SIZE = 256
+_MAX_MIXED_RECORDS = 2**24  # their order takes 90 MB and 0.2 s; of more, nobody needs the score to two digits
 _MIXING = (
     "Mixing: share of such a batch that counts as drawn independently if records that lie together were all alike. "
     "A split that was shuffled when it was written needs no 1.00."
@@ -50,10 +51,11 @@ def print_summary(directory: str, manifest: Manifest, splits: Mapping[str, Split
     console.print(
         Text.assemble(
             (one_line(manifest.name), "bold"),
-            (f"  written by tfpipe {one_line(manifest.tool_version)}, format {FORMAT_VERSION}", "dim"),
+            (f"  {_origin(manifest)} by tfpipe {one_line(manifest.tool_version)}", "dim"),
+            (f", format {manifest.format_version}", "dim"),
         )
     )
-    console.print(Text(_image_form(manifest.image)))
+    console.print(Text(_image_form(manifest.image) if manifest.foreign is None else _foreign_form(manifest)))
     for table in _split_tables(splits, console.width):
         console.print()
         console.print(table)
@@ -69,15 +71,31 @@ def print_summary(directory: str, manifest: Manifest, splits: Mapping[str, Split
 def mixing(split: SplitInfo) -> tuple[float, int] | None:
     """How well the default order mixes a split, and the global batch size that this is for.
 
-    Batches of 256, or of the largest power of two that the split fills; None where it is empty. The order is that of
-    a pipeline with default options, see `tfpipe.order.mixing_score`.
+    Batches of 256, or of the largest power of two that the split fills; None where it is empty or has more than 16
+    million records. The order is that of a pipeline with default options, see `tfpipe.order.mixing_score`.
     """
-    if not split.records:
+    if not 0 < split.records <= _MAX_MIXED_RECORDS:
         return None
     batch_size = min(_BATCH_SIZE, 1 << split.records.bit_length() - 1)
     streams = min(batch_size, ExactOrder.num_streams)
     order = ExactOrder(tuple(shard.records for shard in split.shards), num_streams=streams)
     return mixing_score(order, batch_size), batch_size
+
+
+def _origin(manifest: Manifest) -> str:
+    return "written" if manifest.foreign is None else "written by others, indexed"
+
+
+def _foreign_form(manifest: Manifest) -> str:
+    """Where the shards lie that something else wrote, and how they are read."""
+    text = f"Images: {manifest.image_key!r} as it came"
+    if manifest.label_key is not None:
+        text += f"; labels: {manifest.label_key!r}, stored from {manifest.label_base}"
+    if manifest.shard_directory(manifest.directory) != manifest.directory:
+        text += f"; shards in {manifest.shard_directory(manifest.directory)}"
+    if manifest.compression:
+        text += f"; {manifest.compression} compressed, so no random access and no exact order"
+    return one_line(text)
 
 
 def _image_form(image: Mapping[str, object]) -> str:
@@ -93,6 +111,8 @@ def _image_form(image: Mapping[str, object]) -> str:
         text += f", squeezed to {image['square']} × {image['square']}; the sizes below are from before that"
     if image.get("resize_short"):
         text += f", short side at most {image['resize_short']} px"
+    if image.get("made_from"):
+        text += f"; made from: {image['made_from']}"
     return one_line(text)
 
 
@@ -119,7 +139,7 @@ def _split_tables(splits: Mapping[str, SplitInfo], width: int) -> Iterator["Tabl
 def _split_column(split: SplitInfo) -> dict[str, str]:
     per_shard = [shard.records for shard in split.shards] or [0]
     sizes = split.sizes
-    mixed = mixing(split)
+    mixed, unmixed = mixing(split), "not computed" if split.records else "none"
     formats = ", ".join(f"{count:,} {one_line(name)}" for name, count in split.formats.items() if count)
     return {
         "Records": f"{split.records:,}",
@@ -129,7 +149,7 @@ def _split_column(split: SplitInfo) -> dict[str, str]:
         "Width, px": f"{_span(sizes.min_width, sizes.max_width)}, mean {sizes.mean_width:,.0f}",
         "Height, px": f"{_span(sizes.min_height, sizes.max_height)}, mean {sizes.mean_height:,.0f}",
         "Formats": formats or "none",
-        "Mixing": "none" if mixed is None else f"{mixed[0]:.2f} at batch {mixed[1]}",
+        "Mixing": unmixed if mixed is None else f"{mixed[0]:.2f} at batch {mixed[1]}",
     }
 
 

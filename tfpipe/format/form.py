@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from tfpipe.errors import ConfigError
+from tfpipe.errors import ConfigError, FormatError
 
 Encoding = Literal["keep", "jpeg", "raw"]
 
@@ -56,6 +57,19 @@ class ImageForm:
             raise ConfigError("`square` and `resize_short` exclude each other. Give one of them.")
         if self.encoding == "raw" and self.square is None:
             raise ConfigError("`encoding` raw needs `square`: all raw images have the same size.")
+
+    @classmethod
+    def recorded(cls, image: Mapping[str, object]) -> ImageForm:
+        """The form that a manifest's `image` says; what it does not say is as by default, and other keys are ignored.
+
+        Raises:
+            FormatError: There is no such form.
+        """
+        known = {name: image[name] for name in cls.__dataclass_fields__ if name in image}
+        try:
+            return cls(**known)  # type: ignore[arg-type]
+        except ConfigError as error:
+            raise FormatError(f"The manifest's image form cannot be used: {error}") from None
 
 
 def _check_range(name: str, value: object, low: int, high: int | None) -> None:

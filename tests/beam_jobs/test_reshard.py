@@ -1,0 +1,476 @@
+"""Finished datasets as input: the same records in other shards, byte for byte, or their images in another form."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from beam_jobs import shard_job
+from beam_jobs.config import ShardConfig
+from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
+from tfpipe.format import manifest_json
+from tfpipe.format.example import encode_example
+from tfpipe.format.form import ImageForm
+from tfpipe.format.index import decode_index, encode_index
+from tfpipe.format.manifest import Foreign, Manifest
+from tfpipe.format.naming import index_name
+from tfpipe.format.record import record_footer, record_header
+from tfpipe.format.schema import Schema
+from tfpipe.images.prepare import prepare_image
+
+THREADS = ("--direct_running_mode=multi_threading", "--direct_num_workers=2")
+PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
+SPLITS = {"train": 30, "validation": 9}
+SHARD = "train-00000-of-00003.tfrecord"
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Path:
+    """Boxes, labels of boxes, further columns, JPEG and PNG, a turned image, copies, and one image left out."""
+    folder = tmp_path_factory.mktemp("reshard") / "pets"
+    files: dict[str, bytes] = {}
+    rows: list[dict[str, Any]] = []
+    for split, count in SPLITS.items():
+        for i in range(count):
+            name = f"{split}/{i:02d}.{'png' if i % 7 == 3 else 'jpg'}"
+            size = (24 + i, 16)
+            files[name] = kit.png(i, size) if i % 7 == 3 else kit.jpeg(i, size, progressive=i % 5 == 4)
+            boxes = [0.1] * (i % 3)
+            sides = {"xmin": boxes, "ymin": boxes, "xmax": [0.5 + x for x in boxes], "ymax": [0.75 + x for x in boxes]}
+            row = {"image": name, "label": ["cat", "dog", "ape"][i % 3], "split": split, **sides}
+            rows.append({**row, "box_label": [i] * len(boxes), "age": i / 7, "tags": [f"t{k}" for k in range(i % 3)]})
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    files["train/00.jpg"] = kit.jpeg(100, (24, 16), exif=exif.tobytes())
+    files["train/01.jpg"] = b"bad"
+    kit.write(folder, {**files, "pets.jsonl": "".join(json.dumps(row) + "\n" for row in rows).encode()})
+    kit.make(folder / "pets.jsonl", folder / "out", num_shards=3, seed=4)
+    return folder / "out"
+
+
+@pytest.fixture
+def broken(dataset: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return Path(shutil.copytree(dataset, tmp_path / "broken"))
+
+
+def load(folder: Path) -> Manifest:
+    return manifest_json.loads((folder / "manifest.json").read_text())
+
+
+# The records
+
+
+@pytest.mark.parametrize("num_shards", [1, 4, 50])
+def test_the_same_records_in_another_order(dataset: Path, tmp_path: Path, kit: Any, num_shards: int) -> None:
+    made = kit.join([dataset], tmp_path / "out", num_shards=num_shards)
+    for split, records in {"train": 29, "validation": 9}.items():
+        assert (
+            len([*(tmp_path / "out").glob(f"{split}-*")]) == min(num_shards, records) == made.splits[split].num_shards
+        )
+        before, after = kit.payloads(dataset, split), kit.payloads(tmp_path / "out", split)
+        assert len(after) == records
+        assert after != before
+        assert sorted(after) == sorted(before)
+
+
+def test_the_same_order(dataset: Path, tmp_path: Path, kit: Any) -> None:
+    kit.join([dataset], tmp_path / "out", num_shards=5, shuffle=False)
+    assert kit.payloads(tmp_path / "out") == kit.payloads(dataset)
+    assert kit.payloads(tmp_path / "out", "validation") == kit.payloads(dataset, "validation")
+
+
+def test_many_shards_keep_the_order_of_numbers(tmp_path: Path, kit: Any) -> None:
+    kit.make(kit.write(tmp_path / "in", kit.photos({"cat": 24})), tmp_path / "ds", num_shards=12)
+    kit.join([tmp_path / "ds"], tmp_path / "out", shuffle=False)
+    assert kit.payloads(tmp_path / "out") == kit.payloads(tmp_path / "ds")
+
+
+def test_the_seed_shuffles(dataset: Path, tmp_path: Path, kit: Any) -> None:
+    orders = set()
+    for seed in (0, 1):
+        assert kit.join([dataset], tmp_path / f"{seed}", seed=seed).seed == seed
+        orders.add(tuple(kit.payloads(tmp_path / f"{seed}")))
+    kit.join([dataset], tmp_path / "again", seed=1)
+    assert kit.tree(tmp_path / "again") == kit.tree(tmp_path / "1")
+    assert len(orders) == 2
+
+
+def test_by_size(dataset: Path, tmp_path: Path, kit: Any) -> None:
+    made = kit.join([dataset], tmp_path / "out", shard_size_bytes=4000)
+    split = made.splits["train"]
+    assert split.num_shards == -(-load(dataset).splits["train"].bytes // 4000)
+
+
+@pytest.mark.parametrize("beam_args", [(), THREADS, PROCESSES])
+def test_the_same_bytes_whoever_does_the_work(
+    dataset: Path, tmp_path: Path, kit: Any, beam_args: tuple[str, ...]
+) -> None:
+    options: Mapping[str, Any] = {"num_shards": 4, "form_changes": {"resize_short": 8}}
+    kit.join([dataset], tmp_path / "straight", **options)
+    config = ShardConfig(str(dataset), str(tmp_path / "out"), datasets=(str(dataset),), workers=2, **options)
+    result = shard_job.run(config, beam_args)
+    assert result.kept_shards == 0
+    assert kit.tree(tmp_path / "out") == kit.tree(tmp_path / "straight")
+    if not beam_args:
+        assert shard_job.run(config).kept_shards == 8
+
+
+# The manifest
+
+
+def test_what_the_manifest_says(dataset: Path, tmp_path: Path, kit: Any) -> None:
+    before, after = load(dataset), kit.join([dataset], tmp_path / "out", num_shards=2)
+    for name, split in before.splits.items():
+        again = after.splits[name]
+        assert (again.formats, again.class_counts, again.sizes) == (split.formats, split.class_counts, split.sizes)
+    assert (before.quarantined, before.changed) == (1, {"exif_rotated": 1})
+    other = replace(before, splits=after.splits, quarantined=0, seed=0, fingerprint=after.fingerprint)
+    assert after == other
+    assert after == load(tmp_path / "out")
+    assert (tmp_path / "out" / "features.json").read_bytes() == (dataset / "features.json").read_bytes()
+    assert not (tmp_path / "out" / "quarantine").exists()
+
+
+def test_duplicates_keep_their_names(tmp_path: Path, kit: Any) -> None:
+    photos = {"train/cat/0.jpg": kit.jpeg(0), "train/cat/1.jpg": kit.jpeg(1), "train/dog/2.jpg": kit.jpeg(0)}
+    kit.make(kit.write(tmp_path / "in", {**photos, "test/cat/3.jpg": kit.jpeg(1)}), tmp_path / "ds")
+    assert kit.join([tmp_path / "ds"], tmp_path / "out", shuffle=False).duplicates == load(tmp_path / "ds").duplicates
+    lists = [(tmp_path / name / "duplicates.jsonl").read_text().splitlines() for name in ("ds", "out")]
+    found = [{record["path"] for line in lines for record in json.loads(line)["records"]} for lines in lists]
+    assert found == [{*photos, "test/cat/3.jpg"}] * 2
+
+
+# Another form
+
+
+def by_name(kit: Any, folder: Path, split: str = "train") -> dict[str, dict[str, Any]]:
+    return {bytes(record["image/filename"][0]).decode(): record for record in kit.records(folder, split)}
+
+
+IMAGE = ("encoded", "format", "height", "width", "channels", "colorspace")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"resize_short": 8}, {"encoding": "jpeg"}, {"square": 6, "encoding": "raw"}, {"reencode_progressive": True}],
+    ids=str,
+)
+def test_images_of_another_form(dataset: Path, tmp_path: Path, kit: Any, changes: dict[str, Any]) -> None:
+    made = kit.join([dataset], tmp_path / "out", form_changes=changes)
+    form = ImageForm(**changes)
+    assert made.image == asdict(form)
+    before, after = by_name(kit, dataset), by_name(kit, tmp_path / "out")
+    assert before.keys() == after.keys()
+    for name, record in before.items():
+        wanted = prepare_image(record["image/encoded"][0], form)
+        for key, value in record.items():
+            if key.removeprefix("image/") in IMAGE:
+                expected = getattr(wanted, key.removeprefix("image/"))
+                got = after[name][key][0]
+                assert (got.decode() if isinstance(expected, str) else got) == expected
+            else:
+                assert np.array_equal(after[name][key], value)
+    split = made.splits["train"]
+    heights = [int(record["image/height"][0]) for record in after.values()]
+    assert (split.sizes.min_height, split.sizes.max_height) == (min(heights), max(heights))
+    assert made.changed["exif_rotated"] == 1
+    assert sum(made.changed.values()) > 1
+
+
+def test_what_is_small_enough_stays(tmp_path: Path, kit: Any) -> None:
+    photos = {"cat/small.jpg": kit.jpeg(1, (20, 10)), "cat/large.jpg": kit.jpeg(1, (40, 50))}
+    kit.make(kit.write(tmp_path / "in", photos), tmp_path / "ds")
+    made = kit.join([tmp_path / "ds"], tmp_path / "out", form_changes={"resize_short": 20})
+    assert made.changed == {"resized": 1}
+    before, after = (
+        dict(zip(kit.images(tmp_path / name), kit.payloads(tmp_path / name), strict=True)) for name in ("ds", "out")
+    )
+    assert after["cat/small.jpg"] == before["cat/small.jpg"]
+    assert Image.open(io.BytesIO(kit.images(tmp_path / "out")["cat/large.jpg"])).size == (20, 25)
+
+
+def test_squares_know_the_size_of_the_original(dataset: Path, tmp_path: Path, kit: Any) -> None:
+    steps: list[dict[str, Any]] = [
+        {"resize_short": 12},
+        {"square": 10, "encoding": "raw"},
+        {"square": 6},
+        {"encoding": "keep"},
+        {"resize_short": 4},
+    ]
+    before = dataset
+    sizes, formats = [], []
+    for k, changes in enumerate(steps):
+        made = kit.join([before], tmp_path / str(k), form_changes=changes)
+        before = tmp_path / str(k)
+        record = by_name(kit, before)["train/02.jpg"]
+        sizes.append((int(record["image/height"][0]), int(record["image/width"][0])))
+        formats.append(made.splits["train"].formats)
+    # 26 x 16, then reduced, then squeezed three times, and reduced again, which no longer knows of the squeezing.
+    assert sizes == [(12, 20), (12, 20), (12, 20), (12, 20), (4, 4)]
+    assert formats == [{"JPEG": 25, "PNG": 4}, {"RAW": 29}, {"RAW": 29}, {"PNG": 29}, {"PNG": 29}]
+    assert made.image["made_from"] == (
+        "encoding keep, resize_short 12, quality 95; encoding raw, square 10, quality 95; encoding raw, square 6, "
+        "quality 95; encoding keep, square 6, quality 95"
+    )
+    kinds = {"exif_rotated": 1, "jpeg_to_raw": 33, "png_to_raw": 5, "raw_to_png": 38, "resized": 4 * 38}
+    assert {name: made.changed[name] for name in kinds} == kinds
+    pixels = Image.open(io.BytesIO(by_name(kit, tmp_path / "3")["train/02.jpg"]["image/encoded"][0]))
+    assert pixels.tobytes() == by_name(kit, tmp_path / "2")["train/02.jpg"]["image/encoded"][0]
+
+
+# Damage
+
+
+def places(folder: Path, shard: str = SHARD) -> list[tuple[int, int]]:
+    data = (folder / index_name(shard)).read_bytes()
+    return [tuple(row) for row in decode_index(data, (folder / shard).stat().st_size, data.count(b"\n")).tolist()]
+
+
+def damage(folder: Path, at: int, shard: str = SHARD) -> None:
+    data = bytearray((folder / shard).read_bytes())
+    data[at] ^= 1
+    (folder / shard).write_bytes(data)
+
+
+def quarantined(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "quarantine" / "quarantined.jsonl").read_text().splitlines()]
+
+
+def test_a_damaged_record(broken: Path, tmp_path: Path, kit: Any) -> None:
+    before = kit.payloads(broken)
+    label = int(kit.records(broken)[2]["image/class/label"][0])
+    offset, size = places(broken)[2]
+    damage(broken, offset + size // 2)
+    made = kit.join([broken], tmp_path / "out", shuffle=False)
+    assert kit.payloads(tmp_path / "out") == before[:2] + before[3:]
+    (line,) = quarantined(tmp_path / "out")
+    sentence = f"Record at byte {offset} is damaged: the checksum of its {size - 16} bytes of payload is wrong"
+    assert line == {
+        "path": "pets/train:2",
+        "split": "train",
+        "label": -1,
+        "kind": "unreadable",
+        "reason": f"{SHARD}: {sentence}",
+        "exception": f"FormatError: {sentence}.",
+    }
+    counts = list(load(broken).splits["train"].class_counts)
+    counts[label] -= 1
+    assert (made.quarantined, list(made.splits["train"].class_counts)) == (1, counts)
+
+
+def test_too_much_damage(broken: Path, tmp_path: Path, kit: Any) -> None:
+    offset, _ = places(broken)[0]
+    damage(broken, offset)
+    with pytest.raises(DataError) as caught:
+        kit.join([broken], tmp_path / "out", max_bad=0)
+    assert str(caught.value) == (
+        f"At most 0 of 38 images may be bad, got 1, the first pets/train:0: {SHARD}: Record at byte 0 is damaged: the "
+        f"checksum of its length is wrong. They are listed in {tmp_path}/out/quarantine/quarantined.jsonl; make a "
+        "dataset of what is undamaged with `tfpipe repair`, or allow more with --max-bad."
+    )
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    # The shard is looked at again: its copy may be whole by now.
+    damage(broken, offset)
+    assert kit.join([broken], tmp_path / "out", max_bad=0).quarantined == 0
+
+
+def replace_record(folder: Path, kit: Any, number: int, **changes: Any) -> None:
+    """Writes a record with other features, index and manifest to match."""
+    payloads = kit.payloads(folder)[: len(places(folder))]
+    features = {**kit.records(folder)[number], **changes}
+    payloads[number] = encode_example({name: value for name, value in features.items() if value is not None})
+    frames = [record_header(len(payload)) + payload + record_footer(payload) for payload in payloads]
+    (folder / SHARD).write_bytes(b"".join(frames))
+    (folder / index_name(SHARD)).write_bytes(encode_index([len(frame) for frame in frames]))
+    manifest = load(folder)
+    train = manifest.splits["train"]
+    shards = (replace(train.shards[0], bytes=sum(map(len, frames))), *train.shards[1:])
+    splits = {**manifest.splits, "train": replace(train, shards=shards)}
+    (folder / "manifest.json").write_text(manifest_json.dumps(replace(manifest, splits=splits)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"image/class/label": 3}, "its label is 3, which is none of the 3 classes"),
+        ({"image/class/label": -1}, "its label is -1, which is none of the 3 classes"),
+        ({"image/class/label": [0, 1]}, "its record has no image/class/label of one whole number"),
+        ({"image/height": b"9"}, "its record has no image/height of one whole number"),
+        ({"image/encoded": None}, "its record has no image/encoded of one text"),
+        ({"image/sha256": "0f"}, "its image/sha256 is no SHA-256"),
+        ({"image/sha256": "x" * 64}, "its image/sha256 is no SHA-256"),
+    ],
+    ids=str,
+)
+def test_a_record_of_other_features(
+    broken: Path, tmp_path: Path, kit: Any, changes: dict[str, Any], reason: str
+) -> None:
+    replace_record(broken, kit, 1, **changes)
+    assert kit.join([broken], tmp_path / "out").quarantined == 1
+    (line,) = quarantined(tmp_path / "out")
+    assert (line["path"], line["kind"], line["reason"]) == ("pets/train:1", "bad", reason)
+
+
+@pytest.mark.parametrize(
+    ("encoded", "kind", "reason"),
+    [
+        (b"no image", b"JPEG", "not an image: it begins like text"),
+        (b"\0" * 10, b"RAW", "10 bytes of raw pixels, which make no square"),
+    ],
+)
+def test_an_image_that_cannot_be_reformed(
+    broken: Path, tmp_path: Path, kit: Any, encoded: bytes, kind: bytes, reason: str
+) -> None:
+    replace_record(broken, kit, 1, **{"image/encoded": encoded, "image/format": kind})
+    assert kit.join([broken], tmp_path / "out", form_changes={"resize_short": 8}).quarantined == 1
+    (line,) = quarantined(tmp_path / "out")
+    assert (line["kind"], line["reason"]) == ("bad", reason)
+
+
+# Refused
+
+
+def refused(kind: type[TfpipeError], kit: Any, dataset: Path, output: Path, **options: Any) -> str:
+    with pytest.raises(kind) as caught:
+        kit.join([dataset], output, **options)
+    assert not (output / "manifest.json").exists() or output == dataset
+    return str(caught.value)
+
+
+def test_no_dataset(tmp_path: Path, kit: Any) -> None:
+    output = tmp_path / "out"
+    assert refused(DataError, kit, tmp_path / "none", output) == f"{tmp_path}/none does not exist."
+    kit.write(tmp_path / "in", {"a.txt": b""})
+    assert refused(DataError, kit, tmp_path / "in", output).startswith(
+        f"{tmp_path}/in holds no manifest.json: it is no finished tfpipe dataset."
+    )
+    assert refused(DataError, kit, tmp_path / "in" / "a.txt", output).startswith(
+        f"{tmp_path}/in/a.txt must be the directory of a dataset"
+    )
+
+
+@pytest.mark.parametrize("below", ["", "out"])
+def test_an_output_in_the_dataset(broken: Path, kit: Any, below: str) -> None:
+    before = kit.tree(broken)
+    output = broken / below if below else broken
+    message = f"The output must not lie inside the input, got {output} in {broken}."
+    assert refused(ConfigError, kit, broken, output, overwrite=True) == message
+    assert kit.tree(broken) == before
+
+
+def test_missing_and_changed_files(broken: Path, tmp_path: Path, kit: Any) -> None:
+    index, output = broken / index_name(SHARD), tmp_path / "out"
+    mend = f"Copy the dataset again, or make one of what is undamaged: tfpipe repair {broken} OUTPUT"
+    data = index.read_bytes()
+    index.write_bytes(data.replace(b" ", b"  "))
+    assert refused(FormatError, kit, broken, output).startswith(
+        f"{index}: Every line of the index must be two whole numbers with one space between."
+    )
+    index.write_bytes(b"0" * 4000)
+    assert refused(FormatError, kit, broken, output) == (
+        f"{index} has 4,000 bytes, too many for {len(data.split(b' ')) - 1} records. {mend}"
+    )
+    index.unlink()
+    assert refused(FormatError, kit, broken, output) == f"{index} is missing. {mend}"
+    index.write_bytes(data)
+    shard = (broken / SHARD).read_bytes()
+    (broken / SHARD).write_bytes(shard[:-1])
+    assert refused(FormatError, kit, broken, output) == (
+        f"{broken / SHARD} must have {len(shard):,} bytes, as the manifest says, got {len(shard) - 1:,}. {mend}"
+    )
+    (broken / SHARD).unlink()
+    assert refused(FormatError, kit, broken, output) == f"{broken / SHARD} is missing. {mend}"
+
+
+def test_a_damaged_manifest(broken: Path, tmp_path: Path, kit: Any) -> None:
+    (broken / "manifest.json").write_text("{")
+    assert refused(FormatError, kit, broken, tmp_path / "out").startswith(f"{broken}/manifest.json")
+    (broken / "manifest.json").write_bytes(b"\xff")
+    assert refused(FormatError, kit, broken, tmp_path / "out") == (
+        f"{broken}/manifest.json is not UTF-8: the byte at 0 does not belong there."
+    )
+
+
+def test_what_tfpipe_did_not_write(broken: Path, tmp_path: Path, kit: Any) -> None:
+    before = load(broken)
+    foreign = Foreign(".", "image/encoded", "image/class/label", 0, "")
+    (broken / "manifest.json").write_text(manifest_json.dumps(replace(before, foreign=foreign)))
+    assert refused(DataError, kit, broken, tmp_path / "out") == (
+        f"{broken} describes TFRecords that something else wrote; only a dataset that tfpipe wrote can be resharded or "
+        "merged. Write one from the images with `tfpipe shard`."
+    )
+    schema = Schema(tuple(spec for spec in before.schema.features if spec.name != "image/sha256"))
+    (broken / "manifest.json").write_text(manifest_json.dumps(replace(before, schema=schema)))
+    assert refused(DataError, kit, broken, tmp_path / "out") == (
+        f"Every dataset that tfpipe wrote has a feature 'image/sha256', but {broken} has none."
+    )
+
+
+def test_labels_without_names(broken: Path, tmp_path: Path, kit: Any) -> None:
+    splits = {name: replace(split, class_counts=()) for name, split in load(broken).splits.items()}
+    (broken / "manifest.json").write_text(manifest_json.dumps(replace(load(broken), label_names=(), splits=splits)))
+    made = kit.join([broken], tmp_path / "out", shuffle=False)
+    assert kit.payloads(tmp_path / "out") == kit.payloads(broken)
+    assert (made.label_names, made.splits["train"].class_counts, made.quarantined) == ((), (), 0)
+
+
+def test_splits_are_those_of_the_dataset(dataset: Path, tmp_path: Path, kit: Any) -> None:
+    message = "The input names its own splits; leave --split and --splits out."
+    assert refused(ConfigError, kit, dataset, tmp_path / "out", split="test") == message
+
+
+# Interruptions
+
+
+def test_another_place_is_the_same_dataset_and_another_manifest_is_another(
+    broken: Path, tmp_path: Path, kit: Any
+) -> None:
+    output = tmp_path / "out"
+    made = kit.join([broken], output)
+    moved = broken.rename(tmp_path / "moved")
+    assert kit.join([moved], output) == made
+    (moved / "manifest.json").write_text(manifest_json.dumps(replace(load(moved), fingerprint="another")))
+    with pytest.raises(ConfigError, match=r"replace it with --overwrite\.$"):
+        kit.join([moved], output)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Path:
+    """Enough work for something to happen in the middle of it."""
+    folder = tmp_path_factory.mktemp("many")
+    pool = [kit.jpeg(i, (128, 96)) for i in range(40)]
+    kit.write(folder / "photos", {f"{'abc'[i % 3]}/{i:04d}.jpg": pool[i % 40] for i in range(400)})
+    kit.make(folder / "photos", folder / "ds", num_shards=7)
+    return folder / "ds"
+
+
+def check_killed(kit: Any, many: Path, folder: Path, kills: int) -> None:
+    """Half of the kills while pixels change, half while bytes are carried over."""
+    before = kit.tree(many)
+    for name, options in {"same": (), "small": ("--resize-short", 48)}.items():
+        output = folder / name
+        args = [many, output, "--num-shards", 30, "--workers", 2, *options]
+        kit.kill_until_done(args, output, kills // 2, 1.8, "reshard")
+        changes = {"resize_short": 48} if options else {}
+        kit.join([many], folder / f"{name}-straight", num_shards=30, form_changes=changes)
+        assert kit.tree(output) == kit.tree(folder / f"{name}-straight")
+    assert kit.tree(many) == before
+
+
+def test_killed_at_random_moments(many: Path, tmp_path: Path, kit: Any) -> None:
+    check_killed(kit, many, tmp_path, 2)
+
+
+@pytest.mark.slow
+def test_killed_at_many_random_moments(many: Path, tmp_path: Path, kit: Any) -> None:
+    check_killed(kit, many, tmp_path, 20)

@@ -1,0 +1,92 @@
+"""`tfpipe merge` as a user runs it."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfpipe.cli import main as cli
+
+SAMPLE = Path(__file__).resolve().parents[2] / "sample_data"
+
+
+@pytest.fixture
+def merge(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    """Runs `tfpipe merge ...` in this process, through the real entry point; gives code, output and errors."""
+
+    def run(*args: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["tfpipe", "merge", *map(str, args)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        return (int(stop.value.code or 0), *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The sample images, and the same as `test`, smaller."""
+    from beam_jobs import shard_job
+    from beam_jobs.config import ShardConfig
+    from tfpipe.format.form import ImageForm
+
+    folder = tmp_path_factory.mktemp("merge")
+    shard_job.run(ShardConfig(str(SAMPLE), str(folder / "a"), workers=1))
+    form = ImageForm(resize_short=16)
+    shard_job.run(ShardConfig(str(SAMPLE), str(folder / "b"), split="test", form=form, workers=1))
+    return folder / "a", folder / "b"
+
+
+def test_two_forms_and_what_to_do(shapes: tuple[Path, Path], tmp_path: Path, merge) -> None:
+    a, b = shapes
+    code, out, err = merge(a, b, tmp_path / "out")
+    assert (code, out) == (1, "")
+    assert err == (
+        f"Error: The images of all datasets must have one form, but those of {a} (encoding keep) are not like the "
+        f"others. Bring them into one first: tfpipe reshard {a} OUTPUT --resize-short 16\n"
+    )
+
+
+def test_one_twice(shapes: tuple[Path, Path], tmp_path: Path, merge) -> None:
+    a, _ = shapes
+    beam = ("--", "--direct_running_mode=multi_threading", "--direct_num_workers=2")
+    code, out, err = merge(a, a, tmp_path / "out", "--num-shards", 2, "--json", *beam)
+    assert code == 0, err
+    result = json.loads(out)
+    assert result["splits"]["train"]["records"] == 46
+    assert result["duplicates"] == {"within": {"train": 23}, "across": 0, "dropped": 0}
+    code, out, err = merge(a, a, tmp_path / "less", "--drop-duplicates", "--dry-run")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert [line.split()[:2] for line in lines[2:5]] == [["circle", "8"], ["triangle", "8"], ["square", "7"]]
+    assert lines[-1] == "duplicates: 23 dropped"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        ([], 2, "At least two datasets and OUTPUT must be named, got 0 of these paths."),
+        (["A", "out"], 2, "At least two datasets and OUTPUT must be named, got 2 of these paths."),
+        (["A", "nowhere", "out"], 1, "nowhere does not exist."),
+        (["A", "B", "B"], 2, "The output must not lie inside the input, got "),
+        (["A", "A", "out", "--", "--nonsense=1"], 2, "Options after -- must be known to Beam, got --nonsense."),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    args: list[str],
+    code: int,
+    message: str,
+    shapes: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    merge,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    places = dict(zip("AB", shapes, strict=True))
+    got, out, err = merge(*(places.get(arg, arg) for arg in args))
+    assert (got, out) == (code, "")
+    assert message in err
+    assert err.count("Error: ") == 1
+    assert not (tmp_path / "out" / "manifest.json").exists()

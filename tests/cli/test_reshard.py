@@ -1,0 +1,111 @@
+"""`tfpipe reshard` as a user runs it."""
+
+import json
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tfpipe.cli import main as cli
+
+SAMPLE = Path(__file__).resolve().parents[2] / "sample_data"
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def tfpipe(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    """Runs `tfpipe ...` in this process, through the real entry point."""
+
+    def run(*args: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["tfpipe", *map(str, args)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        return Done(int(stop.value.code or 0), *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from beam_jobs import shard_job
+    from beam_jobs.config import ShardConfig
+
+    out = tmp_path_factory.mktemp("reshard") / "shapes"
+    shard_job.run(ShardConfig(str(SAMPLE), str(out), num_shards=2, workers=1))
+    return out
+
+
+def test_more_shards(shapes: Path, tmp_path: Path, tfpipe) -> None:
+    done = tfpipe("reshard", shapes, tmp_path / "out", "--num-shards", 4, "--json")
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
+    assert result.pop("seconds") > 0
+    assert result.pop("images_per_second") > 0
+    assert result == {
+        "dataset": str(tmp_path / "out"),
+        "splits": {
+            "train": {
+                "records": 23,
+                "shards": 4,
+                "bytes": sum(path.stat().st_size for path in shapes.glob("*.tfrecord")),
+            }
+        },
+        "quarantined": 0,
+        "changed": {"alpha_composited": 1, "cmyk_to_rgb": 1, "eoi_appended": 1, "exif_rotated": 1},
+        "duplicates": {"within": {}, "across": 0, "dropped": 0},
+    }
+
+
+def test_smaller_images(shapes: Path, tmp_path: Path, tfpipe) -> None:
+    done = tfpipe("reshard", shapes, tmp_path / "out", "--square", 16, "--encoding", "raw", "--quality", 80)
+    assert done.code == 0, done.err
+    assert "changed: 23 resized" in done.out.splitlines()
+    image = json.loads((tmp_path / "out" / "manifest.json").read_text())["image"]
+    assert [image[name] for name in ("encoding", "square", "quality", "reencode_progressive")] == ["raw", 16, 80, False]
+    again = tfpipe("reshard", tmp_path / "out", tmp_path / "smaller", "--square", 8)
+    assert again.code == 0, again.err
+    shown = tfpipe("inspect", tmp_path / "smaller").out
+    assert "made from: encoding raw, square 16, quality 80" in " ".join(shown.split())
+
+
+def test_dry_run_writes_nothing(shapes: Path, tmp_path: Path, tfpipe) -> None:
+    done = tfpipe("reshard", shapes, tmp_path / "out", "--dry-run", "--num-shards", 3)
+    assert (done.code, done.err) == (0, "")
+    first, second, *classes = done.out.splitlines()
+    assert first.startswith("23 images, ")
+    assert first.endswith(", nothing written")
+    assert second.startswith("train: 23 images, ")
+    assert [line.split()[:2] for line in classes] == [["circle", "8"], ["triangle", "8"], ["square", "7"]]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["nowhere", "out"], 1, "nowhere does not exist."),
+        ([SAMPLE, "out"], 1, f"{SAMPLE} holds no manifest.json: it is no finished tfpipe dataset."),
+        (["SHAPES", "out", "third"], 2, "DATASET and OUTPUT are two paths, got a third, 'third'; options for Beam"),
+        (["SHAPES", "SHAPES"], 2, "The output must not lie inside the input, got "),
+        (["SHAPES", "out", "--quality", "50"], 2, "--quality is that of images encoded anew, and none would be."),
+        (["SHAPES", "out", "--encoding", "raw"], 2, "`encoding` raw needs `square`"),
+        (["SHAPES", "out", "--num-shards", "0"], 2, "`num_shards` must be at least 1, got 0."),
+        (["SHAPES", "out", "--", "--nonsense=1"], 2, "Options after -- must be known to Beam, got --nonsense."),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    args: list[object], code: int, message: str, shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tfpipe
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = tfpipe("reshard", *(shapes if arg == "SHAPES" else arg for arg in args))
+    assert (done.code, done.out) == (code, "")
+    assert message in done.err
+    assert "Traceback" not in done.err
+    assert done.err.count("Error: ") == 1
+    assert not (tmp_path / "out" / "manifest.json").exists()

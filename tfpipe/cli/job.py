@@ -1,0 +1,188 @@
+"""The job as commands run it: what `shard`, `reshard` and `merge` have in common."""
+
+import importlib.util
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from beam_jobs.config import ShardConfig
+from tfpipe.cli.progress import ProgressDisplay
+from tfpipe.cli.values import CountOrShare, Size, counted, debug_option, one_line
+from tfpipe.errors import MissingDependencyError
+from tfpipe.quantities import human_bytes
+
+if TYPE_CHECKING:
+    from beam_jobs.plan import Plan
+    from beam_jobs.shard_job import ShardResult
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_MAX_CLASSES_SHOWN = 12
+
+
+def layout_options(unshuffled: str) -> Callable[[_Command], _Command]:
+    """How records are dealt to shards; `unshuffled` says what --no-shuffle does."""
+    return _all(
+        click.option("--num-shards", type=int, help="Shards of each split.  [default: by --shard-size]"),
+        click.option("--shard-size", type=Size(), default="128MiB", show_default=True, help="Size of a shard, about."),
+        click.option(
+            "--shuffle/--no-shuffle",
+            default=True,
+            show_default=True,
+            help=f"Mix all images of a split, or {unshuffled}.",
+        ),
+        click.option("--seed", type=int, default=ShardConfig.seed, show_default=True, help="Seed of the shuffle."),
+    )
+
+
+max_bad_option = click.option(
+    "--max-bad",
+    type=CountOrShare(),
+    metavar="N|SHARE",
+    help="Fail when more images are bad, as in 25 or 1%.  [default: 1%, never below 10 images]",
+)
+drop_duplicates_option = click.option(
+    "--drop-duplicates", is_flag=True, help="Keep one of the images with equal bytes."
+)
+
+
+def run_options(command: _Command) -> _Command:
+    """How the job runs and what is printed."""
+    options = _all(
+        click.option("--overwrite", is_flag=True, help="Replace the dataset in OUTPUT once the new one is complete."),
+        click.option(
+            "--workers",
+            type=int,
+            default=ShardConfig.workers,
+            metavar="N",
+            help="Worker processes.  [default: all cores]",
+        ),
+        click.option("--dry-run", is_flag=True, help="Print the plan and stop."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        debug_option,
+    )
+    return options(command)
+
+
+def _all(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
+    def add(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def need_beam(command: str) -> None:
+    """Looks whether Beam is installed, without loading it.
+
+    Raises:
+        MissingDependencyError: It is not.
+    """
+    if importlib.util.find_spec("apache_beam") is None:
+        raise MissingDependencyError(
+            f"`tfpipe {command}` needs Apache Beam. Install it with: pip install 'tfpipe[beam]'."
+        )
+
+
+def run_job(config: ShardConfig, beam_args: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
+    """Runs the job, or plans it only, and prints what came of it."""
+    if dry_run:
+        from beam_jobs.planning import plan_shards
+
+        _print_plan(plan_shards(config, beam_args), as_json)
+        return
+    from beam_jobs import pool
+
+    pool.start_early()  # before Beam, whose import takes a second
+    with ProgressDisplay() as display:
+        from beam_jobs import shard_job
+
+        try:
+            result = shard_job.run(config, beam_args, display.update, display.plan)
+        except KeyboardInterrupt:
+            display.interrupted()
+            raise
+    if as_json:
+        click.echo(json.dumps(_result_json(config, result)))
+    else:
+        _print_result(config, result)
+
+
+def _result_json(config: ShardConfig, result: "ShardResult") -> dict[str, Any]:
+    manifest = result.manifest
+    return {
+        "dataset": config.output,
+        "splits": {
+            name: {"records": split.records, "shards": split.num_shards, "bytes": split.bytes}
+            for name, split in manifest.splits.items()
+        },
+        "quarantined": manifest.quarantined,
+        "changed": dict(manifest.changed),
+        "duplicates": asdict(manifest.duplicates),
+        "images_per_second": round(result.images_per_second, 1),
+        "seconds": round(result.seconds, 3),
+    }
+
+
+def _print_result(config: ShardConfig, result: "ShardResult") -> None:
+    manifest = result.manifest
+    for name, split in manifest.splits.items():
+        shards = counted(split.num_shards, "shard")
+        click.echo(f"{name}: {counted(split.records, 'record')}, {shards}, {human_bytes(split.bytes)}")
+    for kind, count in manifest.changed.items():
+        click.echo(f"changed: {count:,} {kind}")
+    duplicates = manifest.duplicates
+    if duplicates.within or duplicates.across:
+        found = {"within a split": sum(duplicates.within.values()), "across splits": duplicates.across}
+        counts = ", ".join(f"{count:,} {where}" for where, count in found.items() if count)
+        click.echo(f"duplicates: {counts}, listed in duplicates.jsonl")
+    if duplicates.dropped:
+        click.echo(f"duplicates: {duplicates.dropped:,} dropped")
+    if manifest.quarantined:
+        click.echo(f"quarantined: {manifest.quarantined:,}, listed in quarantine/quarantined.jsonl")
+    kept = f", {counted(result.kept_shards, 'shard')} finished before" if result.kept_shards else ""
+    click.echo(f"{config.output} is complete: {result.seconds:.1f} s, {result.images_per_second:,.0f} images/s{kept}")
+
+
+def _print_plan(plan: "Plan", as_json: bool) -> None:
+    splits: dict[str, dict[str, Any]] = {}
+    for one in plan.shards:
+        split = splits.setdefault(one.split, {"images": 0, "bytes": 0, "shards": 0, "classes": {}})
+        split["images"] += len(one.images)
+        split["bytes"] += one.bytes
+        split["shards"] += 1
+    names = plan.listing.label_names
+    for name, split in splits.items():
+        split["classes"] = dict(zip(names, plan.class_counts[name], strict=True))
+    skipped = dict(plan.listing.skipped or {})
+    if as_json:
+        total = {"images": plan.num_images, "bytes": plan.num_bytes, "shards": len(plan.shards)}
+        more = {"skipped": skipped, "dropped": plan.listing.dropped}
+        click.echo(json.dumps({**total, "splits": splits, **more}))
+        return
+    click.echo(f"{counted(plan.num_images, 'image')}, {human_bytes(plan.num_bytes)}, nothing written")
+    for name, split in splits.items():
+        shards = counted(split["shards"], "shard")
+        click.echo(f"{name}: {counted(split['images'], 'image')}, {human_bytes(split['bytes'])}, {shards}")
+        _print_classes(split["classes"])
+    for reason, count in sorted(skipped.items()):
+        click.echo(f"skipped: {count:,} {reason}")
+    if plan.listing.dropped:
+        click.echo(f"duplicates: {plan.listing.dropped:,} dropped")
+
+
+def _print_classes(classes: dict[str, int]) -> None:
+    """The largest classes, one bar each, and how far apart the extremes are."""
+    if not classes:
+        click.echo("  no labels")
+        return
+    width = max(len(one_line(name)) for name in classes)
+    most = max(classes.values()) or 1
+    ordered = sorted(classes.items(), key=lambda item: -item[1])
+    for name, count in ordered[:_MAX_CLASSES_SHOWN]:
+        click.echo(f"  {one_line(name):{width}}  {count:>9,}  {'█' * round(30 * count / most)}")
+    if len(ordered) > _MAX_CLASSES_SHOWN:
+        click.echo(f"  and {len(ordered) - _MAX_CLASSES_SHOWN:,} more classes, the smallest {ordered[-1][1]:,}")

@@ -1,0 +1,44 @@
+"""`tfpipe merge`: several finished datasets become one."""
+
+from itertools import takewhile
+from typing import Any
+
+import click
+
+from beam_jobs.config import ShardConfig
+from tfpipe.cli.job import drop_duplicates_option, layout_options, max_bad_option, need_beam, run_job, run_options
+from tfpipe.errors import ConfigError
+
+
+@click.command(
+    short_help="Join datasets into one.",
+    epilog="Arguments after -- go to Beam, as with tfpipe shard.",
+)
+@click.argument("paths", nargs=-1, type=click.UNPROCESSED, metavar="DATASET DATASET... OUTPUT [-- BEAM OPTIONS]")
+@layout_options("keep them dataset by dataset")
+@max_bad_option
+@drop_duplicates_option
+@run_options
+def merge(**options: Any) -> None:
+    """Write the records of two or more finished datasets into the directory OUTPUT.
+
+    Splits and labels unite by name; labels keep the order of the first dataset. The datasets must have the same
+    features, and images of one form. The images stay byte for byte, and those that occur twice are noticed.
+
+    Run the same command again after an interruption: finished shards are kept.
+    """
+    arguments: tuple[str, ...] = options.pop("paths")
+    dry_run, as_json = options.pop("dry_run"), options.pop("as_json")
+    paths = tuple(takewhile(lambda argument: not argument.startswith("-"), arguments))
+    *datasets, output = paths or ("",)
+    if len(datasets) < 2:
+        raise ConfigError(f"At least two datasets and OUTPUT must be named, got {len(paths)} of these paths.")
+    need_beam("merge")
+    config = ShardConfig(
+        input=", ".join(datasets),
+        output=output,
+        datasets=tuple(datasets),
+        shard_size_bytes=options.pop("shard_size"),
+        **options,
+    )
+    run_job(config, arguments[len(paths) :], dry_run=dry_run, as_json=as_json)

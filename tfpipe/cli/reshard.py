@@ -1,0 +1,62 @@
+"""`tfpipe reshard`: the records of a finished dataset in other shards, or its images in another form."""
+
+from typing import Any
+
+import click
+
+from beam_jobs.config import ShardConfig
+from tfpipe.cli.job import layout_options, max_bad_option, need_beam, run_job, run_options
+from tfpipe.errors import ConfigError
+from tfpipe.format.form import ImageForm
+
+
+@click.command(
+    short_help="Write a dataset anew: other shards, other images.",
+    epilog="Arguments after -- go to Beam, as with tfpipe shard.",
+)
+@click.argument("dataset")
+@click.argument("output")
+@click.argument("beam_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM OPTIONS]")
+@layout_options("keep their order")
+@click.option(
+    "--encoding",
+    type=click.Choice(["keep", "jpeg", "raw"]),
+    help="keep: JPEG and PNG stay. jpeg: all JPEG. raw: uint8, with --square.  [default: as it is]",
+)
+@click.option("--resize-short", type=int, metavar="PX", help="Reduce larger images to this short side.")
+@click.option("--square", type=int, metavar="PX", help="Squeeze every image to PX by PX.")
+@click.option("--quality", type=int, help="JPEG quality of what is encoded anew.  [default: as it was]")
+@click.option(
+    "--reencode-progressive",
+    is_flag=True,
+    default=None,
+    help="Make progressive JPEGs baseline: larger, faster to read.",
+)
+@max_bad_option
+@run_options
+def reshard(**options: Any) -> None:
+    """Write the records of the finished DATASET anew into the directory OUTPUT: more, fewer or smaller shards.
+
+    Splits, labels, boxes, further columns, file names and digests stay. So do the images, byte for byte, unless one of
+    --encoding, --resize-short, --square and --reencode-progressive asks for another form.
+
+    Run the same command again after an interruption: finished shards are kept.
+    """
+    beam_args = options.pop("beam_args")
+    dry_run, as_json = options.pop("dry_run"), options.pop("as_json")
+    if beam_args and not beam_args[0].startswith("-"):
+        raise ConfigError(
+            f"DATASET and OUTPUT are two paths, got a third, {beam_args[0]!r}; options for Beam follow after --. "
+            "Several datasets become one with `tfpipe merge`."
+        )
+    need_beam("reshard")
+    asked = {name: options.pop(name) for name in ImageForm.__dataclass_fields__ if name in options}
+    dataset = options.pop("dataset")
+    config = ShardConfig(
+        input=dataset,
+        datasets=(dataset,),
+        form_changes={name: value for name, value in asked.items() if value is not None},
+        shard_size_bytes=options.pop("shard_size"),
+        **options,
+    )
+    run_job(config, beam_args, dry_run=dry_run, as_json=as_json)
