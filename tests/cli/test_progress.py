@@ -5,7 +5,8 @@ import pytest
 from beam_jobs.plan import Listing, Plan, ShardPlan
 from beam_jobs.progress import Progress
 from tfpipe.cli import progress
-from tfpipe.cli.progress import ProgressDisplay
+from tfpipe.cli.progress import ProgressDisplay, ScanDisplay
+from tfpipe.integrity.progress import Progress as ScanProgress
 
 
 @pytest.fixture
@@ -28,6 +29,14 @@ def test_a_log_gets_a_line_now_and_then(clock: list[float], capsys: pytest.Captu
         "500/1,000 images  50 images/s  500.0 KB/s  2 bad  0:10 left",
         "1,000/1,000 images  45 images/s  454.5 KB/s  2 bad  0:00 left",  # what is known of the last 15 s
     ]
+
+
+def test_a_scan_gets_lines_too(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with ScanDisplay("Verifying") as display:
+        for seconds, done in ((1, 0), (6, 250), (11, 500)):
+            clock[0] = 100 + seconds
+            display.update(ScanProgress(bytes=done * 1000, num_bytes=1_000_000, records=done, damaged=2))
+    assert capsys.readouterr().err == "500.0 KB of 1.0 MB  50.0 KB/s  50 records/s  2 damaged  0:10 left\n"
 
 
 def test_a_plan_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

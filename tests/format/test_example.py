@@ -327,3 +327,18 @@ def test_hostile_bytes_take_linear_time():
         except FormatError:
             continue
     assert time.perf_counter() - start < 5  # quadratic time would be hours
+
+
+def test_the_number_of_fields_is_bounded():
+    fits = encode_example({"texts": [b""] * 99_995})
+    assert len(decode_example(fits)["texts"]) == 99_995  # Features, the entry, its key, its value and the list
+    for data in (
+        encode_example({"texts": [b""] * 99_996}),
+        b"\x10\x00" * 100_001,
+        b"\x4b" + b"\x10\x00" * 100_000 + b"\x4c",
+    ):
+        with pytest.raises(
+            FormatError, match=r"^Not a tf.train.Example: it has more than 100,000 fields, at byte \d+\.$"
+        ):
+            decode_example(data)
+    assert decode_example(encode_example({"ints": list(range(300_000))}))["ints"].size == 300_000  # one field

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfpipe.errors import FormatError
-from tfpipe.format.index import decode_index, encode_index
+from tfpipe.format import index
+from tfpipe.format.index import MAX_RECORDS, decode_index, encode_index, max_index_bytes
 
-MEND = "Run the same `tfpipe shard` command again to write it anew."
+MEND = "Run the same `tfpipe shard` or `tfpipe index` command again to write it anew."
 
 
 def test_text():
@@ -99,3 +100,36 @@ def test_a_million_records_are_read_in_seconds():
     start = time.perf_counter()
     assert decode_index(data, sum(sizes), len(sizes))[-1].tolist() == [110_016 * 999_999, 110_016]
     assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize("piece", [1, 7, 30])
+def test_pieces_are_cut_at_lines(monkeypatch, piece):
+    monkeypatch.setattr(index, "_PIECE_BYTES", piece)
+    sizes = [16, 1000, 17, 123_456, 16]
+    data = encode_index(sizes)
+    assert decode_index(data, sum(sizes), 5)[:, 1].tolist() == sizes
+    for wrong, message in ((b"x", "two whole numbers"), (b" ", "two whole numbers"), (b"9" * 5000, "beyond int64")):
+        with pytest.raises(FormatError, match=message):
+            decode_index(data[:-2] + wrong + b"\n", sum(sizes), 5)
+
+
+def test_the_largest_number_is_read_exactly():
+    with pytest.raises(FormatError, match=r"offset 0, size 9223372036854775807\."):
+        decode_index(b"0 9223372036854775807\n", 20, 1)
+    with pytest.raises(FormatError, match="beyond int64"):
+        decode_index(b"0 9223372036854775808\n", 2**63 - 1, 1)
+
+
+@pytest.mark.parametrize("sizes", [[16], [16] * 20, [2**40, 16], [10**6] * 1000])
+def test_no_index_is_larger_than_its_bound(sizes):
+    assert len(encode_index(sizes)) <= max_index_bytes(sum(sizes), len(sizes)) <= 40 * len(sizes)
+
+
+def test_an_index_of_too_many_records_is_not_read():
+    assert max_index_bytes(2**40, MAX_RECORDS) > 0
+    with pytest.raises(FormatError) as error:
+        max_index_bytes(2**40, MAX_RECORDS + 1)
+    assert str(error.value) == (
+        "A shard must have at most 4,194,304 records for its index to be read, got 4,194,305. "
+        "Write them into more shards."
+    )

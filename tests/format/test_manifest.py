@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfpipe.errors import FormatError
-from tfpipe.format.manifest import FORMAT_VERSION, Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.manifest import Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.manifest_json import dumps, loads
 from tfpipe.format.schema import image_schema
 
@@ -68,7 +68,7 @@ def test_order_without_meaning_does_not_show():
 
 def test_a_shard_takes_one_line():
     lines = dumps(MANIFEST).splitlines()
-    assert lines[1] == f'  "format_version": {FORMAT_VERSION},'
+    assert lines[1] == '  "format_version": 1,'
     assert (
         '        {"file": "train-00000-of-00002.tfrecord", "records": 4, "bytes": 4000, "sha256": "' + SHA + '"},'
     ) in lines
@@ -99,8 +99,8 @@ SHARD = "splits.train.shards[1]"
     [
         (
             "format_version",
-            2,
-            "m.json has format version 2, this tfpipe reads up to 1: it needs a newer tfpipe.",
+            3,
+            "m.json has format version 3, this tfpipe reads up to 2: it needs a newer tfpipe.",
         ),
         ("format_version", "1", "m.json: format_version must be a whole number of at least 1, got '1'."),
         ("name", 3, "m.json: name must be text, got 3."),

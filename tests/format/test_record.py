@@ -162,3 +162,25 @@ def test_a_slow_checksum_is_not_silent(caplog):
         "google-crc32c runs here in pure Python (python), so checksums will take most of the time; install "
         "its compiled form with: pip install --force-reinstall --only-binary=:all: google-crc32c"
     ]
+
+
+def test_large_payloads_are_checked_before_memory_is_taken(tmp_path):
+    data = bytes(range(256)) * (80 << 10)
+    large = framed([data, b"next"])
+    file = io.BytesIO(large)
+    assert [payload == data for _, payload in record.scan_records(file)] == [True, False]
+    assert record.read_record(file, 0, len(data) + 16) == data
+    damaged = changed(large, 5 << 20, b"x")
+    message = f"Record {{}}at byte 0 is damaged: the checksum of its {len(data)} bytes of payload is wrong."
+    with pytest.raises(FormatError) as error:
+        list(record.scan_records(io.BytesIO(damaged)))
+    assert str(error.value) == message.format("0 ")
+    with pytest.raises(FormatError) as error:
+        record.read_record(io.BytesIO(damaged), 0, len(data) + 16)
+    assert str(error.value) == message.format("")
+    path = tmp_path / "hole"
+    path.write_bytes(record.record_header(2**31 + 1))
+    os.truncate(path, 2**31 + 17)
+    with path.open("rb") as file, pytest.raises(FormatError) as error:
+        record.read_record(file, 0, 2**31 + 17)
+    assert str(error.value) == ("Record at byte 0 must have at most 2,147,483,648 bytes of payload, got 2,147,483,649.")

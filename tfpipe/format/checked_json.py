@@ -8,6 +8,7 @@ import json
 import math
 import re
 import reprlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
@@ -15,7 +16,13 @@ from typing import NoReturn
 from tfpipe.errors import FormatError
 
 MAX_COUNT = 2**63 - 1
+MAX_PARTS = 1_000_000
+"""Lists, objects and commas in one document: what it takes in memory is bounded by that, by 0.2 kB each."""
 
+MAX_TEXT = 10_000
+"""Characters of one string or key."""
+
+_MAX_PLACE = 200  # characters shown
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
@@ -31,23 +38,25 @@ class Node:
 
     def error(self, must: str) -> FormatError:
         """`must` completes "<place> must be ..."; what came is shown in short."""
-        place = self.place or "the document"
+        place = _shortened(self.place) or "the document"
         return FormatError(f"{self._prefix()}{place} must be {must}, got {_shown(self.value)}.")
 
     def refuse(self, reason: object) -> FormatError:
         """For a value refused elsewhere: `reason` is a sentence of its own."""
-        return FormatError(f"{self._prefix()}{self.place}: {reason}")
+        return FormatError(f"{self._prefix()}{_shortened(self.place)}: {reason}")
 
     def field(self, key: str) -> "Node":
         """The value of a key that must be there."""
         fields = self._fields()
         if key not in fields:
-            raise FormatError(f"{self._prefix()}{self._below(key)} is missing.")
+            raise FormatError(f"{self._prefix()}{_shortened(self._below(key))} is missing.")
         return Node(fields[key], self._below(key), self.where)
 
     def items(self) -> Iterator[tuple[str, "Node"]]:
         """Every key with its value."""
         for key, value in self._fields().items():
+            if len(key) > MAX_TEXT:
+                raise self.error(f"an object whose keys have at most {MAX_TEXT:,} characters")
             yield key, Node(value, self._below(key), self.where)
 
     def elements(self) -> list["Node"]:
@@ -57,9 +66,11 @@ class Node:
         return [Node(value, f"{self.place}[{i}]", self.where) for i, value in enumerate(self.value)]
 
     def text(self) -> str:
-        """A string."""
+        """A string, short enough to be shown and used as a name."""
         if not isinstance(self.value, str):
             raise self.error("text")
+        if len(self.value) > MAX_TEXT:
+            raise self.error(f"text of at most {MAX_TEXT:,} characters")
         return self.value
 
     def count(self, minimum: int = 0, maximum: int = MAX_COUNT) -> int:
@@ -115,14 +126,24 @@ def parse_json(text: str, where: str) -> Node:
       where: The document's name, for messages.
 
     Raises:
-      FormatError: The text is no JSON, is nested too deeply, or holds a number of thousands of digits.
+      FormatError: The text is no JSON, is nested too deeply, has more than a million parts, names a key twice in one
+        object (readers would differ on which one holds), or holds a number of thousands of digits.
     """
+    if sum(map(text.count, "[{,")) > MAX_PARTS:  # a byte of text can become 25 in memory
+        raise FormatError(f"{where} must have at most {MAX_PARTS:,} lists, objects and commas.")
 
     def refuse(constant: str) -> NoReturn:
         raise FormatError(f"{where}: {constant} is not a number that JSON allows.")
 
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
+            twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+            raise FormatError(f"{where} must name a key once in an object, got {_shown(twice)} twice.")
+        return fields
+
     try:
-        return Node(json.loads(text, parse_constant=refuse), "", where)
+        return Node(json.loads(text, parse_constant=refuse, object_pairs_hook=unique), "", where)
     except json.JSONDecodeError as error:
         raise FormatError(f"{where} is not JSON: {error}.") from None
     except RecursionError:
@@ -131,6 +152,11 @@ def parse_json(text: str, where: str) -> Node:
         raise
     except ValueError:  # Python's own limit on the digits of one number
         raise FormatError(f"{where} holds a number with too many digits.") from None
+
+
+def _shortened(place: str) -> str:
+    """A place as deep as JSON goes fills pages otherwise."""
+    return place if len(place) <= _MAX_PLACE else f"{place[: _MAX_PLACE // 2]}…{place[-_MAX_PLACE // 2 :]}"
 
 
 def _shown(value: object) -> str:

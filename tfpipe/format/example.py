@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.errors import ConfigError
-from tfpipe.format.wire import FIXED32, LENGTH, VARINT, expect, fields, read_int64s, varint, wire_error
+from tfpipe.format.wire import FIXED32, LENGTH, VARINT, Budget, expect, fields, read_int64s, varint, wire_error
 
 Feature: TypeAlias = list[bytes] | NDArray[np.int64] | NDArray[np.float32] | None
 """A decoded feature: a list of bytes, an int64 or float32 array of shape [n], or `None` if it has no kind."""
@@ -209,7 +209,7 @@ def decode_example(data: bytes | memoryview) -> dict[str, Feature]:
 
     Packed and unpacked numbers are read alike, unknown fields are skipped, of a repeated key the last wins,
     and parts of one feature are merged, as protobuf does. Time and memory grow with the size of `data`,
-    whatever it says.
+    whatever it says, and with the number of fields, which are at most 100,000.
 
     Args:
       data: The record's payload.
@@ -218,46 +218,47 @@ def decode_example(data: bytes | memoryview) -> dict[str, Feature]:
       From key to feature, in the order of the bytes. Every array and every bytes object is a copy.
 
     Raises:
-      FormatError: The bytes are no Example; the message gives the offset.
+      FormatError: The bytes are no Example, or one with too many fields; the message gives the offset.
     """
     buffer = data if isinstance(data, bytes) else bytes(data)
     features: dict[str, Feature] = {}
-    for field, wire, start, stop in fields(buffer, 0, len(buffer)):
+    budget = Budget()
+    for field, wire, start, stop in fields(buffer, 0, len(buffer), budget):
         if field != 1:
             continue
         expect(wire == LENGTH, "Example.features", wire, start)
-        for entry_field, entry_wire, entry_start, entry_stop in fields(buffer, start, stop):
+        for entry_field, entry_wire, entry_start, entry_stop in fields(buffer, start, stop, budget):
             if entry_field == 1:
                 expect(entry_wire == LENGTH, "Features.feature", entry_wire, entry_start)
-                key, feature = _entry(buffer, entry_start, entry_stop)
+                key, feature = _entry(buffer, entry_start, entry_stop, budget)
                 features[key] = feature
     return features
 
 
-def _entry(buffer: bytes, pos: int, end: int) -> tuple[str, Feature]:
+def _entry(buffer: bytes, pos: int, end: int, budget: Budget) -> tuple[str, Feature]:
     """One key and its feature; `kind` is the list seen last, and a list of another kind starts anew."""
     key, kind = "", 0
     texts: list[bytes] = []
     floats = bytearray()
     ints: array[int] = array("q")
-    for field, wire, start, stop in fields(buffer, pos, end):
+    for field, wire, start, stop in fields(buffer, pos, end, budget):
         if field == 1:
             expect(wire == LENGTH, "a feature's key", wire, start)
             key = _key(buffer, start, stop)
         elif field == 2:
             expect(wire == LENGTH, "Feature", wire, start)
-            for list_kind, list_wire, list_start, list_stop in fields(buffer, start, stop):
+            for list_kind, list_wire, list_start, list_stop in fields(buffer, start, stop, budget):
                 if list_kind > _INT64_LIST:
                     continue
                 expect(list_wire == LENGTH, "a feature's list", list_wire, list_start)
                 if list_kind != kind:
                     kind, texts, floats, ints = list_kind, [], bytearray(), array("q")
                 if kind == _BYTES_LIST:
-                    _read_texts(buffer, list_start, list_stop, texts)
+                    _read_texts(buffer, list_start, list_stop, texts, budget)
                 elif kind == _FLOAT_LIST:
-                    _read_floats(buffer, list_start, list_stop, floats)
+                    _read_floats(buffer, list_start, list_stop, floats, budget)
                 else:
-                    _read_ints(buffer, list_start, list_stop, ints)
+                    _read_ints(buffer, list_start, list_stop, ints, budget)
     if kind == _BYTES_LIST:
         return key, texts
     if kind == _FLOAT_LIST:
@@ -274,15 +275,15 @@ def _key(buffer: bytes, start: int, stop: int) -> str:
         raise wire_error("a feature's key is not UTF-8", start + error.start) from None
 
 
-def _read_texts(buffer: bytes, pos: int, end: int, out: list[bytes]) -> None:
-    for field, wire, start, stop in fields(buffer, pos, end):
+def _read_texts(buffer: bytes, pos: int, end: int, out: list[bytes], budget: Budget) -> None:
+    for field, wire, start, stop in fields(buffer, pos, end, budget):
         if field == 1:
             expect(wire == LENGTH, "BytesList.value", wire, start)
             out.append(buffer[start:stop])
 
 
-def _read_floats(buffer: bytes, pos: int, end: int, out: bytearray) -> None:
-    for field, wire, start, stop in fields(buffer, pos, end):
+def _read_floats(buffer: bytes, pos: int, end: int, out: bytearray, budget: Budget) -> None:
+    for field, wire, start, stop in fields(buffer, pos, end, budget):
         if field == 1:
             expect(wire in (LENGTH, FIXED32), "FloatList.value", wire, start)
             if (stop - start) % 4:
@@ -290,8 +291,8 @@ def _read_floats(buffer: bytes, pos: int, end: int, out: bytearray) -> None:
             out += buffer[start:stop]
 
 
-def _read_ints(buffer: bytes, pos: int, end: int, out: "array[int]") -> None:
-    for field, wire, start, stop in fields(buffer, pos, end):
+def _read_ints(buffer: bytes, pos: int, end: int, out: "array[int]", budget: Budget) -> None:
+    for field, wire, start, stop in fields(buffer, pos, end, budget):
         if field == 1:
             expect(wire in (LENGTH, VARINT), "Int64List.value", wire, start)
             read_int64s(buffer, start, stop, out)

@@ -16,13 +16,32 @@ from tfpipe.format.record import FRAME_BYTES
 MAX_LINE_BYTES = 40
 """Two numbers of int64, a space and a line break."""
 
-_MEND = "Run the same `tfpipe shard` command again to write it anew."
+MAX_RECORDS = 2**22
+"""Of one shard, for an index to be read: 150 MB for a moment, 64 MB as numbers."""
+
+_PIECE_BYTES = 1 << 20  # of text, parsed at once
+_INT64_MAX = 2**63 - 1
+_MEND = "Run the same `tfpipe shard` or `tfpipe index` command again to write it anew."
 
 
 def encode_index(sizes: Sequence[int]) -> bytes:
     """The index of a shard whose records take `sizes` bytes each, framing included, in the file's order."""
     offsets = accumulate(sizes, initial=0)
     return "".join([f"{offset} {size}\n" for offset, size in zip(offsets, sizes, strict=False)]).encode()
+
+
+def max_index_bytes(shard_bytes: int, records: int) -> int:
+    """The largest that the index of such a shard can be: a larger file need not be read.
+
+    Raises:
+      FormatError: The shard has more records than an index is read for.
+    """
+    if records > MAX_RECORDS:
+        raise FormatError(
+            f"A shard must have at most {MAX_RECORDS:,} records for its index to be read, got {records:,}. Write them "
+            "into more shards."
+        )
+    return records * min(2 * len(str(shard_bytes)) + 2, MAX_LINE_BYTES)
 
 
 def decode_index(data: bytes, shard_bytes: int, records: int) -> NDArray[np.int64]:
@@ -60,16 +79,31 @@ def decode_index(data: bytes, shard_bytes: int, records: int) -> NDArray[np.int6
 
 
 def _table(data: bytes, records: int) -> NDArray[np.int64]:
-    """The numbers, unchecked; every test is one pass over the bytes, and comes before what it bounds."""
+    """The numbers, unchecked; every test comes before what it bounds."""
     lines = data.count(b"\n")
     if lines != records or data[-1:] not in (b"\n", b""):
         raise FormatError(f"The index must have {records} whole lines, got {lines} in {len(data)} bytes. {_MEND}")
-    if data.translate(None, b"0123456789 \n") or data.count(b" ") != records:
+    table, begin, row = np.empty((records, 2), np.int64), 0, 0
+    while begin < len(data):
+        # Whole lines; a line that is longer than a piece is one for itself.
+        end = data.rfind(b"\n", begin, begin + _PIECE_BYTES) + 1 or data.find(b"\n", begin) + 1
+        numbers = _numbers(data[begin:end])
+        table[row : row + len(numbers)] = numbers
+        begin, row = end, row + len(numbers)
+    return table
+
+
+def _numbers(lines: bytes) -> NDArray[np.int64]:
+    """Whole lines of the table, unchecked."""
+    count = lines.count(b"\n")
+    if lines.translate(None, b"0123456789 \n") or lines.count(b" ") != count:
         raise FormatError(f"Every line of the index must be two whole numbers with one space between. {_MEND}")
-    try:
-        numbers = np.array(list(map(int, data.split())), np.int64)
-    except (ValueError, OverflowError):
-        raise FormatError(f"The index holds a number beyond int64. {_MEND}") from None
-    if numbers.size != 2 * records:
+    numbers = np.fromstring(lines, np.int64, sep=" ")  # five times as fast as `int`, and stops at the largest
+    if (numbers == _INT64_MAX).any():
+        try:
+            numbers = np.array(list(map(int, lines.split())), np.int64)
+        except (ValueError, OverflowError):
+            raise FormatError(f"The index holds a number beyond int64. {_MEND}") from None
+    if numbers.size != 2 * count:
         raise FormatError(f"Every line of the index must be two whole numbers with one space between. {_MEND}")
-    return numbers.reshape(records, 2)
+    return numbers.reshape(count, 2)

@@ -1,17 +1,34 @@
 """The manifest as JSON text, and back; reading trusts nothing."""
 
 import json
+import os
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import get_args
 
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import naming
 from tfpipe.format.checked_json import MAX_COUNT, Node, parse_json
-from tfpipe.format.manifest import FORMAT_VERSION, Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
-from tfpipe.format.schema import Schema
+from tfpipe.format.manifest import (
+    FORMAT_VERSION,
+    Compression,
+    Duplicates,
+    Foreign,
+    ImageSizes,
+    Manifest,
+    ShardInfo,
+    SplitInfo,
+)
+from tfpipe.format.record import FRAME_BYTES
+from tfpipe.format.schema import DType, Schema
+
+MAX_BYTES = 32 << 20
+"""Of a manifest; `naming.MAX_SHARDS` shards take half of it. What is larger need not be read."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_MAX_DEFLATED = 1032  # times: no file unpacks to more (zlib's manual, "Maximum Compression Factor")
 
 
 def dumps(manifest: Manifest) -> str:
@@ -21,7 +38,7 @@ def dumps(manifest: Manifest) -> str:
     that two manifests can be compared line by line.
     """
     document = {
-        "format_version": FORMAT_VERSION,
+        "format_version": manifest.format_version,
         "name": manifest.name,
         "tool_version": manifest.tool_version,
         "fingerprint": manifest.fingerprint,
@@ -29,6 +46,7 @@ def dumps(manifest: Manifest) -> str:
         "image": _sorted(manifest.image),
         "schema": manifest.schema.to_json(),
         "label_names": list(manifest.label_names),
+        **({} if manifest.foreign is None else {"foreign": asdict(manifest.foreign)}),
         "splits": {name: _split_to_json(split) for name, split in sorted(manifest.splits.items())},
         "changed": _sorted(manifest.changed),
         "noticed": _sorted(manifest.noticed),
@@ -92,13 +110,15 @@ def loads(text: str, where: str = naming.MANIFEST) -> Manifest:
             "it needs a newer tfpipe. Run: pip install --upgrade tfpipe"
         )
     label_names = _label_names(root.field("label_names"))
-    splits = {name: _split(name, node, len(label_names)) for name, node in root.field("splits").items()}
+    schema = Schema.from_json(root.field("schema"))
+    foreign = _foreign(root.field("foreign"), schema) if version > 1 else None
+    splits = _splits(root.field("splits"), len(label_names), foreign)
     duplicates = root.field("duplicates")
     return Manifest(
         name=root.field("name").text(),
         splits=splits,
         label_names=label_names,
-        schema=Schema.from_json(root.field("schema")),
+        schema=schema,
         seed=root.field("seed").count(-MAX_COUNT - 1),
         changed=root.field("changed").counts(),
         noticed=root.field("noticed").counts(),
@@ -112,6 +132,7 @@ def loads(text: str, where: str = naming.MANIFEST) -> Manifest:
         image={key: node.scalar() for key, node in root.field("image").items()},
         fingerprint=root.field("fingerprint").text(),
         tool_version=root.field("tool_version").text(),
+        foreign=foreign,
     )
 
 
@@ -124,15 +145,84 @@ def _label_names(node: Node) -> tuple[str, ...]:
     return tuple(element.text() for element in node.elements())
 
 
-def _split(name: str, node: Node, num_classes: int) -> SplitInfo:
+def _foreign(node: Node, schema: Schema) -> Foreign:
+    root, label_key = node.field("root"), node.field("label_key")
+    # One place for all shards, in one field that everybody can look at; their names cannot leave it.
+    if root.text() != "." and (not posixpath.isabs(root.text()) or posixpath.normpath(root.text()) != root.text()):
+        raise root.error("'.' or an absolute path without . and ..")
+    if not _names_a_path(root.text()):
+        raise root.error("a path that a file can have")
+    return Foreign(
+        root=root.text(),
+        image_key=_key(node.field("image_key"), schema, "bytes"),
+        label_key=None if label_key.value is None else _key(label_key, schema, "int64"),
+        label_base=node.field("label_base").count(0, 1),
+        compression=_compression(node.field("compression")),
+    )
+
+
+def _key(node: Node, schema: Schema, dtype: DType) -> str:
+    name = node.text()
+    if name not in schema or schema[name].dtype != dtype or schema[name].shape != ():
+        raise node.error(f"a feature of the schema with one value of {dtype}")
+    return name
+
+
+def _compression(node: Node) -> Compression:
+    found = next((one for one in get_args(Compression) if one == node.value), None)
+    if found is None:
+        raise node.error(f"one of {', '.join(map(repr, get_args(Compression)))}")
+    compression: Compression = found
+    return compression
+
+
+def _names_a_path(text: str) -> bool:
     try:
-        naming.check_split_name(name)
-    except ConfigError as error:
-        raise node.refuse(error) from None
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+def _splits(node: Node, num_classes: int, foreign: Foreign | None) -> dict[str, SplitInfo]:
+    """Every split; what would take long to look through is refused first."""
+    nodes = dict(node.items())
+    for name, split in nodes.items():
+        try:
+            naming.check_split_name(name)
+        except ConfigError as error:
+            raise split.refuse(error) from None
+    shards = sum(len(split.field("shards").elements()) for split in nodes.values())
+    if shards > naming.MAX_SHARDS:
+        raise node.refuse(f"there must be at most {naming.MAX_SHARDS:,} shards in all, got {shards:,}.")
+    names: set[str] | None = None if foreign is None else set()
+    factor = _MAX_DEFLATED if foreign is not None and foreign.compression else 1
+    splits = {}
+    for name, split in nodes.items():
+        splits[name] = _split(name, split, num_classes, names)
+        _check_sizes(split.field("shards"), splits[name], factor)
+    return splits
+
+
+def _check_sizes(node: Node, split: SplitInfo, factor: int) -> None:
+    """`factor`: how many times its size a shard can unpack to."""
+    for i, shard in enumerate(split.shards):
+        if shard.records * FRAME_BYTES > shard.bytes * factor:
+            most = shard.bytes * factor // FRAME_BYTES
+            records = node.elements()[i].field("records")
+            raise records.error(f"at most {most}, since a record takes {FRAME_BYTES} bytes or more")
+    if split.bytes > MAX_COUNT:
+        raise node.refuse(f"the sizes of the shards must sum to at most {MAX_COUNT}, got {split.bytes}.")
+
+
+def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | None) -> SplitInfo:
+    """`foreign_names`: of the foreign shards before this split; None where shards have names of tfpipe's own."""
     shard_nodes = node.field("shards").elements()
     split = SplitInfo(
         name=name,
-        shards=tuple(_shard(shard, name, i, len(shard_nodes)) for i, shard in enumerate(shard_nodes)),
+        shards=tuple(
+            _shard(shard, naming.shard_name(name, i, len(shard_nodes)) if foreign_names is None else foreign_names)
+            for i, shard in enumerate(shard_nodes)
+        ),
         formats=node.field("formats").counts(),
         class_counts=_class_counts(node.field("class_counts"), num_classes),
         sizes=_sizes(node.field("sizes")),
@@ -145,16 +235,28 @@ def _split(name: str, node: Node, num_classes: int) -> SplitInfo:
     return split
 
 
-def _shard(node: Node, split: str, index: int, num_shards: int) -> ShardInfo:
+def _shard(node: Node, expected: str | set[str]) -> ShardInfo:
+    """`expected`: the name it must have; of a foreign shard the names of those before it, to which its own is added."""
     file = node.field("file")
-    # Comparing with the one right name leaves no room for folders, other splits or repetitions.
-    expected = naming.shard_name(split, index, num_shards)
-    if file.text() != expected:
+    if isinstance(expected, set):
+        _check_foreign_name(file, expected)
+        expected.add(file.text())
+    elif file.text() != expected:
+        # Comparing with the one right name leaves no room for folders, other splits or repetitions.
         raise file.error(repr(expected))
     sha256 = node.field("sha256")
     if not _SHA256.fullmatch(sha256.text()):
         raise sha256.error("64 lower-case hexadecimal digits")
-    return ShardInfo(expected, node.field("records").count(), node.field("bytes").count(), sha256.text())
+    return ShardInfo(file.text(), node.field("records").count(), node.field("bytes").count(), sha256.text())
+
+
+def _check_foreign_name(file: Node, before: set[str]) -> None:
+    try:
+        naming.check_foreign_name(file.text())
+    except FormatError as error:
+        raise file.refuse(error) from None
+    if file.text() in before:
+        raise file.error("a name that no other shard has")
 
 
 def _class_counts(node: Node, num_classes: int) -> tuple[int, ...]:

@@ -11,8 +11,8 @@ n bytes   payload
 import logging
 import os
 import struct
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, TypeAlias
 
 import google_crc32c
 
@@ -23,9 +23,18 @@ FOOTER_BYTES = 4
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
 """What framing adds to a payload."""
 
+MAX_PAYLOAD_BYTES = 2**31
+"""A protocol buffer cannot be larger."""
+
+ReadAt: TypeAlias = Callable[[int, int], bytes]
+"""Reads so many bytes, the second number, from an offset, the first; fewer at the end of the file only."""
+
+_PIECE_BYTES = 1 << 20
+_CHECKED_FIRST_BYTES = 16 << 20  # a larger payload is checked before there is memory for it: see `_read_large`
 _logger = logging.getLogger(__name__)
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
+_HEADER = struct.Struct("<QI")
 _MASK_DELTA = 0xA282EAD8
 
 
@@ -47,8 +56,24 @@ def masked_crc32c(data: bytes) -> int:
 
     The mask keeps a checksum of data that holds checksums itself from degenerating.
     """
-    crc: int = google_crc32c.value(data)
+    return mask_crc(google_crc32c.value(data))
+
+
+def mask_crc(crc: int) -> int:
+    """The form in which a CRC32C stands in the file."""
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def unmask_crc(masked: int) -> int:
+    """The inverse of `mask_crc`."""
+    rotated = masked - _MASK_DELTA & 0xFFFFFFFF
+    return (rotated >> 17 | rotated << 15) & 0xFFFFFFFF
+
+
+def decode_header(header: bytes) -> int | None:
+    """The length that 12 bytes say; None where its checksum does not hold."""
+    length, masked = _HEADER.unpack(header)
+    return int(length) if mask_crc(google_crc32c.value(header[: _LENGTH.size])) == masked else None
 
 
 def record_header(length: int) -> bytes:
@@ -76,24 +101,29 @@ def read_record(file: BinaryIO, offset: int, size: int) -> bytes:
     Raises:
       FormatError: The file ends too early, the length is not what the index says, or a checksum is wrong.
     """
-    left = file.seek(0, os.SEEK_END) - offset
-    if not FRAME_BYTES <= size <= left or offset < 0:  # before memory is taken for it
+    return read_record_at(_reader(file), file.seek(0, os.SEEK_END), offset, size)
+
+
+def read_record_at(read_at: ReadAt, end: int, offset: int, size: int) -> bytes:
+    """`read_record` of a file that ends at byte `end`, without moving its position where `read_at` does not."""
+    name = f"Record at byte {offset}"
+    if not FRAME_BYTES <= size <= end - offset or offset < 0:  # before memory is taken for it
         raise FormatError(
-            f"Record at byte {offset} with {size} bytes cannot be: the file ends at byte {left + offset} "
-            f"and framing alone takes {FRAME_BYTES}."
+            f"{name} with {size} bytes cannot be: the file ends at byte {end} and framing alone takes {FRAME_BYTES}."
         )
-    file.seek(offset)
-    frame = _read(file, size)
-    if len(frame) != size:
-        raise FormatError(f"Record at byte {offset} must have {size} bytes, only {len(frame)} could be read.")
-    length = _length(frame[:HEADER_BYTES], f"Record at byte {offset}")
+    large = size > _CHECKED_FIRST_BYTES
+    frame = read_at(offset, HEADER_BYTES if large else size)
+    if len(frame) != (HEADER_BYTES if large else size):
+        raise FormatError(f"{name} must have {size} bytes, only {len(frame)} could be read.")
+    length = _length(frame[:HEADER_BYTES], name)
     if length != size - FRAME_BYTES:
         raise FormatError(
-            f"Record at byte {offset} has {length} bytes where the index says {size - FRAME_BYTES}; "
-            "the index is of another file."
+            f"{name} has {length} bytes where the index says {size - FRAME_BYTES}; the index is of another file."
         )
+    if large:
+        return _read_large(read_at, offset + HEADER_BYTES, length, name)
     payload = frame[HEADER_BYTES:-FOOTER_BYTES]
-    _check_payload(payload, frame[-FOOTER_BYTES:], f"Record at byte {offset}")
+    _check_payload(payload, frame[-FOOTER_BYTES:], name)
     return payload
 
 
@@ -123,9 +153,12 @@ def scan_records(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         left = end - offset - FRAME_BYTES
         if length > left:
             raise FormatError(f"{name} is cut off: it has {length} bytes of payload, {max(left, 0)} are there.")
-        payload = _read(file, length)
-        footer = _read(file, FOOTER_BYTES)
-        _check_payload(payload, footer, name)
+        if length > _CHECKED_FIRST_BYTES:
+            payload = _read_large(_reader(file), offset + HEADER_BYTES, length, name)
+            file.seek(FOOTER_BYTES, os.SEEK_CUR)
+        else:
+            payload = _read(file, length)
+            _check_payload(payload, _read(file, FOOTER_BYTES), name)
         yield offset, payload
         offset += length + FRAME_BYTES
         number += 1
@@ -142,6 +175,28 @@ def _length(header: bytes, name: str) -> int:
 def _check_payload(payload: bytes, footer: bytes, name: str) -> None:
     if footer != record_footer(payload):
         raise FormatError(f"{name} is damaged: the checksum of its {len(payload)} bytes of payload is wrong.")
+
+
+def _read_large(read_at: ReadAt, begin: int, length: int, name: str) -> bytes:
+    """A payload, read twice: a file can be full of holes, and promise gigabytes that nobody ever wrote."""
+    if length > MAX_PAYLOAD_BYTES:
+        raise FormatError(f"{name} must have at most {MAX_PAYLOAD_BYTES:,} bytes of payload, got {length:,}.")
+    crc = 0
+    for offset in range(begin, begin + length, _PIECE_BYTES):
+        crc = google_crc32c.extend(crc, read_at(offset, min(_PIECE_BYTES, begin + length - offset)))
+    if read_at(begin + length, FOOTER_BYTES) != _CRC.pack(mask_crc(crc)):
+        raise FormatError(f"{name} is damaged: the checksum of its {length} bytes of payload is wrong.")
+    payload = read_at(begin, length)
+    _check_payload(payload, _CRC.pack(mask_crc(crc)), name)
+    return payload
+
+
+def _reader(file: BinaryIO) -> ReadAt:
+    def read_at(offset: int, size: int) -> bytes:
+        file.seek(offset)
+        return _read(file, size)
+
+    return read_at
 
 
 def _read(file: BinaryIO, size: int) -> bytes:

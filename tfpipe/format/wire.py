@@ -13,6 +13,9 @@ from tfpipe.errors import FormatError
 VARINT, FIXED64, LENGTH, _GROUP, _END_GROUP, FIXED32 = range(6)
 """Wire types: what follows a tag."""
 
+MAX_FIELDS = 100_000
+"""Of one Example, values that are not packed counted too: at some 5 us and 300 bytes each, what a record can cost."""
+
 _MAX_GROUP_DEPTH = 100  # protobuf's own limit
 _SMALL_RUN = 16  # below this many bytes a Python loop beats NumPy's fixed cost
 _WINDOW = 1 << 16  # bytes of packed varints decoded at once, which bounds the index arrays
@@ -32,12 +35,28 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def fields(buffer: bytes, pos: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+class Budget:
+    """How many fields may still be read of an Example, whatever they lie in."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MAX_FIELDS
+
+    def spend(self, pos: int) -> None:
+        """Counts a field; `FormatError` where there are too many."""
+        self.left -= 1
+        if self.left < 0:
+            raise wire_error(f"it has more than {MAX_FIELDS:,} fields", pos)
+
+
+def fields(buffer: bytes, pos: int, end: int, budget: Budget) -> Iterator[tuple[int, int, int, int]]:
     """Yields field number, wire type, and where the value starts and stops, for each field of one message."""
     while pos < end:
+        budget.spend(pos)
         field, wire, start, stop = _next_field(buffer, pos, end)
         if wire == _GROUP:
-            stop = _skip_group(buffer, start, end, field)
+            stop = _skip_group(buffer, start, end, field, budget)
         elif wire == _END_GROUP:
             raise wire_error("the end of a group that was never begun", pos)
         yield field, wire, start, stop
@@ -67,13 +86,14 @@ def _next_field(buffer: bytes, pos: int, end: int) -> tuple[int, int, int, int]:
     return field, wire, start, stop
 
 
-def _skip_group(buffer: bytes, pos: int, end: int, field: int) -> int:
+def _skip_group(buffer: bytes, pos: int, end: int, field: int, budget: Budget) -> int:
     """The position after a group, protobuf's oldest kind of message, which only unknown fields can be."""
     open_fields = [field]
     while open_fields:
         if pos >= end or len(open_fields) > _MAX_GROUP_DEPTH:
             raise wire_error("a group has no end, or is nested too deeply", pos)
         at = pos
+        budget.spend(at)
         field, wire, _, pos = _next_field(buffer, at, end)
         if wire == _GROUP:
             open_fields.append(field)

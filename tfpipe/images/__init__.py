@@ -8,6 +8,7 @@ exif       the orientation tag, and boxes that turn with the pixels
 depth      16-bit samples to 8 bits
 transcode  pixels of the wanted size, and their encoding
 prepare    the way through all of these: `prepare_image`
+pixels     a stored image as an array
 form       what the stored images shall look like: `ImageForm`
 ```
 

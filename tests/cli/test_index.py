@@ -1,0 +1,132 @@
+"""`tfpipe index` as a user runs it, and the other commands on what it described."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def tfpipe(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    """Runs `tfpipe ...` in this process, through the real entry point; code, output, errors."""
+    from tfpipe.cli import main as cli
+
+    def run(*args: object) -> tuple[int, str, str]:
+        monkeypatch.setenv("COLUMNS", "100")
+        monkeypatch.setattr(sys, "argv", ["tfpipe", *map(str, args)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capfd.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def made(foreign, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return foreign.imagenet(tmp_path_factory.mktemp("made") / "imagenet")
+
+
+@pytest.fixture
+def imagenet(made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made, tmp_path / "imagenet")
+
+
+def test_what_was_found_in_words(tfpipe, imagenet: Path) -> None:
+    code, out, _ = tfpipe("index", imagenet)
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].startswith("train: 40 records, 4 files, ")
+    assert lines[0].endswith("; 27 JPEG, 13 PNG")
+    assert lines[2:] == [
+        "image: 'image/encoded'; label: 'image/class/label', 3 classes, stored from 1, handed out from 0",
+        f"{imagenet} is indexed: 4 features",
+    ]
+
+
+def test_what_was_found_as_json(tfpipe, imagenet: Path, tmp_path: Path) -> None:
+    code, out, _ = tfpipe(
+        *("index", f"{imagenet}/val*", "--split", "holdout", "--output", tmp_path / "out", "--label-base", "0"),
+        *("--export", "dali", "--json"),
+    )
+    found: dict[str, Any] = json.loads(out)
+    assert code == 0
+    assert (found["root"], found["image_key"], found["label_key"]) == (
+        str(imagenet),
+        "image/encoded",
+        "image/class/label",
+    )
+    assert (found["label_base"], found["classes"], found["compression"], found["random_access"]) == (0, 4, "", True)
+    assert found["splits"]["holdout"]["records"] == 7
+    assert found["notes"] == []
+    assert (tmp_path / "out/dali/validation-00000-of-00001.idx").exists()
+
+
+def test_compressed_files_say_what_they_lack(tfpipe, foreign, tmp_path: Path) -> None:
+    code, out, _ = tfpipe("index", foreign.imagenet(tmp_path / "packed", "GZIP"))
+    assert code == 0
+    assert "The files are GZIP compressed: no random access, no exact order and no exact resume." in out
+
+
+def test_errors_are_sentences(tfpipe, imagenet: Path, small_dataset: Path) -> None:
+    path = imagenet / "train-00001-of-00004"
+    path.write_bytes(path.read_bytes()[:-1])
+    code, out, err = tfpipe("index", imagenet)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"Error: {path} cannot be indexed: record 15 at byte ")
+    assert "`tfpipe verify` lists all that is damaged, `tfpipe repair` saves the rest." in err
+    assert tfpipe("index", small_dataset)[0] == 2
+    assert tfpipe("index", imagenet, "--split", "a b")[0] == 2
+    assert tfpipe("index", imagenet, "--image-key", "none")[0] == 2
+
+
+def test_inspect_shows_it(tfpipe, imagenet: Path, tmp_path: Path) -> None:
+    tfpipe("index", imagenet)
+    code, out, _ = tfpipe("inspect", imagenet, "--show", 6, tmp_path / "sheet.png")
+    assert code == 0
+    assert "written by others, indexed by tfpipe" in out
+    assert "labels: 'image/class/label', stored from 1" in out
+    assert (tmp_path / "sheet.png").exists()
+    found = json.loads(tfpipe("inspect", imagenet, "--json")[1])
+    assert (found["format_version"], found["foreign"]["label_base"]) == (2, 1)
+    found = json.loads(tfpipe("inspect", imagenet, "--record", "train:2", "--write", tmp_path / "x.png", "--json")[1])
+    assert (found["features"]["id"], found["written"]["format"], found["shard"]) == (2, "PNG", "train-00000-of-00004")
+
+
+def test_inspect_says_where_shards_lie_elsewhere(tfpipe, imagenet: Path, tmp_path: Path, caplog) -> None:
+    tfpipe("index", imagenet, "--output", tmp_path / "out")
+    code, out, _ = tfpipe("inspect", tmp_path / "out", "--record", "validation:-1")
+    assert code == 0
+    assert "46.jpg" in out
+    assert f"The shards of {tmp_path}/out lie outside it, in {imagenet}, as its manifest says." in caplog.messages
+
+
+def test_verify_finds_it_intact_and_then_damaged(tfpipe, imagenet: Path) -> None:
+    tfpipe("index", imagenet)
+    code, out, _ = tfpipe("verify", imagenet)
+    assert (code, out.splitlines()[-1].split(":")[0]) == (0, f"{imagenet} is intact")
+    path = imagenet / "train-00001-of-00004"
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    code, out, _ = tfpipe("verify", imagenet)
+    assert code == 1
+    assert "train-00001-of-00004, record 15 at byte" in out
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+def test_doctor_and_profile_run_on_it(tfpipe, foreign, tmp_path: Path, compression) -> None:
+    folder = foreign.imagenet(tmp_path / "data", compression)
+    tfpipe("index", folder)
+    code, out, _ = tfpipe("doctor", folder, "--global-batch-size", 8, "--json")
+    checks = {check["name"]: check for check in json.loads(out)["checks"]}
+    assert {name for name, check in checks.items() if check["status"] == "failure"} == set()
+    assert checks["first record"]["status"] == "ok"
+    assert code == 0
+    code, out, _ = tfpipe("profile", folder, "--global-batch-size", 8, "--step-ms", 5, "--seconds", 0.5, "--json")
+    assert code == 0
+    assert json.loads(out)

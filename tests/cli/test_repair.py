@@ -1,0 +1,203 @@
+"""`tfpipe repair` as a user runs it, killed at any moment too."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integrity.damaged import framed
+from tests.integrity.made import payload, write_dataset
+from tfpipe.dataset import load_manifest
+from tfpipe.format import naming
+from tfpipe.format.record import scan_records
+from tfpipe.integrity.verify import VerifyOptions, verify
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARD = "train-00000-of-00003.tfrecord"
+
+
+def command(*args: object) -> list[str]:
+    return [sys.executable, "-m", "tfpipe", "repair", *map(str, args)]
+
+
+@pytest.fixture
+def repair(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    """Runs `tfpipe repair ...` in this process, through the real entry point."""
+    from tfpipe.cli import main as cli
+
+    def run(*args: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["tfpipe", "repair", *map(str, args)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        return int(stop.value.code or 0), *capfd.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    shards = {f"train:{k}": [payload(10 * k + n) for n in range(4)] for k in range(3)}
+    return write_dataset(tmp_path / "made", {**shards, "validation": [payload(90), payload(91)]})
+
+
+def payloads(dataset: Path) -> list[bytes]:
+    found = []
+    for split in load_manifest(str(dataset)).splits.values():
+        for shard in split.shards:
+            with open(dataset / shard.file, "rb") as file:
+                found += [one for _, one in scan_records(file)]
+    return found
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def is_intact(dataset: Path) -> bool:
+    return verify(str(dataset), VerifyOptions(workers=0)).damaged == []
+
+
+def test_what_is_left_and_what_is_lost(made: Path, tmp_path: Path, repair) -> None:
+    whole, out = payloads(made), tmp_path / "out"
+    data = bytearray((made / SHARD).read_bytes())
+    data[100] ^= 4
+    (made / SHARD).write_bytes(data)
+    (made / "train-00001-of-00003.tfrecord").unlink()
+    (made / naming.index_name("train-00002-of-00003.tfrecord")).unlink()
+    before = tree(made)
+    code, text, errors = repair(made, out)
+    assert (code, errors) == (0, "")
+    assert text.splitlines()[-2:] == [
+        "lost: 1 payload_crc, 1 missing, listed in repair.json",
+        f"{out} is complete: 9 records, 3 shards",
+    ]
+    assert text.splitlines()[1] == "train-00001-of-00003.tfrecord: missing: the file is missing, with 4 records"
+    assert payloads(out) == [*whole[1:4], *whole[8:]]
+    manifest = load_manifest(str(out))
+    assert manifest.splits["train"].class_counts == (3, 4)
+    assert [shard.file for shard in manifest.splits["train"].shards] == [
+        "train-00000-of-00002.tfrecord",
+        "train-00001-of-00002.tfrecord",
+    ]
+    assert is_intact(out)
+    assert tree(made) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "out"]
+
+
+def test_again_says_the_same(made: Path, tmp_path: Path, repair) -> None:
+    (made / SHARD).write_bytes(framed([b"no example"]))
+    code, text, _ = repair(made, tmp_path / "out", "--json")
+    done = json.loads(text)
+    kinds = [one["kind"] for one in done["lost"]]
+    assert (code, done["records"], done["shards"], kinds[0]) == (0, 10, 3, "example")
+    before = tree(tmp_path / "out")
+    assert repair(made, tmp_path / "out", "--json") == (code, text, "")
+    assert tree(tmp_path / "out") == before
+    (made / SHARD).write_bytes(b"changed")
+    code, _, errors = repair(made, tmp_path / "out")
+    assert (code, errors) == (2, f"Error: {tmp_path}/out holds the result of another repair; choose another name.\n")
+
+
+def test_an_intact_dataset_comes_out_as_it_is(small_dataset: Path, tmp_path: Path, repair) -> None:
+    code, text, _ = repair(small_dataset, tmp_path / "out", "--workers", 1)
+    assert (code, text) == (0, f"{tmp_path}/out is complete: 15 records, 4 shards\n")
+    old, new = load_manifest(str(small_dataset)), load_manifest(str(tmp_path / "out"))
+    assert (new.splits, new.schema, new.changed, new.quarantined) == (old.splits, old.schema, old.changed, 1)
+    assert new.duplicates == old.duplicates
+    assert new.fingerprint != old.fingerprint
+    differ = {name for name, data in tree(tmp_path / "out").items() if tree(small_dataset).get(name) != data}
+    assert differ == {"manifest.json", "repair.json"}
+
+
+def test_without_a_manifest(made: Path, tmp_path: Path, repair) -> None:
+    whole = load_manifest(str(made))
+    (made / naming.MANIFEST).write_text("[")
+    code, text, _ = repair(made, tmp_path / "out")
+    assert code == 0
+    assert text.startswith("The manifest could not be used: schema and class names were taken from the records.\n")
+    found = load_manifest(str(tmp_path / "out"))
+    assert (found.splits, found.schema, found.label_names) == (whole.splits, whole.schema, whole.label_names)
+    assert is_intact(tmp_path / "out")
+
+
+def test_quick_keeps_images_as_they_are(made: Path, tmp_path: Path, repair) -> None:
+    (made / SHARD).write_bytes(framed([payload(0, encoded=b"no image")]))
+    assert json.loads(repair(made, tmp_path / "a", "--json")[1])["lost"][0]["kind"] == "image"
+    assert payloads(tmp_path / "a")[0] == payload(10)
+    repair(made, tmp_path / "b", "--quick")
+    assert payloads(tmp_path / "b")[0] == payload(0, encoded=b"no image")
+
+
+@pytest.mark.parametrize(
+    ("out", "code", "sentence"),
+    [
+        ("made/inside", 2, "The output must lie outside of the dataset, got "),
+        ("made", 2, "The output must lie outside of the dataset, got "),
+        ("taken", 2, "must not exist yet; choose another name."),
+    ],
+)
+def test_outputs_that_cannot_be(made: Path, tmp_path: Path, repair, out: str, code: int, sentence: str) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    done = repair(made, tmp_path / out)
+    assert done[0] == code
+    assert sentence in done[2]
+    assert done[2].count("\n") == 1
+
+
+def test_nothing_left(tmp_path: Path, repair) -> None:
+    source = write_dataset(tmp_path / "made", {"train": [payload(1)]})
+    (source / "train-00000-of-00001.tfrecord").write_bytes(bytes(100))
+    code, _, errors = repair(source, tmp_path / "out")
+    assert (code, errors) == (1, f"Error: {source} has no undamaged record.\n")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "empty").mkdir()
+    code, _, errors = repair(tmp_path / "empty", tmp_path / "out")
+    assert code == 1
+    assert errors.startswith(f"Error: {tmp_path}/empty cannot be repaired: {tmp_path}/empty holds no manifest.json")
+
+
+def kill_until_done(source: Path, out: Path, expected: dict[str, bytes], kills: int, seed: int) -> None:
+    """Kills the command and all of its processes after random times, then lets it end."""
+    rng = random.Random(seed)
+    for _ in range(kills):
+        child = subprocess.Popen(command(source, out), cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
+        time.sleep(rng.uniform(0.2, 1.2))
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        assert not out.exists() or tree(out) == expected
+    subprocess.run(command(source, out), cwd=ROOT, check=True, capture_output=True, timeout=60)
+    assert tree(out) == expected
+    assert not Path(f"{out}.tfpipe-repair").exists()
+
+
+@pytest.fixture
+def larger(tmp_path: Path) -> Path:
+    """24 shards, so that there is something to interrupt; one is cut, one is gone."""
+    rng = random.Random(1)
+    pool = [payload(n) for n in range(40)]
+    source = write_dataset(tmp_path / "larger", {f"train:{k}": rng.choices(pool, k=150) for k in range(24)})
+    for k, action in ((3, lambda path: os.truncate(path, 5000)), (8, os.remove)):
+        action(source / naming.shard_name("train", k, 24))
+    return source
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(40, marks=pytest.mark.slow)])
+def test_killed_at_any_moment(larger: Path, tmp_path: Path, kills: int) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    subprocess.run(command(larger, tmp_path / "reference"), cwd=ROOT, check=True, capture_output=True, timeout=60)
+    expected = tree(tmp_path / "reference")
+    assert naming.MANIFEST in expected
+    kill_until_done(larger, tmp_path / "out", expected, kills, seed)
+    shutil.rmtree(larger)

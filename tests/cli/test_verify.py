@@ -1,0 +1,237 @@
+"""`tfpipe verify` as a user runs it."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integrity.damaged import framed
+from tests.integrity.made import payload, png, write_dataset
+from tfpipe.dataset import load_manifest
+from tfpipe.format import naming
+from tfpipe.format.example import encode_example
+
+SHARD = "train-00000-of-00002.tfrecord"
+
+
+class Done:
+    """What a run of the command printed."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return json.loads(self.out)
+
+    @property
+    def kinds(self) -> list[str]:
+        return [one["kind"] for one in self.json["damaged"]]
+
+
+@pytest.fixture
+def verify(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    """Runs `tfpipe verify ...` in this process, through the real entry point."""
+    from tfpipe.cli import main as cli
+
+    def run(*args: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["tfpipe", "verify", *map(str, args)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capfd.readouterr()
+        return Done(int(stop.value.code or 0), out, err)
+
+    return run
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    shards = {"train": [payload(n) for n in range(4)], "train:1": [payload(9)], "validation": [payload(20)]}
+    return write_dataset(tmp_path / "made", shards)
+
+
+def change(path: Path, at: int, new: bytes) -> None:
+    data = bytearray(path.read_bytes())
+    data[at : at + len(new)] = new
+    path.write_bytes(data)
+
+
+def rewrite(dataset: Path, shard: str, payloads: list[bytes]) -> None:
+    """Other records in a shard, with a manifest and an index that fit them."""
+    from tfpipe.format.index import encode_index
+
+    old, data = (dataset / shard).read_bytes(), framed(payloads)
+    (dataset / shard).write_bytes(data)
+    (dataset / naming.index_name(shard)).write_bytes(encode_index([len(p) + 16 for p in payloads]))
+    text = (dataset / naming.MANIFEST).read_text()
+    text = text.replace(hashlib.sha256(old).hexdigest(), hashlib.sha256(data).hexdigest())
+    text = text.replace(f'"bytes": {len(old)}, "sha256"', f'"bytes": {len(data)}, "sha256"')
+    (dataset / naming.MANIFEST).write_text(text)
+
+
+def test_what_the_job_wrote_is_intact(small_dataset: Path, verify) -> None:
+    done = verify(small_dataset)
+    assert (done.code, done.err) == (0, "")
+    size = sum(path.stat().st_size for path in small_dataset.glob("*.tfrecord"))
+    assert done.out == f"{small_dataset} is intact: 4 files, 15 intact records, {size / 1000:.1f} KB\n"
+    assert verify(small_dataset, "--quick", "--workers", 1).code == 0
+
+
+def test_a_flipped_bit_is_named(made: Path, verify) -> None:
+    first = len(payload(0)) + 16
+    change(made / SHARD, first + 40, b"\xff")
+    done = verify(made, "--json")
+    size = len(payload(1))
+    assert done.code == 1
+    assert done.json["version"] == 1
+    assert (done.json["files"], done.json["records"], done.json["kinds"]) == (3, 5, {"payload_crc": 1})
+    (one,) = done.json["damaged"]
+    assert (one["file"], one["record"], one["offset"], one["kind"]) == (SHARD, 1, first, "payload_crc")
+    assert one["detail"] == f"the checksum of its {size:,} bytes of payload is wrong"
+    text = verify(made, "--quick")
+    assert text.code == 1
+    assert text.out.splitlines()[0].startswith(f"{SHARD}, record 1 at byte {first:,}")
+    assert text.out.splitlines()[-1].startswith(f"{made} is damaged: 1 payload_crc; 3 files, 5 intact records, ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "detail"),
+    [
+        ({"label": 2}, "label", "label 2 is none of the 2 classes"),
+        ({"label": 1}, "label", "label 1 is 'dog', its text is 'cat'"),
+        ({"encoded": b"<html>"}, "image", "not an image: it begins like HTML"),
+        ({"encoded": png(0)[:-20]}, "image", "truncated PNG"),
+        ({"format": "JPEG"}, "image", "it is a PNG, not a JPEG"),
+        ({"height": 7}, "image", "image/height says 7, the image says 4"),
+    ],
+    ids=["label", "text", "html", "cut", "format", "height"],
+)
+def test_content(made: Path, verify, changes: dict[str, Any], kind: str, detail: str) -> None:
+    rewrite(made, SHARD, [payload(0, **changes), *(payload(n) for n in range(1, 4))])
+    (one,) = verify(made, "--json").json["damaged"]
+    assert (one["record"], one["offset"], one["kind"], one["detail"]) == (0, 0, kind, detail)
+    assert one["key"] == "cat/0.png"
+    assert verify(made, "--quick").code == 0
+
+
+def test_schema(made: Path, verify) -> None:
+    records = [b"\xff\xff", encode_example({"image/encoded": b""}), payload(2), payload(3)]
+    rewrite(made, SHARD, records)
+    damaged = verify(made, "--json").json["damaged"]
+    assert [(one["record"], one["kind"]) for one in damaged if one["kind"] != "schema"] == [(0, "example")]
+    assert "feature 'image/width' is missing" in [one["detail"] for one in damaged]
+
+
+def test_files_and_the_manifest(made: Path, verify) -> None:
+    os.rename(made / "train-00001-of-00002.tfrecord", made / "train-00001-of-00003.tfrecord")
+    os.remove(made / naming.index_name(SHARD))
+    os.remove(made / naming.TFDS_INFO)
+    validation = made / naming.index_name("validation-00000-of-00001.tfrecord")
+    validation.write_text("0 99\n")
+    found = [(one["file"], one["kind"]) for one in verify(made, "--json", "--quick").json["damaged"]]
+    assert found == [
+        (naming.index_name(SHARD), "index"),
+        ("train-00001-of-00002.tfrecord", "missing"),
+        (naming.index_name("validation-00000-of-00001.tfrecord"), "index"),
+        ("train-00001-of-00003.tfrecord", "extra"),
+        (naming.TFDS_INFO, "missing"),
+    ]
+
+
+def test_what_only_the_manifest_tells(made: Path, verify) -> None:
+    """Whole other records: nothing is wrong with them but that they are not those that were written."""
+    data = framed([payload(n) for n in (0, 1, 2)])
+    (made / SHARD).write_bytes(data)
+    (one,) = verify(made, "--json").json["damaged"]
+    assert (one["kind"], one["record"], one["offset"]) == ("truncated", 3, len(data))
+    (made / SHARD).write_bytes(framed([payload(0), payload(1), payload(2, sha256="0" * 64), payload(3)]))
+    (one,) = verify(made, "--json").json["damaged"]
+    assert (one["file"], one["kind"], one["record"]) == (SHARD, "sha256", None)
+    text = (made / naming.MANIFEST).read_text()
+    assert '"class_counts": [2, 3]' in text
+    (made / SHARD).write_bytes(framed([payload(n) for n in range(4)]))
+    (made / naming.MANIFEST).write_text(text.replace('"class_counts": [2, 3]', '"class_counts": [3, 2]'))
+    done = verify(made, "--json")
+    assert done.kinds == ["count", "count"]
+    assert done.json["damaged"][0]["detail"] == "split 'train' has 2 records of class 0, the manifest says 3"
+
+
+def test_an_image_in_two_splits(made: Path, verify) -> None:
+    rewrite(made, "validation-00000-of-00001.tfrecord", [payload(2)])
+    done = verify(made, "--json")
+    (one,) = done.json["damaged"]
+    assert (one["file"], one["record"], one["kind"]) == ("validation-00000-of-00001.tfrecord", 0, "duplicate")
+    assert one["detail"] == f"it is record 2 of {SHARD} too, in split 'train'"
+    assert verify(made, "--allow-duplicates").code == 0
+
+
+def test_without_a_manifest(made: Path, verify) -> None:
+    (made / naming.MANIFEST).write_text("{")
+    done = verify(made, "--json")
+    assert (done.kinds, done.code, done.json["records"]) == (["manifest"], 1, 6)
+
+
+def test_foreign_files(tmp_path: Path, verify) -> None:
+    good = encode_example({"jpg": png(1), "text": "hello"})
+    (tmp_path / "a-0").write_bytes(framed([good, encode_example({"jpg": png(1)[:-9]})]))
+    packed = gzip.compress(framed([good, good, encode_example({"jpg": png(1)[:-9]})]))
+    (tmp_path / "a-1").write_bytes(packed)
+    (tmp_path / "a-2").write_bytes(packed[:-20])
+    os.mkfifo(tmp_path / "b")
+    done = verify(str(tmp_path / "a-*"), "--json")
+    assert [(one["file"], one["record"], one["kind"]) for one in done.json["damaged"]] == [
+        (str(tmp_path / "a-0"), 1, "image"),
+        (str(tmp_path / "a-1"), 2, "image"),
+        (str(tmp_path / "a-2"), 2, "compressed"),
+    ]
+    assert done.json["records"] == 7
+    assert verify(tmp_path / "b", "--json").kinds == ["unreadable"]
+    done = verify(tmp_path / "none-*")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(f"Error: No file fits {tmp_path}/none-*: give the directory of a dataset, a file, or")
+
+
+def test_links_in_a_circle_and_pipes(made: Path, verify) -> None:
+    for name, make in ((SHARD, lambda path: os.symlink(path, path)), ("train-00001-of-00002.tfrecord", os.mkfifo)):
+        os.remove(made / name)
+        make(made / name)
+    assert verify(made, "--json").kinds == ["unreadable", "unreadable"]
+
+
+def test_many_damages_are_cut_on_a_terminal(made: Path, verify) -> None:
+    rewrite(made, SHARD, [b"\xff"] * 4)
+    (made / SHARD).write_bytes(framed([b"\xff"] * 70))
+    (made / naming.index_name(SHARD)).unlink()
+    lines = verify(made).out.splitlines()
+    assert len(lines) == 52
+    assert lines[50] == "and 23 more (--json lists all)"
+    assert load_manifest(str(made)).splits["train"].records == 5
+
+
+def test_a_killed_worker_is_told(tmp_path: Path) -> None:
+    """Here one that kills itself: opening the file is where a library could crash."""
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import os, signal, sys\n"
+        "from tfpipe.integrity import verify\n"
+        "from tfpipe.errors import DataError\n"
+        "if __name__ == '__main__':\n"
+        "    try:\n"
+        "        list(verify.WORKERS.map_unordered(signal.raise_signal, [signal.SIGKILL], 1))\n"
+        "    except DataError as error:\n"
+        "        print(error)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=30, env=env, check=True
+    )
+    assert done.stdout.startswith("A worker process died: it was killed, memory ran out, or a library crashed")

@@ -1,0 +1,174 @@
+"""The manifest of shards that something else wrote: what it may say, and above all where it may lead."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tfpipe.dataset import load_manifest
+from tfpipe.errors import ConfigError, FormatError
+from tfpipe.format import naming
+from tfpipe.format.manifest import Duplicates, Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.manifest_json import dumps, loads
+from tfpipe.format.schema import FeatureSpec, Schema
+
+SHARDS = (ShardInfo("a/train-0.rec", 2, 90, "0" * 64), ShardInfo("train-1", 0, 0, "1" * 64))
+MANIFEST = Manifest(
+    name="others",
+    splits={"train": SplitInfo("train", SHARDS, {"JPEG": 2}, (1, 1), ImageSizes(4, 4, 4.0, 5, 5, 5.0))},
+    label_names=("one", "two"),
+    schema=Schema(
+        (FeatureSpec("image", "bytes", ()), FeatureSpec("label", "int64", ()), FeatureSpec("x", "int64", None))
+    ),
+    seed=0,
+    changed={},
+    noticed={},
+    skipped={},
+    quarantined=0,
+    duplicates=Duplicates({}, 0, 0),
+    image={},
+    fingerprint="",
+    tool_version="0.1.0",
+    foreign=Foreign(".", "image", "label", 1, "GZIP"),
+)
+
+
+def changed(**foreign: object) -> str:
+    document = json.loads(dumps(MANIFEST))
+    document["foreign"] |= foreign
+    return json.dumps(document)
+
+
+def test_it_comes_back_and_needs_version_2() -> None:
+    assert loads(dumps(MANIFEST)) == MANIFEST
+    assert json.loads(dumps(MANIFEST))["format_version"] == 2
+    own = replace(MANIFEST, foreign=None, splits={})
+    assert json.loads(dumps(own))["format_version"] == 1
+    assert "foreign" not in json.loads(dumps(own))
+
+
+def test_keys_are_the_shards_own() -> None:
+    assert (MANIFEST.image_key, MANIFEST.label_key, MANIFEST.label_base) == ("image", "label", 1)
+    assert MANIFEST.compression == "GZIP"
+    own = replace(MANIFEST, foreign=None)
+    assert (own.image_key, own.label_key, own.label_base, own.compression) == ("image/encoded", None, 0, "")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("root", "../data", "m.json: foreign.root must be '.' or an absolute path without . and .., got '../data'."),
+        ("root", "/data/../etc", "m.json: foreign.root must be '.' or an absolute path"),
+        ("root", "gs://bucket/x", "m.json: foreign.root must be '.' or an absolute path"),
+        ("root", "", "m.json: foreign.root must be '.' or an absolute path"),
+        ("root", 3, "m.json: foreign.root must be text, got 3."),
+        (
+            "image_key",
+            "x",
+            "m.json: foreign.image_key must be a feature of the schema with one value of bytes, got 'x'.",
+        ),
+        (
+            "label_key",
+            "x",
+            "m.json: foreign.label_key must be a feature of the schema with one value of int64, got 'x'.",
+        ),
+        ("label_key", "none", "m.json: foreign.label_key must be a feature of the schema"),
+        ("label_base", 2, "m.json: foreign.label_base must be a whole number of at least 0"),
+        ("label_base", -1, "m.json: foreign.label_base must be a whole number of at least 0"),
+        ("compression", "LZ4", "m.json: foreign.compression must be one of '', 'GZIP', 'ZLIB', got 'LZ4'."),
+        ("compression", ["GZIP"], "m.json: foreign.compression must be one of '', 'GZIP', 'ZLIB', got ['GZIP']."),
+    ],
+)
+def test_what_cannot_be_is_named(field: str, value: object, message: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        loads(changed(**{field: value}), "m.json")
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x",
+        "/etc/passwd",
+        "a/../../x",
+        "a//b",
+        "./x",
+        "a/.",
+        "",
+        "gs://bucket/x",
+        "a\nb",
+        "a\0b",
+        "..",
+        "a/",
+        "x" * 5000,
+    ],
+)
+def test_names_cannot_leave_the_root(name: str) -> None:
+    document = json.loads(dumps(MANIFEST))
+    document["splits"]["train"]["shards"][0]["file"] = name
+    with pytest.raises(FormatError) as caught:
+        loads(json.dumps(document), "m.json")
+    assert "splits.train.shards[0].file: A shard's name must be a relative path without . and .." in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_no_file_is_two_shards() -> None:
+    document = json.loads(dumps(MANIFEST))
+    document["splits"]["test"] = document["splits"]["train"]
+    with pytest.raises(FormatError, match="a name that no other shard has"):
+        loads(json.dumps(document))
+
+
+def test_version_1_knows_no_foreign_names() -> None:
+    document = json.loads(dumps(MANIFEST)) | {"format_version": 1}
+    with pytest.raises(FormatError, match=r"file must be 'train-00000-of-00002\.tfrecord'"):
+        loads(json.dumps(document))
+
+
+def test_a_foreign_name_may_lie_in_folders() -> None:
+    assert naming.check_foreign_name("images/2024/part 7.tfrecord") == "images/2024/part 7.tfrecord"
+    assert naming.index_name("images/part-7") == "index/images/part-7.idx"
+
+
+# Where shards lie
+
+
+def written(folder: Path, root: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / naming.MANIFEST).write_text(changed(root=root))
+    return folder
+
+
+def test_shards_beside_the_manifest_need_no_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    manifest = load_manifest(str(written(tmp_path, ".")))
+    assert manifest.shard_directory(manifest.directory) == str(tmp_path)
+    assert not caplog.records
+
+
+def test_shards_elsewhere_are_never_read_unnoticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = written(tmp_path / "index", "/data/others")
+    manifest = load_manifest(str(folder))
+    assert manifest.shard_directory(manifest.directory) == "/data/others"
+    message = f"The shards of {folder} lie outside it, in /data/others, as its manifest says."
+    assert [(one.levelno, one.getMessage()) for one in caplog.records] == [(logging.WARNING, message)]
+
+
+def test_the_caller_may_say_where_they_lie(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = written(tmp_path / "index", "/data/others")
+    manifest = load_manifest(str(folder), root="gs://bucket/others")
+    assert manifest.shard_directory(manifest.directory) == "gs://bucket/others"
+    assert not caplog.records
+
+
+def test_a_manifest_from_a_store_names_no_local_directory(tmp_path: Path) -> None:
+    url = f"file://{written(tmp_path, '/etc')}"
+    with pytest.raises(FormatError, match=r"says that its shards lie in /etc, a folder of some machine"):
+        load_manifest(url)
+    assert load_manifest(url, root=str(tmp_path)).shard_directory(url) == str(tmp_path)
+
+
+def test_own_shards_lie_where_the_manifest_lies(small_dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"`root` is for what `tfpipe index` described"):
+        load_manifest(str(small_dataset), root=str(tmp_path))

@@ -1,0 +1,83 @@
+"""A dataset of hand-made shards, so that a test knows every byte."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from tfpipe.format import manifest_json, naming, tfds
+from tfpipe.format.index import encode_index
+from tfpipe.format.manifest import Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.record import FRAME_BYTES, record_footer, record_header
+from tfpipe.format.schema import image_schema
+
+LABELS = ("cat", "dog")
+
+
+def png(seed: int) -> bytes:
+    pixels = np.full((4, 5, 3), seed % 251, np.uint8)
+    pixels[0, 0] = seed // 251 % 251
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def payload(seed: int, **changes: object) -> bytes:
+    """One good record; `changes` by the last part of a feature's name."""
+    image = png(seed)
+    values: dict[str, object] = {
+        "image/encoded": image,
+        "image/format": "PNG",
+        "image/height": 4,
+        "image/width": 5,
+        "image/channels": 3,
+        "image/colorspace": "RGB",
+        "image/filename": f"{LABELS[seed % 2]}/{seed}.png",
+        "image/sha256": hashlib.sha256(image).hexdigest(),
+        "image/class/label": seed % 2,
+        "image/class/text": LABELS[seed % 2],
+    }
+    for name, value in changes.items():
+        values[next(key for key in values if key.endswith("/" + name))] = value
+    return SCHEMA.encode(values)
+
+
+SCHEMA = image_schema(labelled=True, boxes=False, box_labels=False)
+
+
+def write_dataset(folder: Path, shards: dict[str, list[bytes]]) -> Path:
+    """Writes shards and all that belongs to them, out of payloads; a split's further shards are `train:1` ..."""
+    (folder / naming.INDEX_DIR).mkdir(parents=True)
+    by_split: dict[str, list[list[bytes]]] = {}
+    for name, payloads in shards.items():
+        by_split.setdefault(name.split(":")[0], []).append(payloads)
+    splits = {}
+    for split, files in by_split.items():
+        infos = []
+        for k, payloads in enumerate(files):
+            name = naming.shard_name(split, k, len(files))
+            data = b"".join(record_header(len(p)) + p + record_footer(p) for p in payloads)
+            (folder / name).write_bytes(data)
+            sizes = [len(p) + FRAME_BYTES for p in payloads]
+            (folder / naming.index_name(name)).write_bytes(encode_index(sizes))
+            infos.append(ShardInfo(name, len(payloads), len(data), hashlib.sha256(data).hexdigest()))
+        records = [p for payloads in files for p in payloads]
+        dogs = sum(b"dog/" in p for p in records)
+        splits[split] = SplitInfo(
+            split,
+            tuple(infos),
+            {"PNG": len(records)},
+            (len(records) - dogs, dogs),
+            ImageSizes(4, 4, 4.0, 5, 5, 5.0),
+        )
+    manifest = Manifest(
+        "made", splits, LABELS, SCHEMA, 0, {}, {}, {}, 0, Duplicates({}, 0, 0), {"encoding": "keep"}, "0" * 8, "1"
+    )
+    (folder / naming.MANIFEST).write_text(manifest_json.dumps(manifest))
+    (folder / naming.TFDS_FEATURES).write_text(tfds.features_json(manifest))
+    (folder / naming.TFDS_INFO).write_text(tfds.dataset_info_json(manifest))
+    return folder

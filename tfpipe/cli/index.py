@@ -1,0 +1,122 @@
+"""`tfpipe index`: TFRecords that something else wrote become a dataset, without being touched."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tfpipe.cli.progress import ScanDisplay
+from tfpipe.cli.values import counted, debug_option, one_line
+from tfpipe.quantities import human_bytes
+
+if TYPE_CHECKING:
+    from tfpipe.format.manifest import Manifest
+    from tfpipe.integrity.dialect import LabelBase
+    from tfpipe.integrity.index_files import Export
+    from tfpipe.integrity.indexing import IndexReport
+
+
+@click.command(short_help="Describe TFRecords that something else wrote.")
+@click.argument("target", metavar="FILES")
+@click.option("--output", metavar="DIR", help="Where manifest.json and index/ go.  [default: beside the files]")
+@click.option("--split", metavar="NAME", help="Put all files into this split.  [default: by their names]")
+@click.option("--image-key", metavar="KEY", help="The feature that holds the image.  [default: by name and content]")
+@click.option("--label-key", metavar="KEY", help="The feature that holds the class.  [default: by name]")
+@click.option(
+    "--label-base",
+    type=click.Choice(["auto", "0", "1"]),
+    default="auto",
+    show_default=True,
+    help="What is stored for the first class; auto: the smallest label tells. The pipeline counts from 0 all the same.",
+)
+@click.option(
+    "--export",
+    type=click.Choice(["dali", "vahidk"]),
+    multiple=True,
+    help="Write that reader's index files too, into dali/ or vahidk/.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@debug_option
+def index(
+    target: str,
+    output: str | None,
+    split: str | None,
+    image_key: str | None,
+    label_key: str | None,
+    label_base: "LabelBase",
+    export: "tuple[Export, ...]",
+    as_json: bool,
+) -> None:
+    """Make a dataset of what something else wrote: FILES is a directory, or a pattern such as "/data/train-*".
+
+    All of it is read once, on all cores, and nothing of it is changed: counts, the place of each record, features,
+    classes, image formats and sizes, and checksums go into a manifest. Then every other command and the pipeline read
+    it like a dataset of tfpipe's own. Run it again when files have changed.
+    """
+    from tfpipe.integrity.indexing import IndexOptions
+    from tfpipe.integrity.indexing import index as run
+
+    options = IndexOptions(target, output, split, image_key, label_key, label_base, export)
+    with ScanDisplay("Indexing") as display:
+        report = run(options, display.update)
+    if as_json:
+        click.echo(json.dumps(_report_json(report), allow_nan=False))
+    else:
+        _print(report)
+
+
+def _report_json(report: "IndexReport") -> dict[str, Any]:
+    manifest = report.manifest
+    assert manifest.foreign is not None
+    return {
+        "dataset": report.directory,
+        "name": manifest.name,
+        **asdict(manifest.foreign),
+        "random_access": not manifest.compression,
+        "splits": {
+            name: {
+                "records": split.records,
+                "shards": split.num_shards,
+                "bytes": split.bytes,
+                "formats": dict(split.formats),
+                "sizes": asdict(split.sizes),
+            }
+            for name, split in manifest.splits.items()
+        },
+        "classes": len(manifest.label_names),
+        "noticed": dict(manifest.noticed),
+        "schema": manifest.schema.to_json(),
+        "notes": list(report.notes),
+    }
+
+
+def _print(report: "IndexReport") -> None:
+    manifest = report.manifest
+    for name, split in manifest.splits.items():
+        formats = ", ".join(f"{count:,} {kind}" for kind, count in split.formats.items())
+        size = f"{counted(split.num_shards, 'file')}, {human_bytes(split.bytes)}"
+        click.echo(one_line(f"{name}: {counted(split.records, 'record')}, {size}; {formats or 'no image'}"))
+    click.echo(one_line(f"image: {manifest.image_key!r}; {_labels(manifest)}"))
+    for spec in manifest.schema.features:
+        if spec.shape != ():
+            values = spec.doc or f"{' x '.join(map(str, spec.shape or ()))} values"
+            click.echo(one_line(f"list: {spec.name!r}, {values}"))
+    for kind, count in manifest.noticed.items():
+        click.echo(f"noticed: {count:,} {kind}")
+    for note in report.notes:
+        click.echo(one_line(note))
+    if manifest.compression:
+        click.echo(
+            f"The files are {manifest.compression} compressed: no random access, no exact order and no exact resume. "
+            "Write them anew without compression to have these."
+        )
+    click.echo(one_line(f"{report.directory} is indexed: {counted(len(manifest.schema.features), 'feature')}"))
+
+
+def _labels(manifest: "Manifest") -> str:
+    if manifest.label_key is None:
+        return "no labels"
+    classes, base = len(manifest.label_names), manifest.label_base
+    stored = f"stored from {base}" + (", handed out from 0" if base else "")
+    return f"label: {manifest.label_key!r}, {classes:,} {'class' if classes == 1 else 'classes'}, {stored}"

@@ -1,0 +1,76 @@
+"""`tfpipe verify`: whether every byte of a dataset is what it must be."""
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tfpipe.cli.progress import ScanDisplay
+from tfpipe.cli.values import counted, debug_option, one_line
+from tfpipe.quantities import human_bytes
+
+if TYPE_CHECKING:
+    from tfpipe.integrity.damage import Damage
+    from tfpipe.integrity.verify import VerifyReport
+
+JSON_VERSION = 1
+_MAX_SHOWN = 50
+
+
+@click.command(short_help="Check every record, image, index and checksum.")
+@click.argument("target", metavar="DATASET")
+@click.option("--quick", is_flag=True, help="Framing, checksums, sizes and the index only: decodes nothing.")
+@click.option("--allow-duplicates", is_flag=True, help="An image that occurs in two splits is no fault.")
+@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Worker processes.  [default: all cores]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with all that is damaged.")
+@debug_option
+def verify(target: str, quick: bool, allow_duplicates: bool, workers: int | None, as_json: bool) -> None:
+    """Check whether DATASET is intact, and name file, record, byte and kind of everything that is not.
+
+    DATASET is the directory of a finished dataset, a file, or a pattern such as "/data/train-*" of TFRecords that
+    something else wrote. Exit code 1 if anything is wrong.
+    """
+    from tfpipe.integrity.verify import VerifyOptions
+    from tfpipe.integrity.verify import verify as run
+
+    with ScanDisplay("Verifying") as display:
+        report = run(target, VerifyOptions(quick, allow_duplicates, workers), display.update)
+    if as_json:
+        click.echo(json.dumps(_report_json(target, report)))
+    else:
+        _print(target, report)
+    raise SystemExit(1 if report.damaged else 0)
+
+
+def print_damages(damages: "list[Damage]") -> None:
+    """One line each, as many as one likes to read."""
+    for one in damages[:_MAX_SHOWN]:
+        record = "" if one.record is None else f", record {one.record:,}"
+        offset = "" if one.offset is None else f" at byte {one.offset:,}"
+        key = f" ({one.key})" if one.key else ""
+        click.echo(one_line(f"{one.file}{record}{offset}{key}: {one.kind}: {one.detail}"))
+    if len(damages) > _MAX_SHOWN:
+        click.echo(f"and {len(damages) - _MAX_SHOWN:,} more (--json lists all)")
+
+
+def _report_json(target: str, report: "VerifyReport") -> dict[str, Any]:
+    return {
+        "version": JSON_VERSION,
+        "dataset": target,
+        "files": report.files,
+        "records": report.records,
+        "bytes": report.bytes,
+        "kinds": dict(Counter(one.kind for one in report.damaged)),
+        "damaged": [one.to_json() for one in report.damaged],
+    }
+
+
+def _print(target: str, report: "VerifyReport") -> None:
+    print_damages(report.damaged)
+    seen = f"{counted(report.files, 'file')}, {counted(report.records, 'intact record')}, {human_bytes(report.bytes)}"
+    if report.damaged:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in Counter(one.kind for one in report.damaged).items())
+        click.echo(one_line(f"{target} is damaged: {kinds}; {seen}"))
+    else:
+        click.echo(one_line(f"{target} is intact: {seen}"))

@@ -1,0 +1,124 @@
+"""TFRecord files that are compressed as a whole, as `tf.io.TFRecordOptions(compression_type="GZIP")` writes them.
+
+They can be read from the first record on only. What they unpack to is never held whole, whatever it is: a few bytes can
+unpack to a thousand times as many.
+"""
+
+import io
+import zlib
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from tfpipe.errors import FormatError
+from tfpipe.format.manifest import Compression
+from tfpipe.format.record import FOOTER_BYTES, HEADER_BYTES, decode_header, record_footer
+
+MAX_RECORD_BYTES = 2**26
+"""Of one payload. Nothing says how much is left of a compressed file, so no length can be checked against it; and a few
+KB of one can unpack to all of it."""
+
+_CHUNK_BYTES = 1 << 20
+_WINDOW_BITS = {"GZIP": 16 + zlib.MAX_WBITS, "ZLIB": zlib.MAX_WBITS}
+_DEFLATE = 8
+
+
+def compression_of(head: bytes) -> Compression:
+    """How a file is compressed that begins with these bytes; at least 12, if it has as many."""
+    if len(head) >= HEADER_BYTES and decode_header(head[:HEADER_BYTES]) is not None:
+        return ""  # a record: its checksum says more than two bytes
+    if head[:3] == bytes((0x1F, 0x8B, _DEFLATE)):  # RFC 1952
+        return "GZIP"
+    if len(head) >= 2 and head[0] & 15 == _DEFLATE and head[0] >> 4 <= 7 and (head[0] << 8 | head[1]) % 31 == 0:
+        return "ZLIB"  # RFC 1950
+    return ""
+
+
+def scan_compressed(
+    file: BinaryIO, compression: Compression, on_read: Callable[[bytes], None] | None = None
+) -> Iterator[bytes]:
+    """Yields the payload of every record of a compressed file.
+
+    Args:
+      file: Open for reading, at its beginning.
+      compression: "GZIP" or "ZLIB".
+      on_read: Called with every piece of the file as it is read, to hash or to count it.
+
+    Raises:
+      FormatError: With the record's number, from 0, and its place in what the file unpacks to.
+    """
+    unpacked = _Unpacked(file, compression, on_read)
+    number = offset = 0
+    while True:
+        name = f"Record {number} at byte {offset} of what is unpacked"
+        try:
+            header = unpacked.read(HEADER_BYTES)
+            if not header:
+                return
+            payload, footer = _rest_of_record(unpacked, header, name)
+        except zlib.error as error:
+            raise FormatError(f"{name} cannot be unpacked: the {compression} data is damaged, {error}.") from None
+        except EOFError:
+            raise FormatError(f"{name} cannot be unpacked: the {compression} data ends too early.") from None
+        if footer != record_footer(payload):
+            raise FormatError(f"{name} is damaged: the checksum of its {len(payload)} bytes of payload is wrong.")
+        yield payload
+        offset += HEADER_BYTES + len(payload) + FOOTER_BYTES
+        number += 1
+
+
+def _rest_of_record(unpacked: "_Unpacked", header: bytes, name: str) -> tuple[bytes, bytes]:
+    length = decode_header(header) if len(header) == HEADER_BYTES else 0
+    if length is None:
+        raise FormatError(f"{name} is damaged: the checksum of its length is wrong.")
+    if length > MAX_RECORD_BYTES:
+        raise FormatError(f"{name} must have at most {MAX_RECORD_BYTES:,} bytes of payload, got {length:,}.")
+    payload = unpacked.read(length)
+    footer = unpacked.read(FOOTER_BYTES)
+    if len(header) < HEADER_BYTES or len(payload) < length or len(footer) < FOOTER_BYTES:
+        raise FormatError(f"{name} is cut off.")
+    return payload, footer
+
+
+class _Unpacked:
+    """What a file unpacks to, read bit by bit; several gzip files in a row count as one, as for TensorFlow."""
+
+    def __init__(self, file: BinaryIO, compression: Compression, on_read: Callable[[bytes], None] | None) -> None:
+        self._file, self._on_read = file, on_read
+        self._bits = _WINDOW_BITS[compression]
+        self._inflate = zlib.decompressobj(self._bits)
+        self._packed = b""
+        self._buffer, self._at = b"", 0
+
+    def read(self, size: int) -> bytes:
+        """`size` bytes, or fewer at the end; `zlib.error` and `EOFError` where there is no way on."""
+        found = io.BytesIO()  # hands its memory over, where joining pieces would take it twice
+        while (missing := size - found.tell()) and (self._at < len(self._buffer) or self._fill()):
+            found.write(self._buffer[self._at : self._at + missing])
+            self._at = min(self._at + missing, len(self._buffer))
+        return found.getvalue()
+
+    def _fill(self) -> bool:
+        """Unpacks the next piece into the buffer; False at the end."""
+        self._buffer, self._at = b"", 0
+        while not self._buffer:
+            if not self._packed and not self._inflate.eof:
+                self._packed = self._file.read(_CHUNK_BYTES)
+                if not self._packed:
+                    raise EOFError
+                if self._on_read is not None:
+                    self._on_read(self._packed)
+            if self._inflate.eof and not self._next_member():
+                return False
+            self._buffer = self._inflate.decompress(self._packed, _CHUNK_BYTES)
+            self._packed = self._inflate.unused_data if self._inflate.eof else self._inflate.unconsumed_tail
+        return True
+
+    def _next_member(self) -> bool:
+        if not self._packed:
+            self._packed = self._file.read(_CHUNK_BYTES)
+            if self._packed and self._on_read is not None:
+                self._on_read(self._packed)
+        if not self._packed:
+            return False
+        self._inflate = zlib.decompressobj(self._bits)
+        return True

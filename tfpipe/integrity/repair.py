@@ -1,0 +1,211 @@
+"""A clean dataset out of a damaged one: every undamaged record, and no other.
+
+The source is only read. Everything is made in a folder beside the output, which is renamed at the end: under the final
+name there is the whole result or nothing. A run that was killed is completed by the same call.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tfpipe import storage
+from tfpipe._version import __version__
+from tfpipe.dataset import check_local, load_manifest
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format import naming
+from tfpipe.format.manifest import Manifest
+from tfpipe.integrity.assemble import assemble
+from tfpipe.integrity.check_file import FileJob
+from tfpipe.integrity.content import ContentCheck
+from tfpipe.integrity.damage import Damage
+from tfpipe.integrity.lost_manifest import recover_manifest
+from tfpipe.integrity.progress import Progress, watch
+from tfpipe.integrity.rescue import Rescued, Staging, rescue_file
+from tfpipe.integrity.verify import dataset_jobs, run_jobs, total_bytes
+
+STAGING = ".tfpipe-repair"
+_FOLDERS = ("shards", "rows", "digests")
+
+
+@dataclass(frozen=True, slots=True)
+class RepairResult:
+    """What was written and what was lost."""
+
+    records: int
+    """Written."""
+    shards: int
+    lost: list[Damage]
+    """By the names of the source."""
+    inferred: bool
+    """The source's manifest could not be used."""
+
+
+def repair(
+    source: str,
+    output: str,
+    *,
+    quick: bool = False,
+    workers: int | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> RepairResult:
+    """Writes the undamaged records of a dataset as a new one.
+
+    Args:
+      source: The dataset's directory.
+      output: A directory that does not exist yet, or is empty.
+      quick: Do not decode the images: a record whose checksums hold and that fits the schema is undamaged.
+      workers: Processes; None: one a core; 0: none, this process does it all.
+      on_progress: Called about twice a second from another thread.
+
+    Raises:
+      ConfigError: The output cannot be one.
+      DataError: There is no dataset, no undamaged record, or the output cannot be written.
+    """
+    source, output = _check(source, output)
+    try:
+        manifest, inferred = _manifest(source)
+        jobs = dataset_jobs(source, manifest)
+        identity = _identity(source, jobs, quick)
+        if (done := _finished(output, identity)) is not None:
+            shutil.rmtree(output + STAGING, ignore_errors=True)
+            return done
+        with _staging(output, identity) as staging:
+            content = ContentCheck.of(manifest, decode=not quick)
+            with watch(total_bytes(jobs), on_progress) as counters:
+                for _ in run_jobs(rescue_file, jobs, (content, staging, counters), workers):
+                    pass
+            rows = [_row(staging, job) for job in jobs]
+            document = {"identity": identity, "source": source, "manifest_inferred": inferred}
+            assemble(staging, manifest, rows, source, document)
+            _publish(staging.path("data"), output)
+    except OSError as error:
+        raise DataError(f"{output} cannot be written: {error.strerror or error}.") from error
+    result = _finished(output, identity)
+    assert result is not None
+    return result
+
+
+def _check(source: str, output: str) -> tuple[str, str]:
+    """Both as absolute paths without links."""
+    for path in (source, output):
+        check_local(path)
+    if not os.path.isdir(source):
+        raise DataError(f"{source} must be the directory of a dataset.")
+    real, target = os.path.realpath(source), os.path.realpath(output)
+    if target == real or target.startswith(real + os.sep) or real.startswith(target + os.sep):
+        raise ConfigError(f"The output must lie outside of the dataset, got {output} for {source}.")
+    taken = os.path.lexists(target) and (not os.path.isdir(target) or bool(os.listdir(target)))
+    if taken and not os.path.isfile(os.path.join(target, naming.REPAIR)):
+        raise ConfigError(f"{output} must not exist yet; choose another name.")
+    return real, target
+
+
+def _manifest(source: str) -> tuple[Manifest, bool]:
+    """The dataset's manifest, or one made from its records; and whether it was."""
+    try:
+        manifest = load_manifest(source)
+    except (FormatError, DataError) as error:
+        inferred = recover_manifest(source)
+        if inferred is None:
+            raise DataError(f"{source} cannot be repaired: {error}") from error
+        return inferred, True
+    if manifest.foreign is not None:
+        raise ConfigError(
+            f"{source} describes files that something else wrote; only datasets of tfpipe can be repaired."
+        )
+    return manifest, False
+
+
+def _identity(source: str, jobs: list[FileJob], quick: bool) -> str:
+    """Of all that shapes the result: another source, or the same one changed meanwhile, begins anew."""
+    paths = [os.path.join(source, naming.MANIFEST), *(job.path for job in jobs), *(job.index or "" for job in jobs)]
+    facts: list[object] = [__version__, source, quick]
+    for path in paths:
+        try:
+            status = os.stat(path)
+            facts.append((path, status.st_size, status.st_mtime_ns))
+        except OSError:
+            facts.append((path, None))
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _finished(output: str, identity: str) -> RepairResult | None:
+    """What a finished repair says of itself.
+
+    Raises:
+      ConfigError: The output is the result of another one.
+    """
+    try:
+        with open(os.path.join(output, naming.REPAIR), "rb") as file:
+            document = json.load(file)
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        document = {}
+    if not isinstance(document, dict) or document.get("identity") != identity:
+        raise ConfigError(f"{output} holds the result of another repair; choose another name.")
+    lost = [Damage.from_json(one) for one in document["lost"]]
+    return RepairResult(document["records"], document["shards"], lost, document["manifest_inferred"])
+
+
+@contextlib.contextmanager
+def _staging(output: str, identity: str) -> Iterator[Staging]:
+    """The folder to work in, locked; removed when the block ends well."""
+    staging = Staging(output + STAGING)
+    os.makedirs(staging.base, exist_ok=True)
+    with open(staging.path("lock"), "wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(f"Another process repairs into {output}; wait for it or choose another name.") from None
+        _prepare(staging, identity)
+        yield staging
+        shutil.rmtree(staging.base)
+
+
+def _prepare(staging: Staging, identity: str) -> None:
+    """Keeps what belongs to this repair, and nothing else."""
+    plan = staging.path("plan.json")
+    known = ""
+    with contextlib.suppress(OSError, UnicodeDecodeError), open(plan, encoding="utf-8") as file:
+        known = file.read(1000)
+    for name in os.listdir(staging.base):
+        kept = name == "lock" or (known == identity and name in (*_FOLDERS, "plan.json"))
+        if not kept:
+            path = staging.path(name)
+            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)
+    for folder in _FOLDERS:
+        os.makedirs(staging.path(folder), exist_ok=True)
+    storage.write_file(plan, identity.encode())
+
+
+def _row(staging: Staging, job: FileJob) -> Rescued:
+    with open(staging.path("rows", f"{job.name}.json"), "rb") as file:
+        fields = json.load(file)
+    return Rescued(**fields)
+
+
+def _publish(data: str, output: str) -> None:
+    """Gives the whole result its name, and sees that the name is on disk."""
+    sync_folders(data)
+    os.rename(data, output)
+    _sync(os.path.dirname(output))
+
+
+def sync_folders(top: str) -> None:
+    """Puts the names of a tree's files on disk; the files themselves were when they were written."""
+    for folder, _, _ in os.walk(top):
+        _sync(folder)
+
+
+def _sync(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
