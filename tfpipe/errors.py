@@ -11,6 +11,12 @@ TfpipeError
 A message is one sentence or two: what must hold, what came, what to do.
 """
 
+import re
+
+SENTENCE_END = re.compile(r"(?<=[.)])\s+(?=[A-Z`])")
+_NODES = re.compile(r"\{\{.*?\}\} ?| ?\[Op:.*| ?\[\[.*?\]\]")
+_ASSERTION = re.compile(r"assertion failed: \[(.*?)\]", re.DOTALL)
+
 
 class TfpipeError(Exception):
     """Base of all errors raised by tfpipe; `exit_code` is what the command line returns for it."""
@@ -34,3 +40,12 @@ class DataError(TfpipeError):
 
 class MissingDependencyError(TfpipeError, ImportError):
     """An optional package is needed and is not installed."""
+
+
+def first_line(error: BaseException) -> str:
+    """What a library's error says, without the pages that follow, and without the names of graph nodes before it."""
+    text = str(getattr(error, "message", None) or error)
+    if said := _ASSERTION.search(text):
+        text = SENTENCE_END.split(said[1])[0]
+    lines = [line.strip() for line in _NODES.sub("", text).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[0].rstrip(".")[:300]

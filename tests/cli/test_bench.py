@@ -28,6 +28,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
     from tfpipe.cli import main as cli
     from tfpipe.tuning import bench as benches
 
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the command changes it
     monkeypatch.chdir(tmp_path)
     Path("base.json").write_text(json.dumps(to_json(BASE)))
 

@@ -109,6 +109,18 @@ def test_the_options_reach_the_checks(doctor, small_dataset: Path, tmp_path: Pat
     assert (source.name, split) == (str(small_dataset / "train-*"), None)
 
 
+def test_options_that_were_tuned_elsewhere(doctor, small_dataset: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    PipelineConfig(global_batch_size=64).to_file(file, {"key": "0123", "processor": "Other CPU", "cores": 77})
+    code, out, _, _ = doctor([GOOD], small_dataset, "--config", file)
+    assert code == 0
+    assert out.splitlines()[0].startswith(
+        "warning  tuned         The options were tuned on another host (Other CPU, 77"
+    )
+    file.write_text("global_batch_size = 64\n")
+    assert "tuned" not in doctor([GOOD], small_dataset, "--config", file)[1]
+
+
 def test_the_tpu_that_the_environment_names(doctor, small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPU_NAME", "pod-7")
     assert doctor([], small_dataset)[3][3] == Target(tpu="pod-7")

@@ -177,8 +177,14 @@ def test_json_has_all_of_it(inspect, small_dataset: Path) -> None:
 
 @pytest.mark.parametrize(
     ("shard_records", "score", "batch_size"),
-    [((1251,) * 1024, 0.53, 256), ((300, 211), 0.23, 256), ((1,), 1.0, 1), ((0, 0), None, None)],
-    ids=["ImageNet", "small", "one record", "empty"],
+    [
+        ((1251,) * 1024, 0.53, 256),
+        ((300, 211), 0.23, 256),
+        ((1,), 1.0, 1),
+        ((0, 0), None, None),
+        ((2**58,) * 3, None, None),
+    ],
+    ids=["ImageNet", "small", "one record", "empty", "too many to compute"],
 )
 def test_the_mixing_score_is_that_of_the_default_order(
     small_dataset: Path, shard_records: tuple[int, ...], score: float | None, batch_size: int | None

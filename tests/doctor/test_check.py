@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfpipe.doctor.check import Check, Target, failure_of, first_line
+from tfpipe.doctor.check import Check, Target, failure_of
 from tfpipe.errors import ConfigError
 
 
@@ -50,12 +50,3 @@ def test_an_error_is_what_was_found_and_what_to_do() -> None:
         "batch", "failure", "`num_streams` must be 8, got 2.5 (v1.2).", "Use num_streams=8. Or not."
     )
     assert failure_of("batch", ConfigError("Bad.")) == Check("batch", "failure", "Bad.")
-
-
-def test_the_first_line_of_an_error() -> None:
-    assert first_line(ValueError("\n  It failed.\n\nStack trace:\n ...")) == "It failed"
-    assert first_line(ValueError()) == "ValueError"
-    graph = "{{function_node __wrapped__Iterator}} Unknown image file format. [[{{node Decode}}]] [Op:IteratorGetNext]"
-    assert first_line(ValueError(graph)) == "Unknown image file format"
-    ours = "{{function_node f}} Error in Map: assertion failed: [Record 0 is damaged. Copy it.]\n\t [[{{node Assert}}]]"
-    assert first_line(ValueError(ours)) == "Record 0 is damaged"

@@ -13,6 +13,7 @@ from tfpipe.doctor.run_checks import (
     check_file_access,
     check_memory,
     check_shapes,
+    check_tuned,
     check_versions,
     check_xla,
 )
@@ -365,3 +366,31 @@ def test_cache(facts: CacheFacts, expected: Check) -> None:
 )
 def test_cpu(measured: float | None, hosts: int, target: Target, expected: Check) -> None:
     assert check_cpu(measured, 4, hosts, target) == expected
+
+
+NOTED = {"key": "a", "at": "2026-11-21T15:57:54+00:00", "processor": "A", "cores": 8, "split": "train"} | {
+    "fingerprint": "f",
+    "dataset": "'train' of pets",
+}
+
+
+@pytest.mark.parametrize(
+    ("here", "expected"),
+    [
+        (NOTED, Check("tuned", "ok", "The options were tuned on this host and these data, on 2026-11-21.")),
+        ({**NOTED, "key": "b", "cores": 2}, "another host (A, 8 cores)"),
+        ({**NOTED, "key": "b", "split": "validation"}, "other data ('train' of pets)"),
+        (
+            {**NOTED, "key": "b", "cores": 2, "fingerprint": "g"},
+            "another host (A, 8 cores) and other data ('train' of pets)",
+        ),
+        ({**NOTED, "key": "b"}, "another host or other data"),
+    ],
+    ids=["here", "host", "data", "both", "unknown"],
+)
+def test_where_options_were_tuned(here: dict[str, object], expected: Check | str) -> None:
+    if isinstance(expected, str):
+        expected = Check(
+            "tuned", "warning", f"The options were tuned on {expected}.", "Run `tfpipe tune` here, for this data."
+        )
+    assert check_tuned(NOTED, here) == expected

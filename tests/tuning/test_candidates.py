@@ -72,3 +72,8 @@ def test_a_change_that_cannot_be_had_is_none() -> None:
     assert changed(exact, {"deterministic": False}) is None
     assert changed(exact, {"cycle_length": 8}) is None
     assert changed(exact, {"cycle_length": 9}) == dataclasses.replace(exact, cycle_length=9)
+
+
+def test_nobody_goes_back_from_decoded_images_to_bytes() -> None:
+    assert changed(dataclasses.replace(CONFIG, cache="decoded"), {"cache": "bytes"}) is None
+    assert changed(CONFIG, {"cache": "bytes"}) == dataclasses.replace(CONFIG, cache="bytes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tfpipe import machine
 from tfpipe.dataset import load_manifest
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.pipeline.source import foreign_files
 from tfpipe.profiler.accelerator import Accelerator
 from tfpipe.profiler.model import Fix, Spread
 from tfpipe.tuning import trials as trials_module
@@ -159,3 +161,9 @@ def test_real_pipelines(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert 0 < trial.gain.low <= trial.gain.ratio <= trial.gain.high
     assert trial.images_per_second is not None
     assert trial.images_per_second <= 201
+
+
+def test_data_reach_the_other_process_as_they_are(small_dataset: Path) -> None:
+    manifest, source = load_manifest(str(small_dataset)), foreign_files(str(small_dataset / "train-*"))
+    assert pickle.loads(pickle.dumps(manifest)) == manifest
+    assert pickle.loads(pickle.dumps(source)) == source

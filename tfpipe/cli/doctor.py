@@ -3,7 +3,9 @@
 import json
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -69,7 +71,7 @@ def doctor(
 
     target = Target(tpu=tpu or None, num_replicas=replicas, num_hosts=hosts, images_per_second=images_per_second)
     options = pipeline_config(config, global_batch_size, per_replica_batch_size)
-    checks = _examine(dataset, split, options, target)
+    checks = _examine(dataset, split, options, target, _tuner_notes(config))
     if as_json:
         done = list(checks)
         click.echo(json.dumps({"checks": [check.to_json() for check in done], "ok": _passed(done)}))
@@ -78,7 +80,16 @@ def doctor(
     raise SystemExit(0 if _passed(done) else 1)
 
 
-def _examine(dataset: str, split: str | None, config: "PipelineConfig", target: "Target") -> "Iterable[Check]":
+def _tuner_notes(config: str | None) -> dict[str, Any]:
+    """Where the options were tuned; empty where they were not."""
+    from tfpipe.pipeline import config_file
+
+    return {} if config is None else config_file.read_with_notes(config)[1]
+
+
+def _examine(
+    dataset: str, split: str | None, config: "PipelineConfig", target: "Target", notes: dict[str, Any]
+) -> "Iterable[Check]":
     need_tensorflow("doctor")
     with quiet_start():
         from tfpipe.doctor.examine import examine
@@ -86,7 +97,14 @@ def _examine(dataset: str, split: str | None, config: "PipelineConfig", target: 
 
         local_replicas()  # the devices' libraries have their say when they are first asked
     data, split = open_data(dataset, split)
-    return examine(data, split, config, target)
+    checks = examine(data, split, config, target)
+    if not notes:
+        return checks
+    from tfpipe.doctor.run_checks import check_tuned
+    from tfpipe.tuning.notes import place_of
+
+    place = place_of(data, split)
+    return chain([check_tuned(notes, {**asdict(place), "key": place.key})], checks)
 
 
 def _passed(checks: "Iterable[Check]") -> bool:

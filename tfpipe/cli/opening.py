@@ -49,6 +49,11 @@ def quiet_start() -> Iterator[None]:
         os.close(nowhere)
 
 
+def hide_gpus() -> None:
+    """Keeps a TensorFlow that is not loaded yet off GPUs: nobody needs one, and each process would take all of it."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+
+
 def pipeline_config(
     path: str | None, global_batch_size: int | None, per_replica_batch_size: int | None
 ) -> "PipelineConfig":

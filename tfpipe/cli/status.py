@@ -30,8 +30,9 @@ def status_line(first: str, seconds: float | None = None) -> Iterator[Callable[[
     from rich.table import Column
 
     clock = TimeElapsedColumn() if seconds is None else _time_left(seconds)
-    text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
-    with Progress(SpinnerColumn(), clock, text, console=Console(stderr=True), transient=True) as progress:
+    rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)  # of the line: what is long is cut, not the clock
+    columns = (SpinnerColumn(), clock, TextColumn("{task.description}", markup=False, table_column=rest))
+    with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as progress:
         task = progress.add_task(one_line(first), total=None)
         yield lambda text: progress.update(task, description=one_line(text))
 

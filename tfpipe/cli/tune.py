@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfpipe.cli.opening import PER_REPLICA_BATCH_SIZE, need_tensorflow, open_data, pipeline_config, quiet_start
+from tfpipe.cli.opening import (
+    PER_REPLICA_BATCH_SIZE,
+    hide_gpus,
+    need_tensorflow,
+    open_data,
+    pipeline_config,
+    quiet_start,
+)
 from tfpipe.cli.status import status_line
 from tfpipe.cli.values import debug_option
 from tfpipe.cli.writing import check_target
@@ -25,7 +32,7 @@ _NO_TIME_S = 1e-9
 @click.argument("dataset")
 @click.option("--split", metavar="NAME", help="Which split.  [default: train, or the only one]")
 @click.option(
-    "--seconds", type=float, metavar="S", default=120.0, show_default=True, help="How long to search, 30 at least."
+    "--seconds", type=float, metavar="S", default=120.0, show_default=True, help="How long to search, 45 at least."
 )
 @click.option(
     "--config",
@@ -73,6 +80,7 @@ def tune(
     options = pipeline_config(config, global_batch_size, None)
     need_tensorflow("tune")
     data, split = open_data(dataset, split)
+    hide_gpus()  # here and in the processes that are started from here
     with quiet_start():
         from tfpipe.profiler.accelerator import Accelerator
         from tfpipe.tuning import notes, search
@@ -123,7 +131,7 @@ def _table(trials: "tuple[Trial, ...]") -> "Table":
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("", no_wrap=True)
     table.add_column("images/s", justify="right", no_wrap=True)
-    table.add_column("gain (95 %)", no_wrap=True)
+    table.add_column("gain (97 %)", no_wrap=True)
     table.add_column("change", overflow="fold")
     for trial in trials:
         change = describe(trial.changes)

@@ -7,14 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tfpipe.errors import ConfigError
+from tfpipe.errors import SENTENCE_END, ConfigError
 
 Status = Literal["ok", "warning", "failure", "skipped"]
 
 _THIS_MACHINE = re.compile(r"local|(grpc://)?(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
-_NODES = re.compile(r"\{\{.*?\}\} ?| ?\[Op:.*| ?\[\[.*?\]\]")
-_ASSERTION = re.compile(r"assertion failed: \[(.*?)\]", re.DOTALL)
-_SENTENCE_END = re.compile(r"(?<=[.)])\s+(?=[A-Z`])")
 
 
 @dataclass(frozen=True)
@@ -69,17 +66,8 @@ class Target:
 
 def failure_of(name: str, error: BaseException) -> Check:
     """The check that an error ends: its first sentence is what was found, the rest what to do."""
-    found, *advice = _SENTENCE_END.split(str(error).strip(), maxsplit=1)
+    found, *advice = SENTENCE_END.split(str(error).strip(), maxsplit=1)
     return Check(name, "failure", found, *advice)
-
-
-def first_line(error: BaseException) -> str:
-    """What a library's error says, without the pages that follow, and without the names of graph nodes before it."""
-    text = str(getattr(error, "message", None) or error)
-    if said := _ASSERTION.search(text):
-        text = _SENTENCE_END.split(said[1])[0]
-    lines = [line.strip() for line in _NODES.sub("", text).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0].rstrip(".")[:300]
 
 
 def counted(number: int, noun: str) -> str:

@@ -17,10 +17,10 @@ import tensorflow as tf
 
 from tfpipe import machine
 from tfpipe.doctor import data_checks, probes, run_checks
-from tfpipe.doctor.check import Check, Target, counted, failure_of, first_line
+from tfpipe.doctor.check import Check, Target, counted, failure_of
 from tfpipe.doctor.data_checks import FileFacts, ImageFacts, LabelFacts
 from tfpipe.doctor.run_checks import BatchFacts, CacheFacts
-from tfpipe.errors import ConfigError, TfpipeError
+from tfpipe.errors import ConfigError, TfpipeError, first_line
 from tfpipe.format import naming
 from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.order import mixing_score

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfpipe.doctor.check import first_line
 from tfpipe.doctor.data_checks import IntArray
 from tfpipe.doctor.run_checks import TensorFact
-from tfpipe.errors import TfpipeError
+from tfpipe.errors import TfpipeError, first_line
 from tfpipe.pipeline import device
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config import PipelineConfig
@@ -136,6 +135,8 @@ def _one_file(source: Source, file: int) -> Source:
         source,
         files=source.files[file : file + 1],
         shard_records=None if counts is None else counts[file : file + 1],
+        counted_records=None,
+        file_bytes=source.file_bytes[file : file + 1],
         index_files=source.index_files[file : file + 1],
     )
 

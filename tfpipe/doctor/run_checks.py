@@ -201,6 +201,25 @@ def check_cache(facts: CacheFacts) -> Check:
     return Check("cache", "failure", f"{found}{rule}.", f"Use {'' if bytes_ else smaller}{other}, or no cache.")
 
 
+def check_tuned(noted: Mapping[str, object], here: Mapping[str, object]) -> Check:
+    """The options were tuned on this host and these data.
+
+    Args:
+        noted: What the tuner noted in their file.
+        here: The same of this host and these data.
+    """
+    name, when = "tuned", str(noted.get("at", ""))[:10]
+    if noted.get("key") == here["key"]:
+        return Check(name, "ok", f"The options were tuned on this host and these data, on {when}.")
+    differs = []
+    if (noted.get("processor"), noted.get("cores")) != (here["processor"], here["cores"]):
+        differs.append(f"another host ({noted.get('processor')}, {noted.get('cores')} cores)")
+    if (noted.get("split"), noted.get("fingerprint")) != (here["split"], here["fingerprint"]):
+        differs.append(f"other data ({noted.get('dataset')})")
+    where = " and ".join(differs) or "another host or other data"
+    return Check(name, "warning", f"The options were tuned on {where}.", "Run `tfpipe tune` here, for this data.")
+
+
 def check_cpu(measured: float | None, cores: int, num_hosts: int, target: Target) -> Check:
     """The hosts make as many images a second as the accelerators consume.
 

@@ -71,7 +71,9 @@ def neighbours(config: PipelineConfig, cores: int, input_may_change: bool) -> It
 
 
 def changed(config: PipelineConfig, changes: Changes) -> PipelineConfig | None:
-    """The config with the changes; None where it would be the same, or none that can be had."""
+    """The config with the changes; None where it would be the same, keep less, or be none that can be had."""
+    if config.cache == "decoded" and changes.get("cache") == "bytes":
+        return None
     try:
         made = replace(config, **changes)
     except ConfigError:

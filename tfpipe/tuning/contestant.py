@@ -65,11 +65,12 @@ class Start:
     """At the end of its warm-up."""
 
 
-def pipeline_of(data: Any, split: str | None, config: PipelineConfig) -> Any:
-    """The dataset of a manifest's split or of foreign files; evaluation goes round and round."""
-    from tfpipe.pipeline.build import build_dataset
+def pipeline_of(data: Any, split: str | None, config: PipelineConfig, customise: Any = None) -> Any:
+    """The dataset of a manifest's split or of foreign files, with own stages or without; evaluation never ends."""
+    from tfpipe.pipeline.build import build_stages
+    from tfpipe.pipeline.stages import customised
 
-    dataset = build_dataset(data, split, config)
+    dataset = customised(build_stages(data, split, config), customise).dataset()
     return dataset if config.training else dataset.repeat()
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from tfpipe import machine
-from tfpipe.errors import ConfigError, DataError, TfpipeError
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.pipeline.config import PipelineConfig
 from tfpipe.profiler.measure import profile_pipeline
 from tfpipe.profiler.report import make_report
@@ -24,9 +24,10 @@ from tfpipe.tuning.trials import Job, TimeIsUpError, Trial, Trials, Watch
 from tfpipe.tuning.turns import MIN_ROUNDS, Interval, rate
 
 VERSION = 1
-MIN_S = 30.0
+MIN_S = 45.0
 """Less is over before one change was tried and confirmed."""
-_PROFILE_S = 3.0
+_PROFILE_S, _ADVICE_S = 3.0, 15.0
+"""How long to measure for the profiler's fixes, and how long it takes to have them."""
 _FED = 0.99
 """Of what the accelerator consumes: more is not to be had."""
 _SLACK = 1.2
@@ -60,7 +61,7 @@ def tune(
     Args:
         job: What is measured; an accelerator that is busy for next to nothing shows all that the pipeline can give.
         config: Where to begin.
-        seconds: The whole search takes no longer, but for a batch that has begun; at least 30.
+        seconds: The whole search takes no longer, but for turns that have begun; at least 45.
         input_may_change: Also try what the training step must know of: another dtype, augmentation on the device,
             images decoded once, another order.
         watch: Told what is being tried.
@@ -78,6 +79,8 @@ def tune(
         first = trials.images_per_second
 
         def advise(best: PipelineConfig) -> Sequence[Changes]:
+            if time.monotonic() + _ADVICE_S > until - _confirm_s(trials):
+                return ()
             watch(f"{_best(trials)}; profiling")
             return _advice(job, best)
 
@@ -159,7 +162,7 @@ def _first(job: Job, config: PipelineConfig, until: float, tick: Tick | None) ->
 def _advice(job: Job, config: PipelineConfig) -> Sequence[Changes]:
     try:
         profile = profile_pipeline(job.data, job.split, config, job.accelerator_of(config), _PROFILE_S)
-    except TfpipeError:  # it runs, but not beside itself: its cache is too large
+    except Exception:  # it runs in a process of its own; the search can do without advice
         return ()
     return [fix.changes for fix in make_report(profile).fixes]
 
@@ -200,8 +203,8 @@ def _duel_s(trials: Trials) -> float:
 
 
 def _confirm_s(trials: Trials) -> float:
-    """Of two starts, of which one fills the cache that the champion filled, and a duel that is soon clear."""
-    return _SLACK * (2 * trials.start_s + _duel_s(trials))
+    """Of two starts, and a duel that is soon clear."""
+    return _SLACK * (trials.first_start_s + trials.start_s + _duel_s(trials))
 
 
 def _best(trials: Trials) -> str:

@@ -19,6 +19,7 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config import PipelineConfig
 from tfpipe.pipeline.source import Source, as_source
+from tfpipe.pipeline.stages import Customise
 from tfpipe.profiler.accelerator import Accelerator
 from tfpipe.profiler.model import Fix, Spread
 from tfpipe.quantities import human_bytes
@@ -28,6 +29,8 @@ from tfpipe.tuning.turns import Interval, Turn, duel, is_better, rate
 
 TURN_S = 0.5
 _STEPS_PER_TURN = 3
+_FED = 0.99
+"""Of what an accelerator consumes: with so much it is not idle, as `analysis.NO_IDLE` has it."""
 MAX_WARM_UP_S = 5.0
 _MAX_FILL_S, _MAX_FILL_SHARE = 120.0, 0.3
 """A cache that takes longer to fill is not tried: in seconds, and as a share of the time that is left."""
@@ -48,6 +51,8 @@ class Job:
     split: str | None
     accelerator: Accelerator
     """For batches of the size that it says; with another size it computes in proportion."""
+    customise: Customise | None = None
+    """Changes the stages of every pipeline; at the top of a module, so that other processes find it."""
 
     def accelerator_of(self, config: PipelineConfig) -> Accelerator:
         """The accelerator for a config's batches."""
@@ -57,7 +62,7 @@ class Job:
 
     def contestant(self, config: PipelineConfig, tick: Tick | None = None) -> Contestant:
         """The pipeline in a process of its own, its cache full, warm and halted."""
-        make = partial(pipeline_of, self.data, self.split, config)
+        make = partial(pipeline_of, self.data, self.split, config, self.customise)
         return Contestant(make, self.accelerator_of(config), WarmUp(MAX_WARM_UP_S, self.steps_to_fill(config)), tick)
 
     def steps_to_fill(self, config: PipelineConfig) -> int:
@@ -96,7 +101,7 @@ class Trials:
     Attributes:
         config: The champion's.
         images_per_second: The champion's, when it was last measured.
-        start_s: How long the champion took to start.
+        start_s: How long the champion took until it was warm; `first_start_s`: the first one.
 
     Raises:
         DataError: The first pipeline does not run.
@@ -109,11 +114,12 @@ class Trials:
         self._stack = ExitStack()
         self._enter(job.contestant(config, tick))
         self.images_per_second = self._champion.start.images_per_second
+        self.first_start_s = self.start_s
         self._peak_bytes = 0
 
     @property
     def start_s(self) -> float:
-        """How long the champion took until it was warm."""
+        """How long the champion took."""
         return self._champion.start_s
 
     @property
@@ -147,7 +153,7 @@ class Trials:
 
         Both in new processes: the champion was the best of many, and a part of that was luck, which stays with a
         process. Where the gain is not above 1 beyond noise, the first one is the champion again: each change was
-        better than what was there before, but together they must be so too.
+        better than what was there before, but together they must be so too. Nothing can be tried afterwards.
 
         Args:
             until: When to be done, by `time.monotonic`; what is not clear by then is no gain.
@@ -213,12 +219,13 @@ class Trials:
             )
 
     def _until(self, until: float) -> Tick:
-        """Ends the waiting then."""
+        """Ends the waiting then, but for a round of a duel that has begun."""
+        late = until + 3 * self.turn_s
 
         def tick() -> None:
             if self._tick:
                 self._tick()
-            if time.monotonic() > until:
+            if time.monotonic() > late:
                 raise TimeIsUpError
 
         return tick
@@ -230,14 +237,17 @@ def turn_s(accelerator: Accelerator, images_per_second: float) -> float:
 
 
 def try_fixes(trials: Trials, fixes: Sequence[Fix], watch: Watch) -> tuple[Fix, ...]:
-    """Tries in turn what can be changed in the config; what the data or the machine needs stays untried.
+    """Tries in turn what can be changed in the config, until the accelerator is fed.
+
+    What the data or the machine needs stays untried.
 
     Returns:
         The fixes as they came, with what was measured.
     """
     done = []
     for fix in fixes:
-        if fix.changes:
+        fed = trials.images_per_second >= _FED * trials.job.accelerator.images_per_second
+        if fix.changes and not fed:
             watch(fix.reason)
             trial = trials.attempt(fix.changes)
             gain = None if trial.gain is None else Spread(trial.gain.ratio, trial.gain.low, trial.gain.high)
