@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -65,3 +65,58 @@ def _image(seed: int, size: tuple[int, int], kind: str) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(np.stack(planes, axis=-1).astype(np.uint8)).save(buffer, kind)
     return buffer.getvalue()
+
+
+class Foreign:
+    """Writes TFRecords as any script does that knows nothing of tfpipe."""
+
+    def image(self, seed: int, size: tuple[int, int] = (24, 16), kind: str = "JPEG") -> bytes:
+        return _image(seed, size, kind)
+
+    def example(self, features: dict[str, object]) -> bytes:
+        """bytes, int, float, or a list of one of them, for each feature."""
+        import tensorflow as tf
+
+        lists = {bytes: ("bytes_list", tf.train.BytesList), int: ("int64_list", tf.train.Int64List)}
+        made = {}
+        for name, value in features.items():
+            values = value if isinstance(value, list) else [value]
+            field, kind = lists.get(type(values[0]) if values else float, ("float_list", tf.train.FloatList))
+            made[name] = tf.train.Feature(**{field: kind(value=values)})
+        return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString()
+
+    def write(self, path: Path, records: Iterable[dict[str, object]], compression: str = "") -> Path:
+        import tensorflow as tf
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tf.io.TFRecordWriter(str(path), tf.io.TFRecordOptions(compression_type=compression)) as writer:
+            for record in records:
+                writer.write(self.example(record))
+        return path
+
+    def records(self, first: int, count: int, base: int = 0) -> list[dict[str, object]]:
+        """Of tf-models' names: three classes, every third image a PNG, and a number under `id`."""
+        return [
+            {
+                "image/encoded": self.image(k, (24 + k % 5, 16 + k % 3), "PNG" if k % 3 == 2 else "JPEG"),
+                "image/class/label": k % 3 + base,
+                "image/filename": f"{k}.jpg".encode(),
+                "id": k,
+            }
+            for k in range(first, first + count)
+        ]
+
+    def imagenet(self, folder: Path, compression: str = "", base: int = 1) -> Path:
+        """40 records for training in 4 files, the third of them empty, and 7 for validation in one; labels from 1."""
+        first = 0
+        for k, count in enumerate((14, 16, 0, 10)):
+            self.write(folder / f"train-{k:05d}-of-00004", self.records(first, count, base), compression)
+            first += count
+        self.write(folder / "validation-00000-of-00001", self.records(first, 7, base), compression)
+        return folder
+
+
+@pytest.fixture(scope="session")
+def foreign() -> Foreign:
+    """Writes TFRecords by TensorFlow's own writer."""
+    return Foreign()

@@ -43,9 +43,12 @@ FLOORS = {
     "tfpipe.errors": 0,
     "tfpipe.splitmix": 0,
     "tfpipe.storage": 0,
+    "tfpipe.workers": 0,
     "tfpipe._version": 0,
     # What a job does: it reads and writes files.
     "beam_jobs.archives": 2,
+    "beam_jobs.carry": 2,
+    "beam_jobs.datasets": 2,
     "beam_jobs.duplicates": 2,
     "beam_jobs.fetch": 2,
     "beam_jobs.files": 2,
@@ -69,6 +72,7 @@ FLOORS = {
     "beam_jobs.config": 1,
     "beam_jobs.plan": 1,
     "beam_jobs.refs": 1,
+    "beam_jobs.unite": 1,
 }
 
 # Neighbours on one floor that may meet all the same, the left one knowing the right one.
@@ -76,6 +80,7 @@ NEIGHBOURS = {
     ("tfpipe.format", "tfpipe.errors"),
     ("tfpipe.quantities", "tfpipe.errors"),
     ("tfpipe.storage", "tfpipe.errors"),
+    ("tfpipe.workers", "tfpipe.errors"),
     ("tfpipe.__main__", "tfpipe.cli"),
     ("tfpipe.tuning", "tfpipe.profiler"),  # it tries the profiler's fixes
     ("tfpipe.training", "tfpipe.distribution"),  # the trainer runs under a strategy
@@ -117,9 +122,11 @@ HEAVY = {
         "tfpipe.profiler.measure",
         "tfpipe.profiler.monitor",
         "tfpipe.profiler.training",
+        "tfpipe.profiler.what_if",
         "tfpipe.service",
         "tfpipe.storage",  # object stores, by the client that reads the shards too
         "tfpipe.training",
+        "tfpipe.tuning.bench",
     ),
     "keras": ("tfpipe.training",),
     "apache_beam": (
@@ -133,7 +140,8 @@ HEAVY = {
     "jax": ("tfpipe.readers.jax",),
     "PIL": ("tfpipe.images", "tfpipe.cli"),
     "pyarrow": ("beam_jobs.tables",),
-    "matplotlib": (),
+    "matplotlib": ("tfpipe.profiler.charts",),
+    "jinja2": ("tfpipe.profiler.page",),
     "tensorflow_datasets": (),
 }
 

@@ -12,7 +12,8 @@ def test_a_directory_without_a_manifest(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         load_manifest(str(tmp_path))
     assert str(caught.value) == (
-        f"{tmp_path} holds no manifest.json: it is no finished tfpipe dataset. `tfpipe shard` writes one out of images."
+        f"{tmp_path} holds no manifest.json: it is no finished tfpipe dataset. `tfpipe shard` writes one out of "
+        "images, `tfpipe index` one for TFRecords of others."
     )
 
 
@@ -52,7 +53,7 @@ def test_a_manifest_that_is_huge_or_no_text(tmp_path: Path) -> None:
         file.truncate(2**30 + 1)  # sparse: takes no room
     with pytest.raises(FormatError) as caught:
         load_manifest(str(tmp_path))
-    assert str(caught.value) == f"{path} must have at most 1,073,741,824 bytes, got 1,073,741,825."
+    assert str(caught.value) == f"{path} must have at most 33,554,432 bytes, got 1,073,741,825."
     path.write_bytes(b"{}\xff")
     with pytest.raises(FormatError) as caught:
         load_manifest(str(tmp_path))

@@ -11,7 +11,19 @@ import pytest
 import tfpipe
 
 REPOSITORY = Path(__file__).parent.parent
-HEAVY = ("tensorflow", "keras", "apache_beam", "torch", "jax", "PIL", "numpy", "pyarrow", "rich")
+HEAVY = (
+    "tensorflow",
+    "keras",
+    "apache_beam",
+    "torch",
+    "jax",
+    "PIL",
+    "numpy",
+    "pyarrow",
+    "rich",
+    "matplotlib",
+    "jinja2",
+)
 HELP_WITHIN_S = 0.5
 
 
@@ -63,6 +75,11 @@ def test_beam_workers_load_no_tensorflow(module: str) -> None:
     assert not loaded_by(f"import {module}") & {"tensorflow", "keras", "torch", "jax"}
 
 
+@pytest.mark.parametrize("module", ["tfpipe.integrity.verify", "tfpipe.integrity.repair", "tfpipe.integrity.indexing"])
+def test_checking_and_mending_needs_neither_library(module: str) -> None:
+    assert not loaded_by(f"import {module}") & {"tensorflow", "keras", "apache_beam", "torch", "jax", "pyarrow"}
+
+
 @pytest.mark.parametrize(
     "module",
     ["beam_jobs.config", "beam_jobs.plan", "beam_jobs.planning", "beam_jobs.sources", "beam_jobs.writer"],
@@ -71,7 +88,20 @@ def test_what_needs_no_beam_loads_no_beam(module: str) -> None:
     assert not loaded_by(f"import {module}") & {"apache_beam", "pyarrow"}
 
 
-COMMANDS = ("shard", "inspect", "doctor", "serve", "profile")
+COMMANDS = (
+    "shard",
+    "reshard",
+    "merge",
+    "inspect",
+    "index",
+    "doctor",
+    "serve",
+    "profile",
+    "verify",
+    "repair",
+    "tune",
+    "bench",
+)
 
 
 @pytest.mark.parametrize("args", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
@@ -85,7 +115,16 @@ try:
 except SystemExit as stop:
     assert not stop.code
 """
-    assert not loaded_by(code) & {"tensorflow", "keras", "apache_beam", "torch", "jax", "pyarrow"}
+    assert not loaded_by(code) & {
+        "tensorflow",
+        "keras",
+        "apache_beam",
+        "torch",
+        "jax",
+        "pyarrow",
+        "matplotlib",
+        "jinja2",
+    }
 
 
 def test_help_is_quick() -> None:
@@ -103,6 +142,13 @@ def test_help_is_quick() -> None:
         assert done.returncode == 0, done.stderr
         assert "shard" in done.stdout
     assert min(times) < HELP_WITHIN_S
+
+
+@pytest.mark.parametrize("command", [("reshard", "a", "b"), ("merge", "a", "b", "c")], ids=" ".join)
+def test_other_jobs_without_beam_name_the_extra(command: tuple[str, ...]) -> None:
+    done = run_cli_without("apache_beam", *command)
+    assert f"`tfpipe {command[0]}` needs Apache Beam. Install it with: pip install 'tfpipe[beam]'." in done.stderr
+    assert done.returncode == 1
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["run", "dry-run"])

@@ -30,7 +30,7 @@ def test_reading(folder: Path, form: str) -> None:
     assert storage.read_bytes(path, 10) == b"0123456789"
     assert storage.read_start(path, 4) == b"0123"
     assert storage.read_start(path, 40) == b"0123456789"
-    assert storage.read_all([path, f"{form}{folder}/b"], [10, 10]) == [b"0123456789", b"b"]
+    assert list(storage.read_all([path, f"{form}{folder}/b"], [10, 10])) == [b"0123456789", b"b"]
     assert storage.join(f"{form}{folder}", "a-0") == path
     with pytest.raises(FormatError, match=r"a-0 must have at most 9 bytes, got 10\."):
         storage.read_bytes(path, 9)
@@ -87,3 +87,12 @@ def test_a_url_needs_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
             call()
     with pytest.raises(MissingDependencyError, match=r"Reading gs://a/\* needs TensorFlow"):
         storage.find("gs://a/*")
+
+
+def test_a_shard_must_be_a_regular_file(tmp_path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(FormatError, match=r"fifo must be a regular file\."):
+        storage.check_files([str(tmp_path / "fifo")], [0])  # 0 bytes is what the system says of it
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(DataError, match=r"loop cannot be read: Too many levels of symbolic links\."):
+        storage.check_files([str(tmp_path / "loop")], [0])

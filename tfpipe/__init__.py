@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tfpipe.pipeline.source import foreign_files
     from tfpipe.profiler.monitor import IdleMonitor
     from tfpipe.profiler.training import measure_training
+    from tfpipe.readers.images import open_records
 
 __all__ = [
     "AugmentOptions",
@@ -41,6 +42,7 @@ __all__ = [
     "masked_mean",
     "measure_training",
     "mix",
+    "open_records",
     "resolve_strategy",
     "set_precision",
     "steps_per_epoch",
@@ -64,6 +66,7 @@ _MODULES = {
     "masked_mean": "tfpipe.pipeline.outputs",
     "measure_training": "tfpipe.profiler.training",
     "mix": "tfpipe.pipeline.mixture",
+    "open_records": "tfpipe.readers.images",
     "resolve_strategy": "tfpipe.distribution",
     "set_precision": "tfpipe.distribution",
     "steps_per_epoch": "tfpipe.distribution",

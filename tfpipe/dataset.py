@@ -1,5 +1,6 @@
 """Opening a finished dataset: its manifest, from a local disk or an object store."""
 
+import logging
 import os
 from dataclasses import replace
 
@@ -8,30 +9,56 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import manifest_json, naming
 from tfpipe.format.manifest import Manifest
 
-_MAX_MANIFEST_BYTES = 2**30  # some 5 million shards: beyond that it is another file by that name
+_logger = logging.getLogger(__name__)
 
 
-def load_manifest(directory: str) -> Manifest:
+def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
     """Reads the manifest of a finished dataset.
 
+    The shards lie beside the manifest. Only one that `tfpipe index` wrote can name another place for them, a single
+    directory that their names cannot leave: it is logged as a warning, so that a manifest from elsewhere does not make
+    a program read other files unnoticed. `root` overrules it, and then nothing is logged.
+
     Args:
-      directory: What `tfpipe shard` wrote: a local directory, or a URL that TensorFlow can read, such as gs://.
+      directory: What `tfpipe shard` or `tfpipe index` wrote: a local directory, or a URL that TensorFlow can read, such
+        as gs://.
+      root: Of an indexed dataset: the directory or URL where its shards lie, whatever the manifest says.
 
     Raises:
+      ConfigError: `root` is given for a dataset that tfpipe wrote itself.
       DataError: There is no such directory, or no finished dataset in it; the message says which.
       FormatError: The manifest cannot be used; the message gives the place.
       MissingDependencyError: `directory` is a URL and TensorFlow is not installed.
     """
     path = storage.join(directory, naming.MANIFEST)
     try:
-        data = storage.read_bytes(path, _MAX_MANIFEST_BYTES)
+        data = storage.read_bytes(path, manifest_json.MAX_BYTES)
     except FileNotFoundError:
         raise DataError(_why_none(directory)) from None
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise FormatError(f"{path} is not UTF-8: the byte at {error.start} does not belong there.") from None
-    return replace(manifest_json.loads(text, path), directory=directory)
+    return _placed(replace(manifest_json.loads(text, path), directory=directory), root)
+
+
+def _placed(manifest: Manifest, root: str | None) -> Manifest:
+    """The manifest with the place of its shards settled."""
+    directory, foreign = manifest.directory, manifest.foreign
+    if foreign is None:
+        if root is not None:
+            raise ConfigError(f"`root` is for what `tfpipe index` described; the shards of {directory} lie in it.")
+        return manifest
+    if root is not None:
+        return replace(manifest, foreign=replace(foreign, root=root))
+    if foreign.root != ".":
+        if storage.is_url(directory):
+            raise FormatError(
+                f"{storage.join(directory, naming.MANIFEST)} says that its shards lie in {foreign.root}, a folder of "
+                "some machine. Say where they lie with load_manifest(..., root=...)."
+            )
+        _logger.warning("The shards of %s lie outside it, in %s, as its manifest says.", directory, foreign.root)
+    return manifest
 
 
 def check_local(directory: str) -> None:
@@ -56,4 +83,4 @@ def _why_none(directory: str) -> str:
     missing = f"{directory} holds no {naming.MANIFEST}: it is no finished tfpipe dataset."
     if os.path.isdir(os.path.join(directory, naming.WORK_DIR)):
         return f"{missing} An earlier run was not finished; run the same `tfpipe shard` command again to finish it."
-    return f"{missing} `tfpipe shard` writes one out of images."
+    return f"{missing} `tfpipe shard` writes one out of images, `tfpipe index` one for TFRecords of others."

@@ -11,8 +11,9 @@ import glob
 import io
 import os
 import stat
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO, cast
 
 from tfpipe.errors import DataError, FormatError, MissingDependencyError
@@ -95,8 +96,9 @@ def read_bytes(path: str, max_bytes: int) -> bytes:
         if is_url(path):
             return _read_remote(path, max_bytes)
         with open_file(path) as file:
-            _check_size(path, os.fstat(file.fileno()).st_size, max_bytes)
-            return file.read()
+            size = os.fstat(file.fileno()).st_size
+            _check_size(path, size, max_bytes)
+            return file.read(size)  # and no more, should it grow
     except NotADirectoryError as error:
         raise FileNotFoundError(error.errno, error.strerror, path) from None
     except FileNotFoundError:
@@ -122,10 +124,22 @@ def read_start(path: str, num_bytes: int) -> bytes:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
-def read_all(paths: list[str], max_bytes: list[int]) -> list[bytes]:
-    """`read_bytes` of many files, several at once."""
-    with ThreadPoolExecutor(min(_THREADS, max(len(paths), 1))) as pool:
-        return list(pool.map(read_bytes, paths, max_bytes))
+def read_all(paths: Sequence[str], max_bytes: Sequence[int]) -> Iterator[bytes]:
+    """`read_bytes` of many files in their order: several at once from an object store, one by one from a disk."""
+    if not paths or not is_url(paths[0]):
+        yield from map(read_bytes, paths, max_bytes)
+        return
+    pool = ThreadPoolExecutor(min(_THREADS, len(paths)))
+    try:
+        waiting: deque[Future[bytes]] = deque()
+        for path, most in zip(paths, max_bytes, strict=True):
+            waiting.append(pool.submit(read_bytes, path, most))
+            if len(waiting) > _THREADS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def find(pattern: str) -> list[str]:
@@ -177,13 +191,17 @@ def check_files(paths: Sequence[str], sizes: Sequence[int]) -> None:
         return
     for path, size in zip(paths, sizes, strict=True):
         try:
-            found = os.stat(path).st_size
+            status = os.stat(path)
         except FileNotFoundError:
             raise FormatError(f"{path} is missing. Copy the dataset again.") from None
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
-        if found != size:
-            raise FormatError(f"{path} must have {size:,} bytes, as its manifest says, got {found:,}. Copy it again.")
+        if not stat.S_ISREG(status.st_mode):
+            raise FormatError(f"{path} must be a regular file.")
+        if status.st_size != size:
+            raise FormatError(
+                f"{path} must have {size:,} bytes, as its manifest says, got {status.st_size:,}. Copy it again."
+            )
         if not os.access(path, os.R_OK):
             raise DataError(f"{path} cannot be read: {os.strerror(errno.EACCES)}.")
 

@@ -3,6 +3,9 @@
 import os
 import pickle
 import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -57,8 +60,9 @@ def test_features_are_decoded_and_iteration_ends(small_dataset: Path) -> None:
 
 @pytest.mark.parametrize("index", [12, -13, 10**30])
 def test_a_number_out_of_range_names_the_range(small_dataset: Path, index: int) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(IndexError) as caught:
         reader_of(small_dataset)[index]
+    assert isinstance(caught.value, ConfigError)
     assert str(caught.value) == f"A record of 'train' must have an index from -12 to 11, got {index}."
 
 
@@ -68,8 +72,9 @@ def test_an_unknown_split_names_the_others(small_dataset: Path) -> None:
     assert str(caught.value) == "The dataset has no split 'test'; it has train, validation."
 
 
-def test_one_shard_is_open_and_few_indexes_are_kept(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "_MAX_INDEXES", 1)
+def test_few_files_are_open_and_few_indexes_are_kept(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "_MAX_OPEN", 1)
+    monkeypatch.setattr(records, "_MAX_INDEX_BYTES", 6 * 8)
     opened: list[str] = []
     real = records.open_file
 
@@ -92,6 +97,40 @@ def test_one_shard_is_open_and_few_indexes_are_kept(small_dataset: Path, monkeyp
         assert len(os.listdir("/proc/self/fd")) == before
     assert reader.payload(0) == payloads(small_dataset)[0]
     reader.close()
+
+
+def test_within_bounds_files_and_indexes_are_opened_once(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    real = records.open_file
+    monkeypatch.setattr(records, "open_file", lambda path: opened.append(path) or real(path))
+    with reader_of(small_dataset) as reader:
+        for index in (0, 11, 1, 10, 2, 9):
+            reader.payload(index)
+    assert len(opened) == 4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_forked_processes_read_through_one_open_file(small_dataset: Path) -> None:
+    code = (
+        "import os, sys; from tfpipe.dataset import load_manifest; from tfpipe.readers.records import RecordReader\n"
+        "reader = RecordReader(sys.argv[1], load_manifest(sys.argv[1]), 'train'); want = [reader.payload(i) for i in "
+        "range(12)]; children = []\n"
+        "for k in range(3):\n"
+        "    child = os.fork()\n"
+        "    if not child: os._exit(any(reader.payload(i % 12) != want[i % 12] for i in range(2000)))\n"
+        "    children.append(child)\n"
+        "sys.exit(any(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(small_dataset)], check=False, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_threads_share_a_reader(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "_MAX_OPEN", 1)  # a file leaves while others read from it
+    expected = payloads(small_dataset)
+    wanted = [k * 7 % 12 for k in range(2000)]
+    with reader_of(small_dataset) as reader, ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(reader.payload, wanted)) == [expected[k] for k in wanted]
 
 
 def test_a_pickled_reader_opens_its_own_files(small_dataset: Path) -> None:
@@ -126,7 +165,7 @@ def test_an_index_of_another_size_is_refused_unread(copy: Path) -> None:
     (copy / INDEX).write_bytes(b"9" * 1000)
     with reader_of(copy) as reader, pytest.raises(FormatError) as caught:
         reader.payload(11)
-    assert str(caught.value) == f"{copy / INDEX} must have at most 240 bytes for 6 records, got 1000. {MEND}"
+    assert str(caught.value) == f"{copy / INDEX} must have at most 60 bytes for 6 records, got 1000. {MEND}"
 
 
 def test_a_damaged_index_is_named(copy: Path) -> None:
@@ -135,7 +174,7 @@ def test_a_damaged_index_is_named(copy: Path) -> None:
         reader.payload(11)
     assert str(caught.value) == (
         f"{copy / INDEX}: The index must have 6 whole lines, got 1 in 5 bytes. "
-        "Run the same `tfpipe shard` command again to write it anew."
+        "Run the same `tfpipe shard` or `tfpipe index` command again to write it anew."
     )
 
 

@@ -1,4 +1,5 @@
 """The same shards without TensorFlow.
 
-`records.py` reads any record of a split by its number.
+`records.py` reads any Example of a split by its number, `images.py` makes images and classes of them: what
+`tfpipe.open_records` gives.
 """

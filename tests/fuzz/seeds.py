@@ -1,0 +1,96 @@
+"""Valid inputs of every parser, which the fuzzer changes."""
+
+import gzip
+import json
+import zlib
+
+from tfpipe.format import manifest_json, naming, tfds
+from tfpipe.format.example import encode_example
+from tfpipe.format.index import encode_index
+from tfpipe.format.manifest import Duplicates, Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.record import FRAME_BYTES, record_footer, record_header
+from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, FeatureSpec, Schema, image_schema
+
+SHA256 = "0123456789abcdef" * 4
+
+EXAMPLES = [
+    b"",
+    encode_example({"image/encoded": b"\xff\xd8\xff\xe0" * 9, "image/class/label": 3, "image/class/text": "cat"}),
+    encode_example({"ints": list(range(0, 3000, 7)), "floats": [0.5, -1.0, 3e38], "texts": ["a", "", "long" * 40]}),
+    encode_example({"empty": [], "none": None, "negative": [-1, 2**63 - 1, -(2**63)]}),
+    # Not packed; then groups and unknown fields.
+    b"\n\x1f\n\x0e\n\x01a\x12\t\x1a\x07\x08\x01\x08\x02\n\x01\x03\n\r\n\x01b\x12\x08\x12\x06\r\x00\x00\x80?\x5d",
+    b"\x4b\x4b\x10\x01\x4c\x4c\n\x00\x92\x06\x03abc\x81\x06abcdefgh",
+]
+PAYLOADS = [b"", b"one", bytes(40), *EXAMPLES[1:3]]
+
+
+def framed(payloads: list[bytes]) -> bytes:
+    """A file of records."""
+    return b"".join(record_header(len(one)) + one + record_footer(one) for one in payloads)
+
+
+def sizes(payloads: list[bytes]) -> list[int]:
+    """What each record takes in it."""
+    return [len(one) + FRAME_BYTES for one in payloads]
+
+
+RECORDS = [framed(PAYLOADS), framed([b"x"] * 6), framed([framed([b"inner", b"more"]), b"outer"]), b""]
+COMPRESSED = [
+    gzip.compress(RECORDS[0], mtime=0),
+    zlib.compress(RECORDS[0]),
+    gzip.compress(RECORDS[1], mtime=0) + gzip.compress(RECORDS[2], mtime=0),
+    zlib.compress(bytes(100_000)),
+]
+INDEXES = [encode_index(sizes(PAYLOADS)), encode_index([16] * 20), b""]
+NAMES = [b"train-00003-of-00008.tfrecord", b"images/part-7", b"../x", b"gs://bucket/x", "\u00e9/\u4e2d".encode()]
+
+
+def _manifest(foreign: Foreign | None) -> Manifest:
+    schema = image_schema(labelled=True, boxes=True, box_labels=False, extra=(FeatureSpec("depth", "float", (2, 3)),))
+    shards = tuple(
+        ShardInfo(
+            naming.shard_name("train", k, 2) if foreign is None else f"part/{k}",
+            records=k + 3,
+            bytes=4000,
+            sha256=SHA256,
+        )
+        for k in range(2)
+    )
+    sizes = ImageSizes(1, 20, 7.5, 2, 30, 9.25)
+    return Manifest(
+        name="pets",
+        splits={"train": SplitInfo("train", shards, {"JPEG": 5, "PNG": 2}, (4, 3), sizes)},
+        label_names=("cat", "dog"),
+        schema=schema,
+        seed=7,
+        changed={"cmyk": 1},
+        noticed={},
+        skipped={"no image": 2},
+        quarantined=1,
+        duplicates=Duplicates({"train": 1}, 0, 0),
+        image={"encoding": "keep", "square": None, "quality": 95},
+        fingerprint="f",
+        tool_version="0.1.0",
+        foreign=foreign,
+    )
+
+
+MANIFESTS = [
+    manifest_json.dumps(_manifest(foreign)).encode()
+    for foreign in (
+        None,
+        Foreign("/data", IMAGE_ENCODED, CLASS_LABEL, 1, ""),
+        Foreign(".", IMAGE_ENCODED, None, 0, "GZIP"),
+    )
+]
+SCHEMAS = [
+    json.dumps(image_schema(labelled=True, boxes=True, box_labels=True).to_json()).encode(),
+    json.dumps(Schema(()).to_json()).encode(),
+]
+FORMS = [
+    b'{"encoding": "raw", "square": 8, "resize_short": null, "quality": 1, "max_pixels": 64}',
+    b'{"reencode_progressive": true, "other": "x"}',
+]
+TFDS = [tfds.features_json(_manifest(None)).encode(), tfds.dataset_info_json(_manifest(None)).encode()]
+JSON = [*MANIFESTS[:1], *SCHEMAS[1:], *FORMS, *TFDS, b'{"a": [1, 2.5, "\\ud800", null, true, {"b": []}]}']

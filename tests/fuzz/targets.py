@@ -1,0 +1,205 @@
+"""What is fuzzed: every parser of `tfpipe.format` and the reader of TFDS metadata, as functions of bytes.
+
+Each may raise `FormatError`, and asserts what must hold of whatever is read.
+"""
+
+import io
+import math
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tests.fuzz import seeds
+from tfpipe.errors import ConfigError, FormatError
+from tfpipe.format import manifest_json, naming, tfds
+from tfpipe.format.checked_json import Node, parse_json
+from tfpipe.format.compressed import compression_of, scan_compressed
+from tfpipe.format.example import decode_example, encode_example
+from tfpipe.format.form import ImageForm
+from tfpipe.format.index import decode_index, encode_index
+from tfpipe.format.record import FRAME_BYTES, read_record, scan_records
+from tfpipe.format.resync import Damage
+from tfpipe.format.scan import Intact, scan
+from tfpipe.format.schema import Schema
+from tfpipe.format.window import Window
+from tfpipe.integrity.sidecars import read_sidecars
+
+_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
+
+
+class Target(NamedTuple):
+    """A parser, inputs that it takes, and how they are changed: a name that `mutate.change` knows."""
+
+    parse: Callable[[bytes], None]
+    seeds: Sequence[bytes]
+    kind: str
+
+
+def _record(data: bytes) -> None:
+    found = list(scan_records(io.BytesIO(data)))
+    assert seeds.framed([payload for _, payload in found]) == data
+    for offset, payload in found:
+        assert read_record(io.BytesIO(data), offset, len(payload) + FRAME_BYTES) == payload
+
+
+def _place(data: bytes) -> None:
+    """The first 16 bytes are an offset and a size."""
+    offset, size = (int.from_bytes(data[k : k + 8], "little", signed=True) for k in (0, 8))
+    payload = read_record(io.BytesIO(data[16:]), offset, size)
+    assert data[16 + offset :].startswith(seeds.framed([payload]))
+
+
+def _resync(data: bytes) -> None:
+    """The file, and an index before it: two bytes are its length."""
+    cut = int.from_bytes(data[:2], "little")
+    index, file = data[2 : 2 + cut], data[2 + cut :]
+    _check_scan(file, None)
+    _check_scan(file, decode_index(index, _last_end(index), index.count(b"\n")))
+
+
+def _last_end(index: bytes) -> int:
+    """The size of the shard that an index seems to be of."""
+    last = index.rstrip(b"\n").rpartition(b"\n")[2].split()
+    return sum(int(word) for word in last if word.isdigit() and len(word) < 20)
+
+
+def _check_scan(file: bytes, places: Any) -> None:
+    at, number = 0, -1
+    for one in scan(Window(io.BytesIO(file), hashed=True), places):
+        if isinstance(one, Intact):
+            assert one.offset >= at
+            assert one.number > number
+            (found,) = scan_records(io.BytesIO(file[one.offset : one.offset + one.size]))
+            assert len(found[1]) == one.size - FRAME_BYTES
+            at, number = one.offset + one.size, one.number
+        else:
+            assert isinstance(one, Damage)
+            assert 0 <= one.offset <= one.offset + one.size <= max(len(file), one.offset)
+
+
+def _compressed(data: bytes) -> None:
+    for compression in {compression_of(data), "GZIP", "ZLIB"} - {""}:
+        try:
+            for payload in scan_compressed(io.BytesIO(data), compression):  # type: ignore[arg-type]
+                assert isinstance(payload, bytes)
+        except FormatError:
+            continue
+
+
+def _example(data: bytes) -> None:
+    features = decode_example(data)
+    again = decode_example(encode_example(features))
+    assert again.keys() == features.keys()
+    for key, value in features.items():
+        assert type(again[key]) is type(value)
+        if isinstance(value, np.ndarray):
+            assert np.array_equal(again[key], value, equal_nan=value.dtype.kind == "f")  # type: ignore[arg-type]
+        else:
+            assert again[key] == value
+
+
+def _text(data: bytes) -> str:
+    """Text of any kind, lone surrogates among it."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _manifest(data: bytes) -> None:
+    manifest = manifest_json.loads(_text(data))
+    assert manifest_json.loads(manifest_json.dumps(manifest)) == manifest
+    assert all(split.records * FRAME_BYTES <= split.bytes * 1032 for split in manifest.splits.values())
+    assert manifest.image_key in manifest.schema or manifest.foreign is None
+    try:
+        tfds.dataset_info_json(manifest)
+        tfds.label_files(manifest)
+        tfds.features_json(manifest)
+    except ConfigError:  # which names cannot nest, and raw images without a side
+        return
+
+
+def _schema(data: bytes) -> None:
+    schema = Schema.from_json(parse_json(_text(data), "s.json"))
+    assert Schema.from_json(schema.to_json()) == schema
+
+
+def _form(data: bytes) -> None:
+    root = parse_json(_text(data), "f.json")
+    form = ImageForm.recorded({key: node.scalar() for key, node in root.items()})
+    assert 1 <= form.quality <= 100
+
+
+def _json(data: bytes) -> None:
+    waiting = [parse_json(_text(data), "j.json")]
+    while waiting:
+        node = waiting.pop()
+        for read in (node.text, node.count, node.number, node.scalar, node.counts):
+            try:
+                value = read()
+                assert not isinstance(value, float) or math.isfinite(value)
+            except FormatError as error:
+                assert len(str(error)) < 4000
+        for below in (Node.elements, Node.items):
+            try:
+                waiting += [one[1] if isinstance(one, tuple) else one for one in below(node)]
+            except FormatError:
+                continue
+
+
+def _tfds(data: bytes) -> None:
+    """The files of TFDS beside foreign shards, which are hints: what is wrong with them is only said."""
+    with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
+        for name in (naming.TFDS_INFO, naming.TFDS_FEATURES, "labels.txt"):
+            Path(folder, name).write_bytes(data)
+        found = read_sidecars(folder)
+    assert all(isinstance(note, str) and len(note) < 4000 for note in found.notes)
+    assert len(found.records_of) <= len(found.split_of)
+
+
+def _index(data: bytes) -> None:
+    end = _last_end(data)
+    table = decode_index(data, end, data.count(b"\n"))
+    assert decode_index(encode_index(table[:, 1].tolist()), end, len(table)).tolist() == table.tolist()
+    assert int(table[:, 1].sum()) == end
+
+
+def _naming(data: bytes) -> None:
+    name = _text(data)
+    try:
+        split, index, count = naming.parse_shard_name(name)
+        naming.check_split_name(split)
+        naming.parse_shard_name(naming.shard_name(split, index, count))
+    except FormatError:
+        pass
+    naming.check_foreign_name(name)
+    assert ".." not in name.split("/")
+    assert not name.startswith("/")
+    assert "\0" not in name
+
+
+_PLACED = [(0).to_bytes(8, "little") + (19).to_bytes(8, "little") + seeds.framed([b"one", b"three"])]
+_INDEXED = [
+    len(index).to_bytes(2, "little") + index + file
+    for index, file in (
+        (seeds.INDEXES[0], seeds.RECORDS[0]),
+        (b"", seeds.RECORDS[2]),
+        (seeds.INDEXES[1], seeds.RECORDS[1]),
+    )
+]
+
+TARGETS = {
+    "record": Target(_record, seeds.RECORDS, "records"),
+    "place": Target(_place, _PLACED, "placed"),
+    "resync": Target(_resync, _INDEXED, "indexed"),
+    "compressed": Target(_compressed, seeds.COMPRESSED, "bytes"),
+    "example": Target(_example, seeds.EXAMPLES, "protobuf"),
+    "schema": Target(_schema, seeds.SCHEMAS, "json"),
+    "manifest": Target(_manifest, seeds.MANIFESTS, "json"),
+    "index": Target(_index, seeds.INDEXES, "numbers"),
+    "naming": Target(_naming, seeds.NAMES, "bytes"),
+    "form": Target(_form, seeds.FORMS, "json"),
+    "tfds": Target(_tfds, seeds.TFDS, "json"),
+    "checked_json": Target(_json, seeds.JSON, "json"),
+}

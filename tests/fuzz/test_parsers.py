@@ -1,0 +1,64 @@
+"""A few seconds of what `python -m tests.fuzz` does for as long as one likes.
+
+What that has found is tested beside each parser's other tests.
+
+The seed is printed; `TFPIPE_FUZZ_SEED=N` repeats a run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz import at_random, one
+from tests.fuzz.targets import TARGETS
+
+REPOSITORY = Path(__file__).parent.parent.parent
+RUNS = {"resync": 300, "manifest": 400, "schema": 300, "form": 300, "checked_json": 100, "tfds": 300}
+RUNS_OTHERS = 5000
+
+
+@pytest.fixture
+def seed() -> int:
+    number = int(os.environ.get("TFPIPE_FUZZ_SEED") or random.randrange(2**31))
+    print(f"TFPIPE_FUZZ_SEED={number}")
+    return number
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_valid_inputs_are_read(name: str) -> None:
+    read = [one.run(name, data) for data in TARGETS[name].seeds]
+    assert sum(read) >= (len(read) + 1) // 2
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_changed_inputs_are_read_or_refused(name: str, seed: int) -> None:
+    tried = at_random.inputs(name, seed)
+    data = next(tried)
+    for _ in range(RUNS.get(name, RUNS_OTHERS)):
+        data = tried.send(one.run(name, data))
+
+
+def test_the_command_keeps_what_fails_and_repeats_it(tmp_path: Path) -> None:
+    """A parser that fails, in place of one of the project's."""
+    code = (
+        "import tests.fuzz.targets as t, sys\n"
+        "def fail(data):\n"
+        "    if len(data) % 3 == 0: raise KeyError('planted')\n"
+        "t.TARGETS['naming'] = t.TARGETS['naming']._replace(parse=fail)\n"
+        "sys.argv = ['at_random', 'naming', '20', '1', sys.argv[1]]\n"
+        "from tests.fuzz.at_random import main; main()\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=60)
+    assert "KeyError: 'planted'" in done.stderr
+    (kept,) = tmp_path.glob("naming-crash-*")
+    assert len(kept.read_bytes()) % 3 == 0
+    again = [sys.executable, "-m", "tests.fuzz", "--target", "naming", "--input", str(kept)]
+    done = subprocess.run(again, cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout in ("naming: read\n", "naming: refused, as it must be\n")
