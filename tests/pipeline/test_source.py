@@ -87,7 +87,7 @@ def test_uncounted_evaluation_gives_every_replica_a_batch(foreign: Path, context
     config = PipelineConfig(**{**EVALUATION, "global_batch_size": 12}, include=("id",))
     batches = list(build_dataset(source, None, config, context(1, 0, 3)))
     assert [batch["mask"].numpy().sum() for batch in batches] == [4, 4, 4, 4, 0, 0]  # twice three replicas
-    with pytest.raises(ConfigError, match=r"Evaluation on 2 hosts needs the number of records, .* Evaluate on one"):
+    with pytest.raises(ConfigError, match=r"Evaluation on 2 hosts needs to know where each .* Evaluate on one"):
         build_dataset(source, None, PipelineConfig(**EVALUATION), context(2, 0, 2))
 
 
@@ -157,3 +157,21 @@ def test_indexes(copied: Manifest) -> None:
     index.unlink()
     with pytest.raises(FormatError, match=re.escape(f"{index.name} is missing. Copy the dataset again.")):
         from_manifest(other, "train").offsets()
+
+
+def test_a_record_that_promises_more_than_a_protocol_buffer_can_hold_is_refused(copied: Manifest) -> None:
+    """TensorFlow dies of the memory that it takes for it."""
+    info = copied.splits["train"].shards[0]
+    path, size = Path(copied.directory, info.file), 2**31 + 17
+    with path.open("r+b") as file:
+        file.truncate(size)  # a hole
+    path.parent.joinpath("index", path.stem + ".idx").write_text(f"0 {size}\n")
+    shards = (dataclasses.replace(info, records=1, bytes=size), *copied.splits["train"].shards[1:])
+    split = dataclasses.replace(copied.splits["train"], shards=shards)
+    source = from_manifest(dataclasses.replace(copied, splits={"train": split}), "train")
+    source.check()
+    with pytest.raises(FormatError) as caught:
+        source.offsets()
+    assert str(caught.value).endswith(
+        f"{path.stem}.idx: A record must have at most 2,147,483,648 bytes, the index has one of 2,147,483,665."
+    )

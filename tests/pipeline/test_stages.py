@@ -41,6 +41,24 @@ def test_stages_fold_into_a_dataset_and_can_be_cut() -> None:
         stages.until("cache")
 
 
+def test_stages_of_ones_own() -> None:
+    stages = counting()
+    stages.options = tf.data.Options()
+    own = Stage("own", lambda dataset: dataset.map(lambda x: x * 10))
+    longer = stages.insert_after("decode", own)
+    assert longer.names == ("list", "decode", "own", "batch")
+    assert longer.options is stages.options
+    assert next(longer.dataset().as_numpy_iterator()).tolist() == [0, -10, -20, -30, -40]
+    assert stages.replace("decode", own, own).names == ("list", "own", "own", "batch")
+    assert stages.replace("decode").names == ("list", "batch")
+    rest = Stages(stages.replace("list"))
+    assert next(rest.dataset_of(tf.data.Dataset.range(5, 10)).as_numpy_iterator()).tolist() == [-5, -6, -7, -8, -9]
+    for change in (stages.replace, stages.insert_after):
+        with pytest.raises(ConfigError, match="no stage 'cache'"):
+            change("cache", own)
+
+
+
 def test_they_print_as_a_table() -> None:
     assert str(counting()) == (
         "list    files=12,345, host=0 of 1\n"

@@ -38,7 +38,7 @@ HOST = HostUse(
 
 STAGES = (
     stage("list", 10),
-    stage("read", 200, parallelism=2),
+    stage("read", 200, parallelism=2, max_parallelism=8),
     stage("parse", 90, parallelism=2),
     stage("decode", 2400, parallelism=4, buffer_size=4, buffer_fill=0.5, bytes_out_per_second=150e6),
     stage("augment", 700, parallelism=4),
@@ -61,6 +61,9 @@ PROFILE = Profile(
         "image_size": 224,
         "map_fusion": True,
         "prefetch_batches": None,
+        "global_batch_size": 100,
+        "order": "auto",
+        "window_records": 512,
         "training": True,
     },
     dataset={
@@ -70,14 +73,17 @@ PROFILE = Profile(
         "decoded_size": (256, 256),
         "stored_size": None,
         "mean_size": (375.0, 500.0),
+        "short_side": 256,
+        "shuffled_records": 8192,
         "exact": True,
     },
+    what_if={"now": 4000.0, "device": 4400.0, "cached": 1000.0, "smaller": 2000.0},
 )
 
 
 def changed(**changes: Any) -> Profile:
     """`PROFILE` with other values; those of the config and of the data set are merged, those of the host too."""
-    for name in ("config", "dataset"):
+    for name in ("config", "dataset", "what_if"):
         if name in changes:
             changes[name] = {**getattr(PROFILE, name), **changes[name]}
     if "host" in changes:

@@ -36,15 +36,32 @@ def test_the_model(profile_with) -> None:
     assert analysis.cpu_limit(profile_with()) == pytest.approx(1000 / 0.95)
 
 
-def test_threads_that_were_asked_for_are_a_limit(profile_with) -> None:
-    model = analysis.model_of(profile_with(config={"num_parallel_calls": 1, "read_parallel_calls": 3}))
+def test_threads_that_were_asked_for_are_a_limit(profile_with, stage_of) -> None:
+    stages = (
+        stage_of("read", 200, max_parallelism=3),
+        stage_of("decode", 2400, max_parallelism=1),
+        stage_of("batch", 1),
+    )
+    model = analysis.model_of(profile_with(stages=stages))
     assert (model.threads["decode"], model.threads["read"], model.threads["batch"]) == (1, 3, 1)
     assert model.stage_limit("decode") == pytest.approx(1 / 2.4e-3)
 
 
+def test_whole_files_are_read_by_one_thread_each(profile_with) -> None:
+    """In an evaluation of files that nobody counted; else parts of files are read, or the next epoch's."""
+    few = {"files": 3, "records": None}
+    assert analysis.model_of(profile_with(dataset=few, config={"training": False})).threads["read"] == 3
+    assert analysis.model_of(profile_with(dataset=few)).threads["read"] == 8
+    assert analysis.model_of(profile_with(dataset={"files": 3}, config={"training": False})).threads["read"] == 8
+
+
+def test_a_limit_that_was_passed_is_none(profile_with) -> None:
+    host = {"storage_bytes_per_second": 120e6, "storage_limit_bytes_per_second": 100e6}
+    assert analysis.storage_limit(profile_with(host=host)) is None
+
+
 def test_waiting_for_files_is_part_of_reading(profile_with, stage_of) -> None:
-    """2 threads wait half of the time: 1 second a second, at 500 images a second 2 ms for each."""
-    read = stage_of("read", 100, images_per_second=500.0, parallelism=2, blocked_fraction=0.5)
+    read = stage_of("read", 100, max_parallelism=2, wait_us_per_image=2000.0)
     model = analysis.model_of(profile_with(stages=(read,), config={"cycle_length": 2}))
     assert model.wait_s["read"] == pytest.approx(2e-3)
     assert model.stage_limit("read") == pytest.approx(2 / 2.1e-3)
@@ -71,7 +88,7 @@ def test_the_storage_is_the_wall(profile_with) -> None:
 
 
 def test_slow_reads_are_the_wall(profile_with, stage_of) -> None:
-    read = stage_of("read", 100, parallelism=2, blocked_fraction=0.95)
+    read = stage_of("read", 100, max_parallelism=2, wait_us_per_image=1900.0)
     profile = profile_with(stages=(read,), config={"cycle_length": 2}, host={"cpu_fraction": 0.1})
     found = analysis.find_bottleneck(profile)
     assert found.stage == "read"
@@ -119,3 +136,47 @@ def test_without_counters_the_cores_are_all_that_is_known(profile_with) -> None:
     busy: Profile = profile_with(stages=())
     assert analysis.find_bottleneck(busy).stage == "cpu"
     assert analysis.find_bottleneck(profile_with(stages=(), host={"cpu_fraction": 0.2})).stage == "prefetch"
+
+
+def test_memory_comes_before_all_else(profile_with) -> None:
+    found = analysis.find_bottleneck(profile_with(host={"peak_memory_bytes": 15 * 10**9}))
+    assert found.stage == "memory"
+    assert found.reason == "94% of the memory is taken, 15.0 GB: a little more ends the run."
+
+
+def test_a_start_that_costs_more_than_an_epoch(profile_with) -> None:
+    """1,000 images a second, idle for three quarters: of 8,000 records that is 6 s, of a million 750 s."""
+    found = analysis.find_bottleneck(profile_with(first_batch_s=8.0, dataset={"records": 8000}))
+    assert (found.stage, found.reason) == (
+        "first_batch",
+        "The first batch took 8.0 s, and the accelerator is idle for 6.0 s of an epoch.",
+    )
+    assert analysis.find_bottleneck(profile_with(first_batch_s=8.0)).stage == "decode"
+
+
+def test_a_python_function_has_one_core(profile_with, stage_of) -> None:
+    """It keeps Python's lock for 0.9 s of every second; that its threads wait for the lock is no demand."""
+    own = stage_of("jitter", 900, python=True, max_parallelism=4, wait_us_per_image=2000.0)
+    profile = profile_with(stages=(stage_of("decode", 500, max_parallelism=4), own), host={"cpu_fraction": 0.4})
+    found = analysis.find_bottleneck(profile)
+    assert found.stage == "jitter"
+    assert found.limit_images_per_second == pytest.approx(1 / 0.9e-3)
+    assert found.reason == (
+        "jitter runs a Python function for 900 µs for each image; Python's lock gives it one core whatever its "
+        "threads, and that is busy 90% of the time."
+    )
+
+
+def test_a_python_function_that_waits(profile_with, stage_of) -> None:
+    own = stage_of("lookup", 100, python=True, max_parallelism=4, wait_us_per_image=3800.0)
+    profile = profile_with(stages=(own,), host={"cpu_fraction": 0.1})
+    found = analysis.find_bottleneck(profile)
+    assert found.stage == "lookup"
+    assert found.reason.startswith("lookup takes 3,900 µs for each image, 97% of it waiting for something else; its 4 ")
+
+
+def test_taking_a_batch_is_its_cost(profile_with, stage_of) -> None:
+    """10 ms of the trainer's thread for each batch of 100: 100 us for an image, which no stage accounts for."""
+    model = analysis.model_of(profile_with(host={"trainer_us_per_step": 10_000.0}))
+    assert model.cpu_s["batch"] == pytest.approx(200e-6)
+    assert model.cpu_s["other"] == pytest.approx(200e-6)

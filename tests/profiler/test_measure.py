@@ -15,14 +15,16 @@ import pytest
 import tensorflow as tf
 
 from tfpipe.dataset import load_manifest
+from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.pipeline.stages import Stage, Stages
 from tfpipe.profiler import analysis
 from tfpipe.profiler.accelerator import Accelerator, drive, timing
 from tfpipe.profiler.measure import _build, profile_pipeline
 from tfpipe.profiler.sampling import Sampler
-from tfpipe.profiler.stage_nodes import stages_of
+from tfpipe.profiler.stage_nodes import planned_chain, stages_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = PipelineConfig(global_batch_size=4, image_size=32, map_fusion=False)
@@ -35,8 +37,10 @@ def manifest(small_dataset: Path) -> Manifest:
 
 def nodes_of(manifest: Manifest, config: PipelineConfig) -> dict[str, list[str]]:
     """The running operations of each stage, from the last stage to the first."""
-    dataset, planned = _build(build_stages(manifest, "train", config))
-    iterator = iter(dataset)
+    stages = build_stages(manifest, "train", config)
+    made = _build(stages)
+    planned = planned_chain(made)
+    iterator = iter(made[-1][2].with_options(stages.options))
     next(iterator)
     proto = tf.data.experimental.get_model_proto(iterator)
     names, node = [], proto.nodes[proto.output]
@@ -103,6 +107,33 @@ def test_a_profile(manifest: Manifest) -> None:
     assert 1.5 <= profile.warm_up_s < 10
     assert profile.host.storage_limit_bytes_per_second is None  # too small to tell
     assert profile.dataset["records"] == 12
+    assert profile.dataset["own_stages"] == profile.dataset["late_caches"] == []
+    assert profile.host.trainer_us_per_step > 0
+    assert set(profile.what_if) == {"now", "device", "cached"}  # no image is larger than the model wants
+
+
+def own_stages(stages: Stages) -> Stages:
+    """A Python function behind `decode`, and a cache behind `augment`."""
+
+    def jitter(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        image = tf.numpy_function(lambda image: image, [features["image"]], tf.uint8)
+        return {**features, "image": tf.ensure_shape(image, features["image"].shape)}
+
+    late = Stage("kept", lambda dataset: dataset.take(12).cache().repeat())
+    return stages.insert_after("augment", Stage("jitter", lambda dataset: dataset.map(jitter)), late)
+
+
+def test_stages_of_ones_own(manifest: Manifest) -> None:
+    profile = profile_pipeline(manifest, "train", CONFIG, Accelerator(0.02, 4), 0.5, 0.1, customise=own_stages)
+    assert profile.dataset["own_stages"] == ["jitter", "kept"]
+    assert profile.dataset["late_caches"] == ["kept"]
+    assert [stage.name for stage in profile.stages][-2:] == ["batch", "prefetch"]
+    assert "kept" in [stage.name for stage in profile.stages]
+
+
+def test_stages_must_come_back(manifest: Manifest) -> None:
+    with pytest.raises(ConfigError, match=r"must return tfpipe\.pipeline\.stages\.Stages, got None"):
+        profile_pipeline(manifest, "train", CONFIG, Accelerator(0.02, 4), customise=lambda _: None)  # type: ignore[arg-type,return-value]
 
 
 def test_without_counters_there_are_no_stages(manifest: Manifest) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import tensorflow as tf
 
-from tfpipe.profiler.stage_nodes import kind_of, stages_of
+from tfpipe.profiler.stage_nodes import kind_of, python_stages, stages_of
 
 PLANNED = [
     ("Prefetch", "prefetch"),
@@ -62,3 +63,20 @@ def test_what_is_left_out() -> None:
 
 def test_nothing_planned() -> None:
     assert stages_of(["Map"], []) == [""]
+
+
+def test_python_functions_are_found_wherever_they_run() -> None:
+    """Also in a function that a function calls, as inside an interleave."""
+
+    def one(x: tf.Tensor) -> tf.Tensor:
+        return tf.numpy_function(lambda value: value, [x], tf.int64)
+
+    def two(x: tf.Tensor) -> tf.Tensor:
+        return tf.py_function(lambda value: value, [x], tf.int64)
+
+    numbers = tf.data.Dataset.range(3)
+    plain = numbers.map(lambda x: x + 1).batch(2).unbatch()
+    mapped = plain.map(one, num_parallel_calls=2)
+    nested = mapped.interleave(lambda x: tf.data.Dataset.from_tensors(x).map(two))
+    stages = [("list", None, plain), ("own", plain, mapped), ("read", mapped, nested)]
+    assert python_stages(stages) == {"own", "read"}

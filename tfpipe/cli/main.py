@@ -10,12 +10,19 @@ import sys
 import click
 
 from tfpipe._version import __version__
+from tfpipe.cli.bench import bench
 from tfpipe.cli.doctor import doctor
+from tfpipe.cli.index import index
 from tfpipe.cli.inspect import inspect
+from tfpipe.cli.merge import merge
 from tfpipe.cli.profile import profile
+from tfpipe.cli.repair import repair
+from tfpipe.cli.reshard import reshard
 from tfpipe.cli.serve import serve
 from tfpipe.cli.shard import shard
+from tfpipe.cli.tune import tune
 from tfpipe.cli.values import debug_option
+from tfpipe.cli.verify import verify
 from tfpipe.errors import TfpipeError
 
 INTERRUPTED = 130
@@ -29,9 +36,16 @@ def tfpipe() -> None:
 
 
 tfpipe.add_command(shard)
+tfpipe.add_command(reshard)
+tfpipe.add_command(merge)
 tfpipe.add_command(inspect)
+tfpipe.add_command(index)
+tfpipe.add_command(verify)
+tfpipe.add_command(repair)
 tfpipe.add_command(doctor)
 tfpipe.add_command(profile)
+tfpipe.add_command(tune)
+tfpipe.add_command(bench)
 tfpipe.add_command(serve)
 
 

@@ -25,7 +25,7 @@ from tfpipe import machine, storage
 from tfpipe.errors import DataError, FormatError, TfpipeError
 from tfpipe.format import naming
 from tfpipe.format.example import decode_example, encode_example
-from tfpipe.format.index import MAX_LINE_BYTES, decode_index, encode_index
+from tfpipe.format.index import decode_index, encode_index, max_index_bytes
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record import FRAME_BYTES, record_footer, record_header, scan_records
 from tfpipe.format.schema import (
@@ -94,7 +94,7 @@ def _copy_index(directory: str, shard: ShardInfo, folder: str) -> None:
     if cache_files.file_size(target) >= 0:
         return  # its shard may have been checked against it; and a source may be gone
     try:
-        data = storage.read_bytes(path, shard.records * MAX_LINE_BYTES)
+        data = storage.read_bytes(path, max_index_bytes(shard.bytes, shard.records))
         decode_index(data, shard.bytes, shard.records)
     except FileNotFoundError:
         raise FormatError(f"{path} is missing. {_MEND}.") from None
@@ -174,7 +174,8 @@ def _finished(shard: ShardInfo, folder: str, progress: Progress) -> ShardInfo | 
     if num_bytes < 0:
         return None
     try:
-        index = storage.read_bytes(os.path.join(folder, naming.index_name(shard.file)), shard.records * MAX_LINE_BYTES)
+        most = max_index_bytes(num_bytes, shard.records)
+        index = storage.read_bytes(os.path.join(folder, naming.index_name(shard.file)), most)
         decode_index(index, num_bytes, shard.records)
     except (FileNotFoundError, FormatError):
         return None

@@ -49,7 +49,6 @@ _VERSION = 1
 """Raised when the same data would be cached as other bytes."""
 
 _RECORD_BYTES = 500  # of a decoded record beside its pixels
-_MAX_MANIFEST_BYTES = 2**30
 
 
 def cached_manifest(
@@ -163,6 +162,11 @@ class _Cache:
     def check(self) -> None:
         """Refuses what cannot be cached in files."""
         cache, folder = self.config.cache, self.config.cache_dir
+        if self.manifest.foreign is not None:
+            raise ConfigError(
+                f"A cache in files needs a dataset that tfpipe wrote, and {self.manifest.directory} describes files of "
+                "others. Leave `cache_dir` out to use memory, or write them anew with `tfpipe reshard`."
+            )
         if cache == "none" or folder is None or storage.is_url(folder):
             raise ConfigError(
                 "A cache in files needs `cache` bytes or decoded and a local folder as `cache_dir`, got "
@@ -179,7 +183,7 @@ class _Cache:
         """The manifest of the whole cache, whose shards have the sizes it says; None where there is none."""
         path = os.path.join(self.folder, naming.MANIFEST)
         try:
-            text = storage.read_bytes(path, _MAX_MANIFEST_BYTES).decode()
+            text = storage.read_bytes(path, manifest_json.MAX_BYTES).decode()
             found = dataclasses.replace(manifest_json.loads(text, path), directory=self.folder)
         except FileNotFoundError:
             return None

@@ -52,6 +52,8 @@ def mix(weights: Mapping[str, float]) -> Mixture:
         if not (isinstance(weight, int | float) and 0 < weight < float("inf")):
             raise ConfigError(f"A weight must be a number above 0, got {weight!r} for {directory}.")
     manifests = tuple(load_manifest(directory) for directory in weights)
+    if packed := next((manifest for manifest in manifests if manifest.compression), None):
+        raise ConfigError(f"A mixture must have files that are not compressed; those of {packed.directory} are.")
     labelled = {bool(manifest.label_names) for manifest in manifests}
     if len(labelled) > 1:
         without = next(manifest.directory for manifest in manifests if not manifest.label_names)

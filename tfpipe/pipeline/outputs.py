@@ -32,13 +32,15 @@ def parse(plan: ReadPlan, payload: tf.Tensor) -> Features:
     wanted = {"encoded": source.image_key}
     if source.label_key is not None:
         wanted["label"] = source.label_key
-    if source.shard_records is not None:  # others may have written anything
+    if source.has_sizes:
         wanted |= {"height": IMAGE_HEIGHT, "width": IMAGE_WIDTH}
     included = {name: _spec(plan, name) for name in plan.config.include}
     specs = {key: _parser(source.schema[key]) for key in wanted.values()}
     specs |= {name: _parser(spec) for name, spec in included.items()}
     example = tf.io.parse_single_example(payload, specs)
     features = {name: example[key] for name, key in wanted.items()}
+    if source.label_base:
+        features["label"] -= source.label_base
     for name, spec in included.items():
         features[name] = _padded(example[name], spec, plan.config.max_boxes)
     return features
@@ -64,12 +66,12 @@ def pad_evaluation(plan: ReadPlan, examples: tf.data.Dataset) -> tf.data.Dataset
     }
     zeros |= {name: tf.ones_like(zeros[name]) for name in ("height", "width") if name in zeros}
     steps, padding = plan.steps_per_epoch, tf.data.Dataset.from_tensors(zeros)
+    if plan.num_hosts > 1 and plan.source.shard_records is None:
+        raise ConfigError(
+            f"Evaluation on {plan.num_hosts} hosts needs to know where each record lies, and {plan.source.unplaced}. "
+            "Evaluate on one host."
+        )
     if steps is None:
-        if plan.num_hosts > 1:
-            raise ConfigError(
-                f"Evaluation on {plan.num_hosts} hosts needs the number of records, and nobody counted those of "
-                f"{plan.source.name}. Evaluate on one host."
-            )
         padded = marked.concatenate(padding.repeat(plan.host_batch_size - 1))
         # A batch for each of the host's replicas, or for none.
         return padded.window(plan.host_batch_size, drop_remainder=True).flat_map(tf.data.Dataset.zip)
@@ -111,8 +113,7 @@ def check_outputs(plan: ReadPlan) -> None:
     config, source = plan.config, plan.source
     if config.on_bad_record == "skip" and source.shard_records is None:
         raise ConfigError(
-            f"`on_bad_record` skip needs to know where each record begins, and {source.name} are files without a "
-            "manifest. Use raise."
+            f"`on_bad_record` skip needs to know where each record begins, and {source.unplaced}. Use raise."
         )
     if source.label_key is None and (config.one_hot or config.as_tuple):
         wish = "one_hot" if config.one_hot else "as_tuple"

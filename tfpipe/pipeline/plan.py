@@ -130,8 +130,8 @@ class ReadPlan:
             return False
         if config.order == "exact" and not counted:
             raise ConfigError(
-                f"`order` exact needs to know where each record lies, and {self.source.name} are files without a "
-                "manifest. Use order='throughput'."
+                f"`order` exact needs to know where each record lies, and {self.source.unplaced}. "
+                "Use order='throughput'."
             )
         if config.cache != "none" and counted:
             return True  # positions in a cache cost the same in any order

@@ -96,7 +96,8 @@ def read_files(plan: ReadPlan, files: tf.data.Dataset) -> tf.data.Dataset:
             # Numbers of the files' own: nobody knows how many records lie before.
             numbers = tf.data.Dataset.range(file * 2**40, (file + 1) * 2**40)
             numbers = numbers.map(lambda record: (record, order_ops.example_seed(seed, epoch, record)))
-            records = tf.data.TFRecordDataset(tf.gather(paths, file), buffer_size=_BUFFER_BYTES)
+            packed = plan.source.compression
+            records = tf.data.TFRecordDataset(tf.gather(paths, file), packed, buffer_size=_BUFFER_BYTES)
         else:
             first, end = bases[file], bases[file + 1]
             every = tf.range(first, end)

@@ -1,7 +1,7 @@
 """What a pipeline reads: files, what is known of their records, and how their images are stored.
 
-A split of a tfpipe dataset knows everything: how many records each shard has and where each begins. Files found by
-a pattern, written by somebody else, are known by their first record only.
+A split of a dataset knows everything: how many records each shard has and where each begins; of compressed shards only
+how many. Files found by a pattern, written by somebody else, are known by their first record only.
 """
 
 import io
@@ -14,16 +14,18 @@ from numpy.typing import NDArray
 from tfpipe import storage
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import naming
+from tfpipe.format.compressed import compression_of, scan_compressed
 from tfpipe.format.example import Feature, decode_example
-from tfpipe.format.index import MAX_LINE_BYTES, decode_index
-from tfpipe.format.manifest import Manifest, SplitInfo
-from tfpipe.format.record import FRAME_BYTES, HEADER_BYTES, scan_records
+from tfpipe.format.index import decode_index, max_index_bytes
+from tfpipe.format.manifest import Compression, Manifest, SplitInfo
+from tfpipe.format.record import FRAME_BYTES, HEADER_BYTES, MAX_PAYLOAD_BYTES, decode_header, scan_records
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec, Schema
 from tfpipe.pipeline.stored import StoredImages
 
 _IMAGE_KEYS = (IMAGE_ENCODED, "image")
 _LABEL_KEYS = (CLASS_LABEL, "label")
 _MAX_RECORD_BYTES = 2**28  # a larger first record is no image
+_FIRST_PACKED_BYTES = 2**25  # of a compressed file, read for its first record
 
 
 @dataclass(frozen=True)
@@ -40,17 +42,27 @@ class Source:
     total_bytes: int
     """Size of all files."""
     shard_records: tuple[int, ...] | None = None
-    """Records in each file; None where nobody counted them."""
+    """Records in each file; None where nobody counted them, or where none can be found by its number."""
+    counted_records: int | None = None
+    """Of all files, where they were counted and none can be found by its number."""
+    compression: Compression = ""
+    """Of every file."""
     num_classes: int | None = None
     image_key: str = IMAGE_ENCODED
     label_key: str | None = CLASS_LABEL
+    label_base: int = 0
+    """What is stored for class 0; labels are handed out counted from 0."""
+    has_sizes: bool = False
+    """Every record has the height and width of its image."""
+    file_bytes: tuple[int, ...] = field(default=(), repr=False)
+    """Size of each file, where a manifest says it."""
     index_files: tuple[tuple[str, int], ...] = field(default=(), repr=False)
     """Path of each file's index, and the size of the file that it indexes."""
 
     @property
     def num_records(self) -> int | None:
         """Records of all files, if they were counted."""
-        return None if self.shard_records is None else sum(self.shard_records)
+        return self.counted_records if self.shard_records is None else sum(self.shard_records)
 
     @cached_property
     def bases(self) -> NDArray[np.int64]:
@@ -58,9 +70,20 @@ class Source:
         return np.concatenate([[0], np.cumsum(self.shard_records or ())]).astype(np.int64)
 
     def check(self) -> None:
-        """Looks whether all counted files are there, with the size that the manifest says; errors as `offsets`."""
-        if self.shard_records is not None:
-            storage.check_files(self.files, [num_bytes for _, num_bytes in self.index_files])
+        """Looks whether all files are there, with the size that a manifest says; errors as `offsets`."""
+        try:
+            storage.check_files(self.files[: len(self.file_bytes)], self.file_bytes)
+        except FormatError as error:
+            if self.has_sizes:
+                raise
+            raise FormatError(f"{error} If it was changed on purpose, run `tfpipe index` again.") from None
+
+    @property
+    def unplaced(self) -> str:
+        """Why records cannot be found by their number, to follow "since"."""
+        if self.compression:
+            return f"the files of {self.name} are {self.compression} compressed, and are read from their beginning only"
+        return f"{self.name} are files without a manifest"
 
     def offsets(self) -> NDArray[np.int64]:
         """Where each record begins in its file, in bytes: int64 [num_records], 8 bytes a record in memory.
@@ -84,19 +107,26 @@ def from_manifest(manifest: Manifest, split: str) -> Source:
         raise ConfigError("The manifest must come from `tfpipe.load_manifest`, so that it knows where its shards lie.")
     if not info.records:
         raise DataError(f"{split!r} of {directory} has no records.")
-    labelled = CLASS_LABEL in manifest.schema
+    root, records = manifest.shard_directory(directory), tuple(shard.records for shard in info.shards)
+    placed = not manifest.compression
     return Source(
         name=f"{split!r} of {directory}",
-        files=tuple(storage.join(directory, shard.file) for shard in info.shards),
+        files=tuple(storage.join(root, shard.file) for shard in info.shards),
         schema=manifest.schema,
         images=StoredImages.of(manifest, split),
         record_bytes=info.bytes / info.records,
         total_bytes=info.bytes,
-        shard_records=tuple(shard.records for shard in info.shards),
-        num_classes=len(manifest.label_names) if labelled else None,
-        label_key=CLASS_LABEL if labelled else None,
+        shard_records=records if placed else None,
+        counted_records=None if placed else sum(records),
+        compression=manifest.compression,
+        num_classes=len(manifest.label_names) if manifest.label_key is not None else None,
+        image_key=manifest.image_key,
+        label_key=manifest.label_key,
+        label_base=manifest.label_base,
+        has_sizes=manifest.foreign is None,
+        file_bytes=tuple(shard.bytes for shard in info.shards),
         index_files=tuple(
-            (storage.join(directory, naming.index_name(shard.file)), shard.bytes) for shard in info.shards
+            (storage.join(directory, naming.index_name(shard.file)), shard.bytes) for shard in info.shards if placed
         ),
     )
 
@@ -104,7 +134,9 @@ def from_manifest(manifest: Manifest, split: str) -> Source:
 def foreign_files(pattern: str, schema: Schema | None = None, num_classes: int | None = None) -> Source:
     """TFRecord files of `tf.train.Example`s that something else wrote.
 
-    The image is `image/encoded` or `image`, the class `image/class/label` or `label`, where there is one.
+    The image is `image/encoded` or `image`, the class `image/class/label` or `label`, where there is one; labels are
+    handed out as they are stored. Files may be compressed as a whole (GZIP, ZLIB), all in the same way. `tfpipe index`
+    makes more of such files: a dataset with labels from 0, an exact order and runs that can be resumed.
 
     Args:
       pattern: Such as "/data/train-*" or "gs://bucket/train*.tfrecord".
@@ -119,7 +151,7 @@ def foreign_files(pattern: str, schema: Schema | None = None, num_classes: int |
     files = storage.find(pattern)
     if not files:
         raise DataError(f"No file fits {pattern}. Check the path and the pattern.")
-    first_file, payload = _first_record(files)
+    first_file, compression, payload = _first_record(files)
     features = decode_example(payload)
     if schema is None:
         schema = Schema(tuple(_spec_of(name, value) for name, value in sorted(features.items())))
@@ -137,6 +169,7 @@ def foreign_files(pattern: str, schema: Schema | None = None, num_classes: int |
         images=StoredImages(frozenset(), None),
         record_bytes=float(len(payload) + FRAME_BYTES),
         total_bytes=storage.total_bytes(files),
+        compression=compression,
         num_classes=num_classes,
         image_key=image_key,
         label_key=label_key,
@@ -162,29 +195,47 @@ def _split(manifest: Manifest, split: str) -> SplitInfo:
 
 @lru_cache(maxsize=4)  # several hosts' or stages' pipelines over one split
 def _offsets(index_files: tuple[tuple[str, int], ...], shard_records: tuple[int, ...]) -> NDArray[np.int64]:
-    paths = [path for path, _ in index_files]
+    most = [max_index_bytes(*shard) for shard in zip((size for _, size in index_files), shard_records, strict=True)]
+    texts = storage.read_all([path for path, _ in index_files], most)
+    parts = [np.empty(0, np.int64)]
     try:
-        texts = storage.read_all(paths, [records * MAX_LINE_BYTES for records in shard_records])
+        for text, (path, num_bytes), records in zip(texts, index_files, shard_records, strict=True):
+            try:
+                table = decode_index(text, num_bytes, records)
+                _check_sizes(table[:, 1])
+                parts.append(table[:, 0].copy())
+            except FormatError as error:
+                raise FormatError(f"{path}: {error}") from None
     except FileNotFoundError as error:
         raise FormatError(f"{error.filename or error} is missing. Copy the dataset again.") from None
-    parts = [np.empty(0, np.int64)]
-    for path, text, (_, num_bytes), records in zip(paths, texts, index_files, shard_records, strict=True):
-        try:
-            parts.append(decode_index(text, num_bytes, records)[:, 0])
-        except FormatError as error:
-            raise FormatError(f"{path}: {error}") from None
     return np.concatenate(parts)
 
 
-def _first_record(files: list[str]) -> tuple[str, bytes]:
+def _check_sizes(sizes: NDArray[np.int64]) -> None:
+    """TensorFlow takes memory for as much as a record promises, and dies of what it cannot get."""
+    if sizes.size and (largest := int(sizes.max())) > MAX_PAYLOAD_BYTES + FRAME_BYTES:
+        raise FormatError(f"A record must have at most {MAX_PAYLOAD_BYTES:,} bytes, the index has one of {largest:,}.")
+
+
+def _first_record(files: list[str]) -> tuple[str, Compression, bytes]:
+    """The first file that has a record, how it is compressed, and the record."""
     for path in files:
         header = storage.read_start(path, HEADER_BYTES)
         if not header:
             continue
-        length = min(int.from_bytes(header[:8], "little"), _MAX_RECORD_BYTES)
+        compression = compression_of(header)
         try:
-            start = io.BytesIO(storage.read_start(path, length + FRAME_BYTES))
-            return path, next(scan_records(start))[1]
+            if not compression and not storage.is_url(path):
+                with storage.open_file(path) as file:
+                    return path, compression, next(scan_records(file))[1]
+            # Packed, a record may be a little larger; what unpacks to it may be much smaller.
+            length = (decode_header(header) if len(header) == HEADER_BYTES else None) or 0
+            size = min(length, _MAX_RECORD_BYTES) + FRAME_BYTES if not compression else _FIRST_PACKED_BYTES
+            start = io.BytesIO(storage.read_start(path, size))
+            if not compression:
+                return path, compression, next(scan_records(start))[1]
+            if (payload := next(scan_compressed(start, compression), None)) is not None:
+                return path, compression, payload
         except FormatError as error:
             raise FormatError(f"{path}: {error}") from None
     raise DataError(f"None of {len(files)} files, {files[0]} and on, has a record.")

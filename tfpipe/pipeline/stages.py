@@ -56,21 +56,64 @@ class Stages(tuple[Stage, ...]):
         Raises:
             ConfigError: No stage has this name.
         """
+        return Stages(self[: self._place_of(name) + 1], self.options)
+
+    def replace(self, name: str, *stages: Stage) -> Stages:
+        """Other stages in place of `name`; without any, the pipeline without it.
+
+        Raises:
+            ConfigError: No stage has this name.
+        """
+        place = self._place_of(name)
+        return Stages([*self[:place], *stages, *self[place + 1 :]], self.options)
+
+    def insert_after(self, name: str, *stages: Stage) -> Stages:
+        """Further stages right behind `name`.
+
+        Raises:
+            ConfigError: No stage has this name.
+        """
+        place = self._place_of(name) + 1
+        return Stages([*self[:place], *stages, *self[place:]], self.options)
+
+    def _place_of(self, name: str) -> int:
         if name not in self.names:
             raise ConfigError(f"This pipeline has no stage {name!r}; it has {', '.join(self.names)}.")
-        return Stages(self[: self.names.index(name) + 1], self.options)
+        return self.names.index(name)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def dataset(self) -> tf.data.Dataset:
         """Builds the dataset: every stage on the one before, then the options."""
         # No stage branches in Python on a tensor, so none needs AutoGraph, which would take longer than all else.
-        dataset: Any = None
+        return self.dataset_of(None)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def dataset_of(self, dataset: Any) -> tf.data.Dataset:
+        """The same on a dataset that stands for the stages before these."""
         for stage in self:
             dataset = stage.apply(dataset)
         return dataset if self.options is None else dataset.with_options(self.options)
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
+
+
+Customise = Callable[[Stages], Stages]
+"""Changes the stages of a pipeline before it is built: puts a map of one's own among them, or a cache elsewhere."""
+
+
+def customised(stages: Stages, customise: Customise | None) -> Stages:
+    """The stages after somebody's own change of them; without one as they are.
+
+    Raises:
+        ConfigError: What came back are no stages.
+    """
+    if customise is None:
+        return stages
+    changed = customise(stages)
+    if not isinstance(changed, Stages) or not changed:
+        raise ConfigError(f"What changes the stages must return tfpipe.pipeline.stages.Stages, got {changed!r:.80}.")
+    return changed
 
 
 def tf_data_options(config: PipelineConfig, deterministic: bool) -> tf.data.Options:

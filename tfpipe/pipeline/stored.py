@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfpipe.errors import ConfigError
-from tfpipe.format.manifest import Manifest
+from tfpipe.format.manifest import Manifest, SplitInfo
 
 RATIOS = (2, 4, 8)
 """Reductions that JPEG decoders do while decoding: they turn each block of 8 x 8 into 4 x 4, 2 x 2 or one pixel."""
@@ -16,7 +16,7 @@ class StoredImages:
     """What is known of a split's images before one is read.
 
     Attributes:
-      formats: Of "JPEG", "PNG" and "RAW", those that occur; empty where tfpipe did not write the files.
+      formats: Of "JPEG", "PNG" and "RAW", those that occur; empty where others occur, or nobody looked.
       size: Height and width in pixels where all images were squeezed to one size.
       short_side: No image's short side is longer than this many pixels; None where nothing is known.
 
@@ -38,11 +38,23 @@ class StoredImages:
     @classmethod
     def of(cls, manifest: Manifest, split: str) -> StoredImages:
         """What a manifest knows of one of its splits."""
+        if manifest.foreign is not None:
+            return cls._of_foreign(manifest.splits[split])
         square, short = (
             side if isinstance(side := manifest.image.get(name), int) else None for name in ("square", "resize_short")
         )
         size = None if square is None else (square, square)
         return cls(frozenset(manifest.splits[split].formats), size, short)
+
+    @classmethod
+    def _of_foreign(cls, info: SplitInfo) -> StoredImages:
+        """What the headers of all images said, where each could be read."""
+        formats, sizes = frozenset(kind for kind, count in info.formats.items() if count), info.sizes
+        if not formats or not formats <= {"JPEG", "PNG"}:
+            return cls()
+        largest = sizes.max_height, sizes.max_width
+        alike = largest == (sizes.min_height, sizes.min_width)
+        return cls(formats, largest if alike else None, min(largest))
 
     def ratios_for(self, out_size: tuple[int, int]) -> tuple[int, ...]:
         """Those of `RATIOS` for which some window can be large enough; costs no record anything."""

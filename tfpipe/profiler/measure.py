@@ -6,7 +6,7 @@ profile = profile_pipeline(manifest, "train", config, Accelerator(step_s=0.045, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -18,13 +18,14 @@ from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config import PipelineConfig
 from tfpipe.pipeline.plan import ReadPlan
 from tfpipe.pipeline.source import Source, as_source
-from tfpipe.pipeline.stages import Stage, Stages
+from tfpipe.pipeline.stages import STAGE_NAMES, Customise, Stages, customised
 from tfpipe.profiler import host
-from tfpipe.profiler.accelerator import Accelerator, Step, drive, is_settled, timing
-from tfpipe.profiler.model import HostUse, Profile
+from tfpipe.profiler.accelerator import Accelerator, drive, is_settled, timeline, timing
+from tfpipe.profiler.model import HostUse, Profile, Step, StepTiming
 from tfpipe.profiler.sampling import Sampler
-from tfpipe.profiler.stage_nodes import planned_chain
+from tfpipe.profiler.stage_nodes import planned_chain, python_stages
 from tfpipe.profiler.stage_timings import stage_timings
+from tfpipe.profiler.what_if import try_changes
 
 SECONDS, MAX_WARM_UP_S = 5.0, 5.0
 
@@ -40,6 +41,7 @@ def profile_pipeline(
     seconds: float = SECONDS,
     max_warm_up_s: float = MAX_WARM_UP_S,
     watch: Watch | None = None,
+    customise: Customise | None = None,
 ) -> Profile:
     """Runs the pipeline of one host with one replica and measures it in steady state.
 
@@ -55,16 +57,20 @@ def profile_pipeline(
         seconds: How long to measure; at least two steps in any case.
         max_warm_up_s: How long to warm up at most.
         watch: Told how far it is, for people who wait.
+        customise: Changes the stages first, as a trainer does that has stages of its own.
 
     Raises:
         ConfigError: The pipeline cannot be built.
         tf.errors.OpError: A record is damaged, or a file cannot be read.
     """
     source = as_source(data, split)
-    stages = build_stages(data, split, replace(config, map_fusion=False))
-    dataset, planned = _build(stages)
+    stages = customised(build_stages(data, split, replace(config, map_fusion=False)), customise)
+    facts = {**_facts(data, split, source, config), "own_stages": _own_stages(stages)}
+    made = _build(stages)
+    dataset = made[-1][2] if stages.options is None else made[-1][2].with_options(stages.options)
     if not config.training:
         dataset = dataset.repeat()
+    tried = try_changes(source, config, facts["short_side"])
     started = time.perf_counter()
     iterator = iter(dataset)
     arrived: list[float] = []
@@ -76,32 +82,31 @@ def profile_pipeline(
         after = host.HostTime.now()
     samples = [sample for sample in sampler.samples if before.at <= sample.at <= after.at]
     own = timing(steps, accelerator)
+    names = planned_chain(made), python_stages(made)
+    facts["late_caches"] = _late_caches(names[0])
     rate = own.steps * own.images_per_step / own.wall_s
     return Profile(
         step=own,
-        stages=stage_timings(samples, planned, accelerator.images_per_step),
-        host=_host_use(before, after, source, rate),
+        stages=stage_timings(samples, *names, accelerator.images_per_step),
+        host=_host_use(before, after, source, own),
         images_per_second=rate,
         first_batch_s=arrived[0] - started,
-        warm_up_s=warm.begins - started,
+        warm_up_s=warm.begins_s - started,
         config=asdict(config),
-        dataset=_facts(data, split, source, config),
+        dataset=facts,
+        what_if=tried,
+        timeline=timeline(steps),
     )
 
 
-def _build(stages: Stages) -> tuple[tf.data.Dataset, list[tuple[str, str]]]:
-    """The dataset, and what each stage consists of."""
+def _build(stages: Stages) -> list[tuple[str, Any, Any]]:
+    """Of each stage its name, the dataset before it and the one after."""
     made: list[tuple[str, Any, Any]] = []
-
-    def watched(stage: Stage) -> Stage:
-        def apply(before: Any) -> Any:
-            made.append((stage.name, before, stage.apply(before)))
-            return made[-1][2]
-
-        return replace(stage, apply=apply)
-
-    dataset = Stages([watched(stage) for stage in stages], stages.options).dataset()
-    return dataset, planned_chain(made)
+    dataset = None
+    for stage in stages:
+        made.append((stage.name, dataset, stage.apply(dataset)))
+        dataset = made[-1][2]
+    return made
 
 
 def _noting(iterator: Iterator[Any], arrived: list[float]) -> Iterator[Any]:
@@ -116,8 +121,8 @@ def _warm_up(run: Iterator[Step], most_s: float, watch: Watch | None) -> Step:
     """Returns the step with which the steady state begins."""
     begins: list[float] = []
     for step in run:
-        begins.append(step.begins)
-        passed = step.begins - begins[0]
+        begins.append(step.begins_s)
+        passed = step.begins_s - begins[0]
         if watch:
             watch("warm-up", passed)
         if passed >= most_s or is_settled(begins):
@@ -128,25 +133,55 @@ def _warm_up(run: Iterator[Step], most_s: float, watch: Watch | None) -> Step:
 def _measure(run: Iterator[Step], first: Step, seconds: float, watch: Watch | None) -> Iterator[Step]:
     for step in run:
         yield step
-        passed = step.begins - first.begins
+        passed = step.begins_s - first.begins_s
         if watch:
             watch("measure", passed)
         if passed >= seconds:
             return
 
 
-def _host_use(before: host.HostTime, after: host.HostTime, source: Source, images_per_second: float) -> HostUse:
-    cores = machine.usable_cpus()
+def _host_use(before: host.HostTime, after: host.HostTime, source: Source, step: StepTiming) -> HostUse:
+    cores, rate = machine.usable_cpus(), step.steps * step.images_per_step / step.wall_s
     own, others = after.fractions_since(before, cores)
     return HostUse(
         cores=cores,
         cpu_fraction=own,
         other_cpu_fraction=others,
+        trainer_us_per_step=(after.thread - before.thread) / step.steps * 1e6,
         peak_memory_bytes=host.peak_memory_bytes(),
         memory_limit_bytes=machine.memory_limit_bytes(),
-        storage_bytes_per_second=images_per_second * source.record_bytes,
+        storage_bytes_per_second=rate * source.record_bytes,
         storage_limit_bytes_per_second=host.storage_rate(source.files),
     )
+
+
+def _late_caches(planned: Sequence[tuple[str, str]]) -> list[str]:
+    """Stages of users' own that keep what `augment` has made, from the last operation back to the source."""
+    places = [place for place, (_, stage) in enumerate(planned) if stage == "augment"]
+    behind = planned[: places[0]] if places else []
+    return [stage for kind, stage in behind if kind == "Cache" and stage not in STAGE_NAMES]
+
+
+def _own_stages(stages: Stages) -> list[str]:
+    """Names that are no stage of this project's."""
+    return [name for name in stages.names if name not in (*STAGE_NAMES, "mix")]
+
+
+def _shuffled_records(plan: ReadPlan) -> int:
+    """Held in memory to be permuted: a buffer, or a window while the next one is read."""
+    if not plan.config.training:
+        return 0
+    if not plan.exact:
+        return plan.shuffle_records
+    return 2 * len(plan.streams) * min(plan.order.window_records, plan.order.records_per_stream)
+
+
+def _short_side(mean_size: tuple[float, float] | None, config: PipelineConfig) -> int | None:
+    """With which images could be stored that are clearly larger than the model needs them: 8/7 of its own side."""
+    if mean_size is None:
+        return None
+    wanted = round(max(config.size) * 8 / 7)
+    return wanted if wanted < 0.9 * min(mean_size) else None
 
 
 def _facts(data: Manifest | Source, split: str | None, source: Source, config: PipelineConfig) -> dict[str, Any]:
@@ -164,6 +199,8 @@ def _facts(data: Manifest | Source, split: str | None, source: Source, config: P
         "formats": sorted(source.images.formats),
         "stored_size": source.images.size,
         "mean_size": mean_size,
+        "short_side": _short_side(mean_size, config),
         "decoded_size": plan.decoded_size,
         "exact": plan.exact,
+        "shuffled_records": _shuffled_records(plan),
     }

@@ -152,7 +152,7 @@ class Fix:
     kept: bool | None = None
     """Whether that was more than noise; None where it was not tried."""
     action: str = ""
-    """What to do where `changes` is empty: a command or a sentence."""
+    """What to do where `changes` is empty, or besides: a command or a sentence."""
 
 
 @dataclass(frozen=True)
@@ -166,5 +166,7 @@ class Report:
     """What this host's cores would give if they did nothing but this pipeline."""
     storage_limit_images_per_second: float | None
     fixes: tuple[Fix, ...] = ()
+    after_images_per_second: float | None = None
+    """With all the fixes that were kept, in a last run in turns with the first pipeline; None where none was tried."""
     price_per_day: float | None = None
     """What the idle time costs, where a price per hour was given."""

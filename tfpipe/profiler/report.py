@@ -110,6 +110,7 @@ def to_json(report: Report) -> dict[str, Any]:
             for stage in profile.stages
         ],
         "fixes": [_fix_json(fix) for fix in report.fixes],
+        "after_images_per_second": report.after_images_per_second,
         "host": asdict(profile.host),
         "price_per_day": report.price_per_day,
         "dataset": dict(profile.dataset),
@@ -181,8 +182,17 @@ def _fix_lines(report: Report) -> Iterator[str]:
         yield f"{number}. {what}"
         rate, idle = human_rate(fix.predicted_images_per_second), human_share(fix.predicted_idle_fraction)
         yield f"   {rate} images/s, {idle} idle predicted. {fix.reason}"
+        if fix.measured_images_per_second is not None and fix.measured_gain is not None:
+            gain = fix.measured_gain
+            yield (
+                f"   {human_rate(fix.measured_images_per_second)} measured, x {gain.median:.2f} ({gain.low:.2f} to "
+                f"{gain.high:.2f}): {'kept' if fix.kept else 'not kept'}."
+            )
     if more := len(report.fixes) - _MAX_FIXES:
         yield f"{more} more with --json." if more > 0 else ""
+    if report.after_images_per_second is not None:
+        rate, idle = human_rate(report.after_images_per_second), human_share(analysis.idle_after(report))
+        yield f"With what was kept: {rate} images/s, {idle} idle."
 
 
 def wall_name(stage: str) -> str:

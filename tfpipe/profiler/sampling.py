@@ -7,6 +7,10 @@ that wait for every thread (`/proc/<pid>/schedstat`, see Documentation/scheduler
 out again.
 
 A look takes 1.6 ms of a core where there are 50 threads: four a second cost 0.6 % of one core.
+
+Between two looks the sampler wakes up ten times to see how long it must wait for Python's lock: a thread that runs
+Python gives it up every 5 ms (`sys.getswitchinterval`), so a wait says that one does, and their share is the time in
+which the lock was held.
 """
 
 from __future__ import annotations
@@ -20,6 +24,9 @@ from types import TracebackType
 from typing import Any
 
 EVERY_S = 0.25
+_WAKES = 10
+_LATE_S = 0.001
+"""A thread that wakes up by itself is later than that only where it waits: timers are 0.05 ms late."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,8 @@ class Node:
     bytes_out: int = 0
     buffered: int = 0
     parameters: Mapping[str, float] | None = None
+    max_parallelism: float | None = None
+    """Threads that AUTOTUNE may give it, or that it was given; None where it has none of its own."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,8 @@ class Sample:
     """Of all threads of the process."""
     queue_s: float
     """During which threads could have run, and no core was free."""
+    lock_fraction: float = 0.0
+    """Share of the time since the last look in which some other thread held Python's lock."""
 
     def chain(self) -> list[int]:
         """The operations from the last one back to the source: of each, what it was built on."""
@@ -62,7 +73,7 @@ class Sample:
         return [node, *(one for child in inputs for one in self.below(child))]
 
 
-def sample_of(proto: Any, at: float, cpu_s: float, queue_s: float) -> Sample:
+def sample_of(proto: Any, at: float, cpu_s: float, queue_s: float, lock_fraction: float = 0.0) -> Sample:
     """A look, from a `ModelProto`."""
     nodes = {
         number: Node(
@@ -74,10 +85,13 @@ def sample_of(proto: Any, at: float, cpu_s: float, queue_s: float) -> Sample:
             bytes_out=node.bytes_produced,
             buffered=node.buffered_elements,
             parameters={parameter.name: parameter.value for parameter in node.parameters},
+            max_parallelism=next(
+                (p.max if p.tunable else p.value for p in node.parameters if p.name == "parallelism"), None
+            ),
         )
         for number, node in proto.nodes.items()
     }
-    return Sample(at, nodes, proto.output, cpu_s, queue_s)
+    return Sample(at, nodes, proto.output, cpu_s, queue_s, lock_fraction)
 
 
 class Sampler:
@@ -103,13 +117,34 @@ class Sampler:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(self._every_s):
+        while True:
+            late = sum(self._wakes_late() for _ in range(_WAKES))
+            if self._stop.is_set():
+                return
             try:
                 proto = self._model()
             except Exception as error:  # of the library, whose errors this module does not know
                 self.error = error
                 return
-            self.samples.append(sample_of(proto, time.perf_counter(), *thread_seconds()))
+            self.samples.append(sample_of(proto, time.perf_counter(), *thread_seconds(), late / _WAKES))
+
+    def _wakes_late(self) -> bool:
+        """Sleeps a little; whether it then had to wait, and not for a core."""
+        if self._stop.is_set():
+            return False
+        queued, slept = _own_queue_s(), self._every_s / _WAKES
+        started = time.perf_counter()
+        time.sleep(slept)  # not an Event: its own lock costs another wait
+        return time.perf_counter() - started - slept - (_own_queue_s() - queued) > _LATE_S
+
+
+def _own_queue_s() -> float:
+    """Time that this thread has waited for a core; 0 where nobody counts it."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
+            return int(file.read(128).split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def thread_seconds(process: str = "/proc/self") -> tuple[float, float]:

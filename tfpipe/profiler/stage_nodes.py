@@ -17,6 +17,9 @@ _FUSED = {"MapAndBatch": ("Batch", "Map"), "ShuffleAndRepeat": ("Repeat", "Shuff
 """Operations that tf.data makes of two, the later one first."""
 
 
+_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
+
+
 def planned_chain(stages: Iterable[tuple[str, Any, Any]]) -> list[tuple[str, str]]:
     """What the stages are made of, from the last operation back to the source.
 
@@ -36,6 +39,26 @@ def planned_chain(stages: Iterable[tuple[str, Any, Any]]) -> list[tuple[str, str
             dataset = inputs[0] if inputs else None
         chain = own + chain
     return chain
+
+
+def python_stages(stages: Iterable[tuple[str, Any, Any]]) -> set[str]:
+    """Names of the stages in whose functions a Python function runs; arguments as `planned_chain`."""
+    found = set()
+    for name, before, dataset in stages:
+        while dataset is not None and dataset is not before:
+            # Every class of tf.data has this method too; the graphs of its functions are all that knows.
+            if any(_calls_python(wrapper.function.graph) for wrapper in dataset._functions()):
+                found.add(name)
+            inputs = dataset._inputs()
+            dataset = inputs[0] if inputs else None
+    return found
+
+
+def _calls_python(graph: Any) -> bool:
+    """Whether an operation of a function, or of the functions that it calls, is one of Python's."""
+    if any(operation.type in _PYTHON for operation in graph.get_operations()):
+        return True
+    return any(node.op in _PYTHON for one in graph._functions.values() for node in one.cached_definition.node_def)
 
 
 def kind_of(name: str) -> str:

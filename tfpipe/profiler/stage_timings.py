@@ -7,14 +7,14 @@ Three things are not as simple as a difference of two counters:
 - What an interleave opens comes and goes between two looks. Of such nodes those that are seen give a time per element,
   and the node above knows how many elements there were.
 - Time by the clock is longer than processor time where threads wait for a core: all of it is divided by how much
-  longer the threads of this process took than they ran. What the processor then cannot have done is waiting for files,
-  and `read` is the only stage that does that.
+  longer the threads of this process took than they ran. What the processor then cannot have done is waiting: for
+  Python's lock, or whatever else a Python function waits for, where there is one; else for files, in `read`.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -28,6 +28,8 @@ _COUNTERS = ("elements", "busy_s", "bytes_in", "bytes_out")
 OUTSIDE = 0.16
 """Of the processor's time that no operation accounts for: threads that hand over, allocations. 16 % to 25 % of it in
 pipelines that read from memory (2 cores)."""
+_FULL = 0.5
+"""Mean share of a buffer from which on its makers are not the ones that are waited for."""
 _LIMITS = ("max_buffered_elements", "buffer_size", "parallelism")
 """What bounds an operation's buffer, in this order."""
 
@@ -39,6 +41,7 @@ class _Part:
     wall_s: float = 0.0
     cpu_s: float = 0.0
     queue_s: float = 0.0
+    lock_s: float = 0.0
     busy_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     images: Counter[str] = field(default_factory=Counter)
     bytes_in: Counter[str] = field(default_factory=Counter)
@@ -53,6 +56,7 @@ class _Part:
         """Takes what happened later, too."""
         self.wall_s, self.cpu_s = self.wall_s + other.wall_s, self.cpu_s + other.cpu_s
         self.queue_s += other.queue_s
+        self.lock_s += other.lock_s
         for name, seconds in other.busy_s.items():
             self.busy_s[name] += seconds
         for name in ("images", "bytes_in", "bytes_out"):
@@ -60,13 +64,14 @@ class _Part:
 
 
 def stage_timings(
-    samples: Sequence[Sample], planned: Sequence[tuple[str, str]], images_per_batch: int
+    samples: Sequence[Sample], planned: Sequence[tuple[str, str]], python: Collection[str], images_per_batch: int
 ) -> tuple[StageTiming, ...]:
     """What each stage cost and gave, from the first look to the last; in the order of the pipeline.
 
     Args:
         samples: In steady state.
         planned: From `stage_nodes.planned_chain`.
+        python: Stages in which a Python function runs, from `stage_nodes.python_stages`.
         images_per_batch: Images in an element of the whole pipeline.
     """
     if len(samples) < 2:
@@ -79,30 +84,32 @@ def stage_timings(
     size = -(-len(parts) // _MAX_PARTS)
     parts = [_sum(parts[i : i + size]) for i in range(0, len(parts), size)]
     whole = _sum(parts)
-    blocked = _blocked_s(whole)
+    blocked = _blocked_s(whole, python)
     order = list(dict.fromkeys(reversed(labels)))
     # Where a stage gave nothing while it was looked at, its whole life must do.
     life = _part(_empty(samples[-1]), samples[-1], labels, shared, images_per_batch)
-    return tuple(
-        _timing(name, whole, parts, blocked if name == "read" else 0.0, life, samples, labels) for name in order
-    )
+    timings = [_timing(name, whole, parts, blocked.get(name), life, samples, labels) for name in order]
+    if _backed_up(samples, labels):
+        timings = [replace(t, blocked_fraction=0.0, wait_us_per_image=0.0) if t.name == "read" else t for t in timings]
+    return tuple(replace(timing, python=timing.name in python) for timing in timings)
 
 
 def _timing(
     name: str,
     whole: _Part,
     parts: Sequence[_Part],
-    blocked_s: float,
+    blocked_s: float | None,
     life: _Part,
     samples: Sequence[Sample],
     labels: Sequence[str],
 ) -> StageTiming:
     seen = whole if whole.images[name] else life
-    factor = (1 - blocked_s / whole.busy_s[name] if whole.busy_s[name] else 1.0) / whole.stretch * 1e6
+    factor = (1 - (blocked_s or 0.0) / whole.busy_s[name] if whole.busy_s[name] else 1.0) / whole.stretch * 1e6
     each = [part.busy_s[name] / part.images[name] * factor for part in parts if part.images[name]]
     mean = seen.busy_s[name] / seen.images[name] * factor if seen.images[name] else 0.0
     around = spread(each) if each else Spread(mean, mean, mean)
-    parallelism, buffer_size, fill = _settings(name, samples, labels)
+    parallelism, most, buffer_size, fill = _settings(name, samples, labels)
+    waiting_s = None if blocked_s is None else blocked_s / whole.wall_s
     return StageTiming(
         name=name,
         # Of all parts together: images leave some stages in bursts.
@@ -113,7 +120,9 @@ def _timing(
         parallelism=parallelism,
         buffer_size=buffer_size,
         buffer_fill=fill,
-        blocked_fraction=None if name != "read" else min(blocked_s / whole.stretch / whole.wall_s / parallelism, 1.0),
+        blocked_fraction=None if waiting_s is None else min(waiting_s / parallelism, 1.0),
+        wait_us_per_image=(waiting_s or 0.0) * whole.wall_s / whole.images[name] * 1e6 if whole.images[name] else 0.0,
+        max_parallelism=most,
     )
 
 
@@ -149,6 +158,7 @@ def _part(
     before: Sample, after: Sample, labels: Sequence[str], shared: Sequence[float], images_per_batch: int
 ) -> _Part:
     part = _Part(after.at - before.at, after.cpu_s - before.cpu_s, max(after.queue_s - before.queue_s, 0.0))
+    part.lock_s = after.lock_fraction * part.wall_s
     change = [_change(before, after, place) for place in range(len(labels))]
     batched = _last_batch(after, labels)
     for place, stage in enumerate(labels):
@@ -178,26 +188,48 @@ def _last_batch(sample: Sample, labels: Sequence[str]) -> int:
     return len(chain) if "batch" in labels else -1
 
 
-def _blocked_s(whole: _Part) -> float:
-    """Time that `read` waited for files: what the processor cannot have done in the time that was counted."""
-    busy = sum(whole.busy_s.values())
-    ran = whole.cpu_s * whole.stretch * (1 - OUTSIDE)
-    return min(max(busy - ran, 0.0), whole.busy_s["read"])
+def _blocked_s(whole: _Part, python: Collection[str]) -> dict[str, float]:
+    """Time that stages waited: what the processor cannot have done in the time that was counted.
+
+    Of Python functions that is all but the time in which Python's lock was held; what is left is of `read`.
+    """
+    busy, ran = sum(whole.busy_s.values()), whole.cpu_s * (1 - OUTSIDE)
+    left, found = max(busy - ran, 0.0), {}
+    own_busy = sum(whole.busy_s[name] for name in python)
+    for name in python:
+        held = whole.lock_s * whole.stretch * whole.busy_s[name] / own_busy if own_busy else 0.0
+        found[name] = min(max(whole.busy_s[name] - held, 0.0), left)
+        left -= found[name]
+    left = max(busy - ran * whole.stretch - sum(found.values()), 0.0)
+    return {**found, "read": min(left, whole.busy_s["read"])}
 
 
-def _settings(name: str, samples: Sequence[Sample], labels: Sequence[str]) -> tuple[int, int | None, float | None]:
-    """Threads of a stage, size of its last buffer, and how full that was on average."""
-    parallelism, size, fills = 1, None, []
+def _backed_up(samples: Sequence[Sample], labels: Sequence[str]) -> bool:
+    """Whether what was read waited to be taken: then no thread of `read` waited for files, but for what comes after.
+
+    Its own buffer is full, or that of the windows that are made of it; a shuffle buffer is full by its nature.
+    """
+    _, _, _, own = _settings("read", samples, labels)
+    _, _, _, windows = _settings("shuffle", samples, labels)
+    shuffled = {sample.nodes[node].name for sample in samples[-1:] for node in sample.chain()}
+    exact = not any(name.startswith("Shuffle") for name in shuffled)
+    return (own or 0.0) > _FULL or (exact and (windows or 0.0) > _FULL)
+
+
+def _settings(name: str, samples: Sequence[Sample], labels: Sequence[str]) -> tuple[int, int, int | None, float | None]:
+    """Threads of a stage, how many it can have, size of its last buffer, and how full that was on average."""
+    parallelism, most, size, fills = 1, 1, None, []
     for sample in samples:
         parallelism, size = 1, None
         for node in (sample.nodes[n] for n, label in zip(sample.chain(), labels, strict=False) if label == name):
             parameters = node.parameters or {}
             parallelism = max(parallelism, round(parameters.get("parallelism", 1)))
+            most = max(most, round(node.max_parallelism or 1))
             limit = next((parameters[key] for key in _LIMITS if parameters.get(key)), None)
             if limit is not None and size is None:
                 size = max(round(limit), 1)
                 fills.append(min(node.buffered / size, 1.0))
-    return parallelism, size, sum(fills) / len(fills) if fills else None
+    return parallelism, most, size, sum(fills) / len(fills) if fills else None
 
 
 def _empty(sample: Sample) -> Sample:

@@ -1,0 +1,295 @@
+"""Pipelines that each have one thing wrong with them, and what the profiler must say about each.
+
+The right stage and the right fix were decided when a case was written, from what is wrong; `why` says it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from data import HUGE, PHOTOS, TINY, Shards
+
+if TYPE_CHECKING:
+    from tfpipe.pipeline.stages import Stages
+
+    Customise = Callable[[Stages], Stages]
+
+RAW = ("--encoding", "raw", "--square", "128", "--num-shards", "2")
+MANY_PHOTOS = Shards(PHOTOS, ("--num-shards", "2"), copies=1000)
+"""400,000 records: more than a cache in memory can hold."""
+MANY_HUGE = Shards(HUGE, ("--num-shards", "1"), copies=1500)
+HUGE_CONFIG = {"order": "throughput", "shuffle_buffer_size": 64, "global_batch_size": 16}
+"""Windows of the exact order would hold a gigabyte of them."""
+FAST = 20_000.0
+"""Images a second of an accelerator that waits for any pipeline here."""
+
+
+@dataclass(frozen=True)
+class Cure:
+    """What following a fix means that is no change of the config, or not only."""
+
+    shards: Shards | None = None
+    own: Customise | None = None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong."""
+
+    why: str
+    stage: str
+    """That must be named."""
+    fix: Mapping[str, Any] | str | None
+    """Changes that the first fix must have (any value where ... stands), the begin of its action, or no fix at all."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    shards: Shards = MANY_PHOTOS
+    required: float = FAST
+    own: Customise | None = None
+    foreign: bool = False
+    """Read the shards as files that something else wrote."""
+    delay_us: int = 0
+    """Of each read of the storage."""
+    memory_limit: int | None = None
+    """Of the container that it runs in, in bytes."""
+    cure: Cure = field(default_factory=Cure)
+
+
+# Stages of users' own
+
+
+def python_negative(stages: Stages) -> Stages:
+    """Turns the red of every pixel around, in Python."""
+    import numpy as np
+    import tensorflow as tf
+
+    def turn(image: Any) -> Any:
+        pixels = bytearray(image.tobytes())
+        for i in range(0, len(pixels), 3):
+            pixels[i] = 255 - pixels[i]
+        return np.frombuffer(pixels, np.uint8).reshape(image.shape)
+
+    def own(features: Any) -> Any:
+        image = features["image"]
+        return {**features, "image": tf.ensure_shape(tf.numpy_function(turn, [image], tf.uint8), image.shape)}
+
+    return _mapped(stages, "negative", own, tf.data.AUTOTUNE)
+
+
+def native_negative(stages: Stages) -> Stages:
+    """The same with TensorFlow's operations."""
+    import tensorflow as tf
+
+    mask = tf.constant([255, 0, 0] * 224**2, tf.uint8, [224, 224, 3])  # whole: to stretch one costs more
+
+    def own(features: Any) -> Any:
+        return {**features, "image": tf.bitwise.bitwise_xor(features["image"], mask)}
+
+    return _mapped(stages, "negative", own, tf.data.AUTOTUNE)
+
+
+def waiting_lookup(stages: Stages) -> Stages:
+    """Asks somebody else about each image, who takes 8 ms to answer."""
+    import tensorflow as tf
+
+    def ask(label: Any) -> Any:
+        time.sleep(0.008)
+        return label
+
+    def own(features: Any) -> Any:
+        label = tf.numpy_function(ask, [features["label"]], tf.int64)
+        return {**features, "label": tf.ensure_shape(label, [])}
+
+    return _mapped(stages, "lookup", own, tf.data.AUTOTUNE)
+
+
+def serial_noise(stages: Stages) -> Stages:
+    """Noise, in a map that was given no threads; random operations keep tf.data from giving it some."""
+    return _mapped(stages, "noise", _noise, None)
+
+
+def parallel_noise(stages: Stages) -> Stages:
+    """The same with threads."""
+    import tensorflow as tf
+
+    return _mapped(stages, "noise", _noise, tf.data.AUTOTUNE)
+
+
+def _noise(features: Any) -> Any:
+    import tensorflow as tf
+
+    image = tf.cast(features["image"], tf.float32)
+    for _ in range(3):
+        with tf.control_dependencies([image]):  # one after the other, not side by side
+            image += tf.random.normal(image.shape, stddev=3.0)
+    return {**features, "image": tf.saturate_cast(image, tf.uint8)}
+
+
+def _mapped(stages: Stages, name: str, function: Callable[[Any], Any], calls: int | None) -> Stages:
+    from tfpipe.pipeline.stages import Stage
+
+    def apply(dataset: Any) -> Any:
+        return dataset.map(function, num_parallel_calls=calls)
+
+    return stages.insert_after("augment", Stage(name, apply))
+
+
+def cache_of_crops(stages: Stages) -> Stages:
+    """Keeps what `augment` gives, in a file: the same crops in every epoch."""
+    import tempfile
+
+    from tfpipe.pipeline.stages import Stage
+
+    file = tempfile.mkdtemp() + "/crops"
+    return stages.insert_after("augment", Stage("kept", lambda dataset: dataset.take(400).cache(file).repeat()))
+
+
+def uneven_batches(stages: Stages) -> Stages:
+    """Every eighth batch takes 0.3 s longer, as where something is fetched now and then."""
+    import tensorflow as tf
+
+    from tfpipe.pipeline.stages import Stage
+
+    def fetch(number: Any) -> Any:
+        if number % 8 == 7:
+            time.sleep(0.3)
+        return number
+
+    def own(number: tf.Tensor, batch: Any) -> Any:
+        done = tf.numpy_function(fetch, [number], tf.int64)
+        with tf.control_dependencies([done]):
+            return {name: tf.identity(value) for name, value in batch.items()}
+
+    return stages.insert_after("batch", Stage("fetch", lambda dataset: dataset.enumerate().map(own)))
+
+
+FAULTS: dict[str, Fault] = {
+    "slow_storage": Fault(
+        why="Each read of the storage takes 20 ms and two are made at once: more at once wait together.",
+        stage="read",
+        fix={"cycle_length": ...},
+        config={"cycle_length": 2},
+        delay_us=20_000,
+    ),
+    "one_reader": Fault(
+        why="Eight streams are open, but only one thread reads.",
+        stage="read",
+        fix={"read_parallel_calls": None},
+        config={"read_parallel_calls": 1},
+        delay_us=40_000,
+    ),
+    "single_shard": Fault(
+        why="An evaluation reads each file once, and a file whose records nobody counted has one reader.",
+        stage="read",
+        fix="tfpipe shard INPUT OUTPUT --num-shards",
+        config={"training": False},
+        shards=Shards(PHOTOS, ("--num-shards", "1")),
+        foreign=True,
+        delay_us=20_000,
+        cure=Cure(shards=Shards(PHOTOS, ("--num-shards", "16"))),
+    ),
+    "serial_decode": Fault(
+        why="One thread decodes, and the other cores rest.",
+        stage="decode",
+        fix={"num_parallel_calls": None},
+        config={"num_parallel_calls": 1, **HUGE_CONFIG},
+        shards=MANY_HUGE,
+    ),
+    "python_map": Fault(
+        why="A Python function holds Python's lock, so its stage has one core whatever its threads.",
+        stage="negative",
+        fix="Write the stage negative with TensorFlow's operations",
+        own=python_negative,
+        cure=Cure(own=native_negative),
+    ),
+    "waiting_map": Fault(
+        why="A function waits for somebody else; tf.data's threads are as many as the cores, and all of them wait.",
+        stage="lookup",
+        fix={"private_threadpool_size": ...},
+        own=waiting_lookup,
+    ),
+    "serial_map": Fault(
+        why="A map without `num_parallel_calls` has one thread.",
+        stage="noise",
+        fix="Give the map of the stage noise",
+        own=serial_noise,
+        cure=Cure(own=parallel_noise),
+    ),
+    "float32": Fault(
+        why="Pixels become floats on the host: normalising them and copying four bytes for one is most of the work.",
+        stage="augment",
+        fix={"image_dtype": "uint8"},
+        config={"image_dtype": "float32"},
+        shards=Shards(PHOTOS, RAW, 1000),
+    ),
+    "huge_images": Fault(
+        why="Images of 3 megapixels are stored for a model that sees 224 pixels.",
+        stage="decode",
+        fix="tfpipe shard INPUT OUTPUT --resize-short 256",
+        config=HUGE_CONFIG,
+        shards=MANY_HUGE,
+        cure=Cure(shards=Shards(HUGE, ("--resize-short", "256", "--num-shards", "1"), 1500)),
+    ),
+    "no_dct_scaling": Fault(
+        why="Large crops are decoded at full size, though libjpeg could halve them for nothing.",
+        stage="decode",
+        fix={"dct_scaling": True},
+        config={"dct_scaling": False, **HUGE_CONFIG},
+        shards=MANY_HUGE,
+    ),
+    "no_cache": Fault(
+        why="Photographs are decoded again in every epoch, and all of them would fit into memory.",
+        stage="decode",
+        fix={"cache": "decoded"},
+        shards=Shards(PHOTOS),
+    ),
+    "no_prefetch": Fault(
+        why="Batches take longer now and then, on average less than a step: none is ready when one is late.",
+        stage="prefetch",
+        fix={"prefetch_batches": None},
+        config={"prefetch_batches": 0, "inject_prefetch": False},
+        required=600.0,
+        own=uneven_batches,
+    ),
+    "slow_start": Fault(
+        why="The shuffle buffer takes an epoch, which takes seconds to read; after that nothing waits.",
+        stage="first_batch",
+        fix={"shuffle_buffer_size": ...},
+        config={"order": "throughput", "cycle_length": 1, "shuffle_buffer_size": "1GiB", "global_batch_size": 16},
+        shards=Shards(PHOTOS),
+        required=40.0,
+        delay_us=130_000,
+    ),
+    "cache_of_crops": Fault(
+        why="Float crops are cached behind `augment`, in a file: five times the bytes, and the same in every epoch.",
+        stage="kept",
+        fix={"cache": "decoded"},
+        config={"image_dtype": "float32", "image_size": 448},
+        shards=Shards(PHOTOS),
+        own=cache_of_crops,
+        cure=Cure(own=lambda stages: stages),
+    ),
+    "tiny_batch": Fault(
+        why="Two small images make a batch, and what is done once for each batch outweighs them.",
+        stage="batch",
+        fix={"global_batch_size": ...},
+        config={"global_batch_size": 2, "image_size": 32},
+        shards=Shards(TINY, ("--encoding", "raw", "--square", "32", "--num-shards", "8")),
+    ),
+    "memory": Fault(
+        why="Finished batches of floats fill the memory of the container.",
+        stage="memory",
+        fix={"prefetch_batches": ...},
+        config={"prefetch_batches": 40, "image_dtype": "float32"},
+        required=60.0,
+        memory_limit=2_600_000_000,
+    ),
+    "slow_accelerator": Fault(
+        why="Nothing is wrong: the accelerator takes fewer images than the pipeline gives.",
+        stage="accelerator",
+        fix=None,
+        required=100.0,
+    ),
+}

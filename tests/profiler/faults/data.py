@@ -1,0 +1,117 @@
+"""What the faults read: photograph-like images, drawn once and sharded by the project's own job."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageFilter
+
+from tfpipe.dataset import load_manifest
+from tfpipe.format import manifest_json, naming
+from tfpipe.format.manifest import Manifest, ShardInfo
+
+
+@dataclass(frozen=True)
+class Images:
+    """A folder of JPEGs of one size."""
+
+    name: str
+    width: int
+    height: int
+    number: int
+    quality: int = 90
+
+
+@dataclass(frozen=True)
+class Shards:
+    """How `tfpipe shard` stores them."""
+
+    images: Images
+    options: tuple[str, ...] = ("--num-shards", "8")
+    copies: int = 1
+    """Every shard is there so many times, under other names: a data set that no cache can hold, in little space."""
+
+    @property
+    def folder(self) -> str:
+        """A name of its own."""
+        parts = [self.images.name, *(option.strip("-") for option in self.options)]
+        return "-".join([*parts, f"x{self.copies}"] if self.copies > 1 else parts)
+
+
+PHOTOS = Images("photos", 500, 375, 400)
+"""The size that ImageNet's photographs have on average."""
+
+HUGE = Images("huge", 2000, 1500, 96)
+TINY = Images("tiny", 48, 32, 1600)
+
+
+def made(shards: Shards, folder: Path) -> Manifest:
+    """The shards, written if they are not there yet."""
+    output = folder / shards.folder
+    if shards.copies > 1 and not output.exists():
+        _copy(made(replace(shards, copies=1), folder), shards.copies, output)
+    if not output.exists():
+        source = drawn(shards.images, folder)
+        command = [sys.executable, "-m", "tfpipe", "shard", str(source), str(output), *shards.options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return load_manifest(str(output))
+
+
+def _copy(manifest: Manifest, copies: int, output: Path) -> None:
+    """The same shards many times, as further names of the same files."""
+    source, info = Path(manifest.directory), manifest.splits["train"]
+    (output / naming.INDEX_DIR).mkdir(parents=True)
+    many: list[ShardInfo] = []
+    for shard in info.shards * copies:
+        name = naming.shard_name("train", len(many), len(info.shards) * copies)
+        os.link(source / shard.file, output / name)
+        os.link(source / naming.index_name(shard.file), output / naming.index_name(name))
+        many.append(replace(shard, file=name))
+    whole = replace(
+        info,
+        shards=tuple(many),
+        formats={form: number * copies for form, number in info.formats.items()},
+        class_counts=tuple(number * copies for number in info.class_counts),
+    )
+    (output / naming.MANIFEST).write_text(manifest_json.dumps(replace(manifest, splits={"train": whole})))
+
+
+def drawn(images: Images, folder: Path) -> Path:
+    """The folder of images: two classes, each image another one."""
+    source = folder / f"{images.name}-images"
+    if source.exists():
+        return source
+    rng = np.random.default_rng(0)
+    base = [_picture(rng, images.width + 64, images.height + 64) for _ in range(min(images.number, 8))]
+    for number in range(images.number):
+        x, y = rng.integers(0, 64, 2)
+        picture = base[number % len(base)].crop((x, y, x + images.width, y + images.height))
+        if number % 2:
+            picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        path = source / "train" / ("cat" if number % 3 else "dog") / f"{number:04d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(path, "JPEG", quality=images.quality)
+    return source
+
+
+def _picture(rng: np.random.Generator, width: int, height: int) -> Image.Image:
+    """Clouds of several sizes, edges of shapes, and a little grain: about as many bytes a pixel as a photograph."""
+    pixels = np.zeros((height, width, 3), np.float32)
+    for cells in (3, 8, 24, 80):
+        noise = rng.integers(0, 256, (cells, cells * width // height + 1, 3), dtype=np.uint8)
+        layer = Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC)
+        pixels += np.asarray(layer, np.float32) / 4
+    for _ in range(12):
+        x, y = rng.integers(0, width), rng.integers(0, height)
+        w, h = rng.integers(width // 12, width // 3), rng.integers(height // 12, height // 3)
+        pixels[y : y + h, x : x + w] *= rng.uniform(0.5, 1.4, 3).astype(np.float32)
+    grain = rng.normal(0, 9, (height, width, 1)).astype(np.float32)
+    picture = Image.fromarray(np.clip(pixels + grain, 0, 255).astype(np.uint8))
+    return picture.filter(ImageFilter.GaussianBlur(0.6))

@@ -1,0 +1,99 @@
+"""What `tfpipe profile` does between its options and its output: measure, and try the fixes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tfpipe.cli.opening import hide_gpus, need_tensorflow, open_data, quiet_start
+from tfpipe.cli.own_stages import load_function
+from tfpipe.cli.status import status_line
+from tfpipe.cli.writing import check_target
+
+if TYPE_CHECKING:
+    from tfpipe.format.manifest import Manifest
+    from tfpipe.pipeline.config import PipelineConfig
+    from tfpipe.pipeline.source import Source
+    from tfpipe.profiler.accelerator import Accelerator
+    from tfpipe.profiler.model import Report
+    from tfpipe.tuning.trials import Job
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the command line asks for."""
+
+    dataset: str
+    split: str | None
+    config: "PipelineConfig"
+    accelerator: "Accelerator"
+    seconds: float
+    stages: str | None
+    """`module:function`."""
+    price_per_hour: float | None
+    apply: str | None
+    """File for the options that are left when the fixes were tried."""
+
+
+def run(wish: Wish) -> "Report":
+    """Measures, and tries the fixes if that is wished for.
+
+    Raises:
+        ConfigError: The pipeline cannot be built, or the file for the options cannot be written.
+        DataError: The data cannot be read.
+    """
+    need_tensorflow("profile")
+    data, split = open_data(wish.dataset, wish.split)
+    customise = None if wish.stages is None else load_function(wish.stages)
+    if wish.apply is not None:
+        _check_notes(wish.apply, data, split)
+        hide_gpus()  # here and in the processes that are started from here
+    with quiet_start():
+        from tfpipe.profiler.measure import profile_pipeline
+        from tfpipe.profiler.report import make_report
+        from tfpipe.tuning.trials import Job
+    with _progress(wish.seconds) as watch:
+        profile = profile_pipeline(
+            data, split, wish.config, wish.accelerator, wish.seconds, watch=watch, customise=customise
+        )
+    report = make_report(profile, wish.price_per_hour)
+    if wish.apply is None:
+        return report
+    return _try_fixes(report, Job(data, split, wish.accelerator, customise), wish.config, wish.apply)
+
+
+def _check_notes(path: str, data: "Manifest | Source", split: str | None) -> None:
+    from tfpipe.tuning import notes
+
+    check_target(path)
+    notes.check_path(path, notes.place_of(data, split))
+
+
+def _try_fixes(report: "Report", job: "Job", config: "PipelineConfig", path: str) -> "Report":
+    """The report with what the fixes gave; what is left of the options goes to the file."""
+    from tfpipe.tuning import notes
+    from tfpipe.tuning.trials import Trials, try_fixes
+    from tfpipe.tuning.turns import rate
+
+    with status_line("Trying the fixes") as watch, Trials(job, config) as trials:
+        fixes = try_fixes(trials, report.fixes, watch)
+        before = after = report.profile.images_per_second
+        if trials.config != config:
+            watch("Measuring all that was kept against the beginning")
+            now, then, _ = trials.confirm()
+            if trials.config != config:
+                before, after = rate(then), rate(now)
+    result = {"images_per_second_before": before, "images_per_second": after}
+    notes.write(path, trials.config, notes.place_of(job.data, job.split), result)
+    return replace(report, fixes=fixes, after_images_per_second=after)
+
+
+@contextmanager
+def _progress(seconds: float) -> Iterator[Callable[[str, float], None]]:
+    with status_line("Building the pipeline") as say:
+
+        def watch(phase: str, passed: float) -> None:
+            what = "Warming up" if phase == "warm-up" else f"Measuring for {seconds:g} s"
+            say(f"{what}: {passed:.0f} s")
+
+        yield watch
