@@ -20,6 +20,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.refs import ImageRef, PlannedImage
 from beam_jobs.unite import United
 from tfpipe.errors import ConfigError, DataError
+from tfpipe.format.index import MAX_RECORDS
 from tfpipe.format.naming import MAX_SHARDS, shard_name
 from tfpipe.format.schema import FeatureSpec
 
@@ -157,6 +158,11 @@ def make_plan(listing: Listing, config: ShardConfig) -> Plan:
         raise ConfigError(
             f"A dataset must have at most {MAX_SHARDS:,} shards, got {len(shards):,}. Ask for fewer or larger ones "
             "with --num-shards or --shard-size."
+        )
+    if (most := max((len(shard.images) for shard in shards), default=0)) > MAX_RECORDS:
+        raise ConfigError(
+            f"A shard must have at most {MAX_RECORDS:,} records for its index to be read, got {most:,}. Ask for more "
+            "or smaller ones with --num-shards or --shard-size."
         )
     return Plan(listing, tuple(shards), {split: _class_counts(listing, split, by_split[split]) for split in by_split})
 

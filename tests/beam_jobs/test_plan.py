@@ -129,6 +129,17 @@ def test_no_more_shards_are_planned_than_a_manifest_may_have(monkeypatch: pytest
     )
 
 
+def test_no_shard_has_more_records_than_an_index_may_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("beam_jobs.plan.MAX_RECORDS", 5)
+    assert len(plan_of(images(10), num_shards=2).shards) == 2
+    with pytest.raises(ConfigError) as caught:
+        plan_of(images(10), num_shards=1)
+    assert str(caught.value) == (
+        "A shard must have at most 5 records for its index to be read, got 10. Ask for more or smaller ones with "
+        "--num-shards or --shard-size."
+    )
+
+
 def test_num_shards_is_for_every_split() -> None:
     refs = [ref._replace(split="test" if i < 3 else "train") for i, ref in enumerate(images(10))]
     plan = plan_of(refs, num_shards=5)

@@ -58,7 +58,6 @@ def test_stages_of_ones_own() -> None:
             change("cache", own)
 
 
-
 def test_they_print_as_a_table() -> None:
     assert str(counting()) == (
         "list    files=12,345, host=0 of 1\n"

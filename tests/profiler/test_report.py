@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
-from tfpipe.profiler.model import Step
+from tfpipe import profiler
+from tfpipe.profiler import analysis
+from tfpipe.profiler.model import Spread, Step
 from tfpipe.profiler.report import budget_line, make_report, to_json, to_text
 
 
@@ -53,7 +57,7 @@ def test_json(profile_with) -> None:
     fix = document["fixes"][-1]
     assert set(fix) == {
         *("changes", "reason", "predicted_images_per_second", "predicted_idle_fraction"),
-        *("measured_images_per_second", "action"),
+        *("measured_images_per_second", "measured_gain", "kept", "action"),
     }
     assert document["price_per_day"] == 18
 
@@ -70,3 +74,30 @@ def test_json_has_the_timeline(profile_with) -> None:
         {"begins_s": 0.1, "idle_s": 0.0, "wait_s": 0.02},
         {"begins_s": 0.2, "idle_s": 0.05, "wait_s": 0.07},
     ]
+
+
+def test_the_readme_lists_every_field_of_the_json(profile_with) -> None:
+    section = (Path(profiler.__file__).parent / "README.md").read_text()
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    listed = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    document = to_json(make_report(replace(profile_with(), timeline=(Step(0.1, 0.0, 0.02),)), price_per_hour=1))
+    free = {"dataset", "config", "what_if"}  # whatever the data and the options are
+    inner = [
+        part
+        for name, value in document.items()
+        if name not in free
+        for part in (value if isinstance(value, list) else [value])
+        if isinstance(part, dict) and not name.endswith("_spread")
+    ]
+    assert listed == {*document, *(name for part in inner for name in part)}
+
+
+def test_what_was_tried(profile_with) -> None:
+    report = make_report(profile_with())
+    tried = replace(report.fixes[0], measured_images_per_second=2000.0, measured_gain=Spread(2.0, 1.9, 2.1), kept=True)
+    report = replace(report, fixes=(tried, *report.fixes[1:]), after_images_per_second=2000.0)
+    text = to_text(report)
+    assert "   2,000 measured, x 2.00 (1.90 to 2.10): kept.\n" in text
+    assert text.endswith("With what was kept: 2,000 images/s, 50 % idle.\n")
+    assert to_json(report)["after_images_per_second"] == 2000.0
+    assert analysis.idle_after(report) == 0.5
