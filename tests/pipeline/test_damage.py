@@ -62,7 +62,7 @@ def test_a_flipped_bit_is_an_error_that_names_its_place(
     offset = flip_bit(path, 4)
     sentence = (
         f"A record must be whole and readable: record 4 of {path} (byte {offset}) is damaged, or its file cannot be "
-        "read. Copy the file again, or set on_bad_record to skip."
+        "read. Copy the file again, save the rest with `tfpipe repair`, or set on_bad_record to skip."
     )
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(sentence)):
         ids(copied, kind, 2 * RECORDS)

@@ -214,7 +214,9 @@ def test_only_reductions_that_can_occur_are_in_the_graph():
 
 
 def test_what_a_manifest_says():
-    class Fake:  # of a manifest only these two are read
+    class Fake:  # of a manifest only these are read
+        foreign = None
+
         def __init__(self, formats: dict[str, int], **image: Any) -> None:
             self.image = image
             self.splits = {"train": type("Split", (), {"formats": formats})()}

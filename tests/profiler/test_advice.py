@@ -194,6 +194,9 @@ def test_a_cache_behind_augmentation(profile_with, stage_of) -> None:
     assert fix.changes == {"cache": "decoded"}
     assert fix.action == "Take the cache out of the stage kept, and set cache = 'decoded'."
     assert fix.predicted_images_per_second == pytest.approx(rate(1e-3))
+    tried = {"cached_device": 500.0}
+    fix = fixes(profile_with(stages=(stage_of("kept", 3500, max_parallelism=4),), dataset=data, what_if=tried))[0]
+    assert fix.changes == {"cache": "decoded", "augment": "device", "image_dtype": "uint8"}
 
 
 def test_a_batch_of_few_images(profile_with, stage_of) -> None:

@@ -41,6 +41,17 @@ def test_a_look() -> None:
     assert sample.lock_fraction == 0.5
 
 
+def test_a_zip_is_followed_to_what_has_most_behind_it() -> None:
+    """As `enumerate` makes it: a counter, and the pipeline."""
+    zipped = node(inputs=(1, 2))
+    zipped.name = "Zip"
+    sample = sample_of(
+        SimpleNamespace(nodes={0: zipped, 1: node(), 2: node(inputs=(3,)), 3: node()}, output=0), 0, 0, 0
+    )
+    assert sample.chain() == [0, 2, 3]
+    assert sample.beside(0, 2) == [1]
+
+
 @pytest.mark.parametrize(("python", "share"), [(True, (0.5, 1.0)), (False, (0.0, 0.4))])
 def test_the_time_in_which_python_runs(python: bool, share: tuple[float, float]) -> None:
     """A thread that computes in Python against one that sleeps."""

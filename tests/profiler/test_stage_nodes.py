@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from tfpipe.profiler.stage_nodes import kind_of, python_stages, stages_of
+from tfpipe.profiler.stage_nodes import kind_of, planned_chain, python_stages, stages_of
 
 PLANNED = [
     ("Prefetch", "prefetch"),
@@ -80,3 +80,11 @@ def test_python_functions_are_found_wherever_they_run() -> None:
     nested = mapped.interleave(lambda x: tf.data.Dataset.from_tensors(x).map(two))
     stages = [("list", None, plain), ("own", plain, mapped), ("read", mapped, nested)]
     assert python_stages(stages) == {"own", "read"}
+
+
+def test_a_stage_that_counts() -> None:
+    """`enumerate` zips a counter with the stage before."""
+    numbers = tf.data.Dataset.range(3).map(lambda x: x + 1)
+    counted = numbers.enumerate().map(lambda i, x: x)
+    chain = planned_chain([("list", None, numbers), ("own", numbers, counted)])
+    assert chain == [("Map", "own"), ("Zip", "own"), ("Map", "list"), ("Range", "list")]

@@ -17,7 +17,7 @@ from tfpipe.format.record import scan_records
 from tfpipe.readers import records
 from tfpipe.readers.records import RecordReader
 
-MEND = "Copy the dataset again, or run the same `tfpipe shard` command again to write it anew."
+MEND = "Copy the dataset again, or save what is undamaged with `tfpipe repair`."
 SHARD = "train-00001-of-00002.tfrecord"
 INDEX = "index/train-00001-of-00002.idx"
 

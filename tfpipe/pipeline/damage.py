@@ -35,7 +35,8 @@ def or_raise(plan: ReadPlan, payload: tf.Tensor, bad: tf.Tensor) -> tf.Tensor:
             [
                 "A record must be whole and readable: ",
                 place_of(plan, tf.reduce_min(bad)),
-                " is damaged, or its file cannot be read. Copy the file again, or set on_bad_record to skip.",
+                " is damaged, or its file cannot be read. Copy the file again, save the rest with `tfpipe repair`, or "
+                "set on_bad_record to skip.",
             ]
         )
         with tf.control_dependencies([tf.debugging.Assert(False, [sentence])]):

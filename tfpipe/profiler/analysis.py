@@ -42,6 +42,8 @@ class Model:
     """Stages of Python functions that hold Python's lock all the time."""
     storage_limit: float | None = None
     """Images a second."""
+    taking_s: float = 0.0
+    """Part of `batch`: what the trainer's thread does to take one, which is the price of a batch, not of its images."""
 
     @property
     def cpu_limit(self) -> float:
@@ -89,9 +91,8 @@ def model_of(profile: Profile) -> Model:
     cpu_s = {stage.name: stage.cpu_us_per_image.median / 1e6 for stage in profile.stages}
     # The kernel's count is the truth; the stages' sum leaves out threads that hand over, and the trainer's own.
     other = max(host.cpu_fraction * host.cores / rate - sum(cpu_s.values()), 0.0)
-    # Taking a batch costs the trainer's own thread something, which is the price of batches, not of images.
-    taking = min(host.trainer_us_per_step / profile.step.images_per_step / 1e6, other)
-    if "batch" in cpu_s:
+    taking = min(host.trainer_us_per_step / profile.step.images_per_step / 1e6, other) if "batch" in cpu_s else 0.0
+    if taking:
         cpu_s["batch"], other = cpu_s["batch"] + taking, other - taking
     cpu_s["other"] = other
     # A function that keeps Python's lock for most of the time waits for nothing but that.
@@ -108,6 +109,7 @@ def model_of(profile: Profile) -> Model:
         threads={s.name: 1 if s.name in locked else _threads(s, profile) for s in profile.stages},
         locked=locked,
         storage_limit=storage_limit(profile),
+        taking_s=taking,
     )
 
 

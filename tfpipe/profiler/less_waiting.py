@@ -86,7 +86,7 @@ def _own_stages(profile: Profile, model: Model, bottleneck: Bottleneck) -> Itera
             reason = f"{threads} of its calls wait side by side, not {model.threads[name]:,.0f}: threads, not cores."
             wider = replace(model, threads=_with(model, name, threads))
             yield Proposal(1, reason, wider, {"private_threadpool_size": threads})
-    elif stage.max_parallelism == 1:
+    elif stage.max_parallelism == 1 and name not in profile.dataset.get("late_caches", ()):
         action = f"Give the map of the stage {name} `num_parallel_calls=tf.data.AUTOTUNE`."
         wider = replace(model, threads=_with(model, name, model.cores))
         yield Proposal(1, "It runs on one core; there are more.", wider, action=action)
@@ -119,9 +119,8 @@ def _reading(profile: Profile, model: Model, bottleneck: Bottleneck) -> Iterator
 def _larger_batch(profile: Profile, model: Model) -> Iterator[Proposal]:
     """What the trainer's thread does for each batch; the rest of `batch` copies images."""
     config, total = profile.config, sum(model.cpu_s.values())
-    taking = min(profile.host.trainer_us_per_step / profile.step.images_per_step / 1e6, model.cpu_s.get("batch", 0.0))
     name = "global_batch_size" if config.get("global_batch_size") else "per_replica_batch_size"
-    size, share = config.get(name), taking / total if total else 0.0
+    size, share = config.get(name), model.taking_s / total if total else 0.0
     if not size or share < _BATCH_SHARE:
         return
     # Until it is a tenth of what is worth mentioning; no epoch has less than a few batches.
@@ -129,7 +128,7 @@ def _larger_batch(profile: Profile, model: Model) -> Iterator[Proposal]:
     most = (profile.dataset.get("records") or larger * 4) // 4
     if (larger := min(larger, max(most, size))) == size:
         return
-    lighter = {**model.cpu_s, "batch": model.cpu_s["batch"] - taking * (1 - size / larger)}
+    lighter = {**model.cpu_s, "batch": model.cpu_s["batch"] - model.taking_s * (1 - size / larger)}
     reason = f"{share:.0%} of the work is done once for each batch, however few images are in it."
     yield Proposal(1, reason, replace(model, cpu_s=lighter), {name: larger})
 

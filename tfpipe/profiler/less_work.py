@@ -39,10 +39,11 @@ def made_otherwise(profile: Profile, model: Model, name: str) -> dict[str, float
         return {}
     if not any(model.cpu_s.get(stage) for stage in ("parse", "decode")):  # made once, and kept
         return {}
-    return {
-        stage: seconds * (tried[name] / tried["now"] if stage in MADE else 1.0)
-        for stage, seconds in model.cpu_s.items()
-    }
+    ratio = tried[name] / tried["now"]
+    changed = {stage: seconds * (ratio if stage in MADE else 1.0) for stage, seconds in model.cpu_s.items()}
+    if "batch" in changed:
+        changed["batch"] += model.taking_s * (1 - ratio)
+    return changed
 
 
 def _options(profile: Profile, model: Model) -> Iterator[Proposal]:
@@ -78,29 +79,31 @@ def _caches(profile: Profile, model: Model) -> Iterator[Proposal]:
     num_bytes = records * height * width * 3
     if not num_bytes or num_bytes > room or config.get("on_bad_record") == "skip":
         return
-    late = facts.get("late_caches") or ()
-    cpu_s = _moved(profile, model, late[0]) if late else made_otherwise(profile, model, "cached")
-    if not cpu_s:
-        return
-    decoded = _unread(model, {**cpu_s, **dict.fromkeys(("list", "read", "shuffle", "repeat"), 0.0)})
     reason = f"From the second epoch on nothing is decoded: {human_bytes(num_bytes)} of memory."
-    action = ""
-    if late:
-        reason = f"Kept before they are augmented, images are bytes, not floats, and every crop is a new one. {reason}"
-        action = f"Take the cache out of the stage {late[0]}, and set cache = 'decoded'."
-    yield Proposal(1, reason, decoded, {"cache": "decoded"}, action=action)
+    if late := facts.get("late_caches"):
+        yield from _cache_moved(profile, model, late[0], reason)
+    elif cpu_s := made_otherwise(profile, model, "cached"):
+        cpu_s |= dict.fromkeys(("list", "read", "shuffle", "repeat"), 0.0)
+        yield Proposal(1, reason, _unread(model, cpu_s), {"cache": "decoded"})
 
 
 def _unread(model: Model, cpu_s: Mapping[str, float]) -> Model:
-    threads = {name: count for name, count in model.threads.items() if name not in ("read", "shuffle", "list")}
+    threads = {name: count for name, count in model.threads.items() if cpu_s.get(name)}
     return replace(model, cpu_s=cpu_s, wait_s={}, storage_limit=None, threads=threads)
 
 
-def _moved(profile: Profile, model: Model, name: str) -> dict[str, float]:
-    """Without a cache behind `augment`: each image is fetched, cropped and put into a batch."""
-    if "cached" not in profile.what_if:
-        return {}
-    return {**model.cpu_s, **dict.fromkeys((*MADE, name), 0.0), "augment": profile.what_if["cached"] / 1e6}
+def _cache_moved(profile: Profile, model: Model, name: str, reason: str) -> Iterator[Proposal]:
+    """Without a cache behind `augment`: each image is fetched whole, and cropped here or on the device."""
+    reason = f"Kept before they are augmented, images are a byte a value, and every crop is a new one. {reason}"
+    device = {"augment": "device", "image_dtype": "uint8"}
+    for tried, more in (("cached", {}), ("cached_device", device)):
+        if tried in profile.what_if:
+            unmade = dict.fromkeys(("list", "read", "shuffle", "repeat", *MADE, name), 0.0)
+            cpu_s = {**model.cpu_s, **unmade, "augment": profile.what_if[tried] / 1e6}
+            changes = {"cache": "decoded", **more}
+            given = ", ".join(f"{option} = {value!r}" for option, value in changes.items())
+            action = f"Take the cache out of the stage {name}, and set {given}."
+            yield Proposal(1, reason, _unread(model, cpu_s), changes, action=action)
 
 
 def _smaller_images(profile: Profile, model: Model) -> Iterator[Proposal]:

@@ -70,7 +70,9 @@ def profile_pipeline(
     dataset = made[-1][2] if stages.options is None else made[-1][2].with_options(stages.options)
     if not config.training:
         dataset = dataset.repeat()
-    tried = try_changes(source, config, facts["short_side"])
+    names = planned_chain(made), python_stages(made)
+    facts["late_caches"] = _late_caches(names[0])
+    tried = try_changes(source, config, facts["short_side"], bool(facts["late_caches"]))
     started = time.perf_counter()
     iterator = iter(dataset)
     arrived: list[float] = []
@@ -82,8 +84,6 @@ def profile_pipeline(
         after = host.HostTime.now()
     samples = [sample for sample in sampler.samples if before.at <= sample.at <= after.at]
     own = timing(steps, accelerator)
-    names = planned_chain(made), python_stages(made)
-    facts["late_caches"] = _late_caches(names[0])
     rate = own.steps * own.images_per_step / own.wall_s
     return Profile(
         step=own,

@@ -61,11 +61,19 @@ class Sample:
     """Share of the time since the last look in which some other thread held Python's lock."""
 
     def chain(self) -> list[int]:
-        """The operations from the last one back to the source: of each, what it was built on."""
+        """The operations from the last one back to the source: of each, what it was built on.
+
+        Of a zip that is what has most behind it: the other is a counter, or a table that goes with it.
+        """
         found = [self.output]
         while inputs := self.nodes[found[-1]].inputs:
-            found.append(inputs[0])
+            zipped = self.nodes[found[-1]].name.startswith("Zip")
+            found.append(max(inputs, key=lambda one: len(self.below(one))) if zipped else inputs[0])
         return found
+
+    def beside(self, node: int, next_node: int) -> list[int]:
+        """The inputs of an operation that are not the chain's."""
+        return [one for one in self.nodes[node].inputs if one != next_node]
 
     def below(self, node: int) -> list[int]:
         """A node and all its inputs, theirs, and so on."""

@@ -34,9 +34,7 @@ def planned_chain(stages: Iterable[tuple[str, Any, Any]]) -> list[tuple[str, str
         own = []
         while dataset is not None and dataset is not before:
             own.append((kind_of(type(dataset).__name__), name))
-            # Every class of tf.data has this method; there is no public way back.
-            inputs = dataset._inputs()
-            dataset = inputs[0] if inputs else None
+            dataset = _input(dataset, before)
         chain = own + chain
     return chain
 
@@ -49,9 +47,19 @@ def python_stages(stages: Iterable[tuple[str, Any, Any]]) -> set[str]:
             # Every class of tf.data has this method too; the graphs of its functions are all that knows.
             if any(_calls_python(wrapper.function.graph) for wrapper in dataset._functions()):
                 found.add(name)
-            inputs = dataset._inputs()
-            dataset = inputs[0] if inputs else None
+            dataset = _input(dataset, before)
     return found
+
+
+def _input(dataset: Any, before: Any) -> Any:
+    """What a dataset was built on, None for a source; of a zip that which leads back to the stage before."""
+    # Every class of tf.data has this method; there is no public way back.
+    inputs = dataset._inputs()
+    return next((one for one in inputs if _leads_to(one, before)), inputs[0] if inputs else None)
+
+
+def _leads_to(dataset: Any, before: Any) -> bool:
+    return dataset is before or any(_leads_to(one, before) for one in dataset._inputs())
 
 
 def _calls_python(graph: Any) -> bool:

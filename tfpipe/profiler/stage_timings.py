@@ -146,8 +146,9 @@ def _shared_costs(samples: Sequence[Sample]) -> list[float]:
     busy: dict[int, float] = defaultdict(float)
     elements: Counter[int] = Counter()
     for sample in samples:
-        for place, node in enumerate(sample.chain()):
-            for child in sample.nodes[node].inputs[1:]:
+        chain = sample.chain()
+        for place, (node, next_node) in enumerate(pairwise(chain)):
+            for child in sample.beside(node, next_node):
                 elements[place] += sample.nodes[child].elements
                 busy[place] += sum(sample.nodes[one].busy_s for one in sample.below(child))
     places = range(max(len(sample.chain()) for sample in samples))

@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfpipe import machine
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.form import ImageForm
 from tfpipe.images.prepare import BadImage, prepare_image
@@ -28,29 +29,41 @@ RECORDS, BATCH = 32, 32
 _SECONDS = 0.2
 
 
-def try_changes(source: Source, config: PipelineConfig, short_side: int | None) -> dict[str, float]:
+def try_changes(
+    source: Source, config: PipelineConfig, short_side: int | None, late_cache: bool = False
+) -> dict[str, float]:
     """Processor time of an image from `parse` to `batch`, in us.
 
     Args:
         source: Whose first records are taken.
         config: Of the pipeline.
         short_side: That images could be stored with; None where that would not make them smaller.
+        late_cache: A stage of the user's own keeps augmented images.
 
     Returns:
         "now", and where the config has it otherwise "uint8" (hand-over), "device" (augmentation), "dct_scaling",
-        "cached" (images fetched decoded, from memory) and "smaller" (stored with `short_side`). Empty where nothing
-        is decoded here in training.
+        "cached" (images fetched decoded, from memory) and "smaller" (stored with `short_side`); and with a late
+        cache "cached_device" (fetched decoded, augmented by the device). Empty where nothing is decoded in training.
     """
     if not config.training or config.service or config.cache == "decoded":
         return {}
     try:
-        return _tried(source, config, short_side)
+        return _tried(source, config, short_side, late_cache)
     except tf.errors.OpError:  # a damaged record: the pipeline itself says so, or leaves it out
         return {}
 
 
-def _tried(source: Source, config: PipelineConfig, short_side: int | None) -> dict[str, float]:
-    base = replace(config, cache="none", cache_dir=None, global_batch_size=BATCH, per_replica_batch_size=None)
+def _tried(source: Source, config: PipelineConfig, short_side: int | None, late_cache: bool) -> dict[str, float]:
+    base = replace(
+        config,
+        cache="none",
+        cache_dir=None,
+        global_batch_size=BATCH,
+        per_replica_batch_size=None,
+        num_parallel_calls=machine.usable_cpus(),
+        autotune=False,
+        map_fusion=False,
+    )
     payloads = _payloads(source)
     if not payloads:
         return {}
@@ -59,6 +72,9 @@ def _tried(source: Source, config: PipelineConfig, short_side: int | None) -> di
     for name, changed in _changes(base):
         found[name] = _cost_us(source, changed, payloads) - unmade
     found["cached"] = _cost_us(source, replace(base, cache="decoded"), payloads)
+    if late_cache:
+        on_device = replace(base, cache="decoded", augment="device", image_dtype="uint8")
+        found["cached_device"] = _cost_us(source, on_device, payloads)
     if short_side is not None and (smaller := _smaller(source, payloads, short_side)):
         found["smaller"] = _cost_us(source, base, smaller) - unmade
     return {name: max(cost, 1.0) for name, cost in found.items()}
@@ -111,7 +127,8 @@ def _cost_us(source: Source, config: PipelineConfig, payloads: list[bytes]) -> f
         whole = numbers.map(lambda number: _fetched(plan, cached, number), num_parallel_calls=2)
     else:
         whole = Stages(stages).dataset_of(_seeded(payloads))
-    options = tf_data_options(replace(config, autotune=False, map_fusion=False), plan.deterministic)
+    options = tf_data_options(config, plan.deterministic)
+    options.experimental_optimization.apply_default_optimizations = True  # a map and a batch in one, as in the pipeline
     return _time_us(Stages(finish).dataset_of(whole).with_options(options))
 
 

@@ -13,6 +13,7 @@ from PIL import Image, ImageFilter
 
 from tfpipe.dataset import load_manifest
 from tfpipe.format import manifest_json, naming
+from tfpipe.format.index import decode_index, encode_index
 from tfpipe.format.manifest import Manifest, ShardInfo
 
 
@@ -35,12 +36,14 @@ class Shards:
     options: tuple[str, ...] = ("--num-shards", "8")
     copies: int = 1
     """Every shard is there so many times, under other names: a data set that no cache can hold, in little space."""
+    joined: bool = False
+    """The copies are one after the other in the same file."""
 
     @property
     def folder(self) -> str:
         """A name of its own."""
         parts = [self.images.name, *(option.strip("-") for option in self.options)]
-        return "-".join([*parts, f"x{self.copies}"] if self.copies > 1 else parts)
+        return "-".join([*parts, f"x{self.copies}"] if self.copies > 1 else parts) + "-joined" * self.joined
 
 
 PHOTOS = Images("photos", 500, 375, 400)
@@ -54,7 +57,8 @@ def made(shards: Shards, folder: Path) -> Manifest:
     """The shards, written if they are not there yet."""
     output = folder / shards.folder
     if shards.copies > 1 and not output.exists():
-        _copy(made(replace(shards, copies=1), folder), shards.copies, output)
+        copy = _join if shards.joined else _copy
+        copy(made(replace(shards, copies=1, joined=False), folder), shards.copies, output)
     if not output.exists():
         source = drawn(shards.images, folder)
         command = [sys.executable, "-m", "tfpipe", "shard", str(source), str(output), *shards.options]
@@ -62,6 +66,19 @@ def made(shards: Shards, folder: Path) -> Manifest:
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
     return load_manifest(str(output))
+
+
+def _join(manifest: Manifest, copies: int, output: Path) -> None:
+    """The records many times in each shard."""
+    source, info = Path(manifest.directory), manifest.splits["train"]
+    (output / naming.INDEX_DIR).mkdir(parents=True)
+    longer = []
+    for shard in info.shards:
+        index = decode_index((source / naming.index_name(shard.file)).read_bytes(), shard.bytes, shard.records)
+        (output / shard.file).write_bytes((source / shard.file).read_bytes() * copies)
+        (output / naming.index_name(shard.file)).write_bytes(encode_index(index[:, 1].tolist() * copies))
+        longer.append(replace(shard, records=shard.records * copies, bytes=shard.bytes * copies))
+    _write(manifest, tuple(longer), copies, output)
 
 
 def _copy(manifest: Manifest, copies: int, output: Path) -> None:
@@ -74,9 +91,14 @@ def _copy(manifest: Manifest, copies: int, output: Path) -> None:
         os.link(source / shard.file, output / name)
         os.link(source / naming.index_name(shard.file), output / naming.index_name(name))
         many.append(replace(shard, file=name))
+    _write(manifest, tuple(many), copies, output)
+
+
+def _write(manifest: Manifest, shards: tuple[ShardInfo, ...], copies: int, output: Path) -> None:
+    info = manifest.splits["train"]
     whole = replace(
         info,
-        shards=tuple(many),
+        shards=shards,
         formats={form: number * copies for form, number in info.formats.items()},
         class_counts=tuple(number * copies for number in info.class_counts),
     )
