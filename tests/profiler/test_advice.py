@@ -102,6 +102,8 @@ def test_slow_reads_want_more_of_them(profile_with, stage_of) -> None:
     first = fixes(profile)[0]
     assert first.changes == {"cycle_length": 16, "read_parallel_calls": None}
     assert first.predicted_images_per_second == pytest.approx(4000)
+    whole = replace(profile, dataset={**profile.dataset, "exact": False})
+    assert fixes(whole)[0].changes == {"cycle_length": 16, "read_parallel_calls": 16}
 
 
 def test_one_reader_for_all_streams(profile_with, stage_of) -> None:
@@ -115,7 +117,8 @@ def test_one_file_cannot_be_read_side_by_side(profile_with, stage_of) -> None:
     read = stage_of("read", 100, max_parallelism=8, wait_us_per_image=900.0)
     data, config = {"files": 1, "exact": False, "records": None}, {"training": False}
     profile = profile_with(stages=(read,), dataset=data, config=config, host={"cpu_fraction": 0.02})
-    assert fixes(profile)[0].action == "tfpipe shard INPUT OUTPUT --num-shards 16"
+    assert fixes(profile)[0].action == "tfpipe shard INPUT OUTPUT --num-shards 16, and set read_parallel_calls = 8."
+    assert fixes(profile)[0].changes == {"read_parallel_calls": 8}
     assert fixes(profile)[0].reason == "1 file cannot be read more than 1 at a time."
 
 

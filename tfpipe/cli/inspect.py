@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest, SplitInfo
 
 
-@click.command()
+@click.command(short_help="Show what a dataset holds.")
 @click.argument("dataset")
 @click.option("--split", metavar="NAME", help="Only this split.  [default: all]")
 @click.option(

@@ -107,13 +107,16 @@ def _reading(profile: Profile, model: Model, bottleneck: Bottleneck) -> Iterator
         yield Proposal(0, reason, wider, {"read_parallel_calls": None})
     if most > threads and cycle > now:
         reason = f"{most} reads at once wait for the storage together, not {threads:,.0f}."
-        changes = {"cycle_length": cycle, "read_parallel_calls": None}
+        # Runs are read ahead by themselves. Of whole files AUTOTUNE reads one or two at once: they take no processor.
+        calls = None if profile.dataset.get("exact") else most
+        changes = {"cycle_length": cycle, "read_parallel_calls": calls}
         yield Proposal(0, reason, replace(model, threads=_with(model, "read", most)), changes)
     if whole and files < cycle:
         shards = max(cycle, 16)
         reason = f"{files} file{'s' if files > 1 else ''} cannot be read more than {files} at a time."
         wider = replace(model, threads=_with(model, "read", min(shards, now)))
-        yield Proposal(2, reason, wider, action=f"tfpipe shard INPUT OUTPUT --num-shards {shards}")
+        action = f"tfpipe shard INPUT OUTPUT --num-shards {shards}, and set read_parallel_calls = {min(shards, now)}."
+        yield Proposal(2, reason, wider, {"read_parallel_calls": min(shards, now)}, action=action)
 
 
 def _larger_batch(profile: Profile, model: Model) -> Iterator[Proposal]:

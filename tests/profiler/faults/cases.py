@@ -180,7 +180,7 @@ FAULTS: dict[str, Fault] = {
         config={"training": False},
         shards=Shards(PHOTOS, ("--num-shards", "1"), 8, joined=True),
         foreign=True,
-        delay_us=20_000,
+        delay_us=10_000,
         cure=Cure(shards=Shards(PHOTOS, ("--num-shards", "16"), 8, joined=True)),
     ),
     "serial_decode": Fault(
@@ -268,7 +268,7 @@ FAULTS: dict[str, Fault] = {
         why="Two small images make a batch, and what is done once for each batch outweighs them.",
         stage="batch",
         fix={"global_batch_size": ...},
-        config={"global_batch_size": 2, "image_size": 32},
+        config={"global_batch_size": 2, "image_size": 32, "window_records": 512},
         shards=Shards(TINY, ("--encoding", "raw", "--square", "32", "--num-shards", "8")),
     ),
     "memory": Fault(
