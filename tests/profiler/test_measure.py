@@ -83,7 +83,10 @@ def test_the_stages_of_other_pipelines(manifest: Manifest, changes: dict[str, An
 
 def test_a_cache_in_the_chain(manifest: Manifest) -> None:
     """What fills it is there until it is full."""
-    found = list(nodes_of(manifest, replace(CONFIG, cache="bytes", training=False)))
+    for _ in range(10):  # 12 records may all be read before one looks, and the nodes are gone with the last
+        found = list(nodes_of(manifest, replace(CONFIG, cache="bytes", training=False)))
+        if len(found) > 2:
+            break
     assert found[:6] == ["prefetch", "batch", "augment", "decode", "parse", "cache"]
     assert set(found[6:]) <= {"read", "list"}
 

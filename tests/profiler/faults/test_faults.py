@@ -16,8 +16,8 @@ assert _SPEC.loader is not None
 planting: Any = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(planting)
 
-QUICK = ("python_map", "waiting_map", "slow_accelerator")
-"""Clear within seconds, also on a machine that runs other tests."""
+QUICK = ("slow_accelerator",)
+"""Clear within seconds, also on a machine that runs other tests; the others need a quiet one."""
 WITHIN, MEDIAN_WITHIN = 0.2, 0.1
 
 _errors: dict[str, float] = {}
