@@ -23,7 +23,7 @@ from tfpipe.profiler.analysis import (
     required_images_per_second,
 )
 from tfpipe.profiler.model import Bottleneck, Fix, Profile
-from tfpipe.profiler.proposal import AWAKE, REACHED, Proposal
+from tfpipe.profiler.proposal import AWAKE, AWAKENED, REACHED, Proposal
 from tfpipe.quantities import human_bytes
 
 MIN_GAIN = 0.02
@@ -58,7 +58,10 @@ def _predicted(profile: Profile, model: Model, proposal: Proposal) -> float:
     changed = _with_less_other(proposal.model, model)
     efficiency = proposal.efficiency or (profile.images_per_second / model.limit if model.limit > 0 else 1.0)
     if changed.limit == changed.cpu_limit and model.limit < model.cpu_limit:
-        efficiency = REACHED / AWAKE  # how near it came to another bound says nothing of this one
+        wall = min(model.threads, key=model.stage_limit, default="")
+        waited = model.wait_s.get(wall, 0.0) > model.cpu_s.get(wall, 0.0)
+        # How near it came to another bound says nothing of this one.
+        efficiency = REACHED / (AWAKENED if waited else AWAKE)
     return efficiency * changed.limit
 
 

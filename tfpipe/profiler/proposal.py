@@ -11,10 +11,12 @@ from tfpipe.profiler.analysis import Model
 REACHED = 0.97
 """Of what the cores allow that a pipeline gets which they limit; 0.94 to 0.99 (2 cores). The rest is lost where threads
 wait for each other."""
-AWAKE = 0.9
+AWAKE, AWAKENED = 0.9, 0.83
 """Of the processor time of an image that is left when the cores come to be busy all the time: threads that wait for
-something go to sleep and wake up between two images, with cold caches. 0.83 to 0.88 where reads, a serial map or a
-function that waits was the wall (500 x 375 JPEG), 1.0 with a serial decode (2000 x 1500 JPEG), on 2 cores."""
+something go to sleep and wake up between two images, with cold caches. The first where the wall was a stage that
+computed, and threads before it had work in store: 0.87 to 1.0, serial maps and decodes, Python. The second where the
+wall itself waited, so that every image awakened all threads: 0.73 to 0.91, slow storage, a function that waits. Medians
+of 8 runs or more on 2 cores, 500 x 375 and 2000 x 1500 JPEG."""
 
 
 @dataclass(frozen=True)

@@ -265,10 +265,10 @@ FAULTS: dict[str, Fault] = {
         cure=Cure(own=lambda stages: stages),
     ),
     "tiny_batch": Fault(
-        why="One small image makes a batch, and what is done once for each batch outweighs it.",
+        why="Two small images make a batch, and what is done once for each batch outweighs them.",
         stage="batch",
         fix={"global_batch_size": ...},
-        config={"global_batch_size": 1, "image_size": 32, "window_records": 512},
+        config={"global_batch_size": 2, "image_size": 32, "window_records": 512, "cache": "decoded"},
         shards=Shards(TINY, ("--encoding", "raw", "--square", "32", "--num-shards", "8")),
     ),
     "memory": Fault(
