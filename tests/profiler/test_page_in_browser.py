@@ -71,9 +71,10 @@ def show(browser: Any, report: Report, folder: Path, width: int, scheme: str = "
 
 
 def requests_in(browser: Any) -> list[str]:
-    """What the browser asked for."""
+    """What the page asked for; the browser's own first page asks for things, too."""
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    return [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
+    sent = [one["params"] for one in messages if one["method"] == "Network.requestWillBeSent"]
+    return [one["request"]["url"] for one in sent if one["documentURL"] == browser.current_url]
 
 
 def shown(browser: Any, selector: str) -> int:
