@@ -9,8 +9,8 @@ import pytest
 
 from tfpipe.errors import ConfigError
 from tfpipe.profiler import analysis
-from tfpipe.profiler.accelerator import Accelerator, drive, is_settled, spread, timeline, timing
-from tfpipe.profiler.model import Step
+from tfpipe.profiler.accelerator import Accelerator, drive, is_settled, timeline, timing
+from tfpipe.profiler.model import Spread, Step
 
 
 class Clock:
@@ -68,7 +68,7 @@ def test_batches_that_end() -> None:
 def test_figures() -> None:
     found = timing(steps(2.0, 1.0, count=21), Accelerator(1.0, 10))
     assert (found.steps, found.images_per_step, found.wall_s) == (20, 10, 40.0)
-    assert found.idle_fraction == spread([0.5])
+    assert found.idle_fraction == Spread.of([0.5])
     with pytest.raises(ConfigError, match="too short for two steps"):
         timing([Step(0, 0, 0)], Accelerator(1.0, 10))
 

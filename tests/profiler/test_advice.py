@@ -233,8 +233,11 @@ def test_every_change_is_an_option(profile_with, stage_of) -> None:
 
 
 def test_device_augmentation_pays_where_it_was_tried(profile_with) -> None:
-    """Decoding photographs whole costs more than their augmentation does; of squared images it does not."""
+    """Decoding photographs whole costs more than their augmentation does; of squared images it does not.
+
+    What is read then meets caches that no floats have been through: of its 0.2 ms it keeps 0.72.
+    """
     device = {"augment": "device", "image_dtype": "uint8"}
     assert device not in changes(profile_with())
     fix = the(profile_with(what_if={"device": 2000.0}), **device)
-    assert fix.predicted_images_per_second == pytest.approx(rate(STAGES_S - 3.29e-3 / 2))
+    assert fix.predicted_images_per_second == pytest.approx(rate(STAGES_S - 3.29e-3 / 2 - 0.28 * 0.2e-3))

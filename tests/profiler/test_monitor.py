@@ -10,7 +10,8 @@ import tensorflow as tf
 import tfpipe
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.profiler.clock import Delivery, GraphClock
-from tfpipe.profiler.ledger import Ledger, Step, Sums, spread
+from tfpipe.profiler.ledger import Ledger, Step, Sums
+from tfpipe.profiler.model import Spread
 from tfpipe.profiler.monitor import IdleMonitor
 
 STEP_S = 0.01
@@ -273,6 +274,6 @@ def test_a_step_whose_deliveries_are_lost_is_given_up() -> None:
 
 
 def test_spread() -> None:
-    assert spread([3.0]).median == 3
-    found = spread([float(i) for i in range(11)])
+    assert Spread.of([3.0]).median == 3
+    found = Spread.of([float(i) for i in range(11)])
     assert (found.low, found.median, found.high) == (1, 5, 9)

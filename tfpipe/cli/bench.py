@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 import click
 
 from tfpipe.cli.opening import (
-    PER_REPLICA_BATCH_SIZE,
     hide_gpus,
     need_tensorflow,
     open_data,
@@ -14,23 +13,26 @@ from tfpipe.cli.opening import (
     quiet_start,
 )
 from tfpipe.cli.status import status_line
-from tfpipe.cli.values import debug_option
+from tfpipe.cli.values import (
+    PER_REPLICA_BATCH_SIZE,
+    batch_option,
+    config_option,
+    debug_option,
+    json_option,
+    split_option,
+)
 from tfpipe.cli.writing import check_target, write_file
 from tfpipe.errors import ConfigError
 
 if TYPE_CHECKING:
     from tfpipe.tuning.bench import Bench, Comparison
 
-_NO_TIME_S = 1e-9
-
 
 @click.command(short_help="Measure a pipeline, and compare it with itself of another day.")
 @click.argument("dataset")
-@click.option("--split", metavar="NAME", help="Which split.  [default: train, or the only one]")
-@click.option("--config", metavar="FILE", help="Options of the pipeline, .toml or .json.")
-@click.option(
-    "--global-batch-size", type=int, metavar="N", help=f"Images in a batch.  [default: {PER_REPLICA_BATCH_SIZE}]"
-)
+@split_option
+@config_option
+@batch_option
 @click.option(
     "--runs",
     type=int,
@@ -47,7 +49,7 @@ _NO_TIME_S = 1e-9
     metavar="RATIO",
     help="With --compare: exit code 1 if it is certainly slower than this, as 0.9.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @debug_option
 def bench(
     dataset: str,
@@ -75,7 +77,7 @@ def bench(
     data, split = open_data(dataset, split)
     hide_gpus()  # here and in the processes that are started from here
     with quiet_start():
-        from tfpipe.profiler.accelerator import Accelerator
+        from tfpipe.profiler.accelerator import NO_TIME_S, Accelerator
         from tfpipe.tuning import bench as benches
         from tfpipe.tuning.trials import Job
 
@@ -85,7 +87,7 @@ def bench(
     batch = options.global_batch_size or options.per_replica_batch_size or PER_REPLICA_BATCH_SIZE
     try:
         with status_line("Starting") as watch:
-            now = benches.measure(Job(data, split, Accelerator(_NO_TIME_S, batch)), options, runs, watch)
+            now = benches.measure(Job(data, split, Accelerator(NO_TIME_S, batch)), options, runs, watch)
     except KeyboardInterrupt:
         click.echo("Interrupted: nothing was written.", err=True)
         raise

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.opening import PER_REPLICA_BATCH_SIZE, need_tensorflow, open_data, pipeline_config, quiet_start
-from tfpipe.cli.values import counted, debug_option, one_line
+from tfpipe.cli.opening import need_tensorflow, open_data, pipeline_config, quiet_start
+from tfpipe.cli.values import (
+    PER_REPLICA_BATCH_SIZE,
+    config_option,
+    counted,
+    debug_option,
+    json_option,
+    one_line,
+    split_option,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +32,7 @@ _NAME_WIDTH = 12
 
 @click.command(short_help="Check data, pipeline and machine before a run.")
 @click.argument("dataset")
-@click.option("--split", metavar="NAME", help="Which split.  [default: train, or the only one]")
+@split_option
 @click.option(
     "--tpu",
     metavar="NAME",
@@ -41,14 +49,14 @@ _NAME_WIDTH = 12
 )
 @click.option("--replicas", type=int, metavar="N", help="Of all hosts.  [default: this machine's, on each host]")
 @click.option("--hosts", type=int, metavar="N", help="Machines that read.  [default: 1]")
-@click.option("--config", metavar="FILE", help="Options of the pipeline, .toml or .json.")
+@config_option
 @click.option(
     "--images-per-second",
     type=float,
     metavar="RATE",
     help="What all replicas consume: measure whether this host's share can be made.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @debug_option
 def doctor(
     dataset: str,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfpipe.cli.progress import ScanDisplay
-from tfpipe.cli.values import counted, debug_option, one_line
+from tfpipe.cli.values import counted, debug_option, json_option, one_line
 from tfpipe.quantities import human_bytes
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     multiple=True,
     help="Write that reader's index files too, into dali/ or vahidk/.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @debug_option
 def index(
     target: str,

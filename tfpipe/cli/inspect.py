@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.values import debug_option
+from tfpipe.cli.values import debug_option, json_option
 from tfpipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 )
 @click.option("--record", metavar="SPLIT:INDEX", help="Print one record, as in train:0; -1 is the last.")
 @click.option("--write", metavar="FILE", help="Write the image of --record as it is stored; raw pixels as PNG.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @debug_option
 def inspect(
     dataset: str,

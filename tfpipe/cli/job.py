@@ -10,7 +10,7 @@ import click
 
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.progress import ProgressDisplay
-from tfpipe.cli.values import CountOrShare, Size, counted, debug_option, one_line
+from tfpipe.cli.values import CountOrShare, Size, counted, debug_option, json_option, one_line
 from tfpipe.errors import MissingDependencyError
 from tfpipe.quantities import human_bytes
 
@@ -60,7 +60,7 @@ def run_options(command: _Command) -> _Command:
             help="Worker processes.  [default: all cores]",
         ),
         click.option("--dry-run", is_flag=True, help="Print the plan and stop."),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        json_option,
         debug_option,
     )
     return options(command)

@@ -8,15 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from tfpipe.cli.values import PER_REPLICA_BATCH_SIZE
 from tfpipe.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
     from tfpipe.pipeline.config import PipelineConfig
     from tfpipe.pipeline.source import Source
-
-PER_REPLICA_BATCH_SIZE = 128
-"""Where neither the command line nor a file says how large a batch is."""
 
 
 def need_tensorflow(command: str) -> None:

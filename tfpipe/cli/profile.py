@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfpipe.cli.opening import PER_REPLICA_BATCH_SIZE, pipeline_config
+from tfpipe.cli.opening import pipeline_config
 from tfpipe.cli.profile_run import Wish, run
-from tfpipe.cli.values import CountOrShare, debug_option
+from tfpipe.cli.values import (
+    PER_REPLICA_BATCH_SIZE,
+    CountOrShare,
+    batch_option,
+    config_option,
+    debug_option,
+    json_option,
+    split_option,
+)
 from tfpipe.cli.writing import check_target, write_file
 from tfpipe.errors import ConfigError, MissingDependencyError
 
@@ -18,13 +26,11 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Say why the accelerator waits, and what to change.")
 @click.argument("dataset", required=False)
-@click.option("--split", metavar="NAME", help="Which split.  [default: train, or the only one]")
+@split_option
 @click.option("--step-ms", type=float, metavar="MS", help="How long the accelerator computes on a batch.")
 @click.option("--images-per-second", type=float, metavar="RATE", help="Or: what the accelerator consumes.")
-@click.option(
-    "--global-batch-size", type=int, metavar="N", help=f"Images in a batch.  [default: {PER_REPLICA_BATCH_SIZE}]"
-)
-@click.option("--config", metavar="FILE", help="Options of the pipeline, .toml or .json.")
+@batch_option
+@config_option
 @click.option(
     "--stages",
     metavar="MODULE:FUNCTION",
@@ -33,7 +39,7 @@ if TYPE_CHECKING:
 @click.option("--seconds", type=float, metavar="S", default=5.0, show_default=True, help="How long to measure.")
 @click.option("--price-per-hour", type=float, metavar="P", help="Of the accelerator: what its idle time costs a day.")
 @click.option("--max-idle", type=CountOrShare(), metavar="SHARE", help="Exit code 1 if it is idle for more, as 5%.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.option(
     "--apply",
     metavar="FILE",

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import click
 
 from tfpipe.cli.opening import (
-    PER_REPLICA_BATCH_SIZE,
     hide_gpus,
     need_tensorflow,
     open_data,
@@ -15,7 +14,7 @@ from tfpipe.cli.opening import (
     quiet_start,
 )
 from tfpipe.cli.status import status_line
-from tfpipe.cli.values import debug_option
+from tfpipe.cli.values import PER_REPLICA_BATCH_SIZE, batch_option, debug_option, json_option, split_option
 from tfpipe.cli.writing import check_target
 from tfpipe.errors import ConfigError
 
@@ -25,12 +24,10 @@ if TYPE_CHECKING:
     from tfpipe.tuning.search import Tuned
     from tfpipe.tuning.trials import Trial
 
-_NO_TIME_S = 1e-9
-
 
 @click.command(short_help="Search for faster options, and write them to a file.")
 @click.argument("dataset")
-@click.option("--split", metavar="NAME", help="Which split.  [default: train, or the only one]")
+@split_option
 @click.option(
     "--seconds", type=float, metavar="S", default=120.0, show_default=True, help="How long to search, 45 at least."
 )
@@ -39,9 +36,7 @@ _NO_TIME_S = 1e-9
     metavar="FILE",
     help="Options to begin with, .toml or .json.  [default: what an earlier run wrote, if it did, else the defaults]",
 )
-@click.option(
-    "--global-batch-size", type=int, metavar="N", help=f"Images in a batch.  [default: {PER_REPLICA_BATCH_SIZE}]"
-)
+@batch_option
 @click.option(
     "--images-per-second",
     type=float,
@@ -55,7 +50,7 @@ _NO_TIME_S = 1e-9
     "decoded once, another order.",
 )
 @click.option("--output", metavar="FILE", help="Where to write, .toml or .json.  [default: DATASET-KEY.toml here]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @debug_option
 def tune(
     dataset: str,
@@ -82,7 +77,7 @@ def tune(
     data, split = open_data(dataset, split)
     hide_gpus()  # here and in the processes that are started from here
     with quiet_start():
-        from tfpipe.profiler.accelerator import Accelerator
+        from tfpipe.profiler.accelerator import NO_TIME_S, Accelerator
         from tfpipe.tuning import notes, search
         from tfpipe.tuning.trials import Job
 
@@ -94,7 +89,7 @@ def tune(
         options = pipeline_config(path, global_batch_size, None)
         click.echo(f"Going on from {path}.", err=True)
     batch = options.global_batch_size or options.per_replica_batch_size or PER_REPLICA_BATCH_SIZE
-    job = Job(data, split, Accelerator(batch / images_per_second if images_per_second else _NO_TIME_S, batch))
+    job = Job(data, split, Accelerator(batch / images_per_second if images_per_second else NO_TIME_S, batch))
     try:
         with status_line("Starting", seconds) as watch:
             tuned = search.tune(job, options, seconds, input_may_change, watch)

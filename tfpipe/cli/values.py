@@ -57,8 +57,17 @@ class Shares(click.ParamType):
         return shares
 
 
+PER_REPLICA_BATCH_SIZE = 128
+"""Where neither the command line nor a file says how large a batch is."""
+
 debug_option = click.option(
     "--debug", is_flag=True, expose_value=False, help="Show tracebacks and what the libraries below log."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+split_option = click.option("--split", metavar="NAME", help="Which split.  [default: train, or the only one]")
+config_option = click.option("--config", metavar="FILE", help="Options of the pipeline, .toml or .json.")
+batch_option = click.option(
+    "--global-batch-size", type=int, metavar="N", help=f"Images in a batch.  [default: {PER_REPLICA_BATCH_SIZE}]"
 )
 
 

@@ -7,7 +7,6 @@ shorter than the step costs no idle time, and input wait and idle time are two f
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,8 @@ from tfpipe.profiler.model import Spread, Step, StepTiming
 MIN_WARM_UP_S, MIN_WARM_UP_STEPS = 1.5, 8
 """AUTOTUNE looks at its pipeline after 10, 20, 40 ... ms, so by then it has done so seven times
 (`kOptimizationPeriodMinMs` in TensorFlow's model.cc)."""
+NO_TIME_S = 1e-9
+"""The step of an accelerator that waits for any pipeline."""
 SETTLED = 0.1
 """Two rates that differ by less are called the same."""
 _PARTS = 10  # of a run, for its spread
@@ -99,7 +100,7 @@ def timing(steps: Sequence[Step], accelerator: Accelerator) -> StepTiming:
 
     def share(name: Literal["idle_s", "wait_s"]) -> Spread:
         # Of all steps, since waits come in bursts, which the median of the parts would miss.
-        return replace(spread([_share(part, name) for part in cut]), median=_share(steps, name))
+        return Spread.of([_share(part, name) for part in cut], _share(steps, name))
 
     return StepTiming(
         method="simulated",
@@ -115,14 +116,6 @@ def timing(steps: Sequence[Step], accelerator: Accelerator) -> StepTiming:
 def timeline(steps: Sequence[Step]) -> tuple[Step, ...]:
     """The first steps after the one with which measuring begins, in seconds since then."""
     return tuple(replace(step, begins_s=step.begins_s - steps[0].begins_s) for step in steps[1 : _TIMELINE_STEPS + 1])
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Median, 10th and 90th percentile; of a single value the value."""
-    if len(values) < 2:
-        return Spread(values[0], values[0], values[0])
-    tenths = statistics.quantiles(values, n=10, method="inclusive")
-    return Spread(statistics.median(values), tenths[0], tenths[-1])
 
 
 def _share(steps: Sequence[Step], name: Literal["idle_s", "wait_s"]) -> float:

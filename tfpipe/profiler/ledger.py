@@ -11,8 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from tfpipe.profiler.model import Spread
-
 IdleFrom = Literal["wait", "probes"]
 
 
@@ -191,21 +189,3 @@ class Ledger:
         if steps < 8 or not seen:  # a replica has a batch or two ahead of it, which must not decide
             return None
         return 1 if seen < steps * (1 + self.replicas) / 2 else self.replicas
-
-
-def spread(values: Sequence[float], whole: float | None = None) -> Spread:
-    """Median, 10th and 90th percentile; between two values in proportion.
-
-    Args:
-        values: Of the parts of a run.
-        whole: The figure of the whole run, which goes in place of the median: waits come in bursts.
-    """
-    ordered = sorted(values)
-
-    def at(share: float) -> float:
-        place = share * (len(ordered) - 1)
-        low = int(place)
-        high = min(low + 1, len(ordered) - 1)
-        return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-
-    return Spread(at(0.5) if whole is None else whole, at(0.1), at(0.9))

@@ -7,7 +7,7 @@ is longer than the idle time; each figure says which of the two it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,6 +26,24 @@ class Spread:
     median: float
     low: float
     high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float], whole: float | None = None) -> Spread:
+        """Median and percentiles of some values, at least one; between two of them in proportion.
+
+        Args:
+            values: Of the parts of a run.
+            whole: The figure of the whole run, which goes in place of the median.
+        """
+        ordered = sorted(values)
+
+        def at(share: float) -> float:
+            place = share * (len(ordered) - 1)
+            low = int(place)
+            high = min(low + 1, len(ordered) - 1)
+            return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+        return cls(at(0.5) if whole is None else whole, at(0.1), at(0.9))
 
 
 @dataclass(frozen=True)

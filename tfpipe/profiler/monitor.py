@@ -32,8 +32,8 @@ import tensorflow as tf
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.profiler.callback import idle_callback
 from tfpipe.profiler.clock import ROWS, GraphClock, block_until_done, images_in, runs_in_step
-from tfpipe.profiler.ledger import IdleFrom, Ledger, Step, Sums, spread
-from tfpipe.profiler.model import StepTiming
+from tfpipe.profiler.ledger import IdleFrom, Ledger, Step, Sums
+from tfpipe.profiler.model import Spread, StepTiming
 
 logger = logging.getLogger(__name__)
 
@@ -193,10 +193,10 @@ class IdleMonitor:
             method="monitor",
             steps=total.steps,
             images_per_step=round(total.images / total.steps),
-            step_s=spread(self._ledger.compute_s or [compute_s or without_wait]),
+            step_s=Spread.of(self._ledger.compute_s or [compute_s or without_wait]),
             wall_s=total.wall_s,
-            idle_fraction=spread(idles, total.idle_fraction(self._device_s())),
-            input_wait_fraction=spread(waits, total.input_wait_fraction),
+            idle_fraction=Spread.of(idles, total.idle_fraction(self._device_s())),
+            input_wait_fraction=Spread.of(waits, total.input_wait_fraction),
         )
 
     def callback(self) -> tf.keras.callbacks.Callback:

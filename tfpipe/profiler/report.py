@@ -154,18 +154,19 @@ def _stage_table(profile: Profile) -> Iterator[str]:
     if not profile.stages:
         yield NO_STAGES
         return
-    total = profile.host.cpu_fraction * profile.host.cores / profile.images_per_second * 1e6
+    cpu_s = analysis.model_of(profile).cpu_s
+    total = 1e6 * sum(cpu_s.values()) or 1.0
     yield f"{'stage':<10}{'µs/image':>10}{'low':>8}{'high':>8}{'share':>8}{'threads':>9}{'buffer':>14}{'out MB/s':>10}"
     for stage in profile.stages:
-        cpu = stage.cpu_us_per_image
+        cpu, share = stage.cpu_us_per_image, 1e6 * cpu_s[stage.name] / total
         buffer = ""
         if stage.buffer_size is not None:
             buffer = f"{stage.buffer_fill or 0:.0%} of {stage.buffer_size:,}"
         yield (
-            f"{stage.name:<10}{cpu.median:>10,.0f}{cpu.low:>8,.0f}{cpu.high:>8,.0f}{cpu.median / total:>8.0%}"
+            f"{stage.name:<10}{cpu.median:>10,.0f}{cpu.low:>8,.0f}{cpu.high:>8,.0f}{share:>8.0%}"
             f"{stage.parallelism:>9}{buffer:>14}{stage.bytes_out_per_second / 1e6:>10,.0f}"
         )
-    other = max(total - sum(stage.cpu_us_per_image.median for stage in profile.stages), 0.0)
+    other = 1e6 * cpu_s["other"]
     yield f"{'other':<10}{other:>10,.0f}{'':>16}{other / total:>8.0%}"
     if profile.config.get("map_fusion"):
         yield MAP_FUSION_NOTE

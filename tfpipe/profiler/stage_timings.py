@@ -18,7 +18,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from tfpipe.profiler.accelerator import spread
 from tfpipe.profiler.model import Spread, StageTiming
 from tfpipe.profiler.sampling import Node, Sample
 from tfpipe.profiler.stage_nodes import stages_of
@@ -107,7 +106,7 @@ def _timing(
     factor = (1 - (blocked_s or 0.0) / whole.busy_s[name] if whole.busy_s[name] else 1.0) / whole.stretch * 1e6
     each = [part.busy_s[name] / part.images[name] * factor for part in parts if part.images[name]]
     mean = seen.busy_s[name] / seen.images[name] * factor if seen.images[name] else 0.0
-    around = spread(each) if each else Spread(mean, mean, mean)
+    around = Spread.of(each) if each else Spread(mean, mean, mean)
     parallelism, most, buffer_size, fill = _settings(name, samples, labels)
     waiting_s = None if blocked_s is None else blocked_s / whole.wall_s
     return StageTiming(

@@ -20,7 +20,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tfpipe.errors import DataError, FormatError, MissingDependencyError
-from tfpipe.profiler.ledger import spread
 from tfpipe.profiler.model import Spread, StepTiming
 
 _INPUT, _OVERVIEW = "input_pipeline_analyzer", "overview_page"
@@ -112,7 +111,7 @@ def timing_of(
         method="trace",
         steps=len(rows),
         images_per_step=images_per_step,
-        step_s=spread([max(0.0, step - wait) for step, wait in zip(steps, waits, strict=True)]),
+        step_s=Spread.of([max(0.0, step - wait) for step, wait in zip(steps, waits, strict=True)]),
         wall_s=sum(steps),
         idle_fraction=_share(not_computing, steps) if idle is None else Spread(idle, idle, idle),
         input_wait_fraction=_share(waits, steps),
@@ -123,7 +122,7 @@ def timing_of(
 def _share(parts: list[float], steps: list[float]) -> Spread:
     """Of all steps together; the spread is over steps."""
     each = [min(1.0, part / step) for part, step in zip(parts, steps, strict=True)]
-    return spread(each, min(1.0, sum(parts) / sum(steps)))
+    return Spread.of(each, min(1.0, sum(parts) / sum(steps)))
 
 
 def _runs(folder: Path) -> list[Path]:

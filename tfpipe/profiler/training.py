@@ -15,8 +15,7 @@ import tensorflow as tf
 
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.profiler.clock import block_until_done, images_in, runs_in_step
-from tfpipe.profiler.ledger import spread
-from tfpipe.profiler.model import StepTiming
+from tfpipe.profiler.model import Spread, StepTiming
 
 _BLOCKS = 20  # pairs, so that their percentiles mean something
 _MAX_BLOCK = 16
@@ -80,10 +79,10 @@ def measure_training(
         method="training",
         steps=done,
         images_per_step=images_in(run.resident),
-        step_s=spread([one.compute_s / one.steps for one in blocks]),
+        step_s=Spread.of([one.compute_s / one.steps for one in blocks]),
         wall_s=wall_s,
-        idle_fraction=spread([_idle(one.compute_s, one.wall_s) for one in blocks], _idle(compute_s, wall_s)),
-        input_wait_fraction=spread([one.wait_s / one.wall_s for one in blocks], wait_s / wall_s),
+        idle_fraction=Spread.of([_idle(one.compute_s, one.wall_s) for one in blocks], _idle(compute_s, wall_s)),
+        input_wait_fraction=Spread.of([one.wait_s / one.wall_s for one in blocks], wait_s / wall_s),
     )
 
 
