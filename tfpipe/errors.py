@@ -42,6 +42,15 @@ class MissingDependencyError(TfpipeError, ImportError):
     """An optional package is needed and is not installed."""
 
 
+def pipeline_error(error: BaseException) -> TfpipeError:
+    """What a pipeline ended with: an error of ours as it is, another one in a sentence."""
+    if isinstance(error, TfpipeError):
+        return error
+    operation = type(error).__module__.startswith("tensorflow.") and not _ASSERTION.search(str(error))
+    hint = " If it is a record or an image, `tfpipe verify` names it." if operation else ""
+    return DataError(f"The pipeline failed: {first_line(error)}.{hint}")
+
+
 def first_line(error: BaseException) -> str:
     """What a library's error says, without the pages that follow, and without the names of graph nodes before it."""
     text = str(getattr(error, "message", None) or error)

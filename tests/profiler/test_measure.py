@@ -16,7 +16,9 @@ import tensorflow as tf
 
 from tfpipe.dataset import load_manifest
 from tfpipe.errors import ConfigError
+from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import Manifest
+from tfpipe.format.record import record_footer, record_header
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config import PipelineConfig
 from tfpipe.pipeline.stages import Stage, Stages
@@ -186,6 +188,17 @@ def test_the_command(small_dataset: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("The accelerator is idle for ")
     assert "Traceback" not in done.stderr
+
+
+def test_an_image_that_is_none(tmp_path: Path) -> None:
+    example = {"image/encoded": [b"\xff\xd8\xff no more"], "image/class/label": [1]}
+    payload = encode_example(example)
+    (tmp_path / "train-00000").write_bytes(8 * (record_header(len(payload)) + payload + record_footer(payload)))
+    done = command(tmp_path / "train-*", "--step-ms", 5, "--global-batch-size", 4)
+    assert "\nError: The pipeline failed: " in "\n" + done.stderr  # after what libjpeg says itself
+    assert "Traceback" not in done.stderr
+    assert done.stderr.endswith(" If it is a record or an image, `tfpipe verify` names it.\n")
+    assert (done.returncode, done.stdout) == (1, "")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfpipe import machine
+from tfpipe.errors import pipeline_error
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config import PipelineConfig
@@ -61,7 +62,7 @@ def profile_pipeline(
 
     Raises:
         ConfigError: The pipeline cannot be built.
-        tf.errors.OpError: A record is damaged, or a file cannot be read.
+        DataError: A record is damaged, or a file cannot be read.
     """
     source = as_source(data, split)
     stages = customised(build_stages(data, split, replace(config, map_fusion=False)), customise)
@@ -76,12 +77,15 @@ def profile_pipeline(
     started = time.perf_counter()
     iterator = iter(dataset)
     arrived: list[float] = []
-    with Sampler(lambda: tf.data.experimental.get_model_proto(iterator)) as sampler:
-        run = drive(_noting(iterator, arrived), accelerator)
-        warm = _warm_up(run, max_warm_up_s, watch)
-        before = host.HostTime.now()
-        steps = [warm, *_measure(run, warm, seconds, watch)]
-        after = host.HostTime.now()
+    try:
+        with Sampler(lambda: tf.data.experimental.get_model_proto(iterator)) as sampler:
+            run = drive(_noting(iterator, arrived), accelerator)
+            warm = _warm_up(run, max_warm_up_s, watch)
+            before = host.HostTime.now()
+            steps = [warm, *_measure(run, warm, seconds, watch)]
+            after = host.HostTime.now()
+    except tf.errors.OpError as error:
+        raise pipeline_error(error) from error
     samples = [sample for sample in sampler.samples if before.at <= sample.at <= after.at]
     own = timing(steps, accelerator)
     rate = own.steps * own.images_per_step / own.wall_s

@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
-from tfpipe.errors import DataError, TfpipeError, first_line
+from tfpipe.errors import DataError, pipeline_error
 from tfpipe.pipeline.config import PipelineConfig
 from tfpipe.profiler import host
 from tfpipe.profiler.accelerator import Accelerator, drive, is_settled
@@ -216,7 +216,7 @@ def _serve(pipe: Connection, parent: int, make: Make, accelerator: Accelerator, 
         return
     except Exception as error:  # of the pipeline, whatever it is: it goes to who asked
         with contextlib.suppress(OSError):
-            pipe.send(str(error) if isinstance(error, TfpipeError) else f"The pipeline failed: {first_line(error)}.")
+            pipe.send(str(pipeline_error(error)))
 
 
 def _warm(make: Make, accelerator: Accelerator, warm_up: WarmUp) -> tuple[Iterator[Step], Start]:
