@@ -13,7 +13,8 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline import device
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.config import AugmentOptions, PipelineConfig
-from tfpipe.pipeline.outputs import RESERVED, masked_mean
+from tfpipe.pipeline.output_checks import RESERVED
+from tfpipe.pipeline.outputs import masked_mean
 from tfpipe.pipeline.plan import ReadPlan
 from tfpipe.pipeline.source import foreign_files, from_manifest
 

@@ -35,6 +35,9 @@ CROP_ATTEMPTS = 10
 # With the seed itself the flip would be drawn from the window's own numbers. First digits of pi, for no pattern.
 _FLIP_KEY = (0x243F6A88, 0x05A308D3)
 
+# Sides have at most five digits, and float64 sixteen.
+_HALF_MARGIN = 1e-9
+
 Extent = tuple[tf.Tensor | int, tf.Tensor | int]
 """Height and width in pixels: int32 scalars, or numbers where they are known."""
 
@@ -83,7 +86,8 @@ def center_window(
 ) -> tf.Tensor:
     """The window of evaluation: what resizing the short side and then cropping the middle would show.
 
-    The box of `boxes.center_crop_boxes` in whole pixels: its size rounded, its place rounded up and to the left.
+    The box of `boxes.center_crop_boxes` in whole pixels: its size rounded, halves up; its place rounded up and to the
+    left.
 
     Args:
       original: Of the original, which the output's aspect ratio is seen in.
@@ -94,12 +98,15 @@ def center_window(
     Returns:
       int32 of shape [4]: y, x, height, width in pixels of the stored image; inside it and at least 1 x 1.
     """
-    shape = tf.cast(tf.stack([*original]), tf.float32)
+    shape = tf.cast(tf.stack([*original]), tf.float64)
     extent = tf.stack([*original]) if stored is None else tf.stack([*stored])
     # In units of the output: its share of one axis is the other's extent over its own, and at most all.
-    units = shape / tf.constant(out_size, tf.float32)
+    units = shape / tf.constant(out_size, tf.float64)
     share = tf.reduce_min(units) / units * crop_fraction
-    size = tf.maximum(tf.cast(tf.round(share * tf.cast(extent, tf.float32)), tf.int32), 1)
+    # Halves up, by far more than these numbers' error: TensorFlow multiplies in another order from graph to graph,
+    # and a window must not depend on whether tf.data or a served model computes it.
+    size = tf.cast(tf.floor(share * tf.cast(extent, tf.float64) + (0.5 + _HALF_MARGIN)), tf.int32)
+    size = tf.clip_by_value(size, 1, extent)
     return tf.concat([(extent - size) // 2, size], 0)
 
 

@@ -16,7 +16,7 @@ from tfpipe.pipeline import cache, file_cache, service_client
 from tfpipe.pipeline import named as stage
 from tfpipe.pipeline.config import PipelineConfig
 from tfpipe.pipeline.mixture import Mixture, apportion, source_of
-from tfpipe.pipeline.outputs import check_outputs
+from tfpipe.pipeline.output_checks import check_outputs
 from tfpipe.pipeline.plan import InputContext, ReadPlan
 from tfpipe.pipeline.source import Source, as_source
 from tfpipe.pipeline.stages import Stage, Stages, tf_data_options

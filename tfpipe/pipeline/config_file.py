@@ -67,7 +67,7 @@ def build(kind: type[Options], table: Table, where: str) -> Options:
     classes: dict[str, Any] = {one.name: one.default_factory for one in fields(kind)}  # type: ignore[arg-type]
     values = dict(table)
     for name, value in table.items():
-        if not is_dataclass(classes[name]):
+        if not is_dataclass(classes[name]) or type(value) is classes[name]:
             continue
         if not isinstance(value, dict):
             raise ConfigError(f"{where}: `{name}` must be a table of options, got {value!r}.")

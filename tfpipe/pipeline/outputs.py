@@ -13,9 +13,6 @@ from tfpipe.pipeline.plan import ReadPlan
 
 Features = dict[str, tf.Tensor]
 
-RESERVED = ("image", "label", "mask", "height", "width", "seed", "encoded", "flip", "number")
-"""Keys of the pipeline's own; no feature may be included under one of them."""
-
 _TF_DTYPES = {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}
 _PADDING: dict[str, Any] = {"bytes": "", "int64": -1, "float": 0.0}
 
@@ -102,31 +99,6 @@ def finish(plan: ReadPlan, batch: Features) -> Any:
     return (
         (first, result["label"], tf.cast(result["mask"], tf.float32)) if "mask" in result else (first, result["label"])
     )
-
-
-def check_outputs(plan: ReadPlan) -> None:
-    """Refuses what the source cannot give.
-
-    Raises:
-        ConfigError: A label is wanted and there is none, or an included feature is missing or has a reserved name.
-    """
-    config, source = plan.config, plan.source
-    if config.on_bad_record == "skip" and source.shard_records is None:
-        raise ConfigError(
-            f"`on_bad_record` skip needs to know where each record begins, and {source.unplaced}. Use raise."
-        )
-    if source.label_key is None and (config.one_hot or config.as_tuple):
-        wish = "one_hot" if config.one_hot else "as_tuple"
-        raise ConfigError(f"`{wish}` needs labels, and {source.name} has none.")
-    if config.one_hot and not source.num_classes:
-        raise ConfigError(f"`one_hot` needs the number of classes of {source.name}: give `num_classes`.")
-    for name in config.include:
-        if name in RESERVED:
-            raise ConfigError(f"`include` must not name {name!r}: the pipeline hands over something of that name.")
-        if name not in source.schema:
-            raise ConfigError(
-                f"`include` must name features of {source.name}, got {name!r}; it has {', '.join(source.schema.names)}."
-            )
 
 
 def masked_mean(values: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -5,7 +5,7 @@ import os
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
@@ -212,8 +212,8 @@ class _OpenFile:
             data += more
         return data
 
-    def __del__(self) -> None:
-        os.close(self._descriptor)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # when Python ends, `os` may be gone
+        close(self._descriptor)
 
 
 def _open_existing(path: str) -> BinaryIO:

@@ -1,0 +1,227 @@
+"""The reader for PyTorch, held to the TensorFlow pipeline."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import tfpipe
+from tests.integrity.made import payload, write_dataset
+from tfpipe.errors import ConfigError, FormatError, MissingDependencyError
+from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline.build import build_dataset
+from tfpipe.pipeline.config import AugmentOptions, PipelineConfig
+from tfpipe.readers.torch import ShardedImages, data_loader, normalise, xla_loader
+
+OPTIONS = {"image_size": 8, "global_batch_size": 4, "seed": 3, "include": ("image/filename",)}
+
+
+@pytest.fixture(scope="module")
+def manifest(small_dataset: Path) -> Manifest:
+    """12 images for training, JPEG and PNG, and 3 for evaluation."""
+    return tfpipe.load_manifest(str(small_dataset))
+
+
+def of(manifest: Manifest, split: str = "train", **options: object) -> ShardedImages:
+    more = {name: options.pop(name) for name in ("start_step", "transform", "rank") if name in options}
+    return ShardedImages(manifest, split, PipelineConfig(**{**OPTIONS, **options}), **more)
+
+
+def names(batches) -> list[list[bytes]]:
+    return [batch["image/filename"] for batch in batches]
+
+
+def reference(manifest: Manifest, steps: int, start_step: int = 0, **options: object) -> list[dict[str, np.ndarray]]:
+    """What the TensorFlow pipeline gives."""
+    config = PipelineConfig(**{**OPTIONS, **options})
+    return list(build_dataset(manifest, "train", config, start_step=start_step).take(steps).as_numpy_iterator())
+
+
+def test_batches_are_those_of_the_tensorflow_pipeline(manifest: Manifest) -> None:
+    loader = data_loader(of(manifest, augment_options=AugmentOptions(scale=(0.3, 1.0))), num_workers=0)
+    expected = reference(manifest, 7, augment_options=AugmentOptions(scale=(0.3, 1.0)))
+    found = [batch for _ in range(3) for batch in loader][:7]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours["image/filename"] == theirs["image/filename"].tolist()
+        assert ours["label"].tolist() == theirs["label"].tolist()
+        assert (ours["image"].shape, ours["image"].dtype) == ((4, 3, 8, 8), torch.uint8)
+        assert ours["image"].is_contiguous(memory_format=torch.channels_last)
+        assert ours["label"].dtype == torch.int64
+        # The same windows and flips: small images full of ramps differ by a few levels where decoders differ.
+        difference = np.abs(ours["image"].permute(0, 2, 3, 1).numpy().astype(int) - theirs["image"])
+        assert difference.mean() < 4
+
+
+def test_png_pixels_equal_those_of_the_tensorflow_pipeline(tmp_path: Path) -> None:
+    manifest = tfpipe.load_manifest(str(write_dataset(tmp_path / "pets", {"train": [payload(k) for k in range(8)]})))
+    for options in ({}, {"augment": "none"}, {"augment_options": AugmentOptions(flip=False)}):
+        ours = next(iter(of(manifest, **options)))["image"].permute(0, 2, 3, 1).numpy().astype(int)
+        assert np.abs(ours - reference(manifest, 1, **options)[0]["image"]).max() <= 1
+
+
+@pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_workers_change_nothing_and_any_step_resumes(manifest: Manifest, start_method: str) -> None:
+    expected = names(reference(manifest, 9))
+    expected = [batch.tolist() for batch in expected]
+    loader = data_loader(of(manifest), num_workers=2, start_method=start_method)
+    assert len(loader) == 3
+    assert names(batch for _ in range(3) for batch in loader) == expected
+    assert loader.state_dict() == {"seed": 3, "epoch": 3, "step": 0}
+    loader.set_epoch(1)  # workers that live on hear of it
+    early = iter(loader)
+    assert names(islice(early, 2)) == expected[3:5]
+    state = loader.state_dict()
+    assert state == {"seed": 3, "epoch": 1, "step": 2}
+    assert names(loader) == expected[5:6]  # left early, it goes on there
+    other = data_loader(of(manifest), num_workers=0)
+    other.load_state_dict(state)
+    assert names(batch for _ in range(2) for batch in other) == expected[5:9]
+
+
+def test_a_start_step_may_lie_in_any_epoch(manifest: Manifest) -> None:
+    loader = data_loader(of(manifest, start_step=5), num_workers=0)
+    assert loader.state_dict() == {"seed": 3, "epoch": 1, "step": 2}
+    assert names(loader) == [batch["image/filename"].tolist() for batch in reference(manifest, 1, start_step=5)]
+
+
+def test_ranks_share_each_batch(manifest: Manifest) -> None:
+    whole = names(of(manifest))
+    for ranks in (2, 4):
+        parts = [names(of(manifest, rank=(rank, ranks))) for rank in range(ranks)]
+        joined = [list(chain(*step)) for step in zip(*parts, strict=True)]
+        assert joined == whole
+        assert len({name for batch in joined for name in batch}) == 12
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_evaluation_gives_every_record_once(manifest: Manifest, ranks: int) -> None:
+    options = {"training": False, "global_batch_size": None, "per_replica_batch_size": 2}
+    seen, steps = [], set()
+    for rank in range(ranks):
+        batches = list(data_loader(of(manifest, "train", rank=(rank, ranks), **options), num_workers=0))
+        steps.add(len(batches))
+        for batch in batches:
+            assert batch["image"].shape == (2, 3, 8, 8)
+            assert not batch["image"][~batch["mask"]].any()
+            seen += [name for name, real in zip(batch["image/filename"], batch["mask"], strict=True) if real]
+    assert len(steps) == 1
+    config = PipelineConfig(**{**OPTIONS, **options})
+    theirs = build_dataset(manifest, "train", config).as_numpy_iterator()
+    assert seen == [name for batch in theirs for name in batch["image/filename"][batch["mask"]].tolist()]
+
+
+def test_tuples_one_hot_labels_and_floats(manifest: Manifest) -> None:
+    options = {"as_tuple": True, "one_hot": True, "include": (), "image_dtype": "float32"}
+    image, label = next(iter(of(manifest, **options)))
+    assert (image.dtype, label.dtype, label.shape) == (torch.float32, torch.float32, (4, 3))
+    assert label.sum(1).tolist() == [1.0] * 4
+    plain = next(iter(of(manifest)))["image"]
+    assert torch.equal(image, normalise(plain))
+    white = torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)
+    torch.testing.assert_close(normalise(white).flatten(), torch.tensor([2.2489, 2.4286, 2.64]), atol=1e-4, rtol=0)
+    assert normalise(plain, dtype=torch.bfloat16).dtype == torch.bfloat16
+    _, _, mask = next(iter(of(manifest, "validation", **{**options, "training": False})))
+    assert mask.tolist() == [1.0, 1.0, 1.0, 0.0]
+
+
+def noisy(image) -> torch.Tensor:
+    assert image.mode == "RGB"
+    return torch.tensor(image.size) + torch.rand(2)
+
+
+def test_a_transform_draws_the_same_with_any_workers(manifest: Manifest) -> None:
+    before = torch.get_rng_state()
+    alone = [batch["image"] for batch in of(manifest, transform=noisy)]
+    assert torch.equal(torch.get_rng_state(), before)
+    spread = [batch["image"] for batch in data_loader(of(manifest, transform=noisy), num_workers=2)]
+    assert torch.equal(torch.stack(alone), torch.stack(spread))
+    assert len({row for batch in alone for row in map(tuple, (batch % 1).tolist())}) == 12
+    empty = list(of(manifest, "validation", transform=noisy, training=False, rank=(0, 4)))
+    assert [batch["image"].tolist() for batch in empty] == [[[0.0, 0.0]]]
+    with pytest.raises(ConfigError, match=r"`transform` must return tensors of one shape, got int\."):
+        next(iter(of(manifest, transform=lambda image: 1)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"order": "throughput"},
+            "`order` 'throughput' is for the TensorFlow pipeline only: here records are read one",
+        ),
+        ({"cache": "bytes"}, "`cache` 'bytes' is for"),
+        ({"augment": "device"}, "`augment` 'device' is for"),
+        ({"on_bad_record": "skip"}, "`on_bad_record` 'skip' is for"),
+        ({"deterministic": False}, "`deterministic` False is for"),
+        ({"service": "grpc://a:1"}, "`service` 'grpc://a:1' is for"),
+        ({"rank": (0, 3)}, "Global batch size 4 must be divisible by 3 replicas; use 3 or 6."),
+        ({"include": ("nothing",)}, "`include` must name features of"),
+        ({"global_batch_size": 16}, "`global_batch_size` must be at most the"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_had_is_refused(manifest: Manifest, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        of(manifest, **options)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"seed": 4, "epoch": 0, "step": 0}, "The position must be of a run with seed 3, got seed 4."),
+        (
+            {"seed": 3, "epoch": 0, "step": 3},
+            "The position must lie in an epoch of 3 steps, got epoch 0 and step 3. Use the batch size and the data "
+            "that it was saved with.",
+        ),
+        ({"step": 3}, "A position must have seed, epoch and step, got step."),
+    ],
+)
+def test_another_runs_state_is_refused(manifest: Manifest, state: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        data_loader(of(manifest), num_workers=0).load_state_dict(state)
+    assert str(caught.value) == message
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    folder = write_dataset(tmp_path / "pets", {"train": [payload(k, encoded=b"no image") for k in range(4)]})
+    with pytest.raises(FormatError, match=r"^Record \d of 'train': its image cannot be used, "):
+        next(iter(of(tfpipe.load_manifest(str(folder)))))
+
+
+def test_a_copy_opens_its_own_files(manifest: Manifest) -> None:
+    images = of(manifest)
+    expected = names(images)
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    copied = pickle.loads(pickle.dumps(images))
+    assert names(copied) == expected
+    del copied
+    if before:
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_missing_torch_xla_is_named(manifest: Manifest) -> None:
+    with pytest.raises(MissingDependencyError) as caught:
+        xla_loader(data_loader(of(manifest), num_workers=0))
+    assert str(caught.value) == (
+        "`xla_loader` needs the `torch_xla` package. Install it with: pip install 'torch_xla[tpu]'."
+    )
+
+
+def test_no_tensorflow_is_loaded(small_dataset: Path) -> None:
+    code = (
+        "import sys, tfpipe; from tfpipe.readers.torch import *\n"
+        "images = ShardedImages(tfpipe.load_manifest(sys.argv[1]), 'train', PipelineConfig(global_batch_size=4))\n"
+        "next(iter(images)); print(sorted({'tensorflow', 'jax', 'apache_beam', 'rich', 'keras'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(small_dataset)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,168 @@
+"""The same shards for JAX: batches as arrays that lie on all devices, each with its rows.
+
+```
+batches = DeviceBatches(tfpipe.load_manifest("/data/flowers"), "train", PipelineConfig(global_batch_size=256))
+for epoch in range(90):
+    for batch in batches:
+        state = train_step(state, normalise(batch["image"], jnp.bfloat16), batch["label"])
+```
+
+With several processes (`jax.distributed.initialize`) each reads its own part, and the arrays are those of all of them.
+`batches.state_dict()` is three integers. Records, order, windows and flips are those of `build_dataset`; pixels differ
+by a few levels where the decoders round differently.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from tfpipe.errors import ConfigError, MissingDependencyError
+from tfpipe.format.manifest import Manifest
+from tfpipe.images.pixels import resize_window
+from tfpipe.machine import usable_cpus
+from tfpipe.pipeline.augment_options import AugmentOptions
+from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.readers.batches import BatchReader, Rank, arranged
+from tfpipe.readers.position import Position, checked_state
+
+try:
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+except ImportError as error:
+    raise MissingDependencyError(
+        "`tfpipe.readers.jax` needs JAX. Install it with: pip install 'tfpipe[jax]'."
+    ) from error
+
+_READY_BATCHES = 2  # on the devices, beside the one in use
+
+
+class DeviceBatches:
+    """Batches of one split on the devices of all processes, as an iterable of epochs.
+
+    Each pass begins where the last one was left, and ends with the epoch; in evaluation it is the whole split, every
+    record once. Threads decode, of which Pillow lets several work at once; a thread of its own copies to the devices,
+    two batches ahead.
+
+    Args:
+      manifest: From `load_manifest`, of a local dataset.
+      split: Name of a split.
+      config: As for `build_dataset`; each device is a replica. What only tf.data can do is refused, and text among
+        what `include` names: no device holds it.
+      start_step: Training begins at this global step of the run.
+      sharding: How batches lie on the devices; each process must hold one part of the rows, in the order of the
+        processes. None: rows over all devices, process after process.
+      num_threads: That read and decode. None: as many as there are cores.
+
+    A batch is a dictionary of "image", uint8 [batch, height, width, 3] or normalised where `image_dtype` is a float,
+    "label", int32 [batch] or one-hot float32, what `include` names, and in evaluation "mask", bool [batch]; or with
+    `as_tuple` (image, label[, mask]). Of 64-bit integers JAX keeps 32 bits unless told otherwise.
+
+    Raises:
+      ConfigError: The config cannot be had here, or not with this data, or on so many devices.
+      DataError: There are no records.
+      FormatError: While reading: a file is missing or damaged, or an image is.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        split: str,
+        config: PipelineConfig,
+        start_step: int = 0,
+        sharding: jax.sharding.Sharding | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        self._sharding = sharding or _over_rows()
+        place = Rank(jax.process_index(), jax.process_count(), self._sharding.num_devices)
+        self._batches = BatchReader(manifest, split, config, place, resize_window, None, start_step)
+        _check_text(self._batches)
+        self.config = config
+        self._threads = usable_cpus() if num_threads is None else num_threads
+        self.position = Position(*self._batches.plan.start)
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return self._batches.steps_per_epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next pass begins with this epoch."""
+        self.position = Position(epoch, 0)
+
+    def state_dict(self) -> dict[str, int]:
+        """What a checkpoint keeps: "seed", "epoch" and "step" of the batch that comes next."""
+        return self.position.state(self.config.seed)
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Goes on where `state_dict` was asked, with the same data and config on any number of devices.
+
+        Raises:
+          ConfigError: It is of a run with another seed, or of a longer epoch.
+        """
+        self.position = checked_state(state, self.config.seed, len(self))
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch, step = self.position if self.config.training else Position(0, 0)
+        with ThreadPoolExecutor(self._threads) as decoders, ThreadPoolExecutor(1) as mover:
+            ready: deque[Future[Any]] = deque()
+            try:
+                for ahead in range(step, len(self)):
+                    ready.append(mover.submit(self._load, epoch, ahead, decoders))
+                    if len(ready) > _READY_BATCHES:
+                        yield self._hand_over(ready.popleft())
+                while ready:
+                    yield self._hand_over(ready.popleft())
+            finally:  # the trainer may have left early
+                for future in ready:
+                    future.cancel()
+
+    def _hand_over(self, batch: Future[Any]) -> Any:
+        result = batch.result()
+        if self.config.training:
+            self.position = self.position.after(len(self))
+        return result
+
+    def _load(self, epoch: int, step: int, decoders: ThreadPoolExecutor) -> Any:
+        batch = self._batches.read(epoch, step, decoders.map)
+        placed = {name: self._placed(name, values) for name, values in batch.items()}
+        if self.config.image_dtype != "uint8":
+            dtype = jnp.dtype(self.config.image_dtype)
+            placed["image"] = normalise(placed["image"], dtype, self.config.augment_options)
+        return arranged(placed, self.config)
+
+    def _placed(self, name: str, values: np.ndarray[Any, Any]) -> jax.Array:
+        if name == "label" and not self.config.one_hot:
+            values = values.astype(np.int32)
+        placed: jax.Array = jax.make_array_from_process_local_data(self._sharding, values)
+        return placed
+
+
+def normalise(images: jax.Array, dtype: Any = jnp.float32, options: AugmentOptions | None = None) -> jax.Array:
+    """Subtracts the mean and divides by the deviation; may be called inside a compiled function.
+
+    Args:
+      images: uint8 of shape [..., height, width, 3].
+      dtype: Of the result; computed in float32.
+      options: `mean` and `std` are used, by default ImageNet's.
+    """
+    options = options or AugmentOptions()
+    mean, std = (jnp.array(values, jnp.float32) * 255 for values in (options.mean, options.std))
+    return ((images.astype(jnp.float32) - mean) / std).astype(dtype)
+
+
+def _over_rows() -> NamedSharding:
+    """Process after process, whatever the order in which JAX lists devices: each reads adjacent rows."""
+    devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+    return NamedSharding(Mesh(np.array(devices), ("batch",)), PartitionSpec("batch"))
+
+
+def _check_text(batches: BatchReader) -> None:
+    schema = batches.plan.source.schema
+    text = [name for name in batches.config.include if schema[name].dtype == "bytes"]
+    if text:
+        raise ConfigError(f"`include` must not name text, which no device holds, got {', '.join(text)}. Leave it out.")

@@ -1,0 +1,280 @@
+"""The same shards for PyTorch: the records, order and crops of the TensorFlow pipeline, without TensorFlow.
+
+```
+images = ShardedImages(tfpipe.load_manifest("/data/flowers"), "train", PipelineConfig(global_batch_size=256))
+loader = data_loader(images, num_workers=8)
+for epoch in range(90):
+    for batch in loader:
+        image = normalise(batch["image"].to("cuda", non_blocking=True), dtype=torch.bfloat16)
+```
+
+Under `torch.distributed` every rank gets its part of each global batch. `loader.state_dict()` is three integers.
+
+Windows and flips are those that `build_dataset` draws for the same record, epoch and seed. Pixels differ by a few
+levels where the decoders round differently, and more at a window's left and right border: see `decode.decode_crop`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tfpipe.errors import ConfigError, MissingDependencyError
+from tfpipe.format.manifest import Manifest
+from tfpipe.machine import usable_cpus
+from tfpipe.pipeline.augment_options import AugmentOptions
+from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.readers.batches import BatchReader, Rank, arranged
+from tfpipe.readers.position import Position, checked_state
+
+try:
+    import torch
+    from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+except ImportError as error:
+    raise MissingDependencyError(
+        "`tfpipe.readers.torch` needs PyTorch. Install it with: pip install 'tfpipe[torch]'."
+    ) from error
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class ShardedImages(IterableDataset[Any]):
+    """Whole batches of one rank, from a position to the end of its epoch; in evaluation all, exactly once.
+
+    A worker of a DataLoader makes every n-th batch, and the DataLoader takes them in turn, so batches come in the same
+    order for any number of workers, and each record is read once. Give it to `data_loader`, or with `batch_size=None`
+    to a DataLoader of your own; not to a wrapper that shards it anew.
+
+    Args:
+      manifest: From `load_manifest`, of a local dataset.
+      split: Name of a split.
+      config: As for `build_dataset`. What only tf.data can do is refused; its threads, buffers and budgets have no
+        meaning here.
+      start_step: Training begins at this global step of the run, in whichever epoch it lies.
+      transform: Stands for crop, resize and flip: from a Pillow image, the whole one, to a tensor, all of one shape.
+        For each call torch's generator of the CPU has a seed of the record's own, so what is drawn with it does not
+        depend on the workers.
+      rank: Number of this process and how many there are. None: as `torch.distributed` says where it is initialised,
+        else one process.
+
+    A batch is a dictionary of "image", uint8 [n, 3, height, width] in channels-last memory format, or normalised where
+    `image_dtype` is a float, or the stacked results of `transform`; "label", int64 [n] or one-hot float32 [n, classes];
+    and what `include` names, text as lists of bytes. In evaluation "mask", bool [n], is False where a batch is filled
+    up, so that all ranks step together. With `as_tuple`: (image, label), in evaluation with the mask as a third.
+
+    Raises:
+      ConfigError: The config cannot be had here, or not with this data, or on so many ranks.
+      DataError: There are no records.
+      FormatError: While reading: a file is missing or damaged, or an image is.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        split: str,
+        config: PipelineConfig,
+        start_step: int = 0,
+        transform: Callable[[Any], torch.Tensor] | None = None,
+        rank: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__()
+        number, ranks = rank if rank is not None else _current_rank()
+        seeded = None if transform is None else _Seeded(transform)
+        place = Rank(number, ranks, ranks)
+        self._batches = BatchReader(manifest, split, config, place, _resize, seeded, start_step)
+        # Shared with workers that live longer than an epoch: they look here when a pass begins.
+        self._begin = torch.tensor(self._batches.plan.start, dtype=torch.int64).share_memory_()
+
+    @property
+    def config(self) -> PipelineConfig:
+        """What was asked for."""
+        return self._batches.config
+
+    @property
+    def position(self) -> Position:
+        """Where the next pass begins."""
+        epoch, step = self._begin.tolist()
+        return Position(epoch, step)
+
+    @position.setter
+    def position(self, position: Position) -> None:
+        self._begin.copy_(torch.tensor(position, dtype=torch.int64))
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next pass begins with this epoch, as with a DistributedSampler."""
+        self.position = Position(epoch, 0)
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return self._batches.steps_per_epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        first, workers = (worker.id, worker.num_workers) if worker is not None else (0, 1)
+        epoch, begin = self.position if self.config.training else Position(0, 0)
+        for step in range(begin + first, len(self), workers):
+            yield self._tensors(self._batches.read(epoch, step))
+
+    def _tensors(self, batch: dict[str, Any]) -> Any:
+        config, image = self.config, batch.pop("image")
+        if isinstance(image, np.ndarray):
+            image = torch.from_numpy(image).permute(0, 3, 1, 2)
+            if config.image_dtype != "uint8":
+                image = normalise(image, config.augment_options, _DTYPES[config.image_dtype])
+        else:
+            # A rank may have less to evaluate than others, and nothing at all for its last batch.
+            image = _stacked(image or [self._batches.example_image()], self._batches.batch_size)
+            image[len(batch["mask"].nonzero()[0]) if "mask" in batch else len(image) :] = 0
+        others = {name: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in batch.items()}
+        return arranged({"image": image, **others}, config)
+
+
+class ShardLoader(DataLoader[Any]):
+    """A DataLoader that knows its position; `data_loader` makes one.
+
+    Each pass begins where the last one was left, and ends with the epoch; `set_epoch` goes elsewhere. In evaluation
+    each pass is the whole split.
+    """
+
+    dataset: ShardedImages
+
+    def __iter__(self) -> Any:  # DataLoader promises an iterator class of its own
+        images = self.dataset
+        images.position = self._next = self.position
+        for batch in super().__iter__():
+            if images.config.training:
+                # Before the trainer has it: a state that is saved meanwhile counts it.
+                self._next = self._next.after(len(images))
+            yield batch
+
+    @property
+    def position(self) -> Position:
+        """Epoch, and step in it, of the batch that comes next."""
+        return getattr(self, "_next", None) or self.dataset.position
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next pass begins with this epoch."""
+        self._next = Position(epoch, 0)
+
+    def state_dict(self) -> dict[str, int]:
+        """What a checkpoint keeps: "seed", "epoch" and "step" of the batch that comes next."""
+        return self.position.state(self.dataset.config.seed)
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Goes on where `state_dict` was asked, with the same data, config and any number of ranks and workers.
+
+        Raises:
+          ConfigError: It is of a run with another seed, or of a longer epoch.
+        """
+        self._next = checked_state(state, self.dataset.config.seed, len(self.dataset))
+
+
+def data_loader(
+    images: ShardedImages,
+    num_workers: int | None = None,
+    prefetch_factor: int = 2,
+    pin_memory: bool | None = None,
+    start_method: str | None = None,
+) -> ShardLoader:
+    """A DataLoader of batches that are whole already. Its workers live on from epoch to epoch.
+
+    Args:
+      images: What to read.
+      num_workers: Processes that read and decode. None: this machine's cores, shared out among its GPUs. 0: the
+        trainer's own process.
+      prefetch_factor: Batches that each worker has ready.
+      pin_memory: Put batches where a GPU can fetch them by itself. None: where there is a GPU.
+      start_method: How workers begin: "fork", "spawn" or "forkserver". None: as Python does by default.
+    """
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    workers = max(usable_cpus() // max(gpus, 1), 1) if num_workers is None else num_workers
+    return ShardLoader(
+        images,
+        batch_size=None,
+        num_workers=workers,
+        pin_memory=gpus > 0 if pin_memory is None else pin_memory,
+        prefetch_factor=prefetch_factor if workers else None,
+        persistent_workers=workers > 0,
+        multiprocessing_context=start_method if workers else None,
+    )
+
+
+def normalise(
+    images: torch.Tensor, options: AugmentOptions | None = None, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Subtracts the mean and divides by the deviation, on whichever device the images are.
+
+    Args:
+      images: uint8 of shape [..., 3, height, width].
+      options: `mean` and `std` are used, by default ImageNet's.
+      dtype: Of the result; computed in float32.
+    """
+    options = options or AugmentOptions()
+    mean, std = (
+        torch.tensor(values, device=images.device).mul(255).view(-1, 1, 1) for values in (options.mean, options.std)
+    )
+    return ((images - mean) / std).to(dtype)
+
+
+def xla_loader(loader: ShardLoader, device: Any = None) -> Iterable[Any]:
+    """The loader's batches on an XLA device, copied there ahead of their step, by torch_xla's `MpDeviceLoader`.
+
+    Written after torch_xla's documentation; it was never run on a TPU. The loader's position counts what was copied,
+    so save states between epochs.
+
+    Args:
+      loader: From `data_loader`.
+      device: None: torch_xla's current one.
+
+    Raises:
+      MissingDependencyError: torch_xla is not installed.
+    """
+    try:
+        import torch_xla
+        from torch_xla.distributed.parallel_loader import MpDeviceLoader
+    except ImportError as error:
+        raise MissingDependencyError(
+            "`xla_loader` needs the `torch_xla` package. Install it with: pip install 'torch_xla[tpu]'."
+        ) from error
+    loaded: Iterable[Any] = MpDeviceLoader(loader, torch_xla.device() if device is None else device)
+    return loaded
+
+
+class _Seeded:
+    """A transform whose random numbers are the record's own; the generator of the process stays as it was."""
+
+    def __init__(self, transform: Callable[[Any], torch.Tensor]) -> None:
+        self._transform = transform
+
+    def __call__(self, image: Any, seed: int) -> torch.Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            return self._transform(image)
+
+
+def _current_rank() -> tuple[int, int]:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
+def _resize(image: Any, size: tuple[int, int], antialias: bool) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """By torch, which has vector instructions for it where Pillow has none: half the time, and with or without
+    antialias.
+    """
+    pixels = torch.from_numpy(np.array(image))
+    if pixels.shape[:2] == size:
+        return pixels.numpy()
+    planes = pixels.permute(2, 0, 1)[None]
+    resized = torch.nn.functional.interpolate(planes, size, mode="bilinear", antialias=antialias)
+    return resized[0].permute(1, 2, 0).numpy()
+
+
+def _stacked(images: list[Any], batch_size: int) -> torch.Tensor:
+    wrong = next((image for image in images if not isinstance(image, torch.Tensor)), None)
+    if wrong is not None or len({image.shape for image in images}) > 1:
+        got = type(wrong).__name__ if wrong is not None else "several shapes"
+        raise ConfigError(f"`transform` must return tensors of one shape, got {got}.")
+    return torch.stack([*images, *[torch.zeros_like(images[0])] * (batch_size - len(images))])
