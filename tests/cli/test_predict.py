@@ -1,0 +1,116 @@
+"""`tfpipe predict` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Done:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def predict(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    """Runs `tfpipe predict ...` in this process, through the real entry point."""
+    from tfpipe.cli import main as cli
+
+    def run(*args: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["tfpipe", "predict", *map(str, args)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capfd.readouterr()
+        return Done(int(stop.value.code or 0), out, err)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a model that finds `cat` three times as likely as `dog` and `owl`, whatever it sees."""
+    import numpy as np
+    import tensorflow as tf
+
+    from tfpipe import PipelineConfig
+    from tfpipe.training.export import export_model
+
+    image = tf.keras.Input((8, 8, 3), dtype="uint8")
+    head = tf.keras.layers.Dense(3, kernel_initializer="zeros")
+    model = tf.keras.Model(image, head(tf.keras.layers.Flatten()(tf.keras.layers.Rescaling(1.0)(image))))
+    head.bias.assign(np.log([3.0, 1.0, 1.0]))
+    run = tmp_path_factory.mktemp("runs") / "pets"
+    config = PipelineConfig(per_replica_batch_size=8, image_size=8, training=False)
+    export_model(model, config, ("cat", "dog", "owl"), str(run / "model"))
+    return run
+
+
+@pytest.fixture
+def photos(tmp_path: Path, draw_images) -> Path:
+    draw_images(tmp_path / "photos")
+    (tmp_path / "photos" / "notes.txt").write_text("no image")
+    return tmp_path / "photos"
+
+
+def test_a_line_for_each_image_and_the_bad_one_named(predict, run_folder, photos) -> None:
+    done = predict(run_folder, photos / "train" / "cat", photos / "validation" / "*" / "*.jpg", "--batch-size", "4")
+    cats = [f"{photos}/train/cat/{k}.{'png' if k % 2 else 'jpg'}" for k in range(6)]
+    files = [*cats, *(f"{photos}/validation/{name}/0.jpg" for name in ("cat", "dog", "owl"))]
+    assert done.out.splitlines() == [f"{file}: cat 60.0%, dog 20.0%, owl 20.0%" for file in files]
+    lines = done.err.splitlines()
+    assert lines[0].startswith(f"{photos}/train/cat/broken.jpg: ")
+    assert lines[1:] == ["1 of 10 images could not be classified."]
+    assert done.code == 1
+
+
+def test_json(predict, run_folder, photos) -> None:
+    one, bad = photos / "train" / "dog" / "0.jpg", photos / "train" / "cat" / "broken.jpg"
+    done = predict(run_folder / "model", one, bad, "--json", "--top", 2)
+    document: dict[str, Any] = json.loads(done.out)
+    (found,), (failed,) = document["predictions"], document["failed"]
+    assert {name: found[name] for name in ("file", "label", "label_name")} == {
+        "file": str(one),
+        "label": 0,
+        "label_name": "cat",
+    }
+    assert found["probability"] == pytest.approx(0.6)
+    assert [guess["label_name"] for guess in found["top"]] == ["cat", "dog"]
+    assert (failed["file"], done.code) == (str(bad), 1)
+
+
+@pytest.mark.parametrize(
+    ("images", "sentence"),
+    [
+        ([], "Name the images to classify: files, folders or patterns."),
+        (["{}/*.gif"], "The pattern {}/*.gif must name at least one image, and names none."),
+        (["{}/empty"], "The folder {}/empty must name at least one image, and names none."),
+    ],
+    ids=["none", "pattern", "folder"],
+)
+def test_no_images_are_one_sentence(predict, run_folder, tmp_path, images, sentence) -> None:
+    (tmp_path / "empty").mkdir()
+    done = predict(run_folder, *(one.format(tmp_path) for one in images))
+    assert (done.code, done.out, done.err) == (2, "", f"Error: {sentence.format(tmp_path)}\n")
+
+
+def test_nothing_but_the_answer_is_printed_in_a_process_of_its_own(run_folder, photos) -> None:
+    command = [sys.executable, "-m", "tfpipe", "predict", str(run_folder), str(photos / "validation"), "--top", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    lines = [f"{photos}/validation/{name}/0.jpg: cat 60.0%" for name in ("cat", "dog", "owl")]
+    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, lines, "")
+
+
+def test_no_run_is_one_sentence(predict, photos, tmp_path) -> None:
+    done = predict(tmp_path / "none", photos)
+    sentence = (
+        f"RUN must be the folder of a run of `tfpipe train`, or of a model from one; {tmp_path}/none does not exist."
+    )
+    assert (done.code, done.out, done.err) == (2, "", f"Error: {sentence}\n")

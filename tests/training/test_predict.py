@@ -1,0 +1,132 @@
+"""Files through an exported model: what their records gave in evaluation."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+import tfpipe
+from beam_jobs import shard_job
+from beam_jobs.config import ShardConfig
+from tfpipe import PipelineConfig
+from tfpipe.errors import ConfigError, FormatError
+from tfpipe.format.form import ImageForm
+from tfpipe.training.export import export_model
+from tfpipe.training.predict import Classifier, Prediction, Unreadable
+
+CONFIG = PipelineConfig(per_replica_batch_size=8, image_size=16, training=False, include=("image/filename",))
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    tf.keras.utils.set_random_seed(1)
+    image = tf.keras.Input((16, 16, 3), dtype="uint8")
+    x = tf.keras.layers.Flatten()(tf.keras.layers.Rescaling(1 / 255)(image))
+    return tf.keras.Model(image, tf.keras.layers.Dense(2)(x))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five that `tfpipe shard` changes, each in a way that TensorFlow's decoders do not know, and one that it keeps."""
+    folder = tmp_path_factory.mktemp("images")
+    y, x = np.mgrid[0:30, 0:40]
+    pixels = np.stack([x * 6, y * 8, x * y % 256], axis=-1).astype(np.uint8)
+    picture = Image.fromarray(pixels)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    alpha = Image.fromarray(np.dstack([pixels, (x * 6).astype(np.uint8)]))
+    files: dict[str, tuple[Image.Image, dict[str, Any]]] = {
+        "a/turned.jpg": (picture, {"exif": exif}),
+        "a/cmyk.jpg": (picture.convert("CMYK"), {}),
+        "a/plain.jpg": (picture, {}),
+        "b/alpha.png": (alpha, {}),
+        "b/deep.png": (Image.fromarray((x * y * 50).astype(np.uint16)), {}),
+        "b/lossy.webp": (picture, {}),
+    }
+    for name, (image, options) in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        image.save(folder / name, **options)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "form",
+    [ImageForm(), ImageForm(resize_short=20), ImageForm(square=18, encoding="raw")],
+    ids=["keep", "short", "raw"],
+)
+def test_a_file_gives_what_its_record_gave_to_the_bit(tmp_path, model, images, form) -> None:
+    shard_job.run(ShardConfig(input=str(images), output=str(tmp_path / "data"), form=form, workers=1, num_shards=1))
+    manifest = tfpipe.load_manifest(str(tmp_path / "data"))
+    batch = next(iter(tfpipe.build_dataset(manifest, "train", CONFIG)))
+    names = [name.decode() for name in batch["image/filename"][:6].numpy()]
+    expected = tf.nn.softmax(model(batch["image"][:6])).numpy()
+    export_model(model, CONFIG, manifest.label_names, str(tmp_path / "run" / "model"), form)
+    found = list(Classifier(str(tmp_path / "run")).classify([str(images / name) for name in names], 6, 5))
+    assert all(isinstance(one, Prediction) for one in found)
+    assert [one.file for one in found] == [str(images / name) for name in names]
+    for one, row in zip(found, expected, strict=True):
+        assert len(one.top) == 2  # there are no more
+        assert {guess.label: guess.probability for guess in one.top} == dict(enumerate(row.tolist()))
+        assert one.top[0].probability >= one.top[1].probability
+        assert all(guess.label_name == "ab"[guess.label] for guess in one.top)
+
+
+def test_bad_files_keep_their_place_among_the_batches(tmp_path, model, images) -> None:
+    export_model(model, CONFIG, ("a", "b"), str(tmp_path / "model"))
+    good, cut = str(images / "a" / "plain.jpg"), tmp_path / "cut.jpg"
+    cut.write_bytes(Path(good).read_bytes()[:300])
+    (tmp_path / "empty").touch()
+    files = [str(tmp_path / "empty"), good, good, str(cut), str(tmp_path / "none.jpg"), good, str(images)]
+    found = list(Classifier(str(tmp_path / "model")).classify(files, 2, 1))
+    assert [one.file for one in found] == files
+    assert [isinstance(one, Prediction) for one in found] == [False, True, True, False, False, True, False]
+    assert found[4] == Unreadable(files[4], "no such file")
+    assert all(len(one.top) == 1 for one in found if isinstance(one, Prediction))
+
+
+def test_grey_and_tiny_images_and_one_pixel(tmp_path, model) -> None:
+    export_model(model, CONFIG, ("a", "b"), str(tmp_path / "model"))
+    files = []
+    for k, size in enumerate([(1, 1), (1, 300), (500, 2)]):
+        buffer = io.BytesIO()
+        Image.new("L", size, 80).save(buffer, "JPEG")
+        (tmp_path / f"{k}.jpg").write_bytes(buffer.getvalue())
+        files.append(str(tmp_path / f"{k}.jpg"))
+    found = list(Classifier(str(tmp_path / "model")).classify(files, 8, 1))
+    assert len({one.top[0].probability for one in found if isinstance(one, Prediction)}) == 1  # all one grey
+
+
+def test_what_is_no_model_is_one_sentence(tmp_path, model) -> None:
+    def refused(path: Path, kind: type[Exception] = ConfigError) -> str:
+        with pytest.raises(kind) as error:
+            Classifier(str(path))
+        return str(error.value).replace(str(tmp_path), "")
+
+    must = "RUN must be the folder of a run of `tfpipe train`, or of a model from one; "
+    assert refused(tmp_path / "none") == f"{must}/none does not exist."
+    assert refused(tmp_path) == f"{must} holds no run of `tfpipe train`, and no model."
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text("{}")
+    assert refused(run) == (
+        "/run has no model yet. Run the same `tfpipe train` command again: it goes on, and exports one in the end."
+    )
+    export_model(model, CONFIG, ("a", "b"), str(run / "model"))
+    notes = run / "model" / "tfpipe.json"
+    kept = json.loads(notes.read_text())
+    notes.write_text(json.dumps({**kept, "version": 2}))
+    assert refused(run, FormatError) == "/run/model/tfpipe.json has version 2, and this tfpipe reads 1."
+    notes.write_text("[]")
+    assert refused(run, FormatError) == "/run/model/tfpipe.json is damaged. Export the model again."
+    notes.unlink()
+    assert refused(run) == "/run/model/tfpipe.json is missing: it is no model that tfpipe exported, or not all of it."
+    notes.write_text(json.dumps(kept))
+    (run / "model" / "saved_model.pb").write_bytes(b"\xff")
+    assert refused(run, FormatError).startswith("The model in /run/model is damaged: ")

@@ -1,0 +1,99 @@
+"""Quantised files: their size, their input, and how right they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfpipe import PipelineConfig
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.training.tflite import evaluate_tflite, export_tflite
+
+CONFIG = PipelineConfig(per_replica_batch_size=8, image_size=8, training=False)
+RNG = np.random.default_rng(3)
+LABELS = RNG.integers(0, 3, 40).astype(np.int32)
+# Each class is bright in a channel of its own.
+IMAGES = (RNG.integers(0, 100, (40, 8, 8, 3)) + 120 * np.eye(3, dtype=int)[LABELS][:, None, None]).astype(np.uint8)
+
+
+def colour_model(dtype: str = "uint8") -> Any:
+    """Names the channel that is brightest: right without training."""
+    image = tf.keras.Input((8, 8, 3), dtype=dtype)
+    x = tf.keras.layers.Rescaling(1 / 255)(image)
+    x = tf.keras.layers.DepthwiseConv2D(1, depthwise_initializer="ones")(x)
+    x = tf.keras.layers.BatchNormalization()(x)
+    x = tf.keras.layers.GlobalAveragePooling2D()(x)
+    return tf.keras.Model(image, tf.keras.layers.Dense(3, kernel_initializer="identity", dtype="float32")(x))
+
+
+def batches(as_tuple: bool, one_hot: bool = False) -> Any:
+    """Eights, the last three images filled up with a class that is wrong."""
+    mask, labels = np.arange(40) < 37, np.where(np.arange(40) < 37, LABELS, (LABELS + 1) % 3)
+    given = {"image": IMAGES, "label": np.eye(3, dtype=np.float32)[labels] if one_hot else labels, "mask": mask}
+    dataset = tf.data.Dataset.from_tensor_slices(given).batch(8)
+    return dataset.map(lambda batch: (batch["image"], batch["label"], batch["mask"])) if as_tuple else dataset
+
+
+def details(path: Path) -> tuple[dict[str, Any], list[str]]:
+    with pytest.warns(UserWarning, match="deprecated"):
+        interpreter = tf.lite.Interpreter(str(path))
+    interpreter.allocate_tensors()
+    return interpreter.get_input_details()[0], [one["op_name"] for one in interpreter._get_ops_details()]
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "int8"])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_a_file_takes_what_the_pipeline_yields_and_is_as_right_as_the_model(tmp_path, kind, dtype) -> None:
+    path = tmp_path / "model.tflite"
+    export_tflite(colour_model(dtype), replace(CONFIG, image_dtype=dtype), kind, iter(IMAGES[:10]), str(path))
+    taken, operations = details(path)
+    assert (taken["dtype"], taken["shape"].tolist()) == (np.dtype(dtype).type, [1, 8, 8, 3])
+    assert taken["quantization"] == (0.0, 0)  # pixels as they are
+    assert ("QUANTIZE" in operations) == (kind == "int8")
+    assert evaluate_tflite(str(path), batches(as_tuple=False)) == 1.0
+    assert [one.name for one in tmp_path.iterdir()] == ["model.tflite"]
+
+
+def test_accuracy_counts_real_images_only_in_any_form_of_batch(tmp_path) -> None:
+    path = str(tmp_path / "model.tflite")
+    model = colour_model()
+    model.layers[-1].set_weights([np.diag([1.0, 1.0, -1.0]), np.zeros(3)])  # never says 2
+    export_tflite(model, CONFIG, "dynamic", (), path)
+    expected = float((LABELS[:37] != 2).mean())
+    for as_tuple, one_hot in ((False, False), (True, False), (True, True)):
+        assert evaluate_tflite(path, batches(as_tuple, one_hot)) == expected
+    assert np.isnan(evaluate_tflite(path, []))
+
+
+def test_a_model_in_bfloat16_is_converted_in_float32(tmp_path) -> None:
+    path = str(tmp_path / "model.tflite")
+    before = tf.keras.mixed_precision.global_policy()
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        model = colour_model()
+    finally:
+        tf.keras.mixed_precision.set_global_policy(before)
+    assert model.layers[2].compute_dtype == "bfloat16"
+    export_tflite(model, CONFIG, "int8", IMAGES[:10], path)
+    assert evaluate_tflite(path, batches(as_tuple=True)) == 1.0
+    assert model.layers[2].compute_dtype == "bfloat16"
+
+
+def test_what_cannot_be_done_is_one_sentence(tmp_path) -> None:
+    path = tmp_path / "model.tflite"
+    with pytest.raises(
+        ConfigError, match=r"^int8 needs images that show the range of each layer's values, got none\.$"
+    ):
+        export_tflite(colour_model(), CONFIG, "int8", (), str(path))
+    with pytest.raises(DataError, match=r"^/nowhere/model\.tflite cannot be written: "):
+        export_tflite(colour_model(), CONFIG, "dynamic", (), "/nowhere/model.tflite")
+    with pytest.raises(DataError, match=r"model\.tflite is no TFLite model that can be read: "):
+        evaluate_tflite(str(path), ())
+    path.write_bytes(b"no model")
+    with pytest.raises(DataError, match=r"model\.tflite is no TFLite model that can be read: "):
+        evaluate_tflite(str(path), ())

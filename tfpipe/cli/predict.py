@@ -1,0 +1,112 @@
+"""`tfpipe predict`: what an exported model says of image files."""
+
+import glob
+import json
+import os
+import sys
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tfpipe.cli.opening import need_tensorflow, quiet_start
+from tfpipe.cli.status import status_line
+from tfpipe.cli.values import counted, debug_option, one_line
+from tfpipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tfpipe.training.predict import Prediction, Unreadable
+
+JSON_VERSION = 1
+
+
+@click.command(short_help="Classify image files with a trained model.")
+@click.argument("run")
+@click.argument("images", nargs=-1, metavar="IMAGE...")
+@click.option(
+    "--top", type=click.IntRange(min=1), default=3, show_default=True, metavar="K", help="Classes to name for each."
+)
+@click.option(
+    "--batch-size", type=click.IntRange(min=1), default=32, show_default=True, metavar="N", help="Images at once."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@debug_option
+def predict(run: str, images: tuple[str, ...], top: int, batch_size: int, as_json: bool) -> None:
+    """Classify each IMAGE with the model of RUN, and print its likeliest classes.
+
+    RUN is the folder of a run of `tfpipe train`, or a model that one exported. An IMAGE is a file, a folder, of which
+    every image counts, or a pattern such as "photos/*.jpg". Files are decoded as `tfpipe shard` does. Exit code 1 if
+    one of them cannot be.
+    """
+    files = find_images(images)
+    need_tensorflow("predict")
+    # On a machine that trains, the model takes what it needs of a GPU and not all.
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+    with quiet_start():
+        from tfpipe.training.predict import Classifier, Unreadable
+
+        classifier = Classifier(run)
+    out = sys.stdout  # which a live line on a terminal would take over
+    alone = as_json or not out.isatty()  # else the lines show how far it is
+    predictions, failed = [], []
+    with status_line("Classifying") if alone else nullcontext(lambda _: None) as say:
+        for done, one in enumerate(classifier.classify(files, batch_size, top), 1):
+            if isinstance(one, Unreadable):
+                failed.append(one)
+                click.echo(one_line(f"{one.file}: {one.reason}"), err=True)
+            elif as_json:
+                predictions.append(_to_json(one))
+            else:
+                click.echo(_line(one), file=out)
+            say(f"Classifying: {done:,} of {counted(len(files), 'image')}")
+    if as_json:
+        click.echo(json.dumps({"version": JSON_VERSION, "predictions": predictions, "failed": _failed_json(failed)}))
+    if failed:
+        click.echo(f"{len(failed):,} of {counted(len(files), 'image')} could not be classified.", err=True)
+        raise SystemExit(1)
+
+
+def find_images(wanted: tuple[str, ...]) -> list[str]:
+    """The files that arguments name, in their order; of a folder those that `tfpipe shard` would take.
+
+    Raises:
+        ConfigError: There are none, or a pattern or a folder holds none.
+    """
+    from tfpipe import storage
+
+    if not wanted:
+        raise ConfigError("Name the images to classify: files, folders or patterns.")
+    files: list[str] = []
+    for one in wanted:
+        if os.path.isdir(one):
+            found, kind = _walk(one), "The folder"
+        elif glob.has_magic(one) and not os.path.exists(one):
+            found, kind = storage.find(one), "The pattern"
+        else:
+            found, kind = [one], "The file"
+        if not found:
+            raise ConfigError(f"{kind} {one} must name at least one image, and names none.")
+        files += found
+    return files
+
+
+def _walk(folder: str) -> list[str]:
+    """Every file below, links followed, but those whose name says that they are no image."""
+    from beam_jobs.sources import skip_reason
+
+    paths = (os.path.join(root, name) for root, _, names in os.walk(folder, followlinks=True) for name in names)
+    return sorted(path for path in paths if not skip_reason(os.path.relpath(path, folder)))
+
+
+def _line(one: "Prediction") -> str:
+    guesses = ", ".join(f"{guess.label_name} {guess.probability:.1%}" for guess in one.top)
+    return one_line(f"{one.file}: {guesses}")
+
+
+def _to_json(one: "Prediction") -> dict[str, Any]:
+    top = [vars(guess) for guess in one.top]
+    return {"file": one.file, **top[0], "top": top}
+
+
+def _failed_json(failed: "list[Unreadable]") -> list[dict[str, str]]:
+    return [vars(one) for one in failed]
