@@ -1,8 +1,13 @@
-"""A small finished dataset, and how its images are drawn; for the tests of every folder."""
+"""A small finished dataset, how its images are drawn, and processes; for the tests of every folder."""
 
 from __future__ import annotations
 
 import io
+import json
+import os
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -19,6 +24,12 @@ DrawImages = Callable[[Path], Path]
 
 CLASSES = {"cat": 6, "dog": 4, "owl": 2}
 """Images of each class in `train`; `validation` has one of each."""
+
+
+@pytest.fixture(autouse=True)
+def no_log_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX, which Keras loads where it is installed, sets one, and the commands that a test starts would inherit it."""
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
 
 
 @pytest.fixture(scope="session")
@@ -120,3 +131,50 @@ class Foreign:
 def foreign() -> Foreign:
     """Writes TFRecords by TensorFlow's own writer."""
     return Foreign()
+
+
+class Processes:
+    """Python processes, and what they print as JSON on their last line."""
+
+    def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
+        quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+        return subprocess.Popen(
+            [sys.executable, *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **quiet, **environment},
+        )
+
+    def finish(self, process: subprocess.Popen[str], timeout_s: float = 240) -> list:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        finally:
+            process.kill()
+        assert process.returncode == 0, err[-3000:]
+        return json.loads(out.splitlines()[-1])
+
+    def free_ports(self, count: int) -> list[int]:
+        sockets = [socket.socket() for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        ports = [one.getsockname()[1] for one in sockets]
+        for one in sockets:
+            one.close()
+        return ports
+
+    def run_workers(self, count: int, *command: str) -> list[list]:
+        """Several processes that `TF_CONFIG` joins; what each prints."""
+        cluster = {"worker": [f"127.0.0.1:{port}" for port in self.free_ports(count)]}
+        tasks = [{"type": "worker", "index": i} for i in range(count)]
+        started = [self.start(*command, TF_CONFIG=json.dumps({"cluster": cluster, "task": task})) for task in tasks]
+        try:
+            return [self.finish(process) for process in started]
+        finally:
+            for process in started:
+                process.kill()
+
+
+@pytest.fixture
+def processes() -> Processes:
+    return Processes()

@@ -1,14 +1,11 @@
 """Processes that train, devices that are made up, and a small dataset whose size no batch divides."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,55 +24,8 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 # Processes
 
 
-class Processes:
-    """Python processes, and what they print as JSON on their last line."""
-
-    def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
-        quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-        return subprocess.Popen(
-            [sys.executable, *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **quiet, **environment},
-        )
-
-    def finish(self, process: subprocess.Popen[str], timeout_s: float = 240) -> list:
-        try:
-            out, err = process.communicate(timeout=timeout_s)
-        finally:
-            process.kill()
-        assert process.returncode == 0, err[-3000:]
-        return json.loads(out.splitlines()[-1])
-
-    def free_ports(self, count: int) -> list[int]:
-        sockets = [socket.socket() for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        ports = [one.getsockname()[1] for one in sockets]
-        for one in sockets:
-            one.close()
-        return ports
-
-    def run_workers(self, count: int, *command: str) -> list[list]:
-        """Several processes that `TF_CONFIG` joins; what each prints."""
-        cluster = {"worker": [f"127.0.0.1:{port}" for port in self.free_ports(count)]}
-        tasks = [{"type": "worker", "index": i} for i in range(count)]
-        started = [self.start(*command, TF_CONFIG=json.dumps({"cluster": cluster, "task": task})) for task in tasks]
-        try:
-            return [self.finish(process) for process in started]
-        finally:
-            for process in started:
-                process.kill()
-
-
 @pytest.fixture
-def processes() -> Processes:
-    return Processes()
-
-
-@pytest.fixture
-def train(processes: Processes, shades: Path) -> Callable[..., list[dict]]:
+def train(processes: Any, shades: Path) -> Callable[..., list[dict]]:
     """Runs tasks of `replicas.py` on so many logical CPUs in so many processes; returns what each has found out.
 
     One replica needs no devices of its own, and so no process.

@@ -15,11 +15,13 @@ from tfpipe.cli.doctor import doctor
 from tfpipe.cli.index import index
 from tfpipe.cli.inspect import inspect
 from tfpipe.cli.merge import merge
+from tfpipe.cli.predict import predict
 from tfpipe.cli.profile import profile
 from tfpipe.cli.repair import repair
 from tfpipe.cli.reshard import reshard
 from tfpipe.cli.serve import serve
 from tfpipe.cli.shard import shard
+from tfpipe.cli.train import train
 from tfpipe.cli.tune import tune
 from tfpipe.cli.values import debug_option
 from tfpipe.cli.verify import verify
@@ -44,8 +46,10 @@ tfpipe.add_command(verify)
 tfpipe.add_command(repair)
 tfpipe.add_command(doctor)
 tfpipe.add_command(profile)
+tfpipe.add_command(train)
 tfpipe.add_command(tune)
 tfpipe.add_command(bench)
+tfpipe.add_command(predict)
 tfpipe.add_command(serve)
 
 

@@ -4,9 +4,9 @@ import glob
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tfpipe.cli.values import PER_REPLICA_BATCH_SIZE
 from tfpipe.errors import ConfigError, MissingDependencyError
@@ -53,9 +53,23 @@ def hide_gpus() -> None:
 
 
 def pipeline_config(
-    path: str | None, global_batch_size: int | None, per_replica_batch_size: int | None
+    path: str | None,
+    global_batch_size: int | None,
+    per_replica_batch_size: int | None,
+    default_batch_size: int = PER_REPLICA_BATCH_SIZE,
+    given: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> "PipelineConfig":
-    """The file's options, with the batch of the command line in place of the file's."""
+    """The file's options, with the batch of the command line in place of the file's.
+
+    Args:
+        path: Of the file, if there is one.
+        global_batch_size: Of the command line.
+        per_replica_batch_size: Likewise.
+        default_batch_size: Images of a replica where neither says how many.
+        given: Other options of the command line, which go before the file's; those that are None do not count.
+        defaults: What holds where neither gives it.
+    """
     from tfpipe.pipeline import config_file
     from tfpipe.pipeline.config import PipelineConfig
 
@@ -63,12 +77,13 @@ def pipeline_config(
         raise ConfigError("--global-batch-size and --per-replica-batch-size exclude each other.")
     table = {} if path is None else config_file.read(path)
     asked = {"global_batch_size": global_batch_size, "per_replica_batch_size": per_replica_batch_size}
-    given = {name: value for name, value in asked.items() if value is not None}
-    if given:
+    batch = {name: value for name, value in asked.items() if value is not None}
+    if batch:
         table = {name: value for name, value in table.items() if name not in asked}
     elif not any(name in table for name in asked):
-        given = {"per_replica_batch_size": PER_REPLICA_BATCH_SIZE}
-    table = {**table, **given}
+        batch = {"per_replica_batch_size": default_batch_size}
+    more = {name: value for name, value in (given or {}).items() if value is not None}
+    table = {**(defaults or {}), **table, **batch, **more}
     return PipelineConfig(**table) if path is None else config_file.build(PipelineConfig, table, path)
 
 

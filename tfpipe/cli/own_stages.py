@@ -1,39 +1,38 @@
-"""`--stages module:function`: a user's own change of the pipeline's stages."""
+"""`module:function` as an option's value: a user's own change of the pipeline's stages, or a model of theirs."""
 
 import importlib
 import sys
-from typing import TYPE_CHECKING
+from typing import Any
 
 from tfpipe.errors import ConfigError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
-    from tfpipe.pipeline.stages import Stages
-
-
-def load_function(text: str) -> "Callable[[Stages], Stages]":
+def load_function(text: str, option: str = "--stages") -> Any:
     """The function that `module:function` names; the module may lie in the current directory.
+
+    Args:
+        text: Of the option.
+        option: For messages.
 
     Raises:
         ConfigError: There is no such module or function, or the module cannot be imported.
     """
     module_name, colon, name = text.partition(":")
     if not (module_name and colon and name.isidentifier()):
-        raise ConfigError(f"--stages must be like module:function, got {text!r}.")
+        raise ConfigError(f"{option} must be like module:function, got {text!r}.")
     if "" not in sys.path:  # a command that pip installed does not look where it is called
         sys.path.insert(0, "")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise ConfigError(f"--stages: {module_name} imports {error.name}, which is not there.") from error
+            raise ConfigError(f"{option}: {module_name} imports {error.name}, which is not there.") from error
         raise ConfigError(
-            f"--stages: there is no module {module_name}. Call the command where it lies, or install it."
+            f"{option}: there is no module {module_name}. Call the command where it lies, or install it."
         ) from None
     except Exception as error:
-        raise ConfigError(f"--stages: {module_name} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{option}: {module_name} cannot be imported: {type(error).__name__}: {error}") from error
     function = getattr(module, name, None)
     if not callable(function):
-        raise ConfigError(f"--stages: {module_name} has no function {name}.")
-    return function  # type: ignore[no-any-return]
+        raise ConfigError(f"{option}: {module_name} has no function {name}.")
+    return function

@@ -10,6 +10,8 @@ A run's state is `(seed, epoch, step)`, or `seed` and the global step alone: not
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from tfpipe.distribution.devices import device_kind, is_remote_tpu, num_hosts
@@ -30,6 +32,7 @@ def distribute_dataset(
     config: PipelineConfig,
     start_step: int = 0,
     options: tf.distribute.InputOptions | None = None,
+    watch: Callable[[tf.data.Dataset], tf.data.Dataset] | None = None,
 ) -> tf.distribute.DistributedDataset:
     """Builds the pipeline of every host, each for its share of the records, and joins them.
 
@@ -46,6 +49,7 @@ def distribute_dataset(
         start_step: Training begins at this global step of the run.
         options: How elements reach the devices. By default they are copied there ahead of their step. Text cannot
             be: with an included feature of text, the batches of GPUs wait in the host's memory.
+        watch: Gets each host's pipeline whole and gives it back, watched: `IdleMonitor.watch`.
 
     Returns:
         What `build_dataset` yields, once for each replica and step. Training goes on for ever.
@@ -59,8 +63,9 @@ def distribute_dataset(
     plan = _plan(strategy, manifest, split, config, start_step)
     _check_within_reach(strategy, plan.source, config)
     options = options or _input_options(strategy, plan)
+    watch = watch or _as_it_is
     dataset = strategy.distribute_datasets_from_function(
-        lambda context: build_dataset(manifest, split, config, context, start_step), options
+        lambda context: watch(build_dataset(manifest, split, config, context, start_step)), options
     )
     if not config.training and plan.steps_per_epoch is not None:
         # TensorFlow counts the batches of one host, of which a step takes one for each replica. Keras takes that for
@@ -109,6 +114,10 @@ def replica_batch_size(
         global_batch_size=global_batch_size,
         per_replica_batch_size=per_replica_batch_size,
     )
+
+
+def _as_it_is(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    return dataset
 
 
 def _plan(

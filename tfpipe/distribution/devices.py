@@ -35,6 +35,15 @@ def num_hosts(strategy: tf.distribute.Strategy) -> int:
     return len(workers(strategy)) or 1
 
 
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Whether this process is the one among those that share the strategy that writes what all of them have."""
+    if len(workers(strategy)) < 2:
+        return True
+    resolver = strategy.cluster_resolver
+    has_chief = "chief" in resolver.cluster_spec().as_dict()
+    return bool(resolver.task_type == "chief" if has_chief else resolver.task_id == 0)
+
+
 def is_remote_tpu(strategy: tf.distribute.Strategy) -> bool:
     """Whether it is a TPU whose hosts are reached through the network: they open the files, not this machine."""
     if not isinstance(strategy, tf.distribute.TPUStrategy):

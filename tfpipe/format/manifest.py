@@ -3,6 +3,8 @@
 The manifest is written last, so its presence means that every shard is complete.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -70,6 +72,12 @@ class SplitInfo:
     def bytes(self) -> int:
         """Size of all shards."""
         return sum(shard.bytes for shard in self.shards)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the shards' names, sizes and checksums, as 64 hexadecimal digits: equal ones hold the same records."""
+        shards = [[shard.file, shard.bytes, shard.sha256] for shard in self.shards]
+        return hashlib.sha256(json.dumps(shards).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

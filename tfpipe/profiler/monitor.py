@@ -34,15 +34,13 @@ from tfpipe.profiler.callback import idle_callback
 from tfpipe.profiler.clock import ROWS, GraphClock, block_until_done, images_in, runs_in_step
 from tfpipe.profiler.ledger import IdleFrom, Ledger, Step, Sums
 from tfpipe.profiler.model import Spread, StepTiming
+from tfpipe.profiler.scalars import Scalars
 
 logger = logging.getLogger(__name__)
 
 _PROBE_EVERY = 50  # a probe empties the device's queue once, so it costs at most one step's overlap in 50
 _FIRST_PROBES = 5  # one after another, for a first estimate
 _WINDOWS = 10_000
-_SCALAR = tf.compat.v1.SummaryMetadata(
-    plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"), data_class=1
-)
 
 
 @dataclass(frozen=True)
@@ -99,8 +97,8 @@ class IdleMonitor:
             raise ConfigError(f"`warm_up` must be at least 0, got {warm_up}.")
         self.reports: deque[MonitorReport] = deque(maxlen=_WINDOWS)
         """One for every `every_steps` steps, the last ones of a long training."""
-        self._every, self._warm_up, self._log_dir = every_steps, warm_up, log_dir
-        self._writer: tf.summary.SummaryWriter | None = None
+        self._every, self._warm_up = every_steps, warm_up
+        self._scalars = None if log_dir is None else Scalars(log_dir)
         self._clock: GraphClock | None = None
         self._ledger = Ledger()
         self.runs_in_step = runs_in_step()
@@ -287,14 +285,8 @@ class IdleMonitor:
             report.idle_from,
             report.images_per_second,
         )
-        if self._log_dir is None:
-            return
-        self._writer = self._writer or tf.summary.create_file_writer(str(self._log_dir))
-        with self._writer.as_default(step=report.step):
-            for name, value in report.logs.items():
-                # What `tf.summary.scalar` does, which asks for TensorBoard to be installed.
-                tf.summary.write(f"tfpipe/{name}", tf.constant(value, tf.float32), metadata=_SCALAR)
-        self._writer.flush()
+        if self._scalars is not None:
+            self._scalars.write(report.step, {f"tfpipe/{name}": value for name, value in report.logs.items()})
 
     def end_epoch(self) -> dict[str, float]:
         """What Keras logs of an epoch; nothing where no step was seen."""

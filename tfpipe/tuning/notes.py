@@ -113,7 +113,7 @@ def processor_name() -> str:
 
 def _fingerprint(data: Manifest | Source, split: str | None, source: Source) -> str:
     if isinstance(data, Manifest) and split is not None:
-        return _digest([[shard.file, shard.bytes, shard.sha256] for shard in data.splits[split].shards])
+        return data.splits[split].fingerprint[:_KEY_DIGITS]
     return _digest([source.total_bytes, *(os.path.basename(path) for path in source.files)])
 
 

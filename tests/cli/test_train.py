@@ -1,0 +1,161 @@
+"""`tfpipe train`: what it prints, and that no kill costs more than time."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tfpipe.cli.main import tfpipe
+from tfpipe.errors import ConfigError
+
+pytest.importorskip("tensorflow")
+
+QUICK = ("--global-batch-size", "4", "--image-size", "16", "--checkpoint-every-steps", "2")
+
+
+def start(*args: str) -> "subprocess.Popen[str]":
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "tfpipe", "train", *args]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+
+
+def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    try:
+        out, err = process.communicate(timeout=240)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def wait_for(process: "subprocess.Popen[str]", path: Path) -> None:
+    until = time.monotonic() + 240
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_killed_run_goes_on_as_if_it_had_not_been(small_dataset: Path, tmp_path: Path) -> None:
+    """One process after the other dies at a checkpoint of its own, the second while it saves, if it can be met."""
+    options = (str(small_dataset), *QUICK, "--deterministic", "--epochs", "8", "--keep-checkpoints", "100")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    undisturbed = start(*options, "--output", str(whole))
+    process = start(*options, "--output", str(killed))
+    wait_for(process, killed / "checkpoints" / "ckpt-3.index")
+    process.kill()
+    assert finish(process)[0] == -signal.SIGKILL
+    code, out, err = finish(undisturbed)
+    assert code == 0, err
+    assert out.splitlines()[0].startswith("Epoch 1/8: loss ")
+    code, out, err = finish(start(*options, "--output", str(killed)))
+    assert code == 0, err
+    assert "Goes on at step " in err
+    assert (killed / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
+
+
+@pytest.mark.slow
+def test_kills_at_any_moment_change_nothing(small_dataset: Path, tmp_path: Path) -> None:
+    options = (str(small_dataset), *QUICK[:4], "--checkpoint-every-steps", "1", "--deterministic", "--epochs", "30")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert finish(start(*options, "--output", str(whole)))[0] == 0
+    for i in range(6):
+        saved = {path.name for path in killed.glob("checkpoints/*.index")}
+        process = start(*options, "--output", str(killed))
+        while {path.name for path in killed.glob("checkpoints/*.index")} == saved and process.poll() is None:
+            time.sleep(0.001)
+        time.sleep(0.013 * i)  # at another place of a step, or of a save
+        process.kill()
+        finish(process)
+    code, _, err = finish(start(*options, "--output", str(killed)))
+    assert code == 0, err
+    assert (killed / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
+
+
+def invoke(*args: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(tfpipe, ["train", *args])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_sigterm_saves_and_the_same_command_goes_on(
+    small_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tfpipe.training.steps import Learner
+
+    before, steps, own = signal.getsignal(signal.SIGTERM), [], Learner.train
+
+    def train(self: Learner, batch: object) -> object:
+        steps.append(1)
+        if len(steps) == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return own(self, batch)
+
+    monkeypatch.setattr(Learner, "train", train)
+    options = (str(small_dataset), *QUICK[:4], "--epochs", "3", "--output", str(tmp_path / "run"))
+    code, out, err = invoke(*options)
+    assert code == 143
+    assert err.splitlines()[-1] == "Stopped and saved at epoch 2, step 2. Run the same command again to go on."
+    assert len(steps) == 5
+    code, out, err = invoke(*options, "--json")
+    assert code == 0
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["epoch"] for line in lines[:-1]] == [2, 3]
+    assert lines[-1]["finished"]
+    assert lines[-1]["last"]["evaluation"]["images"] == 3
+    assert f"`tfpipe predict {tmp_path / 'run'} IMAGE` takes it." in err
+    assert signal.getsignal(signal.SIGTERM) == before
+    code, out, err = invoke(*options)
+    assert (code, out) == (0, "")
+    assert "is finished already: 3 epochs." in err
+    with pytest.raises(ConfigError, match="was begun with seed 0, got 3"):
+        invoke(*options, "--seed", "3")
+
+
+def test_a_model_of_ones_own(small_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_model.py").write_text(
+        "import keras\n"
+        "def linear(num_classes, image_size):\n"
+        "    layers = [keras.Input((*image_size, 3)), keras.layers.Flatten(), keras.layers.Dense(num_classes)]\n"
+        "    return keras.Sequential(layers)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(small_dataset, tmp_path / "pets")
+    code, out, err = invoke("pets/", "--model", "own_model:linear", *QUICK, "--epochs", "1", "--learning-rate", "0.01")
+    assert code == 0
+    assert out.startswith("Epoch 1/1: loss ")
+    assert "; evaluation: loss " in out
+    assert (tmp_path / "runs" / "pets" / "run.json").exists()
+    assert "own_model:linear on CPU: " in err.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--model", "vgg"), "--model must be small_cnn, resnet50, mobilenet_v3_small or module:function, got 'vgg'."),
+        (("--model", "no_such:thing"), "--model: there is no module no_such. Call the command where it lies"),
+        (("--steps-per-execution", "many"), "--steps-per-execution must be auto or a whole number, got 'many'."),
+        (("--split", "night"), "has no split 'night'; it has train, validation"),
+        (("--global-batch-size", "16"), "`global_batch_size` must be at most the 8 records of an epoch, got 16."),
+        (("--global-batch-size", "4", "--per-replica-batch-size", "4"), "exclude each other"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(
+    small_dataset: Path, tmp_path: Path, args: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        invoke(str(small_dataset), "--output", str(tmp_path / "run"), *args)
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_files_without_a_manifest_are_refused(small_dataset: Path) -> None:
+    with pytest.raises(ConfigError, match=r"`tfpipe train` needs a dataset, got the files .*`tfpipe index` makes one"):
+        invoke(f"{small_dataset}/train-*.tfrecord")

@@ -1,0 +1,182 @@
+"""Short trainings for real: they learn, count each image, go on where they stopped, and refuse what cannot be."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from tfpipe.dataset import load_manifest  # noqa: E402
+from tfpipe.errors import ConfigError, DataError  # noqa: E402
+from tfpipe.readers.images import open_records  # noqa: E402
+from tfpipe.training import train as training  # noqa: E402
+
+STEPS = 6  # 50 records, 8 streams of 6, 1 of each in a batch
+EXAMPLES = 27
+
+Train = Callable[..., Any]
+
+
+def lines(result: Any) -> list[dict]:
+    return [json.loads(line) for line in (Path(result.output) / "metrics.jsonl").read_text().splitlines()]
+
+
+def stop_after(steps: int) -> Callable[[], bool]:
+    """Asked after each step, it says so after so many."""
+    asked = iter(range(1, 10**6))
+    return lambda: next(asked) >= steps
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, colours: Path) -> Path:
+    """A run of three epochs."""
+    from tfpipe.pipeline.config import PipelineConfig
+    from tfpipe.training.config import TrainConfig
+
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    pipeline = PipelineConfig(global_batch_size=8, image_size=16, window_records=16, run_records=4)
+    config = TrainConfig(pipeline=pipeline, output=str(folder), epochs=3, log_every_steps=1, checkpoint_every_steps=4)
+    training.train(load_manifest(str(colours)), config, tf.distribute.OneDeviceStrategy("/CPU:0"))
+    return folder
+
+
+def test_it_learns_and_writes_every_step_and_epoch(undisturbed: Path) -> None:
+    found = [json.loads(line) for line in (undisturbed / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in found if line["kind"] == "step"]
+    epochs = [line for line in found if line["kind"] == "epoch"]
+    assert [line["step"] for line in steps] == list(range(1, 3 * STEPS + 1))
+    assert [line["epoch"] for line in epochs] == [0, 1, 2]
+    assert epochs[-1]["evaluation"]["loss"] < 0.75 * np.log(6)
+    assert epochs[-1]["evaluation"]["accuracy"] > 0.5
+    assert epochs[-1]["evaluation"]["images"] == EXAMPLES
+    for line in epochs:  # an epoch is its steps
+        own = [step for step in steps if step["epoch"] == line["epoch"]]
+        for name in ("loss", "accuracy", "top5"):
+            assert line[name] == pytest.approx(np.mean([step[name] for step in own]), rel=1e-6), name
+    rates = [line["learning_rate"] for line in steps]
+    assert max(rates) == pytest.approx(0.5 * 8 / 256)
+    assert rates.index(max(rates)) == 2  # 0.3 epochs of warm-up are 2 steps
+    assert rates[-1] < 0.02 * max(rates)
+    assert sorted(path.name for path in undisturbed.iterdir()) == [
+        *("checkpoints", "logs", "metrics.jsonl", "model", "run.json")
+    ]
+    assert len(list((undisturbed / "checkpoints").glob("*.index"))) == 3
+
+
+def test_curves_are_there_for_tensorboard(undisturbed: Path) -> None:
+    (path,) = (undisturbed / "logs").iterdir()
+    events = list(tf.compat.v1.train.summary_iterator(str(path)))
+    points = [(event.step, value.tag) for event in events for value in event.summary.value]
+    evaluated = [(STEPS, f"validation/{name}") for name in ("loss", "accuracy", "top5")]
+    first = [(1, f"train/{name}") for name in ("loss", "accuracy", "top5", "learning_rate")]
+    idle = [(3 * STEPS, f"tfpipe/{name}") for name in ("input_wait_fraction", "idle_fraction_estimate")]
+    assert {*evaluated, *first, *idle} <= set(points)
+
+
+def test_an_evaluation_equals_a_plain_count(undisturbed: Path, colours: Path) -> None:
+    records = list(open_records(str(colours), "validation"))
+    served = tf.saved_model.load(str(undisturbed / "model")).signatures["serving_default"]
+    found = served(image_bytes=tf.constant([record.encoded for record in records]))["probabilities"].numpy()
+    labels = np.array([record.label for record in records])
+    evaluation = json.loads((undisturbed / "metrics.jsonl").read_text().splitlines()[-1])["evaluation"]
+    assert evaluation["images"] == len(records) == EXAMPLES
+    assert evaluation["accuracy"] == np.mean(found.argmax(axis=1) == labels)
+    assert evaluation["loss"] == pytest.approx(-np.mean(np.log(found[range(EXAMPLES), labels])), rel=1e-5)
+    among = [label in row.argsort()[-5:] for row, label in zip(found, labels, strict=True)]
+    assert evaluation["top5"] == np.mean(among)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("asked", "position"), [(1, (0, 1)), (6, (0, 6)), (8, (0, 6)), (12, (1, 2))]
+)  # an evaluation has four batches, and asks too
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
+    train: Train, undisturbed: Path, asked: int, position: tuple[int, int]
+) -> None:
+    first = train(stop=stop_after(asked))
+    assert (first.finished, first.position) == (False, position)
+    second = train()
+    assert (second.finished, second.was_finished) == (True, False)
+    assert (Path(second.output) / "metrics.jsonl").read_text() == (undisturbed / "metrics.jsonl").read_text()
+
+
+def test_a_run_that_is_finished_says_so(train: Train, undisturbed: Path) -> None:
+    before = (undisturbed / "metrics.jsonl").read_bytes()
+    result = train(output=str(undisturbed))
+    assert (result.finished, result.was_finished) == (True, True)
+    assert result.last["epoch"] == 2
+    assert (undisturbed / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 4}, "begun with epochs 3, got 4. The learning rate falls to 0 with the last epoch. Ask for the"),
+        ({"seed": 1}, "begun with seed 0, got 1. Ask for the same to go on, or choose another folder."),
+        ({"global_batch_size": 16}, "begun with global_batch_size 8, got 16."),
+        ({"model": "resnet50", "learning_rate": 0.5}, "begun with model small_cnn, got resnet50."),
+        ({"image_size": 24}, "begun with image_size 16, got 24."),
+    ],
+)
+def test_another_run_in_the_same_folder_is_refused(
+    train: Train, undisturbed: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        train(output=str(undisturbed), **options)
+    assert message in str(caught.value)
+
+
+def test_another_dataset_is_refused(train: Train, undisturbed: Path, small_dataset: Path) -> None:
+    with pytest.raises(ConfigError, match=r"was begun with dataset [0-9a-f-]+, got [0-9a-f-]+\."):
+        train(dataset=small_dataset, output=str(undisturbed))
+
+
+@pytest.mark.slow
+def test_images_may_be_augmented_on_the_device(train: Train) -> None:
+    result = train(augment="device", decoded_size=24, epochs=2)
+    assert result.last["evaluation"]["images"] == EXAMPLES
+    assert result.last["loss"] < np.log(6) + 0.3
+
+
+@pytest.mark.slow
+def test_several_steps_in_one_call_are_the_same_steps(train: Train, undisturbed: Path) -> None:
+    result = train(steps_per_execution=4, log_every_steps=100)
+    epochs = [line for line in lines(result) if line["kind"] == "epoch"]
+    alone = [json.loads(line) for line in (undisturbed / "metrics.jsonl").read_text().splitlines()]
+    for mine, theirs in zip(epochs, [line for line in alone if line["kind"] == "epoch"], strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+    assert result.timing is not None
+    assert result.timing.images_per_step == 8
+
+
+def test_a_loss_that_is_no_number_ends_the_run(train: Train) -> None:
+    with pytest.raises(DataError, match=r"The loss is not a number any more at step \d+\. Lower the learning rate"):
+        train(learning_rate=1e9)
+
+
+def test_too_small_a_split_is_refused(train: Train, small_dataset: Path) -> None:
+    with pytest.raises(ConfigError, match="`global_batch_size` must be at most the 8 records of an epoch, got 16"):
+        train(dataset=small_dataset, global_batch_size=16)
+
+
+def test_a_dataset_without_labels_is_refused(tmp_path: Path, train: Train, draw_images: Callable[[Path], Path]) -> None:
+    from beam_jobs import shard_job
+    from beam_jobs.config import ShardConfig
+
+    table = tmp_path / "images.csv"
+    images = sorted((draw_images(tmp_path / "images") / "train").rglob("*.png"))
+    table.write_text("image\n" + "".join(f"{path}\n" for path in images))
+    shard_job.run(ShardConfig(input=str(table), output=str(tmp_path / "data"), num_shards=1, workers=1))
+    with pytest.raises(DataError, match=r"A classifier needs labels, and .*data has none\."):
+        train(dataset=tmp_path / "data")
+
+
+def test_a_folder_of_something_else_is_left_alone(train: Train, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"holds something else than a run, such as thesis.txt"):
+        train()

@@ -1,0 +1,44 @@
+"""A training in a process of its own, on logical CPUs as asked; prints the lines of its metrics as JSON.
+
+python trainer.py DATASET OUTPUT CPUS MODEL [STEPS_PER_EXECUTION]; the model `own:batch_norm` is made here
+"""
+
+import json
+import sys
+
+import tensorflow as tf
+
+import tfpipe
+from tfpipe.training.config import TrainConfig
+from tfpipe.training.train import train
+
+
+def batch_norm(num_classes, size):
+    """With a state that replicas share: moving averages, and the generator of a dropout."""
+    layers = [tf.keras.layers.Conv2D(8, 3, strides=4), tf.keras.layers.BatchNormalization(momentum=0.5)]
+    head = [tf.keras.layers.Flatten(), tf.keras.layers.Dropout(0.2), tf.keras.layers.Dense(num_classes)]
+    return tf.keras.Sequential([tf.keras.Input((*size, 3)), *layers, *head])
+
+
+def main(dataset, output, cpus, model, steps_per_execution="1"):
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * int(cpus))
+    strategy = tfpipe.resolve_strategy()
+    pipeline = tfpipe.PipelineConfig(global_batch_size=8, image_size=32, window_records=16, run_records=4)
+    config = TrainConfig(
+        pipeline=pipeline,
+        output=output,
+        model=model,
+        epochs=2,
+        log_every_steps=1,
+        steps_per_execution=int(steps_per_execution),
+    )
+    build = batch_norm if model == "own:batch_norm" else None
+    result = train(tfpipe.load_manifest(dataset), config, strategy, build)
+    timing = None if result.timing is None else result.timing.images_per_step
+    with open(f"{output}/metrics.jsonl") as file:
+        print(json.dumps({"lines": [json.loads(line) for line in file], "images_per_step": timing}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

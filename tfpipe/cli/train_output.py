@@ -1,0 +1,129 @@
+"""What `tfpipe train` shows: a live line, a line for each epoch, and in the end what to do next."""
+
+import json
+import shlex
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tfpipe.cli.status import status_line
+from tfpipe.quantities import human_rate, human_share
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from tfpipe.profiler.model import StepTiming
+    from tfpipe.training.config import TrainConfig
+    from tfpipe.training.metrics import EpochResult, Metrics, Progress, TrainResult
+
+_IDLE_WORTH_A_LOOK = 0.05
+
+
+class Output:
+    """Standard output has the epochs, or JSON; standard error all else."""
+
+    def __init__(self, dataset: str, config: "TrainConfig", *, as_json: bool) -> None:
+        self._dataset, self._config, self._as_json = dataset, config, as_json
+        self._status = status_line("Starting")
+        self._show: Any = None
+        # The live line takes over standard output, to print above itself, and would write to the terminal what was
+        # meant for a file or a pipe.
+        self._out = None if sys.stdout.isatty() else sys.stdout
+
+    def __enter__(self) -> "Output":
+        self._show = self._status.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: "type[BaseException] | None", error: BaseException | None, trace: "TracebackType | None"
+    ) -> None:
+        self._status.__exit__(kind, error, trace)
+
+    def begin(self, devices: str) -> None:
+        """Says on what it trains and where the run lies."""
+        self.note(f"{self._config.model} on {devices}. The run is in {self._config.output}.")
+
+    def note(self, text: str) -> None:
+        """A sentence."""
+        click.echo(text, err=True)
+
+    def progress(self, progress: "Progress") -> None:
+        """The live line."""
+        idle, wait = progress.idle_fraction, progress.input_wait_fraction
+        parts = [
+            f"epoch {progress.epoch + 1}/{progress.epochs}, step {progress.step}/{progress.steps}",
+            f"{human_rate(progress.images_per_second)} images/s",
+            _metrics(progress.metrics),
+            *([] if idle is None or wait is None else [f"{human_share(idle)} idle, {human_share(wait)} input wait"]),
+        ]
+        self._show("  ".join(parts))
+
+    def epoch(self, result: "EpochResult") -> None:
+        """A line of text or JSON."""
+        if self._as_json:
+            click.echo(json.dumps({"epoch": result.epoch + 1, **_plain(result)}, allow_nan=False), file=self._out)
+            return
+        speed = result.images_per_second
+        parts = [
+            f"Epoch {result.epoch + 1}/{result.epochs}: {_metrics(result.training)}",
+            *([] if result.evaluation is None else [f"evaluation: {_metrics(result.evaluation)}"]),
+            *([] if speed is None else [f"{human_rate(speed)} images/s"]),
+        ]
+        click.echo("; ".join(parts), file=self._out)
+
+    def end(self, result: "TrainResult") -> None:
+        """How it ended, and what to do about idle time."""
+        if self._as_json:
+            timing = None if result.timing is None else _timing(result.timing)
+            fields = {**asdict(result), "timing": timing}
+            click.echo(json.dumps(fields, allow_nan=False), file=self._out)
+        if not result.finished:
+            epoch, step = result.position
+            self.note(f"Stopped and saved at epoch {epoch + 1}, step {step}. Run the same command again to go on.")
+            return
+        self._verdict(result)
+        if result.was_finished:
+            self.note(f"{result.output} is finished already: {self._config.num_epochs} epochs.")
+        if result.tflite_accuracy is not None:
+            self.note(f"TFLite, {self._config.tflite}: accuracy {result.tflite_accuracy:.1%}.")
+        self.note(f"The model is in {result.output}/model; `tfpipe predict {result.output} IMAGE` takes it.")
+
+    def _verdict(self, result: "TrainResult") -> None:
+        timing = result.timing
+        if timing is None:
+            return
+        idle, wait = timing.idle_fraction.median, timing.input_wait_fraction.median
+        self.note(f"The device was idle for {human_share(idle)} of the time; input wait {human_share(wait)}.")
+        if idle > _IDLE_WORTH_A_LOOK:
+            step_ms = 1000 * timing.step_s.median
+            dataset = shlex.quote(self._dataset)
+            self.note(
+                f"To see why: tfpipe profile {dataset} --step-ms {step_ms:.3g} "
+                f"--global-batch-size {result.global_batch_size}"
+            )
+
+
+def _metrics(metrics: "Metrics") -> str:
+    text = f"loss {metrics.loss:.3f}, accuracy {metrics.accuracy:.1%}"
+    return text if metrics.top5 is None else f"{text}, top 5 {metrics.top5:.1%}"
+
+
+def _plain(result: "EpochResult") -> dict[str, Any]:
+    evaluation = None if result.evaluation is None else asdict(result.evaluation)
+    return {
+        "epochs": result.epochs,
+        "training": asdict(result.training),
+        "evaluation": evaluation,
+        "images_per_second": result.images_per_second,
+        "seconds": result.seconds,
+    }
+
+
+def _timing(timing: "StepTiming") -> dict[str, float]:
+    return {
+        "step_s": timing.step_s.median,
+        "idle_fraction": timing.idle_fraction.median,
+        "input_wait_fraction": timing.input_wait_fraction.median,
+    }

@@ -1,0 +1,1 @@
+"""The reference trainer: from shards to a served model."""

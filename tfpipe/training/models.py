@@ -1,0 +1,108 @@
+"""The models that the trainer knows by name, and the user's own: from images to float32 logits, weights from scratch.
+
+Batch normalisation (resnet50, mobilenet_v3_small) is as in Keras: each replica normalises by its own part of the
+batch, as in Goyal et al. 2017, and the moving averages that evaluation uses are the mean over replicas. small_cnn
+normalises each image by itself, so that its numbers do not depend on how many replicas share a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import tensorflow as tf
+
+from tfpipe.errors import ConfigError
+from tfpipe.pipeline.config import PipelineConfig
+
+BuildModel: TypeAlias = Callable[[int, tuple[int, int]], "tf.keras.Model"]
+"""From the number of classes and the height and width of images to a model, which takes normalised float images,
+[batch, height, width, 3], and returns logits, [batch, classes]."""
+
+_SMALL_CHANNELS = (32, 64, 128)
+_SMALLEST_SIDE = 32  # below it the last feature maps of the large models have no pixels left
+
+
+def build_model(name: str, num_classes: int, config: PipelineConfig, build: BuildModel | None = None) -> tf.keras.Model:
+    """Builds a model for what a pipeline hands over; under a strategy's scope, after `set_precision`.
+
+    Args:
+        name: small_cnn, resnet50 or mobilenet_v3_small; of the user's own whatever it shall be called in messages.
+        num_classes: Logits of an image.
+        config: Of the pipeline: `size` and `image_dtype`.
+        build: Makes the user's own.
+
+    Returns:
+        A model of images, `image_dtype` [batch, height, width, 3], to logits, float32 [batch, classes]. uint8 is
+        normalised inside, with the mean and deviation of `augment_options`; floats the pipeline has normalised.
+
+    Raises:
+        ConfigError: Images are too small for the model, or the user's own is none or has another output.
+    """
+    height, width = config.size
+    if build is not None:
+        net = _checked(name, build, num_classes, (height, width))
+    else:
+        net = _named(name, num_classes, (height, width))
+    images = tf.keras.Input((height, width, 3), dtype=config.image_dtype, name="image")
+    x = images
+    if config.image_dtype == "uint8":
+        options = config.augment_options
+        scale = [1 / (255 * std) for std in options.std]
+        offset = [-mean / std for mean, std in zip(options.mean, options.std, strict=True)]
+        # In float32 under any policy, and rounded once, as `tfpipe.pipeline.device.normalize` does it.
+        x = tf.keras.layers.Rescaling(scale, offset, dtype="float32", name="normalize")(x)
+    logits = tf.keras.layers.Activation("linear", dtype="float32", name="logits")(net(x))
+    return tf.keras.Model(images, logits, name=net.name)
+
+
+def _named(name: str, num_classes: int, size: tuple[int, int]) -> tf.keras.Model:
+    if name == "small_cnn":
+        return _small_cnn(num_classes, size)
+    if min(size) < _SMALLEST_SIDE:
+        raise ConfigError(f"{name} needs images of at least {_SMALLEST_SIDE} pixels a side, got {size[0]} x {size[1]}.")
+    if name == "resnet50":
+        body = tf.keras.applications.ResNet50(
+            include_top=False, weights=None, input_shape=(*size, 3), pooling="avg", name="body"
+        )
+        features = body.output
+    else:
+        body = tf.keras.applications.MobileNetV3Small(
+            weights=None, input_shape=(*size, 3), include_preprocessing=False, name="body"
+        )
+        # The last product is made anew: under a 16-bit policy it shall be computed in 32.
+        features = tf.keras.layers.Flatten()(body.get_layer("logits").input)
+    return tf.keras.Model(body.input, _head(num_classes)(features), name=name)
+
+
+def _small_cnn(num_classes: int, size: tuple[int, int]) -> tf.keras.Model:
+    """Three convolutions; 94,000 weights and 10 million multiply-adds for an image of 64 x 64."""
+    images = x = tf.keras.Input((*size, 3))
+    for channels in _SMALL_CHANNELS:
+        x = tf.keras.layers.Conv2D(channels, 3, strides=2, padding="same", use_bias=False)(x)
+        x = tf.keras.layers.GroupNormalization(8)(x)
+        x = tf.keras.layers.ReLU()(x)
+    x = tf.keras.layers.GlobalAveragePooling2D()(x)
+    return tf.keras.Model(images, _head(num_classes)(x), name="small_cnn")
+
+
+def _head(num_classes: int) -> tf.keras.layers.Layer:
+    return tf.keras.layers.Dense(num_classes, dtype="float32", name="head")
+
+
+def _checked(name: str, build: BuildModel, num_classes: int, size: tuple[int, int]) -> tf.keras.Model:
+    """The user's own, and whether it is what it must be."""
+    try:
+        model = build(num_classes, size)
+    except Exception as error:
+        raise ConfigError(f"{name}({num_classes}, {size}) failed: {type(error).__name__}: {error}") from error
+    if not isinstance(model, tf.keras.Model):
+        raise ConfigError(f"{name} must return a Keras model, got {type(model).__name__}.")
+    shape = (None, *size, 3)
+    try:
+        output = model.compute_output_shape(shape)
+    except Exception as error:
+        raise ConfigError(f"{name} must take images of shape {shape}: {type(error).__name__}: {error}") from error
+    if output != (None, num_classes):
+        raise ConfigError(f"{name} must return logits of shape {(None, num_classes)}, got {output}.")
+    return model
