@@ -25,6 +25,7 @@ _TAR_SUFFIXES = (".tar",)
 _COMPRESSED_TAR_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _SUFFIXES = (*_TAR_SUFFIXES, *_COMPRESSED_TAR_SUFFIXES, ".zip")
 _FORGET_EVERY = 1000
+_MAX_BYTES = 2**63 - 1  # of a file anywhere; the formats can name more
 
 
 class Member(NamedTuple):
@@ -67,10 +68,11 @@ def list_archive(path: str, location: str) -> Iterator[Member]:
     """
     try:
         with files.open_read(path) as file:
-            if path.lower().endswith(".zip"):
-                yield from _list_zip(file, path, location)
-            else:
-                yield from _list_tar(file, path, location)
+            members = _list_zip if path.lower().endswith(".zip") else _list_tar
+            for member in members(file, path, location):
+                if max(member.size, member.offset, member.packed) > _MAX_BYTES:
+                    raise ValueError(f"{member.path} would have {member.size} bytes")
+                yield member
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError) as error:
         raise DataError(f"{path} is damaged or no archive of its kind ({error}).") from error
 

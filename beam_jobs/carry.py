@@ -6,7 +6,7 @@ What nothing asks to change is carried over byte for byte: the image, and every 
 from collections.abc import Mapping
 from dataclasses import replace
 from math import isqrt
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from beam_jobs import files
 from beam_jobs.fetch import UnreadableError
@@ -18,7 +18,7 @@ from tfpipe.errors import FormatError
 from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature, FeatureLike, decode_example, encode_example
 from tfpipe.format.form import ImageForm
-from tfpipe.format.record import read_record
+from tfpipe.format.record import read_record, read_record_at
 from tfpipe.images.prepare import BadImage, PreparedImage, prepare_image
 
 _DIGEST_BYTES = 32
@@ -93,8 +93,7 @@ def _read(source: Source, planned: PlannedImage | ImageRef) -> tuple[bytes, dict
     """Payload and features, the checksums checked."""
     file_name = planned.location.rpartition("/")[2]
     try:
-        with _open(files.join(source.directory, file_name)) as file:
-            payload = read_record(file, planned.offset, planned.size)
+        payload = _read_payload(files.join(source.directory, file_name), planned.offset, planned.size)
         return payload, decode_example(payload)
     except FormatError as error:
         raise UnreadableError(f"{file_name}: {str(error).rstrip('.')}") from error
@@ -102,9 +101,13 @@ def _read(source: Source, planned: PlannedImage | ImageRef) -> tuple[bytes, dict
         raise UnreadableError(f"{file_name} cannot be read: {error.strerror or error}") from error
 
 
-def _open(path: str) -> BinaryIO:
-    """Unbuffered on this machine: the records of a shard to be lie scattered, and read-ahead would be for nothing."""
-    return files.open_read(path) if files.is_remote(path) else storage.open_file(path)
+def _read_payload(path: str, offset: int, size: int) -> bytes:
+    """Without read-ahead: the records of a shard to be lie scattered. One request where the file is remote."""
+    if not files.is_remote(path):
+        with storage.open_file(path) as file:
+            return read_record(file, offset, size)
+    data = files.read_range(path, offset, size)
+    return read_record_at(lambda at, count: data[at - offset : at - offset + count], offset + len(data), offset, size)
 
 
 def _stored_image(features: Mapping[str, Feature]) -> PreparedImage:

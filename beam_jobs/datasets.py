@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from beam_jobs import files
 from beam_jobs.config import ShardConfig
 from beam_jobs.plan import Listing
+from beam_jobs.ref_list import RefList
 from beam_jobs.refs import ImageRef
 from beam_jobs.unite import unite
 from tfpipe.dataset import load_manifest
@@ -35,7 +36,7 @@ def list_datasets(config: ShardConfig) -> Listing:
     """
     datasets = _named([_open(directory) for directory in config.datasets])
     united = unite(datasets, config.form_changes)
-    refs = [ref for name, manifest in datasets.items() for ref in _refs(name, manifest)]
+    refs = RefList(ref for name, manifest in datasets.items() for ref in _refs(name, manifest))
     return Listing(united.name, "", refs, united.label_names, united=united)
 
 

@@ -3,12 +3,14 @@
 import contextlib
 import hashlib
 import json
+from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from beam_jobs import files
 from beam_jobs.archives import is_compressed_tar, open_unpacked
@@ -16,11 +18,12 @@ from beam_jobs.carry import identify
 from beam_jobs.fetch import UnreadableError, fetch
 from beam_jobs.plan import DEFAULT_SPLIT, Listing
 from beam_jobs.pool import map_unordered
+from beam_jobs.ref_list import RefList
 from beam_jobs.refs import ImageRef
 from beam_jobs.unite import Source
 from beam_jobs.work import PlanHeader, Row, ShardSlot, Work
 from tfpipe.errors import DataError
-from tfpipe.format.duplicates import list_duplicates
+from tfpipe.format.duplicates import equal_rows, list_duplicates
 from tfpipe.format.manifest import Duplicates
 from tfpipe.images.bad import BadImage
 
@@ -31,7 +34,7 @@ _Identity = tuple[int, bytes, int]  # an image, its digest, and its label where 
 
 
 def find_duplicates(work: Work, header: PlanHeader, rows: Sequence[Row]) -> tuple[Duplicates, bytes]:
-    """Compares the digests of all records: about 50 bytes of memory for each.
+    """Compares the digests of all records: about 70 bytes of memory for each, and the path of each duplicate.
 
     Returns:
         As `list_duplicates`.
@@ -41,12 +44,12 @@ def find_duplicates(work: Work, header: PlanHeader, rows: Sequence[Row]) -> tupl
         digests += files.read_bytes(work.digests_path(row.file))
     table = np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES)
 
-    @cache
-    def paths(shard: int) -> list[str]:
-        return _written_paths(work, header, header.shards[shard], rows[shard])
+    def paths(shard: int, records: Sequence[int]) -> list[str]:
+        written = _written_paths(work, header, header.shards[shard], rows[shard])
+        return [written[record] for record in records]
 
     shards = [(slot.split, row.records) for slot, row in zip(header.shards, rows, strict=True)]
-    return list_duplicates(table, shards, lambda shard, record: paths(shard)[record], header.dropped)
+    return list_duplicates(table, shards, paths, header.dropped)
 
 
 def _written_paths(work: Work, header: PlanHeader, slot: ShardSlot, row: Row) -> list[str]:
@@ -78,55 +81,61 @@ def drop_duplicates(listing: Listing, workers: int) -> Listing:
         DataError: A split is left without an image.
     """
     refs, united = listing.refs, listing.united
-    by_digest: dict[bytes, list[int]] = defaultdict(list)
-    labels: dict[int, int] = {}
+    images, digests, labels = array("q"), bytearray(), array("q")
     hashed = _hash_all(listing, _of_equal_size(refs), workers) if united is None else _identify_all(listing, workers)
     for i, digest, label in hashed:
-        by_digest[digest].append(i)
-        if united is not None:
-            labels[i] = label
+        images.append(i)
+        digests += digest
+        labels.append(label)
     dropped: set[int] = set()
-    for same in by_digest.values():
-        kept = min(same, key=lambda i: (refs[i].split == DEFAULT_SPLIT, "" if united else refs[i].path, i))
-        dropped.update(i for i in same if i != kept)
-    left = [ref for i, ref in enumerate(refs) if i not in dropped]
-    for split in sorted({ref.split for ref in refs} - {ref.split for ref in left}):
+    left_out: list[tuple[str, int]] = []
+    for group in equal_rows(np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES)):
+        same = {images[at]: labels[at] for at in group}
+        kept = min(same, key=lambda i: (refs.splits[i] == DEFAULT_SPLIT, "" if united else refs.paths[i], i))
+        dropped.update(same.keys() - {kept})
+        left_out += [(refs.splits[i], label) for i, label in same.items() if i != kept]
+    left = refs.take(np.setdiff1d(np.arange(len(refs)), list(dropped)))
+    for split in sorted(set(map(str, refs.splits.counts())) - set(map(str, left.splits.counts()))):
         raise DataError(f"Split {split!r} holds nothing but copies of images in other splits.")
     if united is not None:
-        united = united.without((refs[i].split, labels[i]) for i in dropped)
+        united = united.without(left_out)
     return replace(listing, refs=left, dropped=len(dropped), united=united)
 
 
-def _of_equal_size(refs: Sequence[ImageRef]) -> list[int]:
-    by_size: dict[int, list[int]] = defaultdict(list)
-    for i, ref in enumerate(refs):
-        by_size[ref.size].append(i)
-    return [i for same in by_size.values() if len(same) > 1 for i in same]
+def _of_equal_size(refs: RefList) -> NDArray[np.int64]:
+    sizes = refs.sizes.values()
+    _, which, counts = np.unique(sizes, return_inverse=True, return_counts=True)
+    return np.flatnonzero(counts[which] > 1)
 
 
-def _hash_all(listing: Listing, candidates: Sequence[int], workers: int) -> Iterator[_Identity]:
+def _hash_all(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[_Identity]:
     """SHA-256 of each candidate that can be read."""
-    direct = [i for i in candidates if not is_compressed_tar(listing.refs[i].location)]
+    direct = array("q")
     # By archive, then by place in it: one pass over each, and a link in a tar shares the place of its target.
     streamed: dict[str, dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
-    for i in sorted(set(candidates).difference(direct)):
+    for i in candidates.tolist():
         ref = listing.refs[i]
-        streamed[ref.location][ref.offset, ref.size].append(i)
+        if is_compressed_tar(ref.location):
+            streamed[ref.location][ref.offset, ref.size].append(i)
+        else:
+            direct.append(i)
     for location, places in streamed.items():
         with open_unpacked(files.join(listing.root, location)) as tar:
             for (offset, size), same in sorted(places.items()):
                 tar.seek(offset)
                 digest = hashlib.sha256(tar.read(size)).digest()
                 yield from ((i, digest, -1) for i in same)
-    for hashed in map_unordered(_hash_batch, _batches(listing, direct), workers, shared=(listing.root,)):
+    set_up = partial(files.configure, files.configured())
+    for hashed in map_unordered(_hash_batch, _batches(listing, direct), workers, shared=(listing.root,), set_up=set_up):
         yield from hashed
 
 
 def _identify_all(listing: Listing, workers: int) -> Iterator[_Identity]:
     """Of each record that can be read, in the order of the files."""
     assert listing.united is not None
-    shared = (listing.united.records.sources,)
-    for found in map_unordered(_identify_batch, _batches(listing, range(len(listing.refs))), workers, shared=shared):
+    shared, set_up = (listing.united.records.sources,), partial(files.configure, files.configured())
+    batches = _batches(listing, range(len(listing.refs)))
+    for found in map_unordered(_identify_batch, batches, workers, shared=shared, set_up=set_up):
         yield from found
 
 

@@ -9,6 +9,7 @@ from beam_jobs import files
 from beam_jobs.refs import ImageRef, PlannedImage
 
 _ZIP_HEADER_BYTES = 30
+_ZIP_NAMES_BYTES = 1024  # of the name and the extra fields that stand before the data; more is rare
 
 
 class UnreadableError(Exception):
@@ -47,11 +48,15 @@ def fetch(root: str, image: PlannedImage | ImageRef, unpacked: Mapping[str, str]
 def _read_zip_member(path: str, image: PlannedImage | ImageRef) -> bytes:
     """One member by the place that the archive's directory gave, without reading that directory again."""
     stored = image.packed or image.size
-    head = files.read_range(path, image.offset, _ZIP_HEADER_BYTES)
-    if len(head) < _ZIP_HEADER_BYTES or head[:4] != b"PK\x03\x04":
+    # One read for header and data, as a rule: at an object store every read is a request.
+    part = files.read_range(path, image.offset, _ZIP_HEADER_BYTES + _ZIP_NAMES_BYTES + stored)
+    if len(part) < _ZIP_HEADER_BYTES or part[:4] != b"PK\x03\x04":
         raise OSError("the archive has changed or is damaged here")
-    name_bytes, extra_bytes = struct.unpack_from("<HH", head, 26)
-    data = files.read_range(path, image.offset + _ZIP_HEADER_BYTES + name_bytes + extra_bytes, stored)
+    name_bytes, extra_bytes = struct.unpack_from("<HH", part, 26)
+    begin = _ZIP_HEADER_BYTES + name_bytes + extra_bytes
+    data = part[begin : begin + stored]
+    if name_bytes + extra_bytes > _ZIP_NAMES_BYTES:
+        data = files.read_range(path, image.offset + begin, stored)
     if image.packed:
         try:
             data = zlib.decompressobj(-15).decompress(data, image.size + 1)  # never more than was promised

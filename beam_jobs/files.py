@@ -1,4 +1,4 @@
-"""Files by path or URL: the standard library for this machine, Beam's file systems for `gs://`, `s3://`, `hdfs://`.
+"""Files by path or URL: the standard library for this machine, a `Store` for `gs://`, `s3://` and what else Beam knows.
 
 Local paths do not go through Beam: a worker process then never imports it (1.2 s and 100 MB), and opening an
 image costs a tenth. A file appears under its final name whole or not at all: locally by a temporary name and
@@ -11,10 +11,14 @@ import os
 import posixpath
 import shutil
 import stat
+import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, BinaryIO
+from uuid import uuid4
 
+from beam_jobs.store import Store
 from tfpipe import storage
 from tfpipe.errors import DataError, MissingDependencyError
 
@@ -38,10 +42,25 @@ def join(base: str, *parts: str) -> str:
 
 
 def configure(beam_args: Iterable[str]) -> None:
-    """Gives Beam's file systems the pipeline's options (endpoints, credentials) in this process."""
-    from apache_beam.options.pipeline_options import PipelineOptions
+    """Gives the stores the pipeline's options (endpoints, credentials) in this process."""
+    global _beam_args
+    _beam_args = tuple(beam_args)
+    _stores.clear()
 
-    _file_systems().set_options(PipelineOptions(list(beam_args)))
+
+def configured() -> tuple[str, ...]:
+    """What `configure` was given in this process; for another one that is to reach the same stores."""
+    return _beam_args
+
+
+def check_stores(paths: Iterable[str]) -> None:
+    """Asks every store among `paths` once, before anything costs time.
+
+    Raises:
+        DataError: A bucket is not there, not allowed or not reached, or there are no credentials.
+    """
+    for path in filter(is_remote, paths):
+        _store(path).check(path)
 
 
 def absolute(path: str) -> str:
@@ -57,28 +76,32 @@ def resolved(path: str) -> str:
 def open_read(path: str) -> BinaryIO:
     """Opens a file's bytes as they are, whatever its ending; seekable."""
     if is_remote(path):
-        return cast(BinaryIO, _beam(path).open(path, compression_type="uncompressed"))
+        return _store(path).open(path)
     return open(path, "rb", buffering=_READ_BUFFER_BYTES)
 
 
 def read_bytes(path: str) -> bytes:
     """The whole file."""
     if is_remote(path):
-        with open_read(path) as file:
-            return file.read()
+        return _store(path).read(path)
     with open(path, "rb", buffering=0) as file:  # one read into one bytes object of the right size
         return file.read()
 
 
 def read_range(path: str, offset: int, size: int) -> bytes:
     """`size` bytes from `offset`; fewer only where the file ends."""
-    with open_read(path) if is_remote(path) else open(path, "rb", buffering=0) as file:
+    if is_remote(path):
+        return _store(path).read(path, offset, size)
+    with open(path, "rb", buffering=0) as file:
         file.seek(offset)
         return file.read(size)
 
 
 def write_bytes(path: str, data: bytes, temporary: str | None = None) -> None:
     """Writes a whole file, making its folder; arguments as of `create`."""
+    if is_remote(path):
+        _store(path).write(path, data)
+        return
     with create(path, temporary) as file:
         file.write(data)
 
@@ -92,10 +115,10 @@ def create(path: str, temporary: str | None = None) -> Iterator[IO[bytes]]:
         temporary: Local name to write under meanwhile, on the same disk; default: beside it.
     """
     if is_remote(path):
-        with _beam(path).create(path, compression_type="uncompressed") as remote:
+        with _store(path).create(path) as remote:
             yield remote
         return
-    temporary = temporary or f"{path}.{os.getpid()}.tmp"
+    temporary = temporary or f"{path}.{uuid4().hex}.tmp"  # not the process id: other machines write here too
     os.makedirs(os.path.dirname(temporary) or ".", exist_ok=True)
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     with storage.new_file(path, temporary) as file:
@@ -103,15 +126,14 @@ def create(path: str, temporary: str | None = None) -> Iterator[IO[bytes]]:
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or folder."""
-    return bool(_beam(path).exists(path)) if is_remote(path) else os.path.exists(path)
+    """Whether there is a file, or on this machine a folder."""
+    return _store(path).size(path) >= 0 if is_remote(path) else os.path.exists(path)
 
 
 def size(path: str) -> int:
     """Bytes of a file, or -1 where there is no regular file."""
     if is_remote(path):
-        (match,) = _beam(path).match([path])
-        return match.metadata_list[0].size_in_bytes if match.metadata_list else -1
+        return _store(path).size(path)
     try:
         status = os.stat(path)
     except OSError:
@@ -121,33 +143,40 @@ def size(path: str) -> int:
 
 def sizes(paths: Sequence[str]) -> list[int]:
     """`size` of many files; on a remote file system one listing per folder instead of a question per file."""
+    wanted = Counter(path.rsplit("/", 1)[0] for path in paths if is_remote(path))
     known: dict[str, int] = {}
-    for folder in sorted({path.rsplit("/", 1)[0] for path in paths if is_remote(path)}):
-        (match,) = _beam(folder).match([f"{folder}/*"])
-        known.update((found.path, found.size_in_bytes) for found in match.metadata_list)
-    return [known.get(path, -1) if is_remote(path) else size(path) for path in paths]
+    for folder, count in sorted(wanted.items()):
+        if count > 1:
+            known.update(_store(folder).list(f"{folder}/", recursive=False))
+
+    def one(path: str) -> int:
+        asked_alone = not is_remote(path) or wanted[path.rsplit("/", 1)[0]] == 1
+        return size(path) if asked_alone else known.get(path, -1)
+
+    return [one(path) for path in paths]
 
 
 def list_tree(base: str) -> Iterator[tuple[str, int]]:
     """Every file below `base` on a remote file system: its name relative to `base`, and its bytes."""
-    base = base.rstrip("/")
-    (match,) = _beam(base).match([f"{base}/**"])
-    for found in match.metadata_list:
-        if not found.path.endswith("/"):
-            yield found.path[len(base) + 1 :], found.size_in_bytes
+    base = base.rstrip("/") + "/"
+    for path, num_bytes in _store(base).list(base):
+        if not path.endswith("/"):
+            yield path[len(base) :], num_bytes
 
 
 def names(base: str) -> list[str]:
     """What lies directly in a folder, sorted; nothing where there is no such folder."""
     if is_remote(base):
-        return sorted({name.split("/", 1)[0] for name, _ in list_tree(base)})
+        base = base.rstrip("/") + "/"
+        found = (path[len(base) :] for path, _ in _store(base).list(base, recursive=False))
+        return sorted({name.split("/", 1)[0] for name in found if name})
     return sorted(os.listdir(base)) if os.path.isdir(base) else []
 
 
 def rename(source: str, target: str) -> None:
     """Gives a file another name, replacing what was there."""
     if is_remote(target):
-        _beam(target).rename([source], [target])
+        _store(target).rename(source, target)
         return
     os.makedirs(os.path.dirname(target), exist_ok=True)
     os.replace(source, target)
@@ -157,38 +186,57 @@ def remove_tree(path: str) -> None:
     """Removes a folder and all in it, if it is there."""
     if not is_remote(path):
         shutil.rmtree(path, ignore_errors=True)
-    elif _beam(path).exists(path) or any(list_tree(path)):
-        _beam(path).delete([path.rstrip("/") + "/"])
+        return
+    base = path.rstrip("/") + "/"
+    _store(base).delete(found for found, _ in _store(base).list(base))
 
 
 def remove(path: str) -> None:
     """Removes a file, if it is there."""
     if not is_remote(path):
         Path(path).unlink(missing_ok=True)
-    elif exists(path):
-        _beam(path).delete([path])
+    else:
+        _store(path).delete([path])
 
 
-def _beam(path: str) -> Any:
-    """Beam's file systems; refuses a URL that none of them knows, which Beam would say with a bare ValueError."""
-    systems = _file_systems()
+_beam_args: tuple[str, ...] = ()
+_stores: dict[str, Store] = {}  # by scheme; what a client opened is of use to one process only
+_stores_of = os.getpid()
+_opening = threading.Lock()  # an engine may work in threads, and one client serves them all
+
+
+def _store(path: str) -> Store:
+    """The store of a URL, made where it is first needed: the clients take seconds to import."""
+    global _stores_of
+    if _stores_of != os.getpid():  # forked: two processes on one connection would get each other's answers
+        _stores.clear()
+        _stores_of = os.getpid()
+    scheme = path.partition("://")[0]
+    with _opening:
+        if scheme not in _stores:
+            _stores[scheme] = _open_store(scheme, path)
+        return _stores[scheme]
+
+
+def _open_store(scheme: str, path: str) -> Store:
     try:
-        systems.get_filesystem(path)
-    except ValueError as error:
-        raise DataError(
-            f"No file system is installed for {path}; gs:// needs apache-beam[gcp], s3:// needs apache-beam[aws]."
-        ) from error
-    return systems
-
-
-def _file_systems() -> Any:
-    try:
-        from apache_beam.io.filesystems import FileSystems
+        from apache_beam.options import pipeline_options
     except ImportError as error:
         raise MissingDependencyError(
             "A URL is opened through Apache Beam. Install it with: pip install 'tfpipe[beam]'."
         ) from error
-    return FileSystems
+    options = pipeline_options.PipelineOptions(list(_beam_args))
+    if scheme == "gs":
+        from beam_jobs.gcs import GcsStore
+
+        return GcsStore(options.view_as(pipeline_options.GoogleCloudOptions))
+    if scheme == "s3":
+        from beam_jobs.s3 import S3Store
+
+        return S3Store(options.view_as(pipeline_options.S3Options))
+    from beam_jobs.other_store import OtherStore
+
+    return OtherStore(path, options)
 
 
 @contextlib.contextmanager

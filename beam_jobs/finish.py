@@ -36,6 +36,21 @@ def check_bad(work: Work, header: PlanHeader, rows: Sequence[Row], max_bad: int)
     )
 
 
+def check_present(work: Work, header: PlanHeader, rows: Sequence[Row]) -> None:
+    """Sees that every planned shard was made, and lies where the dataset is finished.
+
+    Raises:
+        DataError: One is missing.
+    """
+    here = {row.file for row in rows}.intersection(files.names(work.output))
+    missing = [slot.file for slot in header.shards if slot.file not in here]
+    if missing:
+        raise DataError(
+            f"All {len(header.shards)} shards must be in {work.output}, but {len(missing)} are not, the first "
+            f"{missing[0]}. Do all workers write to the same place? Run the same command again to make the others."
+        )
+
+
 def finish_dataset(work: Work, header: PlanHeader, rows: Iterable[Row], max_bad: int) -> Manifest:
     """Writes what stands beside the shards.
 

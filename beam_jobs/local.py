@@ -22,6 +22,7 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProv
 from apache_beam.transforms import environments
 from google.protobuf import json_format, struct_pb2
 
+from beam_jobs import dask_cluster
 from tfpipe.errors import ConfigError, DataError
 
 _logger = logging.getLogger(__name__)
@@ -98,6 +99,8 @@ def parse_options(beam_args: Sequence[str]) -> PipelineOptions:
     Raises:
         ConfigError: Beam knows no such option; Beam itself passes over it.
     """
+    if any(dask_cluster.names_dask(arg.rpartition("=")[2]) for arg in beam_args):
+        dask_cluster.load_options()
     options = PipelineOptions([*beam_args, "--no_save_main_session"])
     known = options.get_all_options(retain_unknown_options=False)
     unknown = options.get_all_options(retain_unknown_options=True).keys() - known.keys()

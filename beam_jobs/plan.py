@@ -6,18 +6,22 @@
 
 Nothing here reads a file. Order and split come from a keyed BLAKE2b hash of each path, not from a random
 generator: the result does not depend on how a folder was listed or on a library's version, and images that
-are added later never move the others from one split to another.
+are added later never move the others from one split to another. All is done in columns: a hash, a size, a code
+for the split and an index, 28 bytes an image besides the listing itself.
 """
 
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from itertools import accumulate
 
+import numpy as np
+from numpy.typing import NDArray
+
+from beam_jobs.compact import CodedColumn
 from beam_jobs.config import ShardConfig
-from beam_jobs.refs import ImageRef, PlannedImage
+from beam_jobs.ref_list import RefList
+from beam_jobs.refs import PlannedImage
 from beam_jobs.unite import United
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.index import MAX_RECORDS
@@ -47,7 +51,7 @@ class Listing:
 
     name: str
     root: str
-    refs: list[ImageRef]
+    refs: RefList
     label_names: tuple[str, ...] = ()
     extra: tuple[FeatureSpec, ...] = ()
     skipped: Counter[str] | None = None
@@ -59,12 +63,12 @@ class Listing:
     @property
     def has_boxes(self) -> bool:
         """Whether any image has boxes; then every record carries the features, empty or not."""
-        return any(ref.boxes for ref in self.refs)
+        return self.refs.has_boxes
 
     @property
     def has_box_labels(self) -> bool:
         """Whether any box has a class."""
-        return any(ref.box_labels for ref in self.refs)
+        return self.refs.has_box_labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class ShardPlan:
     split: str
     shard_index: int
     num_shards: int
-    images: Sequence[int]
+    images: NDArray[np.int64]
     bytes: int
 
     @property
@@ -103,12 +107,7 @@ class Plan:
 
     def lines(self, shard: ShardPlan) -> Iterator[PlannedImage]:
         """The shard's images as lines of the plan file, in order."""
-        labels = {name: label for label, name in enumerate(self.listing.label_names)}
-        for i in shard.images:
-            ref = self.listing.refs[i]
-            label = -1 if ref.label is None else labels[ref.label]
-            where = ref.location, ref.offset, ref.packed, ref.crc
-            yield PlannedImage(ref.path, ref.size, label, *where, ref.boxes, ref.box_labels, ref.extra)
+        return self.listing.refs.planned(shard.images, self.listing.label_names)
 
 
 def assign_splits(listing: Listing, config: ShardConfig) -> Listing:
@@ -121,39 +120,45 @@ def assign_splits(listing: Listing, config: ShardConfig) -> Listing:
     refs = listing.refs
     if not refs:
         raise DataError(f"No images were found in {config.input}.{_skipped_sentence(listing)}")
-    named = sum(bool(ref.split) for ref in refs)
-    if named == len(refs):
+    unnamed = refs.splits.counts().get("", 0)
+    if not unnamed:
         if config.split or config.splits:
             raise ConfigError("The input names its own splits; leave --split and --splits out.")
         return listing
-    if named:
-        unnamed = next(ref.path for ref in refs if not ref.split)
+    if unnamed < len(refs):
+        first = next(ref.path for ref in refs if not ref.split)
         raise DataError(
-            f"Every image must have a split or none may, but {len(refs) - named} of {len(refs)} have none, "
-            f"such as {unnamed}."
+            f"Every image must have a split or none may, but {unnamed} of {len(refs)} have none, such as {first}."
         )
     if not config.splits:
-        split = config.split or DEFAULT_SPLIT
-        return replace(listing, refs=[ref._replace(split=split) for ref in refs])
-    names = list(config.splits)
+        splits = CodedColumn.constant(config.split or DEFAULT_SPLIT, len(refs))
+        return replace(listing, refs=refs.replaced(splits=splits))
     # The last bound is infinite, so that rounding in the sum leaves no gap below 1.
     bounds = [*list(accumulate(config.splits.values()))[:-1], float("inf")]
-    refs = [
-        ref._replace(split=names[bisect_right(bounds, _hash(ref.group or ref.path, b"split") / 2**64)]) for ref in refs
-    ]
-    for name in set(names) - {ref.split for ref in refs}:
-        raise DataError(f"Split {name!r} would get none of the {len(refs)} images; give it a larger share.")
-    return replace(listing, refs=refs)
+    codes = np.searchsorted(bounds, refs.split_hashes().astype(np.float64) / 2**64, side="right")
+    splits = CodedColumn.of(codes, list(config.splits))
+    for name in config.splits:
+        if name not in splits.counts():
+            raise DataError(f"Split {name!r} would get none of the {len(refs)} images; give it a larger share.")
+    return replace(listing, refs=refs.replaced(splits=splits))
 
 
 def make_plan(listing: Listing, config: ShardConfig) -> Plan:
     """Assigns every image to a shard of its split and to a place in it."""
-    by_split: dict[str, list[int]] = {name: [] for name in config.splits or sorted({ref.split for ref in listing.refs})}
-    for i, ref in enumerate(listing.refs):
-        by_split[ref.split].append(i)
+    refs = listing.refs
+    codes, sizes = refs.splits.codes(), refs.sizes.values()
+    hashes = refs.paths.hashes(str(config.seed).encode()) if config.shuffle else None
     shards: list[ShardPlan] = []
-    for split, images in by_split.items():
-        shards += _cut(split, _order(images, listing.refs, config), listing.refs, config)
+    class_counts: dict[str, list[int]] = {}
+    for split in config.splits or sorted(str(name) for name in refs.splits.counts()):
+        images = np.flatnonzero(codes == refs.splits.texts.index(split))
+        class_counts[split] = _class_counts(listing, split, images)
+        if hashes is not None:
+            # Equal paths (two manifest rows of one image) keep the manifest's order: the sort is stable.
+            images = images[np.argsort(hashes[images], kind="stable")]
+        elif not config.datasets:
+            images = np.array(sorted(images.tolist(), key=refs.paths.__getitem__), np.int64)
+        shards += _cut(split, images, sizes, config)
     if len(shards) > MAX_SHARDS:
         raise ConfigError(
             f"A dataset must have at most {MAX_SHARDS:,} shards, got {len(shards):,}. Ask for fewer or larger ones "
@@ -164,39 +169,28 @@ def make_plan(listing: Listing, config: ShardConfig) -> Plan:
             f"A shard must have at most {MAX_RECORDS:,} records for its index to be read, got {most:,}. Ask for more "
             "or smaller ones with --num-shards or --shard-size."
         )
-    return Plan(listing, tuple(shards), {split: _class_counts(listing, split, by_split[split]) for split in by_split})
+    return Plan(listing, tuple(shards), class_counts)
 
 
-def _order(images: list[int], refs: Sequence[ImageRef], config: ShardConfig) -> list[int]:
-    if not config.shuffle:
-        return images if config.datasets else sorted(images, key=lambda i: refs[i].path)
-    key = str(config.seed).encode()
-    # Equal paths (two manifest rows of one image) keep the manifest's order: the sort is stable.
-    return sorted(images, key=lambda i: _hash(refs[i].path, key))
-
-
-def _hash(text: str, key: bytes) -> int:
-    digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8, key=key).digest()
-    return int.from_bytes(digest, "little")
-
-
-def _cut(split: str, ordered: list[int], refs: Sequence[ImageRef], config: ShardConfig) -> Iterator[ShardPlan]:
+def _cut(split: str, ordered: NDArray[np.int64], sizes: NDArray[np.int64], config: ShardConfig) -> Iterator[ShardPlan]:
     """Consecutive cuts whose numbers of images differ by at most one; never an empty one."""
-    sizes = [refs[i].size for i in ordered]
-    asked = config.num_shards or -(-sum(sizes) // config.shard_size_bytes)
+    asked = config.num_shards or -(-int(sizes[ordered].sum()) // config.shard_size_bytes)
     num_shards = max(1, min(asked, len(ordered)))
     begin = 0
     for k in range(num_shards):
         end = len(ordered) * (k + 1) // num_shards
-        yield ShardPlan(split, k, num_shards, ordered[begin:end], sum(sizes[begin:end]))
+        images = ordered[begin:end]
+        yield ShardPlan(split, k, num_shards, images, int(sizes[images].sum()))
         begin = end
 
 
-def _class_counts(listing: Listing, split: str, images: Sequence[int]) -> list[int]:
+def _class_counts(listing: Listing, split: str, images: NDArray[np.int64]) -> list[int]:
     if listing.united is not None:
         return listing.united.class_counts[split]
-    counts = Counter(listing.refs[i].label for i in images)
-    return [counts[name] for name in listing.label_names]
+    labels = listing.refs.labels
+    counts = np.bincount(labels.codes()[images], minlength=len(labels.texts))
+    of_name = dict(zip(labels.texts, counts.tolist(), strict=True))
+    return [of_name.get(name, 0) for name in listing.label_names]
 
 
 def _skipped_sentence(listing: Listing) -> str:

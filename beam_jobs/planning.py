@@ -7,16 +7,18 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.duplicates import drop_duplicates
 from beam_jobs.plan import Plan, assign_splits, make_plan
 from beam_jobs.prepare import check_output
+from beam_jobs.ref_list import OnListed
 from beam_jobs.sources import list_images
 from tfpipe.machine import usable_cpus
 
 
-def plan_shards(config: ShardConfig, beam_args: Sequence[str] = ()) -> Plan:
+def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), on_listed: OnListed | None = None) -> Plan:
     """Lists the input and decides what goes where; writes nothing.
 
     Args:
         config: What is asked for.
         beam_args: Arguments for Beam, of which its file systems take theirs.
+        on_listed: Told now and then how many images were found so far.
 
     Raises:
         ConfigError: An option does not go with the input or the output.
@@ -24,8 +26,9 @@ def plan_shards(config: ShardConfig, beam_args: Sequence[str] = ()) -> Plan:
     """
     if any(map(files.is_remote, (*config.inputs, config.output))):
         files.configure(beam_args)
+        files.check_stores((*config.inputs, config.output))
     check_output(config)
-    listing = assign_splits(list_images(config), config)
+    listing = assign_splits(list_images(config, on_listed), config)
     if config.drop_duplicates:
         listing = drop_duplicates(listing, config.workers or usable_cpus())
     return make_plan(listing, config)

@@ -4,13 +4,14 @@ import contextlib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 from filelock import FileLock, Timeout
 
 from beam_jobs import files
-from beam_jobs.archives import unpack_tar
+from beam_jobs.archives import open_unpacked, unpack_tar
 from beam_jobs.config import ShardConfig
 from beam_jobs.finish import complete_manifest
 from beam_jobs.plan import Listing, Plan
@@ -71,7 +72,8 @@ def open_work(config: ShardConfig, plan: Plan) -> Iterator[Work]:
     with _lock(config.output):
         with files.explain_os_errors(f"write to {config.output}"):
             work, header, staged = _choose(config, plan)
-            _prepare(work, header, plan)
+            with _leaving_nothing(work):
+                _prepare(work, header, plan)
         yield work
         with files.explain_os_errors(f"write to {config.output}"):
             files.remove_tree(work.base)
@@ -79,9 +81,23 @@ def open_work(config: ShardConfig, plan: Plan) -> Iterator[Work]:
                 _swap(files.resolved(config.output))
 
 
+@contextlib.contextmanager
+def _leaving_nothing(work: Work) -> Iterator[None]:
+    """Removes what was prepared when the block fails or is interrupted, unless an earlier run's plan is there."""
+    try:
+        yield
+    except BaseException:
+        if not work.has_plan():
+            for name in files.names(work.base):
+                if name != "lock":
+                    files.remove_tree(work.path(name))
+                    files.remove(work.path(name))
+        raise
+
+
 def _choose(config: ShardConfig, plan: Plan) -> tuple[Work, PlanHeader, bool]:
     """Where to write, the plan's header, and whether that place is to be exchanged with the output at the end."""
-    header = _header(config, plan)
+    header = plan_header(config, plan)
     work = Work(files.resolved(config.output))
     if _is_free_for(work, header):
         return work, header, False
@@ -110,7 +126,8 @@ def _is_free_for(work: Work, header: PlanHeader) -> bool:
     return not any(_is_ours(name) and name != naming.WORK_DIR for name in files.names(work.output))
 
 
-def _header(config: ShardConfig, plan: Plan) -> PlanHeader:
+def plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
+    """What all workers share, with the fingerprint of the plan, whose lines are made for it one by one."""
     listing = plan.listing
     slots, at, digest = [], 0, hashlib.sha256()
     for shard in plan.shards:
@@ -173,12 +190,10 @@ def _fingerprint(header: PlanHeader, lines: str) -> str:
 def _prepare(work: Work, header: PlanHeader, plan: Plan) -> None:
     """Writes the plan, its header last, and what else the workers need; leaves finished shards alone."""
     files.remove_tree(work.path("tmp"))
-    unpacked = {}
-    for location in plan.listing.unpack:
-        name = hashlib.sha256(location.encode("utf-8", "surrogateescape")).hexdigest()[:16] + ".tar"
-        unpacked[location] = work.path("unpacked", name)
-        if not files.exists(unpacked[location]):
-            with files.create(unpacked[location]) as out:
+    unpacked = {location: work.path("unpacked", _unpacked_name(location)) for location in plan.listing.unpack}
+    for location, tar in unpacked.items():
+        if not files.exists(tar):
+            with files.create(tar) as out:
                 unpack_tar(files.join(header.root, location), out)
     known = complete_manifest(work, header)
     if known is not None and not _has_lists(work, known):
@@ -187,10 +202,46 @@ def _prepare(work: Work, header: PlanHeader, plan: Plan) -> None:
     for shard in (one for split in known.splits.values() for one in split.shards) if known else ():
         if work.row(shard.file) is None:
             work.write_row(Row(shard.file, shard.records, shard.bytes, shard.sha256, {}, {}, {}, {}, {}, []))
+    write_plan(work, replace(header, unpacked=unpacked), plan)
+
+
+def write_plan(work: Work, header: PlanHeader, plan: Plan) -> None:
+    """Writes the lines, then the header, which says that they are whole."""
     with files.create(work.path("plan.jsonl")) as out:
         for planned in plan.shards:
             out.writelines(map(encode_line, plan.lines(planned)))
-    files.write_bytes(work.path("plan.json"), replace(header, unpacked=unpacked).dumps())
+    files.write_bytes(work.path("plan.json"), header.dumps())
+
+
+def unpack_sample(header: PlanHeader, plan: Plan, folder: str) -> tuple[dict[str, str], float]:
+    """Takes the planned images out of compressed tar files, and nothing else.
+
+    Returns:
+        `PlanHeader.unpacked`, files in `folder` with holes, in which the images have their places; and the seconds
+        that unpacking these archives whole would take, without the writing.
+    """
+    unpacked: dict[str, str] = {}
+    seconds = 0.0
+    places: dict[str, set[tuple[int, int]]] = {location: set() for location in plan.listing.unpack}
+    for image in (image for shard in plan.shards for image in plan.lines(shard)):
+        if image.location in places:
+            places[image.location].add((image.offset, image.size))
+    os.makedirs(folder, exist_ok=True)
+    for location in filter(places.__getitem__, places):
+        started = time.monotonic()
+        unpacked[location] = files.join(folder, _unpacked_name(location))
+        with open_unpacked(files.join(header.root, location)) as tar, open(unpacked[location], "wb") as out:
+            for offset, size in sorted(places[location]):
+                tar.seek(offset)
+                out.seek(offset)
+                out.write(tar.read(size))
+            whole = plan.listing.refs.end_in(location)
+            seconds += (time.monotonic() - started) * whole / max(1, tar.tell())
+    return unpacked, seconds * len(places) / max(1, len(unpacked))
+
+
+def _unpacked_name(location: str) -> str:
+    return hashlib.sha256(location.encode("utf-8", "surrogateescape")).hexdigest()[:16] + ".tar"
 
 
 def _has_lists(work: Work, manifest: Manifest) -> bool:
@@ -207,6 +258,7 @@ def _lock(output: str) -> Iterator[None]:
         yield
         return
     folder = files.join(output, naming.WORK_DIR)
+    is_new = not os.path.exists(output)
     with files.explain_os_errors(f"write to {output}"):
         os.makedirs(folder, exist_ok=True)
         lock = FileLock(files.join(folder, "lock"), timeout=0)
@@ -217,8 +269,10 @@ def _lock(output: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if files.names(folder) == ["lock"]:  # refused before anything was prepared
+        if files.names(folder) == ["lock"]:  # refused or interrupted before all was prepared
             files.remove_tree(folder)
+            if is_new and not os.listdir(output):
+                os.rmdir(output)
         lock.release()
 
 

@@ -19,6 +19,9 @@ from beam_jobs.work import PlanHeader, ShardSlot, Work
 _WRITE_EVERY_S = 0.2
 _POLL_EVERY_S = 0.5
 
+LIST_EVERY_S = 5.0
+"""Between two listings of an object store."""
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -81,6 +84,16 @@ def read_progress(work: Work, header: PlanHeader) -> Progress:
     return Progress(images, sum(planned.values()), num_bytes, bad, shards, len(planned))
 
 
+def read_finished(work: Work, header: PlanHeader) -> Progress | None:
+    """By finished shards alone, where workers share no disk with this process; knows no bytes and no bad images."""
+    planned = {slot.file: slot.images for slot in header.shards}
+    try:
+        done = [planned[file] for file in work.finished() if file in planned]
+    except OSError:  # an object store that does not answer at the moment: the job goes on whether or not one can look
+        return None
+    return Progress(sum(done), sum(planned.values()), 0, 0, len(done), len(planned))
+
+
 @contextlib.contextmanager
 def progress_folder(work: Work) -> Iterator[str]:
     """A new folder on this machine: in the working folder where that is here too, so that a crash leaves nothing."""
@@ -94,16 +107,29 @@ def progress_folder(work: Work) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def watch(work: Work, header: PlanHeader, on_progress: Callable[[Progress], None] | None) -> Iterator[None]:
-    """Calls `on_progress` from a thread while the block runs, and once more at its end."""
-    if on_progress is None or work.progress is None:
+def watch(
+    read: Callable[[], Progress | None], on_progress: Callable[[Progress], None] | None, every_s: float = _POLL_EVERY_S
+) -> Iterator[None]:
+    """Calls `on_progress` from a thread while the block runs, and once more at its end.
+
+    Args:
+        read: How far the job is; None: that cannot be said at the moment.
+        on_progress: None: nobody asks.
+        every_s: Seconds between two calls.
+    """
+    if on_progress is None:
         yield
         return
     stop = Event()
 
+    def look() -> None:
+        progress = read()
+        if progress is not None:
+            on_progress(progress)
+
     def poll() -> None:
-        while not stop.wait(_POLL_EVERY_S):
-            on_progress(read_progress(work, header))
+        while not stop.wait(every_s):
+            look()
 
     thread = Thread(target=poll, daemon=True)
     thread.start()
@@ -112,4 +138,4 @@ def watch(work: Work, header: PlanHeader, on_progress: Callable[[Progress], None
     finally:
         stop.set()
         thread.join()
-        on_progress(read_progress(work, header))
+        look()

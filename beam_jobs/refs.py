@@ -67,7 +67,8 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 def encode_line(image: PlannedImage) -> bytes:
     """One line of JSON, trailing defaults left out: about 60 bytes for a file in a class folder."""
-    end = len(image)
+    # Nearly always all from the place on is default, which one comparison says.
+    end = len(image) if image[_REQUIRED + 1 :] != _DEFAULTS[1:] else _REQUIRED + 1
     while end > _REQUIRED and image[end - 1] == _DEFAULTS[end - 1 - _REQUIRED]:
         end -= 1
     return _encode(image[:end]).encode("ascii") + b"\n"

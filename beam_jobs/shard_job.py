@@ -3,25 +3,32 @@
 ListShards | WriteShards | FinishDataset        a line with one leaf, so that every runner executes all of it
 """
 
+import contextlib
 import re
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import apache_beam as beam
-from apache_beam.metrics import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_jobs import files
+from beam_jobs import dask_cluster, dataflow, files, portable
+from beam_jobs.agreement import Agreement, not_installed
 from beam_jobs.config import ShardConfig
+from beam_jobs.engines import SubmittedJob
 from beam_jobs.local import fail_on_worker_death, is_local, local_runner, parse_options, pool_workers
+from beam_jobs.metrics import read_metrics
 from beam_jobs.plan import Plan
 from beam_jobs.planning import plan_shards
 from beam_jobs.pool import kill_all
 from beam_jobs.prepare import open_work
-from beam_jobs.progress import Progress, progress_folder, watch
-from beam_jobs.transforms import KEPT_COUNTER, FinishDataset, JobSettings, ListShards, WriteShards
-from beam_jobs.work import Work
+from beam_jobs.progress import LIST_EVERY_S, Progress, progress_folder, read_finished, read_progress, watch
+from beam_jobs.ref_list import OnListed
+from beam_jobs.transforms import FinishDataset, JobSettings, ListShards, WriteShards
+from beam_jobs.work import PlanHeader, Work
 from tfpipe import errors
 from tfpipe.format import manifest_json, naming
 from tfpipe.format.manifest import Manifest
@@ -48,6 +55,8 @@ def run(
     beam_args: Sequence[str] = (),
     on_progress: Callable[[Progress], None] | None = None,
     on_plan: Callable[[Plan], None] | None = None,
+    on_submit: Callable[[SubmittedJob], None] | None = None,
+    on_listed: OnListed | None = None,
 ) -> ShardResult:
     """Makes the dataset, or what an earlier run of the same command left to make.
 
@@ -56,6 +65,8 @@ def run(
         beam_args: Arguments for Beam, such as `--runner=DataflowRunner`.
         on_progress: Called about twice a second from another thread.
         on_plan: Called once, before anything is written.
+        on_submit: Called once where a service runs the job; from then on it goes on without this process.
+        on_listed: Told now and then how many images were found so far.
 
     Raises:
         ConfigError: An option does not go with the input or the output.
@@ -63,59 +74,126 @@ def run(
     """
     started = time.monotonic()
     options = parse_options(beam_args)  # a wrong one is better said before the planning than after it
-    planned = plan_shards(config, beam_args)
+    if dataflow.is_dataflow(options):
+        dataflow.check_options(config, options)
+    elif dask_cluster.is_dask(options):
+        dask_cluster.check_options(config, options)
+    elif portable.is_portable(options):
+        portable.check_options(options)
+    planned = plan_shards(config, beam_args, on_listed)
     if on_plan is not None:
         on_plan(planned)
-    with open_work(config, planned) as prepared, progress_folder(prepared) as folder:
-        work = replace(prepared, progress=folder)
-        with watch(work, work.header(), on_progress):
-            kept = _run_graph(config, work, planned, options, tuple(beam_args))
+    with open_work(config, planned) as work:
+        finished = work.finished()
+        job = _Job(config, work, work.header(), planned, options, tuple(beam_args))
+        if dataflow.is_dataflow(options):
+            job.run_on_dataflow(on_progress, on_submit)
+        else:
+            with progress_folder(work) as folder:
+                replace(job, work=replace(work, progress=folder)).run(on_progress)
+        # A bundle that is tried again finds what this run had made.
+        kept = len(work.kept() & finished)
         manifest = manifest_json.loads(files.read_bytes(work.target(naming.MANIFEST)).decode())
     return ShardResult(manifest, kept, time.monotonic() - started)
 
 
-def build(pipeline: beam.Pipeline, num_shards: int, settings: JobSettings) -> None:
-    """The whole graph."""
+def build(pipeline: beam.Pipeline, num_shards: int, settings: JobSettings, *, count_here: bool = False) -> None:
+    """The whole graph; `count_here` as of `ListShards`."""
     _ = (
         pipeline
-        | "List shards" >> ListShards(num_shards)
+        | "List shards" >> ListShards(num_shards, count_here=count_here)
         | "Write shards" >> WriteShards(settings)
         | "Finish dataset" >> FinishDataset(settings)
     )
 
 
-def _run_graph(
-    config: ShardConfig, work: Work, plan: Plan, options: PipelineOptions, beam_args: tuple[str, ...]
-) -> int:
-    """Runs the graph to its end; its errors come as ours. Returns how many shards an earlier run had finished."""
-    workers = config.workers or usable_cpus()
-    local = is_local(options)
-    settings = JobSettings(
-        output=work.output,
-        max_bad=config.max_bad_images(plan.num_images),
-        workers=pool_workers(options, workers) if local else 0,
-        progress=work.progress,
-        file_options=beam_args if any(map(files.is_remote, (*config.inputs, work.output))) else (),
-    )
-    pipeline = beam.Pipeline(runner=local_runner(options, workers) if local else None, options=options)
-    build(pipeline, len(plan.shards), settings)
+@dataclass(frozen=True)
+class _Job:
+    """A planned job, ready to run."""
+
+    config: ShardConfig
+    work: Work
+    header: PlanHeader
+    plan: Plan
+    options: PipelineOptions
+    beam_args: tuple[str, ...]
+
+    def run(self, on_progress: Callable[[Progress], None] | None) -> None:
+        """Runs it to its end, with which the process that started it ends too; its errors come as ours."""
+        with self._watched(on_progress), _our_errors():
+            if dask_cluster.is_dask(self.options):
+                with dask_cluster.prepared(self.options, self.config.workers, len(self.plan.shards)):
+                    dask_cluster.wait(self._start())
+            elif portable.is_portable(self.options):
+                with portable.prepared(self.options, _find_in_text):
+                    portable.wait(self._start())
+            else:
+                self._start().wait_until_finish()
+
+    def _watched(self, on_progress: Callable[[Progress], None] | None) -> contextlib.AbstractContextManager[None]:
+        if files.is_remote(self.work.output) and not is_local(self.options):
+            return watch(partial(read_finished, self.work, self.header), on_progress, LIST_EVERY_S)
+        return watch(partial(read_progress, self.work, self.header), on_progress)
+
+    def run_on_dataflow(
+        self, on_progress: Callable[[Progress], None] | None, on_submit: Callable[[SubmittedJob], None] | None
+    ) -> None:
+        """The same as a job of the service, whose metrics say how far it is."""
+        shards = len(self.plan.shards)
+        with dataflow.explain_errors(_find_in_text):
+            with dataflow.prepared(self.options, self.work, self.plan.listing.name, shards):
+                result = self._start()
+            if on_submit is not None:
+                on_submit(dataflow.submitted_job(result, self.options))
+            look = partial(read_metrics, result, self.plan.num_images, shards)
+            with watch(look, on_progress, dataflow.METRICS_EVERY_S):
+                dataflow.wait(result)
+
+    def _start(self) -> Any:
+        """Hands the graph to its runner; one on this machine comes back when it is done."""
+        workers = self.config.workers or usable_cpus()
+        local, on_dask = is_local(self.options), dask_cluster.is_dask(self.options)
+        remote = any(map(files.is_remote, (*self.config.inputs, self.work.output)))
+        settings = JobSettings(
+            output=self.work.output,
+            max_bad=self.config.max_bad_images(self.plan.num_images),
+            workers=self._pool_workers(workers),
+            progress=self.work.progress,
+            file_options=self.beam_args if remote else (),
+            # Dataflow gets this very tfpipe, and the image libraries that its workers' image has.
+            agreement=Agreement.on(self.header, codecs=not dataflow.is_dataflow(self.options)),
+        )
+        runner = local_runner(self.options, workers) if local else dask_cluster.new_runner() if on_dask else None
+        pipeline = beam.Pipeline(runner=runner, options=self.options)
+        build(pipeline, len(self.plan.shards), settings, count_here=on_dask)
+        return pipeline.run()
+
+    def _pool_workers(self, workers: int) -> int:
+        """Processes that each Beam worker is to start."""
+        if is_local(self.options):
+            return pool_workers(self.options, workers)
+        if portable.is_portable(self.options):
+            return workers if portable.is_loopback(self.options) else self.config.workers
+        return 0
+
+
+@contextlib.contextmanager
+def _our_errors() -> Iterator[None]:
+    """Takes ours out of what Beam makes of them, and leaves no worker behind."""
     try:
         with fail_on_worker_death():
-            result = pipeline.run()
-            result.wait_until_finish()
+            yield
     except errors.TfpipeError as error:
         raise _plain(error) from error
-    except RuntimeError as error:  # how Beam hands on an interruption, and what was raised in another process
+    except (RuntimeError, ImportError) as error:  # how Beam hands on an interruption, and what came from elsewhere
         if str(error).startswith("KeyboardInterrupt"):
             raise KeyboardInterrupt from error
-        known = _find_in_text(str(error))
+        known = _find_in_text("".join(traceback.format_exception(error)))
         if known is None:
             raise
         raise known from error
     finally:
         kill_all()
-    counters = result.metrics().query(MetricsFilter().with_name(KEPT_COUNTER))["counters"]
-    return sum(counter.result for counter in counters)
 
 
 def _plain(error: errors.TfpipeError) -> errors.TfpipeError:
@@ -126,7 +204,16 @@ def _plain(error: errors.TfpipeError) -> errors.TfpipeError:
 def _find_in_text(text: str) -> errors.TfpipeError | None:
     """One of our errors, out of a traceback that came as text."""
     found = re.findall(r"^tfpipe\.errors\.(\w+): (.*?)(?: \[while running '.*'\])?$", text, flags=re.MULTILINE)
-    if not found:
-        return None
-    name, message = found[0]
-    return getattr(errors, name, errors.DataError)(message)
+    if found:
+        name, message = found[0]
+        return getattr(errors, name, errors.DataError)(message)
+    return not_installed(text)
+
+
+if __name__ == "__main__":
+    from beam_jobs import command
+
+    # Worker processes load what a command was started as, unless it has no name: this one would load Beam for nothing.
+    __spec__ = None  # type: ignore[assignment]
+    del __file__
+    command.main()

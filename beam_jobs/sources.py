@@ -5,20 +5,18 @@ folder named like it without its ending, which is how ImageNet ships (one tar pe
 """
 
 import posixpath
-import sys
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
 from beam_jobs import files
-from beam_jobs.archives import Member, is_archive, is_compressed_tar, list_archive, strip_archive_suffix
+from beam_jobs.archives import is_archive, is_compressed_tar, strip_archive_suffix
 from beam_jobs.config import ShardConfig
 from beam_jobs.datasets import list_datasets
-from beam_jobs.folders import list_folder
 from beam_jobs.plan import Listing
-from beam_jobs.refs import ImageRef
+from beam_jobs.ref_list import OnListed
 from beam_jobs.tables import is_table, list_table
+from beam_jobs.tree import Tree, list_tree
 from tfpipe.errors import ConfigError, DataError
 
 # The names that data sets use for the three splits, and the name that each gets.
@@ -32,20 +30,13 @@ SPLIT_FOLDERS = {
     "testing": "test",
 }
 
-# Files that plainly are no images, by their ending. Anything else is tried, and judged by its content.
-NO_IMAGE_SUFFIXES = frozenset(
-    (
-        ".txt .md .rst .json .jsonl .ndjson .xml .csv .tsv .html .htm .yaml .yml .toml .ini .cfg .log .pdf "
-        ".doc .docx .xls .xlsx .parquet .npy .npz .mat .pkl .h5 .py .ipynb .sh .js .css .db .sqlite .sha256 "
-        ".md5 .lnk .url .mp4 .avi .mov .tfrecord .gz .bz2 .xz .7z .rar"
-    ).split()
-)
-NO_IMAGE_NAMES = frozenset(("thumbs.db", "desktop.ini", "license", "licence", "readme", "makefile"))
-NO_IMAGE_FOLDERS = frozenset(("__macosx",))
 
-
-def list_images(config: ShardConfig) -> Listing:
+def list_images(config: ShardConfig, on_listed: OnListed | None = None) -> Listing:
     """Everything in the input that may be an image.
+
+    Args:
+        config: Names the input.
+        on_listed: Told now and then how many images were found so far.
 
     Raises:
         ConfigError: The input is of no known kind, or an option does not go with it.
@@ -54,73 +45,63 @@ def list_images(config: ShardConfig) -> Listing:
     if config.datasets:
         return list_datasets(config)
     if is_table(config.input):
-        listing = list_table(config)
+        listing = list_table(config, on_listed)
     else:
         if config.group_by:
             raise ConfigError("--group-by names a column; it needs a CSV, JSONL or Parquet manifest as input.")
-        listing = _list_tree(config)
+        listing = _list_tree(config, on_listed)
     if config.labels:
         listing = _with_label_file(listing, config.labels)
     return listing
 
 
-def _list_tree(config: ShardConfig) -> Listing:
+def _list_tree(config: ShardConfig, on_listed: OnListed | None) -> Listing:
     """A folder or an archive."""
-    with files.explain_os_errors(f"read {config.input}"):
-        if is_archive(config.input):
-            root, name = posixpath.dirname(config.input), posixpath.basename(config.input)
-            members: Iterable[Member] = list_archive(config.input, name)
-            base = strip_archive_suffix(name)
-        else:
-            root, members = config.input, list_folder(config.input)
-            base = posixpath.basename(files.absolute(config.input))
-        skipped: Counter[str] = Counter()
-        images = _by_path(_keep_images(members, skipped), config.input)
-    # Only in an archive: who has a folder can name the folder inside it.
-    layout = _Layout.of(images, config.input, _shared_parents(images) if is_archive(config.input) else 0)
-    refs = []
-    while images:  # one by one, so that a million images are not held twice
-        path, m = images.popitem()
-        split, label = layout.split_and_label(path)
-        refs.append(ImageRef(path, m.size, m.location, m.offset, m.packed, m.crc, split=split, label=label))
-    labels = tuple(sorted({ref.label for ref in refs if ref.label is not None}))
-    unpack = sorted({ref.location for ref in refs if is_compressed_tar(ref.location)})
-    return Listing(base or "images", root, refs, labels, skipped=skipped, unpack=tuple(unpack))
+    source, archive = config.input, is_archive(config.input)
+    with files.explain_os_errors(f"read {source}"):
+        tree = list_tree(source, config.workers, on_listed)
+    # What lies above an image says all about it, so the folders are looked at and not the images. Only in an archive
+    # are common ones passed over: who has a folder can name the folder inside it.
+    folders = [str(folder) for folder in tree.folders.counts()]
+    layout = _Layout.of(folders, source, _shared_parents([_member_of(one) for one in folders]) if archive else 0)
+    meanings = [layout.split_and_label(_member_of(str(folder))) for folder in tree.folders.texts]
+    _check_loose(
+        tree,
+        {str(folder) for folder, (_, label) in zip(tree.folders.texts, meanings, strict=True) if label is None},
+        source,
+    )
+    splits, labels = ([one[k] for one in meanings] for k in (0, 1))
+    refs = tree.refs.replaced(splits=tree.folders.renamed(splits), labels=tree.folders.renamed(labels))
+    root = posixpath.dirname(source) if archive else source
+    base = posixpath.basename(source if archive else files.absolute(source))
+    return Listing(
+        name=(strip_archive_suffix(base) if archive else base) or "images",
+        root=root,
+        refs=refs,
+        label_names=tuple(sorted(label for label in refs.labels.counts() if label is not None)),
+        skipped=tree.skipped,
+        unpack=tuple(location for location in refs.locations() if is_compressed_tar(location)),
+    )
 
 
-def _by_path(members: Iterable[Member], source: str) -> dict[str, Member]:
-    """Members by path; in one archive the last of equal names counts, as when a tar is unpacked."""
-    found: dict[str, Member] = {}
-    for one in members:
-        earlier = found.get(one.path, one)
-        if earlier.location != one.location:  # a folder and an archive, or two archives, of one name
-            places = sorted(place or "a folder" for place in (earlier.location, one.location))
-            raise DataError(f"{source} holds {one.path} twice, in {places[0]} and in {places[1]}. Rename one of them.")
-        found[one.path] = one
-    return found
+def _member_of(folder: str) -> str:
+    """The path of some image in a folder."""
+    return f"{folder}/x" if folder else "x"
 
 
-def _keep_images(members: Iterable[Member], skipped: Counter[str]) -> Iterator[Member]:
-    for member in members:
-        reason = member.skip or _skip_reason(member.path)
-        if reason:
-            skipped[reason] += 1
-        else:
-            yield member
+def _check_loose(tree: Tree, loose: Collection[str], source: str) -> None:
+    """Sees that all images lie in class folders, or none; `loose` are the folders that are no class."""
+    counts = tree.folders.counts()
+    count = sum(counts.get(folder, 0) for folder in loose)
+    if count and count < len(tree.refs):
+        first = min(path for path in tree.refs.paths if path.rpartition("/")[0] in loose)
+        raise DataError(
+            f"{count} of {len(tree.refs)} images in {source} lie in no class folder, such as {first}. Put every image "
+            "into a class folder, or none."
+        )
 
 
-def _skip_reason(path: str) -> str:
-    """Why a file plainly is no image, by its name; empty where it may be one."""
-    *folders, name = path.split("/")
-    if name.startswith(".") or any(folder.startswith(".") for folder in folders):
-        return "hidden"
-    if name.lower() in NO_IMAGE_NAMES or any(folder.lower() in NO_IMAGE_FOLDERS for folder in folders):
-        return "no image by name"
-    suffix = posixpath.splitext(name)[1].lower()
-    return f"*{suffix}" if suffix in NO_IMAGE_SUFFIXES else ""
-
-
-def _shared_parents(paths: Iterable[str]) -> int:
+def _shared_parents(paths: Collection[str]) -> int:
     """How many leading folders hold all of an archive, such as `flower_photos/` above the class folders."""
     depth = 0
     while True:
@@ -138,15 +119,15 @@ class _Layout(NamedTuple):
     has_splits: bool
 
     @classmethod
-    def of(cls, paths: Collection[str], source: str, parents: int) -> "_Layout":
-        """Reads it off all paths.
+    def of(cls, folders: Iterable[str], source: str, parents: int) -> "_Layout":
+        """Reads it off all folders that hold images.
 
         Raises:
-            DataError: Splits stand beside class folders, or loose images beside class folders.
+            DataError: Splits stand beside class folders.
         """
         tops: dict[str, int] = {}  # top folder -> most folders above an image in it
-        for path in paths:
-            top, *below = path.split("/")[parents:]
+        for folder in folders:
+            top, *below = _member_of(folder).split("/")[parents:]
             if below:
                 tops[top.lower()] = max(tops.get(top.lower(), 0), len(below))
         known = tops.keys() & SPLIT_FOLDERS.keys()
@@ -159,21 +140,14 @@ class _Layout(NamedTuple):
                 f"{source} holds 'train' beside {other[0]!r}: its folders must be all splits (train, validation, "
                 f"test) or all classes. Move what belongs to neither out of it."
             )
-        layout = cls(parents, bool(known) and not other and (deep or "train" in known))
-        loose = [path for path in paths if layout.split_and_label(path)[1] is None]
-        if loose and len(loose) < len(paths):
-            raise DataError(
-                f"{len(loose)} of {len(paths)} images in {source} lie in no class folder, such as "
-                f"{min(loose)}. Put every image into a class folder, or none."
-            )
-        return layout
+        return cls(parents, bool(known) and not other and (deep or "train" in known))
 
     def split_and_label(self, path: str) -> tuple[str, str | None]:
         """The split (empty: for the plan to decide) and the class (None: none) of one image."""
         parts = path.split("/")[self.parents :]
         split = SPLIT_FOLDERS.get(parts[0].lower(), "") if self.has_splits and len(parts) > 1 else ""
         rest = parts[1:] if split else parts
-        return split, sys.intern(rest[0]) if len(rest) > 1 else None
+        return split, rest[0] if len(rest) > 1 else None
 
 
 def _with_label_file(listing: Listing, path: str) -> Listing:
@@ -189,8 +163,9 @@ def _with_label_file(listing: Listing, path: str) -> Listing:
     if listing.numeric_labels:
         if len(listing.label_names) > len(names):
             raise DataError(f"{path} names {len(names)} classes, but label {len(listing.label_names) - 1} occurs.")
-        named = [ref._replace(label=names[int(ref.label or 0)]) for ref in listing.refs]
-        return replace(listing, refs=named, label_names=names, numeric_labels=False)
+        labels = listing.refs.labels
+        named = labels.renamed([names[int(text or 0)] for text in labels.texts])
+        return replace(listing, refs=listing.refs.replaced(labels=named), label_names=names, numeric_labels=False)
     missing = sorted(set(listing.label_names) - set(names))
     if missing:
         raise DataError(f"{path} must name every class, but {missing[0]!r} is not in it.")

@@ -11,15 +11,20 @@ import io
 import json
 import math
 import posixpath
-import sys
+from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, cast
 
+import numpy as np
+
 from beam_jobs import files
 from beam_jobs.columns import Column, infer_column
+from beam_jobs.compact import NumberColumn
 from beam_jobs.config import ShardConfig
 from beam_jobs.plan import Listing
+from beam_jobs.ref_list import TELL_EVERY, OnListed, RefList
 from beam_jobs.refs import Box, ImageRef, Value
 from tfpipe.errors import ConfigError, DataError, MissingDependencyError
 from tfpipe.format.naming import check_split_name
@@ -27,6 +32,7 @@ from tfpipe.format.naming import check_split_name
 _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
 _KNOWN = ("image", "label", "split", *_BOX_COLUMNS, "box_label")
 _MAX_LABEL = 10_000_000
+_SIZES_AT_ONCE = 10_000
 
 Row = dict[str, Any]
 
@@ -36,7 +42,7 @@ def is_table(path: str) -> bool:
     return path.lower().endswith(tuple(_READERS))
 
 
-def list_table(config: ShardConfig) -> Listing:
+def list_table(config: ShardConfig, on_listed: OnListed | None = None) -> Listing:
     """The images of a manifest.
 
     Raises:
@@ -52,11 +58,15 @@ def list_table(config: ShardConfig) -> Listing:
         if first is None:
             raise DataError(f"{path} holds no rows.")
         columns = _columns(first[1], path, config)
-        refs = [_ref(row, number, columns, config) for number, row in chain([first], rows)]
+        refs = RefList()
+        for number, row in chain([first], rows):
+            refs.append(_ref(row, number, columns, config))
+            if on_listed is not None and number % TELL_EVERY == 0:
+                on_listed(number)
     root = posixpath.dirname(path)
-    refs = _with_sizes(refs, root)
+    refs = refs.replaced(sizes=_sizes(refs, root))
     refs, label_names, numeric = _with_labels(refs, path)
-    refs, extra = _with_extra(refs, columns, path, from_text=suffix == ".csv")
+    extra = _type_extra(refs, columns, path, from_text=suffix == ".csv")
     name = posixpath.basename(path)[: -len(suffix)]
     return Listing(name, root, refs, label_names, tuple(one.spec for one in extra), numeric_labels=numeric)
 
@@ -141,9 +151,9 @@ def _ref(row: Row, number: int, columns: Sequence[str], config: ShardConfig) -> 
     group = "" if config.group_by is None else str(row.get(config.group_by))
     return ImageRef(
         path=image if files.is_remote(image) else posixpath.normpath(image),
-        split=sys.intern(_split(split, where)) if split is not None else "",
-        label=sys.intern(_label(row.get("label"), where)) if row.get("label") is not None else None,
-        group=sys.intern(group),
+        split=_split(split, where) if split is not None else "",
+        label=_label(row.get("label"), where) if row.get("label") is not None else None,
+        group=group,
         boxes=boxes,
         box_labels=box_labels,
         extra=cast(tuple[Value, ...], tuple(row.get(name) for name in columns)),  # typed once all are seen
@@ -197,40 +207,52 @@ def _box_labels(value: Any, where: str) -> Iterable[int]:
     return labels
 
 
-def _with_sizes(refs: list[ImageRef], root: str) -> list[ImageRef]:
-    """A size that cannot be had counts as 0: reading the image later says why."""
-    sizes = files.sizes([files.join(root, ref.path) for ref in refs])
-    return [ref._replace(size=max(0, size)) for ref, size in zip(refs, sizes, strict=True)]
+def _sizes(refs: RefList, root: str) -> NumberColumn:
+    """Bytes of each image. A size that cannot be had counts as 0: reading the image later says why."""
+    sizes = np.zeros(len(refs), np.int64)
+    for rows in _asked_together(refs, root):
+        found = files.sizes([files.join(root, refs.paths[i]) for i in rows])
+        sizes[rows] = np.maximum(found, 0)
+    return NumberColumn.of(sizes, 0)
 
 
-def _with_labels(refs: list[ImageRef], path: str) -> tuple[list[ImageRef], tuple[str, ...], bool]:
+def _asked_together(refs: RefList, root: str) -> Iterator[list[int]]:
+    """Rows in parts that are bounded: of a remote folder all, which is listed once, of other files so many."""
+    remote: dict[str, array[int]] = defaultdict(lambda: array("q"))
+    local: list[int] = []
+    for i, path in enumerate(refs.paths):
+        place = files.join(root, path)
+        if files.is_remote(place):
+            remote[place.rpartition("/")[0]].append(i)
+            continue
+        local.append(i)
+        if len(local) == _SIZES_AT_ONCE:
+            yield local
+            local = []
+    yield local
+    yield from (rows.tolist() for rows in remote.values())
+
+
+def _with_labels(refs: RefList, path: str) -> tuple[RefList, tuple[str, ...], bool]:
     """The class names, the position being the label, and whether the table holds numbers."""
-    missing = sum(ref.label is None for ref in refs)
+    missing = refs.labels.counts().get(None, 0)
     if missing == len(refs):
         return refs, (), False
     if missing:
         raise DataError(f"{path}: every row must have a 'label' or none may, but {missing} of {len(refs)} have none.")
-    names = sorted({ref.label for ref in refs if ref.label is not None})
+    names = sorted(str(label) for label in refs.labels.texts)
     if not all(name.isdecimal() and name.isascii() for name in names):
         return refs, tuple(names), False
     highest = max(map(int, names))
     if highest > _MAX_LABEL:
         raise DataError(f"{path}: a label must be at most {_MAX_LABEL}, got {highest}.")
-    plain = {name: sys.intern(str(int(name))) for name in names}  # "007" and "7" are one class
-    refs = [ref._replace(label=plain[ref.label or ""]) for ref in refs]
-    return refs, tuple(str(i) for i in range(highest + 1)), True
+    plain = [str(int(name or 0)) for name in refs.labels.texts]  # "007" and "7" are one class
+    return refs.replaced(labels=refs.labels.renamed(plain)), tuple(str(i) for i in range(highest + 1)), True
 
 
-def _with_extra(
-    refs: list[ImageRef], columns: Sequence[str], path: str, *, from_text: bool
-) -> tuple[list[ImageRef], list[Column]]:
-    """Types each further column by all of its values, and converts them."""
-    extra = [
-        infer_column(name, (ref.extra[k] for ref in refs), path, from_text=from_text) for k, name in enumerate(columns)
-    ]
+def _type_extra(refs: RefList, columns: Sequence[str], path: str, *, from_text: bool) -> list[Column]:
+    """Types each further column by all of its values, and converts them in place."""
+    extra = [infer_column(name, refs.extras(k), path, from_text=from_text) for k, name in enumerate(columns)]
     if extra:
-        refs = [
-            ref._replace(extra=tuple(one.convert(value) for one, value in zip(extra, ref.extra, strict=True)))
-            for ref in refs
-        ]
-    return refs, extra
+        refs.replace_extras([one.convert for one in extra])
+    return extra

@@ -10,32 +10,39 @@ from functools import partial
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_jobs import files
-from beam_jobs.finish import check_bad, finish_dataset
+from beam_jobs.agreement import Agreement
+from beam_jobs.finish import check_bad, check_present, finish_dataset
+from beam_jobs.metrics import ShardMetrics
 from beam_jobs.pool import map_unordered
-from beam_jobs.work import Row, Work
+from beam_jobs.work import PlanHeader, Row, Work
 from beam_jobs.writer import write_shard
 
 RowDict = dict[str, Any]
-KEPT_COUNTER = "kept"
 
 
 class ListShards(beam.PTransform):
-    """Nothing -> the number of every planned shard, spread over the workers."""
+    """Nothing -> the number of every planned shard, spread over the workers.
 
-    def __init__(self, num_shards: int) -> None:
+    Args:
+        num_shards: In the plan.
+        count_here: Put every number into the graph, for an engine that spreads nothing but what it finds there.
+    """
+
+    def __init__(self, num_shards: int, *, count_here: bool = False) -> None:
         super().__init__()
-        self._num_shards = num_shards
+        self._num_shards, self._count_here = num_shards, count_here
 
     def expand(self, pipeline: Any) -> Any:
         """Builds the step."""
-        return (
-            pipeline | "Create" >> beam.Create(range(self._num_shards), reshuffle=False) | "Spread" >> beam.Reshuffle()
-        )
+        if self._count_here:
+            return pipeline | "Create" >> beam.Create(range(self._num_shards), reshuffle=False)
+        count = pipeline | "Create" >> beam.Create([self._num_shards], reshuffle=False)
+        # Counted by a worker: the graph then holds one number, however many shards there are.
+        return count | "Number" >> beam.FlatMap(_numbers) | "Spread" >> beam.Reshuffle()
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,7 @@ class JobSettings:
         workers: Processes that each Beam worker starts for the work; 0: the Beam worker does it itself.
         file_options: Beam arguments that the file systems need.
         progress: As of `Work`.
+        agreement: What the plan was made with; None: by this process.
     """
 
     output: str
@@ -55,12 +63,18 @@ class JobSettings:
     workers: int = 0
     file_options: tuple[str, ...] = ()
     progress: str | None = None
+    agreement: Agreement | None = None
 
-    def open_work(self) -> Work:
-        """The dataset directory, in a process where its file system may not be configured yet."""
-        if self.file_options:
+    def open_plan(self) -> tuple[Work, PlanHeader]:
+        """The dataset directory and its plan, in a process where its file system may not be configured yet.
+
+        Raises:
+            DataError: This worker may not take part, as `Agreement` has it.
+        """
+        if self.file_options and files.configured() != self.file_options:
             files.configure(self.file_options)
-        return Work(self.output, self.progress)
+        work = Work(self.output, self.progress)
+        return work, self.agreement.open_plan(work) if self.agreement else work.header()
 
 
 class WriteShards(beam.PTransform):
@@ -94,14 +108,10 @@ class _WriteShardFn(beam.DoFn):
     def __init__(self, settings: JobSettings) -> None:
         super().__init__()
         self._settings = settings
-        self._images = Metrics.counter("tfpipe", "images")
-        self._bad = Metrics.counter("tfpipe", "bad")
-        self._shards = Metrics.counter("tfpipe", "shards")
-        self._kept = Metrics.counter("tfpipe", KEPT_COUNTER)
+        self._metrics = ShardMetrics()
 
     def setup(self) -> None:
-        self._work = self._settings.open_work()
-        self._header = self._work.header()
+        self._work, self._header = self._settings.open_plan()
 
     def start_bundle(self) -> None:
         self._waiting: list[int] = []
@@ -111,7 +121,7 @@ class _WriteShardFn(beam.DoFn):
         if self._settings.workers:
             self._waiting.append(shard)
         else:
-            yield self._count(write_shard(self._work, self._header, shard))
+            yield self._count(write_shard(self._work, self._header, shard, self._metrics.image), by_image=True)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         if not self._waiting:
@@ -122,19 +132,23 @@ class _WriteShardFn(beam.DoFn):
         window = GlobalWindow()
         workers = min(self._settings.workers, len(self._waiting))
         for row in map_unordered(write_shard, self._waiting, workers, shared=shared, set_up=set_up):
-            yield WindowedValue(self._count(row), window.max_timestamp(), (window,))
+            yield WindowedValue(self._count(row, by_image=False), window.max_timestamp(), (window,))
 
-    def _count(self, row: Row) -> RowDict:
-        self._images.inc(row.records)
-        self._bad.inc(len(row.quarantined))
-        self._shards.inc()
-        self._kept.inc(int(row.kept))
+    def _count(self, row: Row, *, by_image: bool) -> RowDict:
+        self._metrics.shard(row, by_image=by_image)
         if row.quarantined:
             self._bad_rows.append(row)
             check_bad(self._work, self._header, self._bad_rows, self._settings.max_bad)
         return asdict(row)
 
 
+def _numbers(count: int) -> Iterator[int]:
+    yield from range(count)
+
+
 def _finish(rows: Iterable[RowDict], settings: JobSettings) -> str:
-    work = settings.open_work()
-    return finish_dataset(work, work.header(), (Row(**row) for row in rows), settings.max_bad).fingerprint
+    work, header = settings.open_plan()
+    made = [Row(**row) for row in rows]
+    check_present(work, header, made)
+    work.write_kept(row.file for row in made if row.kept)
+    return finish_dataset(work, header, made, settings.max_bad).fingerprint

@@ -7,6 +7,7 @@ OUTPUT/.tfpipe/
   rows/NAME.json       one per finished shard: counts, checksum, bad images; written after the shard itself
   digests/NAME.sha256  32 bytes per record, to find duplicates between shards
   names/NAME.json      what the records call their images, where they come from finished datasets
+  kept.json            names of the shards that the workers found finished
   tmp/                 files being written
   unpacked/            compressed tar files, unpacked so that workers can read at an offset
   lock                 held by the process that writes (local only)
@@ -17,10 +18,10 @@ alone, so the Beam graph carries shard numbers and nothing else.
 """
 
 import json
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
+from uuid import uuid4
 
 from beam_jobs import files
 from beam_jobs.refs import PlannedImage, decode_line
@@ -132,8 +133,11 @@ class Work:
         return files.join(self.output, *parts)
 
     def temporary(self, name: str) -> str:
-        """Where this process writes a file of the dataset until it is whole; never beside the others."""
-        return self.path("tmp", f"{name.replace('/', '-')}.{os.getpid()}")
+        """Where one writer has a file of the dataset until it is whole; never beside the others.
+
+        No two calls give the same: an engine may have two machines, or two threads, make one shard.
+        """
+        return self.path("tmp", f"{name.replace('/', '-')}.{uuid4().hex}")
 
     def write(self, name: str, data: bytes) -> None:
         """Writes a whole file of the dataset, by its name in the dataset directory."""
@@ -163,6 +167,18 @@ class Work:
         """Says that a shard is finished."""
         data = json.dumps({**asdict(row), "kept": False}).encode()
         files.write_bytes(self.path("rows", f"{row.file}.json"), data)
+
+    def finished(self) -> set[str]:
+        """The shards that have a row."""
+        return {name.removesuffix(".json") for name in files.names(self.path("rows")) if name.endswith(".json")}
+
+    def write_kept(self, names: Iterable[str]) -> None:
+        """Notes which shards the workers found finished."""
+        files.write_bytes(self.path("kept.json"), json.dumps(sorted(names)).encode())
+
+    def kept(self) -> set[str]:
+        """What `write_kept` noted."""
+        return set(json.loads(files.read_bytes(self.path("kept.json"))))
 
     def digests_path(self, file: str) -> str:
         """The SHA-256 of every source image of a shard, 32 bytes each, in record order."""

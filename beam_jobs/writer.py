@@ -7,7 +7,9 @@ that it holds in memory.
 
 import hashlib
 import json
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import IO, Any
@@ -32,14 +34,18 @@ from tfpipe.images.prepare import BadImage, PreparedImage, prepare_image
 MAX_SOURCE_BYTES = 512 * 2**20
 _HASH_BUFFER_BYTES = 1 << 20
 
+Meter = Callable[[int, float, str | None], None]
+"""Told of every image when it is done: bytes of its source, seconds, and for a bad one its kind."""
 
-def write_shard(work: Work, header: PlanHeader, shard: int) -> Row:
+
+def write_shard(work: Work, header: PlanHeader, shard: int, meter: Meter | None = None) -> Row:
     """Makes one shard with its index and row, or keeps the finished one.
 
     Args:
         work: The dataset directory under construction.
         header: Its plan.
         shard: Position in `header.shards`.
+        meter: Told of every image, but of none in a shard that is kept.
 
     Raises:
         DataError: A file cannot be written. What is wrong with an image never raises: it is part of the row.
@@ -48,7 +54,7 @@ def write_shard(work: Work, header: PlanHeader, shard: int) -> Row:
     with files.explain_os_errors(f"write {work.target(slot.file)}"), ProgressFile(work, slot) as progress:
         row = _finished(work, slot)
         if row is None:
-            row = _write(work, header, slot, progress)
+            row = _write(work, header, slot, progress, meter)
     return row
 
 
@@ -100,15 +106,19 @@ class _Tally:
             known[f"min_{name}"] = min(known[f"min_{name}"] or value, value)
 
 
-def _write(work: Work, header: PlanHeader, slot: ShardSlot, progress: ProgressFile) -> Row:
+def _write(work: Work, header: PlanHeader, slot: ShardSlot, progress: ProgressFile, meter: Meter | None) -> Row:
     tally, bad = _Tally(), []
     with files.create(work.target(slot.file), work.temporary(slot.file)) as out:
         for image in work.images(slot):
+            started, kind = time.perf_counter(), None
             try:
                 _write_image(out, header, image, tally)
             except _Rejected as rejected:
                 bad.append(_quarantine(work, header, slot, image, rejected))
+                kind = rejected.kind
             progress.step(image.size, bad=len(bad))
+            if meter is not None:
+                meter(image.size, time.perf_counter() - started, kind)
     work.write(index_name(slot.file), encode_index(tally.sizes))
     files.write_bytes(work.digests_path(slot.file), bytes(tally.sources))
     if header.records:

@@ -82,10 +82,28 @@ def test_checking_and_mending_needs_neither_library(module: str) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["beam_jobs.config", "beam_jobs.plan", "beam_jobs.planning", "beam_jobs.sources", "beam_jobs.writer"],
+    [
+        "beam_jobs.command",
+        "beam_jobs.config",
+        "beam_jobs.engines",
+        "beam_jobs.package",
+        "beam_jobs.plan",
+        "beam_jobs.planning",
+        "beam_jobs.sources",
+        "beam_jobs.writer",
+    ],
 )
 def test_what_needs_no_beam_loads_no_beam(module: str) -> None:
     assert not loaded_by(f"import {module}") & {"apache_beam", "pyarrow"}
+
+
+@pytest.mark.parametrize(("library", "name"), [("torch", "PyTorch"), ("jax", "JAX")])
+def test_readers_name_the_extra_and_load_no_tensorflow(library: str, name: str) -> None:
+    module = f"tfpipe.readers.{library}"
+    assert not loaded_by(f"import {module}") & {"tensorflow", "keras", "apache_beam", "torch", "jax"} - {library}
+    done = run_python(f"import sys; sys.modules[{library!r}] = None\nimport {module}")
+    sentence = f"`{module}` needs {name}. Install it with: pip install 'tfpipe[{library}]'."
+    assert done.stderr.splitlines()[-1] == f"tfpipe.errors.MissingDependencyError: {sentence}"
 
 
 COMMANDS = (
@@ -97,10 +115,12 @@ COMMANDS = (
     "doctor",
     "serve",
     "profile",
+    "train",
     "verify",
     "repair",
     "tune",
     "bench",
+    "predict",
 )
 
 

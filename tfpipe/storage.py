@@ -231,6 +231,12 @@ def _tensorflow(path: str) -> Any:
         raise MissingDependencyError(
             f"Reading {path} needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."
         ) from error
+    scheme = path.partition("://")[0]
+    if scheme not in tensorflow.io.gfile.get_registered_schemes():
+        raise DataError(
+            f"TensorFlow reads no {scheme}:// URLs, got {path}. Copy the dataset to a local disk or to gs://, or mount "
+            "the bucket as a folder and name that."
+        )
     return tensorflow
 
 

@@ -269,3 +269,15 @@ def test_truncated_zip(tmp_path: Path, kit: Any) -> None:
     path = kit.zip(tmp_path / "a.zip", FILES)
     path.write_bytes(path.read_bytes()[:-30])
     assert refused(path) == f"{path} is damaged or no archive of its kind (File is not a zip file)."
+
+
+def test_a_size_that_no_file_can_have(tmp_path: Path, kit: Any) -> None:
+    """A zip archive can promise 2^64 - 1 bytes, which no number of a plan holds."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("cat/1.jpg", b"x")
+        archive.infolist()[0].file_size = 2**64 - 1
+    with pytest.raises(DataError) as caught:
+        members(tmp_path / "a.zip")
+    assert str(caught.value) == (
+        f"{tmp_path / 'a.zip'} is damaged or no archive of its kind (cat/1.jpg would have {2**64 - 1} bytes)."
+    )

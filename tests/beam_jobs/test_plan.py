@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from collections import Counter
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.plan import Listing, Plan, assign_splits, make_plan
+from beam_jobs.ref_list import RefList
 from beam_jobs.refs import ImageRef, PlannedImage
 from tfpipe.errors import ConfigError, DataError
+from tfpipe.format.naming import shard_name
 
 # Written down, so that no version of anything changes the order of a dataset unseen.
 GOLDEN = {
@@ -26,7 +30,7 @@ GOLDEN = {
 
 def listing(refs: list[ImageRef], **fields: Any) -> Listing:
     labels = tuple(sorted({ref.label for ref in refs if ref.label is not None}))
-    return Listing("photos", "/photos", refs, **{"label_names": labels, **fields})
+    return Listing("photos", "/photos", RefList(refs), **{"label_names": labels, **fields})
 
 
 def images(count: int, size: int = 100) -> list[ImageRef]:
@@ -188,6 +192,61 @@ def test_a_name_that_is_no_utf8_is_ordered_too() -> None:
     assert plan_of(refs).num_images == 2
 
 
+def plan_by_hand(refs: list[ImageRef], config: ShardConfig) -> dict[str, list[str]]:
+    """Shards and paths by plain lists and numbers: what plans were before they were made in columns."""
+
+    def hashed(text: str, key: bytes) -> int:
+        digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8, key=key).digest()
+        return int.from_bytes(digest, "little")
+
+    bounds = [*list(accumulate(config.splits.values()))[:-1], float("inf")]
+    shards = {}
+    for name in config.splits or ["train"]:
+        mine = [
+            ref
+            for ref in refs
+            if not config.splits
+            or name == [*config.splits][bisect_right(bounds, hashed(ref.group or ref.path, b"split") / 2**64)]
+        ]
+        key = (lambda ref: hashed(ref.path, str(config.seed).encode())) if config.shuffle else (lambda ref: ref.path)
+        ordered = sorted(mine, key=key)
+        asked = config.num_shards or -(-sum(ref.size for ref in mine) // config.shard_size_bytes)
+        count = max(1, min(asked, len(ordered)))
+        for k in range(count):
+            begin, end = len(ordered) * k // count, len(ordered) * (k + 1) // count
+            shards[shard_name(name, k, count)] = [ref.path for ref in ordered[begin:end]]
+    return shards
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.text(st.characters(codec="utf-8"), max_size=3), st.just("caf\udce9.jpg")),
+            st.integers(0, 2**40),
+            st.sampled_from(["", "", "g", "h"]),
+        ),
+        min_size=1,
+        max_size=60,
+    ),
+    st.integers(-(2**63), 2**63 - 1),
+    st.booleans(),
+    st.sampled_from([None, 1, 3]),
+    st.sampled_from([{}, {"a": 0.5, "b": 0.3, "c": 0.2}]),
+)
+def test_plans_by_hand(
+    images: list[tuple[str, int, str]], seed: int, shuffle: bool, num_shards: int | None, splits: dict[str, float]
+) -> None:
+    refs = [ImageRef(path, size, group=group) for path, size, group in images]
+    options = {"seed": seed, "shuffle": shuffle, "num_shards": num_shards, "splits": splits}
+    config = ShardConfig("/photos", "/out", shard_size_bytes=2**41, **options)
+    try:
+        plan = make_plan(assign_splits(listing(refs), config), config)
+    except DataError as error:
+        assume("would get none" not in str(error))
+        raise
+    assert paths(plan) == plan_by_hand(refs, config)
+
+
 # Splits
 
 
@@ -222,7 +281,7 @@ def test_splits_come_in_the_order_asked_for() -> None:
 def test_group_by_keeps_groups_in_one_split() -> None:
     refs = [ImageRef(f"{i}.jpg", group=f"patient {i % 50}") for i in range(1000)]
     config = ShardConfig("t.csv", "/out", splits={"train": 0.5, "test": 0.5}, group_by="patient")
-    assigned = assign_splits(listing(refs), config).refs
+    assigned = list(assign_splits(listing(refs), config).refs)
     by_group = {ref.group: {other.split for other in assigned if other.group == ref.group} for ref in assigned}
     assert all(len(splits) == 1 for splits in by_group.values())
     assert {split for splits in by_group.values() for split in splits} == {"train", "test"}

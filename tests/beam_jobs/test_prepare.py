@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,10 +11,13 @@ from typing import Any
 
 import pytest
 
-from beam_jobs import prepare
+from beam_jobs import files, prepare
 from beam_jobs.config import ShardConfig
+from beam_jobs.plan import Plan
 from beam_jobs.planning import plan_shards
 from beam_jobs.prepare import check_output, open_work
+from beam_jobs.work import PlanHeader, Work
+from beam_jobs.writer import write_shard
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 
 
@@ -271,3 +275,44 @@ def test_killed_at_every_rename(photos: Path, tmp_path: Path, kit: Any, moment: 
     os.waitpid(child, 0)
     kit.make(photos, output, num_shards=2)
     assert kit.tree(output) == kit.tree(tmp_path / "straight")
+
+
+@pytest.mark.parametrize("name", ["write_plan", "unpack_tar", "plan_header"])
+def test_an_interrupted_preparation_leaves_nothing(
+    tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Whatever the planning is doing when Ctrl-C comes."""
+    source = kit.tar(tmp_path / "a.tar.gz", kit.photos({"cat": 3}), "w:gz")
+    config = ShardConfig(str(source), str(tmp_path / "out"))
+    plan = plan_shards(config)
+    real = getattr(prepare, name)
+
+    def interrupted(*args: Any) -> None:
+        real(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prepare, name, interrupted if name != "write_plan" else _cut_short)
+    with pytest.raises(KeyboardInterrupt), open_work(config, plan):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar.gz"]
+
+
+def _cut_short(work: Work, header: PlanHeader, plan: Plan) -> None:
+    with files.create(work.path("plan.jsonl")) as out:
+        out.write(b"[")
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_preparation_leaves_what_an_earlier_run_had(
+    tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = kit.write(tmp_path / "in", kit.photos({"cat": 3}))
+    config = ShardConfig(str(source), str(tmp_path / "out"))
+    with contextlib.suppress(RuntimeError), open_work(config, plan_shards(config)) as work:
+        write_shard(work, work.header(), 0)
+        raise RuntimeError
+    before = kit.tree(tmp_path / "out")
+    monkeypatch.setattr(prepare, "write_plan", _cut_short)
+    with pytest.raises(KeyboardInterrupt), open_work(config, plan_shards(config)):
+        pass
+    assert kit.tree(tmp_path / "out") == before

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from beam_jobs.progress import Progress, ProgressFile, progress_folder, read_progress, watch
+from beam_jobs.progress import Progress, ProgressFile, progress_folder, read_finished, read_progress, watch
 from beam_jobs.work import PlanHeader, ShardSlot, Work
 from tfpipe.errors import FormatError
 from tfpipe.format.form import ImageForm
@@ -42,6 +43,27 @@ def test_sums(work: Work, header: PlanHeader) -> None:
     with ProgressFile(work, SLOTS[1]):  # a kept shard is done without a step
         pass
     assert read_progress(work, header) == Progress(5, 5, 200, 1, 2, 2)
+
+
+def test_by_finished_shards(work: Work, header: PlanHeader, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_finished(work, header) == Progress(0, 5, 0, 0, 0, 2)
+    rows = Path(work.path("rows"))
+    rows.mkdir()
+    for name in (f"{SLOTS[0].file}.json", f"{SLOTS[1].file}.json.tmp", "other.json"):
+        (rows / name).touch()
+    assert read_finished(work, header) == Progress(3, 5, 0, 0, 1, 2)
+
+    def fail(_: str) -> list[str]:
+        raise OSError("no answer")
+
+    monkeypatch.setattr("beam_jobs.files.names", fail)
+    assert read_finished(work, header) is None
+
+
+def test_what_was_kept(work: Work) -> None:
+    work.write_kept(iter(["b", "a"]))
+    assert work.kept() == {"a", "b"}
+    assert work.finished() == set()
 
 
 def test_nobody_asks(tmp_path: Path) -> None:
@@ -85,13 +107,17 @@ def test_watching(work: Work, header: PlanHeader) -> None:
         seen.append(progress)
         came.set()
 
-    with watch(work, header, look):
+    with watch(partial(read_progress, work, header), look):
         assert came.wait(5)
         with ProgressFile(work, SLOTS[0]):
             pass
     assert seen[0] == Progress(0, 5, 0, 0, 0, 2)
     assert seen[-1] == Progress(3, 5, 0, 0, 1, 2)
-    with watch(work, header, None):
+    seen.clear()
+    with watch(lambda: None, seen.append):
+        pass
+    assert seen == []
+    with watch(partial(read_progress, work, header), None):
         pass
 
 
@@ -108,6 +134,8 @@ def test_a_damaged_header(data: bytes) -> None:
 def test_paths(work: Work, tmp_path: Path) -> None:
     assert work.path("rows", "x") == f"{tmp_path}/.tfpipe/rows/x"
     assert work.target("x") == f"{tmp_path}/x"
-    assert work.temporary("index/a.idx") == f"{tmp_path}/.tfpipe/tmp/index-a.idx.{os.getpid()}"
+    first, second = work.temporary("index/a.idx"), work.temporary("index/a.idx")
+    assert first.startswith(f"{tmp_path}/.tfpipe/tmp/index-a.idx.")
+    assert first != second
     assert work.digests_path("a.tfrecord") == f"{tmp_path}/.tfpipe/digests/a.tfrecord.sha256"
     assert not work.has_plan()

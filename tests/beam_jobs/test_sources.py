@@ -183,12 +183,12 @@ def test_files_that_are_no_images(tree: Any, tmp_path: Path) -> None:
 
 def test_nothing_but_other_files(tree: Any) -> None:
     listing = listed(tree("a.txt", "b/c.json"))
-    assert listing.refs == []
+    assert list(listing.refs) == []
     assert listing.skipped == {"*.txt": 1, "*.json": 1}
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
-    assert listed(tmp_path).refs == []
+    assert list(listed(tmp_path).refs) == []
 
 
 def test_a_trailing_slash(tree: Any) -> None:

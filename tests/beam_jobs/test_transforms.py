@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 from apache_beam import Create
+from apache_beam.metrics import MetricsFilter
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.testing.test_pipeline import TestPipeline
 from apache_beam.testing.util import assert_that, equal_to
 
+from beam_jobs.agreement import Agreement
 from beam_jobs.config import ShardConfig
 from beam_jobs.planning import plan_shards
 from beam_jobs.prepare import open_work
+from beam_jobs.shard_job import build
 from beam_jobs.transforms import FinishDataset, JobSettings, ListShards, WriteShards
 from beam_jobs.work import Work
 from beam_jobs.writer import write_shard
@@ -45,6 +48,20 @@ def test_list_shards(num_shards: int) -> None:
         assert_that(p | ListShards(num_shards), equal_to(list(range(num_shards))))
 
 
+def test_the_graph_is_as_large_for_many_shards() -> None:
+    sizes = []
+    for num_shards in (1000, 100_000):
+        p = pipeline()
+        build(p, num_shards, JobSettings("gs://out", 10))
+        sizes.append(p.to_runner_api().ByteSize())
+    assert abs(sizes[0] - sizes[1]) < 200
+
+
+def test_shards_listed_in_the_graph() -> None:
+    with pipeline() as p:
+        assert_that(p | ListShards(5, count_here=True), equal_to(list(range(5))))
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_write_shards(work: Work, workers: int, tmp_path: Path, kit: Any) -> None:
     p = pipeline()
@@ -58,12 +75,18 @@ def test_write_shards(work: Work, workers: int, tmp_path: Path, kit: Any) -> Non
     )
     result = p.run()
     result.wait_until_finish()
-    counters = {
-        c.key.metric.name: c.committed
-        for c in result.metrics().query()["counters"]
-        if c.key.metric.namespace == "tfpipe"
+    metrics = {
+        one.key.metric.name: one.committed
+        for kind in ("counters", "distributions")
+        for one in result.metrics().query(MetricsFilter().with_namespace("tfpipe"))[kind]
     }
-    assert counters == {"images": 8, "bad": 1, "shards": 3, "kept": 0}
+    sizes = [path.stat().st_size for path in (tmp_path / "in").rglob("*.jpg")]
+    if workers == 0:  # Beam's own worker sees every image
+        assert metrics.pop("image_ms").count == 9
+        one = metrics.pop("image_bytes")
+        assert (one.sum, one.count, one.min, one.max) == (sum(sizes), 9, min(sizes), max(sizes))
+        assert metrics.pop("bytes") == sum(sizes)
+    assert metrics == {"images": 9, "bad": 1, "shards": 3, "kept": 0}
     assert [row["kept"] for row in map(asdict, (write_shard(work, work.header(), k) for k in range(3)))] == [True] * 3
 
 
@@ -88,7 +111,7 @@ def test_kept_shards_are_counted(work: Work, workers: int) -> None:
     assert_that(found | _Map(lambda row: row["kept"]), equal_to([True] * 3))
     result = p.run()
     counters = {c.key.metric.name: c.committed for c in result.metrics().query()["counters"]}
-    assert (counters["kept"], counters["shards"]) == (3, 3)
+    assert (counters["kept"], counters["shards"], counters["images"], counters["bad"]) == (3, 3, 9, 1)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -104,3 +127,25 @@ def test_finish_dataset(work: Work, tmp_path: Path) -> None:
         found = p | Create(rows(work)[::-1]) | FinishDataset(JobSettings(work.output, 10))
         assert_that(found, equal_to([work.header().fingerprint]))
     assert (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_finish_without_all_shards(work: Work, tmp_path: Path) -> None:
+    made = rows(work)
+    (tmp_path / "out" / made[1]["file"]).unlink()
+    p = pipeline()
+    _ = p | Create(made[:2]) | FinishDataset(JobSettings(work.output, 10))
+    with pytest.raises(DataError) as caught:
+        p.run()
+    assert str(caught.value).startswith(
+        f"All 3 shards must be in {work.output}, but 2 are not, the first train-00001-of-00003.tfrecord. Do all "
+        "workers write to the same place? Run the same command again to make the others."
+    )
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_worker_that_may_not_take_part(work: Work) -> None:
+    p = pipeline()
+    agreement = Agreement(work.header().fingerprint, {"tfpipe": "0"})
+    _ = p | Create([0]) | WriteShards(JobSettings(work.output, 10, agreement=agreement))
+    with pytest.raises(DataError, match=r"^All workers must have tfpipe 0, as the process that planned the job has, "):
+        p.run()

@@ -2,8 +2,10 @@
 
 import pytest
 
+from beam_jobs.engines import SubmittedJob
 from beam_jobs.plan import Listing, Plan, ShardPlan
 from beam_jobs.progress import Progress
+from beam_jobs.ref_list import RefList
 from tfpipe.cli import progress
 from tfpipe.cli.progress import ProgressDisplay, ScanDisplay
 from tfpipe.integrity.progress import Progress as ScanProgress
@@ -42,7 +44,7 @@ def test_a_scan_gets_lines_too(clock: list[float], capsys: pytest.CaptureFixture
 def test_a_plan_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     shards = (ShardPlan("train", 0, 2, [0, 1], 70), ShardPlan("train", 1, 2, [2], 30), ShardPlan("test", 0, 1, [3], 5))
     with ProgressDisplay() as display:
-        display.plan(Plan(Listing("x", "/x", []), shards, {}))
+        display.plan(Plan(Listing("x", "/x", RefList()), shards, {}))
     assert capsys.readouterr().err == "4 images, 105 B, 3 shards (train, test)\n"
 
 
@@ -54,8 +56,20 @@ def test_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
     assert last == "Interrupted. 2 of 4 shards are finished. Run the same command again to go on."
 
 
+def test_interrupted_while_a_service_works(capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressDisplay() as display:
+        display.submitted(SubmittedJob("2026-1", "p", "europe-west4"))
+        display.interrupted()
+    assert capsys.readouterr().err.splitlines() == [
+        "Dataflow job 2026-1: https://console.cloud.google.com/dataflow/jobs/europe-west4/2026-1?project=p",
+        "Interrupted. The job goes on without this command; end it with: "
+        "gcloud dataflow jobs cancel 2026-1 --project=p --region=europe-west4",
+        "When it has ended, run the same command again: finished shards are kept.",
+    ]
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(None, "-:--"), (0.4, "0:00"), (65, "1:05"), (3599.6, "1:00:00"), (7325, "2:02:05")]
 )
 def test_duration(seconds: float | None, text: str) -> None:
-    assert progress._duration(seconds) == text
+    assert progress.duration(seconds) == text

@@ -1,6 +1,7 @@
 """`tfpipe shard` as a user runs it."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from tfpipe.quantities import human_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "sample_data"
+DATAFLOW = ["--runner", "dataflow", "--project", "my-project", "--region", "europe-west4"]
 SHARD = "train-00000-of-00001.tfrecord"
 
 
@@ -84,7 +86,7 @@ def test_run_again_says_what_was_kept(first: tuple[Path, subprocess.CompletedPro
 def test_dry_run_writes_nothing(tmp_path: Path, shard) -> None:
     done = shard(SAMPLE, tmp_path / "out", "--dry-run", "--splits", "train=0.75,test=0.25", "--num-shards", 2)
     assert (done.code, done.err) == (0, "")
-    assert done.out.splitlines() == [
+    assert done.out.splitlines()[:-4] == [
         "24 images, 317.6 KB, nothing written",
         "train: 12 images, 157.6 KB, 2 shards",
         "  circle            5  ██████████████████████████████",
@@ -98,11 +100,39 @@ def test_dry_run_writes_nothing(tmp_path: Path, shard) -> None:
         "skipped: 1 *.py",
         "skipped: 1 *.txt",
     ]
+    head, output, cpu, wall = done.out.splitlines()[-4:]
+    assert head == "estimate from 24 images of 24, 1 of them bad, with 95 % intervals:"
+    assert output == "  output     316.3 KB (316.3 KB to 316.3 KB)"
+    assert re.fullmatch(r"  CPU-hours  0\.00\d \(0\.00\d to 0\.00\d\), on cores like those here", cpu)
+    times = r"\d:\d\d \(\d:\d\d to \d:\d\d\)"
+    assert re.fullmatch(
+        rf"  wall time  {times}, \d+ worker process(es)?, \d:\d\d of it before and after the images", wall
+    )
     assert list(tmp_path.iterdir()) == []
 
 
+def test_dry_run_with_prices(tmp_path: Path, shard) -> None:
+    prices = "--price-per-vcpu-hour", 1000, "--price-per-gib-month", 1000
+    done = shard(SAMPLE, tmp_path / "out", "--dry-run", *prices)
+    job, storage = done.out.splitlines()[-2:]
+    assert re.fullmatch(r"  job        0\.\d\d to [1-9]\d*\.\d\d", job)
+    assert storage == "  storage    0.29 to 0.29 a month"
+
+
+def test_prices_without_a_dry_run(tmp_path: Path, shard) -> None:
+    done = shard(SAMPLE, tmp_path / "out", "--price-per-vcpu-hour", 1)
+    assert done.code == 2
+    assert "Prices are for --dry-run, which estimates a cost. Add it, or leave them out." in done.err
+
+
 def test_dry_run_as_json(tmp_path: Path, shard) -> None:
-    plan = json.loads(shard(SAMPLE, tmp_path / "out", "--dry-run", "--json").out)
+    plan = json.loads(shard(SAMPLE, tmp_path / "out", "--dry-run", "--json", "--price-per-gib-month", 1).out)
+    estimate = plan.pop("estimate")
+    size = estimate["output_bytes"]["value"]
+    assert size == estimate["output_bytes"]["high"]
+    assert estimate["storage_cost_per_month"] == [size / 2**30] * 2
+    assert (estimate["sampled"], estimate["bad"], estimate["job_cost"]) == (24, 1, None)
+    assert estimate["wall_s"]["low"] >= estimate["serial_s"] > 0
     assert plan == {
         "images": 24,
         "bytes": plan["bytes"],
@@ -131,6 +161,14 @@ def test_dry_run_as_json(tmp_path: Path, shard) -> None:
         ([SAMPLE, "out", "--group-by", "x", "--splits", "a=1"], 2, "--group-by names a column; it needs a CSV"),
         ([SAMPLE, "out", "--shard-size", "big"], 2, "must be a size such as 128MiB or 2GB, got 'big'."),
         ([SAMPLE, "out", "--", "--nonsense=1"], 2, "Options after -- must be known to Beam, got --nonsense."),
+        ([SAMPLE, "out", "--region", "r"], 2, "--region goes with --runner dataflow, got --runner direct."),
+        ([SAMPLE, "out", *DATAFLOW], 2, f"Dataflow's machines read and write gs:// only, got {SAMPLE}."),
+        (["gs://i", "gs://o", *DATAFLOW[:4]], 2, "Dataflow needs a project and a region to run in; give --region too."),
+        (
+            ["gs://i", "gs://o", *DATAFLOW, "--", "--runner=DirectRunner"],
+            2,
+            "--runner dataflow and --runner=DirectRunner after -- exclude each other.",
+        ),
         ([SAMPLE, "out", "--max-bad", "0"], 1, "At most 0 of 24 images may be bad, got 1, the first square/"),
     ],
 )
@@ -144,6 +182,17 @@ def test_a_mistake_is_one_sentence(
     assert "Traceback" not in done.err
     assert done.err.count("Error: ") == 1
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_the_command_of_a_job(shard) -> None:
+    more = ["--max-workers", 9, "--square", 64, "--encoding", "raw", "--splits", "a=0.9,b=0.1", "--print-command"]
+    done = shard("gs://in/my photos", "gs://out", *DATAFLOW, *more, "--", "--label=team=vision")
+    assert (done.code, done.err) == (0, "")
+    assert done.out == (
+        "python -m beam_jobs.shard_job '--input=gs://in/my photos' --output=gs://out "
+        """'--splits={"a": 0.9, "b": 0.1}' --encoding=raw --square=64 """
+        "--runner=DataflowRunner --project=my-project --region=europe-west4 --max_num_workers=9 --label=team=vision\n"
+    )
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:

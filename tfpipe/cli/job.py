@@ -2,15 +2,27 @@
 
 import importlib.util
 import json
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from beam_jobs.config import ShardConfig
+from tfpipe.cli.engine_options import HowToRun, engine_options
+from tfpipe.cli.estimate_output import estimate_json, price_options, print_estimate
 from tfpipe.cli.progress import ProgressDisplay
-from tfpipe.cli.values import CountOrShare, Size, counted, debug_option, json_option, one_line
+from tfpipe.cli.values import (
+    Command,
+    CountOrShare,
+    Size,
+    all_options,
+    counted,
+    debug_option,
+    json_option,
+    one_line,
+)
 from tfpipe.errors import MissingDependencyError
 from tfpipe.quantities import human_bytes
 
@@ -18,13 +30,12 @@ if TYPE_CHECKING:
     from beam_jobs.plan import Plan
     from beam_jobs.shard_job import ShardResult
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 _MAX_CLASSES_SHOWN = 12
 
 
-def layout_options(unshuffled: str) -> Callable[[_Command], _Command]:
+def layout_options(unshuffled: str) -> Callable[[Command], Command]:
     """How records are dealt to shards; `unshuffled` says what --no-shuffle does."""
-    return _all(
+    return all_options(
         click.option("--num-shards", type=int, help="Shards of each split.  [default: by --shard-size]"),
         click.option("--shard-size", type=Size(), default="128MiB", show_default=True, help="Size of a shard, about."),
         click.option(
@@ -48,9 +59,9 @@ drop_duplicates_option = click.option(
 )
 
 
-def run_options(command: _Command) -> _Command:
+def run_options(command: Command) -> Command:
     """How the job runs and what is printed."""
-    options = _all(
+    options = all_options(
         click.option("--overwrite", is_flag=True, help="Replace the dataset in OUTPUT once the new one is complete."),
         click.option(
             "--workers",
@@ -59,20 +70,13 @@ def run_options(command: _Command) -> _Command:
             metavar="N",
             help="Worker processes.  [default: all cores]",
         ),
-        click.option("--dry-run", is_flag=True, help="Print the plan and stop."),
+        engine_options,
+        click.option("--dry-run", is_flag=True, help="Print the plan, and what a sample says of bytes and time."),
+        price_options,
         json_option,
         debug_option,
     )
     return options(command)
-
-
-def _all(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
-    def add(command: _Command) -> _Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
 
 
 def need_beam(command: str) -> None:
@@ -87,12 +91,15 @@ def need_beam(command: str) -> None:
         )
 
 
-def run_job(config: ShardConfig, beam_args: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
-    """Runs the job, or plans it only, and prints what came of it."""
-    if dry_run:
-        from beam_jobs.planning import plan_shards
+def run_job(config: ShardConfig, how: HowToRun) -> None:
+    """Runs the job, or plans or names it only, and prints what came of it."""
+    if how.print_command:
+        from beam_jobs.command import command_line
 
-        _print_plan(plan_shards(config, beam_args), as_json)
+        click.echo(command_line(config, how.beam_args))
+        return
+    if how.dry_run:
+        _dry_run(config, how)
         return
     from beam_jobs import pool
 
@@ -101,14 +108,36 @@ def run_job(config: ShardConfig, beam_args: Sequence[str], *, dry_run: bool, as_
         from beam_jobs import shard_job
 
         try:
-            result = shard_job.run(config, beam_args, display.update, display.plan)
+            result = shard_job.run(
+                config, how.beam_args, display.update, display.plan, display.submitted, display.listed
+            )
         except KeyboardInterrupt:
             display.interrupted()
             raise
-    if as_json:
+    if how.as_json:
         click.echo(json.dumps(_result_json(config, result)))
     else:
         _print_result(config, result)
+
+
+def _dry_run(config: ShardConfig, how: HowToRun) -> None:
+    """Plans the job, does a little of it in a temporary folder, and prints what is to be expected."""
+    from beam_jobs import pool
+
+    pool.start_early()
+    from beam_jobs.estimate import estimate_job, parallel_of
+    from beam_jobs.planning import plan_shards
+
+    with ProgressDisplay() as display:
+        started = time.monotonic()
+        plan = plan_shards(config, how.beam_args, display.listed)
+        planned_s = time.monotonic() - started
+        estimate = estimate_job(config, plan, planned_s, parallel_of(config, how.beam_args))
+    if how.as_json:
+        click.echo(json.dumps({**_plan_json(plan), "estimate": estimate_json(estimate, how.prices)}))
+    else:
+        _print_plan(plan)
+        print_estimate(estimate, how.prices)
 
 
 def _result_json(config: ShardConfig, result: "ShardResult") -> dict[str, Any]:
@@ -147,28 +176,31 @@ def _print_result(config: ShardConfig, result: "ShardResult") -> None:
     click.echo(f"{config.output} is complete: {result.seconds:.1f} s, {result.images_per_second:,.0f} images/s{kept}")
 
 
-def _print_plan(plan: "Plan", as_json: bool) -> None:
+def _plan_json(plan: "Plan") -> dict[str, Any]:
+    total = {"images": plan.num_images, "bytes": plan.num_bytes, "shards": len(plan.shards)}
+    more = {"skipped": dict(plan.listing.skipped or {}), "dropped": plan.listing.dropped}
+    return {**total, "splits": _splits(plan), **more}
+
+
+def _splits(plan: "Plan") -> dict[str, dict[str, Any]]:
     splits: dict[str, dict[str, Any]] = {}
     for one in plan.shards:
         split = splits.setdefault(one.split, {"images": 0, "bytes": 0, "shards": 0, "classes": {}})
         split["images"] += len(one.images)
         split["bytes"] += one.bytes
         split["shards"] += 1
-    names = plan.listing.label_names
     for name, split in splits.items():
-        split["classes"] = dict(zip(names, plan.class_counts[name], strict=True))
-    skipped = dict(plan.listing.skipped or {})
-    if as_json:
-        total = {"images": plan.num_images, "bytes": plan.num_bytes, "shards": len(plan.shards)}
-        more = {"skipped": skipped, "dropped": plan.listing.dropped}
-        click.echo(json.dumps({**total, "splits": splits, **more}))
-        return
+        split["classes"] = dict(zip(plan.listing.label_names, plan.class_counts[name], strict=True))
+    return splits
+
+
+def _print_plan(plan: "Plan") -> None:
     click.echo(f"{counted(plan.num_images, 'image')}, {human_bytes(plan.num_bytes)}, nothing written")
-    for name, split in splits.items():
+    for name, split in _splits(plan).items():
         shards = counted(split["shards"], "shard")
         click.echo(f"{name}: {counted(split['images'], 'image')}, {human_bytes(split['bytes'])}, {shards}")
         _print_classes(split["classes"])
-    for reason, count in sorted(skipped.items()):
+    for reason, count in sorted((plan.listing.skipped or {}).items()):
         click.echo(f"skipped: {count:,} {reason}")
     if plan.listing.dropped:
         click.echo(f"duplicates: {plan.listing.dropped:,} dropped")

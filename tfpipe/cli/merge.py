@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from beam_jobs.config import ShardConfig
+from tfpipe.cli.engine_options import HowToRun
 from tfpipe.cli.job import drop_duplicates_option, layout_options, max_bad_option, need_beam, run_job, run_options
 from tfpipe.errors import ConfigError
 
@@ -28,8 +29,8 @@ def merge(**options: Any) -> None:
     Run the same command again after an interruption: finished shards are kept.
     """
     arguments: tuple[str, ...] = options.pop("paths")
-    dry_run, as_json = options.pop("dry_run"), options.pop("as_json")
     paths = tuple(takewhile(lambda argument: not argument.startswith("-"), arguments))
+    how = HowToRun.take(options, arguments[len(paths) :])
     *datasets, output = paths or ("",)
     if len(datasets) < 2:
         raise ConfigError(f"At least two datasets and OUTPUT must be named, got {len(paths)} of these paths.")
@@ -41,4 +42,4 @@ def merge(**options: Any) -> None:
         shard_size_bytes=options.pop("shard_size"),
         **options,
     )
-    run_job(config, arguments[len(paths) :], dry_run=dry_run, as_json=as_json)
+    run_job(config, how)

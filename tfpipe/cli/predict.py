@@ -92,7 +92,7 @@ def find_images(wanted: tuple[str, ...]) -> list[str]:
 
 def _walk(folder: str) -> list[str]:
     """Every file below, links followed, but those whose name says that they are no image."""
-    from beam_jobs.sources import skip_reason
+    from beam_jobs.tree import skip_reason
 
     paths = (os.path.join(root, name) for root, _, names in os.walk(folder, followlinks=True) for name in names)
     return sorted(path for path in paths if not skip_reason(os.path.relpath(path, folder)))

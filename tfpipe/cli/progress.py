@@ -13,6 +13,7 @@ from tfpipe.cli.values import counted
 from tfpipe.quantities import human_bytes
 
 if TYPE_CHECKING:
+    from beam_jobs.engines import SubmittedJob
     from beam_jobs.plan import Plan
     from beam_jobs.progress import Progress
     from tfpipe.integrity.progress import Progress as ScanProgress
@@ -82,17 +83,26 @@ class ProgressDisplay(_Display):
     def __init__(self) -> None:
         super().__init__()
         self._last: Progress | None = None
+        self._job: SubmittedJob | None = None
+
+    def listed(self, images: int) -> None:
+        """How many images were found so far; the planning has no other number to show."""
+        self._show(images, 0, 0, lambda: f"{images:,} images listed  {self._rates()[0]:,.0f} images/s")
 
     def plan(self, plan: "Plan") -> None:
         """Says what is about to be done."""
+        self._recent.clear()  # from here on other things are counted
         splits = ", ".join(dict.fromkeys(shard.split for shard in plan.shards))
         shards = f"{counted(len(plan.shards), 'shard')} ({splits})"
         line = f"{counted(plan.num_images, 'image')}, {human_bytes(plan.num_bytes)}, {shards}"
+        self._say(line)
         if self._live is not None:
-            self._live.console.print(line, highlight=False, markup=False)
             self._live.update(self._task, description="Sharding", total=plan.num_images)
-        else:
-            click.echo(line, err=True)
+
+    def submitted(self, job: "SubmittedJob") -> None:
+        """Says where a job that runs elsewhere can be watched."""
+        self._job = job
+        self._say(f"Dataflow job {job.id}: {job.page}")
 
     def update(self, progress: "Progress") -> None:
         """Called from another thread about twice a second."""
@@ -103,15 +113,28 @@ class ProgressDisplay(_Display):
         """Says what is kept and how to go on."""
         if self._live is not None:
             self._live.stop()
+        if self._job is not None:
+            click.echo(
+                f"Interrupted. The job goes on without this command; end it with: {self._job.cancel_command}\n"
+                "When it has ended, run the same command again: finished shards are kept.",
+                err=True,
+            )
+            return
         done = f"{self._last.shards} of {self._last.num_shards} shards are finished. " if self._last else ""
         click.echo(f"Interrupted. {done}Run the same command again to go on.", err=True)
+
+    def _say(self, line: str) -> None:
+        if self._live is not None:
+            self._live.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        else:
+            click.echo(line, err=True)
 
     def _line(self, progress: "Progress") -> str:
         rate, speed = self._rates()
         left = (progress.num_images - progress.images) / rate if rate > 0 else None
         return (
             f"{progress.images:,}/{progress.num_images:,} images  {rate:,.0f} images/s  {human_bytes(speed)}/s  "
-            f"{progress.bad} bad  {_duration(left)} left"
+            f"{progress.bad} bad  {duration(left)} left"
         )
 
 
@@ -137,11 +160,12 @@ class ScanDisplay(_Display):
         left = max(progress.num_bytes - progress.bytes, 0) / speed if speed > 0 else None
         return (
             f"{human_bytes(progress.bytes)} of {human_bytes(progress.num_bytes)}  {human_bytes(speed)}/s  "
-            f"{rate:,.0f} records/s  {progress.damaged:,} damaged  {_duration(left)} left"
+            f"{rate:,.0f} records/s  {progress.damaged:,} damaged  {duration(left)} left"
         )
 
 
-def _duration(seconds: float | None) -> str:
+def duration(seconds: float | None) -> str:
+    """As in `1:02:03` or `4:05`; None: not known."""
     if seconds is None:
         return "-:--"
     minutes, rest = divmod(round(seconds), 60)

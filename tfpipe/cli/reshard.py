@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from beam_jobs.config import ShardConfig
+from tfpipe.cli.engine_options import HowToRun
 from tfpipe.cli.job import layout_options, max_bad_option, need_beam, run_job, run_options
 from tfpipe.errors import ConfigError
 from tfpipe.format.form import ImageForm
@@ -43,7 +44,7 @@ def reshard(**options: Any) -> None:
     Run the same command again after an interruption: finished shards are kept.
     """
     beam_args = options.pop("beam_args")
-    dry_run, as_json = options.pop("dry_run"), options.pop("as_json")
+    how = HowToRun.take(options, beam_args)
     if beam_args and not beam_args[0].startswith("-"):
         raise ConfigError(
             f"DATASET and OUTPUT are two paths, got a third, {beam_args[0]!r}; options for Beam follow after --. "
@@ -59,4 +60,4 @@ def reshard(**options: Any) -> None:
         shard_size_bytes=options.pop("shard_size"),
         **options,
     )
-    run_job(config, beam_args, dry_run=dry_run, as_json=as_json)
+    run_job(config, how)

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from beam_jobs.config import ShardConfig
+from tfpipe.cli.engine_options import HowToRun
 from tfpipe.cli.job import drop_duplicates_option, layout_options, max_bad_option, need_beam, run_job, run_options
 from tfpipe.cli.values import Shares
 from tfpipe.errors import ConfigError
@@ -13,7 +14,7 @@ from tfpipe.format.form import ImageForm
 
 @click.command(
     short_help="Write images as TFRecord shards.",
-    epilog="Arguments after -- go to Beam: tfpipe shard IN gs://bucket/OUT -- --runner=DataflowRunner ...",
+    epilog="Arguments after -- go to Beam: tfpipe shard IN OUT -- --direct_running_mode=multi_threading",
 )
 @click.argument("input")
 @click.argument("output")
@@ -65,7 +66,7 @@ def shard(**options: Any) -> None:
     Run the same command again after an interruption: finished shards are kept.
     """
     beam_args = options.pop("beam_args")
-    dry_run, as_json = options.pop("dry_run"), options.pop("as_json")
+    how = HowToRun.take(options, beam_args)
     if beam_args and not beam_args[0].startswith("-"):
         raise ConfigError(
             f"INPUT and OUTPUT are two paths, got a third, {beam_args[0]!r}; options for Beam follow after --."
@@ -73,4 +74,4 @@ def shard(**options: Any) -> None:
     need_beam("shard")
     form = ImageForm(**{name: options.pop(name) for name in ImageForm.__dataclass_fields__})
     config = ShardConfig(form=form, shard_size_bytes=options.pop("shard_size"), **options)
-    run_job(config, beam_args, dry_run=dry_run, as_json=as_json)
+    run_job(config, how)

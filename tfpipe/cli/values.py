@@ -1,11 +1,14 @@
 """Options that are more than a number or a word: sizes, shares, shares by name."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
 from tfpipe.errors import ConfigError
 from tfpipe.quantities import A_SIZE, parse_bytes
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Size(click.ParamType):
@@ -69,6 +72,17 @@ config_option = click.option("--config", metavar="FILE", help="Options of the pi
 batch_option = click.option(
     "--global-batch-size", type=int, metavar="N", help=f"Images in a batch.  [default: {PER_REPLICA_BATCH_SIZE}]"
 )
+
+
+def all_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Adds several options to a command, in this order."""
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 def counted(count: int, noun: str) -> str:

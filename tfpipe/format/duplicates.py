@@ -11,14 +11,18 @@ from tfpipe.format.manifest import Duplicates
 
 
 def list_duplicates(
-    table: NDArray[np.uint8], shards: Sequence[tuple[str, int]], path: Callable[[int, int], str], dropped: int
+    table: NDArray[np.uint8],
+    shards: Sequence[tuple[str, int]],
+    paths: Callable[[int, Sequence[int]], Sequence[str]],
+    dropped: int,
 ) -> tuple[Duplicates, bytes]:
     """Finds the images that occur more than once.
 
     Args:
       table: The SHA-256 of each source image, in the order of the shards: uint8 of shape [records, 32].
       shards: Split and number of records of each shard; those of one split stand together.
-      path: Gives the path of an image by its shard's position and its own in there. Called for duplicates only.
+      paths: Gives the paths of images of one shard, by its position and theirs in there, in order. Called once for a
+        shard that has duplicates, with these: what is held grows with the duplicates, not with the images.
       dropped: Images that were left out before.
 
     Returns:
@@ -31,12 +35,14 @@ def list_duplicates(
         first_of_split.setdefault(split, int(start))
     within: Counter[str] = Counter()
     across, lines = 0, []
-    for group in equal_rows(table):
+    groups = equal_rows(table)
+    path = _paths_of(groups, starts, paths)
+    for group in groups:
         records = []
         for at in group:
             shard = int(np.searchsorted(starts, at, side="right")) - 1  # the last to begin at or before it
             split = shards[shard][0]
-            one = {"split": split, "index": at - first_of_split[split], "path": path(shard, at - int(starts[shard]))}
+            one = {"split": split, "index": at - first_of_split[split], "path": path[at]}
             records.append(one)
         in_split = Counter(str(record["split"]) for record in records)
         within.update({split: count - 1 for split, count in in_split.items() if count > 1})
@@ -44,6 +50,19 @@ def list_duplicates(
         lines.append(json.dumps({"sha256": table[group[0]].tobytes().hex(), "records": records}) + "\n")
     found = Duplicates(within=dict(sorted(within.items())), across=across, dropped=dropped)
     return found, "".join(lines).encode()
+
+
+def _paths_of(
+    groups: Sequence[Sequence[int]], starts: NDArray[np.int64], paths: Callable[[int, Sequence[int]], Sequence[str]]
+) -> dict[int, str]:
+    """The path of every member of the groups."""
+    wanted = np.sort(np.array([at for group in groups for at in group], np.int64))
+    shards = np.searchsorted(starts, wanted, side="right") - 1
+    found: dict[int, str] = {}
+    for mine in np.split(wanted, np.flatnonzero(np.diff(shards)) + 1) if len(wanted) else ():
+        shard = int(np.searchsorted(starts, mine[0], side="right")) - 1
+        found.update(zip(mine.tolist(), paths(shard, (mine - starts[shard]).tolist()), strict=True))
+    return found
 
 
 def equal_rows(table: NDArray[np.uint8]) -> list[list[int]]:

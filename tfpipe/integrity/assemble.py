@@ -83,7 +83,7 @@ def _describe(staging: Staging, manifest: Manifest, named: _Named) -> tuple[Mani
             -1, DIGEST_BYTES
         ),
         [(row.split, row.records) for row, _ in named],
-        lambda shard, record: _path_of(staging, named[shard][0], record),
+        lambda shard, records: [_path_of(staging, named[shard][0], record) for record in records],
         manifest.duplicates.dropped,
     )
     new = replace(

@@ -1,0 +1,166 @@
+"""How long the planning of millions of images takes, and how much memory: listings are made up, no image exists.
+
+python tests/benchmarks/plan_scale.py --images 1000000 --images 10000000
+python tests/benchmarks/plan_scale.py --archives 40
+"""
+
+import csv
+import io
+import json
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from beam_jobs import tree
+from beam_jobs.archives import Member
+from beam_jobs.config import ShardConfig
+from beam_jobs.planning import plan_shards
+from beam_jobs.prepare import open_work
+from tfpipe.machine import usable_cpus
+
+_CLASSES = 1000
+_BYTES = 110_000  # an image of ImageNet, about
+_SHARDS = 8192
+_MEMBERS = 5000
+_KINDS = ("folder", "csv", "parquet")
+
+
+def _path(i: int) -> str:
+    return f"n{i % _CLASSES:08d}/n{i % _CLASSES:08d}_{i:08d}.JPEG"
+
+
+def _members(count: int) -> Iterator[Member]:
+    for i in range(count):
+        yield Member(_path(i), _BYTES + i % 1000)
+
+
+def _write_csv(path: Path, count: int) -> None:
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["image", "label"])
+        rows.writerows([_path(i), f"n{i % _CLASSES:08d}"] for i in range(count))
+
+
+def _write_parquet(path: Path, count: int) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    schema = pyarrow.schema([("image", pyarrow.string()), ("label", pyarrow.string())])
+    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+        for begin in range(0, count, 100_000):
+            rows = range(begin, min(begin + 100_000, count))
+            labels = [f"n{i % _CLASSES:08d}" for i in rows]
+            writer.write_table(pyarrow.table([[_path(i) for i in rows], labels], schema=schema))
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
+def _measure(kind: str, source: str, output: str, count: int) -> dict[str, float | int]:
+    """Plans and writes the plan in this process."""
+    if kind == "folder":
+        tree.list_folder = lambda _: _members(count)  # type: ignore[assignment]
+    config = ShardConfig(source, output, num_shards=None if kind == "folder" else _SHARDS)
+    before, listed, started = _peak_mb(), 0.0, time.monotonic()
+
+    def on_listed(_: int) -> None:
+        nonlocal listed
+        listed = time.monotonic() - started
+
+    plan = plan_shards(config, on_listed=on_listed)
+    planned = time.monotonic() - started
+    with open_work(config, plan) as work:
+        written = time.monotonic() - started
+        lines_bytes = Path(work.path("plan.jsonl")).stat().st_size
+    assert plan.num_images == count
+    return {
+        "images": count,
+        "shards": len(plan.shards),
+        "list_s": listed,
+        "plan_s": planned - listed,
+        "write_s": written - planned,
+        "total_s": written,
+        "plan_bytes": lines_bytes,
+        "before_mb": before,
+        "peak_mb": _peak_mb(),
+        "cpu_s": time.process_time(),
+    }
+
+
+def _index_archives(folder: Path, count: int) -> None:
+    """The same archives read by one process and by one per core, in turns; the process pool's start counts."""
+    source = folder / "tars"
+    source.mkdir()
+    for k in range(count):
+        with tarfile.open(source / f"class{k:03d}.tar", "w") as tar:
+            for i in range(_MEMBERS):
+                info = tarfile.TarInfo(f"{i:06d}.jpg")
+                info.size = 1000
+                tar.addfile(info, io.BytesIO(bytes(1000)))
+    seconds: dict[int, list[float]] = {1: [], usable_cpus(): []}
+    for _ in range(3):
+        for workers, times in seconds.items():
+            started = time.monotonic()
+            assert len(tree.list_tree(str(source), workers).refs) == count * _MEMBERS
+            times.append(time.monotonic() - started)
+    for workers, times in seconds.items():
+        median = statistics.median(times)
+        rate = count * _MEMBERS / median
+        spread = f"{min(times):.1f} to {max(times):.1f}"
+        print(f"{count} archives of {_MEMBERS:,}, {workers} processes: {median:.1f} s ({spread}), {rate:,.0f} images/s")
+
+
+@click.command()
+@click.option("--images", type=int, multiple=True, default=(1_000_000,), show_default=True)
+@click.option("--kind", "kinds", type=click.Choice(_KINDS), multiple=True, default=_KINDS, show_default=True)
+@click.option("--archives", type=int, default=0, help="Index so many tar files instead, in one process and in several.")
+@click.option("--scratch", type=click.Path(path_type=Path), help="Where the tables and plans are written.")
+@click.option("--one", nargs=2, hidden=True, help="Source and output of one measurement, in this process.")
+def main(
+    images: tuple[int, ...], kinds: tuple[str, ...], archives: int, scratch: Path | None, one: tuple[str, str] | None
+) -> None:
+    """Each in a process of its own, whose peak counts; the table is written before, by another."""
+    if one is not None:
+        print(json.dumps(_measure(kinds[0], *one, images[0])))
+        return
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        if archives:
+            _index_archives(Path(folder), archives)
+            return
+        for count in images:
+            for kind in kinds:
+                source = Path(folder) / ("photos" if kind == "folder" else f"table.{kind}")
+                if kind == "csv":
+                    _write_csv(source, count)
+                elif kind == "parquet":
+                    _write_parquet(source, count)
+                output = Path(folder) / "out"
+                options = ["--images", str(count), "--kind", kind, "--one", str(source), str(output)]
+                run = subprocess.run(
+                    [sys.executable, __file__, *options], stdout=subprocess.PIPE, check=True, text=True
+                )
+                found = json.loads(run.stdout)
+                print(
+                    f"{kind}: {count:,} images, {found['shards']:,} shards: listed in {found['list_s']:.0f} s, "
+                    f"planned in {found['plan_s']:.0f} s, written in {found['write_s']:.0f} s "
+                    f"({found['plan_bytes'] / 1e6:,.0f} MB), in all {found['total_s']:.0f} s "
+                    f"({found['cpu_s']:.0f} s of a core); "
+                    f"peak {found['peak_mb']:,.0f} MB, {found['before_mb']:,.0f} of them before",
+                    flush=True,
+                )
+                shutil.rmtree(output, ignore_errors=True)
+                source.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

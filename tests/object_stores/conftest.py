@@ -1,0 +1,201 @@
+"""Real protocol servers on loopback: an emulator of Google's store and one of Amazon's, each behind a proxy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import pytest
+
+from beam_jobs import files
+from beam_jobs.store import split_url
+from tests.beam_jobs.conftest import ROOT, Kit
+from tests.object_stores.proxy import Proxy
+
+_numbers = count()
+
+
+class Cloud:
+    """One store with one bucket, `gs://data` or `s3://data`.
+
+    Attributes:
+        scheme: `gs` or `s3`.
+        proxy: Between it and its clients.
+        environment: What a client must have in its environment to come here.
+    """
+
+    scheme: str
+    environment: Mapping[str, str]
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.proxy = proxy
+
+    def new(self) -> str:
+        """A folder that nobody used before."""
+        return f"{self.scheme}://data/{next(_numbers)}"
+
+    def put(self, url: str, objects: Mapping[str, bytes]) -> str:
+        """Writes objects below a URL, past the proxy."""
+        raise NotImplementedError
+
+    def names(self) -> list[str]:
+        """Of all objects in the bucket."""
+        raise NotImplementedError
+
+    def get(self, name: str) -> bytes:
+        """One of them."""
+        raise NotImplementedError
+
+    def tree(self, url: str) -> dict[str, bytes]:
+        """Every object below a URL, as `Kit.tree` gives files, past the proxy."""
+        folder = split_url(url)[1].rstrip("/") + "/"
+        return {name[len(folder) :]: self.get(name) for name in sorted(self.names()) if name.startswith(folder)}
+
+    def run(self, *args: object, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+        """A real `tfpipe` command that finds this store."""
+        done = subprocess.run(
+            [sys.executable, "-m", "tfpipe", *map(str, args)],
+            cwd=ROOT,
+            env={**os.environ, **self.environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        return done
+
+
+class Google(Cloud):
+    scheme = "gs"
+
+    def __init__(self, proxy: Proxy) -> None:
+        super().__init__(proxy)
+        self.environment = {"STORAGE_EMULATOR_HOST": proxy.url}
+        self.direct = "http://{}:{}".format(*proxy.target)
+
+    def _client(self) -> Any:
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud import storage
+
+        options = {"api_endpoint": self.direct}
+        return storage.Client(project="p", credentials=AnonymousCredentials(), client_options=options)
+
+    def put(self, url: str, objects: Mapping[str, bytes]) -> str:
+        name, folder = split_url(url)
+        bucket = self._client().bucket(name)
+        for path, data in objects.items():
+            bucket.blob(f"{folder}/{path}").upload_from_string(data)
+        return url
+
+    def names(self) -> list[str]:
+        return [blob.name for blob in self._client().list_blobs("data")]
+
+    def get(self, name: str) -> bytes:
+        return self._client().bucket("data").blob(name).download_as_bytes()
+
+
+class Amazon(Cloud):
+    scheme = "s3"
+
+    def __init__(self, proxy: Proxy) -> None:
+        super().__init__(proxy)
+        self.keys = {
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+        self.environment = {**self.keys, "AWS_ENDPOINT_URL": proxy.url}
+        self.direct = "http://{}:{}".format(*proxy.target)
+
+    def _client(self) -> Any:
+        import boto3
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.direct,
+            aws_access_key_id="key",
+            aws_secret_access_key="secret",
+            region_name="us-east-1",
+        )
+
+    def put(self, url: str, objects: Mapping[str, bytes]) -> str:
+        bucket, folder = split_url(url)
+        client = self._client()
+        for path, data in objects.items():
+            client.put_object(Bucket=bucket, Key=f"{folder}/{path}", Body=data)
+        return url
+
+    def names(self) -> list[str]:
+        pages = self._client().get_paginator("list_objects_v2").paginate(Bucket="data")
+        return [found["Key"] for page in pages for found in page.get("Contents", ())]
+
+    def get(self, name: str) -> bytes:
+        return self._client().get_object(Bucket="data", Key=name)["Body"].read()
+
+    def unfinished(self) -> int:
+        """Uploads in parts that were neither completed nor aborted."""
+        return len(self._client().list_multipart_uploads(Bucket="data").get("Uploads", ()))
+
+
+@pytest.fixture(scope="session")
+def kit() -> Kit:
+    return Kit()
+
+
+@pytest.fixture(scope="session")
+def google_server() -> Iterator[Google]:
+    from gcp_storage_emulator.server import create_server
+
+    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="data")
+    server.start()
+    proxy = Proxy(("127.0.0.1", server._api._httpd.server_port))
+    yield Google(proxy)
+    proxy.stop()
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def amazon_server() -> Iterator[Amazon]:
+    from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    proxy = Proxy(server.get_host_and_port())
+    cloud = Amazon(proxy)
+    cloud._client().create_bucket(Bucket="data")
+    yield cloud
+    proxy.stop()
+    server.stop()
+
+
+@pytest.fixture
+def google(google_server: Google, monkeypatch: pytest.MonkeyPatch) -> Iterator[Google]:
+    yield from _lent(google_server, monkeypatch)
+
+
+@pytest.fixture
+def amazon(amazon_server: Amazon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Amazon]:
+    yield from _lent(amazon_server, monkeypatch)
+
+
+@pytest.fixture(params=["gs", "s3"])
+def cloud(request: pytest.FixtureRequest) -> Cloud:
+    """Both, one after the other."""
+    return request.getfixturevalue({"gs": "google", "s3": "amazon"}[request.param])
+
+
+def _lent(cloud: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """With the environment of its clients set, and whole again afterwards."""
+    for name, value in cloud.environment.items():
+        monkeypatch.setenv(name, value)
+    cloud.proxy.reset()
+    files.configure(())
+    yield cloud
+    cloud.proxy.reset()
+    files.configure(())

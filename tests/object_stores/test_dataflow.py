@@ -1,0 +1,220 @@
+"""Jobs for Dataflow: what is sent to a service on loopback, and what runs from that alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
+
+import tfpipe
+from beam_jobs import dataflow, shard_job
+from beam_jobs.config import ShardConfig
+from beam_jobs.engines import Engine, SubmittedJob
+from beam_jobs.progress import Progress
+from tests.beam_jobs.conftest import Kit
+from tests.object_stores.conftest import Google
+from tests.object_stores.dataflow_service import Service
+from tests.object_stores.replay import fetch_graph, staged_files
+from tfpipe.errors import ConfigError, DataError
+
+ENGINE = Engine(runner="dataflow", project="my-project", region="europe-west4", max_workers=3)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    service = Service(tmp_path_factory.mktemp("dataflow"))
+    yield service
+    service.stop()
+
+
+@pytest.fixture
+def cloud(google: Google, service: Service, monkeypatch: pytest.MonkeyPatch) -> Google:
+    """A store, a service, a key for both, and a clock of Beam's that goes ten times faster."""
+    from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
+    from apache_beam.runners.dataflow import dataflow_runner
+
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(service.credentials()))
+    # Beam wants an endpoint without a port, or calls it no service and leaves out half of what it does for one.
+    monkeypatch.setattr(PipelineOptionsValidator, "validate_endpoint_url", lambda *_: True)
+    service.refuse = service.state = service.worker_python = None
+    service.looks = 0
+
+    class Clock:
+        time = staticmethod(time.time)
+
+        @staticmethod
+        def sleep(seconds: float) -> None:
+            time.sleep(seconds / 10)
+
+    monkeypatch.setattr(dataflow_runner, "time", Clock)
+    monkeypatch.setattr(dataflow, "METRICS_EVERY_S", 0.3)
+    return google
+
+
+def arguments(service: Service, *more: str) -> tuple[str, ...]:
+    return (*ENGINE.beam_args(), f"--dataflow_endpoint={service.url}", *more)
+
+
+@pytest.fixture(scope="module")
+def photos(kit: Kit) -> dict[str, bytes]:
+    return {**kit.photos({"cat": 7, "dog": 6}), "cat/bad.jpg": b"bad"}
+
+
+def test_a_job(cloud: Google, service: Service, kit: Kit, photos: dict[str, bytes], tmp_path: Path) -> None:
+    """From the request and what is staged alone comes what a local run makes."""
+    source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
+    kit.make(kit.write(tmp_path / "photos", photos), tmp_path / "out", num_shards=4)
+    seen: list[Progress] = []
+    submitted: list[SubmittedJob] = []
+    result = shard_job.run(
+        ShardConfig(source, output, num_shards=4), arguments(service), seen.append, on_submit=submitted.append
+    )
+    assert cloud.tree(output) == kit.tree(tmp_path / "out")
+    assert (result.manifest.splits["train"].records, result.manifest.quarantined, result.kept_shards) == (13, 1, 0)
+    size = sum(map(len, photos.values()))
+    assert Progress(images=2, num_images=14, bytes=2000, bad=0, shards=0, num_shards=4) in seen  # while it ran
+    assert seen[-1] == Progress(images=14, num_images=14, bytes=size, bad=1, shards=4, num_shards=4)
+    assert submitted == [SubmittedJob(list(service.jobs)[-1], "my-project", "europe-west4")]
+
+
+def submit(service: Service, cloud: Google, photos: dict[str, bytes], *more: str, **options: Any) -> str:
+    """Hands in a job that somebody else cancels at once, and returns what is said of it."""
+    service.state = "JOB_STATE_CANCELLED"
+    config = ShardConfig(cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out", **options)
+    with pytest.raises(DataError) as caught:
+        shard_job.run(config, arguments(service, *more))
+    return str(caught.value)
+
+
+def test_the_request(cloud: Google, service: Service, photos: dict[str, bytes]) -> None:
+    said = submit(service, cloud, photos, num_shards=2)
+    assert said == (
+        "The Dataflow job was ended before it was done (it is cancelled). Finished shards are kept; run the same "
+        "command again to go on."
+    )
+    job = list(service.jobs.values())[-1]
+    assert re.fullmatch(r"tfpipe-photos-\d{8}-\d{6}", job["name"])
+    assert job["type"] == 1  # batch
+    (pool,) = job["environment"]["workerPools"]
+    assert (pool["kind"], pool["numWorkers"], pool["autoscalingSettings"]["maxNumWorkers"]) == ("harness", 2, 3)
+    (image,) = pool["sdkHarnessContainerImages"]
+    assert image["useSingleCorePerContainer"] is True  # a process for each core
+    assert f"beam_python{sys.version_info.major}.{sys.version_info.minor}_sdk:" in image["containerImage"]
+    options = job["environment"]["sdkPipelineOptions"]["options"]
+    assert options["save_main_session"] is False
+    assert "use_runner_v2" in options["experiments"]
+    staged = staged_files(fetch_graph(job))
+    wheel = f"tfpipe-{tfpipe.__version__}-py3-none-any.whl"
+    # No pickled main session: the other two are notes of Beam's, what to install and what is installed here.
+    assert staged.keys() == {wheel, "extra_packages.txt", "submission_environment_dependencies.txt"}
+    assert {package["name"] for package in pool["packages"]} == staged.keys()
+    assert all("/out/.tfpipe/dataflow/" in url for url in staged.values())
+
+
+def test_the_request_is_as_large_for_many_shards(cloud: Google, service: Service, kit: Kit) -> None:
+    """And so for many images: they come in the plan, by shards."""
+    sizes = []
+    for count in (2, 40):
+        submit(service, cloud, kit.photos({"cat": count}), num_shards=count)
+        job = list(service.jobs.values())[-1]
+        sizes.append((fetch_graph(job).ByteSize(), len(json.dumps(job["environment"]["workerPools"]))))
+    (few, request), (many, same) = sizes
+    print(f"graph {few} and {many} bytes, request {request} and {same} bytes")
+    assert abs(many - few) < 200  # the length of bucket names and numbers
+    assert abs(same - request) < 200
+
+
+def test_a_job_that_is_refused(cloud: Google, service: Service, photos: dict[str, bytes]) -> None:
+    service.refuse = 403, "The caller does not have permission"
+    assert submit(service, cloud, photos) == (
+        "Dataflow could not be given the job: The caller does not have permission."
+    )
+
+
+def test_options_that_beam_finds_invalid(cloud: Google, service: Service, photos: dict[str, bytes]) -> None:
+    source = cloud.put(f"{cloud.new()}/photos", photos)
+    with pytest.raises(ConfigError, match=r"^Dataflow cannot take these options: Invalid Project ID \(p1\)\. "):
+        shard_job.run(ShardConfig(source, f"{cloud.new()}/out"), arguments(service, "--project=p1"))
+
+
+def test_a_service_that_is_gone(
+    cloud: Google,
+    service: Service,
+    photos: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def lose(*_: object) -> None:
+        raise ConnectionError("after the eight minutes for which Beam tries")
+
+    monkeypatch.setattr(DataflowRunner, "poll_for_job_completion", lose)
+    config = ShardConfig(cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out")
+    service.state = "JOB_STATE_RUNNING"
+    with pytest.raises(DataError, match=r"^Dataflow could not be asked about the job any more; it goes on\. "):
+        shard_job.run(config, arguments(service))
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_job_that_fails(cloud: Google, service: Service, photos: dict[str, bytes]) -> None:
+    """The worker's own error comes back through the service, as a sentence."""
+    source = cloud.put(f"{cloud.new()}/photos", photos)
+    with pytest.raises(DataError, match=r"^At most 0 of 14 images may be bad, got 1, the first cat/bad\.jpg: "):
+        shard_job.run(ShardConfig(source, f"{cloud.new()}/out", max_bad=0), arguments(service))
+
+
+@pytest.mark.slow
+def test_in_a_clean_environment(
+    cloud: Google, service: Service, kit: Kit, photos: dict[str, bytes], tmp_path: Path
+) -> None:
+    """`tfpipe shard` hands in a job; its wheel does the work, installed beside Beam alone as on Dataflow's machines."""
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    service.worker_python = python = str(tmp_path / "venv" / "bin" / "python")
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, f"apache-beam[gcp]=={version('apache-beam')}"], check=True)
+    source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
+    # Beam speaks HTTP to a localhost too; then it leaves out the checks that the other tests go through.
+    endpoint = service.url.replace("127.0.0.1", "localhost")
+    where = ["--runner", "dataflow", "--project", "my-project", "--region", "europe-west4"]
+    done = cloud.run("shard", source, output, *where, "--num-shards", 4, "--", f"--dataflow_endpoint={endpoint}")
+    print(done.stderr, done.stdout, sep="\n")
+    job = list(service.jobs)[-1]
+    page = f"https://console.cloud.google.com/dataflow/jobs/europe-west4/{job}?project=my-project"
+    assert done.stderr.splitlines()[1] == f"Dataflow job {job}: {page}"
+    assert done.stdout.splitlines()[0].startswith("train: 13 records, 4 shards, ")
+    kit.make(kit.write(tmp_path / "photos", photos), tmp_path / "out", num_shards=4)
+    assert cloud.tree(output) == kit.tree(tmp_path / "out")
+    listed = subprocess.run([*pip[:3], "list"], check=True, capture_output=True, text=True).stdout
+    assert "tfpipe" in listed
+    assert "tensorflow" not in listed
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_the_job(cloud: Google, service: Service, kit: Kit, photos: dict[str, bytes]) -> None:
+    service.state = "JOB_STATE_RUNNING"
+    source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
+    endpoint = service.url.replace("127.0.0.1", "localhost")
+    where = ["--runner", "dataflow", "--project", "my-project", "--region", "europe-west4"]
+    process = kit.start(source, output, *where, "--", f"--dataflow_endpoint={endpoint}")
+    known = len(service.jobs)
+    kit.wait_for(lambda: len(service.jobs) > known and service.looks, 60)
+    process.send_signal(signal.SIGINT)
+    code, out, err = kit.finish(process)
+    assert (code, out) == (130, "")
+    job = list(service.jobs)[-1]
+    assert err.rstrip().splitlines()[-2:] == [
+        "Interrupted. The job goes on without this command; end it with: "
+        f"gcloud dataflow jobs cancel {job} --project=my-project --region=europe-west4",
+        "When it has ended, run the same command again: finished shards are kept.",
+    ]
+    assert any(name.endswith(".whl") for name in cloud.tree(output))  # machines that are added later need it

@@ -1,0 +1,210 @@
+"""What a store does to its clients: refusals, silence, broken connections; and what is said where it never ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import pytest
+
+from beam_jobs import gcs, s3
+from beam_jobs.store import Patience, split_url
+from tests.beam_jobs.conftest import Kit
+from tests.object_stores.conftest import Amazon, Cloud, Google
+from tests.object_stores.proxy import Fault, now_and_then
+from tfpipe.errors import DataError
+
+HASTY = Patience(first_s=1.0, retry_s=2.0, first_attempts=2, attempts=4, connect_s=0.5, read_s=0.5)
+WILLING = Patience(first_s=10.0, retry_s=20.0, first_attempts=4, attempts=6, connect_s=0.5, read_s=0.5)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that give up after seconds, not minutes."""
+    for client in (gcs.GcsStore, s3.S3Store):
+        monkeypatch.setattr(client.__init__, "__defaults__", (HASTY,))
+
+
+@pytest.fixture
+def willing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that soon take silence for a failure, but try again."""
+    for client in (gcs.GcsStore, s3.S3Store):
+        monkeypatch.setattr(client.__init__, "__defaults__", (WILLING,))
+
+
+@pytest.fixture(scope="module")
+def photos(kit: Kit) -> Mapping[str, bytes]:
+    return kit.photos({"cat": 5, "dog": 4})
+
+
+@pytest.fixture
+def source(cloud: Cloud, photos: Mapping[str, bytes]) -> str:
+    return cloud.put(f"{cloud.new()}/photos", photos)
+
+
+@pytest.mark.usefixtures("willing")
+@pytest.mark.parametrize(
+    "faults",
+    [(429, 503, "drop", "cut"), *(pytest.param((one,), marks=pytest.mark.slow) for one in (429, "lost", 0.7))],
+    ids=str,
+)
+def test_what_passes_is_survived(cloud: Cloud, kit: Kit, source: str, faults: tuple[Fault, ...]) -> None:
+    """Every fifth request, of every kind; the bytes are the same as without."""
+    strike = now_and_then(*faults, every=5)
+    # Google's emulator forgets an upload in parts that is complete, where the store would say so once more.
+    spared = "upload_id=" if faults == ("lost",) else "none"
+    first, output = f"{cloud.new()}/out", f"{cloud.new()}/out"
+    kit.make(source, first, num_shards=2)
+    cloud.proxy.reset()
+    cloud.proxy.harm = lambda seen: None if spared in seen.path else strike(seen)
+    kit.make(source, output, num_shards=2)
+    assert sum(seen.fault is not None for seen in cloud.proxy.log) > 5
+    assert cloud.tree(output) == cloud.tree(first)
+
+
+@pytest.mark.usefixtures("willing")
+def test_large_objects_survive_too(cloud: Cloud, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard that is sent in several parts."""
+    from beam_jobs import files, store
+
+    monkeypatch.setattr(store, "PART_BYTES", 5 * 2**20)
+    data = bytes(range(256)) * (17 * 2**20 // 256)
+    url = f"{cloud.new()}/large"
+    cloud.proxy.harm = now_and_then(503, "drop", "lost", every=3)
+    with files.create(url) as file:
+        for begin in range(0, len(data), 2**20):
+            file.write(data[begin : begin + 2**20])
+    cloud.proxy.harm = now_and_then("cut", every=2)
+    assert files.read_bytes(url) == data
+
+
+def test_what_an_error_leaves(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing, neither of what was sent nor of what was held back."""
+    import gc
+
+    from beam_jobs import files, store
+
+    monkeypatch.setattr(store, "PART_BYTES", 5 * 2**20)
+    url = f"{cloud.new()}/half"
+
+    def fail() -> None:
+        with files.create(url) as file:
+            file.write(bytes(12 * 2**20))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    gc.collect()
+    assert split_url(url)[1] not in cloud.names()
+    assert not isinstance(cloud, Amazon) or cloud.unfinished() == 0
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_store_that_always_fails(cloud: Cloud, kit: Kit, source: str) -> None:
+    cloud.proxy.harm = lambda _: 503
+    before, began = cloud.names(), time.monotonic()
+    with pytest.raises(DataError) as caught:
+        kit.make(source, f"{cloud.new()}/out")
+    assert str(caught.value).startswith(f"{cloud.scheme}://data cannot be reached: HTTP status 503")
+    assert str(caught.value).endswith("Check the network and the store's endpoint.")
+    assert time.monotonic() - began < 10
+    assert cloud.names() == before
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_store_that_fails_in_the_middle(cloud: Cloud, kit: Kit, source: str, photos: Mapping[str, bytes]) -> None:
+    """No image is set aside for it, nothing is half written, and the same command goes on."""
+    output = f"{cloud.new()}/out"
+    cloud.proxy.harm = lambda seen: 503 if ".jpg" in seen.path and seen.number > 20 else None
+    with pytest.raises(DataError) as caught:
+        kit.make(source, output, num_shards=4)
+    assert str(caught.value).startswith(f"{cloud.scheme}://data failed again and again, at last with: HTTP status 503")
+    assert str(caught.value).endswith("Finished shards are kept; run the same command again to go on.")
+    left = cloud.tree(output)
+    assert "manifest.json" not in left
+    assert not any(name.startswith("quarantine") for name in left)
+    finished = [name for name in left if name.endswith(".tfrecord")]
+    cloud.proxy.reset()
+    assert kit.make(source, output, num_shards=4).quarantined == 0
+    written = [seen.path for seen in cloud.proxy.log if seen.method in ("PUT", "POST")]
+    assert not any(name in path and "index" not in path and "rows" not in path for name in finished for path in written)
+    assert all(cloud.tree(output)[name] == left[name] for name in finished)
+
+
+def test_a_missing_object_is_an_image_that_cannot_be_read(cloud: Cloud, kit: Kit, photos: Mapping[str, bytes]) -> None:
+    rows = "".join(f"{name},x\n" for name in (*photos, "cat/gone.jpg"))
+    base = cloud.put(cloud.new(), {**photos, "all.csv": f"image,label\n{rows}".encode()})
+    output = f"{cloud.new()}/out"
+    assert kit.make(f"{base}/all.csv", output, max_bad=1).quarantined == 1
+    assert b"cannot be read: No such file or directory" in cloud.tree(output)["quarantine/quarantined.jsonl"]
+
+
+def test_a_missing_bucket(cloud: Cloud, kit: Kit, source: str) -> None:
+    there_is_none = rf"^There is no bucket {cloud.scheme}://none\. Create it, or check the name\.$"
+    with pytest.raises(DataError, match=there_is_none):
+        kit.make(f"{cloud.scheme}://none/in", f"{cloud.new()}/out")
+    with pytest.raises(DataError, match=there_is_none):
+        kit.make(source, f"{cloud.scheme}://none/out")
+
+
+def test_a_denied_bucket(cloud: Cloud, kit: Kit, source: str) -> None:
+    cloud.proxy.harm = lambda _: 403
+    with pytest.raises(DataError, match=rf"^{cloud.scheme}://data must let these credentials list and read it, but"):
+        kit.make(source, f"{cloud.new()}/out")
+
+
+def test_a_denied_object(cloud: Cloud, kit: Kit, source: str) -> None:
+    cloud.proxy.harm = lambda seen: (
+        403 if seen.path.partition("?")[0].endswith("cat/003.jpg") or "cat%2F003" in seen.path else None
+    )
+    output = f"{cloud.new()}/out"
+    assert kit.make(source, output, max_bad=1).quarantined == 1
+    assert (
+        b"cannot be read: Permission denied, the store says: HTTP status 403"
+        in (cloud.tree(output)["quarantine/quarantined.jsonl"])
+    )
+
+
+def test_no_google_credentials(google: Google, kit: Kit, monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+    monkeypatch.setenv("NO_GCE_CHECK", "true")  # a machine of Google's has credentials
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(DataError, match=r"^gs:// needs credentials, and none were found\. Log in with `gcloud auth"):
+        kit.make("gs://data/in", f"{google.new()}/out")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/none.json")
+    with pytest.raises(DataError, match=r"^Google's credentials cannot be used: File /none\.json was not found\.$"):
+        kit.make("gs://data/in", f"{google.new()}/out")
+
+
+@pytest.mark.slow
+def test_a_command_ends_in_one_sentence(cloud: Cloud, source: str) -> None:
+    """With the patience that users have: 15 s for Google's client, three attempts for Amazon's."""
+    cloud.proxy.harm = lambda _: 503
+    began = time.monotonic()
+    done = cloud.run("shard", source, f"{cloud.new()}/out", code=1)
+    assert done.stderr.startswith(f"Error: {cloud.scheme}://data cannot be reached: HTTP status 503")
+    assert done.stderr.count("\n") == 1
+    assert time.monotonic() - began < 60
+    print(time.monotonic() - began)
+
+
+def test_no_amazon_credentials(amazon: Amazon, kit: Kit, monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with pytest.raises(DataError, match=r"^s3:// needs credentials, and none were found\. Set AWS_ACCESS_KEY_ID and"):
+        kit.make(f"{amazon.new()}/in", f"{amazon.new()}/out")
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("host", ["http://127.0.0.1:9", "http://no-such-host.invalid"])
+def test_a_host_that_is_not_there(
+    cloud: Cloud, kit: Kit, source: str, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    for name in ("STORAGE_EMULATOR_HOST", "AWS_ENDPOINT_URL"):
+        monkeypatch.setenv(name, host)
+    with pytest.raises(DataError) as caught:
+        kit.make(source, f"{cloud.new()}/out")
+    assert str(caught.value).startswith(f"{cloud.scheme}://data cannot be reached: ")
+    assert "\n" not in str(caught.value)
+    print(caught.value)

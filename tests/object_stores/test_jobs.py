@@ -1,0 +1,153 @@
+"""The job from and to real object stores: byte for byte what it makes on this disk."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.planning import plan_shards
+from beam_jobs.store import split_url
+from tests.beam_jobs.conftest import Kit
+from tests.object_stores.conftest import Amazon, Cloud
+from tfpipe import load_manifest, open_records
+from tfpipe.integrity.verify import VerifyOptions, verify
+
+# Is it done? Its lines of the plan; the shard, its index, digests and row; the digests again, to look for duplicates.
+# Google's client also opens a session for the shard, removes one by one the two files of the working folder, and asks
+# for the bucket when it finds no row.
+REQUESTS_PER_SHARD = {"gs": 11, "s3": 7}
+
+
+@pytest.fixture(scope="module")
+def photos(kit: Kit) -> Mapping[str, bytes]:
+    return {**kit.photos({"cat": 4, "dog": 3}), "cat/[odd] *?.jpg": kit.jpeg(99), "dog/läufer.jpg": kit.jpeg(98)}
+
+
+@pytest.fixture(scope="module")
+def local(photos: Mapping[str, bytes], tmp_path_factory: pytest.TempPathFactory, kit: Kit) -> Mapping[str, bytes]:
+    folder = tmp_path_factory.mktemp("local")
+    kit.make(kit.write(folder / "photos", photos), folder / "out", num_shards=4)
+    return kit.tree(folder / "out")
+
+
+def test_from_and_to_a_store(
+    cloud: Cloud, kit: Kit, photos: Mapping[str, bytes], local: Mapping[str, bytes], tmp_path: Path
+) -> None:
+    source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
+    kit.make(source, output, num_shards=4)
+    made = cloud.tree(output)
+    assert made == local  # the working folder is gone, too
+    back = kit.write(tmp_path / "back", made)
+    assert load_manifest(str(back)).splits["train"].records == 9
+    assert not verify(str(back), VerifyOptions(workers=1)).damaged
+    assert len(open_records(str(back), "train")) == 9
+
+
+def test_tables_and_archives_in_a_bucket(cloud: Cloud, kit: Kit, photos: Mapping[str, bytes], tmp_path: Path) -> None:
+    """Each is read in place: one ranged request for a member."""
+    rows = io.StringIO()
+    csv.writer(rows).writerows([("image", "label"), *((name, name.split("/")[0]) for name in photos)])
+    inputs = {
+        "table/all.csv": rows.getvalue().encode(),
+        **{f"table/{name}": data for name, data in photos.items()},
+        "archives/photos.tar": kit.tar_bytes(photos),
+        "archives/packed.tar.gz": kit.tar_bytes(photos, "w:gz"),
+        "archives/photos.zip": kit.zip(tmp_path / "photos.zip", photos).read_bytes(),
+    }
+    kit.write(tmp_path, inputs)
+    base = cloud.put(cloud.new(), inputs)
+    for name in ("table/all.csv", *(name for name in inputs if name.startswith("archives/"))):
+        kit.make(tmp_path / name, tmp_path / "out" / name, num_shards=2)
+        output = f"{cloud.new()}/out"
+        kit.make(f"{base}/{name}", output, num_shards=2)
+        assert cloud.tree(output) == kit.tree(tmp_path / "out" / name), name
+
+
+@pytest.mark.slow
+def test_reshard_and_overwrite_in_a_bucket(cloud: Cloud, kit: Kit, local: Mapping[str, bytes], tmp_path: Path) -> None:
+    kit.join([kit.write(tmp_path / "in", local)], tmp_path / "out", num_shards=2)
+    source, output = cloud.put(f"{cloud.new()}/in", local), f"{cloud.new()}/out"
+    kit.join([source], output, num_shards=3)
+    kit.join([source], output, num_shards=2, overwrite=True)
+    assert cloud.tree(output) == kit.tree(tmp_path / "out")
+    assert not any(name.startswith(f"{split_url(output)[1]}.") for name in cloud.names())
+
+
+def test_one_request_for_each_image(cloud: Cloud, kit: Kit, photos: Mapping[str, bytes]) -> None:
+    """And one listing of the input, whatever its folders; what a shard costs does not depend on its images."""
+    source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
+    kit.make(source, output, num_shards=2)
+    of_source = [seen for seen in cloud.proxy.log if split_url(source)[1] in unquote(seen.path)]
+    images = [seen for seen in of_source if ".jpg" in seen.path]
+    assert len(images) == len({seen.path for seen in images}) == len(photos)
+    assert {seen.method for seen in images} == {"GET"}
+    assert len(of_source) - len(images) == 2  # that the bucket is there, and the listing
+    small = len(cloud.proxy.log) - len(images)
+    cloud.proxy.log.clear()
+    kit.make(source, f"{cloud.new()}/out", num_shards=5)
+    assert (len(cloud.proxy.log) - len(images) - small) / 3 == REQUESTS_PER_SHARD[cloud.scheme]
+
+
+def test_a_table_costs_one_listing_for_each_folder(cloud: Cloud, kit: Kit, photos: Mapping[str, bytes]) -> None:
+    base = cloud.put(cloud.new(), photos)
+    rows = ["image,label", *(f'"{name}",x' for name in photos)]
+    table = cloud.put(base, {"all.csv": "\n".join(rows).encode()}) + "/all.csv"
+    cloud.proxy.log.clear()
+    plan_shards(ShardConfig(table, f"{base}/out"))
+    assert not any(".jpg" in seen.path for seen in cloud.proxy.log)
+    assert len([seen for seen in cloud.proxy.log if "delimiter=" in seen.path and "/cat/" in unquote(seen.path)]) == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.slow
+def test_commands(
+    cloud: Cloud, kit: Kit, photos: Mapping[str, bytes], local: Mapping[str, bytes], tmp_path: Path, workers: int
+) -> None:
+    """The whole thing as users run it: from this disk, then within the store."""
+    source, first, second = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out", f"{cloud.new()}/out"
+    kit.write(tmp_path / "photos", photos)
+    for where, output in ((tmp_path / "photos", first), (source, second)):
+        cloud.run("shard", where, output, "--num-shards", 4, "--workers", workers)
+        assert cloud.tree(output) == local
+
+
+@pytest.mark.slow
+def test_a_command_with_options_for_the_store(
+    amazon: Amazon, photos: Mapping[str, bytes], local: Mapping[str, bytes]
+) -> None:
+    """Options after -- reach every process; both a wrong and a missing one show at once."""
+    source, output = amazon.put(f"{amazon.new()}/photos", photos), f"{amazon.new()}/out"
+    more = "--", f"--s3_endpoint_url={amazon.proxy.url}", "--s3_access_key_id=key", "--s3_secret_access_key=secret"
+    amazon.environment, before = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_ENDPOINT_URL": ""}, amazon.environment
+    try:
+        amazon.run("shard", source, output, "--num-shards", 4, "--workers", 2, *more)
+    finally:
+        amazon.environment = before
+    assert amazon.tree(output) == local
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on(
+    cloud: Cloud, kit: Kit, local: Mapping[str, bytes], photos: Mapping[str, bytes]
+) -> None:
+    """Finished shards are kept, the working folder in the bucket goes at the end."""
+    source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
+    cloud.proxy.harm = lambda seen: 0.2  # slow enough to be caught in the middle
+    rows = f"{split_url(output)[1]}/.tfpipe/rows/"
+    args = source, output, "--num-shards", 4, "--workers", 1
+    process = kit.start(*args, env={**os.environ, **cloud.environment})
+    kit.wait_for(lambda: [name for name in cloud.names() if name.startswith(rows)], 60)
+    process.kill()
+    process.communicate()
+    kit.no_orphans(process)
+    assert not any(name.endswith("manifest.json") for name in cloud.tree(output))
+    cloud.proxy.reset()
+    assert "finished before" in cloud.run("shard", *args).stdout
+    assert cloud.tree(output) == local

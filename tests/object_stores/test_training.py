@@ -1,0 +1,96 @@
+"""What the job wrote, read by TensorFlow's own client, which takes the emulator for the real store."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.beam_jobs.conftest import ROOT, Kit
+from tests.object_stores.conftest import Google
+from tests.object_stores.proxy import Proxy
+from tfpipe import PipelineConfig, build_dataset, load_manifest
+from tfpipe.errors import DataError
+
+_READ = """
+import itertools, json, sys
+import tfpipe
+config = tfpipe.PipelineConfig(per_replica_batch_size=4, seed=3)
+def sums(dataset, count):
+    batches = itertools.islice(dataset, count)
+    return [[float(x) for x in batch["image"].numpy().sum(axis=(1, 2, 3))] for batch in batches]
+def read(place):
+    manifest = tfpipe.load_manifest(place)
+    whole = sums(tfpipe.build_dataset(manifest, "train", config), 6)
+    rest = sums(tfpipe.build_dataset(manifest, "train", config, start_step=2), 4)
+    return [manifest.splits["train"].records, whole, rest]
+print(json.dumps([read(place) for place in sys.argv[1:]]))
+"""
+
+
+@pytest.fixture
+def posing(google: Google, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Environment in which TensorFlow comes here by way of a proxy that answers for Google, with a certificate of ours.
+
+    TensorFlow knows no other address; its HTTP library looks at these two variables.
+    """
+    trustme = pytest.importorskip("trustme")
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("www.googleapis.com", "storage.googleapis.com").configure_cert(context)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    proxy = Proxy(google.proxy.target, context)
+    yield {"https_proxy": proxy.url, "CURL_CA_BUNDLE": str(tmp_path / "ca.pem"), "NO_GCE_CHECK": "true"}
+    proxy.stop()
+
+
+@pytest.mark.slow
+def test_tensorflow_reads_it_back(google: Google, posing: dict[str, str], kit: Kit, tmp_path: Path) -> None:
+    """Manifest, records and images; and a run that goes on at step 2 sees what the first one saw from there."""
+    photos = google.put(f"{google.new()}/photos", kit.photos({"cat": 9, "dog": 7}))
+    output = f"{google.new()}/out"
+    kit.make(photos, output, num_shards=2)
+    kit.write(tmp_path / "local", google.tree(output))
+
+    done = subprocess.run(
+        [sys.executable, "-c", _READ, output, str(tmp_path / "local")],
+        cwd=ROOT,
+        env={**os.environ, **posing, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    remote, local = json.loads(done.stdout.splitlines()[-1])
+    records, whole, rest = remote
+    assert records == 16
+    assert rest == whole[2:]
+    assert remote == local
+
+
+@pytest.mark.slow
+def test_inspect_reads_it_too(google: Google, posing: dict[str, str], kit: Kit) -> None:
+    output = f"{google.new()}/out"
+    kit.make(google.put(f"{google.new()}/photos", kit.photos({"cat": 3})), output)
+    assert "cat" in google.run("inspect", output, **posing).stdout
+
+
+def test_s3_is_refused_with_what_to_do(small_dataset: Path) -> None:
+    """TensorFlow has no client for it."""
+    sentence = (
+        r"^TensorFlow reads no s3:// URLs, got s3://data/out/.*\. Copy the dataset to a local disk or to gs://, "
+        r"or mount the bucket as a folder and name that\.$"
+    )
+    with pytest.raises(DataError, match=sentence):
+        load_manifest("s3://data/out")
+    manifest = replace(load_manifest(str(small_dataset)), directory="s3://data/out")
+    with pytest.raises(DataError, match=sentence):
+        build_dataset(manifest, "train", PipelineConfig(per_replica_batch_size=2))

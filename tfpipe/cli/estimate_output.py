@@ -1,0 +1,76 @@
+"""What a dry run expects of the job, for a person and as JSON; and the options for its cost."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from beam_jobs.prices import Prices, Range
+from tfpipe.cli.progress import duration
+from tfpipe.cli.values import all_options, counted
+from tfpipe.quantities import human_bytes
+
+if TYPE_CHECKING:
+    from beam_jobs.estimate import Estimate, Guess
+
+price_options = all_options(
+    click.option(
+        "--price-per-vcpu-hour",
+        type=float,
+        metavar="X",
+        help="For --dry-run: what one core of a worker costs an hour, memory included.",
+    ),
+    click.option(
+        "--price-per-gib-month",
+        type=float,
+        metavar="X",
+        help="For --dry-run: what 2^30 bytes cost a month in the store.",
+    ),
+)
+
+
+def print_estimate(estimate: "Estimate", prices: Prices) -> None:
+    """A few lines, each with its 95 % interval."""
+    bad = f", {estimate.bad:,} of them bad" if estimate.bad else ""
+    click.echo(f"estimate from {counted(estimate.sampled, 'image')} of {estimate.images:,}{bad}, with 95 % intervals:")
+    size, cpu, wall = estimate.output_bytes, estimate.cpu_s, estimate.wall_s
+    click.echo(f"  output     {human_bytes(size.value)} ({human_bytes(size.low)} to {human_bytes(size.high)})")
+    click.echo(f"  CPU-hours  {_hours(cpu.value)} ({_hours(cpu.low)} to {_hours(cpu.high)}), on cores like those here")
+    who = f"{estimate.processes:,} worker process{'es' * (estimate.processes > 1)}"
+    serial = f"{duration(estimate.serial_s)} of it before and after the images"
+    click.echo(f"  wall time  {duration(wall.value)} ({duration(wall.low)} to {duration(wall.high)}), {who}, {serial}")
+    job, storage = _costs(estimate, prices)
+    if job is not None:
+        click.echo(f"  job        {job[0]:,.2f} to {job[1]:,.2f}")
+    if storage is not None:
+        click.echo(f"  storage    {storage[0]:,.2f} to {storage[1]:,.2f} a month")
+
+
+def _hours(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours:,.1f}" if hours >= 10 else f"{hours:.3f}"
+
+
+def estimate_json(estimate: "Estimate", prices: Prices) -> dict[str, Any]:
+    """The same as a JSON object; a cost that was not asked for is null."""
+    job, storage = _costs(estimate, prices)
+    return {
+        "sampled": estimate.sampled,
+        "bad": estimate.bad,
+        "output_bytes": _guess(estimate.output_bytes),
+        "cpu_hours": _guess(estimate.cpu_s.scaled(1 / 3600)),
+        "wall_s": _guess(estimate.wall_s),
+        "serial_s": round(estimate.serial_s, 3),
+        "worker_processes": estimate.processes,
+        "job_cost": job,
+        "storage_cost_per_month": storage,
+    }
+
+
+def _costs(estimate: "Estimate", prices: Prices) -> tuple[Range | None, Range | None]:
+    cpu, wall, size = estimate.cpu_s, estimate.wall_s, estimate.output_bytes
+    held = wall.scaled(estimate.processes)
+    return prices.of_job((cpu.low, cpu.high), (held.low, held.high)), prices.of_storage((size.low, size.high))
+
+
+def _guess(guess: "Guess") -> dict[str, float]:
+    return {"value": guess.value, "low": guess.low, "high": guess.high}
