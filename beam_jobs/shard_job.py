@@ -27,7 +27,7 @@ from beam_jobs.pool import kill_all
 from beam_jobs.prepare import open_work
 from beam_jobs.progress import LIST_EVERY_S, Progress, progress_folder, read_finished, read_progress, watch
 from beam_jobs.ref_list import OnListed
-from beam_jobs.transforms import FinishDataset, JobSettings, ListShards, WriteShards
+from beam_jobs.transforms import FinishDataset, JobSettings, ListShards, WriteShards, finish
 from beam_jobs.work import PlanHeader, Work
 from tfpipe import errors
 from tfpipe.format import manifest_json, naming
@@ -97,14 +97,12 @@ def run(
     return ShardResult(manifest, kept, time.monotonic() - started)
 
 
-def build(pipeline: beam.Pipeline, num_shards: int, settings: JobSettings, *, count_here: bool = False) -> None:
-    """The whole graph; `count_here` as of `ListShards`."""
-    _ = (
-        pipeline
-        | "List shards" >> ListShards(num_shards, count_here=count_here)
-        | "Write shards" >> WriteShards(settings)
-        | "Finish dataset" >> FinishDataset(settings)
-    )
+def build(pipeline: beam.Pipeline, num_shards: int, settings: JobSettings, *, on_dask: bool = False) -> None:
+    """The whole graph; `on_dask`, which neither spreads nor gathers well, without the end, and the rows come out."""
+    shards = pipeline | "List shards" >> ListShards(num_shards, count_here=on_dask)
+    rows = shards | "Write shards" >> WriteShards(settings)
+    if not on_dask:
+        _ = rows | "Finish dataset" >> FinishDataset(settings)
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,9 @@ class _Job:
         with self._watched(on_progress), _our_errors():
             if dask_cluster.is_dask(self.options):
                 with dask_cluster.prepared(self.options, self.config.workers, len(self.plan.shards)):
-                    dask_cluster.wait(self._start())
+                    rows = dask_cluster.wait(self._start())
+                with files.explain_os_errors(f"write to {self.work.output}"):
+                    finish(rows, self._settings())
             elif portable.is_portable(self.options):
                 with portable.prepared(self.options, _find_in_text):
                     portable.wait(self._start())
@@ -151,29 +151,37 @@ class _Job:
 
     def _start(self) -> Any:
         """Hands the graph to its runner; one on this machine comes back when it is done."""
-        workers = self.config.workers or usable_cpus()
-        local, on_dask = is_local(self.options), dask_cluster.is_dask(self.options)
+        runner, on_dask = None, dask_cluster.is_dask(self.options)
+        if is_local(self.options):
+            runner = local_runner(self.options, self._workers)
+        elif on_dask:
+            runner = dask_cluster.new_runner()
+        pipeline = beam.Pipeline(runner=runner, options=self.options)
+        build(pipeline, len(self.plan.shards), self._settings(), on_dask=on_dask)
+        return pipeline.run()
+
+    def _settings(self) -> JobSettings:
         remote = any(map(files.is_remote, (*self.config.inputs, self.work.output)))
-        settings = JobSettings(
+        return JobSettings(
             output=self.work.output,
             max_bad=self.config.max_bad_images(self.plan.num_images),
-            workers=self._pool_workers(workers),
+            workers=self._pool_workers(),
             progress=self.work.progress,
             file_options=self.beam_args if remote else (),
             # Dataflow gets this very tfpipe, and the image libraries that its workers' image has.
             agreement=Agreement.on(self.header, codecs=not dataflow.is_dataflow(self.options)),
         )
-        runner = local_runner(self.options, workers) if local else dask_cluster.new_runner() if on_dask else None
-        pipeline = beam.Pipeline(runner=runner, options=self.options)
-        build(pipeline, len(self.plan.shards), settings, count_here=on_dask)
-        return pipeline.run()
 
-    def _pool_workers(self, workers: int) -> int:
+    @property
+    def _workers(self) -> int:
+        return self.config.workers or usable_cpus()
+
+    def _pool_workers(self) -> int:
         """Processes that each Beam worker is to start."""
         if is_local(self.options):
-            return pool_workers(self.options, workers)
+            return pool_workers(self.options, self._workers)
         if portable.is_portable(self.options):
-            return workers if portable.is_loopback(self.options) else self.config.workers
+            return self._workers if portable.is_loopback(self.options) else self.config.workers
         return 0
 
 

@@ -99,7 +99,7 @@ class FinishDataset(beam.PTransform):
     def expand(self, rows: Any) -> Any:
         """Builds the step."""
         gathered = rows | "Gather rows" >> beam.combiners.ToList()
-        return gathered | "Write manifest" >> beam.Map(_finish, self._settings)
+        return gathered | "Write manifest" >> beam.Map(finish, self._settings)
 
 
 class _WriteShardFn(beam.DoFn):
@@ -146,7 +146,12 @@ def _numbers(count: int) -> Iterator[int]:
     yield from range(count)
 
 
-def _finish(rows: Iterable[RowDict], settings: JobSettings) -> str:
+def finish(rows: Iterable[RowDict], settings: JobSettings) -> str:
+    """Writes what stands beside the shards, and says the dataset's fingerprint.
+
+    Raises:
+        DataError: A shard is missing, more images are bad than allowed, or this process may not take part.
+    """
     work, header = settings.open_plan()
     made = [Row(**row) for row in rows]
     check_present(work, header, made)

@@ -89,7 +89,7 @@ def test_dask_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "shards", "parts"), [((), 12, 12), ((), 1000, 250), ((), 131_072, 256), (("4",), 9, 3)]
+    ("asked", "shards", "parts"), [((), 12, 12), ((), 10_000, 10_000), ((), 131_072, 9363), (("4",), 9, 3)]
 )
 def test_partitions(asked: tuple[str, ...], shards: int, parts: int) -> None:
     args = [f"--dask_npartitions={count}" for count in asked]

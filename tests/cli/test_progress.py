@@ -48,6 +48,22 @@ def test_a_plan_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "4 images, 105 B, 3 shards (train, test)\n"
 
 
+def test_listing_has_a_rate_and_its_count_is_forgotten(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressDisplay() as display:
+        for seconds, images in ((1, 1000), (11, 501_000)):
+            clock[0] = 100 + seconds
+            display.listed(images)
+        display.plan(Plan(Listing("x", "/x", RefList()), (), {}))
+        for seconds, images in ((12, 0), (22, 500)):
+            clock[0] = 100 + seconds
+            display.update(_at(images))
+    assert capsys.readouterr().err.splitlines() == [
+        "501,000 images listed  50,000 images/s",
+        "0 images, 0 B, 0 shards ()",
+        "500/1,000 images  50 images/s  500.0 KB/s  2 bad  0:10 left",
+    ]
+
+
 def test_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
     with ProgressDisplay() as display:
         display.update(_at(600))
