@@ -151,13 +151,14 @@ class _Job:
 
     def _start(self) -> Any:
         """Hands the graph to its runner; one on this machine comes back when it is done."""
+        settings = self._settings()  # before `local_runner`, which rewrites the mode that it looks at
         runner, on_dask = None, dask_cluster.is_dask(self.options)
         if is_local(self.options):
             runner = local_runner(self.options, self._workers)
         elif on_dask:
             runner = dask_cluster.new_runner()
         pipeline = beam.Pipeline(runner=runner, options=self.options)
-        build(pipeline, len(self.plan.shards), self._settings(), on_dask=on_dask)
+        build(pipeline, len(self.plan.shards), settings, on_dask=on_dask)
         return pipeline.run()
 
     def _settings(self) -> JobSettings:
