@@ -141,6 +141,7 @@ def check_killed(kit: Any, pair: tuple[Path, Path], folder: Path, kills: int) ->
     assert kit.tree(folder / "out") == kit.tree(folder / "straight")
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(pair: tuple[Path, Path], tmp_path: Path, kit: Any) -> None:
     check_killed(kit, pair, tmp_path, 2)
 

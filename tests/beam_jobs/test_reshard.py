@@ -467,6 +467,7 @@ def check_killed(kit: Any, many: Path, folder: Path, kills: int) -> None:
     assert kit.tree(many) == before
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(many: Path, tmp_path: Path, kit: Any) -> None:
     check_killed(kit, many, tmp_path, 2)
 

@@ -318,7 +318,7 @@ def test_a_full_disk(photos: Path, straight: Path, tmp_path: Path, kit: Any) -> 
     assert kit.tree(output) == kit.tree(straight)
 
 
-@pytest.mark.parametrize("mode", [(), ("--", *THREADS), ("--", *PROCESSES)])
+@pytest.mark.parametrize("mode", [(), pytest.param(("--", *THREADS), marks=pytest.mark.slow), ("--", *PROCESSES)])
 def test_control_c(
     many: Path, many_straight: dict[str, bytes], tmp_path: Path, kit: Any, mode: tuple[str, ...]
 ) -> None:
@@ -365,6 +365,7 @@ def test_killed_at_random_moments(many: Path, many_straight: dict[str, bytes], t
     assert kit.tree(tmp_path / "out") == many_straight
 
 
+@pytest.mark.slow
 def test_killed_with_workers_of_beam(many: Path, tmp_path: Path, kit: Any) -> None:
     process = kit.start(many, tmp_path / "out", "--num-shards", 30, "--", *PROCESSES)
     kit.wait_for(lambda: len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")]) >= 2, 60)

@@ -74,7 +74,10 @@ def run(*args: str) -> subprocess.CompletedProcess[str]:
 # SIGINT goes to the whole group, as a terminal sends it.
 @pytest.mark.parametrize(
     ("signum", "code"),
-    [(signal.SIGTERM, 0), (signal.SIGKILL, -9), pytest.param(signal.SIGINT, 0, marks=pytest.mark.slow)],
+    [
+        (signal.SIGTERM, 0),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((signal.SIGKILL, -9), (signal.SIGINT, 0))),
+    ],
 )
 def test_a_signal_ends_all_processes(start, signum: int, code: int) -> None:
     server = start("--port", "0", "--workers", "2" if signum == signal.SIGTERM else "1")

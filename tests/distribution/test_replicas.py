@@ -64,7 +64,11 @@ def joined(parts: list[list]) -> list:
     return [[list(chain(*column)) for column in zip(*step, strict=True)] for step in zip(*parts, strict=True)]
 
 
-@pytest.mark.parametrize(("cpus", "workers"), [(1, 1), (4, 1), (1, 2)], ids=["one", "four", "two-workers"])
+@pytest.mark.parametrize(
+    ("cpus", "workers"),
+    [(1, 1), (4, 1), pytest.param(1, 2, marks=pytest.mark.slow)],
+    ids=["one", "four", "two-workers"],
+)
 def test_the_order_is_the_same_and_an_evaluation_counts_each_image_once(
     train: Train, shades: Path, cpus: int, workers: int
 ) -> None:
@@ -101,6 +105,7 @@ def test_the_state_of_a_run_is_three_integers() -> None:
     assert state["epoch"] * EPOCH + state["step"] == 10**15  # which is `start_step`
 
 
+@pytest.mark.slow
 def test_replicas_learn_the_same_and_keras_counts_each_image_once(train: Train, shades: Path) -> None:
     tasks = ["loop:5", "keras_evaluate"]
     (one,), (four,) = train(1, *tasks, "fit:device"), train(4, *tasks)

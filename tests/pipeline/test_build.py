@@ -91,7 +91,7 @@ def test_they_say_what_they_do(few: Manifest) -> None:
     assert "images=JPEG" in text
 
 
-@pytest.mark.parametrize("augment", ["host", "device"])
+@pytest.mark.parametrize("augment", ["host", pytest.param("device", marks=pytest.mark.slow)])
 def test_runs_repeat_bit_for_bit_whatever_runs_side_by_side(few: Manifest, augment: str) -> None:
     runs = []
     for calls in (1, 4):

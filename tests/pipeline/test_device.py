@@ -355,6 +355,7 @@ REPLICAS = """
 """
 
 
+@pytest.mark.slow
 def test_two_replicas_draw_what_one_draws():
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(REPLICAS)], capture_output=True, text=True, check=False, timeout=120

@@ -149,6 +149,7 @@ def test_fixes_are_tried_in_order_and_keep_what_they_were(job_of) -> None:
     assert trials.config.cycle_length == 16
 
 
+@pytest.mark.slow
 def test_real_pipelines(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials_module, "TURN_S", 0.05)
     config = PipelineConfig(global_batch_size=4, image_size=16, cache="bytes")

@@ -113,7 +113,7 @@ class _Guide:
     def _describe(self, number: int, shift: int, first: int, stop: int, in_place: bool) -> Damage:
         """One lost record between `first`, where the first of them begins, and `stop`, where reading resumes."""
         at = self._begin(number) + shift
-        if at >= self._window.size:
+        if at >= self._window.size and stop == self._window.size:  # else a later record stands before the end
             detail = f"the file ends before it, at byte {self._window.size:,}"
             return Damage(number, self._window.size, 0, "truncated", detail)
         if in_place:
