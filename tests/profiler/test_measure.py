@@ -77,7 +77,11 @@ def test_every_operation_has_its_stage(manifest: Manifest) -> None:
 )
 def test_the_stages_of_other_pipelines(manifest: Manifest, changes: dict[str, Any], stages: str) -> None:
     """A cache that is fetched from by position is filled inside of `repeat`, and tf.data keeps no counters of that."""
-    found, expected = list(nodes_of(manifest, replace(CONFIG, **changes))), stages.split()
+    expected = stages.split()
+    for _ in range(10):  # of one pass all may be read before one looks, and the nodes are gone with the last record
+        found = list(nodes_of(manifest, replace(CONFIG, **changes)))
+        if len(found) > 2:
+            break
     if not changes.get("training", True) and "list" not in found:
         expected.remove("list")  # one pass: its few runs may all be read by now, and the node is gone with the last
     assert found == expected
