@@ -34,7 +34,7 @@ _SAMPLE_S = 20.0
 _BATCHES = (8, 32)
 _FRESH_IMAGES = 4
 _NORMAL_95 = 1.96  # standard errors on either side that hold 95 % of a normal distribution
-# Beam's import, the start of the pool and of Beam's graph, and the last files: measured on the sample data, 2 cores.
+# Beam's import, the start of the pool and of Beam's graph, and the last files: 1 to 3 s on 2 cores, by their load.
 START_UP_S = 3.0
 _DATAFLOW_START_UP_S = 180.0  # not measured: nothing here can start one
 

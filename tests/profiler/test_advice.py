@@ -172,6 +172,17 @@ def test_a_stage_of_python(profile_with, stage_of) -> None:
     assert first.predicted_images_per_second == 4000
 
 
+def test_what_was_tried_without_the_python_stage_counts(profile_with, stage_of) -> None:
+    """2.5 ms were counted for decoding beside it; alone it took half of that."""
+    stages = (stage_of("decode", 2500, max_parallelism=4), stage_of("jitter", 900, python=True, max_parallelism=4))
+    facts = {"dataset": {"own_stages": ["jitter"]}, "host": {"cpu_fraction": 0.85}}
+    hindered, free = (
+        fixes(profile_with(stages=stages, what_if={"now": now}, **facts))[0].predicted_images_per_second
+        for now in (2500.0, 1250.0)
+    )
+    assert free == pytest.approx(2 * hindered)
+
+
 def test_a_stage_that_waits_for_somebody(profile_with, stage_of) -> None:
     """4 ms for each image: 4,000 a second need 16 at once, a quarter more, in powers of two."""
     own = stage_of("lookup", 100, python=True, max_parallelism=4, wait_us_per_image=3900.0)
