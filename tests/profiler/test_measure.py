@@ -100,7 +100,7 @@ def test_a_cache_in_the_chain(manifest: Manifest) -> None:
 def test_a_profile(manifest: Manifest) -> None:
     seen: list[str] = []
     profile = profile_pipeline(
-        manifest, "train", CONFIG, Accelerator(0.02, 4), 1.0, 3.0, watch=lambda phase, _: seen.append(phase)
+        manifest, "train", CONFIG, Accelerator(1e-5, 4), 1.0, 3.0, watch=lambda phase, _: seen.append(phase)
     )
     assert [stage.name for stage in profile.stages] == [
         *("repeat", "list", "read", "shuffle", "parse", "decode", "augment", "batch", "prefetch"),

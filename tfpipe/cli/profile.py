@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     metavar="MODULE:FUNCTION",
     help="Changes the pipeline's stages first: a function that gets and returns tfpipe.pipeline.stages.Stages.",
 )
-@click.option("--seconds", type=float, metavar="S", default=5.0, show_default=True, help="How long to measure.")
+@click.option("--seconds", type=float, metavar="S", default=3.0, show_default=True, help="How long to measure.")
 @click.option("--price-per-hour", type=float, metavar="P", help="Of the accelerator: what its idle time costs a day.")
 @click.option("--max-idle", type=CountOrShare(), metavar="SHARE", help="Exit code 1 if it is idle for more, as 5%.")
 @json_option

@@ -146,7 +146,8 @@ def _larger_batch(profile: Profile, model: Model) -> Iterator[Proposal]:
         return
     lighter = {**model.cpu_s, "batch": model.cpu_s["batch"] - model.taking_s * (1 - size / larger)}
     reason = f"{share:.0%} of the work is done once for each batch, however few images are in it."
-    yield Proposal(1, reason, replace(model, cpu_s=lighter), {name: larger})
+    model = replace(model, cpu_s=lighter, taking_s=model.taking_s * size / larger)
+    yield Proposal(1, reason, model, {name: larger})
 
 
 def _with(model: Model, name: str, threads: float) -> dict[str, float]:

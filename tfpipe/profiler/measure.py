@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -22,13 +22,14 @@ from tfpipe.pipeline.source import Source, as_source
 from tfpipe.pipeline.stages import STAGE_NAMES, Customise, Stages, customised
 from tfpipe.profiler import host
 from tfpipe.profiler.accelerator import Accelerator, drive, is_settled, timeline, timing
+from tfpipe.profiler.analysis import NO_IDLE, idle_fraction
 from tfpipe.profiler.model import HostUse, Profile, Step, StepTiming
-from tfpipe.profiler.sampling import Sampler
+from tfpipe.profiler.sampling import Sample, Sampler
 from tfpipe.profiler.stage_nodes import planned_chain, python_stages
 from tfpipe.profiler.stage_timings import stage_timings
 from tfpipe.profiler.what_if import try_changes
 
-SECONDS, MAX_WARM_UP_S = 5.0, 5.0
+SECONDS, MAX_WARM_UP_S = 3.0, 4.0
 
 Watch = Callable[[str, float], None]
 """Is told after each step what is done, "warm-up" or "measure", and for how many seconds it has been."""
@@ -73,34 +74,55 @@ def profile_pipeline(
         dataset = dataset.repeat()
     names = planned_chain(made), python_stages(made)
     facts["late_caches"] = _late_caches(names[0])
-    tried = try_changes(source, config, facts["short_side"], bool(facts["late_caches"]))
     started = time.perf_counter()
-    iterator = iter(dataset)
-    arrived: list[float] = []
     try:
-        with Sampler(lambda: tf.data.experimental.get_model_proto(iterator)) as sampler:
-            run = drive(_noting(iterator, arrived), accelerator)
-            warm = _warm_up(run, max_warm_up_s, watch)
-            before = host.HostTime.now()
-            steps = [warm, *_measure(run, warm, seconds, watch)]
-            after = host.HostTime.now()
+        seen = _run(dataset, accelerator, seconds, max_warm_up_s, watch)
     except tf.errors.OpError as error:
         raise pipeline_error(error) from error
-    samples = [sample for sample in sampler.samples if before.at <= sample.at <= after.at]
-    own = timing(steps, accelerator)
+    own = timing(seen.steps, accelerator)
+    tried: dict[str, float] = {}
+    if idle_fraction(own) > NO_IDLE:  # else no change of the pipeline makes the training faster
+        tried = try_changes(source, config, facts["short_side"], bool(facts["late_caches"]))
     rate = own.steps * own.images_per_step / own.wall_s
     return Profile(
         step=own,
-        stages=stage_timings(samples, *names, accelerator.images_per_step),
-        host=_host_use(before, after, source, own),
+        stages=stage_timings(seen.samples, *names, accelerator.images_per_step),
+        host=_host_use(seen.before, seen.after, source, own),
         images_per_second=rate,
-        first_batch_s=arrived[0] - started,
-        warm_up_s=warm.begins_s - started,
+        first_batch_s=seen.first_batch_at - started,
+        warm_up_s=seen.steps[0].begins_s - started,
         config=asdict(config),
         dataset=facts,
         what_if=tried,
-        timeline=timeline(steps),
+        timeline=timeline(seen.steps),
     )
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A run of the pipeline in steady state; `steps` begins with the last one of the warm-up."""
+
+    steps: list[Step]
+    samples: list[Sample]
+    before: host.HostTime
+    after: host.HostTime
+    first_batch_at: float
+
+
+def _run(
+    dataset: tf.data.Dataset, accelerator: Accelerator, seconds: float, max_warm_up_s: float, watch: Watch | None
+) -> _Seen:
+    """Drives the accelerator. Nothing of the pipeline is left afterwards, whose buffers would fill at others' cost."""
+    iterator = iter(dataset)
+    arrived: list[float] = []
+    with Sampler(lambda: tf.data.experimental.get_model_proto(iterator)) as sampler:
+        run = drive(_noting(iterator, arrived), accelerator)
+        warm = _warm_up(run, max_warm_up_s, watch)
+        before = host.HostTime.now()
+        steps = [warm, *_measure(run, warm, seconds, watch)]
+        after = host.HostTime.now()
+    samples = [sample for sample in sampler.samples if before.at <= sample.at <= after.at]
+    return _Seen(steps, samples, before, after, arrived[0])
 
 
 def _build(stages: Stages) -> list[tuple[str, Any, Any]]:
