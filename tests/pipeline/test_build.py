@@ -9,15 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.autograph.core.ag_ctx import Status, control_status_ctx
 
 from tfpipe.dataset import load_manifest
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline import outputs
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.config import PipelineConfig
 from tfpipe.pipeline.plan import InputContext
 from tfpipe.pipeline.source import foreign_files
-from tfpipe.pipeline.stages import STAGE_NAMES, Stages
+from tfpipe.pipeline.stages import STAGE_NAMES, Stage, Stages
 
 COUNTED = {
     ("none", "exact"): "repeat list read shuffle parse decode augment batch prefetch",
@@ -70,6 +72,23 @@ def test_stages_of_foreign_files(foreign: Path, cache: str, kind: str) -> None:
 @pytest.mark.parametrize(("cache", "kind"), [("none", "exact"), ("decoded", "exact"), ("bytes", "evaluation")])
 def test_every_part_of_a_pipeline_runs(few: Manifest, cache: str, kind: str) -> None:
     yields_an_element_everywhere(build_stages(few, "train", config_of(cache, kind, augment="none")))
+
+
+def test_autograph_converts_users_stages_only(few: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    converted, parse = [], outputs.parse
+    monkeypatch.setattr(outputs, "parse", lambda plan, payload: converted.append(_converts()) or parse(plan, payload))
+
+    def own(features):
+        converted.append(_converts())
+        return features
+
+    stages = build_stages(few, "train", config_of())
+    stages.insert_after("decode", Stage("own", lambda dataset: dataset.map(own))).dataset()
+    assert converted == [False, True]
+
+
+def _converts() -> bool:
+    return control_status_ctx().status is not Status.DISABLED
 
 
 def test_a_cache_in_files_comes_first(few: Manifest, tmp_path: Path) -> None:

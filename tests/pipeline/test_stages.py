@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.config import PipelineConfig
-from tfpipe.pipeline.stages import STAGE_NAMES, Stage, Stages, tf_data_options
+from tfpipe.pipeline.stages import STAGE_NAMES, Stage, Stages, tf_data_options, without_autograph
 
 CONFIG = PipelineConfig(global_batch_size=4)
 POLICY = tf.data.experimental.AutoShardPolicy
@@ -56,6 +56,24 @@ def test_stages_of_ones_own() -> None:
     for change in (stages.replace, stages.insert_after):
         with pytest.raises(ConfigError, match="no stage 'cache'"):
             change("cache", own)
+
+
+def test_a_stage_of_ones_own_may_branch_on_a_tensor() -> None:
+    """AutoGraph is for those: it is off, and saves seconds, where it was said that nothing branches."""
+
+    def absolute(x: tf.Tensor) -> tf.Tensor:
+        if x < -5:
+            x = -x
+        return x
+
+    own = Stage("own", lambda dataset: dataset.map(absolute))
+    assert list(counting().until("decode").insert_after("decode", own).dataset().as_numpy_iterator())[4:8] == [
+        *(-4, -5, 6, 7)
+    ]
+    plain = without_autograph(own)
+    assert (plain.name, plain.settings, plain.reason) == (own.name, own.settings, own.reason)
+    with pytest.raises(tf.errors.OperatorNotAllowedInGraphError, match="AutoGraph"):
+        counting().until("decode").insert_after("decode", plain).dataset()
 
 
 def test_they_print_as_a_table() -> None:

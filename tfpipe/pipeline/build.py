@@ -19,7 +19,7 @@ from tfpipe.pipeline.mixture import Mixture, apportion, source_of
 from tfpipe.pipeline.output_checks import check_outputs
 from tfpipe.pipeline.plan import InputContext, ReadPlan
 from tfpipe.pipeline.source import Source, as_source
-from tfpipe.pipeline.stages import Stage, Stages, tf_data_options
+from tfpipe.pipeline.stages import Stage, Stages, tf_data_options, without_autograph
 
 
 def build_dataset(
@@ -80,8 +80,11 @@ def build_stages(
     plan.source.check()
     if config.cache != "none":
         cache.check_fits(plan)
-    stages = (*filled, *_input(plan), *_output(plan))
-    return Stages(stages, tf_data_options(config, plan.deterministic))
+    return _stages((*filled, *_input(plan), *_output(plan)), config, plan.deterministic)
+
+
+def _stages(stages: tuple[Stage, ...], config: PipelineConfig, deterministic: bool) -> Stages:
+    return Stages([without_autograph(one) for one in stages], tf_data_options(config, deterministic))
 
 
 def _input(plan: ReadPlan) -> tuple[Stage, ...]:
@@ -153,4 +156,4 @@ def _mixture_stages(
             cache.check_fits(plan)
         stages = Stages((*_input(plan), stage.augment(plan)))
         parts.append(stage.Part(stages, plan, mixture.labels_of(manifest)))
-    return Stages((stage.mix(whole, parts), stage.batch(whole), stage.prefetch(whole)), tf_data_options(config, False))
+    return _stages((stage.mix(whole, parts), stage.batch(whole), stage.prefetch(whole)), config, False)

@@ -8,7 +8,7 @@ stages.until("decode").dataset()        # the pipeline cut there, to look at or 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tensorflow as tf
@@ -81,13 +81,10 @@ class Stages(tuple[Stage, ...]):
             raise ConfigError(f"This pipeline has no stage {name!r}; it has {', '.join(self.names)}.")
         return self.names.index(name)
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def dataset(self) -> tf.data.Dataset:
         """Builds the dataset: every stage on the one before, then the options."""
-        # No stage branches in Python on a tensor, so none needs AutoGraph, which would take longer than all else.
         return self.dataset_of(None)
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def dataset_of(self, dataset: Any) -> tf.data.Dataset:
         """The same on a dataset that stands for the stages before these."""
         for stage in self:
@@ -96,6 +93,11 @@ class Stages(tuple[Stage, ...]):
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
+
+
+def without_autograph(stage: Stage) -> Stage:
+    """The stage, for one that nowhere branches in Python on a tensor: to convert it takes longer than all else."""
+    return replace(stage, apply=tf.autograph.experimental.do_not_convert(stage.apply))
 
 
 Customise = Callable[[Stages], Stages]

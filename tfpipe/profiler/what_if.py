@@ -2,12 +2,14 @@
 
 A profile shows what a pipeline's stages cost, not what others would. How much of `augment` is due to floats, what a
 smaller image saves, whether whole images for the device cost less than crops on the host: all that depends on the
-images and on the machine. So each is tried for a fifth of a second with a few of the records, from memory, and compared
-with what the stages cost as they are, tried in the same way. About half a second for each.
+images and on the machine. So each is tried with a few of the records, from memory, beside the stages as they are. They
+take turns, each after the other has come to rest: machines drift, and what one reads ahead must not count for another.
+Half a second for each.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,7 +28,9 @@ from tfpipe.pipeline.source import Source
 from tfpipe.pipeline.stages import Stages, tf_data_options
 
 RECORDS, BATCH = 32, 32
-_SECONDS = 0.2
+_SECONDS, _TURN_S, _MIN_TURNS = 0.3, 0.03, 3
+_REST_S, _MAX_REST_S = 0.003, 1.0
+_UNMADE = "unmade"
 
 
 def try_changes(
@@ -53,6 +57,7 @@ def try_changes(
         return {}
 
 
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def _tried(source: Source, config: PipelineConfig, short_side: int | None, late_cache: bool) -> dict[str, float]:
     base = replace(
         config,
@@ -67,17 +72,18 @@ def _tried(source: Source, config: PipelineConfig, short_side: int | None, late_
     payloads = _payloads(source)
     if not payloads:
         return {}
-    unmade = _time_us(_seeded(payloads).batch(BATCH))
-    found = {"now": _cost_us(source, base, payloads) - unmade}
+    made = {_UNMADE: _seeded(payloads).batch(BATCH), "now": _dataset(source, base, payloads)}
     for name, changed in _changes(base):
-        found[name] = _cost_us(source, changed, payloads) - unmade
-    found["cached"] = _cost_us(source, replace(base, cache="decoded"), payloads)
+        made[name] = _dataset(source, changed, payloads)
+    made["cached"] = _dataset(source, replace(base, cache="decoded"), payloads)
     if late_cache:
         on_device = replace(base, cache="decoded", augment="device", image_dtype="uint8")
-        found["cached_device"] = _cost_us(source, on_device, payloads)
+        made["cached_device"] = _dataset(source, on_device, payloads)
     if short_side is not None and (smaller := _smaller(source, payloads, short_side)):
-        found["smaller"] = _cost_us(source, base, smaller) - unmade
-    return {name: max(cost, 1.0) for name, cost in found.items()}
+        made["smaller"] = _dataset(source, base, smaller)
+    found = _costs_us(made)
+    unmade = found.pop(_UNMADE)  # what is fetched comes with no record
+    return {name: max(cost - (0.0 if "cached" in name else unmade), 1.0) for name, cost in found.items()}
 
 
 def _changes(config: PipelineConfig) -> Iterator[tuple[str, PipelineConfig]]:
@@ -117,8 +123,8 @@ def _smaller(source: Source, payloads: list[bytes], short_side: int) -> list[byt
     return found
 
 
-def _cost_us(source: Source, config: PipelineConfig, payloads: list[bytes]) -> float:
-    """Processor time of one image, with what it takes to have its record ready."""
+def _dataset(source: Source, config: PipelineConfig, payloads: list[bytes]) -> tf.data.Dataset:
+    """Batches of these records for ever."""
     plan = ReadPlan(source, config)
     stages, finish = [named.parse(plan), named.decode(plan)], [named.augment(plan), named.batch(plan)]
     if config.cache == "decoded":
@@ -129,7 +135,7 @@ def _cost_us(source: Source, config: PipelineConfig, payloads: list[bytes]) -> f
         whole = Stages(stages).dataset_of(_seeded(payloads))
     options = tf_data_options(config, plan.deterministic)
     options.experimental_optimization.apply_default_optimizations = True  # a map and a batch in one, as in the pipeline
-    return _time_us(Stages(finish).dataset_of(whole).with_options(options))
+    return Stages(finish).dataset_of(whole).with_options(options)
 
 
 def _records(payloads: list[bytes]) -> tf.data.Dataset:
@@ -149,16 +155,36 @@ def _seeded(payloads: list[bytes]) -> tf.data.Dataset:
     )
 
 
-def _time_us(dataset: tf.data.Dataset) -> float:
-    """Processor time of all threads together, for one image of these batches."""
-    batches = iter(dataset)
-    for _ in range(2):
-        next(batches)
+def _costs_us(datasets: dict[str, tf.data.Dataset]) -> dict[str, float]:
+    """Processor time of all threads together for one image of each, with what it takes to have its record ready."""
+    batches = {name: iter(dataset) for name, dataset in datasets.items()}
+    for one in batches.values():
+        _turn_us(one)  # functions are made, caches filled, buffers full
+    turns: list[dict[str, float]] = []
+    until = time.perf_counter() + _SECONDS * len(batches)
+    while len(turns) < _MIN_TURNS or time.perf_counter() < until:
+        turns.append({name: _turn_us(one) for name, one in batches.items()})
+    return {name: statistics.median(turn[name] for turn in turns) for name in batches}
+
+
+def _turn_us(batches: Iterator[Any]) -> float:
+    """Of one image. A turn begins and ends with full buffers, so what it takes is what its images take."""
     started, cpu, images = time.perf_counter(), time.process_time(), 0
-    while not images or time.perf_counter() - started < _SECONDS:
+    while not images or time.perf_counter() - started < _TURN_S:
         next(batches)
         images += BATCH
+    _rest()
     return (time.process_time() - cpu) / images * 1e6
+
+
+def _rest() -> None:
+    """Waits until buffers are full: no thread computes any more."""
+    until = time.perf_counter() + _MAX_REST_S
+    while time.perf_counter() < until:
+        before = time.process_time()
+        time.sleep(_REST_S)
+        if time.process_time() - before < _REST_S / 10:
+            return
 
 
 def _fetched(plan: ReadPlan, cached: tf.data.Dataset, number: tf.Tensor) -> Any:

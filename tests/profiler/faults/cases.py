@@ -146,6 +146,11 @@ def cache_of_crops(stages: Stages) -> Stages:
     return stages.insert_after("augment", Stage("kept", lambda dataset: dataset.take(400).cache(file).repeat()))
 
 
+def without_cache(stages: Stages) -> Stages:
+    """Keeps nothing there."""
+    return stages
+
+
 def uneven_batches(stages: Stages) -> Stages:
     """Every eighth batch takes 0.3 s longer, as where something is fetched now and then."""
     import tensorflow as tf
@@ -262,7 +267,7 @@ FAULTS: dict[str, Fault] = {
         config={"image_dtype": "float32", "image_size": 448},
         shards=Shards(PHOTOS),
         own=cache_of_crops,
-        cure=Cure(own=lambda stages: stages),
+        cure=Cure(own=without_cache),
     ),
     "tiny_batch": Fault(
         why="Two small images make a batch, and what is done once for each batch outweighs them.",
