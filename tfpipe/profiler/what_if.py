@@ -52,9 +52,10 @@ def try_changes(
     if not config.training or config.service or config.cache == "decoded":
         return {}
     try:
-        return _tried(source, config, short_side, late_cache)
+        tried: dict[str, float] = _tried(source, config, short_side, late_cache)
     except tf.errors.OpError:  # a damaged record: the pipeline itself says so, or leaves it out
         return {}
+    return tried
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]

@@ -30,14 +30,14 @@ from tfpipe.profiler.measure import profile_pipeline
 from tfpipe.profiler.model import Fix, Profile
 from tfpipe.profiler.report import make_report, to_text
 from tfpipe.tuning.trials import Job
-from tfpipe.tuning.turns import Interval, paired_ratio, take_turns
+from tfpipe.tuning.turns import Turn, paired_ratio, take_turns
 
 SECONDS, MAX_WARM_UP_S, BATCH = 3.0, 3.0, 64
 CALM_S = 15.0
 """How long to wait for that before each time."""
 WINDOW = 64
 """Records of a stream that are read at once: with the default of 512 a slow pipeline would not read any for seconds."""
-ROUNDS, TURN_S = 9, 1.0
+ROUNDS, TURN_S = 7, 1.5
 QUIET, TRIES = 0.05, 3
 """What may have been disturbed while a pipeline was measured, or it is measured again: see `_disturbance`."""
 
@@ -63,7 +63,9 @@ def main(name: str, folder: Path, follow: bool = True) -> dict[str, Any]:
         "before": report.profile.images_per_second,
     }
     if first is not None and follow:
-        gain, first_batch_s = compared(fault, folder, config, first)
+        turns, first_batch_s = compared(fault, folder, config, first)
+        gain = paired_ratio(turns["after"], turns["before"])
+        found["turns"] = {name: [turn.images_per_second for turn in done] for name, done in turns.items()}
         found["gain"] = [gain.ratio, gain.low, gain.high]
         found["predicted"] = first.predicted_images_per_second
         found["measured"] = found["before"] * gain.ratio
@@ -87,14 +89,16 @@ def profiled(fault: Fault, folder: Path, config: PipelineConfig, shards: Shards,
     return min(profiles, key=_disturbance)
 
 
-def compared(fault: Fault, folder: Path, config: PipelineConfig, fix: Fix) -> tuple[Interval, tuple[float, float]]:
-    """What the fix gives, and the seconds until the first batch without and with it."""
+def compared(
+    fault: Fault, folder: Path, config: PipelineConfig, fix: Fix
+) -> tuple[dict[str, list[Turn]], tuple[float, float]]:
+    """Turns "before" and "after" the fix, and the seconds until the first batch without and with it."""
     before = job(fault, folder, fault.shards, fault.own, config)
     changed, shards, own = followed(fault, fix, config)
     after = job(fault, folder, shards, own, changed)
     with before.contestant(plain(config)) as one, after.contestant(plain(changed)) as other:
         turns = take_turns({"before": one, "after": other}, ROUNDS, TURN_S)
-        return paired_ratio(turns["after"], turns["before"]), (one.start.first_batch_s, other.start.first_batch_s)
+    return turns, (one.start.first_batch_s, other.start.first_batch_s)
 
 
 def plain(config: PipelineConfig) -> PipelineConfig:
