@@ -1,4 +1,4 @@
-"""A small finished dataset, how its images are drawn, and processes; for the tests of every folder."""
+"""A small finished dataset, how its images are drawn, commands and processes; for the tests of every folder."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pytest
@@ -30,6 +31,53 @@ CLASSES = {"cat": 6, "dog": 4, "owl": 2}
 def no_log_level(monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX, which Keras loads where it is installed, sets one, and the commands that a test starts would inherit it."""
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+
+
+class Ran(NamedTuple):
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What it printed, for those that print one JSON object."""
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        """What it printed, without the space that fills a line up."""
+        return [line.rstrip() for line in self.out.splitlines()]
+
+
+class Tfpipe(Protocol):
+    """The command, from the fixture of that name."""
+
+    def __call__(self, *args: object, columns: int | None = None) -> Ran:
+        """Runs it.
+
+        Args:
+            args: Command, arguments and options.
+            columns: Of the terminal.
+        """
+
+
+@pytest.fixture
+def tfpipe(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Tfpipe:
+    """Runs `tfpipe ...` in this process, through the real entry point."""
+    from tfpipe.cli import main as cli
+
+    def run(*args: object, columns: int | None = None) -> Ran:
+        if columns is not None:
+            monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr(sys, "argv", ["tfpipe", *map(str, args)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        return Ran(int(stop.value.code or 0), *capfd.readouterr())
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -23,9 +23,8 @@ SLOWER = replace(BASE, scores=(0.4, 0.41, 0.39, 0.4, 0.4))
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def bench(monkeypatch: pytest.MonkeyPatch, tfpipe, tmp_path: Path):
     """Runs the command in this process with a measurement that is over at once; returns code, output and errors."""
-    from tfpipe.cli import main as cli
     from tfpipe.tuning import bench as benches
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the command changes it
@@ -39,12 +38,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
             return found
 
         monkeypatch.setattr(benches, "measure", answer)
-        monkeypatch.setattr(sys, "argv", ["tfpipe", "bench", *map(str, args)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), out, err
+        return tfpipe("bench", *args)
 
     return call
 

@@ -25,9 +25,8 @@ def run(*args: object, code: str = "from tfpipe.cli.main import main; main()") -
 
 
 @pytest.fixture
-def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def doctor(monkeypatch: pytest.MonkeyPatch, tfpipe):
     """Runs the command in this process with checks that cost nothing; returns code, output and what was asked."""
-    from tfpipe.cli import main as cli
     from tfpipe.doctor import examine
 
     monkeypatch.delenv("TPU_NAME", raising=False)
@@ -41,12 +40,7 @@ def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
             return iter(checks)
 
         monkeypatch.setattr(examine, "examine", answer)
-        monkeypatch.setattr(sys, "argv", ["tfpipe", "doctor", *map(str, args)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), out, err, asked[0] if asked else ()
+        return *tfpipe("doctor", *args), asked[0] if asked else ()
 
     return call
 

@@ -2,28 +2,10 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-
-@pytest.fixture
-def tfpipe(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """Runs `tfpipe ...` in this process, through the real entry point; code, output, errors."""
-    from tfpipe.cli import main as cli
-
-    def run(*args: object) -> tuple[int, str, str]:
-        monkeypatch.setenv("COLUMNS", "100")
-        monkeypatch.setattr(sys, "argv", ["tfpipe", *map(str, args)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capfd.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return run
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,33 +23,9 @@ from tfpipe.readers.records import RecordReader
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class Done:
-    """What a run of the command printed."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-        self.lines = [line.rstrip() for line in out.splitlines()]
-
-    @property
-    def json(self) -> dict[str, Any]:
-        return json.loads(self.out)
-
-
 @pytest.fixture
-def inspect(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """Runs `tfpipe inspect ...` in this process, through the real entry point."""
-    from tfpipe.cli import main as cli
-
-    def run(*args: object, columns: int = 80) -> Done:
-        monkeypatch.setenv("COLUMNS", str(columns))
-        monkeypatch.setattr(sys, "argv", ["tfpipe", "inspect", *map(str, args)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capfd.readouterr()
-        return Done(int(stop.value.code or 0), out, err)
-
-    return run
+def inspect(tfpipe):
+    return partial(tfpipe, "inspect", columns=80)
 
 
 @pytest.fixture

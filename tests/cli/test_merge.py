@@ -1,28 +1,17 @@
 """`tfpipe merge` as a user runs it."""
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
-
-from tfpipe.cli import main as cli
 
 SAMPLE = Path(__file__).resolve().parents[2] / "sample_data"
 
 
 @pytest.fixture
-def merge(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """Runs `tfpipe merge ...` in this process, through the real entry point; gives code, output and errors."""
-
-    def run(*args: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["tfpipe", "merge", *map(str, args)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        return (int(stop.value.code or 0), *capfd.readouterr())
-
-    return run
+def merge(tfpipe):
+    return partial(tfpipe, "merge")
 
 
 @pytest.fixture(scope="module")

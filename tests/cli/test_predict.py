@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +14,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class Done:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
 @pytest.fixture
-def predict(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """Runs `tfpipe predict ...` in this process, through the real entry point."""
-    from tfpipe.cli import main as cli
-
-    def run(*args: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["tfpipe", "predict", *map(str, args)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capfd.readouterr()
-        return Done(int(stop.value.code or 0), out, err)
-
-    return run
+def predict(tfpipe):
+    return partial(tfpipe, "predict")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,18 +31,8 @@ def command(*args: object) -> list[str]:
 
 
 @pytest.fixture
-def repair(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """Runs `tfpipe repair ...` in this process, through the real entry point."""
-    from tfpipe.cli import main as cli
-
-    def run(*args: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["tfpipe", "repair", *map(str, args)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        return int(stop.value.code or 0), *capfd.readouterr()
-
-    return run
+def repair(tfpipe):
+    return partial(tfpipe, "repair")
 
 
 @pytest.fixture

@@ -1,35 +1,11 @@
 """`tfpipe reshard` as a user runs it."""
 
 import json
-import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from tfpipe.cli import main as cli
-
 SAMPLE = Path(__file__).resolve().parents[2] / "sample_data"
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def tfpipe(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """Runs `tfpipe ...` in this process, through the real entry point."""
-
-    def run(*args: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["tfpipe", *map(str, args)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        return Done(int(stop.value.code or 0), *capfd.readouterr())
-
-    return run
 
 
 @pytest.fixture(scope="module")

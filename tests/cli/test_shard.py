@@ -4,12 +4,11 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from tfpipe.cli import main as cli
 from tfpipe.quantities import human_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,24 +17,9 @@ DATAFLOW = ["--runner", "dataflow", "--project", "my-project", "--region", "euro
 SHARD = "train-00000-of-00001.tfrecord"
 
 
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def shard(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """Runs `tfpipe shard ...` in this process, through the real entry point."""
-
-    def run(*args: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["tfpipe", "shard", *map(str, args)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        return Done(int(stop.value.code or 0), *capfd.readouterr())
-
-    return run
+def shard(tfpipe):
+    return partial(tfpipe, "shard")
 
 
 @pytest.fixture(scope="module")

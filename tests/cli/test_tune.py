@@ -35,12 +35,11 @@ FOUND = Tuned(FASTER, 1000.0, 1500.0, GAIN, TRIALS, 58.3, False)
 
 
 @pytest.fixture
-def tune(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def tune(monkeypatch: pytest.MonkeyPatch, tfpipe, tmp_path: Path):
     """Runs the command in this process, in a folder of its own, with a search that is over at once.
 
     Returns code, output, errors and what was searched.
     """
-    from tfpipe.cli import main as cli
     from tfpipe.tuning import search
 
     monkeypatch.setenv("COLUMNS", "100")
@@ -57,12 +56,7 @@ def tune(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
             return found
 
         monkeypatch.setattr(search, "tune", answer)
-        monkeypatch.setattr(sys, "argv", ["tfpipe", "tune", *map(str, args)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), out, err, asked[0] if asked else ()
+        return *tfpipe("tune", *args), asked[0] if asked else ()
 
     return call
 

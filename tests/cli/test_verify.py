@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,35 +22,13 @@ from tfpipe.format.example import encode_example
 SHARD = "train-00000-of-00002.tfrecord"
 
 
-class Done:
-    """What a run of the command printed."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def json(self) -> dict[str, Any]:
-        return json.loads(self.out)
-
-    @property
-    def kinds(self) -> list[str]:
-        return [one["kind"] for one in self.json["damaged"]]
-
-
 @pytest.fixture
-def verify(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """Runs `tfpipe verify ...` in this process, through the real entry point."""
-    from tfpipe.cli import main as cli
+def verify(tfpipe):
+    return partial(tfpipe, "verify")
 
-    def run(*args: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["tfpipe", "verify", *map(str, args)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capfd.readouterr()
-        return Done(int(stop.value.code or 0), out, err)
 
-    return run
+def kinds(done: Any) -> list[str]:
+    return [one["kind"] for one in done.json["damaged"]]
 
 
 @pytest.fixture
@@ -161,7 +139,7 @@ def test_what_only_the_manifest_tells(made: Path, verify) -> None:
     (made / SHARD).write_bytes(framed([payload(n) for n in range(4)]))
     (made / naming.MANIFEST).write_text(text.replace('"class_counts": [2, 3]', '"class_counts": [3, 2]'))
     done = verify(made, "--json")
-    assert done.kinds == ["count", "count"]
+    assert kinds(done) == ["count", "count"]
     assert done.json["damaged"][0]["detail"] == "split 'train' has 2 records of class 0, the manifest says 3"
 
 
@@ -177,7 +155,7 @@ def test_an_image_in_two_splits(made: Path, verify) -> None:
 def test_without_a_manifest(made: Path, verify) -> None:
     (made / naming.MANIFEST).write_text("{")
     done = verify(made, "--json")
-    assert (done.kinds, done.code, done.json["records"]) == (["manifest"], 1, 6)
+    assert (kinds(done), done.code, done.json["records"]) == (["manifest"], 1, 6)
 
 
 def test_foreign_files(tmp_path: Path, verify) -> None:
@@ -194,7 +172,7 @@ def test_foreign_files(tmp_path: Path, verify) -> None:
         (str(tmp_path / "a-2"), 2, "compressed"),
     ]
     assert done.json["records"] == 7
-    assert verify(tmp_path / "b", "--json").kinds == ["unreadable"]
+    assert kinds(verify(tmp_path / "b", "--json")) == ["unreadable"]
     done = verify(tmp_path / "none-*")
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith(f"Error: No file fits {tmp_path}/none-*: give the directory of a dataset, a file, or")
@@ -204,7 +182,7 @@ def test_links_in_a_circle_and_pipes(made: Path, verify) -> None:
     for name, make in ((SHARD, lambda path: os.symlink(path, path)), ("train-00001-of-00002.tfrecord", os.mkfifo)):
         os.remove(made / name)
         make(made / name)
-    assert verify(made, "--json").kinds == ["unreadable", "unreadable"]
+    assert kinds(verify(made, "--json")) == ["unreadable", "unreadable"]
 
 
 def test_many_damages_are_cut_on_a_terminal(made: Path, verify) -> None:

@@ -215,17 +215,7 @@ def test_an_image_that_is_none(tmp_path: Path) -> None:
         (("--step-ms", "5", "--max-idle", "5"), "--max-idle must be a share from 0% to 100%, got 5."),
     ],
 )
-def test_wrong_options(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    small_dataset: Path,
-    options: tuple[str, ...],
-    message: str,
-) -> None:
-    from tfpipe.cli import main as cli
-
-    monkeypatch.setattr(sys, "argv", ["tfpipe", "profile", str(small_dataset), *options])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
+def test_wrong_options(tfpipe, small_dataset: Path, options: tuple[str, ...], message: str) -> None:
+    done = tfpipe("profile", small_dataset, *options)
+    assert done.code == 2
+    assert message in done.err

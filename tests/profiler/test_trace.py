@@ -151,23 +151,12 @@ def test_a_damaged_trace(xprof: Xprof, tmp_path: Path, answer: Exception | None,
 # The command
 
 
-def command(monkeypatch: pytest.MonkeyPatch, *args: object) -> int:
-    """`tfpipe profile`; returns its exit code."""
-    from tfpipe.cli import main as cli
-
-    monkeypatch.setattr(sys, "argv", ["tfpipe", "profile", *map(str, args)])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    return int(stop.value.code or 0)
-
-
-def test_the_command_says_which_figure_is_which(
-    xprof: Xprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_which_figure_is_which(xprof: Xprof, tmp_path: Path, tfpipe) -> None:
     xprof(tables((20, 5), (20, 5), other=5))
     run = run_of(tmp_path, "2026_01_02_03_04_05", "a")
-    assert command(monkeypatch, "--trace", tmp_path, "--price-per-hour", 10) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    done = tfpipe("profile", "--trace", tmp_path, "--price-per-hour", 10)
+    assert done.code == 0
+    assert done.lines == [
         "Input wait: 25 % (25 % to 25 %) of the step time, in which the trainer waited for a batch; 20.0 ms a step.",
         "Idle: 50 % (50 % to 50 %) of the step time, in which the CPU computed nothing of it: input wait, handing "
         "over, Python. No other device was traced.",
@@ -176,28 +165,25 @@ def test_the_command_says_which_figure_is_which(
     ]
 
 
-def test_the_command_on_a_device_with_several_hosts_and_runs(
-    xprof: Xprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_on_a_device_with_several_hosts_and_runs(xprof: Xprof, tmp_path: Path, tfpipe) -> None:
     xprof(tables((2000, 500), hardware="TPU"))
     for day in range(3):
         run = run_of(tmp_path, f"2026_01_0{day}_03_04_05", "a", "b")
-    assert command(monkeypatch, "--trace", tmp_path, "--max-idle", "12%") == 1
-    done = capsys.readouterr()
-    assert done.out.splitlines()[1:] == [
+    done = tfpipe("profile", "--trace", tmp_path, "--max-idle", "12%")
+    assert done.code == 1
+    assert done.lines[1:] == [
         "Device idle: 12 % of the time, as the TPU has it, for whatever reason.",
         f"1 steps in 2.0 s, of 2 hosts, taken together, from {run}. 2 older runs beside it were not read.",
     ]
     assert done.err == "The accelerator is idle for 12.5%, more than 12.0%.\n"
 
 
-def test_the_command_as_json(
-    xprof: Xprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_as_json(xprof: Xprof, tmp_path: Path, tfpipe) -> None:
     xprof(tables((20, 5), hardware="GPU"))
     run = run_of(tmp_path, "2026_01_02_03_04_05", "a")
-    assert command(monkeypatch, "--trace", tmp_path, "--json", "--max-idle", "20%") == 0
-    assert json.loads(capsys.readouterr().out) == {
+    done = tfpipe("profile", "--trace", tmp_path, "--json", "--max-idle", "20%")
+    assert done.code == 0
+    assert done.json == {
         **{"version": 1, "method": "trace", "steps": 1, "images_per_step": 0},
         **{"idle_fraction": 0.125, "idle_fraction_spread": {"low": 0.125, "high": 0.125}},
         **{"input_wait_fraction": 0.25, "input_wait_fraction_spread": {"low": 0.25, "high": 0.25}},
@@ -215,19 +201,12 @@ def test_the_command_as_json(
         (("--trace", "t"), 1, "There is no directory t. Give the one that the profiler was given."),
     ],
 )
-def test_what_the_command_refuses(
-    xprof: Xprof,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    args: tuple[str, ...],
-    code: int,
-    message: str,
-) -> None:
+def test_what_the_command_refuses(xprof: Xprof, tfpipe, args: tuple[str, ...], code: int, message: str) -> None:
     xprof(None)
-    assert command(monkeypatch, *args) == code
-    err = capsys.readouterr().err
-    assert message in err
-    assert "Traceback" not in err
+    done = tfpipe("profile", *args)
+    assert done.code == code
+    assert message in done.err
+    assert "Traceback" not in done.err
 
 
 # With the real one

@@ -28,7 +28,7 @@ from tfpipe.machine import usable_cpus
 from tfpipe.pipeline.augment_options import AugmentOptions
 from tfpipe.pipeline.config import PipelineConfig
 from tfpipe.readers.batches import BatchReader, Rank, arranged
-from tfpipe.readers.position import Position, checked_state
+from tfpipe.readers.position import Position, Resumable
 
 try:
     import jax
@@ -42,7 +42,7 @@ except ImportError as error:
 _READY_BATCHES = 2  # on the devices, beside the one in use
 
 
-class DeviceBatches:
+class DeviceBatches(Resumable):
     """Batches of one split on the devices of all processes, as an iterable of epochs.
 
     Each pass begins where the last one was left, and ends with the epoch; in evaluation it is the whole split, every
@@ -90,21 +90,9 @@ class DeviceBatches:
         """Batches of a whole epoch."""
         return self._batches.steps_per_epoch
 
-    def set_epoch(self, epoch: int) -> None:
-        """The next pass begins with this epoch."""
-        self.position = Position(epoch, 0)
-
-    def state_dict(self) -> dict[str, int]:
-        """What a checkpoint keeps: "seed", "epoch" and "step" of the batch that comes next."""
-        return self.position.state(self.config.seed)
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Goes on where `state_dict` was asked, with the same data and config on any number of devices.
-
-        Raises:
-          ConfigError: It is of a run with another seed, or of a longer epoch.
-        """
-        self.position = checked_state(state, self.config.seed, len(self))
+    @property
+    def _run_seed(self) -> int:
+        return self.config.seed
 
     def __iter__(self) -> Iterator[Any]:
         epoch, step = self.position if self.config.training else Position(0, 0)

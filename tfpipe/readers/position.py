@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -21,6 +22,38 @@ class Position(NamedTuple):
     def state(self, seed: int) -> dict[str, int]:
         """With the seed, all that is needed to go on."""
         return {"seed": seed, "epoch": self.epoch, "step": self.step}
+
+
+class Resumable(ABC):
+    """A loader that goes on where a checkpoint says."""
+
+    position: Position
+    """Of the batch that comes next."""
+
+    @property
+    @abstractmethod
+    def _run_seed(self) -> int:
+        """By which a state is known to be of this run."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next pass begins with this epoch."""
+        self.position = Position(epoch, 0)
+
+    def state_dict(self) -> dict[str, int]:
+        """What a checkpoint keeps: "seed", "epoch" and "step" of the batch that comes next."""
+        return self.position.state(self._run_seed)
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Goes on where `state_dict` was asked, with the same data and config, however many take part.
+
+        Raises:
+          ConfigError: It is of a run with another seed, or of a longer epoch.
+        """
+        self.position = checked_state(state, self._run_seed, len(self))
 
 
 def checked_state(state: Mapping[str, int], seed: int, steps_per_epoch: int) -> Position:

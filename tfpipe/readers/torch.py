@@ -27,7 +27,7 @@ from tfpipe.machine import usable_cpus
 from tfpipe.pipeline.augment_options import AugmentOptions
 from tfpipe.pipeline.config import PipelineConfig
 from tfpipe.readers.batches import BatchReader, Rank, arranged
-from tfpipe.readers.position import Position, checked_state
+from tfpipe.readers.position import Position, Resumable
 
 try:
     import torch
@@ -131,7 +131,7 @@ class ShardedImages(IterableDataset[Any]):
         return arranged({"image": image, **others}, config)
 
 
-class ShardLoader(DataLoader[Any]):
+class ShardLoader(Resumable, DataLoader[Any]):
     """A DataLoader that knows its position; `data_loader` makes one.
 
     Each pass begins where the last one was left, and ends with the epoch; `set_epoch` goes elsewhere. In evaluation
@@ -149,26 +149,22 @@ class ShardLoader(DataLoader[Any]):
                 self._next = self._next.after(len(images))
             yield batch
 
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return len(self.dataset)
+
     @property
     def position(self) -> Position:
         """Epoch, and step in it, of the batch that comes next."""
         return getattr(self, "_next", None) or self.dataset.position
 
-    def set_epoch(self, epoch: int) -> None:
-        """The next pass begins with this epoch."""
-        self._next = Position(epoch, 0)
+    @position.setter
+    def position(self, position: Position) -> None:
+        self._next = position
 
-    def state_dict(self) -> dict[str, int]:
-        """What a checkpoint keeps: "seed", "epoch" and "step" of the batch that comes next."""
-        return self.position.state(self.dataset.config.seed)
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Goes on where `state_dict` was asked, with the same data, config and any number of ranks and workers.
-
-        Raises:
-          ConfigError: It is of a run with another seed, or of a longer epoch.
-        """
-        self._next = checked_state(state, self.dataset.config.seed, len(self.dataset))
+    @property
+    def _run_seed(self) -> int:
+        return self.dataset.config.seed
 
 
 def data_loader(
