@@ -22,7 +22,7 @@ from planting import FAULTS, run_fault
 @click.option("--data", type=click.Path(), help="Where the images and shards are kept.  [default: a new folder]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def main(only: tuple[str, ...], data: str | None, as_json: bool) -> None:
-    """Each fault in a process of its own, 15 to 25 seconds each."""
+    """Each fault in a process of its own, a minute or two each."""
     unknown = set(only) - set(FAULTS)
     if unknown:
         raise click.UsageError(f"There is no fault {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}.")
