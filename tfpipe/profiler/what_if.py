@@ -30,7 +30,7 @@ from tfpipe.pipeline.stages import Stages, tf_data_options
 RECORDS, BATCH = 32, 32
 _SECONDS, _TURN_S, _MIN_TURNS = 0.3, 0.03, 3
 _REST_S, _MAX_REST_S = 0.003, 1.0
-"""At rest is who has used less than a tenth of this long; a process whose other threads never rest is not waited for."""
+"""At rest is who has used less than a tenth of this time. Whose other threads never rest is waited for no longer."""
 _UNMADE = "unmade"
 
 
