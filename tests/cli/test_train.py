@@ -42,6 +42,7 @@ def wait_for(process: "subprocess.Popen[str]", path: Path) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_as_if_it_had_not_been(small_dataset: Path, tmp_path: Path) -> None:
     """One process after the other dies at a checkpoint of its own, the second while it saves, if it can be met."""
     options = (str(small_dataset), *QUICK, "--deterministic", "--epochs", "8", "--keep-checkpoints", "100")

@@ -12,6 +12,7 @@ def refused(text: str) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_as_many_parts_as_allowed_are_read() -> None:
     assert len(parse_json("[" + ",".join("0" * MAX_PARTS) + "]", "m.json").elements()) == MAX_PARTS
 
