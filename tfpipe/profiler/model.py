@@ -136,8 +136,8 @@ class Profile:
     dataset: Mapping[str, Any] = field(default_factory=dict)
     """Records, mean record size, mean image size, forms."""
     what_if: Mapping[str, float] = field(default_factory=dict)
-    """What an image would cost from `parse` to `batch` if something were otherwise, as a share of what it costs now:
-    tried with a few of the records; see `what_if.py` for the names."""
+    """Processor time of an image from `parse` to `batch`, in us, as it is and if something were otherwise: tried with a
+    few of the records; see `what_if.py` for the names."""
     timeline: tuple[Step, ...] = ()
     """The first steps of those measured, in a row; 0 is when measuring began. Empty where steps are not seen one by
     one."""
