@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from tensorflow.python.autograph.core.ag_ctx import Status, control_status_ctx
 
 from tfpipe.dataset import load_manifest
