@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfpipe.errors import ConfigError
-from tfpipe.format.form import ImageForm
-from tfpipe.format.naming import check_split_name
+from tfpipe.format.file_names import check_split_name
+from tfpipe.format.image_form import ImageForm
 
 DEFAULT_MAX_BAD_SHARE = 0.01
 DEFAULT_MAX_BAD_AT_LEAST = 10

@@ -17,16 +17,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from beam_jobs import files
 from beam_jobs.config import ShardConfig
-from beam_jobs.plan import Plan, ShardPlan
-from beam_jobs.pool import map_unordered
-from beam_jobs.prepare import plan_header, unpack_sample, write_plan
-from beam_jobs.work import PlanHeader, Work
-from beam_jobs.writer import write_shard
-from tfpipe.format.index import decode_index
-from tfpipe.format.naming import index_name
-from tfpipe.machine import usable_cpus
+from beam_jobs.plan.split_and_shard import Plan, ShardPlan
+from beam_jobs.process_pool import map_unordered
+from beam_jobs.shards.output_dir import plan_header, unpack_sample, write_plan
+from beam_jobs.shards.work_dir import PlanHeader, Work
+from beam_jobs.shards.write_shard import write_shard
+from beam_jobs.storage import filesystem
+from tfpipe.format.file_names import index_name
+from tfpipe.format.record_index import decode_index
+from tfpipe.system.host_limits import usable_cpus
 
 SAMPLE_IMAGES = 400
 _SAMPLE_S = 20.0
@@ -126,11 +126,11 @@ def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, parallel: Pa
     Raises:
         DataError: The temporary folder cannot be written, or a worker died.
     """
-    with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder, files.explain_os_errors(f"write to {folder}"):
+    with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder, filesystem.explain_os_errors(f"write to {folder}"):
         started = time.monotonic()
         sample = _sample(plan, config.seed)
-        work, header = Work(files.join(folder, "out")), plan_header(config, sample)
-        unpacked, unpack_s = unpack_sample(header, sample, files.join(folder, "unpacked"))
+        work, header = Work(filesystem.join(folder, "out")), plan_header(config, sample)
+        unpacked, unpack_s = unpack_sample(header, sample, filesystem.join(folder, "unpacked"))
         header = replace(header, unpacked=unpacked)
         write_plan(work, header, sample)
         # Each line is made twice, for the fingerprint and for the file, in the job as here.
@@ -165,7 +165,7 @@ def _measure_all(work: Work, header: PlanHeader, processes: int) -> Iterator[_Ba
                 return
             yield k
 
-    set_up = partial(files.configure, files.configured())
+    set_up = partial(filesystem.configure, filesystem.configured())
     yield from map_unordered(_measure, batches(), processes, shared=(work, header), set_up=set_up)
 
 
@@ -185,7 +185,7 @@ def _measure(work: Work, header: PlanHeader, shard: int) -> _Batch:
 
     row = write_shard(work, header, shard, meter)
     rest_s = time.perf_counter() - started - sum(wall_s for _, _, wall_s, _ in found)
-    index = decode_index(files.read_bytes(work.target(index_name(row.file))), row.bytes, row.records)
+    index = decode_index(filesystem.read_bytes(work.target(index_name(row.file))), row.bytes, row.records)
     stored = iter(index[:, 1].tolist())
     images = []
     for source_bytes, cpu_s, wall_s, good in found:
@@ -193,7 +193,7 @@ def _measure(work: Work, header: PlanHeader, shard: int) -> _Batch:
         times = (float("nan"),) * 2 if fresh else (cpu_s, wall_s)
         images.append(_Measured(source_bytes, next(stored) if good else 0, *times))
         _done_before += 1
-    files.remove(work.target(row.file))  # the sample of large images should not fill a disk
+    filesystem.remove(work.target(row.file))  # the sample of large images should not fill a disk
     return _Batch(images, rest_s)
 
 

@@ -15,24 +15,25 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_jobs import dask_cluster, dataflow, files, portable
-from beam_jobs.agreement import Agreement, not_installed
 from beam_jobs.config import ShardConfig
-from beam_jobs.engines import SubmittedJob
-from beam_jobs.local import fail_on_worker_death, is_local, local_runner, parse_options, pool_workers
-from beam_jobs.metrics import read_metrics
-from beam_jobs.plan import Plan
-from beam_jobs.planning import plan_shards
-from beam_jobs.pool import kill_all
-from beam_jobs.prepare import open_work
-from beam_jobs.progress import LIST_EVERY_S, Progress, progress_folder, read_finished, read_progress, watch
-from beam_jobs.ref_list import OnListed
+from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.plan.image_table import OnListed
+from beam_jobs.plan.split_and_shard import Plan
+from beam_jobs.process_pool import kill_all
+from beam_jobs.runners import dask, dataflow, portable
+from beam_jobs.runners.base import SubmittedJob
+from beam_jobs.runners.local import fail_on_worker_death, is_local, local_runner, parse_options, pool_workers
+from beam_jobs.runners.metrics import read_metrics
+from beam_jobs.shards.output_dir import open_work
+from beam_jobs.shards.progress import LIST_EVERY_S, Progress, progress_folder, read_finished, read_progress, watch
+from beam_jobs.shards.work_dir import PlanHeader, Work
+from beam_jobs.shards.worker_check import Agreement, not_installed
+from beam_jobs.storage import filesystem
 from beam_jobs.transforms import FinishDataset, JobSettings, ListShards, WriteShards, finish
-from beam_jobs.work import PlanHeader, Work
 from tfpipe import errors
-from tfpipe.format import manifest_json, naming
+from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest
-from tfpipe.machine import usable_cpus
+from tfpipe.system.host_limits import usable_cpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,8 @@ def run(
     options = parse_options(beam_args)  # a wrong one is better said before the planning than after it
     if dataflow.is_dataflow(options):
         dataflow.check_options(config, options)
-    elif dask_cluster.is_dask(options):
-        dask_cluster.check_options(config, options)
+    elif dask.is_dask(options):
+        dask.check_options(config, options)
     elif portable.is_portable(options):
         portable.check_options(options)
     planned = plan_shards(config, beam_args, on_listed)
@@ -93,7 +94,7 @@ def run(
                 replace(job, work=replace(work, progress=folder)).run(on_progress)
         # A bundle that is tried again finds what this run had made.
         kept = len(work.kept() & finished)
-        manifest = manifest_json.loads(files.read_bytes(work.target(naming.MANIFEST)).decode())
+        manifest = manifest_json.loads(filesystem.read_bytes(work.target(file_names.MANIFEST)).decode())
     return ShardResult(manifest, kept, time.monotonic() - started)
 
 
@@ -119,10 +120,10 @@ class _Job:
     def run(self, on_progress: Callable[[Progress], None] | None) -> None:
         """Runs it to its end, with which the process that started it ends too; its errors come as ours."""
         with self._watched(on_progress), _our_errors():
-            if dask_cluster.is_dask(self.options):
-                with dask_cluster.prepared(self.options, self.config.workers, len(self.plan.shards)):
-                    rows = dask_cluster.wait(self._start())
-                with files.explain_os_errors(f"write to {self.work.output}"):
+            if dask.is_dask(self.options):
+                with dask.prepared(self.options, self.config.workers, len(self.plan.shards)):
+                    rows = dask.wait(self._start())
+                with filesystem.explain_os_errors(f"write to {self.work.output}"):
                     finish(rows, self._settings())
             elif portable.is_portable(self.options):
                 with portable.prepared(self.options, _find_in_text):
@@ -131,7 +132,7 @@ class _Job:
                 self._start().wait_until_finish()
 
     def _watched(self, on_progress: Callable[[Progress], None] | None) -> contextlib.AbstractContextManager[None]:
-        if files.is_remote(self.work.output) and not is_local(self.options):
+        if filesystem.is_remote(self.work.output) and not is_local(self.options):
             return watch(partial(read_finished, self.work, self.header), on_progress, LIST_EVERY_S)
         return watch(partial(read_progress, self.work, self.header), on_progress)
 
@@ -152,17 +153,17 @@ class _Job:
     def _start(self) -> Any:
         """Hands the graph to its runner; one on this machine comes back when it is done."""
         settings = self._settings()  # before `local_runner`, which rewrites the mode that it looks at
-        runner, on_dask = None, dask_cluster.is_dask(self.options)
+        runner, on_dask = None, dask.is_dask(self.options)
         if is_local(self.options):
             runner = local_runner(self.options, self._workers)
         elif on_dask:
-            runner = dask_cluster.new_runner()
+            runner = dask.new_runner()
         pipeline = beam.Pipeline(runner=runner, options=self.options)
         build(pipeline, len(self.plan.shards), settings, on_dask=on_dask)
         return pipeline.run()
 
     def _settings(self) -> JobSettings:
-        remote = any(map(files.is_remote, (*self.config.inputs, self.work.output)))
+        remote = any(map(filesystem.is_remote, (*self.config.inputs, self.work.output)))
         return JobSettings(
             output=self.work.output,
             max_bad=self.config.max_bad_images(self.plan.num_images),
@@ -220,9 +221,9 @@ def _find_in_text(text: str) -> errors.TfpipeError | None:
 
 
 if __name__ == "__main__":
-    from beam_jobs import command
+    from beam_jobs import __main__
 
     # Worker processes load what a command was started as, unless it has no name: this one would load Beam for nothing.
     __spec__ = None  # type: ignore[assignment]
     del __file__
-    command.main()
+    __main__.main()

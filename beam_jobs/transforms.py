@@ -13,13 +13,13 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
-from beam_jobs import files
-from beam_jobs.agreement import Agreement
-from beam_jobs.finish import check_bad, check_present, finish_dataset
-from beam_jobs.metrics import ShardMetrics
-from beam_jobs.pool import map_unordered
-from beam_jobs.work import PlanHeader, Row, Work
-from beam_jobs.writer import write_shard
+from beam_jobs.process_pool import map_unordered
+from beam_jobs.runners.metrics import ShardMetrics
+from beam_jobs.shards.finish_dataset import check_bad, check_present, finish_dataset
+from beam_jobs.shards.work_dir import PlanHeader, Row, Work
+from beam_jobs.shards.worker_check import Agreement
+from beam_jobs.shards.write_shard import write_shard
+from beam_jobs.storage import filesystem
 
 RowDict = dict[str, Any]
 
@@ -71,8 +71,8 @@ class JobSettings:
         Raises:
             DataError: This worker may not take part, as `Agreement` has it.
         """
-        if self.file_options and files.configured() != self.file_options:
-            files.configure(self.file_options)
+        if self.file_options and filesystem.configured() != self.file_options:
+            filesystem.configure(self.file_options)
         work = Work(self.output, self.progress)
         return work, self.agreement.open_plan(work) if self.agreement else work.header()
 
@@ -128,7 +128,7 @@ class _WriteShardFn(beam.DoFn):
             return
         shared = self._work, self._header
         options = self._settings.file_options
-        set_up = partial(files.configure, options) if options else None
+        set_up = partial(filesystem.configure, options) if options else None
         window = GlobalWindow()
         workers = min(self._settings.workers, len(self._waiting))
         for row in map_unordered(write_shard, self._waiting, workers, shared=shared, set_up=set_up):

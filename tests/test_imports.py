@@ -70,12 +70,14 @@ def test_the_manifest_needs_no_heavy_library() -> None:
     assert loaded_by("from tfpipe import Manifest, TfpipeError") <= {"numpy"}
 
 
-@pytest.mark.parametrize("module", ["beam_jobs.transforms", "beam_jobs.writer", "beam_jobs.shard_job"])
+@pytest.mark.parametrize("module", ["beam_jobs.transforms", "beam_jobs.shards.write_shard", "beam_jobs.shard_job"])
 def test_beam_workers_load_no_tensorflow(module: str) -> None:
     assert not loaded_by(f"import {module}") & {"tensorflow", "keras", "torch", "jax"}
 
 
-@pytest.mark.parametrize("module", ["tfpipe.integrity.verify", "tfpipe.integrity.repair", "tfpipe.integrity.indexing"])
+@pytest.mark.parametrize(
+    "module", ["tfpipe.integrity.verify", "tfpipe.integrity.repair", "tfpipe.integrity.foreign.index"]
+)
 def test_checking_and_mending_needs_neither_library(module: str) -> None:
     assert not loaded_by(f"import {module}") & {"tensorflow", "keras", "apache_beam", "torch", "jax", "pyarrow"}
 
@@ -83,14 +85,14 @@ def test_checking_and_mending_needs_neither_library(module: str) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        "beam_jobs.command",
+        "beam_jobs.__main__",
         "beam_jobs.config",
-        "beam_jobs.engines",
-        "beam_jobs.package",
-        "beam_jobs.plan",
-        "beam_jobs.planning",
-        "beam_jobs.sources",
-        "beam_jobs.writer",
+        "beam_jobs.runners.base",
+        "beam_jobs.runners.wheel",
+        "beam_jobs.plan.split_and_shard",
+        "beam_jobs.list_and_plan",
+        "beam_jobs.inputs.list_inputs",
+        "beam_jobs.shards.write_shard",
     ],
 )
 def test_what_needs_no_beam_loads_no_beam(module: str) -> None:

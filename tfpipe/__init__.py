@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 from tfpipe._version import __version__
 
 if TYPE_CHECKING:
-    from tfpipe.dataset import load_manifest
     from tfpipe.distribution import distribute_dataset, resolve_strategy, set_precision, steps_per_epoch
     from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError
     from tfpipe.format.manifest import Manifest
-    from tfpipe.pipeline.augment_options import AugmentOptions
+    from tfpipe.load_manifest import load_manifest
     from tfpipe.pipeline.build import build_dataset, build_stages
-    from tfpipe.pipeline.config import PipelineConfig
-    from tfpipe.pipeline.mixture import mix
-    from tfpipe.pipeline.outputs import masked_mean
-    from tfpipe.pipeline.source import foreign_files
-    from tfpipe.profiler.monitor import IdleMonitor
-    from tfpipe.profiler.training import measure_training
-    from tfpipe.readers.images import open_records
+    from tfpipe.pipeline.config.augment_config import AugmentOptions
+    from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+    from tfpipe.pipeline.plan.mixture import mix
+    from tfpipe.pipeline.plan.source import foreign_files
+    from tfpipe.pipeline.stages._outputs import masked_mean
+    from tfpipe.profiler.live.idle_monitor import IdleMonitor
+    from tfpipe.profiler.live.measure_training import measure_training
+    from tfpipe.readers.data_source import open_records
 
 __all__ = [
     "AugmentOptions",
@@ -49,24 +49,24 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AugmentOptions": "tfpipe.pipeline.augment_options",
+    "AugmentOptions": "tfpipe.pipeline.config.augment_config",
     "ConfigError": "tfpipe.errors",
     "DataError": "tfpipe.errors",
     "FormatError": "tfpipe.errors",
-    "IdleMonitor": "tfpipe.profiler.monitor",
+    "IdleMonitor": "tfpipe.profiler.live.idle_monitor",
     "Manifest": "tfpipe.format.manifest",
     "MissingDependencyError": "tfpipe.errors",
-    "PipelineConfig": "tfpipe.pipeline.config",
+    "PipelineConfig": "tfpipe.pipeline.config.pipeline_config",
     "TfpipeError": "tfpipe.errors",
     "build_dataset": "tfpipe.pipeline.build",
     "build_stages": "tfpipe.pipeline.build",
     "distribute_dataset": "tfpipe.distribution",
-    "foreign_files": "tfpipe.pipeline.source",
-    "load_manifest": "tfpipe.dataset",
-    "masked_mean": "tfpipe.pipeline.outputs",
-    "measure_training": "tfpipe.profiler.training",
-    "mix": "tfpipe.pipeline.mixture",
-    "open_records": "tfpipe.readers.images",
+    "foreign_files": "tfpipe.pipeline.plan.source",
+    "load_manifest": "tfpipe.load_manifest",
+    "masked_mean": "tfpipe.pipeline.stages._outputs",
+    "measure_training": "tfpipe.profiler.live.measure_training",
+    "mix": "tfpipe.pipeline.plan.mixture",
+    "open_records": "tfpipe.readers.data_source",
     "resolve_strategy": "tfpipe.distribution",
     "set_precision": "tfpipe.distribution",
     "steps_per_epoch": "tfpipe.distribution",

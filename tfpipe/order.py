@@ -13,7 +13,7 @@ batch     the next few records of each stream, stream after stream
 ```
 
 A host reads some of the streams, so the global batches are the same for any number of hosts, and any batch can be
-found without those before it. Permutations are those of `tfpipe.splitmix`, the same on every machine, so that a
+found without those before it. Permutations are those of `tfpipe.system.hash_permutation`, the same on every machine, so that a
 checkpoint stays valid.
 """
 
@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfpipe.errors import ConfigError
-from tfpipe.splitmix import LEAD, RUNS, WINDOW, IntArray, key_of, permutation
+from tfpipe.system.hash_permutation import LEAD, RUNS, WINDOW, IntArray, key_of, permutation
 
 _SCORE_EPOCHS, _SCORE_STEPS = 2, 16
 _NO_RECORDS: IntArray = np.empty((0, 2), np.int64)

@@ -22,13 +22,13 @@ import pytest
 from PIL import Image
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.finish import finish_dataset
-from beam_jobs.planning import plan_shards
-from beam_jobs.prepare import open_work
-from beam_jobs.writer import write_shard
+from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.shards.finish_dataset import finish_dataset
+from beam_jobs.shards.output_dir import open_work
+from beam_jobs.shards.write_shard import write_shard
 from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.record import scan_records
+from tfpipe.format.tfrecord import scan_records
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,9 +12,9 @@ import pytest
 from beam_jobs import estimate
 from beam_jobs.config import ShardConfig
 from beam_jobs.estimate import Guess, Parallel, estimate_job, parallel_of
-from beam_jobs.planning import plan_shards
-from tfpipe.format.form import ImageForm
-from tfpipe.machine import usable_cpus
+from beam_jobs.list_and_plan import plan_shards
+from tfpipe.format.image_form import ImageForm
+from tfpipe.system.host_limits import usable_cpus
 
 
 def estimated(source: Path, **options: Any) -> estimate.Estimate:

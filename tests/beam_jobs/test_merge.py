@@ -11,7 +11,7 @@ import pytest
 
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
-from beam_jobs.planning import plan_shards
+from beam_jobs.list_and_plan import plan_shards
 from tfpipe.errors import DataError
 
 

@@ -19,13 +19,13 @@ from beam_jobs.config import ShardConfig
 from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
 from tfpipe.format import manifest_json
 from tfpipe.format.example import encode_example
-from tfpipe.format.form import ImageForm
-from tfpipe.format.index import decode_index, encode_index
+from tfpipe.format.file_names import index_name
+from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Foreign, Manifest
-from tfpipe.format.naming import index_name
-from tfpipe.format.record import record_footer, record_header
+from tfpipe.format.record_index import decode_index, encode_index
 from tfpipe.format.schema import Schema
-from tfpipe.images.prepare import prepare_image
+from tfpipe.format.tfrecord import record_footer, record_header
+from tfpipe.images.normalize import prepare_image
 
 THREADS = ("--direct_running_mode=multi_threading", "--direct_num_workers=2")
 PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")

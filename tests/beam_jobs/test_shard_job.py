@@ -15,8 +15,8 @@ import pytest
 
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
-from beam_jobs.progress import Progress
 from beam_jobs.shard_job import ShardResult, _find_in_text, _plain
+from beam_jobs.shards.progress import Progress
 from tfpipe.errors import ConfigError, DataError, FormatError
 
 THREADS = ("--direct_running_mode=multi_threading", "--direct_num_workers=2")

@@ -13,14 +13,14 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.testing.test_pipeline import TestPipeline
 from apache_beam.testing.util import assert_that, equal_to
 
-from beam_jobs.agreement import Agreement
 from beam_jobs.config import ShardConfig
-from beam_jobs.planning import plan_shards
-from beam_jobs.prepare import open_work
+from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.shard_job import build
+from beam_jobs.shards.output_dir import open_work
+from beam_jobs.shards.work_dir import Work
+from beam_jobs.shards.worker_check import Agreement
+from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.transforms import FinishDataset, JobSettings, ListShards, WriteShards
-from beam_jobs.work import Work
-from beam_jobs.writer import write_shard
 from tfpipe.errors import DataError
 
 

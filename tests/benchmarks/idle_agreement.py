@@ -136,7 +136,7 @@ def traced(run: Callable[[Callable[[int], Any]], None]) -> float | None:
     """Runs a training under TensorFlow's profiler, and returns the idle fraction that it saw."""
     import tensorflow as tf
 
-    from tfpipe.profiler.trace import read_trace
+    from tfpipe.profiler.live.xprof_trace import read_trace
 
     def watch(step: int) -> Any:
         if step == 0:

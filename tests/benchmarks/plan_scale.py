@@ -20,12 +20,12 @@ from pathlib import Path
 
 import click
 
-from beam_jobs import tree
-from beam_jobs.archives import Member
 from beam_jobs.config import ShardConfig
-from beam_jobs.planning import plan_shards
-from beam_jobs.prepare import open_work
-from tfpipe.machine import usable_cpus
+from beam_jobs.inputs import tree
+from beam_jobs.inputs.archive import Member
+from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.shards.output_dir import open_work
+from tfpipe.system.host_limits import usable_cpus
 
 _CLASSES = 1000
 _BYTES = 110_000  # an image of ImageNet, about

@@ -41,7 +41,7 @@ class OwnTime:
     @contextmanager
     def beside(self) -> Iterator[None]:
         """Samples for one turn."""
-        from tfpipe.profiler.sampling import Sampler
+        from tfpipe.profiler.measure.tfdata_counters import Sampler
 
         process = cpu_seconds()
         with Sampler(self.model):

@@ -50,7 +50,7 @@ def _list_images(images: Path) -> list[tuple[str, int]]:
 def _prepare_record(path: str, label: int, form: Any, schema: Any) -> bytes:
     """Reads, checks and normalises one image as tfpipe does, and encodes its record."""
     from tfpipe.format import schema as keys
-    from tfpipe.images.prepare import prepare_image
+    from tfpipe.images.normalize import prepare_image
 
     with open(path, "rb", buffering=0) as file:
         data = file.read()
@@ -73,7 +73,7 @@ def _prepare_record(path: str, label: int, form: Any, schema: Any) -> bytes:
 
 
 def _form_and_schema(resize_short: int) -> tuple[Any, Any]:
-    from tfpipe.format.form import ImageForm
+    from tfpipe.format.image_form import ImageForm
     from tfpipe.format.schema import image_schema
 
     return ImageForm(resize_short=resize_short or None), image_schema(labelled=True, boxes=False, box_labels=False)
@@ -81,7 +81,7 @@ def _form_and_schema(resize_short: int) -> tuple[Any, Any]:
 
 def _write_shard(output: Path, resize_short: int, job: tuple[int, Sequence[tuple[str, int]]]) -> str:
     """Writes one shard; its SHA-256 as text."""
-    from tfpipe.format.record import record_footer, record_header
+    from tfpipe.format.tfrecord import record_footer, record_header
 
     shard, images = job
     form, schema = _form_and_schema(resize_short)

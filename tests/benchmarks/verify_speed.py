@@ -15,10 +15,10 @@ from pathlib import Path
 
 import click
 
-from tfpipe import workers
-from tfpipe.dataset import load_manifest
 from tfpipe.integrity.verify import VerifyOptions, verify
-from tfpipe.machine import usable_cpus
+from tfpipe.load_manifest import load_manifest
+from tfpipe.system import process_pool
+from tfpipe.system.host_limits import usable_cpus
 
 _BUFFER_BYTES = 1 << 20
 
@@ -67,7 +67,7 @@ def _time(what: str, dataset: str, paths: list[str]) -> list[float]:
 
 
 def _hash_all(paths: list[str]) -> None:
-    with ProcessPoolExecutor(usable_cpus(), workers.context()) as pool:
+    with ProcessPoolExecutor(usable_cpus(), process_pool.context()) as pool:
         list(pool.map(hash_file, paths))
 
 

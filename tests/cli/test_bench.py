@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.tuning.bench import Bench, to_json
-from tfpipe.tuning.notes import Place
-from tfpipe.tuning.turns import Interval
+from tfpipe.tuning.paired_benchmark import Interval
+from tfpipe.tuning.tuned_file import Place
 
 PLACE = Place("Any CPU", 8, 2**34, "'train' of pets", "train", 12, "0123abcd")
 CONFIG = asdict(PipelineConfig(per_replica_batch_size=128))

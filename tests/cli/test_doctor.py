@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tfpipe.doctor.check import Check, Target
+from tfpipe.doctor.result import Check, Target
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,7 +27,7 @@ def run(*args: object, code: str = "from tfpipe.cli.main import main; main()") -
 @pytest.fixture
 def doctor(monkeypatch: pytest.MonkeyPatch, tfpipe):
     """Runs the command in this process with checks that cost nothing; returns code, output and what was asked."""
-    from tfpipe.doctor import examine
+    from tfpipe.doctor import run as examine
 
     monkeypatch.delenv("TPU_NAME", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
@@ -149,16 +149,18 @@ def test_what_is_no_dataset(doctor, small_dataset: Path, tmp_path: Path) -> None
 def test_the_default_split(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    from tfpipe import dataset
-    from tfpipe.cli import opening
+    from tfpipe import load_manifest
+    from tfpipe.cli.shared import inputs
 
-    manifest = dataset.load_manifest(str(small_dataset))
+    manifest = load_manifest.load_manifest(str(small_dataset))
     train, validation = manifest.splits.values()
-    monkeypatch.setattr(dataset, "load_manifest", lambda _: replace(manifest, splits={"only": train}))
-    assert opening.open_data(str(small_dataset), None)[1] == "only"
-    monkeypatch.setattr(dataset, "load_manifest", lambda _: replace(manifest, splits={"a": train, "b": validation}))
+    monkeypatch.setattr(load_manifest, "load_manifest", lambda _: replace(manifest, splits={"only": train}))
+    assert inputs.open_data(str(small_dataset), None)[1] == "only"
+    monkeypatch.setattr(
+        load_manifest, "load_manifest", lambda _: replace(manifest, splits={"a": train, "b": validation})
+    )
     with pytest.raises(ConfigError, match=r"it has a, b\. Choose one with --split\."):
-        opening.open_data(str(small_dataset), None)
+        inputs.open_data(str(small_dataset), None)
 
 
 def test_a_real_run(small_dataset: Path) -> None:

@@ -14,11 +14,11 @@ import pytest
 from PIL import Image
 
 from beam_jobs.config import ShardConfig
-from tfpipe.dataset import load_manifest
-from tfpipe.format.form import ImageForm
+from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest_json import loads
+from tfpipe.load_manifest import load_manifest
 from tfpipe.order import ExactOrder, mixing_score
-from tfpipe.readers.records import RecordReader
+from tfpipe.readers.record_reader import RecordReader
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -19,7 +19,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The sample images, and the same as `test`, smaller."""
     from beam_jobs import shard_job
     from beam_jobs.config import ShardConfig
-    from tfpipe.format.form import ImageForm
+    from tfpipe.format.image_form import ImageForm
 
     folder = tmp_path_factory.mktemp("merge")
     shard_job.run(ShardConfig(str(SAMPLE), str(folder / "a"), workers=1))

@@ -28,7 +28,7 @@ def run(*args):
 
 page, *options = sys.argv[1:]
 run(*options)
-made_of = {"jinja2", "tfpipe.profiler.page", "tfpipe.profiler.charts"}  # Keras itself may load matplotlib
+made_of = {"jinja2", "tfpipe.profiler.report.html", "tfpipe.profiler.report.charts"}  # Keras itself may load matplotlib
 assert not made_of & set(sys.modules), "nobody asked for a page"
 run(*options, "--json", "--html", page)
 """

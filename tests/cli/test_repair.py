@@ -17,10 +17,10 @@ import pytest
 
 from tests.integrity.damaged import framed
 from tests.integrity.made import payload, write_dataset
-from tfpipe.dataset import load_manifest
-from tfpipe.format import naming
-from tfpipe.format.record import scan_records
+from tfpipe.format import file_names
+from tfpipe.format.tfrecord import scan_records
 from tfpipe.integrity.verify import VerifyOptions, verify
+from tfpipe.load_manifest import load_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARD = "train-00000-of-00003.tfrecord"
@@ -64,7 +64,7 @@ def test_what_is_left_and_what_is_lost(made: Path, tmp_path: Path, repair) -> No
     data[100] ^= 4
     (made / SHARD).write_bytes(data)
     (made / "train-00001-of-00003.tfrecord").unlink()
-    (made / naming.index_name("train-00002-of-00003.tfrecord")).unlink()
+    (made / file_names.index_name("train-00002-of-00003.tfrecord")).unlink()
     before = tree(made)
     code, text, errors = repair(made, out)
     assert (code, errors) == (0, "")
@@ -112,7 +112,7 @@ def test_an_intact_dataset_comes_out_as_it_is(small_dataset: Path, tmp_path: Pat
 
 def test_without_a_manifest(made: Path, tmp_path: Path, repair) -> None:
     whole = load_manifest(str(made))
-    (made / naming.MANIFEST).write_text("[")
+    (made / file_names.MANIFEST).write_text("[")
     code, text, _ = repair(made, tmp_path / "out")
     assert code == 0
     assert text.startswith("The manifest could not be used: schema and class names were taken from the records.\n")
@@ -179,7 +179,7 @@ def larger(tmp_path: Path) -> Path:
     pool = [payload(n) for n in range(40)]
     source = write_dataset(tmp_path / "larger", {f"train:{k}": rng.choices(pool, k=150) for k in range(24)})
     for k, action in ((3, lambda path: os.truncate(path, 5000)), (8, os.remove)):
-        action(source / naming.shard_name("train", k, 24))
+        action(source / file_names.shard_name("train", k, 24))
     return source
 
 
@@ -189,6 +189,6 @@ def test_killed_at_any_moment(larger: Path, tmp_path: Path, kills: int) -> None:
     print(f"seed {seed}")
     subprocess.run(command(larger, tmp_path / "reference"), cwd=ROOT, check=True, capture_output=True, timeout=60)
     expected = tree(tmp_path / "reference")
-    assert naming.MANIFEST in expected
+    assert file_names.MANIFEST in expected
     kill_until_done(larger, tmp_path / "out", expected, kills, seed)
     shutil.rmtree(larger)

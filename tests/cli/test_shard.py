@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tfpipe.quantities import human_bytes
+from tfpipe.system.units import human_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "sample_data"

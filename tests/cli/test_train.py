@@ -89,7 +89,7 @@ def invoke(*args: str) -> tuple[int, str, str]:
 def test_sigterm_saves_and_the_same_command_goes_on(
     small_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tfpipe.training.steps import Learner
+    from tfpipe.training.train_step import Learner
 
     before, steps, own = signal.getsignal(signal.SIGTERM), [], Learner.train
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from tfpipe.pipeline import config_file
-from tfpipe.pipeline.config import PipelineConfig
-from tfpipe.profiler.accelerator import Accelerator
-from tfpipe.tuning import notes
+from tfpipe.pipeline.config import toml_json
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.profiler.measure.simulated_accelerator import Accelerator
+from tfpipe.tuning import tuned_file
+from tfpipe.tuning.paired_benchmark import Interval
 from tfpipe.tuning.search import Tuned
 from tfpipe.tuning.trials import Job, Trial
-from tfpipe.tuning.turns import Interval
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = PipelineConfig(global_batch_size=64)
@@ -77,7 +77,7 @@ def test_the_report_and_the_file(tune, small_dataset: Path, tmp_path: Path) -> N
         'Written to a.toml. Load it with PipelineConfig.from_file("a.toml").',
     ]
     assert PipelineConfig.from_file("a.toml") == FASTER
-    noted = config_file.read_with_notes("a.toml")[1]
+    noted = toml_json.read_with_notes("a.toml")[1]
     assert (noted["images_per_second"], noted["gain"]["ratio"]) == (1500.0, 1.5)
     assert (job.split, job.accelerator) == ("train", Accelerator(1e-9, 128))
     assert (config, seconds, may_change) == (PipelineConfig(per_replica_batch_size=128), 120.0, False)
@@ -96,12 +96,12 @@ def test_json(tune, small_dataset: Path) -> None:
     document = json.loads(out)
     assert (code, document["version"], document["finished"]) == (0, 1, False)
     assert document["changes"] == {"global_batch_size": 64, "per_replica_batch_size": None, "cycle_length": 16}
-    assert document["path"].endswith(f"-{notes.place_of(*_data(small_dataset)).key}.toml")
+    assert document["path"].endswith(f"-{tuned_file.place_of(*_data(small_dataset)).key}.toml")
     assert PipelineConfig.from_file(document["path"]) == FASTER
 
 
 def _data(folder: Path) -> tuple[Any, str]:
-    from tfpipe.dataset import load_manifest
+    from tfpipe.load_manifest import load_manifest
 
     return load_manifest(str(folder)), "train"
 

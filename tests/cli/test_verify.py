@@ -15,9 +15,9 @@ import pytest
 
 from tests.integrity.damaged import framed
 from tests.integrity.made import payload, png, write_dataset
-from tfpipe.dataset import load_manifest
-from tfpipe.format import naming
+from tfpipe.format import file_names
 from tfpipe.format.example import encode_example
+from tfpipe.load_manifest import load_manifest
 
 SHARD = "train-00000-of-00002.tfrecord"
 
@@ -45,15 +45,15 @@ def change(path: Path, at: int, new: bytes) -> None:
 
 def rewrite(dataset: Path, shard: str, payloads: list[bytes]) -> None:
     """Other records in a shard, with a manifest and an index that fit them."""
-    from tfpipe.format.index import encode_index
+    from tfpipe.format.record_index import encode_index
 
     old, data = (dataset / shard).read_bytes(), framed(payloads)
     (dataset / shard).write_bytes(data)
-    (dataset / naming.index_name(shard)).write_bytes(encode_index([len(p) + 16 for p in payloads]))
-    text = (dataset / naming.MANIFEST).read_text()
+    (dataset / file_names.index_name(shard)).write_bytes(encode_index([len(p) + 16 for p in payloads]))
+    text = (dataset / file_names.MANIFEST).read_text()
     text = text.replace(hashlib.sha256(old).hexdigest(), hashlib.sha256(data).hexdigest())
     text = text.replace(f'"bytes": {len(old)}, "sha256"', f'"bytes": {len(data)}, "sha256"')
-    (dataset / naming.MANIFEST).write_text(text)
+    (dataset / file_names.MANIFEST).write_text(text)
 
 
 def test_what_the_job_wrote_is_intact(small_dataset: Path, verify) -> None:
@@ -111,17 +111,17 @@ def test_schema(made: Path, verify) -> None:
 
 def test_files_and_the_manifest(made: Path, verify) -> None:
     os.rename(made / "train-00001-of-00002.tfrecord", made / "train-00001-of-00003.tfrecord")
-    os.remove(made / naming.index_name(SHARD))
-    os.remove(made / naming.TFDS_INFO)
-    validation = made / naming.index_name("validation-00000-of-00001.tfrecord")
+    os.remove(made / file_names.index_name(SHARD))
+    os.remove(made / file_names.TFDS_INFO)
+    validation = made / file_names.index_name("validation-00000-of-00001.tfrecord")
     validation.write_text("0 99\n")
     found = [(one["file"], one["kind"]) for one in verify(made, "--json", "--quick").json["damaged"]]
     assert found == [
-        (naming.index_name(SHARD), "index"),
+        (file_names.index_name(SHARD), "index"),
         ("train-00001-of-00002.tfrecord", "missing"),
-        (naming.index_name("validation-00000-of-00001.tfrecord"), "index"),
+        (file_names.index_name("validation-00000-of-00001.tfrecord"), "index"),
         ("train-00001-of-00003.tfrecord", "extra"),
-        (naming.TFDS_INFO, "missing"),
+        (file_names.TFDS_INFO, "missing"),
     ]
 
 
@@ -134,10 +134,10 @@ def test_what_only_the_manifest_tells(made: Path, verify) -> None:
     (made / SHARD).write_bytes(framed([payload(0), payload(1), payload(2, sha256="0" * 64), payload(3)]))
     (one,) = verify(made, "--json").json["damaged"]
     assert (one["file"], one["kind"], one["record"]) == (SHARD, "sha256", None)
-    text = (made / naming.MANIFEST).read_text()
+    text = (made / file_names.MANIFEST).read_text()
     assert '"class_counts": [2, 3]' in text
     (made / SHARD).write_bytes(framed([payload(n) for n in range(4)]))
-    (made / naming.MANIFEST).write_text(text.replace('"class_counts": [2, 3]', '"class_counts": [3, 2]'))
+    (made / file_names.MANIFEST).write_text(text.replace('"class_counts": [2, 3]', '"class_counts": [3, 2]'))
     done = verify(made, "--json")
     assert kinds(done) == ["count", "count"]
     assert done.json["damaged"][0]["detail"] == "split 'train' has 2 records of class 0, the manifest says 3"
@@ -153,7 +153,7 @@ def test_an_image_in_two_splits(made: Path, verify) -> None:
 
 
 def test_without_a_manifest(made: Path, verify) -> None:
-    (made / naming.MANIFEST).write_text("{")
+    (made / file_names.MANIFEST).write_text("{")
     done = verify(made, "--json")
     assert (kinds(done), done.code, done.json["records"]) == (["manifest"], 1, 6)
 
@@ -188,7 +188,7 @@ def test_links_in_a_circle_and_pipes(made: Path, verify) -> None:
 def test_many_damages_are_cut_on_a_terminal(made: Path, verify) -> None:
     rewrite(made, SHARD, [b"\xff"] * 4)
     (made / SHARD).write_bytes(framed([b"\xff"] * 70))
-    (made / naming.index_name(SHARD)).unlink()
+    (made / file_names.index_name(SHARD)).unlink()
     lines = verify(made).out.splitlines()
     assert len(lines) == 52
     assert lines[50] == "and 23 more (--json lists all)"

@@ -10,7 +10,7 @@ import zlib
 import tensorflow as tf
 
 import tfpipe
-from tfpipe.pipeline.device import AugmentLayer, augment
+from tfpipe.pipeline.device.augment import AugmentLayer, augment
 
 TRAIN = {"global_batch_size": 16, "image_size": 8, "seed": 7, "run_records": 4, "window_records": 12}
 EVALUATE = {"global_batch_size": 64, "image_size": 12, "augment": "none", "training": False}

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from tfpipe.doctor.check import Check
 from tfpipe.doctor.data_checks import (
     FileFacts,
     ImageFacts,
@@ -16,6 +15,7 @@ from tfpipe.doctor.data_checks import (
     check_shard_size,
     check_shards,
 )
+from tfpipe.doctor.result import Check
 
 COPY = "Copy the dataset again; `tfpipe verify` looks at every record."
 

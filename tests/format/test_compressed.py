@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfpipe.errors import FormatError
 from tfpipe.format.compressed import MAX_RECORD_BYTES, compression_of, scan_compressed
-from tfpipe.format.record import record_footer, record_header
+from tfpipe.format.tfrecord import record_footer, record_header
 
 PAYLOADS = [b"one", b"", bytes(range(256)) * 9000, os.urandom(70_000)]
 PACK = {"GZIP": gzip.compress, "ZLIB": zlib.compress}

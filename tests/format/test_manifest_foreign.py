@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tfpipe.dataset import load_manifest
 from tfpipe.errors import ConfigError, FormatError
-from tfpipe.format import naming
+from tfpipe.format import file_names
 from tfpipe.format.manifest import Duplicates, Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.manifest_json import dumps, loads
 from tfpipe.format.schema import FeatureSpec, Schema
+from tfpipe.load_manifest import load_manifest
 
 SHARDS = (ShardInfo("a/train-0.rec", 2, 90, "0" * 64), ShardInfo("train-1", 0, 0, "1" * 64))
 MANIFEST = Manifest(
@@ -128,8 +128,8 @@ def test_version_1_knows_no_foreign_names() -> None:
 
 
 def test_a_foreign_name_may_lie_in_folders() -> None:
-    assert naming.check_foreign_name("images/2024/part 7.tfrecord") == "images/2024/part 7.tfrecord"
-    assert naming.index_name("images/part-7") == "index/images/part-7.idx"
+    assert file_names.check_foreign_name("images/2024/part 7.tfrecord") == "images/2024/part 7.tfrecord"
+    assert file_names.index_name("images/part-7") == "index/images/part-7.idx"
 
 
 # Where shards lie
@@ -137,7 +137,7 @@ def test_a_foreign_name_may_lie_in_folders() -> None:
 
 def written(folder: Path, root: str) -> Path:
     folder.mkdir(exist_ok=True)
-    (folder / naming.MANIFEST).write_text(changed(root=root))
+    (folder / file_names.MANIFEST).write_text(changed(root=root))
     return folder
 
 

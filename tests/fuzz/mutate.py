@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.fuzz.seeds import framed
 from tfpipe.errors import FormatError
-from tfpipe.format.record import record_footer, record_header, scan_records
-from tfpipe.format.wire import varint
+from tfpipe.format.protobuf_wire import varint
+from tfpipe.format.tfrecord import record_footer, record_header, scan_records
 
 _INTS = (
     0,

@@ -4,12 +4,12 @@ import gzip
 import json
 import zlib
 
-from tfpipe.format import manifest_json, naming, tfds
+from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.example import encode_example
-from tfpipe.format.index import encode_index
 from tfpipe.format.manifest import Duplicates, Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
-from tfpipe.format.record import FRAME_BYTES, record_footer, record_header
+from tfpipe.format.record_index import encode_index
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, FeatureSpec, Schema, image_schema
+from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
 
 SHA256 = "0123456789abcdef" * 4
 
@@ -50,7 +50,7 @@ def _manifest(foreign: Foreign | None) -> Manifest:
     schema = image_schema(labelled=True, boxes=True, box_labels=False, extra=(FeatureSpec("depth", "float", (2, 3)),))
     shards = tuple(
         ShardInfo(
-            naming.shard_name("train", k, 2) if foreign is None else f"part/{k}",
+            file_names.shard_name("train", k, 2) if foreign is None else f"part/{k}",
             records=k + 3,
             bytes=4000,
             sha256=SHA256,
@@ -92,5 +92,8 @@ FORMS = [
     b'{"encoding": "raw", "square": 8, "resize_short": null, "quality": 1, "max_pixels": 64}',
     b'{"reencode_progressive": true, "other": "x"}',
 ]
-TFDS = [tfds.features_json(_manifest(None)).encode(), tfds.dataset_info_json(_manifest(None)).encode()]
+TFDS = [
+    tfds_metadata.features_json(_manifest(None)).encode(),
+    tfds_metadata.dataset_info_json(_manifest(None)).encode(),
+]
 JSON = [*MANIFESTS[:1], *SCHEMAS[1:], *FORMS, *TFDS, b'{"a": [1, 2.5, "\\ud800", null, true, {"b": []}]}']

@@ -15,18 +15,18 @@ import numpy as np
 
 from tests.fuzz import seeds
 from tfpipe.errors import ConfigError, FormatError
-from tfpipe.format import manifest_json, naming, tfds
-from tfpipe.format.checked_json import Node, parse_json
+from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.compressed import compression_of, scan_compressed
 from tfpipe.format.example import decode_example, encode_example
-from tfpipe.format.form import ImageForm
-from tfpipe.format.index import decode_index, encode_index
-from tfpipe.format.record import FRAME_BYTES, read_record, scan_records
-from tfpipe.format.resync import Damage
-from tfpipe.format.scan import Intact, scan
+from tfpipe.format.image_form import ImageForm
+from tfpipe.format.json_reader import Node, parse_json
+from tfpipe.format.record_index import decode_index, encode_index
+from tfpipe.format.recovery.hashed_reader import Window
+from tfpipe.format.recovery.resync import Damage
+from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.schema import Schema
-from tfpipe.format.window import Window
-from tfpipe.integrity.sidecars import read_sidecars
+from tfpipe.format.tfrecord import FRAME_BYTES, read_record, scan_records
+from tfpipe.integrity.foreign.metadata_files import read_sidecars
 
 _MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
@@ -113,9 +113,9 @@ def _manifest(data: bytes) -> None:
     assert all(split.records * FRAME_BYTES <= split.bytes * 1032 for split in manifest.splits.values())
     assert manifest.image_key in manifest.schema or manifest.foreign is None
     try:
-        tfds.dataset_info_json(manifest)
-        tfds.label_files(manifest)
-        tfds.features_json(manifest)
+        tfds_metadata.dataset_info_json(manifest)
+        tfds_metadata.label_files(manifest)
+        tfds_metadata.features_json(manifest)
     except ConfigError:  # which names cannot nest, and raw images without a side
         return
 
@@ -151,7 +151,7 @@ def _json(data: bytes) -> None:
 def _tfds(data: bytes) -> None:
     """The files of TFDS beside foreign shards, which are hints: what is wrong with them is only said."""
     with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
-        for name in (naming.TFDS_INFO, naming.TFDS_FEATURES, "labels.txt"):
+        for name in (file_names.TFDS_INFO, file_names.TFDS_FEATURES, "labels.txt"):
             Path(folder, name).write_bytes(data)
         found = read_sidecars(folder)
     assert all(isinstance(note, str) and len(note) < 4000 for note in found.notes)
@@ -168,12 +168,12 @@ def _index(data: bytes) -> None:
 def _naming(data: bytes) -> None:
     name = _text(data)
     try:
-        split, index, count = naming.parse_shard_name(name)
-        naming.check_split_name(split)
-        naming.parse_shard_name(naming.shard_name(split, index, count))
+        split, index, count = file_names.parse_shard_name(name)
+        file_names.check_split_name(split)
+        file_names.parse_shard_name(file_names.shard_name(split, index, count))
     except FormatError:
         pass
-    naming.check_foreign_name(name)
+    file_names.check_foreign_name(name)
     assert ".." not in name.split("/")
     assert not name.startswith("/")
     assert "\0" not in name

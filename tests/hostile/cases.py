@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.integrity.made import payload, write_dataset
-from tfpipe.format.index import encode_index
-from tfpipe.format.naming import index_name
-from tfpipe.format.record import FRAME_BYTES, record_footer, record_header
+from tfpipe.format.file_names import index_name
+from tfpipe.format.record_index import encode_index
+from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
 
 SHARD = "train-00000-of-00002.tfrecord"
 INDEX = index_name(SHARD)

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import tfpipe
 from tfpipe.cli.main import main
-from tfpipe.format.naming import MANIFEST
+from tfpipe.format.file_names import MANIFEST
 from tfpipe.integrity.verify import VerifyOptions, verify
-from tfpipe.pipeline import source
+from tfpipe.pipeline.plan import source
 
 
 def _open(folder: str) -> str:

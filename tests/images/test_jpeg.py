@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfpipe.format.form import ImageForm
+from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg
-from tfpipe.images.prepare import BadImage, prepare_image
+from tfpipe.images.normalize import BadImage, prepare_image
 
 KEEP = ImageForm()
 KINDS: list[dict[str, Any]] = [

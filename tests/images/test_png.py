@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfpipe.format.form import ImageForm
-from tfpipe.images.prepare import BadImage, prepare_image
+from tfpipe.format.image_form import ImageForm
+from tfpipe.images.normalize import BadImage, prepare_image
 
 KEEP = ImageForm(max_pixels=1_000_000)
 

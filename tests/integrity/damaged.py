@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tfpipe.format.record import FRAME_BYTES, record_footer, record_header
+from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
 
 
 def framed(payloads: list[bytes]) -> bytes:

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tfpipe.format import manifest_json, naming, tfds
-from tfpipe.format.index import encode_index
+from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.manifest import Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
-from tfpipe.format.record import FRAME_BYTES, record_footer, record_header
+from tfpipe.format.record_index import encode_index
 from tfpipe.format.schema import image_schema
+from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
 
 LABELS = ("cat", "dog")
 
@@ -51,7 +51,7 @@ SCHEMA = image_schema(labelled=True, boxes=False, box_labels=False)
 
 def write_dataset(folder: Path, shards: dict[str, list[bytes]]) -> Path:
     """Writes shards and all that belongs to them, out of payloads; a split's further shards are `train:1` ..."""
-    (folder / naming.INDEX_DIR).mkdir(parents=True)
+    (folder / file_names.INDEX_DIR).mkdir(parents=True)
     by_split: dict[str, list[list[bytes]]] = {}
     for name, payloads in shards.items():
         by_split.setdefault(name.split(":")[0], []).append(payloads)
@@ -59,11 +59,11 @@ def write_dataset(folder: Path, shards: dict[str, list[bytes]]) -> Path:
     for split, files in by_split.items():
         infos = []
         for k, payloads in enumerate(files):
-            name = naming.shard_name(split, k, len(files))
+            name = file_names.shard_name(split, k, len(files))
             data = b"".join(record_header(len(p)) + p + record_footer(p) for p in payloads)
             (folder / name).write_bytes(data)
             sizes = [len(p) + FRAME_BYTES for p in payloads]
-            (folder / naming.index_name(name)).write_bytes(encode_index(sizes))
+            (folder / file_names.index_name(name)).write_bytes(encode_index(sizes))
             infos.append(ShardInfo(name, len(payloads), len(data), hashlib.sha256(data).hexdigest()))
         records = [p for payloads in files for p in payloads]
         dogs = sum(b"dog/" in p for p in records)
@@ -77,7 +77,7 @@ def write_dataset(folder: Path, shards: dict[str, list[bytes]]) -> Path:
     manifest = Manifest(
         "made", splits, LABELS, SCHEMA, 0, {}, {}, {}, 0, Duplicates({}, 0, 0), {"encoding": "keep"}, "0" * 8, "1"
     )
-    (folder / naming.MANIFEST).write_text(manifest_json.dumps(manifest))
-    (folder / naming.TFDS_FEATURES).write_text(tfds.features_json(manifest))
-    (folder / naming.TFDS_INFO).write_text(tfds.dataset_info_json(manifest))
+    (folder / file_names.MANIFEST).write_text(manifest_json.dumps(manifest))
+    (folder / file_names.TFDS_FEATURES).write_text(tfds_metadata.features_json(manifest))
+    (folder / file_names.TFDS_INFO).write_text(tfds_metadata.dataset_info_json(manifest))
     return folder

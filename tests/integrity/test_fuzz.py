@@ -16,14 +16,14 @@ import pytest
 
 from tests.integrity.damaged import KINDS, DamagedFile, damage, framed
 from tests.integrity.made import payload, write_dataset
-from tfpipe.dataset import load_manifest
-from tfpipe.format import naming
-from tfpipe.format.record import FRAME_BYTES, scan_records
-from tfpipe.format.resync import Damage
-from tfpipe.format.scan import Intact, scan
-from tfpipe.format.window import Window
+from tfpipe.format import file_names
+from tfpipe.format.recovery.hashed_reader import Window
+from tfpipe.format.recovery.resync import Damage
+from tfpipe.format.recovery.scan import Intact, scan
+from tfpipe.format.tfrecord import FRAME_BYTES, scan_records
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyOptions, verify
+from tfpipe.load_manifest import load_manifest
 
 FILES = 500
 
@@ -132,7 +132,7 @@ def test_whole_datasets(seed: int, tmp_path: Path) -> None:
         write_dataset(source, {"train": payloads, "train:1": [payload(100 * k + 90)]})
         file = DamagedFile(payloads)
         damage(file, KINDS[k % len(KINDS)], rng)
-        name = naming.shard_name("train", 0, 2)
+        name = file_names.shard_name("train", 0, 2)
         (source / name).write_bytes(file.data)
         before = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
         report = verify(str(source), VerifyOptions(workers=0))

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from beam_jobs import files
-from beam_jobs.store import split_url
+from beam_jobs.storage import filesystem
+from beam_jobs.storage.object_store import split_url
 from tests.beam_jobs.conftest import ROOT, Kit
 from tests.object_stores.proxy import Proxy
 
@@ -195,7 +195,7 @@ def _lent(cloud: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name, value in cloud.environment.items():
         monkeypatch.setenv(name, value)
     cloud.proxy.reset()
-    files.configure(())
+    filesystem.configure(())
     yield cloud
     cloud.proxy.reset()
-    files.configure(())
+    filesystem.configure(())

@@ -17,10 +17,11 @@ import pytest
 from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
 
 import tfpipe
-from beam_jobs import dataflow, shard_job
+from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
-from beam_jobs.engines import Engine, SubmittedJob
-from beam_jobs.progress import Progress
+from beam_jobs.runners import dataflow
+from beam_jobs.runners.base import Engine, SubmittedJob
+from beam_jobs.shards.progress import Progress
 from tests.beam_jobs.conftest import Kit
 from tests.object_stores.conftest import Google
 from tests.object_stores.dataflow_service import Service

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from beam_jobs import gcs, s3
-from beam_jobs.store import Patience, split_url
+from beam_jobs.storage import gcs, s3
+from beam_jobs.storage.object_store import Patience, split_url
 from tests.beam_jobs.conftest import Kit
 from tests.object_stores.conftest import Amazon, Cloud, Google
 from tests.object_stores.proxy import Fault, now_and_then
@@ -65,30 +65,30 @@ def test_what_passes_is_survived(cloud: Cloud, kit: Kit, source: str, faults: tu
 @pytest.mark.usefixtures("willing")
 def test_large_objects_survive_too(cloud: Cloud, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shard that is sent in several parts."""
-    from beam_jobs import files, store
+    from beam_jobs.storage import filesystem, object_store
 
-    monkeypatch.setattr(store, "PART_BYTES", 5 * 2**20)
+    monkeypatch.setattr(object_store, "PART_BYTES", 5 * 2**20)
     data = bytes(range(256)) * (17 * 2**20 // 256)
     url = f"{cloud.new()}/large"
     cloud.proxy.harm = now_and_then(503, "drop", "lost", every=3)
-    with files.create(url) as file:
+    with filesystem.create(url) as file:
         for begin in range(0, len(data), 2**20):
             file.write(data[begin : begin + 2**20])
     cloud.proxy.harm = now_and_then("cut", every=2)
-    assert files.read_bytes(url) == data
+    assert filesystem.read_bytes(url) == data
 
 
 def test_what_an_error_leaves(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing, neither of what was sent nor of what was held back."""
     import gc
 
-    from beam_jobs import files, store
+    from beam_jobs.storage import filesystem, object_store
 
-    monkeypatch.setattr(store, "PART_BYTES", 5 * 2**20)
+    monkeypatch.setattr(object_store, "PART_BYTES", 5 * 2**20)
     url = f"{cloud.new()}/half"
 
     def fail() -> None:
-        with files.create(url) as file:
+        with filesystem.create(url) as file:
             file.write(bytes(12 * 2**20))
             raise KeyboardInterrupt
 

@@ -12,8 +12,8 @@ from urllib.parse import unquote
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.planning import plan_shards
-from beam_jobs.store import split_url
+from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.storage.object_store import split_url
 from tests.beam_jobs.conftest import Kit
 from tests.object_stores.conftest import Amazon, Cloud
 from tfpipe import load_manifest, open_records

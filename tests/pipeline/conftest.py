@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfpipe.dataset import load_manifest
-from tfpipe.format import manifest_json, naming
-from tfpipe.format.index import encode_index
+from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
-from tfpipe.format.record import FRAME_BYTES, record_footer, record_header
+from tfpipe.format.record_index import encode_index
 from tfpipe.format.schema import FeatureSpec, Schema, image_schema
+from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
+from tfpipe.load_manifest import load_manifest
 
 SHARDS = (37, 0, 61, 5, 80, 1, 50, 23)
 """Records of each shard of `many`: 257 in all, which no batch divides."""
@@ -66,15 +66,15 @@ def frame(payload: bytes) -> bytes:
 
 def write_split(folder: Path, split: str, shard_records: tuple[int, ...], schema: Schema = SCHEMA) -> SplitInfo:
     """Shards and indexes; records are numbered through all shards."""
-    (folder / naming.INDEX_DIR).mkdir(parents=True, exist_ok=True)
+    (folder / file_names.INDEX_DIR).mkdir(parents=True, exist_ok=True)
     shards, number = [], 0
     for index, records in enumerate(shard_records):
-        name = naming.shard_name(split, index, len(shard_records))
+        name = file_names.shard_name(split, index, len(shard_records))
         payloads = [schema.encode(values_of(number + i)) for i in range(records)]
         number += records
         data = b"".join(map(frame, payloads))
         (folder / name).write_bytes(data)
-        (folder / naming.index_name(name)).write_bytes(encode_index([len(p) + FRAME_BYTES for p in payloads]))
+        (folder / file_names.index_name(name)).write_bytes(encode_index([len(p) + FRAME_BYTES for p in payloads]))
         shards.append(ShardInfo(name, records, len(data), hashlib.sha256(data).hexdigest()))
     counts = tuple(len(range(label, number, 3)) for label in range(3))
     return SplitInfo(split, tuple(shards), {"JPEG": number}, counts, ImageSizes(10, 10, 10.0, 14, 14, 14.0))
@@ -97,7 +97,7 @@ def write_dataset(folder: Path, **splits: tuple[int, ...]) -> Manifest:
         fingerprint=hashlib.sha256(repr(splits).encode()).hexdigest(),
         tool_version="0",
     )
-    (folder / naming.MANIFEST).write_text(manifest_json.dumps(manifest))
+    (folder / file_names.MANIFEST).write_text(manifest_json.dumps(manifest))
     return load_manifest(str(folder))
 
 

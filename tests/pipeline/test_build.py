@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from tensorflow.python.autograph.core.ag_ctx import Status, control_status_ctx
 
-from tfpipe.dataset import load_manifest
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline import outputs
+from tfpipe.load_manifest import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
-from tfpipe.pipeline.config import PipelineConfig
-from tfpipe.pipeline.plan import InputContext
-from tfpipe.pipeline.source import foreign_files
-from tfpipe.pipeline.stages import STAGE_NAMES, Stage, Stages
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.read_plan import InputContext
+from tfpipe.pipeline.plan.source import foreign_files
+from tfpipe.pipeline.stage import STAGE_NAMES, Stage, Stages
+from tfpipe.pipeline.stages import _outputs
 
 COUNTED = {
     ("none", "exact"): "repeat list read shuffle parse decode augment batch prefetch",
@@ -74,8 +74,8 @@ def test_every_part_of_a_pipeline_runs(few: Manifest, cache: str, kind: str) -> 
 
 
 def test_autograph_converts_users_stages_only(few: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-    converted, parse = [], outputs.parse
-    monkeypatch.setattr(outputs, "parse", lambda plan, payload: converted.append(_converts()) or parse(plan, payload))
+    converted, parse = [], _outputs.parse
+    monkeypatch.setattr(_outputs, "parse", lambda plan, payload: converted.append(_converts()) or parse(plan, payload))
 
     def own(features):
         converted.append(_converts())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tfpipe.profiler.model import HostUse, Profile, Spread, StageTiming, StepTiming
+from tfpipe.profiler.types import HostUse, Profile, Spread, StageTiming, StepTiming
 
 
 def exactly(value: float) -> Spread:

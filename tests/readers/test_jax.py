@@ -11,7 +11,7 @@ import pytest
 
 import tfpipe
 from tfpipe.pipeline.build import build_dataset
-from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 # How many devices there are is settled when JAX is loaded.
 CODE = """

@@ -8,7 +8,7 @@ import pytest
 
 import tfpipe
 from tfpipe.pipeline.build import build_dataset
-from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 CODE = """
 import os, sys

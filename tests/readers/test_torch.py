@@ -18,7 +18,7 @@ from tests.integrity.made import payload, write_dataset
 from tfpipe.errors import ConfigError, FormatError, MissingDependencyError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset
-from tfpipe.pipeline.config import AugmentOptions, PipelineConfig
+from tfpipe.pipeline.config.pipeline_config import AugmentOptions, PipelineConfig
 from tfpipe.readers.torch import ShardedImages, data_loader, normalise, xla_loader
 
 OPTIONS = {"image_size": 8, "global_batch_size": 4, "seed": 3, "include": ("image/filename",)}

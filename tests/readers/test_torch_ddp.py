@@ -12,7 +12,7 @@ import pytest
 
 import tfpipe
 from tfpipe.pipeline.build import build_dataset
-from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 README = Path(tfpipe.__file__).parent / "readers" / "README.md"
 

@@ -48,7 +48,7 @@ def make_config(tmp_path: Path) -> Callable[..., Any]:
     """A TrainConfig of a short run; options of the pipeline by their names."""
     from dataclasses import fields
 
-    from tfpipe.pipeline.config import PipelineConfig
+    from tfpipe.pipeline.config.pipeline_config import PipelineConfig
     from tfpipe.training.config import TrainConfig
 
     own = {field.name for field in fields(TrainConfig)}
@@ -68,7 +68,7 @@ def train(colours: Path, make_config: Callable[..., Any]) -> Train:
     """Trains in this process, on one replica."""
     import tensorflow as tf
 
-    from tfpipe.dataset import load_manifest
+    from tfpipe.load_manifest import load_manifest
     from tfpipe.training.train import train
 
     def run(

@@ -20,7 +20,7 @@ from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from tfpipe import PipelineConfig
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.format.form import ImageForm
+from tfpipe.format.image_form import ImageForm
 from tfpipe.training import export
 from tfpipe.training.export import export_model
 

@@ -9,8 +9,8 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from tfpipe.errors import ConfigError  # noqa: E402
-from tfpipe.pipeline.config import PipelineConfig  # noqa: E402
-from tfpipe.pipeline.device import normalize  # noqa: E402
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig  # noqa: E402
+from tfpipe.pipeline.device.augment import normalize  # noqa: E402
 from tfpipe.training.models import build_model  # noqa: E402
 
 BYTES = PipelineConfig(global_batch_size=8, image_size=(32, 40))

@@ -17,7 +17,7 @@ from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from tfpipe import PipelineConfig
 from tfpipe.errors import ConfigError, FormatError
-from tfpipe.format.form import ImageForm
+from tfpipe.format.image_form import ImageForm
 from tfpipe.training.export import export_model
 from tfpipe.training.predict import Classifier, Prediction, Unreadable
 

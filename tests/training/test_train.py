@@ -10,9 +10,9 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from tfpipe.dataset import load_manifest  # noqa: E402
 from tfpipe.errors import ConfigError, DataError  # noqa: E402
-from tfpipe.readers.images import open_records  # noqa: E402
+from tfpipe.load_manifest import load_manifest  # noqa: E402
+from tfpipe.readers.data_source import open_records  # noqa: E402
 from tfpipe.training import train as training  # noqa: E402
 
 STEPS = 6  # 50 records, 8 streams of 6, 1 of each in a batch
@@ -34,7 +34,7 @@ def stop_after(steps: int) -> Callable[[], bool]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, colours: Path) -> Path:
     """A run of three epochs."""
-    from tfpipe.pipeline.config import PipelineConfig
+    from tfpipe.pipeline.config.pipeline_config import PipelineConfig
     from tfpipe.training.config import TrainConfig
 
     folder = tmp_path_factory.mktemp("undisturbed") / "run"

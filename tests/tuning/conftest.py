@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tfpipe.errors import DataError
-from tfpipe.pipeline.config import PipelineConfig
-from tfpipe.profiler.accelerator import Accelerator
-from tfpipe.tuning.contestant import Start
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.profiler.measure.simulated_accelerator import Accelerator
+from tfpipe.tuning.paired_benchmark import Turn
+from tfpipe.tuning.pipeline_process import Start
 from tfpipe.tuning.trials import Job
-from tfpipe.tuning.turns import Turn
 
 Rate = Callable[[PipelineConfig], float]
 """Images a second of a config; what it raises, its pipeline raises."""

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.tuning import bench as benches
 from tfpipe.tuning.bench import Bench, compare, load, measure, to_json, yardstick
-from tfpipe.tuning.notes import Place
+from tfpipe.tuning.tuned_file import Place
 
 CONFIG = PipelineConfig(global_batch_size=100)
 PLACE = Place("Any CPU", 8, 2**34, "'train' of pets", "train", 12, "0123abcd")

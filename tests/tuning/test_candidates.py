@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.tuning.candidates import MECHANICAL, all_defaults, changed, is_mechanical, neighbours
 
 CONFIG = PipelineConfig(global_batch_size=64)

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.pipeline.config import PipelineConfig
-from tfpipe.profiler.accelerator import Accelerator
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.tuning import search
+from tfpipe.tuning.paired_benchmark import Interval, Turn
 from tfpipe.tuning.trials import Job, Trial
-from tfpipe.tuning.turns import Interval, Turn
 
 CONFIG = PipelineConfig(global_batch_size=100, num_parallel_calls=1)
 JOB = Job(None, None, Accelerator(1e-9, 100))  # type: ignore[arg-type]

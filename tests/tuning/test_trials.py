@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tfpipe import machine
-from tfpipe.dataset import load_manifest
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.pipeline.config import PipelineConfig
-from tfpipe.pipeline.source import foreign_files
-from tfpipe.profiler.accelerator import Accelerator
-from tfpipe.profiler.model import Fix, Spread
+from tfpipe.load_manifest import load_manifest
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.source import foreign_files
+from tfpipe.profiler.measure.simulated_accelerator import Accelerator
+from tfpipe.profiler.types import Fix, Spread
+from tfpipe.system import host_limits
 from tfpipe.tuning import trials as trials_module
+from tfpipe.tuning.paired_benchmark import Interval
 from tfpipe.tuning.trials import Job, Trial, Trials, try_fixes, turn_s
-from tfpipe.tuning.turns import Interval
 
 CONFIG = PipelineConfig(global_batch_size=100)
 
@@ -57,7 +57,7 @@ def test_what_cannot_be_tried_says_why(job_of, monkeypatch: pytest.MonkeyPatch) 
         ):
             assert trials.attempt(changes, until) == Trial(changes, None, None, False, note)
         trials.attempt({"cycle_length": 4})
-        monkeypatch.setattr(machine, "available_memory_bytes", lambda: 5 * 10**7)
+        monkeypatch.setattr(host_limits, "available_memory_bytes", lambda: 5 * 10**7)
         note = "The best so far takes 100.0 MB; for a second one 50.0 MB are free."
         assert trials.attempt({"cycle_length": 16}).note == note
         assert trials.config == CONFIG

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfpipe.cli.opening import (
+from tfpipe.cli.shared.inputs import (
     hide_gpus,
     need_tensorflow,
     open_data,
     pipeline_config,
     quiet_start,
 )
-from tfpipe.cli.status import status_line
-from tfpipe.cli.values import (
+from tfpipe.cli.shared.outputs import check_target, write_file
+from tfpipe.cli.shared.params import (
     PER_REPLICA_BATCH_SIZE,
     batch_option,
     config_option,
@@ -21,7 +21,7 @@ from tfpipe.cli.values import (
     json_option,
     split_option,
 )
-from tfpipe.cli.writing import check_target, write_file
+from tfpipe.cli.shared.status import status_line
 from tfpipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def bench(
     data, split = open_data(dataset, split)
     hide_gpus()  # here and in the processes that are started from here
     with quiet_start():
-        from tfpipe.profiler.accelerator import NO_TIME_S, Accelerator
+        from tfpipe.profiler.measure.simulated_accelerator import NO_TIME_S, Accelerator
         from tfpipe.tuning import bench as benches
         from tfpipe.tuning.trials import Job
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.opening import need_tensorflow, open_data, pipeline_config, quiet_start
-from tfpipe.cli.values import (
+from tfpipe.cli.shared.inputs import need_tensorflow, open_data, pipeline_config, quiet_start
+from tfpipe.cli.shared.params import (
     PER_REPLICA_BATCH_SIZE,
     config_option,
     counted,
@@ -23,8 +23,8 @@ from tfpipe.cli.values import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tfpipe.doctor.check import Check, Target
-    from tfpipe.pipeline.config import PipelineConfig
+    from tfpipe.doctor.result import Check, Target
+    from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 _STYLES = {"ok": "green", "warning": "yellow", "failure": "bold red", "skipped": "dim"}
 _NAME_WIDTH = 12
@@ -75,7 +75,7 @@ def doctor(
     DATASET is the directory or URL of a finished dataset, or a pattern such as "/data/train-*" of TFRecords that
     something else wrote. Exit code 1 if a check fails; warnings do not count.
     """
-    from tfpipe.doctor.check import Target
+    from tfpipe.doctor.result import Target
 
     target = Target(tpu=tpu or None, num_replicas=replicas, num_hosts=hosts, images_per_second=images_per_second)
     options = pipeline_config(config, global_batch_size, per_replica_batch_size)
@@ -90,9 +90,9 @@ def doctor(
 
 def _tuner_notes(config: str | None) -> dict[str, Any]:
     """Where the options were tuned; empty where they were not."""
-    from tfpipe.pipeline import config_file
+    from tfpipe.pipeline.config import toml_json
 
-    return {} if config is None else config_file.read_with_notes(config)[1]
+    return {} if config is None else toml_json.read_with_notes(config)[1]
 
 
 def _examine(
@@ -100,16 +100,16 @@ def _examine(
 ) -> "Iterable[Check]":
     need_tensorflow("doctor")
     with quiet_start():
-        from tfpipe.doctor.examine import examine
         from tfpipe.doctor.probes import local_replicas
+        from tfpipe.doctor.run import examine
 
         local_replicas()  # the devices' libraries have their say when they are first asked
     data, split = open_data(dataset, split)
     checks = examine(data, split, config, target)
     if not notes:
         return checks
-    from tfpipe.doctor.run_checks import check_tuned
-    from tfpipe.tuning.notes import place_of
+    from tfpipe.doctor.runtime_checks import check_tuned
+    from tfpipe.tuning.tuned_file import place_of
 
     place = place_of(data, split)
     return chain([check_tuned(notes, {**asdict(place), "key": place.key})], checks)

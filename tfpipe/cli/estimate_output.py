@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from beam_jobs.prices import Prices, Range
-from tfpipe.cli.progress import duration
-from tfpipe.cli.values import all_options, counted
-from tfpipe.quantities import human_bytes
+from tfpipe.cli.shared.params import all_options, counted
+from tfpipe.cli.shared.progress import duration
+from tfpipe.system.units import human_bytes
 
 if TYPE_CHECKING:
     from beam_jobs.estimate import Estimate, Guess

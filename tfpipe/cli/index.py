@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.progress import ScanDisplay
-from tfpipe.cli.values import counted, debug_option, json_option, one_line
-from tfpipe.quantities import human_bytes
+from tfpipe.cli.shared.params import counted, debug_option, json_option, one_line
+from tfpipe.cli.shared.progress import ScanDisplay
+from tfpipe.system.units import human_bytes
 
 if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
-    from tfpipe.integrity.dialect import LabelBase
-    from tfpipe.integrity.index_files import Export
-    from tfpipe.integrity.indexing import IndexReport
+    from tfpipe.integrity.foreign.index import IndexReport
+    from tfpipe.integrity.foreign.infer_schema import LabelBase
+    from tfpipe.integrity.foreign.write_index import Export
 
 
 @click.command(short_help="Describe TFRecords that something else wrote.")
@@ -54,8 +54,8 @@ def index(
     classes, image formats and sizes, and checksums go into a manifest. Then every other command and the pipeline read
     it like a dataset of tfpipe's own. Run it again when files have changed.
     """
-    from tfpipe.integrity.indexing import IndexOptions
-    from tfpipe.integrity.indexing import index as run
+    from tfpipe.integrity.foreign.index import IndexOptions
+    from tfpipe.integrity.foreign.index import index as run
 
     options = IndexOptions(target, output, split, image_key, label_key, label_base, export)
     with ScanDisplay("Indexing") as display:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.values import debug_option, json_option
+from tfpipe.cli.shared.params import debug_option, json_option
 from tfpipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def inspect(
 ) -> None:
     """Print what is in the directory DATASET: splits, classes, image sizes, what was changed and what was left out."""
     _check_options(split, show, record, write)
-    from tfpipe.dataset import load_manifest
+    from tfpipe.load_manifest import load_manifest
 
     manifest = load_manifest(dataset)
     splits = _choose(manifest, split)

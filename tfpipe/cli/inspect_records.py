@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfpipe.cli.inspect_summary import new_console
-from tfpipe.cli.values import one_line
-from tfpipe.cli.writing import write_file
+from tfpipe.cli.shared.outputs import write_file
+from tfpipe.cli.shared.params import one_line
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature
 from tfpipe.format.manifest import Manifest
-from tfpipe.images.bad import BadImage
-from tfpipe.images.header import read_image_header
-from tfpipe.readers.records import RecordPlace, RecordReader
+from tfpipe.images.errors import BadImage
+from tfpipe.images.image_header import read_image_header
+from tfpipe.readers.record_reader import RecordPlace, RecordReader
 
 _TILE_PX = 160
 _MAX_VALUES_SHOWN = 8
@@ -101,7 +101,7 @@ def write_image(record: Record, path: str) -> Written:
         DataError: It cannot be written.
         FormatError: The record has no image, or raw pixels of another number than those of a square.
     """
-    from tfpipe.images.sheet import raw_image
+    from tfpipe.images.contact_sheet import raw_image
 
     try:
         data, kind = _image(record.manifest, f"{record.split}:{record.index}", record.features)
@@ -124,7 +124,7 @@ def draw_sheet(directory: str, manifest: Manifest, splits: list[str], count: int
         DataError: There is no record, or `path` cannot be written.
         FormatError: A record is missing or damaged.
     """
-    from tfpipe.images.sheet import MAX_TILES, Tile, contact_sheet, open_stored
+    from tfpipe.images.contact_sheet import MAX_TILES, Tile, contact_sheet, open_stored
 
     if not 1 <= count <= MAX_TILES:
         raise ConfigError(f"--show must be from 1 to {MAX_TILES} images, got {count}.")

@@ -7,12 +7,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfpipe.cli.values import one_line
-from tfpipe.format import naming
+from tfpipe.cli.shared.params import one_line
+from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.order import ExactOrder, mixing_score
-from tfpipe.quantities import human_bytes
-from tfpipe.storage import open_file
+from tfpipe.system.file_io import open_file
+from tfpipe.system.units import human_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -255,14 +255,14 @@ def _quarantine(directory: str, count: int) -> "str | Text":
     more = count - len(lines)
     if more:
         rest = f"and {more:,} more, " if lines else ""
-        text.append(f"\n{rest}listed in {naming.QUARANTINE}", "dim")
+        text.append(f"\n{rest}listed in {file_names.QUARANTINE}", "dim")
     return text
 
 
 def _first_reasons(directory: str) -> list[tuple[str, str]]:
     """Path and reason of the first quarantined images; none where the list is gone or damaged."""
     try:
-        with open_file(f"{directory}/{naming.QUARANTINE}") as file:
+        with open_file(f"{directory}/{file_names.QUARANTINE}") as file:
             lines = file.read(_REASON_BYTES).splitlines()[:_MAX_REASONS_SHOWN]
     except (OSError, ValueError):
         return []
@@ -290,7 +290,7 @@ def _duplicates(manifest: Manifest) -> "str | Text":
         text.append("\n" if parts else "")
         text.append(
             f"{duplicates.across:,} in more than one split: evaluation images are among the training images; "
-            f"see {naming.DUPLICATES}",
+            f"see {file_names.DUPLICATES}",
             "bold yellow",
         )
     return text if text.plain else "none"

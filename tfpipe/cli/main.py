@@ -21,9 +21,9 @@ from tfpipe.cli.repair import repair
 from tfpipe.cli.reshard import reshard
 from tfpipe.cli.serve import serve
 from tfpipe.cli.shard import shard
+from tfpipe.cli.shared.params import debug_option
 from tfpipe.cli.train import train
 from tfpipe.cli.tune import tune
-from tfpipe.cli.values import debug_option
 from tfpipe.cli.verify import verify
 from tfpipe.errors import TfpipeError
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.opening import need_tensorflow, quiet_start
-from tfpipe.cli.status import status_line
-from tfpipe.cli.values import counted, debug_option, one_line
+from tfpipe.cli.shared.inputs import need_tensorflow, quiet_start
+from tfpipe.cli.shared.params import counted, debug_option, one_line
+from tfpipe.cli.shared.status import status_line
 from tfpipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def find_images(wanted: tuple[str, ...]) -> list[str]:
     Raises:
         ConfigError: There are none, or a pattern or a folder holds none.
     """
-    from tfpipe import storage
+    from tfpipe.system import file_io
 
     if not wanted:
         raise ConfigError("Name the images to classify: files, folders or patterns.")
@@ -81,7 +81,7 @@ def find_images(wanted: tuple[str, ...]) -> list[str]:
         if os.path.isdir(one):
             found, kind = _walk(one), "The folder"
         elif glob.has_magic(one) and not os.path.exists(one):
-            found, kind = storage.find(one), "The pattern"
+            found, kind = file_io.find(one), "The pattern"
         else:
             found, kind = [one], "The file"
         if not found:
@@ -92,7 +92,7 @@ def find_images(wanted: tuple[str, ...]) -> list[str]:
 
 def _walk(folder: str) -> list[str]:
     """Every file below, links followed, but those whose name says that they are no image."""
-    from beam_jobs.tree import skip_reason
+    from beam_jobs.inputs.tree import skip_reason
 
     paths = (os.path.join(root, name) for root, _, names in os.walk(folder, followlinks=True) for name in names)
     return sorted(path for path in paths if not skip_reason(os.path.relpath(path, folder)))

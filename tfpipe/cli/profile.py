@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfpipe.cli.opening import pipeline_config
 from tfpipe.cli.profile_run import Wish, run
-from tfpipe.cli.values import (
+from tfpipe.cli.shared.inputs import pipeline_config
+from tfpipe.cli.shared.outputs import check_target, write_file
+from tfpipe.cli.shared.params import (
     PER_REPLICA_BATCH_SIZE,
     CountOrShare,
     batch_option,
@@ -17,11 +18,10 @@ from tfpipe.cli.values import (
     json_option,
     split_option,
 )
-from tfpipe.cli.writing import check_target, write_file
 from tfpipe.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from tfpipe.profiler.model import Report
+    from tfpipe.profiler.types import Report
 
 
 @click.command(short_help="Say why the accelerator waits, and what to change.")
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--stages",
     metavar="MODULE:FUNCTION",
-    help="Changes the pipeline's stages first: a function that gets and returns tfpipe.pipeline.stages.Stages.",
+    help="Changes the pipeline's stages first: a function that gets and returns tfpipe.pipeline.stage.Stages.",
 )
 @click.option("--seconds", type=float, metavar="S", default=3.0, show_default=True, help="How long to measure.")
 @click.option("--price-per-hour", type=float, metavar="P", help="Of the accelerator: what its idle time costs a day.")
@@ -81,9 +81,9 @@ def profile(
     if html is not None:
         _check_page(html)
     options = pipeline_config(config, global_batch_size, None)
-    from tfpipe.profiler import analysis
-    from tfpipe.profiler.accelerator import Accelerator
-    from tfpipe.profiler.report import to_json, to_text
+    from tfpipe.profiler.diagnose import bottleneck
+    from tfpipe.profiler.measure.simulated_accelerator import Accelerator
+    from tfpipe.profiler.report.text_json import to_json, to_text
 
     batch = options.global_batch_size or options.per_replica_batch_size or PER_REPLICA_BATCH_SIZE
     step_s = step_ms / 1e3 if step_ms is not None else batch / (images_per_second or 1.0)
@@ -97,7 +97,7 @@ def profile(
         click.echo(f"Wrote {apply}.", err=True)
     if html is not None:
         _write_page(report, html)
-    _fail_above(max_idle, analysis.idle_after(report))
+    _fail_above(max_idle, bottleneck.idle_after(report))
 
 
 def _fail_above(max_idle: float | None, idle: float) -> None:
@@ -134,7 +134,7 @@ def _check_page(path: str) -> None:
 
 
 def _write_page(report: "Report", path: str) -> None:
-    from tfpipe.profiler import page
+    from tfpipe.profiler.report import html as page
 
     write_file(path, page.render(report).encode())
     click.echo(f"Wrote {path}.", err=True)

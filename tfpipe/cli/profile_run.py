@@ -5,17 +5,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tfpipe.cli.opening import hide_gpus, need_tensorflow, open_data, quiet_start
-from tfpipe.cli.own_stages import load_function
-from tfpipe.cli.status import status_line
-from tfpipe.cli.writing import check_target
+from tfpipe.cli.shared.inputs import hide_gpus, need_tensorflow, open_data, quiet_start
+from tfpipe.cli.shared.load_function import load_function
+from tfpipe.cli.shared.outputs import check_target
+from tfpipe.cli.shared.status import status_line
 
 if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
-    from tfpipe.pipeline.config import PipelineConfig
-    from tfpipe.pipeline.source import Source
-    from tfpipe.profiler.accelerator import Accelerator
-    from tfpipe.profiler.model import Report
+    from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+    from tfpipe.pipeline.plan.source import Source
+    from tfpipe.profiler.measure.simulated_accelerator import Accelerator
+    from tfpipe.profiler.types import Report
     from tfpipe.tuning.trials import Job
 
 
@@ -49,8 +49,8 @@ def run(wish: Wish) -> "Report":
         _check_notes(wish.apply, data, split)
         hide_gpus()  # here and in the processes that are started from here
     with quiet_start():
-        from tfpipe.profiler.measure import profile_pipeline
-        from tfpipe.profiler.report import make_report
+        from tfpipe.profiler.measure.profile import profile_pipeline
+        from tfpipe.profiler.report.text_json import make_report
         from tfpipe.tuning.trials import Job
     with _progress(wish.seconds) as watch:
         profile = profile_pipeline(
@@ -63,17 +63,17 @@ def run(wish: Wish) -> "Report":
 
 
 def _check_notes(path: str, data: "Manifest | Source", split: str | None) -> None:
-    from tfpipe.tuning import notes
+    from tfpipe.tuning import tuned_file
 
     check_target(path)
-    notes.check_path(path, notes.place_of(data, split))
+    tuned_file.check_path(path, tuned_file.place_of(data, split))
 
 
 def _try_fixes(report: "Report", job: "Job", config: "PipelineConfig", path: str) -> "Report":
     """The report with what the fixes gave; what is left of the options goes to the file."""
-    from tfpipe.tuning import notes
+    from tfpipe.tuning import tuned_file
+    from tfpipe.tuning.paired_benchmark import rate
     from tfpipe.tuning.trials import Trials, try_fixes
-    from tfpipe.tuning.turns import rate
 
     with status_line("Trying the fixes") as watch, Trials(job, config) as trials:
         fixes = try_fixes(trials, report.fixes, watch)
@@ -84,7 +84,7 @@ def _try_fixes(report: "Report", job: "Job", config: "PipelineConfig", path: str
             if trials.config != config:
                 before, after = rate(then), rate(now)
     result = {"images_per_second_before": before, "images_per_second": after}
-    notes.write(path, trials.config, notes.place_of(job.data, job.split), result)
+    tuned_file.write(path, trials.config, tuned_file.place_of(job.data, job.split), result)
     return replace(report, fixes=fixes, after_images_per_second=after)
 
 

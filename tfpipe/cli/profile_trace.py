@@ -5,12 +5,12 @@ from pathlib import Path
 
 import click
 
-from tfpipe.cli.opening import quiet_start
+from tfpipe.cli.shared.inputs import quiet_start
 from tfpipe.errors import ConfigError
-from tfpipe.profiler.model import Spread
-from tfpipe.profiler.report import VERSION, idle_cost_per_day, step_json
-from tfpipe.profiler.trace import Trace, read_trace
-from tfpipe.quantities import human_share
+from tfpipe.profiler.live.xprof_trace import Trace, read_trace
+from tfpipe.profiler.report.text_json import VERSION, idle_cost_per_day, step_json
+from tfpipe.profiler.types import Spread
+from tfpipe.system.units import human_share
 
 _GOES_WITH = {"trace", "price_per_hour", "max_idle", "as_json"}
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.progress import ScanDisplay
-from tfpipe.cli.values import counted, debug_option, one_line
+from tfpipe.cli.shared.params import counted, debug_option, one_line
+from tfpipe.cli.shared.progress import ScanDisplay
 from tfpipe.cli.verify import JSON_VERSION, print_damages
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from typing import Any
 import click
 
 from beam_jobs.config import ShardConfig
-from tfpipe.cli.engine_options import HowToRun
-from tfpipe.cli.job import layout_options, max_bad_option, need_beam, run_job, run_options
+from tfpipe.cli.shared.runner_options import HowToRun
+from tfpipe.cli.shared.shard_command import layout_options, max_bad_option, need_beam, run_job, run_options
 from tfpipe.errors import ConfigError
-from tfpipe.format.form import ImageForm
+from tfpipe.format.image_form import ImageForm
 
 
 @click.command(

@@ -5,11 +5,18 @@ from typing import Any
 import click
 
 from beam_jobs.config import ShardConfig
-from tfpipe.cli.engine_options import HowToRun
-from tfpipe.cli.job import drop_duplicates_option, layout_options, max_bad_option, need_beam, run_job, run_options
-from tfpipe.cli.values import Shares
+from tfpipe.cli.shared.params import Shares
+from tfpipe.cli.shared.runner_options import HowToRun
+from tfpipe.cli.shared.shard_command import (
+    drop_duplicates_option,
+    layout_options,
+    max_bad_option,
+    need_beam,
+    run_job,
+    run_options,
+)
 from tfpipe.errors import ConfigError
-from tfpipe.format.form import ImageForm
+from tfpipe.format.image_form import ImageForm
 
 
 @click.command(

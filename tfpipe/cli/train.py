@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.opening import need_tensorflow, open_data, pipeline_config, quiet_start
-from tfpipe.cli.own_stages import load_function
+from tfpipe.cli.shared.inputs import need_tensorflow, open_data, pipeline_config, quiet_start
+from tfpipe.cli.shared.load_function import load_function
+from tfpipe.cli.shared.params import debug_option
 from tfpipe.cli.train_output import Output
-from tfpipe.cli.values import debug_option
 from tfpipe.errors import ConfigError
-from tfpipe.storage import is_url
+from tfpipe.system.file_io import is_url
 
 if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
@@ -63,7 +63,7 @@ def train(**options: Any) -> None:
     The same command goes on with a run that was killed, from its last checkpoint. SIGTERM saves first (exit code 143).
     """
     need_tensorflow("train")
-    from tfpipe.pipeline.source import Source
+    from tfpipe.pipeline.plan.source import Source
 
     manifest, split = open_data(options["dataset"], options["split"])
     if isinstance(manifest, Source) or split is None:

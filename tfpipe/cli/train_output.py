@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.status import status_line
-from tfpipe.quantities import human_rate, human_share
+from tfpipe.cli.shared.status import status_line
+from tfpipe.system.units import human_rate, human_share
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from tfpipe.profiler.model import StepTiming
+    from tfpipe.profiler.types import StepTiming
     from tfpipe.training.config import TrainConfig
-    from tfpipe.training.metrics import EpochResult, Metrics, Progress, TrainResult
+    from tfpipe.training.results import EpochResult, Metrics, Progress, TrainResult
 
 _IDLE_WORTH_A_LOOK = 0.05
 

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfpipe.cli.opening import (
+from tfpipe.cli.shared.inputs import (
     hide_gpus,
     need_tensorflow,
     open_data,
     pipeline_config,
     quiet_start,
 )
-from tfpipe.cli.status import status_line
-from tfpipe.cli.values import PER_REPLICA_BATCH_SIZE, batch_option, debug_option, json_option, split_option
-from tfpipe.cli.writing import check_target
+from tfpipe.cli.shared.outputs import check_target
+from tfpipe.cli.shared.params import PER_REPLICA_BATCH_SIZE, batch_option, debug_option, json_option, split_option
+from tfpipe.cli.shared.status import status_line
 from tfpipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,14 +77,14 @@ def tune(
     data, split = open_data(dataset, split)
     hide_gpus()  # here and in the processes that are started from here
     with quiet_start():
-        from tfpipe.profiler.accelerator import NO_TIME_S, Accelerator
-        from tfpipe.tuning import notes, search
+        from tfpipe.profiler.measure.simulated_accelerator import NO_TIME_S, Accelerator
+        from tfpipe.tuning import search, tuned_file
         from tfpipe.tuning.trials import Job
 
-    place = notes.place_of(data, split)
-    path = output or notes.default_path(place)
+    place = tuned_file.place_of(data, split)
+    path = output or tuned_file.default_path(place)
     check_target(path)
-    notes.check_path(path, place)
+    tuned_file.check_path(path, place)
     if config is None and os.path.exists(path):
         options = pipeline_config(path, global_batch_size, None)
         click.echo(f"Going on from {path}.", err=True)
@@ -96,7 +96,7 @@ def tune(
     except KeyboardInterrupt:
         click.echo("Interrupted: nothing was written.", err=True)
         raise
-    notes.write(path, tuned.config, place, search.notes_of(tuned))
+    tuned_file.write(path, tuned.config, place, search.notes_of(tuned))
     if as_json:
         click.echo(json.dumps({**search.to_json(tuned, options), "path": path}, allow_nan=False))
     else:

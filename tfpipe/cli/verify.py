@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.progress import ScanDisplay
-from tfpipe.cli.values import counted, debug_option, one_line
-from tfpipe.quantities import human_bytes
+from tfpipe.cli.shared.params import counted, debug_option, one_line
+from tfpipe.cli.shared.progress import ScanDisplay
+from tfpipe.system.units import human_bytes
 
 if TYPE_CHECKING:
-    from tfpipe.integrity.damage import Damage
+    from tfpipe.integrity.damage_kinds import Damage
     from tfpipe.integrity.verify import VerifyReport
 
 JSON_VERSION = 1

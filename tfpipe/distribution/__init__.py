@@ -4,7 +4,7 @@ strategy = resolve_strategy()
 dataset = distribute_dataset(strategy, load_manifest("gs://bucket/flowers"), "train", config)
 """
 
-from tfpipe.distribution.datasets import distribute_dataset, replica_batch_size, steps_per_epoch
+from tfpipe.distribution.distribute import distribute_dataset, replica_batch_size, steps_per_epoch
 from tfpipe.distribution.precision import Precision, set_precision
 from tfpipe.distribution.strategy import describe_strategy, resolve_strategy
 

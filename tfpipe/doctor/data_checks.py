@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.doctor.check import Check, counted
-from tfpipe.quantities import human_bytes
+from tfpipe.doctor.result import Check, counted
+from tfpipe.system.units import human_bytes
 
 _SMALL_SHARD_BYTES, _MANY_SHARDS = 10 * 10**6, 1000
 _HUGE_SHARD_BYTES = 10**9

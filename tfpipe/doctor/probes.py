@@ -17,14 +17,14 @@ import numpy as np
 import tensorflow as tf
 
 from tfpipe.doctor.data_checks import IntArray
-from tfpipe.doctor.run_checks import TensorFact
+from tfpipe.doctor.runtime_checks import TensorFact
 from tfpipe.errors import TfpipeError, first_line
-from tfpipe.pipeline import device
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.config import PipelineConfig
-from tfpipe.pipeline.plan import ReadPlan
-from tfpipe.pipeline.source import Source
-from tfpipe.storage import is_url
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.device import augment
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.source import Source
+from tfpipe.system.file_io import is_url
 
 PACKAGES = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-tpu", "keras", "libtpu")
 WARM_UP_S, MEASURE_S = 2.0, 3.0
@@ -179,9 +179,9 @@ def _model_input(batch: Batch, config: PipelineConfig) -> tf.Tensor:
     if config.augment == "device":
         sizes = batch.get("height"), batch.get("width")
         seeds = batch.get("seed")
-        return device.augment(image, seeds, *sizes, config.size, config.training, options=config.augment_options)
+        return augment.augment(image, seeds, *sizes, config.size, config.training, options=config.augment_options)
     if image.dtype == tf.uint8:
-        return device.normalize(image, tf.float32, config.augment_options.mean, config.augment_options.std)
+        return augment.normalize(image, tf.float32, config.augment_options.mean, config.augment_options.std)
     return image
 
 

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from tfpipe.errors import FormatError
 from tfpipe.format.manifest import Compression
-from tfpipe.format.record import FOOTER_BYTES, HEADER_BYTES, decode_header, record_footer
+from tfpipe.format.tfrecord import FOOTER_BYTES, HEADER_BYTES, decode_header, record_footer
 
 MAX_RECORD_BYTES = 2**26
 """Of one payload. Nothing says how much is left of a compressed file, so no length can be checked against it; and a few

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.errors import ConfigError
-from tfpipe.format.wire import FIXED32, LENGTH, VARINT, Budget, expect, fields, read_int64s, varint, wire_error
+from tfpipe.format.protobuf_wire import FIXED32, LENGTH, VARINT, Budget, expect, fields, read_int64s, varint, wire_error
 
 Feature: TypeAlias = list[bytes] | NDArray[np.int64] | NDArray[np.float32] | None
 """A decoded feature: a list of bytes, an int64 or float32 array of shape [n], or `None` if it has no kind."""

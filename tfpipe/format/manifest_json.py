@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import get_args
 
 from tfpipe.errors import ConfigError, FormatError
-from tfpipe.format import naming
-from tfpipe.format.checked_json import MAX_COUNT, Node, parse_json
+from tfpipe.format import file_names
+from tfpipe.format.json_reader import MAX_COUNT, Node, parse_json
 from tfpipe.format.manifest import (
     FORMAT_VERSION,
     Compression,
@@ -21,8 +21,8 @@ from tfpipe.format.manifest import (
     ShardInfo,
     SplitInfo,
 )
-from tfpipe.format.record import FRAME_BYTES
 from tfpipe.format.schema import DType, Schema
+from tfpipe.format.tfrecord import FRAME_BYTES
 
 MAX_BYTES = 32 << 20
 """Of a manifest; `naming.MAX_SHARDS` shards take half of it. What is larger need not be read."""
@@ -89,7 +89,7 @@ def _render(value: object, indent: str) -> str:
     return json.dumps(value, allow_nan=False)
 
 
-def loads(text: str, where: str = naming.MANIFEST) -> Manifest:
+def loads(text: str, where: str = file_names.MANIFEST) -> Manifest:
     """Reads a manifest and checks all of it.
 
     Fields it does not know are ignored: a newer tfpipe may add them without raising the format version.
@@ -188,12 +188,12 @@ def _splits(node: Node, num_classes: int, foreign: Foreign | None) -> dict[str, 
     nodes = dict(node.items())
     for name, split in nodes.items():
         try:
-            naming.check_split_name(name)
+            file_names.check_split_name(name)
         except ConfigError as error:
             raise split.refuse(error) from None
     shards = sum(len(split.field("shards").elements()) for split in nodes.values())
-    if shards > naming.MAX_SHARDS:
-        raise node.refuse(f"there must be at most {naming.MAX_SHARDS:,} shards in all, got {shards:,}.")
+    if shards > file_names.MAX_SHARDS:
+        raise node.refuse(f"there must be at most {file_names.MAX_SHARDS:,} shards in all, got {shards:,}.")
     names: set[str] | None = None if foreign is None else set()
     factor = _MAX_DEFLATED if foreign is not None and foreign.compression else 1
     splits = {}
@@ -220,7 +220,7 @@ def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | No
     split = SplitInfo(
         name=name,
         shards=tuple(
-            _shard(shard, naming.shard_name(name, i, len(shard_nodes)) if foreign_names is None else foreign_names)
+            _shard(shard, file_names.shard_name(name, i, len(shard_nodes)) if foreign_names is None else foreign_names)
             for i, shard in enumerate(shard_nodes)
         ),
         formats=node.field("formats").counts(),
@@ -252,7 +252,7 @@ def _shard(node: Node, expected: str | set[str]) -> ShardInfo:
 
 def _check_foreign_name(file: Node, before: set[str]) -> None:
     try:
-        naming.check_foreign_name(file.text())
+        file_names.check_foreign_name(file.text())
     except FormatError as error:
         raise file.refuse(error) from None
     if file.text() in before:

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from tfpipe.errors import ConfigError
-from tfpipe.format.checked_json import Node
 from tfpipe.format.example import FeatureLike, encode_example
+from tfpipe.format.json_reader import Node
 
 IMAGE_ENCODED = "image/encoded"
 IMAGE_FORMAT = "image/format"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from PIL import Image, JpegImagePlugin
 
-from tfpipe.images.bad import BadImage, check_size
+from tfpipe.images.errors import BadImage, check_size
 from tfpipe.images.exif import read_orientation
 
 EOI = b"\xff\xd9"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from PIL import PngImagePlugin
 
-from tfpipe.images.bad import BadImage, check_size
+from tfpipe.images.errors import BadImage, check_size
 from tfpipe.images.exif import read_orientation
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfpipe.images.bad import BadImage
+from tfpipe.images.errors import BadImage
 
 # How reasons name a format to a person.
 TITLES = {

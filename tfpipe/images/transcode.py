@@ -6,9 +6,9 @@ import io
 
 from PIL import Image
 
-from tfpipe.format.form import MAX_SIDE, ImageForm
-from tfpipe.images import depth, foreign, jpeg, png
-from tfpipe.images.bad import BadImage
+from tfpipe.format.image_form import MAX_SIDE, ImageForm
+from tfpipe.images import jpeg, other_formats, png, to_8bit
+from tfpipe.images.errors import BadImage
 from tfpipe.images.exif import swaps_sides
 
 # 256 px photographs, zlib-ng: level 6 takes three times as long as level 1 and saves 3 percent.
@@ -48,7 +48,7 @@ def jpeg_pixels(
     if (width, height) != (header.width, header.height):
         at_least = (_DRAFT_MARGIN * width, _DRAFT_MARGIN * height)
     image, scale = jpeg.decode_jpeg(header, at_least)
-    flat, changed = depth.flatten_alpha(image)
+    flat, changed = to_8bit.flatten_alpha(image)
     return flat, (header.width / scale, header.height / scale), changed
 
 
@@ -58,40 +58,40 @@ def png_pixels(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:
     if header.depth == 16 and header.color_type == 4:
         relabelled = png.open_png(png.as_rgba_bytes(header.decodable))
         relabelled.load()
-        return depth.reduce_grey_alpha(relabelled)
+        return to_8bit.reduce_grey_alpha(relabelled)
     image = png.open_png(header.decodable)
-    if depth.deep_color_mode(image):
+    if to_8bit.deep_color_mode(image):
         low = png.open_png(header.decodable)
-        depth.select_low_bytes(low)
+        to_8bit.select_low_bytes(low)
         low.load()
         image.load()
-        return depth.reduce_color(image, low)
+        return to_8bit.reduce_color(image, low)
     image.load()
-    if depth.is_deep_grey(image):
-        return depth.reduce_grey(image)
+    if to_8bit.is_deep_grey(image):
+        return to_8bit.reduce_grey(image)
     if header.depth < 8 and image.mode in ("1", "L") and "transparency" in image.info:
         # Pillow scales the samples to 8 bits and forgets to scale the transparent one.
         image.info["transparency"] = image.info["transparency"] * 255 // ((1 << header.depth) - 1)
-    return depth.flatten_alpha(image)
+    return to_8bit.flatten_alpha(image)
 
 
-def foreign_pixels(data: bytes, kind: str, source: foreign.ForeignImage) -> tuple[Image.Image, tuple[str, ...]]:
+def foreign_pixels(data: bytes, kind: str, source: other_formats.ForeignImage) -> tuple[Image.Image, tuple[str, ...]]:
     """Decode a format that is not stored to grey or RGB of 8 bits, not turned yet (but for TIFF)."""
     image = source.image
-    raw_mode = depth.deep_color_mode(image)
+    raw_mode = to_8bit.deep_color_mode(image)
     if raw_mode.startswith("RGBa"):
         raise BadImage("16-bit samples multiplied by alpha, which cannot be read")
     low = None
     if raw_mode and not raw_mode.startswith("CMYK"):
-        low = foreign.open_plugin(data, kind)
-        depth.select_low_bytes(low)
+        low = other_formats.open_plugin(data, kind)
+        to_8bit.select_low_bytes(low)
         low.load()
     image.load()
     if low is not None:
-        return depth.reduce_color(image, low)
-    if depth.is_deep_grey(image):
-        return depth.reduce_grey(image, source.inverted)
-    flat, changed = depth.flatten_alpha(image)
+        return to_8bit.reduce_color(image, low)
+    if to_8bit.is_deep_grey(image):
+        return to_8bit.reduce_grey(image, source.inverted)
+    flat, changed = to_8bit.flatten_alpha(image)
     return flat, (*(("depth_16_to_8",) if raw_mode else ()), *changed)
 
 

@@ -11,19 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.errors import FormatError
-from tfpipe.format import naming
+from tfpipe.format import file_names
 from tfpipe.format import schema as keys
 from tfpipe.format.compressed import compression_of, scan_compressed
 from tfpipe.format.example import decode_example
-from tfpipe.format.index import MAX_RECORDS, decode_index, max_index_bytes
 from tfpipe.format.manifest import Compression, ShardInfo
-from tfpipe.format.record import FRAME_BYTES, HEADER_BYTES
-from tfpipe.format.resync import Damage as FrameDamage
-from tfpipe.format.scan import Intact, Places, scan
-from tfpipe.format.window import Window
-from tfpipe.integrity.content import IDENTITY_BYTES, Content, ContentCheck
-from tfpipe.integrity.damage import Damage
-from tfpipe.storage import open_file
+from tfpipe.format.record_index import MAX_RECORDS, decode_index, max_index_bytes
+from tfpipe.format.recovery.hashed_reader import Window
+from tfpipe.format.recovery.resync import Damage as FrameDamage
+from tfpipe.format.recovery.scan import Intact, Places, scan
+from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES
+from tfpipe.integrity.check_record import IDENTITY_BYTES, Content, ContentCheck
+from tfpipe.integrity.damage_kinds import Damage
+from tfpipe.system.file_io import open_file
 
 _OF_FRAMING = ("length_crc", "payload_crc", "truncated", "garbage", "missing", "compressed")
 _LEAST_LINE_BYTES = len("0 16\n")
@@ -101,7 +101,7 @@ def check_file(content: ContentCheck | None, counters: Counters | None, job: Fil
 def load_places(job: FileJob, damaged: list[Damage]) -> Places | None:
     """The index of a file as far as it can be used; what is wrong with it goes to `damaged`."""
     assert job.index is not None
-    name = naming.index_name(job.name)
+    name = file_names.index_name(job.name)
     try:
         with open_file(job.index) as file:
             size = os.fstat(file.fileno()).st_size
@@ -178,7 +178,7 @@ def _check_records(
     report.identities = np.frombuffer(bytes(identities), np.uint8).reshape(-1, IDENTITY_BYTES)
     report.places = np.array(found, np.int64).reshape(-1, 2)
     if places is not None and not follows and not any(one.kind == "index" for one in damaged):
-        damaged.append(Damage(naming.index_name(name), "index", "it is of another file: records have other sizes"))
+        damaged.append(Damage(file_names.index_name(name), "index", "it is of another file: records have other sizes"))
 
 
 def _check_compressed(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Any
 
-from tfpipe import workers
+from tfpipe.system import process_pool
 
 _POLL_EVERY_S = 0.5
 
@@ -24,7 +24,7 @@ class Progress:
 @contextlib.contextmanager
 def watch(num_bytes: int, on_progress: Callable[[Progress], None] | None) -> Iterator[Any]:
     """Counters to give to the workers; calls `on_progress` from a thread while the block runs, and once at its end."""
-    counters: Any = workers.context().Array("q", 3)
+    counters: Any = process_pool.context().Array("q", 3)
     if on_progress is None:
         yield counters
         return

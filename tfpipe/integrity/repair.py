@@ -13,20 +13,20 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tfpipe import storage
 from tfpipe._version import __version__
-from tfpipe.dataset import check_local, load_manifest
 from tfpipe.errors import ConfigError, DataError, FormatError
-from tfpipe.format import naming
+from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
-from tfpipe.integrity.assemble import assemble
 from tfpipe.integrity.check_file import FileJob
-from tfpipe.integrity.content import ContentCheck
-from tfpipe.integrity.damage import Damage
-from tfpipe.integrity.lost_manifest import recover_manifest
+from tfpipe.integrity.check_record import ContentCheck
+from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.progress import Progress, watch
-from tfpipe.integrity.rescue import Rescued, Staging, rescue_file
+from tfpipe.integrity.recover_manifest import recover_manifest
+from tfpipe.integrity.repair_shard import Rescued, Staging, rescue_file
 from tfpipe.integrity.verify import dataset_jobs, run_jobs, total_bytes
+from tfpipe.integrity.write_repaired import assemble
+from tfpipe.load_manifest import check_local, load_manifest
+from tfpipe.system import file_io
 
 STAGING = ".tfpipe-repair"
 _FOLDERS = ("shards", "rows", "digests")
@@ -100,7 +100,7 @@ def _check(source: str, output: str) -> tuple[str, str]:
     if target == real or target.startswith(real + os.sep) or real.startswith(target + os.sep):
         raise ConfigError(f"The output must lie outside of the dataset, got {output} for {source}.")
     taken = os.path.lexists(target) and (not os.path.isdir(target) or bool(os.listdir(target)))
-    if taken and not os.path.isfile(os.path.join(target, naming.REPAIR)):
+    if taken and not os.path.isfile(os.path.join(target, file_names.REPAIR)):
         raise ConfigError(f"{output} must not exist yet; choose another name.")
     return real, target
 
@@ -123,7 +123,7 @@ def _manifest(source: str) -> tuple[Manifest, bool]:
 
 def _identity(source: str, jobs: list[FileJob], quick: bool) -> str:
     """Of all that shapes the result: another source, or the same one changed meanwhile, begins anew."""
-    paths = [os.path.join(source, naming.MANIFEST), *(job.path for job in jobs), *(job.index or "" for job in jobs)]
+    paths = [os.path.join(source, file_names.MANIFEST), *(job.path for job in jobs), *(job.index or "" for job in jobs)]
     facts: list[object] = [__version__, source, quick]
     for path in paths:
         try:
@@ -141,7 +141,7 @@ def _finished(output: str, identity: str) -> RepairResult | None:
       ConfigError: The output is the result of another one.
     """
     try:
-        with open(os.path.join(output, naming.REPAIR), "rb") as file:
+        with open(os.path.join(output, file_names.REPAIR), "rb") as file:
             document = json.load(file)
     except FileNotFoundError:
         return None
@@ -181,7 +181,7 @@ def _prepare(staging: Staging, identity: str) -> None:
             shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)
     for folder in _FOLDERS:
         os.makedirs(staging.path(folder), exist_ok=True)
-    storage.write_file(plan, identity.encode())
+    file_io.write_file(plan, identity.encode())
 
 
 def _row(staging: Staging, job: FileJob) -> Rescued:

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tfpipe import storage
-from tfpipe.dataset import check_local, load_manifest
 from tfpipe.errors import DataError, FormatError
-from tfpipe.format import naming
-from tfpipe.format.duplicates import equal_rows
-from tfpipe.format.form import ImageForm
+from tfpipe.format import file_names
+from tfpipe.format.digest_groups import equal_rows
+from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.integrity.check_file import FileJob, FileReport, check_file
-from tfpipe.integrity.content import ContentCheck
-from tfpipe.integrity.damage import Damage
+from tfpipe.integrity.check_record import ContentCheck
+from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.progress import Progress, watch
-from tfpipe.machine import usable_cpus
-from tfpipe.workers import Workers
+from tfpipe.load_manifest import check_local, load_manifest
+from tfpipe.system import file_io
+from tfpipe.system.host_limits import usable_cpus
+from tfpipe.system.process_pool import Workers
 
 WORKERS = Workers(
     preload=["tfpipe.integrity.check_file"],
@@ -97,7 +97,7 @@ def dataset_jobs(directory: str, manifest: Manifest) -> list[FileJob]:
             name=shard.file,
             split=name,
             shard=shard,
-            index=None if compression else os.path.join(directory, naming.index_name(shard.file)),
+            index=None if compression else os.path.join(directory, file_names.index_name(shard.file)),
             compression=compression,
         )
         for name, split in manifest.splits.items()
@@ -149,7 +149,7 @@ def _open_manifest(directory: str, report: VerifyReport) -> Manifest | None:
     except (FormatError, DataError) as error:
         if not shard_files(directory):
             raise
-        report.damaged.append(Damage(naming.MANIFEST, "manifest", str(error).rstrip(".")))
+        report.damaged.append(Damage(file_names.MANIFEST, "manifest", str(error).rstrip(".")))
         return None
 
 
@@ -157,7 +157,7 @@ def _content(manifest: Manifest, report: VerifyReport) -> ContentCheck:
     try:
         return ContentCheck.of(manifest)
     except FormatError as error:
-        report.damaged.append(Damage(naming.MANIFEST, "manifest", str(error).rstrip(".")))
+        report.damaged.append(Damage(file_names.MANIFEST, "manifest", str(error).rstrip(".")))
         return ContentCheck(manifest.schema, ImageForm(), manifest.label_names, False, manifest.foreign)
 
 
@@ -165,13 +165,13 @@ def _nameless_jobs(directory: str) -> list[FileJob]:
     """Shards without a manifest, with an index where there is one."""
     jobs = []
     for name in shard_files(directory):
-        index = os.path.join(directory, naming.index_name(name))
+        index = os.path.join(directory, file_names.index_name(name))
         jobs.append(FileJob(os.path.join(directory, name), name, index=index if os.path.exists(index) else None))
     return jobs
 
 
 def _foreign_jobs(target: str) -> list[FileJob]:
-    paths = [target] if os.path.lexists(target) else storage.find(target)
+    paths = [target] if os.path.lexists(target) else file_io.find(target)
     if not paths:
         what = "No file fits" if glob.has_magic(target) else "There is no"
         raise DataError(
@@ -188,14 +188,14 @@ def _strangers(directory: str, manifest: Manifest) -> Iterator[Damage]:
     for name in shard_files(directory):
         if name not in known:
             yield Damage(name, "extra", "the manifest knows no such shard")
-    indexes = {naming.index_name(name) for name in known}
-    folder = os.path.join(directory, naming.INDEX_DIR)
+    indexes = {file_names.index_name(name) for name in known}
+    folder = os.path.join(directory, file_names.INDEX_DIR)
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        if name.endswith(".idx") and f"{naming.INDEX_DIR}/{name}" not in indexes:
-            yield Damage(f"{naming.INDEX_DIR}/{name}", "extra", "the manifest knows no such index")
+        if name.endswith(".idx") and f"{file_names.INDEX_DIR}/{name}" not in indexes:
+            yield Damage(f"{file_names.INDEX_DIR}/{name}", "extra", "the manifest knows no such index")
     duplicates = bool(manifest.duplicates.within or manifest.duplicates.across)
-    promised = {naming.TFDS_INFO: True, naming.TFDS_FEATURES: True}
-    promised |= {naming.QUARANTINE: manifest.quarantined > 0, naming.DUPLICATES: duplicates}
+    promised = {file_names.TFDS_INFO: True, file_names.TFDS_FEATURES: True}
+    promised |= {file_names.QUARANTINE: manifest.quarantined > 0, file_names.DUPLICATES: duplicates}
     for name, is_promised in promised.items():
         if is_promised and not os.path.exists(os.path.join(directory, name)):
             yield Damage(name, "missing", "the file is missing")
@@ -216,12 +216,12 @@ def _compare_counts(split: SplitInfo, reports: Sequence[FileReport], formats: bo
     for k, said in enumerate(split.class_counts):
         if classes[k] != said:
             text = f"split {split.name!r} has {classes[k]:,} records of class {k}, the manifest says {said:,}"
-            yield Damage(naming.MANIFEST, "count", text)
+            yield Damage(file_names.MANIFEST, "count", text)
     for kind in sorted(found.keys() | split.formats.keys()) if formats else ():
         if found[kind] != split.formats.get(kind, 0):
             said = split.formats.get(kind, 0)
             text = f"split {split.name!r} has {found[kind]:,} images of format {kind}, the manifest says {said:,}"
-            yield Damage(naming.MANIFEST, "count", text)
+            yield Damage(file_names.MANIFEST, "count", text)
 
 
 def _duplicates(reports: Sequence[FileReport]) -> Iterator[Damage]:
@@ -243,7 +243,7 @@ def _duplicates(reports: Sequence[FileReport]) -> Iterator[Damage]:
 
 def _is_shard(name: str) -> bool:
     try:
-        naming.parse_shard_name(name)
+        file_names.parse_shard_name(name)
     except FormatError:
         return False
     return True

@@ -12,14 +12,16 @@ import tensorflow as tf
 
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline import cache, file_cache, service_client
-from tfpipe.pipeline import named as stage
-from tfpipe.pipeline.config import PipelineConfig
-from tfpipe.pipeline.mixture import Mixture, apportion, source_of
-from tfpipe.pipeline.output_checks import check_outputs
-from tfpipe.pipeline.plan import InputContext, ReadPlan
-from tfpipe.pipeline.source import Source, as_source
-from tfpipe.pipeline.stages import Stage, Stages, tf_data_options, without_autograph
+from tfpipe.pipeline import service_client
+from tfpipe.pipeline import stages as stage
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.file_cache import cache
+from tfpipe.pipeline.plan.mixture import Mixture, apportion, source_of
+from tfpipe.pipeline.plan.output_checks import check_outputs
+from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
+from tfpipe.pipeline.plan.source import Source, as_source
+from tfpipe.pipeline.stage import Stage, Stages, tf_data_options, without_autograph
+from tfpipe.pipeline.stages import _memory_cache
 
 
 def build_dataset(
@@ -72,14 +74,14 @@ def build_stages(
     if config.cache_dir is not None:
         if not isinstance(manifest, Manifest) or split is None:
             raise ConfigError("`cache_dir` needs a split of a dataset with a manifest. Leave it out to use memory.")
-        manifest = file_cache.cached_manifest(manifest, split, config)
+        manifest = cache.cached_manifest(manifest, split, config)
         filled = (stage.filled_cache(manifest, split, config),)
-        config = file_cache.without_cache(config)
+        config = cache.without_cache(config)
     plan = ReadPlan.of(as_source(manifest, split), config, context, start_step)
     check_outputs(plan)
     plan.source.check()
     if config.cache != "none":
-        cache.check_fits(plan)
+        _memory_cache.check_fits(plan)
     return _stages((*filled, *_input(plan), *_output(plan)), config, plan.deterministic)
 
 
@@ -153,7 +155,7 @@ def _mixture_stages(
         check_outputs(plan)
         source.check()
         if config.cache != "none":
-            cache.check_fits(plan)
+            _memory_cache.check_fits(plan)
         stages = Stages((*_input(plan), stage.augment(plan)))
         parts.append(stage.Part(stages, plan, mixture.labels_of(manifest)))
     return _stages((stage.mix(whole, parts), stage.batch(whole), stage.prefetch(whole)), config, False)

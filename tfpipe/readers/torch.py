@@ -23,11 +23,11 @@ import numpy as np
 
 from tfpipe.errors import ConfigError, MissingDependencyError
 from tfpipe.format.manifest import Manifest
-from tfpipe.machine import usable_cpus
-from tfpipe.pipeline.augment_options import AugmentOptions
-from tfpipe.pipeline.config import PipelineConfig
-from tfpipe.readers.batches import BatchReader, Rank, arranged
-from tfpipe.readers.position import Position, Resumable
+from tfpipe.pipeline.config.augment_config import AugmentOptions
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.readers.batch_reader import BatchReader, Rank, arranged
+from tfpipe.readers.resume import Position, Resumable
+from tfpipe.system.host_limits import usable_cpus
 
 try:
     import torch

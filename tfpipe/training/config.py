@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline import config_checks as checks
-from tfpipe.pipeline.augment_options import AugmentOptions
-from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.pipeline.config import validators as checks
+from tfpipe.pipeline.config.augment_config import AugmentOptions
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 Precision = Literal["auto", "float32", "bfloat16"]
 TFLite = Literal["dynamic", "int8"]

@@ -36,15 +36,15 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tfpipe import storage
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError, first_line
-from tfpipe.format.form import ImageForm
+from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_HEIGHT, IMAGE_WIDTH
-from tfpipe.pipeline import augment as image_ops
-from tfpipe.pipeline.config import PipelineConfig
-from tfpipe.pipeline.decode import crop
-from tfpipe.pipeline.stored import StoredImages
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.stored_images import StoredImages
+from tfpipe.pipeline.stages import _host_images as image_ops
+from tfpipe.pipeline.stages._decode_image import crop
+from tfpipe.system import file_io
 
 if TYPE_CHECKING:
     import keras  # type: ignore[import-untyped]
@@ -104,7 +104,7 @@ def export_model(
             tf.saved_model.save(served, folder, signatures=signatures)
             names = "".join(f"{name}\n" for name in label_names)
             for name, text in ((LABELS_FILE, names), (NOTES_FILE, json.dumps(notes, indent=2) + "\n")):
-                with tf.io.gfile.GFile(storage.join(folder, name), "wb") as file:
+                with tf.io.gfile.GFile(file_io.join(folder, name), "wb") as file:
                     file.write(text.encode())
     except (OSError, tf.errors.OpError) as error:
         raise DataError(f"The model cannot be written to {directory}: {first_line(error)}.") from error
@@ -202,7 +202,7 @@ def has_model(directory: str) -> bool:
       DataError: The place cannot be asked.
     """
     try:
-        return bool(tf.io.gfile.exists(storage.join(directory, _MODEL_FILE)))
+        return bool(tf.io.gfile.exists(file_io.join(directory, _MODEL_FILE)))
     except tf.errors.OpError as error:
         raise DataError(f"{directory} cannot be read: {first_line(error)}.") from error
 
@@ -231,7 +231,7 @@ def _new_directory(directory: str) -> Iterator[str]:
         with contextlib.suppress(OSError, tf.errors.OpError):
             tf.io.gfile.rmtree(folder)
         raise
-    if storage.is_url(directory):
+    if file_io.is_url(directory):
         _move_objects(folder, directory)
         return
     if os.path.exists(directory):
@@ -243,13 +243,13 @@ def _new_directory(directory: str) -> Iterator[str]:
 
 def _move_objects(source: str, target: str) -> None:
     """On an object store, which renames one by one: without `saved_model.pb` there is no model, so it comes last."""
-    if tf.io.gfile.exists(storage.join(target, _MODEL_FILE)):
-        tf.io.gfile.remove(storage.join(target, _MODEL_FILE))
+    if tf.io.gfile.exists(file_io.join(target, _MODEL_FILE)):
+        tf.io.gfile.remove(file_io.join(target, _MODEL_FILE))
     files = [
-        storage.join(folder, name)[len(source) + 1 :] for folder, _, names in tf.io.gfile.walk(source) for name in names
+        file_io.join(folder, name)[len(source) + 1 :] for folder, _, names in tf.io.gfile.walk(source) for name in names
     ]
     for name in sorted(files, key=lambda name: name == _MODEL_FILE):
-        tf.io.gfile.makedirs(storage.join(target, name).rpartition("/")[0])
-        tf.io.gfile.rename(storage.join(source, name), storage.join(target, name), overwrite=True)
+        tf.io.gfile.makedirs(file_io.join(target, name).rpartition("/")[0])
+        tf.io.gfile.rename(file_io.join(source, name), file_io.join(target, name), overwrite=True)
     with contextlib.suppress(tf.errors.NotFoundError):  # a folder without objects is none
         tf.io.gfile.rmtree(source)

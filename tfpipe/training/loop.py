@@ -13,13 +13,13 @@ from tfpipe.distribution import distribute_dataset
 from tfpipe.distribution.devices import device_kind, is_remote_tpu, num_hosts
 from tfpipe.errors import DataError, first_line
 from tfpipe.format.manifest import Manifest
-from tfpipe.profiler.model import StepTiming
-from tfpipe.profiler.monitor import IdleMonitor
-from tfpipe.profiler.scalars import Scalars
+from tfpipe.profiler.live.idle_monitor import IdleMonitor
+from tfpipe.profiler.live.tensorboard import Scalars
+from tfpipe.profiler.types import StepTiming
 from tfpipe.training.checkpoints import Checkpoints, Position
-from tfpipe.training.metrics import Audience, EpochResult, Metrics, Progress
-from tfpipe.training.run_folder import LOGS, RunFolder
-from tfpipe.training.steps import NUM_SUMS, Learner
+from tfpipe.training.results import Audience, EpochResult, Metrics, Progress
+from tfpipe.training.run_dir import LOGS, RunFolder
+from tfpipe.training.train_step import NUM_SUMS, Learner
 
 SUMS = (2, NUM_SUMS)
 """Of the steps since the last line, and of those since the epoch began; saved with a checkpoint."""

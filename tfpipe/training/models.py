@@ -13,7 +13,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 BuildModel: TypeAlias = Callable[[int, tuple[int, int]], "tf.keras.Model"]
 """From the number of classes and the height and width of images to a model, which takes normalised float images,
@@ -50,7 +50,7 @@ def build_model(name: str, num_classes: int, config: PipelineConfig, build: Buil
         options = config.augment_options
         scale = [1 / (255 * std) for std in options.std]
         offset = [-mean / std for mean, std in zip(options.mean, options.std, strict=True)]
-        # In float32 under any policy, and rounded once, as `tfpipe.pipeline.device.normalize` does it.
+        # In float32 under any policy, and rounded once, as `tfpipe.pipeline.device.augment.normalize` does it.
         x = tf.keras.layers.Rescaling(scale, offset, dtype="float32", name="normalize")(x)
     logits = tf.keras.layers.Activation("linear", dtype="float32", name="logits")(net(x))
     return tf.keras.Model(images, logits, name=net.name)

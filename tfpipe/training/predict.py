@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfpipe import storage
 from tfpipe.errors import ConfigError, FormatError, TfpipeError, first_line
-from tfpipe.format.form import ImageForm
-from tfpipe.images.prepare import BadImage, PreparedImage, prepare_image
+from tfpipe.format.image_form import ImageForm
+from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
+from tfpipe.system import file_io
 from tfpipe.training import export
-from tfpipe.training.run_folder import MODEL, RUN
+from tfpipe.training.run_dir import MODEL, RUN
 
 _MAX_NOTES_BYTES = 1 << 20
 _MAX_LABELS_BYTES = 1 << 28
@@ -89,7 +89,7 @@ class Classifier:
         """
         self.directory = find_model(path)
         self._form = _read_form(self.directory)
-        names = _read(storage.join(self.directory, export.LABELS_FILE), _MAX_LABELS_BYTES)
+        names = _read(file_io.join(self.directory, export.LABELS_FILE), _MAX_LABELS_BYTES)
         self.label_names = tuple(names.decode().removesuffix("\n").split("\n"))
         try:
             self._model = tf.saved_model.load(self.directory)
@@ -117,7 +117,7 @@ class Classifier:
 
     def _prepare(self, file: str) -> Unreadable | tuple[str, PreparedImage]:
         try:
-            return file, prepare_image(storage.read_bytes(file, _MAX_IMAGE_BYTES), self._form, filename=file)
+            return file, prepare_image(file_io.read_bytes(file, _MAX_IMAGE_BYTES), self._form, filename=file)
         except BadImage as error:
             return Unreadable(file, error.reason)
         except FileNotFoundError:
@@ -154,10 +154,10 @@ def find_model(path: str) -> str:
       ConfigError: There is none.
       DataError: The place cannot be asked.
     """
-    for directory in (path, storage.join(path, MODEL)):
+    for directory in (path, file_io.join(path, MODEL)):
         if export.has_model(directory):
             return directory
-    if tf.io.gfile.exists(storage.join(path, RUN)):
+    if tf.io.gfile.exists(file_io.join(path, RUN)):
         raise ConfigError(
             f"{path} has no model yet. Run the same `tfpipe train` command again: it goes on, and exports one in the "
             "end."
@@ -168,7 +168,7 @@ def find_model(path: str) -> str:
 
 def _read_form(directory: str) -> ImageForm:
     """How the dataset's images are stored."""
-    path = storage.join(directory, export.NOTES_FILE)
+    path = file_io.join(directory, export.NOTES_FILE)
     text = _read(path, _MAX_NOTES_BYTES)
     try:
         notes = json.loads(text)
@@ -182,6 +182,6 @@ def _read_form(directory: str) -> ImageForm:
 
 def _read(path: str, max_bytes: int) -> bytes:
     try:
-        return storage.read_bytes(path, max_bytes)
+        return file_io.read_bytes(path, max_bytes)
     except FileNotFoundError:
         raise ConfigError(f"{path} is missing: it is no model that tfpipe exported, or not all of it.") from None

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from tfpipe import machine, storage
 from tfpipe.errors import ConfigError, DataError, MissingDependencyError, first_line
-from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.system import file_io, host_limits
 
 if TYPE_CHECKING:
     import keras  # type: ignore[import-untyped]
@@ -95,7 +95,7 @@ def evaluate_tflite(path: str, dataset: Iterable[Any]) -> float:
         try:
             with tf.io.gfile.GFile(path, "rb") as file:
                 data = file.read()
-            interpreter = _lite().Interpreter(model_content=data, num_threads=machine.usable_cpus())
+            interpreter = _lite().Interpreter(model_content=data, num_threads=host_limits.usable_cpus())
             interpreter.allocate_tensors()
         except (OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
             raise DataError(f"{path} is no TFLite model that can be read: {first_line(error)}.") from error
@@ -152,10 +152,10 @@ def _lite() -> Any:
 
 def _write(path: str, data: bytes) -> None:
     try:
-        if storage.is_url(path):  # an object store shows a file when it is whole
+        if file_io.is_url(path):  # an object store shows a file when it is whole
             with tf.io.gfile.GFile(path, "wb") as file:
                 file.write(data)
         else:
-            storage.write_file(path, data)
+            file_io.write_file(path, data)
     except (OSError, tf.errors.OpError) as error:
         raise DataError(f"{path} cannot be written: {first_line(error)}.") from error

@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 from tfpipe.distribution import replica_batch_size, set_precision, steps_per_epoch
 from tfpipe.distribution.devices import is_chief
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.format.form import ImageForm
+from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset
 from tfpipe.training.checkpoints import Checkpoints
 from tfpipe.training.config import TrainConfig
 from tfpipe.training.loop import SUMS, Loop
-from tfpipe.training.metrics import Audience, Nobody, TrainResult
 from tfpipe.training.models import BuildModel, build_model
-from tfpipe.training.run_folder import CHECKPOINTS, MODEL, RunFolder
-from tfpipe.training.steps import Learner
+from tfpipe.training.results import Audience, Nobody, TrainResult
+from tfpipe.training.run_dir import CHECKPOINTS, MODEL, RunFolder
+from tfpipe.training.train_step import Learner
 
 logger = logging.getLogger(__name__)
 

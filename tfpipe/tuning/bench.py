@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.config import PipelineConfig
-from tfpipe.profiler.accelerator import Accelerator
-from tfpipe.tuning.contestant import Contestant, Tick, WarmUp
-from tfpipe.tuning.notes import Place, place_of
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.profiler.measure.simulated_accelerator import Accelerator
+from tfpipe.tuning.paired_benchmark import Interval, Turn, mean, paired_ratio, rate, ratio, take_turns
+from tfpipe.tuning.pipeline_process import Contestant, Tick, WarmUp
 from tfpipe.tuning.trials import MAX_WARM_UP_S, Job, Watch, turn_s
-from tfpipe.tuning.turns import Interval, Turn, mean, paired_ratio, rate, ratio, take_turns
+from tfpipe.tuning.tuned_file import Place, place_of
 
 VERSION = 1
 _KIND = "tfpipe bench"

@@ -11,7 +11,7 @@ from dataclasses import MISSING, fields, replace
 from typing import Any
 
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.config import PipelineConfig
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 Changes = Mapping[str, Any]
 

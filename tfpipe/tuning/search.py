@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from tfpipe import machine
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.pipeline.config import PipelineConfig
-from tfpipe.profiler.measure import profile_pipeline
-from tfpipe.profiler.report import make_report
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.profiler.measure.profile import profile_pipeline
+from tfpipe.profiler.report.text_json import make_report
+from tfpipe.system import host_limits
 from tfpipe.tuning.candidates import Changes, all_defaults, changed, is_mechanical, neighbours
-from tfpipe.tuning.contestant import Tick
+from tfpipe.tuning.paired_benchmark import MIN_ROUNDS, Interval, rate
+from tfpipe.tuning.pipeline_process import Tick
 from tfpipe.tuning.trials import Job, TimeIsUpError, Trial, Trials, Watch
-from tfpipe.tuning.turns import MIN_ROUNDS, Interval, rate
 
 VERSION = 1
 MIN_S = 45.0
@@ -183,7 +183,7 @@ def _candidates(trials: Trials, advise: Advise, input_may_change: bool) -> Itera
     yield from filter(fresh, advise(trials.config))
     while True:
         kept = trials.config
-        yield from filter(fresh, neighbours(kept, machine.usable_cpus(), input_may_change))
+        yield from filter(fresh, neighbours(kept, host_limits.usable_cpus(), input_may_change))
         if trials.config == kept:  # nothing helps any more
             return
 

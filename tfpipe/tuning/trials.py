@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 
-from tfpipe import machine
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.config import PipelineConfig
-from tfpipe.pipeline.source import Source, as_source
-from tfpipe.pipeline.stages import Customise
-from tfpipe.profiler.accelerator import Accelerator
-from tfpipe.profiler.model import Fix, Spread
-from tfpipe.quantities import human_bytes
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.source import Source, as_source
+from tfpipe.pipeline.stage import Customise
+from tfpipe.profiler.measure.simulated_accelerator import Accelerator
+from tfpipe.profiler.types import Fix, Spread
+from tfpipe.system import host_limits
+from tfpipe.system.units import human_bytes
 from tfpipe.tuning.candidates import Changes
-from tfpipe.tuning.contestant import Contestant, Tick, WarmUp, pipeline_of
-from tfpipe.tuning.turns import Interval, Turn, duel, is_better, rate
+from tfpipe.tuning.paired_benchmark import Interval, Turn, duel, is_better, rate
+from tfpipe.tuning.pipeline_process import Contestant, Tick, WarmUp, pipeline_of
 
 TURN_S = 0.5
 _STEPS_PER_TURN = 3
@@ -189,7 +189,7 @@ class Trials:
     def _attempt(self, changes: Changes, until: float) -> Trial:
         config = replace(self.config, **changes)
         self._check_fill(config, until)
-        free = machine.available_memory_bytes()
+        free = host_limits.available_memory_bytes()
         if free < self._peak_bytes:
             raise DataError(
                 f"The best so far takes {human_bytes(self._peak_bytes)}; for a second one {human_bytes(free)} are free."

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from data import HUGE, PHOTOS, TINY, Shards
 
 if TYPE_CHECKING:
-    from tfpipe.pipeline.stages import Stages
+    from tfpipe.pipeline.stage import Stages
 
     Customise = Callable[[Stages], Stages]
 
@@ -128,7 +128,7 @@ def _noise(features: Any) -> Any:
 
 
 def _mapped(stages: Stages, name: str, function: Callable[[Any], Any], calls: int | None) -> Stages:
-    from tfpipe.pipeline.stages import Stage
+    from tfpipe.pipeline.stage import Stage
 
     def apply(dataset: Any) -> Any:
         return dataset.map(function, num_parallel_calls=calls)
@@ -140,7 +140,7 @@ def cache_of_crops(stages: Stages) -> Stages:
     """Keeps what `augment` gives, in a file: the same crops in every epoch."""
     import tempfile
 
-    from tfpipe.pipeline.stages import Stage
+    from tfpipe.pipeline.stage import Stage
 
     file = tempfile.mkdtemp() + "/crops"
     return stages.insert_after("augment", Stage("kept", lambda dataset: dataset.take(400).cache(file).repeat()))
@@ -155,7 +155,7 @@ def uneven_batches(stages: Stages) -> Stages:
     """Every eighth batch takes 0.3 s longer, as where something is fetched now and then."""
     import tensorflow as tf
 
-    from tfpipe.pipeline.stages import Stage
+    from tfpipe.pipeline.stage import Stage
 
     def fetch(number: Any) -> Any:
         if number % 8 == 7:

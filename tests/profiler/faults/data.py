@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageFilter
 
-from tfpipe.dataset import load_manifest
-from tfpipe.format import manifest_json, naming
-from tfpipe.format.index import decode_index, encode_index
+from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest, ShardInfo
+from tfpipe.format.record_index import decode_index, encode_index
+from tfpipe.load_manifest import load_manifest
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,12 @@ def made(shards: Shards, folder: Path) -> Manifest:
 def _join(manifest: Manifest, copies: int, output: Path) -> None:
     """The records many times in each shard."""
     source, info = Path(manifest.directory), manifest.splits["train"]
-    (output / naming.INDEX_DIR).mkdir(parents=True)
+    (output / file_names.INDEX_DIR).mkdir(parents=True)
     longer = []
     for shard in info.shards:
-        index = decode_index((source / naming.index_name(shard.file)).read_bytes(), shard.bytes, shard.records)
+        index = decode_index((source / file_names.index_name(shard.file)).read_bytes(), shard.bytes, shard.records)
         (output / shard.file).write_bytes((source / shard.file).read_bytes() * copies)
-        (output / naming.index_name(shard.file)).write_bytes(encode_index(index[:, 1].tolist() * copies))
+        (output / file_names.index_name(shard.file)).write_bytes(encode_index(index[:, 1].tolist() * copies))
         longer.append(replace(shard, records=shard.records * copies, bytes=shard.bytes * copies))
     _write(manifest, tuple(longer), copies, output)
 
@@ -84,12 +84,12 @@ def _join(manifest: Manifest, copies: int, output: Path) -> None:
 def _copy(manifest: Manifest, copies: int, output: Path) -> None:
     """The same shards many times, as further names of the same files."""
     source, info = Path(manifest.directory), manifest.splits["train"]
-    (output / naming.INDEX_DIR).mkdir(parents=True)
+    (output / file_names.INDEX_DIR).mkdir(parents=True)
     many: list[ShardInfo] = []
     for shard in info.shards * copies:
-        name = naming.shard_name("train", len(many), len(info.shards) * copies)
+        name = file_names.shard_name("train", len(many), len(info.shards) * copies)
         os.link(source / shard.file, output / name)
-        os.link(source / naming.index_name(shard.file), output / naming.index_name(name))
+        os.link(source / file_names.index_name(shard.file), output / file_names.index_name(name))
         many.append(replace(shard, file=name))
     _write(manifest, tuple(many), copies, output)
 
@@ -102,7 +102,7 @@ def _write(manifest: Manifest, shards: tuple[ShardInfo, ...], copies: int, outpu
         formats={form: number * copies for form, number in info.formats.items()},
         class_counts=tuple(number * copies for number in info.class_counts),
     )
-    (output / naming.MANIFEST).write_text(manifest_json.dumps(replace(manifest, splits={"train": whole})))
+    (output / file_names.MANIFEST).write_text(manifest_json.dumps(replace(manifest, splits={"train": whole})))
 
 
 def drawn(images: Images, folder: Path) -> Path:

@@ -21,16 +21,16 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from cases import FAULTS, Cure, Fault
 from data import Shards, made
 
-from tfpipe import machine
-from tfpipe.pipeline.config import PipelineConfig
-from tfpipe.pipeline.source import foreign_files
-from tfpipe.profiler.accelerator import Accelerator
-from tfpipe.profiler.host import HostTime
-from tfpipe.profiler.measure import profile_pipeline
-from tfpipe.profiler.model import Fix, Profile
-from tfpipe.profiler.report import make_report, to_text
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.source import foreign_files
+from tfpipe.profiler.measure.host_usage import HostTime
+from tfpipe.profiler.measure.profile import profile_pipeline
+from tfpipe.profiler.measure.simulated_accelerator import Accelerator
+from tfpipe.profiler.report.text_json import make_report, to_text
+from tfpipe.profiler.types import Fix, Profile
+from tfpipe.system import host_limits
+from tfpipe.tuning.paired_benchmark import Turn, paired_ratio, take_turns
 from tfpipe.tuning.trials import Job
-from tfpipe.tuning.turns import Turn, paired_ratio, take_turns
 
 SECONDS, MAX_WARM_UP_S, BATCH = 3.0, 3.0, 64
 CALM_S = 15.0
@@ -49,7 +49,7 @@ def main(name: str, folder: Path, follow: bool = True) -> dict[str, Any]:
     config = PipelineConfig(**{"global_batch_size": BATCH, "window_records": WINDOW, **fault.config})
     if fault.memory_limit is not None:
         limit = fault.memory_limit
-        machine.memory_limit_bytes = lambda *_: limit  # the profiler asks there, as in a container
+        host_limits.memory_limit_bytes = lambda *_: limit  # the profiler asks there, as in a container
     report = make_report(profiled(fault, folder, config, fault.shards, fault.own))
     if os.environ.get("SHOW"):
         print(to_text(report), file=sys.stderr)
@@ -131,7 +131,7 @@ def _wait_for_calm() -> None:
     while time.perf_counter() - started < CALM_S:
         before = HostTime.now()
         time.sleep(1)
-        if HostTime.now().fractions_since(before, machine.usable_cpus())[1] < QUIET:
+        if HostTime.now().fractions_since(before, host_limits.usable_cpus())[1] < QUIET:
             return
 
 

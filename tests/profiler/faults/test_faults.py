@@ -43,8 +43,8 @@ def test_a_planted_fault_is_found(name: str, folder: Path, monkeypatch: pytest.M
     monkeypatch.setitem(run_fault.FAULTS, name, replace(fault, shards=few))
     for setting, value in (("SECONDS", 1.5), ("MAX_WARM_UP_S", 1.5), ("TRIES", 1), ("CALM_S", 0.0)):
         monkeypatch.setattr(run_fault, setting, value)
-    monkeypatch.setattr("tfpipe.profiler.measure.try_changes", lambda *_: {})
-    monkeypatch.setattr("tfpipe.profiler.host._machine_s", lambda: None)
+    monkeypatch.setattr("tfpipe.profiler.measure.profile.try_changes", lambda *_: {})
+    monkeypatch.setattr("tfpipe.profiler.measure.host_usage._machine_s", lambda: None)
     check(run_fault.main(name, folder, follow=False))
 
 

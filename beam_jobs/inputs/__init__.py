@@ -1,0 +1,1 @@
+"""What a job reads: folders, archives, tables and finished datasets, listed and read image by image."""

@@ -1,0 +1,118 @@
+"""Finished datasets as input: every record by its place in a shard, which the index beside the shard gives.
+
+Nothing but manifests and indexes is read to plan; a worker reads each record once.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.plan.image_ref import ImageRef
+from beam_jobs.plan.image_table import RefList
+from beam_jobs.plan.merge_manifests import unite
+from beam_jobs.plan.split_and_shard import Listing
+from beam_jobs.storage import filesystem
+from tfpipe.errors import DataError, FormatError
+from tfpipe.format import file_names, manifest_json
+from tfpipe.format.manifest import Manifest, ShardInfo
+from tfpipe.format.record_index import decode_index, max_index_bytes
+from tfpipe.format.schema import image_schema
+from tfpipe.load_manifest import load_manifest
+
+
+def list_datasets(config: ShardConfig) -> Listing:
+    """The records of finished datasets, dataset by dataset, each in its order.
+
+    The path of one is its place, such as `flowers/train:17`, in the words of `tfpipe inspect --record`.
+
+    Raises:
+        ConfigError: The change of form does not go with the images.
+        DataError: There is no finished dataset, or they do not go together.
+        FormatError: A manifest or an index is damaged, or a file is missing or has another size than it must.
+    """
+    datasets = _named([_open(directory) for directory in config.datasets])
+    united = unite(datasets, config.form_changes)
+    refs = RefList(ref for name, manifest in datasets.items() for ref in _refs(name, manifest))
+    return Listing(united.name, "", refs, united.label_names, united=united)
+
+
+def _open(directory: str) -> Manifest:
+    """The manifest of one, with its directory from the root."""
+    with filesystem.explain_os_errors(f"read {directory}"):
+        manifest = _load_remote(directory) if filesystem.is_remote(directory) else load_manifest(directory)
+    if manifest.foreign is not None:
+        raise DataError(
+            f"{directory} describes TFRecords that something else wrote; only a dataset that tfpipe wrote can be "
+            "resharded or merged. Write one from the images with `tfpipe shard`."
+        )
+    needed = image_schema(labelled=bool(manifest.label_names), boxes=False, box_labels=False)
+    lacking = next((name for name in needed.names if name not in manifest.schema), None)
+    if lacking is not None:
+        raise DataError(f"Every dataset that tfpipe wrote has a feature {lacking!r}, but {directory} has none.")
+    return replace(manifest, directory=filesystem.absolute(directory))
+
+
+def _load_remote(directory: str) -> Manifest:
+    """By the file systems that the workers use; `load_manifest` would need TensorFlow for a URL."""
+    path = filesystem.join(directory, file_names.MANIFEST)
+    if filesystem.size(path) < 0:
+        raise DataError(f"{directory} holds no {file_names.MANIFEST}: it is no finished tfpipe dataset.")
+    try:
+        return manifest_json.loads(filesystem.read_bytes(path).decode(), path)
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path} is not UTF-8: the byte at {error.start} does not belong there.") from None
+
+
+def _named(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
+    """By their own names, numbered where two have the same; not by where they lie, which must not shape the result."""
+    named: dict[str, Manifest] = {}
+    for manifest in manifests:
+        name, count = manifest.name, 1
+        while name in named:
+            count += 1
+            name = f"{manifest.name}-{count}"
+        named[name] = manifest
+    return named
+
+
+def _refs(name: str, manifest: Manifest) -> Iterator[ImageRef]:
+    indexes = _read_indexes(manifest)
+    for split in manifest.splits.values():
+        number = 0
+        for shard in split.shards:
+            location = sys.intern(f"{name}/{shard.file}")
+            for offset, size in next(indexes).tolist():
+                yield ImageRef(f"{name}/{split.name}:{number}", size, location, offset, split=split.name)
+                number += 1
+
+
+def _read_indexes(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
+    """Of all shards, in order; looks at all files before it reads one."""
+    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    paths = [filesystem.join(manifest.directory, shard.file) for shard in shards]
+    indexes = [filesystem.join(manifest.directory, file_names.index_name(shard.file)) for shard in shards]
+    mend = f"Copy the dataset again, or make one of what is undamaged: tfpipe repair {manifest.directory} OUTPUT"
+    sizes = filesystem.sizes([*paths, *indexes])
+    for path, size in zip([*paths, *indexes], sizes, strict=True):
+        if size < 0:
+            raise FormatError(f"{path} is missing. {mend}")
+    for path, shard, size in zip(paths, shards, sizes, strict=False):
+        if size != shard.bytes:
+            raise FormatError(f"{path} must have {shard.bytes:,} bytes, as the manifest says, got {size:,}. {mend}")
+    for path, shard, size in zip(indexes, shards, sizes[len(shards) :], strict=True):
+        yield _read_index(path, shard, size, mend)
+
+
+def _read_index(path: str, shard: ShardInfo, size: int, mend: str) -> NDArray[np.int64]:
+    if size > max_index_bytes(shard.bytes, shard.records):  # before it is read
+        raise FormatError(f"{path} has {size:,} bytes, too many for {shard.records:,} records. {mend}")
+    with filesystem.explain_os_errors(f"read {path}"):
+        data = filesystem.read_bytes(path)
+    try:
+        return decode_index(data, shard.bytes, shard.records)
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None

@@ -1,0 +1,34 @@
+"""From the input to the plan, without Beam: list, assign splits, leave copies out, cut into shards."""
+
+from collections.abc import Sequence
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.list_inputs import list_images
+from beam_jobs.plan.image_table import OnListed
+from beam_jobs.plan.split_and_shard import Plan, assign_splits, make_plan
+from beam_jobs.shards.duplicates import drop_duplicates
+from beam_jobs.shards.output_dir import check_output
+from beam_jobs.storage import filesystem
+from tfpipe.system.host_limits import usable_cpus
+
+
+def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), on_listed: OnListed | None = None) -> Plan:
+    """Lists the input and decides what goes where; writes nothing.
+
+    Args:
+        config: What is asked for.
+        beam_args: Arguments for Beam, of which its file systems take theirs.
+        on_listed: Told now and then how many images were found so far.
+
+    Raises:
+        ConfigError: An option does not go with the input or the output.
+        DataError: The input is missing, damaged, ambiguous or empty.
+    """
+    if any(map(filesystem.is_remote, (*config.inputs, config.output))):
+        filesystem.configure(beam_args)
+        filesystem.check_stores((*config.inputs, config.output))
+    check_output(config)
+    listing = assign_splits(list_images(config, on_listed), config)
+    if config.drop_duplicates:
+        listing = drop_duplicates(listing, config.workers or usable_cpus())
+    return make_plan(listing, config)

@@ -1,0 +1,200 @@
+"""Which image goes to which shard, in which order: a pure function of names and sizes, with a seed.
+
+    listing = assign_splits(list_images(config), config)
+    plan = make_plan(listing, config)
+    for shard in plan.shards: shard.images      # indices into listing.refs, in the order they are written
+
+Nothing here reads a file. Order and split come from a keyed BLAKE2b hash of each path, not from a random
+generator: the result does not depend on how a folder was listed or on a library's version, and images that
+are added later never move the others from one split to another. All is done in columns: a hash, a size, a code
+for the split and an index, 28 bytes an image besides the listing itself.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.plan.columnar import CodedColumn
+from beam_jobs.plan.image_ref import PlannedImage
+from beam_jobs.plan.image_table import RefList
+from beam_jobs.plan.merge_manifests import United
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.format.file_names import MAX_SHARDS, shard_name
+from tfpipe.format.record_index import MAX_RECORDS
+from tfpipe.format.schema import FeatureSpec
+
+DEFAULT_SPLIT = "train"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Everything found in the input.
+
+    Attributes:
+        name: Short name of the input, for the dataset.
+        root: Folder that relative locations start from.
+        refs: The images, in any order.
+        label_names: Class names, the position being the label; empty for unlabelled images.
+        extra: The manifest's further columns.
+        skipped: How many files were passed over, by reason.
+        numeric_labels: The input gives labels as numbers; `label_names` are these numbers as text.
+        dropped: How many images were left out because others hold the same bytes.
+        unpack: Compressed tar files that must be unpacked before a worker can read from them at an offset.
+        united: What finished datasets make together, where they are the input. Their references stand in the order
+            to keep where nothing is shuffled, have the place of a record for a path, and know no label.
+    """
+
+    name: str
+    root: str
+    refs: RefList
+    label_names: tuple[str, ...] = ()
+    extra: tuple[FeatureSpec, ...] = ()
+    skipped: Counter[str] | None = None
+    numeric_labels: bool = False
+    dropped: int = 0
+    unpack: tuple[str, ...] = ()
+    united: United | None = None
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether any image has boxes; then every record carries the features, empty or not."""
+        return self.refs.has_boxes
+
+    @property
+    def has_box_labels(self) -> bool:
+        """Whether any box has a class."""
+        return self.refs.has_box_labels
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """One shard to be: `images` are indices into `Listing.refs`, `bytes` the sum of the sources' sizes."""
+
+    split: str
+    shard_index: int
+    num_shards: int
+    images: NDArray[np.int64]
+    bytes: int
+
+    @property
+    def file(self) -> str:
+        """The shard's file name."""
+        return shard_name(self.split, self.shard_index, self.num_shards)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The shards to be, and per split how many images of each class they hold."""
+
+    listing: Listing
+    shards: tuple[ShardPlan, ...]
+    class_counts: dict[str, list[int]]
+
+    @property
+    def num_images(self) -> int:
+        """Images in all splits."""
+        return sum(len(shard.images) for shard in self.shards)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all sources."""
+        return sum(shard.bytes for shard in self.shards)
+
+    def lines(self, shard: ShardPlan) -> Iterator[PlannedImage]:
+        """The shard's images as lines of the plan file, in order."""
+        return self.listing.refs.planned(shard.images, self.listing.label_names)
+
+
+def assign_splits(listing: Listing, config: ShardConfig) -> Listing:
+    """Gives every image its split, where the input does not.
+
+    Raises:
+        ConfigError: Splits are asked for and the input names its own.
+        DataError: There are no images, only some have a split, or a split that was asked for gets none.
+    """
+    refs = listing.refs
+    if not refs:
+        raise DataError(f"No images were found in {config.input}.{_skipped_sentence(listing)}")
+    unnamed = refs.splits.counts().get("", 0)
+    if not unnamed:
+        if config.split or config.splits:
+            raise ConfigError("The input names its own splits; leave --split and --splits out.")
+        return listing
+    if unnamed < len(refs):
+        first = next(ref.path for ref in refs if not ref.split)
+        raise DataError(
+            f"Every image must have a split or none may, but {unnamed} of {len(refs)} have none, such as {first}."
+        )
+    if not config.splits:
+        splits = CodedColumn.constant(config.split or DEFAULT_SPLIT, len(refs))
+        return replace(listing, refs=refs.replaced(splits=splits))
+    # The last bound is infinite, so that rounding in the sum leaves no gap below 1.
+    bounds = [*list(accumulate(config.splits.values()))[:-1], float("inf")]
+    codes = np.searchsorted(bounds, refs.split_hashes().astype(np.float64) / 2**64, side="right")
+    splits = CodedColumn.of(codes, list(config.splits))
+    for name in config.splits:
+        if name not in splits.counts():
+            raise DataError(f"Split {name!r} would get none of the {len(refs)} images; give it a larger share.")
+    return replace(listing, refs=refs.replaced(splits=splits))
+
+
+def make_plan(listing: Listing, config: ShardConfig) -> Plan:
+    """Assigns every image to a shard of its split and to a place in it."""
+    refs = listing.refs
+    codes, sizes = refs.splits.codes(), refs.sizes.values()
+    hashes = refs.paths.hashes(str(config.seed).encode()) if config.shuffle else None
+    shards: list[ShardPlan] = []
+    class_counts: dict[str, list[int]] = {}
+    for split in config.splits or sorted(str(name) for name in refs.splits.counts()):
+        images = np.flatnonzero(codes == refs.splits.texts.index(split))
+        class_counts[split] = _class_counts(listing, split, images)
+        if hashes is not None:
+            # Equal paths (two manifest rows of one image) keep the manifest's order: the sort is stable.
+            images = images[np.argsort(hashes[images], kind="stable")]
+        elif not config.datasets:
+            images = np.array(sorted(images.tolist(), key=refs.paths.__getitem__), np.int64)
+        shards += _cut(split, images, sizes, config)
+    if len(shards) > MAX_SHARDS:
+        raise ConfigError(
+            f"A dataset must have at most {MAX_SHARDS:,} shards, got {len(shards):,}. Ask for fewer or larger ones "
+            "with --num-shards or --shard-size."
+        )
+    if (most := max((len(shard.images) for shard in shards), default=0)) > MAX_RECORDS:
+        raise ConfigError(
+            f"A shard must have at most {MAX_RECORDS:,} records for its index to be read, got {most:,}. Ask for more "
+            "or smaller ones with --num-shards or --shard-size."
+        )
+    return Plan(listing, tuple(shards), class_counts)
+
+
+def _cut(split: str, ordered: NDArray[np.int64], sizes: NDArray[np.int64], config: ShardConfig) -> Iterator[ShardPlan]:
+    """Consecutive cuts whose numbers of images differ by at most one; never an empty one."""
+    asked = config.num_shards or -(-int(sizes[ordered].sum()) // config.shard_size_bytes)
+    num_shards = max(1, min(asked, len(ordered)))
+    begin = 0
+    for k in range(num_shards):
+        end = len(ordered) * (k + 1) // num_shards
+        images = ordered[begin:end]
+        yield ShardPlan(split, k, num_shards, images, int(sizes[images].sum()))
+        begin = end
+
+
+def _class_counts(listing: Listing, split: str, images: NDArray[np.int64]) -> list[int]:
+    if listing.united is not None:
+        return listing.united.class_counts[split]
+    labels = listing.refs.labels
+    counts = np.bincount(labels.codes()[images], minlength=len(labels.texts))
+    of_name = dict(zip(labels.texts, counts.tolist(), strict=True))
+    return [of_name.get(name, 0) for name in listing.label_names]
+
+
+def _skipped_sentence(listing: Listing) -> str:
+    if not listing.skipped:
+        return ""
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(listing.skipped.items()))
+    return f" Skipped by name: {reasons}."

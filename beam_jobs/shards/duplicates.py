@@ -1,0 +1,160 @@
+"""Images whose source bytes are equal: found after writing by their digests, or before it to leave copies out."""
+
+import contextlib
+import hashlib
+import json
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from beam_jobs.inputs.archive import is_compressed_tar, open_unpacked
+from beam_jobs.inputs.read_image import UnreadableError, fetch
+from beam_jobs.plan.image_ref import ImageRef
+from beam_jobs.plan.image_table import RefList
+from beam_jobs.plan.merge_manifests import Source
+from beam_jobs.plan.split_and_shard import DEFAULT_SPLIT, Listing
+from beam_jobs.process_pool import map_unordered
+from beam_jobs.shards.copy_record import identify
+from beam_jobs.shards.work_dir import PlanHeader, Row, ShardSlot, Work
+from beam_jobs.storage import filesystem
+from tfpipe.errors import DataError
+from tfpipe.format.digest_groups import equal_rows, list_duplicates
+from tfpipe.format.manifest import Duplicates
+from tfpipe.images.errors import BadImage
+
+_DIGEST_BYTES = 32
+_HASHED_AT_ONCE = 64
+
+_Identity = tuple[int, bytes, int]  # an image, its digest, and its label where that is known only now, or -1
+
+
+def find_duplicates(work: Work, header: PlanHeader, rows: Sequence[Row]) -> tuple[Duplicates, bytes]:
+    """Compares the digests of all records: about 70 bytes of memory for each, and the path of each duplicate.
+
+    Returns:
+        As `list_duplicates`.
+    """
+    digests = bytearray()
+    for row in rows:
+        digests += filesystem.read_bytes(work.digests_path(row.file))
+    table = np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES)
+
+    def paths(shard: int, records: Sequence[int]) -> list[str]:
+        written = _written_paths(work, header, header.shards[shard], rows[shard])
+        return [written[record] for record in records]
+
+    shards = [(slot.split, row.records) for slot, row in zip(header.shards, rows, strict=True)]
+    return list_duplicates(table, shards, paths, header.dropped)
+
+
+def _written_paths(work: Work, header: PlanHeader, slot: ShardSlot, row: Row) -> list[str]:
+    """The paths of a shard's records: those planned, less those quarantined, which come in the same order.
+
+    Where records come from finished datasets, the names that these know.
+    """
+    if header.records:
+        names: list[str] = json.loads(filesystem.read_bytes(work.names_path(row.file)))
+        return names
+    bad = iter([*(line["path"] for line in row.quarantined), None])
+    paths, skipped = [], next(bad)
+    for image in work.images(slot):
+        if image.path == skipped:
+            skipped = next(bad)
+        else:
+            paths.append(image.path)
+    return paths
+
+
+def drop_duplicates(listing: Listing, workers: int) -> Listing:
+    """Leaves out all but one of the images with equal bytes.
+
+    The copy that stays is one outside of `train` where there is one, so that no training image is an evaluation
+    image; then the first by path, or by the order of finished datasets. Only files of equal size are read, which costs
+    their reading once more; of finished datasets every record, since it tells the digest.
+
+    Raises:
+        DataError: A split is left without an image.
+    """
+    refs, united = listing.refs, listing.united
+    images, digests, labels = array("q"), bytearray(), array("q")
+    hashed = _hash_all(listing, _of_equal_size(refs), workers) if united is None else _identify_all(listing, workers)
+    for i, digest, label in hashed:
+        images.append(i)
+        digests += digest
+        labels.append(label)
+    dropped: set[int] = set()
+    left_out: list[tuple[str, int]] = []
+    for group in equal_rows(np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES)):
+        same = {images[at]: labels[at] for at in group}
+        kept = min(same, key=lambda i: (refs.splits[i] == DEFAULT_SPLIT, "" if united else refs.paths[i], i))
+        dropped.update(same.keys() - {kept})
+        left_out += [(refs.splits[i], label) for i, label in same.items() if i != kept]
+    left = refs.take(np.setdiff1d(np.arange(len(refs)), list(dropped)))
+    for split in sorted(set(map(str, refs.splits.counts())) - set(map(str, left.splits.counts()))):
+        raise DataError(f"Split {split!r} holds nothing but copies of images in other splits.")
+    if united is not None:
+        united = united.without(left_out)
+    return replace(listing, refs=left, dropped=len(dropped), united=united)
+
+
+def _of_equal_size(refs: RefList) -> NDArray[np.int64]:
+    sizes = refs.sizes.values()
+    _, which, counts = np.unique(sizes, return_inverse=True, return_counts=True)
+    return np.flatnonzero(counts[which] > 1)
+
+
+def _hash_all(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[_Identity]:
+    """SHA-256 of each candidate that can be read."""
+    direct = array("q")
+    # By archive, then by place in it: one pass over each, and a link in a tar shares the place of its target.
+    streamed: dict[str, dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
+    for i in candidates.tolist():
+        ref = listing.refs[i]
+        if is_compressed_tar(ref.location):
+            streamed[ref.location][ref.offset, ref.size].append(i)
+        else:
+            direct.append(i)
+    for location, places in streamed.items():
+        with open_unpacked(filesystem.join(listing.root, location)) as tar:
+            for (offset, size), same in sorted(places.items()):
+                tar.seek(offset)
+                digest = hashlib.sha256(tar.read(size)).digest()
+                yield from ((i, digest, -1) for i in same)
+    set_up = partial(filesystem.configure, filesystem.configured())
+    for hashed in map_unordered(_hash_batch, _batches(listing, direct), workers, shared=(listing.root,), set_up=set_up):
+        yield from hashed
+
+
+def _identify_all(listing: Listing, workers: int) -> Iterator[_Identity]:
+    """Of each record that can be read, in the order of the files."""
+    assert listing.united is not None
+    shared, set_up = (listing.united.records.sources,), partial(filesystem.configure, filesystem.configured())
+    batches = _batches(listing, range(len(listing.refs)))
+    for found in map_unordered(_identify_batch, batches, workers, shared=shared, set_up=set_up):
+        yield from found
+
+
+def _batches(listing: Listing, images: Sequence[int]) -> Iterator[list[tuple[int, ImageRef]]]:
+    for at in range(0, len(images), _HASHED_AT_ONCE):
+        yield [(i, listing.refs[i]) for i in images[at : at + _HASHED_AT_ONCE]]
+
+
+def _hash_batch(root: str, batch: Sequence[tuple[int, ImageRef]]) -> list[_Identity]:
+    hashed = []
+    for i, ref in batch:
+        with contextlib.suppress(UnreadableError):  # it will be quarantined, with the reason
+            hashed.append((i, hashlib.sha256(fetch(root, ref)).digest(), -1))
+    return hashed
+
+
+def _identify_batch(sources: Mapping[str, Source], batch: Sequence[tuple[int, ImageRef]]) -> list[_Identity]:
+    found = []
+    for i, ref in batch:
+        with contextlib.suppress(UnreadableError, BadImage):
+            found.append((i, *identify(sources, ref)))
+    return found

@@ -1,0 +1,283 @@
+"""Real archives, good and hostile: members, the places of their bytes, and the sentences for what is refused."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beam_jobs.inputs.archive import (
+    Member,
+    is_archive,
+    is_compressed_tar,
+    list_archive,
+    strip_archive_suffix,
+    unpack_tar,
+)
+from tfpipe.errors import DataError
+
+FILES = {"cat/1.jpg": b"first" * 200, "cat/2.jpg": b"second", "dog/3.jpg": b""}
+
+
+def members(path: Path) -> list[Member]:
+    return list(list_archive(str(path), "where"))
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(DataError) as caught:
+        members(path)
+    return str(caught.value)
+
+
+def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+@pytest.mark.parametrize(
+    ("name", "archive", "compressed", "stripped"),
+    [
+        ("a.tar", True, False, "a"),
+        ("A.TAR", True, False, "A"),
+        ("x/a.tar.gz", True, True, "x/a"),
+        ("a.tgz", True, True, "a"),
+        ("a.tar.bz2", True, True, "a"),
+        ("a.tbz2", True, True, "a"),
+        ("a.tar.xz", True, True, "a"),
+        ("a.txz", True, True, "a"),
+        ("a.b.zip", True, False, "a.b"),
+        ("a.gz", False, False, "a.gz"),
+        ("tar", False, False, "tar"),
+        ("a.tar/1.jpg", False, False, "a.tar/1.jpg"),
+    ],
+)
+def test_names(name: str, archive: bool, compressed: bool, stripped: str) -> None:
+    assert (is_archive(name), is_compressed_tar(name), strip_archive_suffix(name)) == (
+        archive,
+        compressed,
+        stripped,
+    )
+
+
+# Tar
+
+
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz", "tgz", "tar.bz2", "tbz2", "tar.xz", "txz"])
+def test_tar_members_lie_where_they_are_said_to(tmp_path: Path, kit: Any, suffix: str) -> None:
+    mode = {
+        "tar": "w",
+        "gz": "w:gz",
+        "tgz": "w:gz",
+        "bz2": "w:bz2",
+        "tbz2": "w:bz2",
+        "xz": "w:xz",
+        "txz": "w:xz",
+    }
+    path = kit.tar(tmp_path / f"a.{suffix}", FILES, mode[suffix.removeprefix("tar.")])
+    plain = path.read_bytes()
+    if suffix != "tar":
+        out = io.BytesIO()
+        unpack_tar(str(path), out)
+        plain = out.getvalue()
+    found = members(path)
+    assert [(one.path, one.size, one.location) for one in found] == [
+        (name, len(data), "where") for name, data in FILES.items()
+    ]
+    assert [plain[one.offset : one.offset + one.size] for one in found] == [*FILES.values()]
+
+
+def test_more_members_than_are_remembered(tmp_path: Path, kit: Any) -> None:
+    files = {f"cat/{i}.jpg": b"%d" % i for i in range(2500)}
+    for mode, name in (("w", "a.tar"), ("w:gz", "a.tar.gz")):
+        assert [one.path for one in members(kit.tar(tmp_path / name, files, mode))] == [*files]
+
+
+def test_tar_in_a_tar(tmp_path: Path, kit: Any) -> None:
+    inner = {
+        "n01/cat.tar": kit.tar_bytes({"1.jpg": b"one", "x/2.jpg": b"two"}),
+        "DOG.TAR": kit.tar_bytes({"3.jpg": b"three"}),
+    }
+    expected = {"n01/cat/1.jpg": b"one", "n01/cat/x/2.jpg": b"two", "DOG/3.jpg": b"three"}
+    path = kit.tar(tmp_path / "all.tar", inner)
+    found = members(path)
+    plain = path.read_bytes()
+    assert {one.path: plain[one.offset : one.offset + one.size] for one in found} == expected
+    packed = members(kit.tar(tmp_path / "all.tar.gz", inner, "w:gz"))
+    assert [(one.path, one.offset, one.size) for one in packed] == [(one.path, one.offset, one.size) for one in found]
+
+
+def test_links_inside_a_tar(tmp_path: Path, kit: Any) -> None:
+    links = [
+        link("dog/soft.jpg", "../cat/1.jpg"),
+        link("dog/hard.jpg", "cat/1.jpg", tarfile.LNKTYPE),
+        link("dog/later.jpg", "never.jpg"),
+    ]
+    path = tmp_path / "a.tar"
+    path.write_bytes(kit.tar_bytes({"cat/1.jpg": b"one"}, extra=links))
+    first, soft, hard, later = members(path)
+    assert soft == first._replace(path="dog/soft.jpg")
+    assert hard == first._replace(path="dog/hard.jpg")
+    assert later == Member("dog/later.jpg", 0, skip="link without a target before it")
+
+
+def test_special_members_are_passed_over(tmp_path: Path, kit: Any) -> None:
+    fifo, folder = tarfile.TarInfo("pipe.jpg"), tarfile.TarInfo("cat")
+    fifo.type, folder.type = tarfile.FIFOTYPE, tarfile.DIRTYPE
+    path = tmp_path / "a.tar"
+    path.write_bytes(kit.tar_bytes({}, extra=[fifo, folder]))
+    assert members(path) == [Member("pipe.jpg", 0, skip="not a regular file")]
+
+
+def test_links_in_an_inner_tar_are_counted_too(tmp_path: Path, kit: Any) -> None:
+    """Nothing that a user packed may vanish without a word."""
+    inner = kit.tar_bytes({"1.jpg": b"one"}, extra=[link("2.jpg", "1.jpg"), link("3.jpg", "gone.jpg")])
+    found = members(kit.tar(tmp_path / "all.tar", {"cat.tar": inner}))
+    assert [(one.path, one.size, one.skip) for one in found] == [
+        ("cat/1.jpg", 3, ""),
+        ("cat/2.jpg", 3, ""),
+        ("cat/3.jpg", 0, "link without a target before it"),
+    ]
+
+
+def test_a_sparse_member(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("hole.jpg")
+    info.type = tarfile.GNUTYPE_SPARSE
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    path = tmp_path / "a.tar"
+    path.write_bytes(bytes(header) + bytes(1024))
+    assert refused(path) == f"{path} holds the sparse file 'hole.jpg', which cannot be read in place; unpack it."
+
+
+# Zip
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_zip_members(tmp_path: Path, kit: Any, method: int) -> None:
+    path = kit.zip(tmp_path / "a.zip", FILES, method)
+    found = members(path)
+    assert [(one.path, one.size) for one in found] == [(name, len(data)) for name, data in FILES.items()]
+    assert all(path.read_bytes()[one.offset :].startswith(b"PK\3\4") for one in found)
+    assert [one.packed > 0 for one in found] == [method == zipfile.ZIP_DEFLATED] * 3
+
+
+def test_zip_that_begins_later(tmp_path: Path, kit: Any) -> None:
+    """As a self-extracting archive does."""
+    whole = kit.zip(tmp_path / "a.zip", FILES).read_bytes()
+    path = tmp_path / "b.zip"
+    path.write_bytes(b"#!/bin/sh\n" + whole)
+    assert [one.offset for one in members(path)] == [one.offset + 10 for one in members(tmp_path / "a.zip")]
+
+
+def test_link_in_a_zip(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        info = zipfile.ZipInfo("cat/1.jpg")
+        info.external_attr = 0o120777 << 16
+        archive.writestr(info, "../../etc/passwd")
+        archive.writestr(zipfile.ZipInfo("cat/"), "")
+    assert members(path) == [Member("cat/1.jpg", 0, skip="link in a zip archive")]
+
+
+def test_encrypted_zip(tmp_path: Path, kit: Any) -> None:
+    path = kit.zip(tmp_path / "a.zip", {"1.jpg": b"one"})
+    data = bytearray(path.read_bytes())
+    data[6] |= 1
+    data[data.index(b"PK\1\2") + 8] |= 1
+    path.write_bytes(data)
+    assert refused(path) == f"{path} is encrypted; unpack it first."
+
+
+def test_compression_that_cannot_be_read_in_place(tmp_path: Path, kit: Any) -> None:
+    path = kit.zip(tmp_path / "a.zip", {"1.jpg": b"one"}, zipfile.ZIP_LZMA)
+    assert refused(path) == f"{path} holds '1.jpg' compressed by lzma; deflate and store can be read."
+
+
+# Names that point outside
+
+
+HOSTILE = [
+    "../evil.jpg",
+    "cat/../../evil.jpg",
+    "/etc/evil.jpg",
+    "C:\\evil.jpg",
+    "c:evil.jpg",
+    "..\\evil.jpg",
+    "\\\\host\\evil.jpg",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("kind", ["tar", "tar.gz", "zip", "inner"])
+def test_hostile_names_are_refused(tmp_path: Path, kit: Any, name: str, kind: str) -> None:
+    files = {"cat/1.jpg": b"one", name: b"evil"}
+    if kind == "zip":
+        path = kit.zip(tmp_path / "a.zip", files)
+    elif kind == "inner":
+        path = kit.tar(tmp_path / "a.tar", {"in.tar": kit.tar_bytes(files)})
+    else:
+        path = kit.tar(tmp_path / f"a.{kind}", files, "w:gz" if kind == "tar.gz" else "w")
+    assert refused(path) == f"{path} holds the member {name!r}, which points outside of it; such an archive is refused."
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "named"),
+    [
+        (tarfile.SYMTYPE, "../../etc/passwd", "cat/../../etc/passwd"),
+        (tarfile.SYMTYPE, "/etc/passwd", "/etc/passwd"),
+        (tarfile.LNKTYPE, "../passwd", "../passwd"),
+        (tarfile.LNKTYPE, "/etc/passwd", "/etc/passwd"),
+    ],
+)
+def test_a_link_that_points_outside_is_refused(tmp_path: Path, kit: Any, kind: bytes, target: str, named: str) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(kit.tar_bytes({}, extra=[link("cat/1.jpg", target, kind)]))
+    assert refused(path) == (
+        f"{path} holds the link 'cat/1.jpg' to {named!r}, which points outside of it; such an archive is refused."
+    )
+
+
+def test_backslashes_are_folders(tmp_path: Path, kit: Any) -> None:
+    assert [one.path for one in members(kit.zip(tmp_path / "a.zip", {"cat\\1.jpg": b""}))] == ["cat/1.jpg"]
+    assert [one.path for one in members(kit.tar(tmp_path / "a.tar", {"./cat//1.jpg": b""}))] == ["cat/1.jpg"]
+
+
+# Damage
+
+
+def test_truncated_tar(tmp_path: Path, kit: Any) -> None:
+    for mode, name in (("w", "a.tar"), ("w:gz", "a.tar.gz"), ("w:xz", "a.tar.xz")):
+        path = kit.tar(tmp_path / name, {"1.jpg": bytes(range(256)) * 20, "2.jpg": bytes(range(255)) * 20}, mode)
+        whole = path.read_bytes()
+        path.write_bytes(whole[: 8000 if mode == "w" else len(whole) // 2])
+        assert refused(path).startswith(f"{path} is damaged or no archive of its kind (")
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.zip", "a.tar.gz", "a.tar.xz", "a.tar.bz2"])
+@pytest.mark.parametrize("data", [b"", b"no archive at all" * 100, bytes(100)])
+def test_no_archive(tmp_path: Path, name: str, data: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    assert refused(path).startswith(f"{path} is damaged or no archive of its kind (")
+
+
+def test_truncated_zip(tmp_path: Path, kit: Any) -> None:
+    path = kit.zip(tmp_path / "a.zip", FILES)
+    path.write_bytes(path.read_bytes()[:-30])
+    assert refused(path) == f"{path} is damaged or no archive of its kind (File is not a zip file)."
+
+
+def test_a_size_that_no_file_can_have(tmp_path: Path, kit: Any) -> None:
+    """A zip archive can promise 2^64 - 1 bytes, which no number of a plan holds."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("cat/1.jpg", b"x")
+        archive.infolist()[0].file_size = 2**64 - 1
+    with pytest.raises(DataError) as caught:
+        members(tmp_path / "a.zip")
+    assert str(caught.value) == (
+        f"{tmp_path / 'a.zip'} is damaged or no archive of its kind (cat/1.jpg would have {2**64 - 1} bytes)."
+    )

@@ -1,0 +1,129 @@
+"""Bytes by place: files, tar and zip members; and what is said where they cannot be had."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beam_jobs.inputs.archive import list_archive
+from beam_jobs.inputs.read_image import UnreadableError, fetch
+from beam_jobs.plan.image_ref import ImageRef
+
+
+def refs(path: Path) -> dict[str, ImageRef]:
+    found = (
+        ImageRef(m.path, m.size, m.location, m.offset, m.packed, m.crc) for m in list_archive(str(path), path.name)
+    )
+    return {ref.path: ref for ref in found}
+
+
+def unreadable(root: Path, ref: ImageRef) -> str:
+    with pytest.raises(UnreadableError) as caught:
+        fetch(str(root), ref)
+    return str(caught.value)
+
+
+FILES = {"a.jpg": b"a" * 5000, "empty.jpg": b"", "b.jpg": bytes(range(256))}
+
+
+def test_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"abc")
+    assert fetch(str(tmp_path), ImageRef("a.jpg", 3)) == b"abc"
+    assert fetch("/nowhere", ImageRef(str(tmp_path / "a.jpg"), 3)) == b"abc"
+    assert fetch(str(tmp_path / "x"), ImageRef("1.jpg", 3, location=str(tmp_path / "a.jpg"))) == b"abc"
+
+
+@pytest.mark.parametrize("kind", ["tar", "stored", "deflated"])
+def test_members(tmp_path: Path, kit: Any, kind: str) -> None:
+    if kind == "tar":
+        path = kit.tar(tmp_path / "x.tar", FILES)
+    else:
+        path = kit.zip(tmp_path / "x.zip", FILES, zipfile.ZIP_DEFLATED if kind == "deflated" else zipfile.ZIP_STORED)
+    assert {name: fetch(str(tmp_path), ref) for name, ref in refs(path).items()} == FILES
+
+
+def test_a_member_of_a_compressed_tar_is_read_from_the_unpacked_one(tmp_path: Path, kit: Any) -> None:
+    path = kit.tar(tmp_path / "x.tar.gz", FILES, "w:gz")
+    plain = kit.tar(tmp_path / "elsewhere", FILES)
+    found = {name: fetch(str(tmp_path), ref, {"x.tar.gz": str(plain)}) for name, ref in refs(path).items()}
+    assert found == FILES
+
+
+def test_gone(tmp_path: Path) -> None:
+    assert unreadable(tmp_path, ImageRef("gone.jpg")) == "cannot be read: No such file or directory"
+    assert unreadable(tmp_path, ImageRef("x", 5, "gone.tar", 0)) == "cannot be read: No such file or directory"
+    assert unreadable(tmp_path, ImageRef("x", 5, "gone.zip", 0, 0)) == "cannot be read: No such file or directory"
+    (tmp_path / "loop").symlink_to("loop")
+    assert unreadable(tmp_path, ImageRef("loop")) == "cannot be read: Too many levels of symbolic links"
+    assert unreadable(tmp_path, ImageRef("a" * 300)) == "cannot be read: File name too long"
+
+
+def test_no_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", ".", "/dev/zero", "/dev/null"):
+        assert unreadable(tmp_path, ImageRef(name)) == "is no regular file"
+
+
+def test_cut_off(tmp_path: Path, kit: Any) -> None:
+    path = kit.tar(tmp_path / "x.tar", FILES)
+    ref = refs(path)["a.jpg"]
+    os.truncate(path, ref.offset + 100)
+    assert unreadable(tmp_path, ref) == "the archive holds 100 of its 5000 bytes"
+
+
+def zipped(tmp_path: Path, kit: Any, method: int = zipfile.ZIP_DEFLATED) -> tuple[Path, bytearray, ImageRef]:
+    path = kit.zip(tmp_path / "x.zip", {"a.jpg": bytes(range(256)) * 4}, method)
+    return path, bytearray(path.read_bytes()), refs(path)["a.jpg"]
+
+
+def test_a_zip_that_changed(tmp_path: Path, kit: Any) -> None:
+    path, data, ref = zipped(tmp_path, kit)
+    data[0] = 0
+    path.write_bytes(data)
+    assert unreadable(tmp_path, ref) == "cannot be read: the archive has changed or is damaged here"
+    path.write_bytes(b"")
+    assert unreadable(tmp_path, ref) == "cannot be read: the archive has changed or is damaged here"
+
+
+def test_damaged_deflate(tmp_path: Path, kit: Any) -> None:
+    path, data, ref = zipped(tmp_path, kit)
+    data[35] = 0xFF
+    path.write_bytes(data)
+    assert unreadable(tmp_path, ref) == (
+        "cannot be read: the archive is damaged here (Error -3 while decompressing data: invalid block type)"
+    )
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_wrong_crc(tmp_path: Path, kit: Any, method: int) -> None:
+    _, _, ref = zipped(tmp_path, kit, method)
+    wrong = "cannot be read: the archive is damaged here (wrong CRC-32)"
+    assert unreadable(tmp_path, ref._replace(crc=ref.crc ^ 1)) == wrong
+
+
+@pytest.mark.parametrize("promised", [1, 1023])
+def test_more_than_promised_is_never_unpacked(tmp_path: Path, kit: Any, promised: int) -> None:
+    _, _, ref = zipped(tmp_path, kit)
+    assert unreadable(tmp_path, ref._replace(size=promised)) == (
+        f"cannot be read: the archive is damaged here (more than the {promised} bytes that it promises)"
+    )
+
+
+def test_a_zip_bomb_costs_no_memory(tmp_path: Path, kit: Any) -> None:
+    """100 MB of zeros that promise to be 1000 bytes."""
+    import tracemalloc
+
+    path = tmp_path / "x.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("a.jpg", "w") as member:
+        for _ in range(100):
+            member.write(bytes(10**6))
+    ref = refs(path)["a.jpg"]._replace(size=1000)
+    tracemalloc.start()
+    assert unreadable(tmp_path, ref).endswith("(more than the 1000 bytes that it promises)")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5_000_000

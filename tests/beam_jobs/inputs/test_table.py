@@ -1,0 +1,430 @@
+"""CSV, JSONL and Parquet: the same table three times, every cell's meaning, and a sentence for every mistake."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.list_inputs import list_images
+from beam_jobs.inputs.table import is_table
+from beam_jobs.plan.split_and_shard import Listing
+from tfpipe.errors import ConfigError, DataError, TfpipeError
+from tfpipe.format.schema import FeatureSpec
+
+KINDS = ("csv", "jsonl", "parquet")
+
+
+def save(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """The rows as the file's ending says."""
+    if path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, [*dict.fromkeys(name for row in rows for name in row)])
+            writer.writeheader()
+            for row in rows:
+                writer.writerow({k: json.dumps(v) if isinstance(v, list) else v for k, v in row.items()})
+    elif path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def listed(path: Path, **options: Any) -> Listing:
+    return list_images(ShardConfig(str(path), "/out", **options))
+
+
+def refused(path: Path, kind: type[TfpipeError] = DataError, **options: Any) -> str:
+    with pytest.raises(kind) as caught:
+        listed(path, **options)
+    return str(caught.value)
+
+
+@pytest.fixture(params=KINDS)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return tmp_path / f"t.{request.param}"
+
+
+@pytest.fixture
+def jsonl(tmp_path: Path) -> Any:
+    """A JSONL table of these rows."""
+    return lambda *rows: save(tmp_path / "t.jsonl", [*rows])
+
+
+def test_is_table() -> None:
+    assert all(map(is_table, ("a.csv", "A.CSV", "a.jsonl", "a.ndjson", "x/a.parquet", "s3://b/a.csv")))
+    assert not any(map(is_table, ("a.json", "csv", "a.csv/", "a.tsv", "a.csv.gz")))
+
+
+# The same in three forms
+
+
+def test_labels_and_splits(table: Path, kit: Any) -> None:
+    kit.write(table.parent, {"x/1.jpg": b"123", "2.jpg": b"45"})
+    rows = [
+        {"image": "x/1.jpg", "label": "dog", "split": "train"},
+        {"image": "./y/../2.jpg", "label": "cat", "split": "test"},
+        {"image": str(table.parent / "2.jpg"), "label": "dog", "split": "train"},
+        {"image": "gone.jpg", "label": "cat", "split": "train"},
+    ]
+    listing = listed(save(table, rows))
+    assert (listing.name, listing.root, listing.label_names) == ("t", str(table.parent), ("cat", "dog"))
+    assert [(ref.path, ref.size, ref.split, ref.label) for ref in listing.refs] == [
+        ("x/1.jpg", 3, "train", "dog"),
+        ("2.jpg", 2, "test", "cat"),
+        (str(table.parent / "2.jpg"), 2, "train", "dog"),
+        ("gone.jpg", 0, "train", "cat"),
+    ]
+
+
+def test_numbers_as_labels(table: Path) -> None:
+    listing = listed(save(table, [{"image": "1.jpg", "label": 3}, {"image": "2.jpg", "label": 0}]))
+    assert (listing.label_names, listing.numeric_labels) == (("0", "1", "2", "3"), True)
+    assert [ref.label for ref in listing.refs] == ["3", "0"]
+
+
+def test_leading_zeros_are_the_same_number(table: Path) -> None:
+    listing = listed(save(table, [{"image": "1.jpg", "label": "02"}, {"image": "2.jpg", "label": "2"}]))
+    assert listing.label_names == ("0", "1", "2")
+    assert [ref.label for ref in listing.refs] == ["2", "2"]
+
+
+def test_numbers_beside_names_are_names(table: Path) -> None:
+    assert listed(save(table, [{"image": "1", "label": "2"}, {"image": "2", "label": "cat"}])).label_names == (
+        "2",
+        "cat",
+    )
+
+
+def test_boxes_as_numbers(table: Path) -> None:
+    box = {"xmin": 0.25, "ymin": 0.5, "xmax": 0.75, "ymax": 1}
+    (ref,) = listed(save(table, [{"image": "1.jpg", **box, "box_label": 4}])).refs
+    assert (ref.boxes, ref.box_labels) == (((0.25, 0.5, 0.75, 1),), (4,))
+
+
+def test_boxes_as_lists(table: Path) -> None:
+    two = {
+        "xmin": [0.0, 0.25],
+        "ymin": [0.5, 0.0],
+        "xmax": [0.5, 1.0],
+        "ymax": [1.0, 0.25],
+        "box_label": [7, 0],
+    }
+    none: dict[str, Any] = {"xmin": [], "ymin": [], "xmax": [], "ymax": [], "box_label": []}
+    first, second = listed(save(table, [{"image": "1.jpg", **two}, {"image": "2.jpg", **none}])).refs
+    assert (first.boxes, first.box_labels) == (((0.0, 0.5, 0.5, 1.0), (0.25, 0.0, 1.0, 0.25)), (7, 0))
+    assert (second.boxes, second.box_labels) == ((), ())
+
+
+def test_missing_cells(table: Path) -> None:
+    rows = [{"image": "1.jpg", "age": 4, "note": "a"}, {"image": "2.jpg", "age": None, "note": None}]
+    listing = listed(save(table, rows))
+    assert listing.extra == (FeatureSpec("age", "int64", None), FeatureSpec("note", "bytes", None))
+    assert [ref.extra for ref in listing.refs] == [([4], ["a"]), ([], [])]
+
+
+def test_group_by(table: Path) -> None:
+    rows = [{"image": f"{i}.jpg", "who": f"p{i % 2}"} for i in range(3)]
+    listing = listed(save(table, rows), group_by="who", splits={"a": 1.0})
+    assert [ref.group for ref in listing.refs] == ["p0", "p1", "p0"]
+    assert listing.extra == (FeatureSpec("who", "bytes", ()),)
+    assert refused(table, ConfigError, group_by="whom", splits={"a": 1.0}) == (
+        f"--group-by must name a column of {table}, got 'whom'."
+    )
+
+
+def test_parquet_keeps_kinds_that_text_has_not(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    columns = {
+        "image": ["1.jpg", "2.jpg"],
+        "label": pyarrow.array(["cat", "dog"]).dictionary_encode(),
+        "raw": pyarrow.array([b"\xff\xfe", b"ok"]),
+        "small": pyarrow.array([1, 2], pyarrow.int8()),
+        "half": pyarrow.array(np.array([0.5, 2], np.float16)),
+        "tags": pyarrow.array([["a", "b"], []]),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    listing = listed(path)
+    assert [(spec.name, spec.dtype, spec.shape) for spec in listing.extra] == [
+        ("raw", "bytes", ()),
+        ("small", "int64", ()),
+        ("half", "float", ()),
+        ("tags", "bytes", None),
+    ]
+    assert [ref.extra for ref in listing.refs] == [("\udcff\udcfe", 1, 0.5, ["a", "b"]), ("ok", 2, 2.0, [])]
+
+
+def test_csv_with_a_byte_order_mark_quotes_and_short_rows(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'\xef\xbb\xbfimage,note\r\n"a,b.jpg","two\nlines"\r\nc.jpg\r\n')
+    listing = listed(path)
+    assert [(ref.path, ref.extra) for ref in listing.refs] == [
+        ("a,b.jpg", (["two\nlines"],)),
+        ("c.jpg", ([],)),
+    ]
+
+
+def test_jsonl_with_empty_lines_and_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "t.ndjson"
+    path.write_bytes(b'\xef\xbb\xbf{"image": "a.jpg"}\n\n{"image": "b.jpg"}')
+    assert [ref.path for ref in listed(path).refs] == ["a.jpg", "b.jpg"]
+
+
+def test_paths_above_the_table_and_urls(jsonl: Any) -> None:
+    listing = listed(jsonl({"image": "../up/1.jpg"}, {"image": "/abs//x/../1.jpg"}))
+    assert [ref.path for ref in listing.refs] == ["../up/1.jpg", "/abs/1.jpg"]
+
+
+# Mistakes
+
+
+BOX = {"xmin": 0.0, "ymin": 0.0, "xmax": 1.0, "ymax": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"image": 7}, "row 1: 'image' must be a path, got 7."),
+        ({"image": ""}, "row 1: 'image' must be a path, got ''."),
+        ({"image": "a\0b"}, "row 1: 'image' must be a path, got 'a\\x00b'."),
+        ({"image": None}, "row 1: 'image' must be a path, got None."),
+        ({"image": "1", "label": 1.5}, "row 1: 'label' must be a name or a number from 0, got 1.5."),
+        ({"image": "1", "label": True}, "row 1: 'label' must be a name or a number from 0, got True."),
+        ({"image": "1", "label": ["a"]}, "row 1: 'label' must be a name or a number from 0, got ['a']."),
+        (
+            {"image": "1", **BOX, "xmin": "x"},
+            "row 1: 'xmin': must be a number or a list of numbers, got 'x'.",
+        ),
+        (
+            {"image": "1", **BOX, "xmin": [0, 0]},
+            "row 1: xmin, ymin, xmax and ymax must hold equally many numbers.",
+        ),
+        ({"image": "1", **BOX, "box_label": 1.0}, "row 1: 'box_label' must be whole numbers, got 1.0."),
+        ({"image": "1", **BOX, "box_label": ["a"]}, "row 1: 'box_label' must be whole numbers, got ['a']."),
+    ],
+)
+def test_a_wrong_cell(jsonl: Any, row: dict[str, Any], message: str) -> None:
+    path = jsonl(row)
+    assert refused(path) == f"{path}, {message}"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"xmin": -0.1}, {"ymax": 1.1}, {"xmin": 0.9, "xmax": 0.1}, {"ymin": 1, "ymax": 0.5}, {"xmin": [None]}],
+)
+def test_a_box_outside(jsonl: Any, wrong: dict[str, Any]) -> None:
+    box = BOX | wrong
+    path = jsonl({"image": "0.jpg", **BOX}, {"image": "1.jpg", **box})
+    shown = ", ".join(
+        str(v[0] if isinstance(v, list) else v) for v in (box["xmin"], box["ymin"], box["xmax"], box["ymax"])
+    )
+    assert refused(path) == (
+        f"{path}, row 2: a box must be fractions of width and height, 0 <= xmin <= xmax <= 1 and "
+        f"0 <= ymin <= ymax <= 1, got xmin, ymin, xmax, ymax = {shown}."
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"file": "1", "label": "a"}], "{path} must have a column 'image', got file, label."),
+        (
+            [{"image": "1", "xmin": 0, "ymax": 1}],
+            "Boxes need the columns xmin, ymin, xmax and ymax; {path} has only xmin, ymax.",
+        ),
+        (
+            [{"image": "1"}, {"image": "2", "more": 1}],
+            "{path}, row 2: column 'more' is not in the first row; every row needs the same columns.",
+        ),
+        (
+            [{"image": "1", "label": "a"}, {"image": "2", "label": None}, {"image": "3"}],
+            "{path}: every row must have a 'label' or none may, but 2 of 3 have none.",
+        ),
+        ([{"image": "1", "label": 10_000_001}], "{path}: a label must be at most 10000000, got 10000001."),
+        (
+            [{"image": "1", "x": 1}, {"image": "2", "x": "a"}],
+            "{path}, row 2: column 'x' must hold numbers or texts of one kind, or lists of them, got 'a'.",
+        ),
+        ([], "{path} holds no rows."),
+    ],
+)
+def test_a_wrong_table(jsonl: Any, rows: list[dict[str, Any]], message: str) -> None:
+    path = jsonl(*rows)
+    assert refused(path) == message.format(path=path)
+
+
+def test_number_of_box_labels(jsonl: Any) -> None:
+    """A class for each box, or for none: anything else would mix up the boxes of a record."""
+    path = jsonl({"image": "1", **BOX, "box_label": [1, 2]})
+    assert refused(path) == f"{path}, row 1: 'box_label' must hold one number for each of the 1 boxes, got 2."
+
+
+def test_some_boxes_without_a_class(jsonl: Any) -> None:
+    path = jsonl({"image": "1", **BOX, "box_label": 1}, {"image": "2", **BOX, "box_label": None})
+    assert [ref.box_labels for ref in listed(path).refs] == [(1,), ()]
+
+
+@pytest.mark.parametrize("split", ["a b", 7, "1"])
+def test_a_wrong_split(jsonl: Any, split: Any) -> None:
+    path = jsonl({"image": "1", "split": split})
+    assert refused(path) == (
+        f"{path}, row 1: A split's name must be letters, digits and underscores and begin with a letter, "
+        f"got {str(split)!r}."
+    )
+
+
+@pytest.mark.parametrize("table", ["t.csv", "t.jsonl", "t.parquet"])
+def test_a_missing_table(tmp_path: Path, table: str) -> None:
+    path = tmp_path / table
+    assert refused(path) == f"Could not read {path}: No such file or directory."
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        (
+            "t.csv",
+            b"image\ncaf\xe9.jpg\n",
+            "{path} is no CSV in UTF-8 ('utf-8' codec can't decode byte 0xe9 in position 9: invalid continuation",
+        ),
+        ("t.csv", b"image,label\na.jpg,cat,extra\n", "{path}, line 2: the row has more cells than the header."),
+        ("t.csv", b"", "{path} holds no rows."),
+        ("t.csv", b"image\n", "{path} holds no rows."),
+        ("t.jsonl", b"\n\n", "{path} holds no rows."),
+        ("t.jsonl", b'{"image": "a"}\n[1]\n', "{path}, line 2: must be a JSON object, got list."),
+        ("t.jsonl", b'{"image"\n', "{path}, line 1: no JSON (Expecting ':' delimiter: line 2 column 1 (char 9))."),
+        ("t.jsonl", b"[" * 100_000, "{path}, line 1: no JSON (maximum recursion depth exceeded"),
+        ("t.parquet", b"no parquet", "{path} is damaged or no Parquet (Parquet magic bytes not found in footer."),
+    ],
+)
+def test_a_damaged_table(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    assert refused(path).startswith(message.format(path=path))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"image": "caf\xe9.jpg"}',
+        b'{"image": "\\ud800.jpg"}',
+        b'{"image": "a", "note": "\\ud800"}',
+        b'{"image": "\xed\xa0\x80"}',
+    ],
+)
+def test_jsonl_that_is_no_unicode(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(line + b"\n")
+    assert refused(path).startswith(f"{path}, line 1: no JSON ('utf-8' codec can't ")
+
+
+def no_file_system(url: str) -> str:
+    return f"No file system is installed for {url}; there are gs://, s3://, and those that Apache Beam knows."
+
+
+def test_a_url_of_no_known_file_system(jsonl: Any) -> None:
+    assert refused(jsonl({"image": "http://example.com/1.jpg"})) == no_file_system("http://example.com/1.jpg")
+
+
+@pytest.mark.parametrize("url", ["nosuch://bucket/t.csv", "nosuch://bucket/photos", "nosuch://bucket/a.tar"])
+def test_an_input_of_no_known_file_system(url: str) -> None:
+    with pytest.raises(DataError) as caught:
+        list_images(ShardConfig(url, "/out"))
+    assert str(caught.value) == no_file_system(url)
+
+
+# Into the records
+
+
+def test_every_kind_of_column_is_read_back_by_tensorflow(table: Path, kit: Any, parse: Any) -> None:
+    import tensorflow as tf
+
+    images = {f"{i}.jpg": kit.jpeg(i) for i in range(2)}
+    kit.write(table.parent, images)
+    rows = [
+        {
+            "image": f"{i}.jpg",
+            "label": ["cat", "dog"][i],
+            **{"xmin": [0.25], "ymin": [0.5], "xmax": [0.75], "ymax": [1.0], "box_label": [4 + i]},
+            **{"age": 40 + i, "weight": 1.5 + i, "note": f"grün {i}", "empty": [None, 7][i]},
+        }
+        for i in range(2)
+    ]
+    if table.suffix != ".csv":
+        for i, row in enumerate(rows):
+            row |= {"point": [1.0 + i, 2.0], "tags": [["a"], ["b", "c"]][i], "ids": [[], [1, 2]][i]}
+    output = table.parent / "out"
+    manifest = kit.make(save(table, rows), output, shuffle=False)
+    spec = {
+        "image/encoded": tf.io.FixedLenFeature((), tf.string),
+        "image/class/label": tf.io.FixedLenFeature((), tf.int64),
+        "image/class/text": tf.io.FixedLenFeature((), tf.string),
+        "image/object/bbox/xmin": tf.io.RaggedFeature(tf.float32),
+        "image/object/bbox/ymax": tf.io.RaggedFeature(tf.float32),
+        "image/object/class/label": tf.io.RaggedFeature(tf.int64),
+        "age": tf.io.FixedLenFeature((), tf.int64),
+        "weight": tf.io.FixedLenFeature((), tf.float32),
+        "note": tf.io.FixedLenFeature((), tf.string),
+        "empty": tf.io.RaggedFeature(tf.int64),
+    }
+    if table.suffix != ".csv":
+        spec |= {
+            "point": tf.io.FixedLenFeature((2,), tf.float32),
+            "tags": tf.io.RaggedFeature(tf.string),
+            "ids": tf.io.RaggedFeature(tf.int64),
+        }
+    first, second = parse(output, spec)
+    assert [first["image/encoded"], second["image/encoded"]] == [*images.values()]
+    assert (first["image/class/label"], first["image/class/text"]) == (0, b"cat")
+    assert (second["image/class/label"], second["image/class/text"]) == (1, b"dog")
+    assert (first["image/object/bbox/xmin"].tolist(), first["image/object/bbox/ymax"].tolist()) == (
+        [0.25],
+        [1.0],
+    )
+    assert (first["image/object/class/label"].tolist(), second["image/object/class/label"].tolist()) == (
+        [4],
+        [5],
+    )
+    assert (first["age"], second["age"]) == (40, 41)
+    assert (first["weight"], second["weight"]) == (1.5, 2.5)
+    assert second["note"].decode() == "grün 1"
+    assert (first["empty"].tolist(), second["empty"].tolist()) == ([], [7])
+    if table.suffix != ".csv":
+        assert (first["point"].tolist(), second["point"].tolist()) == ([1.0, 2.0], [2.0, 2.0])
+        assert (first["tags"].tolist(), second["tags"].tolist()) == ([b"a"], [b"b", b"c"])
+        assert (first["ids"].tolist(), second["ids"].tolist()) == ([], [1, 2])
+    assert manifest.splits["train"].class_counts == (1, 1)
+
+
+def test_a_column_named_like_our_own(jsonl: Any, kit: Any, tmp_path: Path) -> None:
+    kit.write(tmp_path, {"1.jpg": kit.jpeg(0)})
+    path = jsonl({"image": "1.jpg", "image/height": 3})
+    with pytest.raises(ConfigError) as caught:
+        kit.make(path, tmp_path / "out")
+    assert str(caught.value) == "An extra column must not be named 'image' or begin with 'image/', got 'image/height'."
+
+
+def test_devices_and_pipes_are_quarantined(jsonl: Any, kit: Any, tmp_path: Path) -> None:
+    import os
+
+    os.mkfifo(tmp_path / "pipe.jpg")
+    kit.write(tmp_path / "in", {"1.jpg": kit.jpeg(0)})
+    path = jsonl(
+        *({"image": name} for name in ("/dev/zero", "pipe.jpg", "in", "gone.jpg", "in/1.jpg", "in/../in/1.jpg"))
+    )
+    kit.make(path, tmp_path / "out", shuffle=False)
+    lines = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
+    assert {line["path"]: line["reason"] for line in map(json.loads, lines)} == {
+        "/dev/zero": "is no regular file",
+        "pipe.jpg": "is no regular file",
+        "in": "is no regular file",
+        "gone.jpg": "cannot be read: No such file or directory",
+    }
+    assert kit.images(tmp_path / "out") == {"in/1.jpg": kit.jpeg(0)}

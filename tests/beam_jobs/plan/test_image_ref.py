@@ -1,0 +1,84 @@
+"""A line of the plan: there and back, short, and safe for any file name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beam_jobs.plan.image_ref import PlannedImage, decode_line, encode_line
+from tfpipe.errors import FormatError
+
+# Any name that Linux allows: bytes, of which those that are no UTF-8 become surrogates.
+names = st.binary(min_size=1).map(lambda raw: raw.decode("utf-8", "surrogateescape")) | st.text(
+    st.characters(exclude_categories=["Cs"]), min_size=1
+)
+numbers = st.integers(-(2**63), 2**63 - 1)
+fractions = st.floats(0, 1)
+values = names | numbers | st.floats(allow_nan=False) | st.lists(numbers) | st.lists(names)
+images = st.builds(
+    PlannedImage,
+    path=names,
+    size=st.integers(0, 2**50),
+    label=st.integers(-1, 10**7),
+    location=st.just("") | names,
+    offset=st.integers(-1, 2**50),
+    packed=st.integers(-1, 2**50),
+    crc=st.integers(-1, 2**32 - 1),
+    boxes=st.lists(st.tuples(fractions, fractions, fractions, fractions), max_size=3),
+    box_labels=st.lists(st.integers(0, 100), max_size=3),
+    extra=st.lists(values, max_size=4),
+)
+
+
+def plain(value: Any) -> Any:
+    """Lists for tuples, as JSON has no tuples."""
+    return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+@given(images)
+def test_round_trip(image: PlannedImage) -> None:
+    line = encode_line(image)
+    assert line.isascii()
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    assert line.splitlines() == [line[:-1]]  # no character in a name ends a line of the plan
+    back = decode_line(line)
+    assert plain(back) == plain(image)
+    assert back.path.encode("utf-8", "surrogateescape") == image.path.encode("utf-8", "surrogateescape")
+
+
+def test_trailing_defaults_are_dropped() -> None:
+    assert encode_line(PlannedImage("cat/1.jpg", 5)) == b'["cat/1.jpg",5]\n'
+    assert encode_line(PlannedImage("cat/1.jpg", 0)) == b'["cat/1.jpg",0]\n'
+    assert encode_line(PlannedImage("cat/1.jpg", 5, 3)) == b'["cat/1.jpg",5,3]\n'
+    assert encode_line(PlannedImage("a", 5, -1, "x.tar", 512)) == b'["a",5,-1,"x.tar",512]\n'
+    assert encode_line(PlannedImage("a", 5, extra=(7,))) == b'["a",5,-1,"",-1,-1,-1,[],[],[7]]\n'
+    assert decode_line(b'["cat/1.jpg",5,3]\n') == PlannedImage("cat/1.jpg", 5, 3)
+
+
+def test_a_name_that_is_no_utf8() -> None:
+    name = b"caf\xe9.jpg".decode("utf-8", "surrogateescape")
+    line = encode_line(PlannedImage(name, 1))
+    assert line == b'["caf\\udce9.jpg",1]\n'
+    assert decode_line(line).path.encode("utf-8", "surrogateescape") == b"caf\xe9.jpg"
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b'["a",1', "Expecting ',' delimiter: line 1 column 7 (char 6)"),
+        (b"[]", "PlannedImage.__new__() missing 2 required positional arguments: 'path' and 'size'"),
+        (b"7", "beam_jobs.plan.image_ref.PlannedImage() argument after * must be an iterable, not int"),
+        (
+            b'["a",1,2,3,4,5,6,7,8,9,10]',
+            "PlannedImage.__new__() takes from 3 to 11 positional arguments but 12 were given",
+        ),
+    ],
+)
+def test_damaged_line(line: bytes, why: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        decode_line(line)
+    assert str(caught.value) == f"A line of the plan cannot be read ({why}); run again with --overwrite."

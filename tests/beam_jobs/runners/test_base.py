@@ -1,0 +1,85 @@
+"""Options of an engine, as Beam's arguments."""
+
+from __future__ import annotations
+
+import pytest
+
+from beam_jobs.runners.base import Engine, SubmittedJob
+from tfpipe.errors import ConfigError
+
+
+def test_this_machine_needs_no_arguments() -> None:
+    assert Engine().beam_args() == ()
+
+
+def test_dataflow() -> None:
+    engine = Engine(
+        runner="dataflow",
+        project="p",
+        region="r",
+        max_workers=7,
+        machine_type="n2-standard-4",
+        service_account="a@p.iam.gserviceaccount.com",
+        network="n",
+        subnetwork="regions/r/subnetworks/s",
+        temp_location="gs://b/t",
+    )
+    assert engine.beam_args() == (
+        "--runner=DataflowRunner",
+        "--project=p",
+        "--region=r",
+        "--max_num_workers=7",
+        "--machine_type=n2-standard-4",
+        "--service_account_email=a@p.iam.gserviceaccount.com",
+        "--network=n",
+        "--subnetwork=regions/r/subnetworks/s",
+        "--temp_location=gs://b/t",
+    )
+
+
+def test_dask() -> None:
+    assert Engine("dask").beam_args() == ("--runner=DaskRunner",)
+    assert Engine("dask", dask_address="tcp://h:1").beam_args() == (
+        "--runner=DaskRunner",
+        "--dask_client_address=tcp://h:1",
+    )
+
+
+def test_portable() -> None:
+    assert Engine("portable", job_endpoint="h:1").beam_args() == (
+        "--runner=PortableRunner",
+        "--job_endpoint=h:1",
+        "--environment_type=LOOPBACK",
+    )
+    assert Engine("portable", job_endpoint="h:1", worker_pool="p:2").beam_args() == (
+        "--runner=PortableRunner",
+        "--job_endpoint=h:1",
+        "--environment_config=p:2",
+        "--environment_type=EXTERNAL",
+    )
+
+
+def test_beam_knows_them_all() -> None:
+    from beam_jobs.runners.local import parse_options
+
+    parse_options(Engine("dask", dask_address="tcp://h:1").beam_args())
+    parse_options(Engine("portable", job_endpoint="h:1", worker_pool="p:2").beam_args())
+    options = {"project": "p", "region": "r", "max_workers": 7, "machine_type": "m", "service_account": "a"}
+    parse_options(Engine("dataflow", **options, network="n", subnetwork="s", temp_location="t").beam_args())  # type: ignore[arg-type]
+
+
+def test_an_option_of_another_engine() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Engine(max_workers=3)
+    assert str(caught.value) == "--max-workers goes with --runner dataflow, got --runner direct. Leave one of them out."
+
+
+def test_no_workers() -> None:
+    with pytest.raises(ConfigError, match=r"^`max_workers` must be at least 1, got 0\.$"):
+        Engine(runner="dataflow", max_workers=0)
+
+
+def test_a_job_elsewhere() -> None:
+    job = SubmittedJob("2026-11-21_1", "p", "europe-west4")
+    assert job.page == "https://console.cloud.google.com/dataflow/jobs/europe-west4/2026-11-21_1?project=p"
+    assert job.cancel_command == "gcloud dataflow jobs cancel 2026-11-21_1 --project=p --region=europe-west4"

@@ -1,0 +1,331 @@
+"""The job on Dask: a cluster of processes of its own, and one of real schedulers and workers, some of them killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from dask import distributed
+
+from beam_jobs import shard_job
+from beam_jobs.config import ShardConfig
+from beam_jobs.runners import dask
+from beam_jobs.runners.local import parse_options
+from beam_jobs.shard_job import ShardResult
+from beam_jobs.shards.progress import Progress
+from tfpipe.errors import ConfigError, DataError, MissingDependencyError
+from tfpipe.format.image_form import ImageForm
+
+GO_ON = "Finished shards are kept; run the same command again to go on."
+OPTIONS: dict[str, Any] = {"num_shards": 12, "seed": 5}
+SLOW: dict[str, Any] = {**OPTIONS, "form": ImageForm(encoding="jpeg", square=512)}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Path:
+    folder = tmp_path_factory.mktemp("dask") / "photos"
+    kit.write(folder, kit.photos({"cat": 150, "dog": 130}))
+    return Path(kit.write(folder, {"cat/bad.jpg": b"bad", "dog/twin.jpg": kit.jpeg(3)}))
+
+
+def run(source: Path, output: Path, address: str | None = None, **options: Any) -> ShardResult:
+    args = ["--runner=DaskRunner", *([f"--dask_client_address={address}"] if address else [])]
+    return shard_job.run(ShardConfig(str(source), str(output), **options), args)
+
+
+def test_threads(photos: Path, tmp_path: Path, kit: Any) -> None:
+    kit.make(photos, tmp_path / "straight", **OPTIONS)
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=4, dashboard_address="127.0.0.1:0") as cluster:
+        assert run(photos, tmp_path / "out", cluster.scheduler_address, **OPTIONS).kept_shards == 0
+    assert kit.tree(tmp_path / "out") == kit.tree(tmp_path / "straight")
+
+
+@pytest.mark.slow
+def test_a_cluster_of_this_machine(photos: Path, tmp_path: Path, kit: Any) -> None:
+    kit.make(photos, tmp_path / "straight", **OPTIONS)
+    seen: list[Progress] = []
+    config = ShardConfig(str(photos), str(tmp_path / "out"), workers=2, **OPTIONS)
+    result = shard_job.run(config, ["--runner=DaskRunner"], seen.append)
+    assert kit.tree(tmp_path / "out") == kit.tree(tmp_path / "straight")
+    assert (result.kept_shards, result.manifest.quarantined) == (0, 1)
+    assert (seen[-1].images, seen[-1].bad, seen[-1].shards) == (282, 1, 12)
+
+
+def test_options_are_checked() -> None:
+    options = parse_options(["--runner=DaskRunner", "--dask_client_address=tcp://127.0.0.1:1"])
+    with pytest.raises(ConfigError) as caught:
+        dask.check_options(ShardConfig("in", "out", workers=2), options)
+    assert str(caught.value) == "--workers are processes of this machine; a Dask cluster has its own. Leave it out."
+
+
+def test_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask, "_CONNECT_WITHIN_S", 0.5)
+    options = parse_options(["--runner=DaskRunner", "--dask_client_address=tcp://127.0.0.1:1"])
+    with pytest.raises(DataError) as caught:
+        dask.check_options(ShardConfig("in", "out"), options)
+    assert str(caught.value) == (
+        "No Dask scheduler answers at tcp://127.0.0.1:1: Timed out trying to connect to tcp://127.0.0.1:1 after 0.5 s. "
+        "Start one with `dask scheduler`."
+    )
+
+
+def test_dask_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dask.distributed", None)
+    with pytest.raises(MissingDependencyError) as caught:
+        parse_options(["--runner=DaskRunner"])
+    assert str(caught.value) == "The runner for Dask needs Dask. Install it with: pip install 'tfpipe[dask]'."
+
+
+@pytest.mark.parametrize(
+    ("asked", "shards", "parts"), [((), 12, 12), ((), 10_000, 10_000), ((), 131_072, 9363), (("4",), 9, 3)]
+)
+def test_partitions(asked: tuple[str, ...], shards: int, parts: int) -> None:
+    args = [f"--dask_npartitions={count}" for count in asked]
+    options = parse_options(["--runner=DaskRunner", "--dask_client_address=tcp://x:1", *args])
+    with dask.prepared(options, 0, shards):
+        assert options.get_all_options()["npartitions"] == parts
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            distributed.scheduler.KilledWorker("task", SimpleNamespace(address="tcp://a:1"), 3),
+            "Several Dask workers died over the same shards: they were killed, or memory ran out. " + GO_ON,
+        ),
+        (distributed.comm.CommClosedError("x"), "The connection to the Dask scheduler was lost. " + GO_ON),
+    ],
+)
+def test_how_it_may_end(error: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+
+    def fail() -> None:
+        raise error
+
+    client = SimpleNamespace(cancel=lambda _: ended.append("cancel"), close=lambda: ended.append("close"))
+    monkeypatch.setattr(dask, "_is_over", lambda _: True)
+    with pytest.raises(DataError) as caught:
+        dask.wait(SimpleNamespace(client=client, futures=[], wait_until_finish=fail))
+    assert str(caught.value) == sentence
+    assert ended == ["cancel", "close"]
+
+
+class Cluster:
+    """A scheduler and workers, each started as its command, in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = folder / "scheduler.json"
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def scheduler(self, *before: str) -> subprocess.Popen[bytes]:
+        return self._start(*before, "scheduler", "--port", "0", "--host", "127.0.0.1", "--no-dashboard")
+
+    def worker(self, *before: str, nanny: bool = True) -> subprocess.Popen[bytes]:
+        return self._start(*before, "worker", "--nthreads", "1", "--no-dashboard", *([] if nanny else ["--no-nanny"]))
+
+    def _start(self, *words: str) -> subprocess.Popen[bytes]:
+        place = words.index("scheduler" if "scheduler" in words else "worker")
+        command = [*words[:place], *([] if place else [sys.executable, "-m", "dask"]), *words[place:]]
+        process = subprocess.Popen(
+            [*command, "--scheduler-file", str(self._file)],
+            cwd=self._folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._started.append(process)
+        return process
+
+    @property
+    def address(self) -> str:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError, ValueError):
+                return str(json.loads(self._file.read_text())["address"])
+            time.sleep(0.05)
+        raise AssertionError("no scheduler")
+
+    def pids(self, workers: int) -> list[int]:
+        with distributed.Client(self.address, set_as_default=False) as client:
+            client.wait_for_workers(workers, timeout=60)
+            return sorted(client.run(os.getpid).values())
+
+    def stop(self) -> None:
+        for process in self._started[::-1]:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def straight(photos: Path, tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Path:
+    """What an undisturbed run on this machine makes of the slow job."""
+    output = tmp_path_factory.mktemp("dask") / "straight"
+    kit.make(photos, output, **SLOW)
+    return output
+
+
+def once_underway(output: Path, kit: Any, act: Callable[[], None]) -> threading.Thread:
+    def wait() -> None:
+        kit.wait_for(lambda: len([*output.glob(".tfpipe/rows/*.json")]) >= 2, 60)
+        act()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+@pytest.mark.slow
+def test_a_worker_is_killed(photos: Path, straight: Path, tmp_path: Path, kit: Any, cluster: Cluster) -> None:
+    cluster.scheduler()
+    cluster.worker()
+    cluster.worker()
+    first = cluster.pids(2)
+    killer = once_underway(tmp_path / "out", kit, lambda: os.kill(first[0], signal.SIGKILL))
+    result = run(photos, tmp_path / "out", cluster.address, **SLOW)
+    killer.join()
+    assert kit.tree(tmp_path / "out") == kit.tree(straight)
+    assert result.kept_shards == 0  # what the dead worker had finished was finished by this run
+    left = cluster.pids(2)
+    assert first[0] not in left
+    assert first[1] in left
+    # The command line, on the same cluster.
+    form = ("--num-shards=12", "--seed=5", "--encoding=jpeg", "--square=512")
+    engine = ("--runner=dask", f"--dask-address={cluster.address}")
+    code, out, err = kit.finish(kit.start(photos, tmp_path / "by-command", *form, *engine))
+    assert code == 0, err
+    assert out.splitlines()[0].startswith("train: 281 records, 12 shards")
+    assert kit.tree(tmp_path / "by-command") == kit.tree(straight)
+
+
+@pytest.mark.slow
+def test_interrupted(photos: Path, straight: Path, tmp_path: Path, kit: Any) -> None:
+    form = ("--num-shards=12", "--seed=5", "--encoding=jpeg", "--square=512")
+    command = kit.start(photos, tmp_path / "out", *form, "--runner=dask", "--workers=1")
+    once_underway(tmp_path / "out", kit, lambda: os.killpg(command.pid, signal.SIGINT)).join()
+    code, _, err = kit.finish(command)
+    assert code == 130, err
+    assert re.search(
+        r"^Interrupted\. \d+ of 12 shards are finished\. Run the same command again to go on\.$", err, re.M
+    )
+    assert "Traceback" not in err
+    kit.no_orphans(command)
+    again = kit.start(photos, tmp_path / "out", *form, "--runner=dask", "--workers=1")
+    kit.wait_for(lambda: [*(tmp_path / "out" / ".tfpipe" / "progress").glob("*")], 60)
+    again.kill()
+    again.communicate()
+    kit.no_orphans(again)
+    kit.make(photos, tmp_path / "out", **SLOW)
+    assert kit.tree(tmp_path / "out") == kit.tree(straight)
+
+
+@pytest.mark.slow
+def test_no_worker_is_left(
+    photos: Path, straight: Path, tmp_path: Path, kit: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask, "_LOOK_EVERY_S", 0.5)
+    monkeypatch.setattr(dask, "_WORKERS_WITHIN_S", 2)
+    cluster.scheduler()
+    worker = cluster.worker(nanny=False)
+    cluster.pids(1)
+    killer = once_underway(tmp_path / "out", kit, worker.kill)
+    with pytest.raises(DataError) as caught:
+        run(photos, tmp_path / "out", cluster.address, **SLOW)
+    killer.join()
+    assert str(caught.value) == f"The Dask cluster has no worker any more. {GO_ON}"
+    with pytest.raises(DataError, match=r"^The Dask cluster at tcp://\S+ has no worker; start one with `dask worker "):
+        run(photos, tmp_path / "out", cluster.address, **SLOW)
+    cluster.worker(nanny=False)
+    cluster.pids(1)
+    assert run(photos, tmp_path / "out", cluster.address, **SLOW).kept_shards >= 2
+    assert kit.tree(tmp_path / "out") == kit.tree(straight)
+
+
+@pytest.mark.slow
+def test_the_scheduler_is_killed(photos: Path, straight: Path, tmp_path: Path, kit: Any, cluster: Cluster) -> None:
+    scheduler = cluster.scheduler()
+    cluster.worker(nanny=False)
+    cluster.pids(1)
+    killer = once_underway(tmp_path / "out", kit, scheduler.kill)
+    started = time.monotonic()
+    with pytest.raises(DataError) as caught:
+        run(photos, tmp_path / "out", cluster.address, **SLOW)
+    killer.join()
+    assert str(caught.value) == f"The connection to the Dask scheduler was lost. {GO_ON}"
+    assert time.monotonic() - started < 90
+    cluster.stop()  # a worker without its scheduler may still be writing
+    kit.make(photos, tmp_path / "out", **SLOW)
+    assert kit.tree(tmp_path / "out") == kit.tree(straight)
+
+
+HIDING = """
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("beam_jobs", "tfpipe"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hide())
+sys.argv[0] = "dask"
+from dask.__main__ import main
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["scheduler", "worker"])
+def test_machines_without_tfpipe(photos: Path, tmp_path: Path, cluster: Cluster, who: str) -> None:
+    bare = (sys.executable, "-c", HIDING)
+    cluster.scheduler(*(bare if who == "scheduler" else ()))
+    cluster.worker(*(bare if who == "worker" else ()), nanny=False)
+    cluster.pids(1)
+    with pytest.raises(DataError) as caught:
+        run(photos, tmp_path / "out", cluster.address, **OPTIONS)
+    assert str(caught.value) == (
+        "A worker of the cluster could not import beam_jobs. Install the same tfpipe on all of its machines, with the "
+        "same extras as here."
+    )
+
+
+def can_mount() -> bool:
+    return (
+        shutil.which("unshare") is not None and subprocess.run(["unshare", "-m", "true"], check=False).returncode == 0
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_mount(), reason="needs a mount namespace, for a disk that is not shared")
+def test_a_disk_that_is_not_shared(photos: Path, tmp_path: Path, cluster: Cluster) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    away = f'mount -t tmpfs none {shared} && exec {sys.executable} -m dask "$@"'
+    cluster.scheduler()
+    cluster.worker("unshare", "-m", "sh", "-c", away, "sh", nanny=False)
+    cluster.pids(1)
+    with pytest.raises(DataError) as caught:
+        run(photos, shared / "out", cluster.address, **OPTIONS)
+    assert "does not find the plan in " in str(caught.value)
+    assert str(caught.value).endswith(
+        "No such file or directory. All workers must reach images and output by the same names: on a disk they share, "
+        "or in a bucket."
+    )

@@ -1,0 +1,178 @@
+"""What must hold before a job goes to Dataflow, what it is given, and what is said of its end."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, SetupOptions, WorkerOptions
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.runners import dataflow
+from beam_jobs.runners.base import Engine
+from beam_jobs.runners.local import parse_options
+from beam_jobs.shards.work_dir import Work
+from tfpipe.errors import ConfigError, DataError, MissingDependencyError, TfpipeError
+
+CONFIG = ShardConfig("gs://in", "gs://out")
+
+
+def options(*more: str) -> PipelineOptions:
+    return parse_options([*Engine("dataflow", "my-project", "europe-west4").beam_args(), *more])
+
+
+def test_which_runner() -> None:
+    assert dataflow.is_dataflow(options())
+    assert not dataflow.is_dataflow(parse_options([]))
+    assert not dataflow.is_dataflow(parse_options(["--runner=DirectRunner"]))
+
+
+def test_good_options() -> None:
+    dataflow.check_options(CONFIG, options("--temp_location=gs://other/tmp"))
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "message"),
+    [
+        (CONFIG, ["--project="], "Dataflow needs a project and a region to run in; give --project too."),
+        (CONFIG, ["--region="], "Dataflow needs a project and a region to run in; give --region too."),
+        (
+            ShardConfig("photos", "gs://out"),
+            [],
+            "Dataflow's machines read and write gs:// only, got photos. Name a place in a bucket, or run on this "
+            "machine.",
+        ),
+        (ShardConfig("gs://in", "s3://out"), [], "Dataflow's machines read and write gs:// only, got s3://out. "),
+        (CONFIG, ["--temp_location=/tmp"], "Dataflow's machines read and write gs:// only, got /tmp. "),
+        (
+            ShardConfig("gs://in", "gs://out", workers=4),
+            [],
+            "--workers are processes of this machine; on Dataflow it is --max-workers.",
+        ),
+        (CONFIG, ["--template_location=gs://t"], "A job is planned for the images of one run, "),
+        (CONFIG, ["--dry_run=true"], "A job is planned for the images of one run, "),
+    ],
+)
+def test_bad_options(config: ShardConfig, more: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        dataflow.check_options(config, options(*more))
+    assert str(caught.value).startswith(message)
+
+
+def test_without_beams_part_for_google(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "apache_beam.runners.dataflow.internal", None)
+    with pytest.raises(MissingDependencyError) as caught:
+        dataflow.check_options(CONFIG, options())
+    assert str(caught.value) == (
+        "The runner for Dataflow needs Beam's part for Google Cloud. Install it with: pip install 'tfpipe[dataflow]'."
+    )
+
+
+def test_what_a_job_is_given() -> None:
+    given = options("--max_num_workers=9")
+    cloud, setup = given.view_as(GoogleCloudOptions), given.view_as(SetupOptions)
+    with dataflow.prepared(given, Work("gs://out/pets"), "Oxford Pets!", 4):
+        assert cloud.temp_location == cloud.staging_location == "gs://out/pets/.tfpipe/dataflow"
+        assert re.fullmatch(r"tfpipe-oxford-pets-\d{8}-\d{6}", cloud.job_name)
+        assert given.view_as(WorkerOptions).num_workers == 4
+        assert setup.save_main_session is False
+        (wheel,) = setup.extra_packages
+        assert Path(wheel).is_file()
+    assert not Path(wheel).exists()
+
+
+def test_what_the_user_gave_stays() -> None:
+    given = options(
+        "--temp_location=gs://a/t",
+        "--staging_location=gs://a/s",
+        "--job_name=mine",
+        "--num_workers=2",
+        "--max_num_workers=9",
+        "--sdk_location=container",
+        "--extra_package=mine.whl",
+    )
+    cloud = given.view_as(GoogleCloudOptions)
+    with dataflow.prepared(given, Work("gs://out/pets"), "pets", 4):
+        assert (cloud.temp_location, cloud.staging_location, cloud.job_name) == ("gs://a/t", "gs://a/s", "mine")
+        assert given.view_as(WorkerOptions).num_workers == 2
+        assert given.view_as(SetupOptions).extra_packages == ["mine.whl"]
+
+
+@pytest.mark.parametrize("dataset", ["x" * 100, "-", "Ä", "2020 photos "])
+def test_job_names_are_as_the_service_wants_them(dataset: str) -> None:
+    name = dataflow._job_name(dataset)
+    assert len(name) <= 63
+    assert re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name)
+
+
+TRACE = """Traceback (most recent call last):
+  File "apache_beam/runners/common.py", line 1498, in process
+ZeroDivisionError: division by zero
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+RuntimeError: ZeroDivisionError: division by zero [while running 'Write shards/Write shard-ptransform-36']
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"Dataflow pipeline failed. State: FAILED, Error:\n{TRACE}", "failed: ZeroDivisionError: division by zero. "),
+        (
+            "Dataflow pipeline failed. State: FAILED, Error:\nThe zone has no machines.\nTry again.",
+            "failed: The zone has no machines. ",
+        ),
+        (
+            "Dataflow pipeline failed. State: CANCELLED, Error:\nNone",
+            "was ended before it was done (it is cancelled). ",
+        ),
+    ],
+)
+def test_how_a_job_ends(text: str, message: str) -> None:
+    from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
+
+    with pytest.raises(DataError) as caught, dataflow.explain_errors(lambda _: None):
+        raise DataflowRuntimeException(text, None)
+    go_on = "Finished shards are kept; run the same command again to go on."
+    assert str(caught.value) == f"The Dataflow job {message}{go_on}"
+
+
+def test_our_errors_stay() -> None:
+    from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
+
+    with pytest.raises(ConfigError, match=r"^mine$"), dataflow.explain_errors(lambda _: None):
+        raise ConfigError("mine")
+    with pytest.raises(DataError, match=r"^found$"), dataflow.explain_errors(lambda text: DataError("found")):
+        raise DataflowRuntimeException("text", None)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (OSError("Could not upload to gs://out"), DataError, "Dataflow could not be given the job: Could not upload "),
+        (
+            ValueError("Pipeline has validations errors: \nInvalid Project ID (p1).\nMore."),
+            ConfigError,
+            "Dataflow cannot take these options: Invalid Project ID (p1).",
+        ),
+        (
+            AssertionError("Job did not reach to a terminal state after waiting indefinitely. Console URL: x"),
+            DataError,
+            "Dataflow could not be asked about the job any more; it goes on. ",
+        ),
+    ],
+)
+def test_errors_of_the_service(error: Exception, kind: type[TfpipeError], message: str) -> None:
+    with pytest.raises(kind) as caught, dataflow.explain_errors(lambda _: None):
+        raise error
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), AssertionError("a bug"), KeyError("a bug")])
+def test_bugs_are_not_hidden(error: Exception) -> None:
+    with pytest.raises(type(error)), dataflow.explain_errors(lambda _: None):
+        raise error

@@ -1,0 +1,54 @@
+"""How far a job is, by the metrics of a runner."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from apache_beam.metrics.execution import MetricKey, MetricResult
+from apache_beam.metrics.metricbase import MetricName
+
+from beam_jobs.runners.metrics import read_metrics
+from beam_jobs.shards.progress import Progress
+
+
+class Result:
+    """A job that counted this: step, name, committed, attempted."""
+
+    def __init__(self, *counted: tuple[str, str, int | None, int | None]) -> None:
+        self.counters = [
+            MetricResult(MetricKey(step, MetricName("tfpipe", name)), committed, attempted)
+            for step, name, committed, attempted in counted
+        ]
+
+    def metrics(self) -> Any:
+        return SimpleNamespace(query=lambda _: {"counters": self.counters})
+
+
+def test_sums() -> None:
+    result = Result(
+        ("a", "images", 3, 5),
+        ("b", "images", 2, None),
+        ("a", "bytes", None, 700),
+        ("a", "bad", 1, 1),
+        ("a", "unreadable", 2, 2),
+        ("a", "shards", 1, 1),
+        ("a", "kept", 1, 1),
+    )
+    assert read_metrics(result, num_images=9, num_shards=4) == Progress(7, 9, 700, 3, 1, 4)
+
+
+def test_shards_that_were_tried_twice() -> None:
+    result = Result(("a", "images", 30, 30), ("a", "shards", 3, 3))
+    assert read_metrics(result, num_images=20, num_shards=2) == Progress(20, 20, 0, 0, 2, 2)
+
+
+def test_nothing_yet() -> None:
+    assert read_metrics(Result(), num_images=9, num_shards=4) == Progress(0, 9, 0, 0, 0, 4)
+
+
+def test_a_service_that_does_not_answer() -> None:
+    def fail() -> None:
+        raise ConnectionError
+
+    assert read_metrics(SimpleNamespace(metrics=fail), num_images=9, num_shards=4) is None

@@ -1,0 +1,246 @@
+"""The job by Beam's portable runner: a real job service, and workers in this process or in processes of their own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apache_beam.options.pipeline_options import PortableOptions
+
+from beam_jobs import shard_job
+from beam_jobs.config import ShardConfig
+from beam_jobs.runners import portable
+from beam_jobs.runners.local import parse_options
+from beam_jobs.shard_job import ShardResult, _find_in_text
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.format.image_form import ImageForm
+
+GO_ON = "Finished shards are kept; run the same command again to go on."
+OPTIONS: dict[str, Any] = {"num_shards": 12, "seed": 5, "workers": 2}
+SLOW: dict[str, Any] = {**OPTIONS, "workers": 0, "form": ImageForm(encoding="jpeg", square=512)}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Path:
+    folder = tmp_path_factory.mktemp("portable") / "photos"
+    kit.write(folder, kit.photos({"cat": 150, "dog": 130}))
+    return Path(kit.write(folder, {"cat/bad.jpg": b"bad", "dog/twin.jpg": kit.jpeg(3)}))
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    """A process of Beam's, in a folder of its own; its workers are plain `python`, so that this one comes first."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.Popen(
+        [sys.executable, "-m", *words],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
+
+
+@pytest.fixture(scope="module")
+def job_service(tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Iterator[str]:
+    """Where it listens."""
+    folder = tmp_path_factory.mktemp("service")
+    port = folder / "port"
+    main = "apache_beam.runners.portability.local_job_service_main"
+    process = start(folder, main, "--port_file", str(port), "--staging_dir", str(folder / "staging"))
+    try:
+        kit.wait_for(port.exists, 60)
+        yield f"localhost:{port.read_text()}"
+    finally:
+        stop(process)
+
+
+@pytest.fixture
+def worker_pool(tmp_path: Path) -> Iterator[tuple[str, int]]:
+    """Where it listens, and its session."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    process = start(tmp_path, "apache_beam.runners.worker.worker_pool_main", f"--service_port={port}")
+    try:
+        yield f"localhost:{port}", process.pid
+    finally:
+        stop(process)
+
+
+def reach(address: str, kit: Any) -> None:
+    def answers() -> bool:
+        host, _, port = address.rpartition(":")
+        with socket.socket() as probe:
+            return probe.connect_ex((host, int(port))) == 0
+
+    kit.wait_for(answers, 60)
+
+
+def run(source: Path, output: Path, job_service: str, worker_pool: str = "", **options: Any) -> ShardResult:
+    where = f"--environment_config={worker_pool}" if worker_pool else ""
+    kind = "EXTERNAL" if worker_pool else "LOOPBACK"
+    args = ["--runner=PortableRunner", f"--job_endpoint={job_service}", f"--environment_type={kind}", where]
+    return shard_job.run(ShardConfig(str(source), str(output), **options), [*filter(None, args)])
+
+
+def test_this_process_is_the_worker(photos: Path, tmp_path: Path, kit: Any, job_service: str) -> None:
+    kit.make(photos, tmp_path / "straight", **OPTIONS)
+    result = run(photos, tmp_path / "out", job_service, **OPTIONS)
+    assert kit.tree(tmp_path / "out") == kit.tree(tmp_path / "straight")
+    assert (result.kept_shards, result.manifest.quarantined) == (0, 1)
+
+
+@pytest.mark.slow
+def test_an_error_of_ours_comes_as_such(photos: Path, tmp_path: Path, job_service: str) -> None:
+    with pytest.raises(DataError, match=r"^At most 0 of 282 images may be bad, got 1, the first cat/bad\.jpg: "):
+        run(photos, tmp_path / "out", job_service, max_bad=0, **OPTIONS)
+
+
+def test_no_job_service(monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path) -> None:
+    monkeypatch.setattr(portable, "_CONNECT_WITHIN_S", 0.5)
+    with pytest.raises(DataError) as caught:
+        run(photos, tmp_path / "out", "localhost:1", **OPTIONS)
+    assert str(caught.value) == (
+        "No job service answers at localhost:1. Start Beam's own with: python -m "
+        "apache_beam.runners.portability.local_job_service_main --port PORT"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_none_is_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        portable.check_options(parse_options(["--runner=PortableRunner"]))
+    assert str(caught.value) == "The portable runner needs a job service to run on; give --job-endpoint HOST:PORT."
+
+
+def test_a_job_may_take_longer_than_a_minute() -> None:
+    options = parse_options(["--runner=PortableRunner", "--job_endpoint=x:1"])
+    with portable.prepared(options, _find_in_text):
+        assert options.view_as(PortableOptions).job_server_timeout == 30 * 24 * 3600
+
+
+def test_tracebacks_of_the_job_stay_out_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    record = logging.LogRecord("root", logging.ERROR, "/x/portable_runner.py", 1, "Traceback", (), None)
+    other = logging.LogRecord("root", logging.ERROR, "/x/other.py", 1, "Disk full", (), None)
+    with portable.prepared(parse_options(["--runner=PortableRunner"]), _find_in_text):
+        logging.getLogger().handle(record)
+        logging.getLogger().handle(other)
+    assert caplog.messages == ["Disk full"]
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "sentence"),
+    [
+        ("CANCELLED", "unknown error", f"The job was ended before it was done (it is cancelled). {GO_ON}"),
+        (
+            "FAILED",
+            "Traceback\nRuntimeError: Channel closed prematurely.",
+            f"A Beam worker process died: it was killed, or memory ran out. {GO_ON}",
+        ),
+        (
+            "FAILED",
+            'x._InactiveRpcError: <RPC that terminated with:\n\tdetails = "failed to connect: refused"\n>',
+            f"The job failed: failed to connect: refused. {GO_ON}",
+        ),
+        (
+            "FAILED",
+            "Traceback\n  File\nValueError: no such thing.\n",
+            f"The job failed: ValueError: no such thing. {GO_ON}",
+        ),
+        ("FAILED", "tfpipe.errors.DataError: Ours.", "Ours."),
+        (
+            "FAILED",
+            "ModuleNotFoundError: No module named 'beam_jobs'\n",
+            "A worker of the cluster could not import beam_jobs. Install the same tfpipe on all of its machines, with "
+            "the same extras as here.",
+        ),
+    ],
+)
+def test_how_it_may_end(state: str, text: str, sentence: str) -> None:
+    options = parse_options(["--runner=PortableRunner"])
+    with pytest.raises(DataError) as caught, portable.prepared(options, _find_in_text):
+        raise RuntimeError(f"Pipeline job-1 failed in state {state}: {text}")
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.slow
+def test_workers_in_processes_of_their_own(
+    photos: Path, tmp_path: Path, kit: Any, job_service: str, worker_pool: tuple[str, int]
+) -> None:
+    address, session = worker_pool
+    reach(address, kit)
+    kit.make(photos, tmp_path / "straight", **SLOW)
+
+    def kill() -> None:
+        kit.wait_for(lambda: len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")]) >= 2, 60)
+        (worker,) = (pid for pid in kit.processes(session) if "SdkHarness" in kit.command(pid))
+        os.kill(worker, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(DataError) as caught:
+        run(photos, tmp_path / "out", job_service, address, **SLOW)
+    killer.join()
+    assert str(caught.value) == f"A Beam worker process died: it was killed, or memory ran out. {GO_ON}"
+    # The same command goes on, here with two processes in the worker.
+    finished = len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")])
+    result = run(photos, tmp_path / "out", job_service, address, **{**SLOW, "workers": 2})
+    assert 2 <= result.kept_shards == finished < 12
+    assert kit.tree(tmp_path / "out") == kit.tree(tmp_path / "straight")
+    # And the command line, which this test's own process has no part in.
+    form = ("--num-shards=12", "--seed=5", "--encoding=jpeg", "--square=512")
+    engine = ("--runner=portable", f"--job-endpoint={job_service}", f"--worker-pool={address}")
+    code, out, err = kit.finish(kit.start(photos, tmp_path / "by-command", *form, *engine))
+    assert code == 0, err
+    assert out.splitlines()[0].startswith("train: 281 records, 12 shards")
+    assert kit.tree(tmp_path / "by-command") == kit.tree(tmp_path / "straight")
+
+
+@pytest.mark.slow
+def test_interrupted(photos: Path, tmp_path: Path, kit: Any, job_service: str) -> None:
+    form = ("--num-shards=12", "--seed=5", "--encoding=jpeg", "--square=512")
+    command = kit.start(photos, tmp_path / "out", *form, "--runner=portable", f"--job-endpoint={job_service}")
+    kit.wait_for(lambda: len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")]) >= 2, 60)
+    os.killpg(command.pid, signal.SIGINT)
+    code, _, err = kit.finish(command)
+    assert code == 130, err
+    assert re.search(
+        r"^Interrupted\. \d+ of 12 shards are finished\. Run the same command again to go on\.$", err, re.M
+    )
+    assert "Traceback" not in err
+    kit.no_orphans(command)
+    assert run(photos, tmp_path / "out", job_service, **{**SLOW, "workers": 2}).kept_shards >= 2
+    kit.make(photos, tmp_path / "straight", **SLOW)
+    assert kit.tree(tmp_path / "out") == kit.tree(tmp_path / "straight")
+
+
+@pytest.mark.slow
+def test_a_pool_process_of_this_worker_is_killed(photos: Path, tmp_path: Path, kit: Any, job_service: str) -> None:
+    options = {**SLOW, "workers": 2}
+    form = ("--num-shards=12", "--seed=5", "--encoding=jpeg", "--square=512")
+    engine = ("--workers=2", "--runner=portable", f"--job-endpoint={job_service}")
+    command = kit.start(photos, tmp_path / "out", *form, *engine)
+    kit.wait_for(lambda: len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")]) >= 2, 60)
+    os.kill(max(pid for pid in kit.processes(command.pid) if "forkserver" in kit.command(pid)), signal.SIGKILL)
+    code, _, err = kit.finish(command)
+    assert code == 1
+    assert err.splitlines()[-1].startswith("Error: A worker process died: it was killed, or memory ran out. Finished")
+    kit.no_orphans(command)
+    assert run(photos, tmp_path / "out", job_service, **options).kept_shards >= 2
+    kit.make(photos, tmp_path / "straight", **SLOW)
+    assert kit.tree(tmp_path / "out") == kit.tree(tmp_path / "straight")

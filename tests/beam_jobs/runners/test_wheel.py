@@ -1,0 +1,92 @@
+"""The wheel that workers get: what runs here, complete, and installable."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beam_jobs.runners.wheel import build_wheel
+from tfpipe._version import __version__
+from tfpipe.errors import DataError
+
+STEM = f"tfpipe-{__version__}"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(build_wheel(str(tmp_path_factory.mktemp("wheel"))))
+
+
+def test_its_name_and_contents(wheel: Path, kit: Any) -> None:
+    assert wheel.name == f"{STEM}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as opened:
+        inside = {name: opened.read(name) for name in opened.namelist()}
+    code = {name: data for name, data in inside.items() if not name.startswith(STEM)}
+    assert code == {
+        f"{package}/{name}": data
+        for package in ("tfpipe", "beam_jobs")
+        for name, data in kit.tree(kit.root / package).items()
+        if "__pycache__" not in name
+    }
+    about = inside[f"{STEM}.dist-info/METADATA"].decode()
+    assert "Name: tfpipe\n" in about
+    assert f"Requires-Dist: pillow=={metadata.version('pillow')}\n" in about
+    assert "Requires-Dist: google-crc32c>=" in about
+    assert b"tfpipe = tfpipe.cli.main:main" in inside[f"{STEM}.dist-info/entry_points.txt"]
+
+
+def test_its_record(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as opened:
+        lines = list(csv.reader(opened.read(f"{STEM}.dist-info/RECORD").decode().splitlines()))
+        assert [line[0] for line in lines] == opened.namelist()
+        for name, digest, size in lines[:-1]:
+            data = opened.read(name)
+            expected = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+            assert (digest, int(size)) == (f"sha256={expected}", len(data))
+    assert lines[-1][1:] == ["", ""]
+
+
+def test_equal_code_gives_equal_bytes(wheel: Path, tmp_path: Path) -> None:
+    assert Path(build_wheel(str(tmp_path))).read_bytes() == wheel.read_bytes()
+
+
+def test_installed_it_makes_itself_again(wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=False)
+    python = tmp_path / "venv" / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", f"--python={python}", "install", "--no-index", "--no-deps", "--quiet"]
+    subprocess.run([*pip, str(wheel)], check=True)
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    # Last on the path; the editable installation's own .pth file is not looked at there.
+    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    code = """
+import sys
+import beam_jobs.shards.write_shard, tfpipe
+from beam_jobs.runners.wheel import build_wheel
+assert "venv" in tfpipe.__file__ and "venv" in beam_jobs.shards.write_shard.__file__
+assert "tensorflow" not in sys.modules
+build_wheel(sys.argv[1])
+"""
+    (tmp_path / "again").mkdir()
+    subprocess.run([python, "-c", code, str(tmp_path / "again")], check=True, cwd=tmp_path)
+    assert (tmp_path / "again" / wheel.name).read_bytes() == wheel.read_bytes()
+
+
+def test_code_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def missing(name: str) -> metadata.Distribution:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", missing)
+    with pytest.raises(DataError, match=r"^The workers get tfpipe as it is installed here, but it is not installed\. "):
+        build_wheel(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []

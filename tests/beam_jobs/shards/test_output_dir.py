@@ -1,0 +1,319 @@
+"""Where may be written, what an earlier run left, and the exchange of an old dataset for a new one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.plan.split_and_shard import Plan
+from beam_jobs.shards import output_dir
+from beam_jobs.shards.output_dir import check_output, open_work
+from beam_jobs.shards.work_dir import PlanHeader, Work
+from beam_jobs.shards.write_shard import write_shard
+from beam_jobs.storage import filesystem
+from tfpipe.errors import ConfigError, DataError, TfpipeError
+
+
+def refused(kind: type[TfpipeError], source: Path, output: Path, **options: Any) -> str:
+    config = ShardConfig(str(source), str(output), **options)
+    with pytest.raises(kind) as caught, open_work(config, plan_shards(config)):
+        raise AssertionError("was not refused")
+    return str(caught.value)
+
+
+@pytest.fixture
+def photos(tmp_path: Path, kit: Any) -> Path:
+    return kit.write(tmp_path / "in", kit.photos({"cat": 4}))
+
+
+# Refused outputs
+
+
+@pytest.mark.parametrize("below", ["", "out", "cat/out"])
+def test_inside_the_input(photos: Path, below: str) -> None:
+    output = photos / below
+    assert (
+        refused(ConfigError, photos, output) == f"The output must not lie inside the input, got {output} in {photos}."
+    )
+
+
+def test_a_name_that_only_begins_alike(photos: Path, kit: Any) -> None:
+    kit.make(photos, photos.with_name("input"))
+
+
+def test_a_file(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("x")
+    assert (
+        refused(ConfigError, photos, tmp_path / "out")
+        == f"The output must be a directory, but {tmp_path}/out is a file."
+    )
+
+
+def test_a_note_beside_a_dataset(photos: Path, tmp_path: Path, kit: Any) -> None:
+    output = tmp_path / "out"
+    made = kit.make(photos, output)
+    kit.write(output, {"notes.md": b"mine"})
+    assert kit.make(photos, output) == made
+    assert refused(ConfigError, photos, output, seed=1, overwrite=True) == (
+        f"{output} holds files that tfpipe did not write, such as notes.md; choose an empty directory."
+    )
+    assert (output / "notes.md").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("name", ["holiday.jpg", "data", "train-0-of-1.tfrecord", ".git"])
+def test_foreign_files(photos: Path, tmp_path: Path, kit: Any, name: str) -> None:
+    output = kit.write(tmp_path / "out", {name: b"precious"})
+    for overwrite in (False, True):
+        assert refused(ConfigError, photos, output, overwrite=overwrite) == (
+            f"{output} holds files that tfpipe did not write, such as {name}; choose an empty directory."
+        )
+    assert kit.tree(output) == {name: b"precious"}
+
+
+def test_below_a_file(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    output = tmp_path / "file" / "out"
+    assert refused(DataError, photos, output) == f"Could not write to {output}: Not a directory."
+
+
+def test_another_dataset(photos: Path, tmp_path: Path, kit: Any) -> None:
+    output = tmp_path / "out"
+    kit.make(photos, output)
+    before = kit.tree(output)
+    message = (
+        f"{output} holds a dataset made from other images, with other options or by another version of tfpipe. Choose "
+        "an empty directory, or replace it with --overwrite."
+    )
+    for options in ({"seed": 1}, {"num_shards": 2}, {"split": "test"}, {"keep_quarantined": True}):
+        assert refused(ConfigError, photos, output, **options) == message
+    (photos / "cat" / "more.jpg").write_bytes(kit.jpeg(99))
+    assert refused(ConfigError, photos, output) == message
+    assert kit.tree(output) == before
+
+
+def test_shards_without_a_manifest(photos: Path, tmp_path: Path, kit: Any) -> None:
+    kit.make(photos, tmp_path / "out")
+    (tmp_path / "out" / "manifest.json").unlink()
+    assert "replace it with --overwrite" in refused(ConfigError, photos, tmp_path / "out")
+
+
+def test_a_damaged_manifest(photos: Path, tmp_path: Path, kit: Any) -> None:
+    output = tmp_path / "out"
+    kit.make(photos, output)
+    before = kit.tree(output)
+    (output / "manifest.json").write_text("{")
+    assert "replace it with --overwrite" in refused(ConfigError, photos, output)
+    kit.make(photos, output, overwrite=True)
+    assert kit.tree(output) == before
+
+
+def test_what_does_not_shape_the_result_is_no_other_dataset(photos: Path, tmp_path: Path, kit: Any) -> None:
+    output = tmp_path / "out"
+    kit.make(photos, output, workers=1)
+    before = kit.tree(output)
+    os.rename(photos, tmp_path / "moved")
+    (tmp_path / "elsewhere").mkdir()
+    os.rename(tmp_path / "moved", tmp_path / "elsewhere" / "in")
+    kit.make(tmp_path / "elsewhere" / "in", output, workers=3, max_bad=0, overwrite=True)
+    assert kit.tree(output) == before
+
+
+# One at a time
+
+
+def test_a_second_process_is_refused(photos: Path, tmp_path: Path, kit: Any) -> None:
+    output = tmp_path / "out"
+    config = ShardConfig(str(photos), str(output))
+    plan = plan_shards(config)
+    with open_work(config, plan):
+        result = subprocess.run(
+            [sys.executable, "-m", "tfpipe", "shard", str(photos), str(output)],
+            cwd=kit.root,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == (
+        f"Error: Another process writes to {output}; wait for it or choose another directory."
+    )
+    assert "Traceback" not in result.stderr
+
+
+def test_a_lock_left_behind_holds_nobody_up(photos: Path, tmp_path: Path, kit: Any) -> None:
+    kit.write(tmp_path / "out", {".tfpipe/lock": b""})
+    kit.make(photos, tmp_path / "out")
+
+
+def test_a_refused_output_is_left_as_it_was(photos: Path, tmp_path: Path, kit: Any) -> None:
+    kit.make(photos, tmp_path / "out")
+    refused(ConfigError, photos, tmp_path / "out", seed=1)
+    assert not (tmp_path / "out" / ".tfpipe").exists()
+
+
+# Overwriting
+
+
+class CrashError(BaseException):
+    """Stands for the power going off: nothing in the job expects it."""
+
+
+def test_overwrite_replaces(photos: Path, tmp_path: Path, kit: Any) -> None:
+    output = tmp_path / "out"
+    kit.make(photos, output, num_shards=4)
+    kit.make(photos, output, num_shards=2, overwrite=True)
+    kit.make(photos, tmp_path / "straight", num_shards=2)
+    assert kit.tree(output) == kit.tree(tmp_path / "straight")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "straight"]
+
+
+def test_a_crash_while_overwriting_leaves_the_old_dataset(
+    photos: Path, tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "out"
+    kit.make(photos, output, num_shards=4)
+    before = kit.tree(output)
+    config = ShardConfig(str(photos), str(output), num_shards=2, overwrite=True)
+
+    def crash() -> None:
+        from beam_jobs.shards.write_shard import write_shard
+
+        with open_work(config, plan_shards(config)) as work:
+            write_shard(work, work.header(), 0)
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        crash()
+    assert kit.tree(output) == before
+    kit.make(photos, output, num_shards=4)  # the old one is still there to be run again
+    stamp = (tmp_path / "out.tfpipe-new" / "train-00000-of-00002.tfrecord").stat().st_mtime_ns
+    kit.make(photos, output, num_shards=2, overwrite=True)
+    assert (output / "train-00000-of-00002.tfrecord").stat().st_mtime_ns == stamp  # its finished shard was kept
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+@pytest.mark.parametrize("moment", range(4))
+def test_a_crash_in_the_exchange_loses_nothing(
+    photos: Path, tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """Before, between and after the two renames, and while the old dataset is removed."""
+    output = tmp_path / "out"
+    kit.make(photos, output, num_shards=4)
+    old = kit.tree(output)
+    kit.make(photos, tmp_path / "straight", num_shards=2)
+    new = kit.tree(tmp_path / "straight")
+    steps: list[Any] = []
+    rename, remove_tree = os.rename, output_dir.files.remove_tree
+
+    def step(real: Any) -> Any:
+        def instead(*args: Any) -> None:
+            if str(args[0]).endswith(("/out", ".tfpipe-new", ".tfpipe-old")):
+                if len(steps) == moment:
+                    raise CrashError
+                steps.append(args)
+            real(*args)
+
+        return instead
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", step(rename))
+        patch.setattr(output_dir.files, "remove_tree", step(remove_tree))
+        if moment < 3:
+            with pytest.raises(CrashError):
+                kit.make(photos, output, num_shards=2, overwrite=True)
+        else:
+            kit.make(photos, output, num_shards=2, overwrite=True)
+    check_output(ShardConfig(str(photos), str(output)))  # any later run looks first
+    assert kit.tree(output) in (old, new)
+    kit.make(photos, output, num_shards=2, overwrite=True)
+    assert kit.tree(output) == new
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "straight"]
+
+
+def test_overwriting_through_a_link(photos: Path, tmp_path: Path, kit: Any) -> None:
+    """As where /data/flowers leads to another disk."""
+    (tmp_path / "disk").mkdir()
+    output = tmp_path / "out"
+    output.symlink_to("disk")
+    for num_shards in (1, 2, 3):
+        kit.make(photos, output, num_shards=num_shards, overwrite=True)
+        kit.make(photos, tmp_path / f"straight{num_shards}", num_shards=num_shards)
+        assert kit.tree(output) == kit.tree(tmp_path / f"straight{num_shards}")
+    assert [name for name in os.listdir(tmp_path) if "tfpipe" in name] == []
+
+
+# What a killed process leaves
+
+
+@pytest.mark.parametrize("moment", range(0, 16))
+def test_killed_at_every_rename(photos: Path, tmp_path: Path, kit: Any, moment: int) -> None:
+    """A process that vanishes between writing a file and naming it; the next run goes on and leaves no trace."""
+    kit.make(photos, tmp_path / "straight", num_shards=2)
+    output = tmp_path / "out"
+    child = os.fork()
+    if child == 0:
+        replace, left = os.replace, [moment]
+
+        def vanish(*args: Any) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                os._exit(9)
+            replace(*args)
+
+        os.replace = vanish  # type: ignore[assignment]
+        try:
+            kit.make(photos, output, num_shards=2)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    kit.make(photos, output, num_shards=2)
+    assert kit.tree(output) == kit.tree(tmp_path / "straight")
+
+
+@pytest.mark.parametrize("name", ["write_plan", "unpack_tar", "plan_header"])
+def test_an_interrupted_preparation_leaves_nothing(
+    tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Whatever the planning is doing when Ctrl-C comes."""
+    source = kit.tar(tmp_path / "a.tar.gz", kit.photos({"cat": 3}), "w:gz")
+    config = ShardConfig(str(source), str(tmp_path / "out"))
+    plan = plan_shards(config)
+    real = getattr(output_dir, name)
+
+    def interrupted(*args: Any) -> None:
+        real(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(output_dir, name, interrupted if name != "write_plan" else _cut_short)
+    with pytest.raises(KeyboardInterrupt), open_work(config, plan):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar.gz"]
+
+
+def _cut_short(work: Work, header: PlanHeader, plan: Plan) -> None:
+    with filesystem.create(work.path("plan.jsonl")) as out:
+        out.write(b"[")
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_preparation_leaves_what_an_earlier_run_had(
+    tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = kit.write(tmp_path / "in", kit.photos({"cat": 3}))
+    config = ShardConfig(str(source), str(tmp_path / "out"))
+    with contextlib.suppress(RuntimeError), open_work(config, plan_shards(config)) as work:
+        write_shard(work, work.header(), 0)
+        raise RuntimeError
+    before = kit.tree(tmp_path / "out")
+    monkeypatch.setattr(output_dir, "write_plan", _cut_short)
+    with pytest.raises(KeyboardInterrupt), open_work(config, plan_shards(config)):
+        pass
+    assert kit.tree(tmp_path / "out") == before

@@ -1,0 +1,141 @@
+"""What workers leave in a folder, added up."""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from beam_jobs.shards.progress import Progress, ProgressFile, progress_folder, read_finished, read_progress, watch
+from beam_jobs.shards.work_dir import PlanHeader, ShardSlot, Work
+from tfpipe.errors import FormatError
+from tfpipe.format.image_form import ImageForm
+from tfpipe.format.schema import image_schema
+
+SLOTS = (ShardSlot("train", 0, 2, 3, 0, 10), ShardSlot("train", 1, 2, 2, 10, 20))
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Work:
+    folder = tmp_path / ".tfpipe" / "progress"
+    folder.mkdir(parents=True)
+    return Work(str(tmp_path), str(folder))
+
+
+@pytest.fixture
+def header() -> PlanHeader:
+    schema = image_schema(labelled=False, boxes=False, box_labels=False)
+    return PlanHeader("n", "/r", "f", 0, ImageForm(), schema, (), {}, 0, False, {}, SLOTS)
+
+
+def test_sums(work: Work, header: PlanHeader) -> None:
+    assert read_progress(work, header) == Progress(0, 5, 0, 0, 0, 2)
+    first = ProgressFile(work, SLOTS[0])
+    first.step(100, bad=0)
+    assert read_progress(work, header) == Progress(1, 5, 100, 0, 0, 2)
+    with first:
+        first.step(50, bad=1)
+        first.step(50, bad=1)
+    assert read_progress(work, header) == Progress(3, 5, 200, 1, 1, 2)
+    with ProgressFile(work, SLOTS[1]):  # a kept shard is done without a step
+        pass
+    assert read_progress(work, header) == Progress(5, 5, 200, 1, 2, 2)
+
+
+def test_by_finished_shards(work: Work, header: PlanHeader, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_finished(work, header) == Progress(0, 5, 0, 0, 0, 2)
+    rows = Path(work.path("rows"))
+    rows.mkdir()
+    for name in (f"{SLOTS[0].file}.json", f"{SLOTS[1].file}.json.tmp", "other.json"):
+        (rows / name).touch()
+    assert read_finished(work, header) == Progress(3, 5, 0, 0, 1, 2)
+
+    def fail(_: str) -> list[str]:
+        raise OSError("no answer")
+
+    monkeypatch.setattr("beam_jobs.storage.filesystem.names", fail)
+    assert read_finished(work, header) is None
+
+
+def test_what_was_kept(work: Work) -> None:
+    work.write_kept(iter(["b", "a"]))
+    assert work.kept() == {"a", "b"}
+    assert work.finished() == set()
+
+
+def test_nobody_asks(tmp_path: Path) -> None:
+    with ProgressFile(Work(str(tmp_path)), SLOTS[0]) as progress:
+        progress.step(1, bad=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_is_new_and_on_this_machine(tmp_path: Path) -> None:
+    (tmp_path / ".tfpipe" / "progress").mkdir(parents=True)
+    (tmp_path / ".tfpipe" / "progress" / "old").touch()
+    with progress_folder(Work(str(tmp_path))) as folder:
+        assert (folder, os.listdir(folder)) == (f"{tmp_path}/.tfpipe/progress", [])
+    with progress_folder(Work("gs://bucket/out")) as folder:
+        assert os.path.isdir(folder)
+    assert not os.path.exists(folder)
+
+
+def test_a_line_that_is_being_written(work: Work, header: PlanHeader) -> None:
+    folder = Path(work.progress or "")
+    for name, line in (("a", b""), ("b", b"1 2"), ("c", b"x y z"), ("d", b"1 2 3\n")):
+        (folder / name).write_bytes(line)
+    assert read_progress(work, header) == Progress(1, 5, 2, 3, 0, 2)
+
+
+def test_a_shard_that_fails_is_not_done(work: Work, header: PlanHeader) -> None:
+    def fail() -> None:
+        with ProgressFile(work, SLOTS[0]):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert read_progress(work, header).shards == 0
+
+
+def test_watching(work: Work, header: PlanHeader) -> None:
+    seen: list[Progress] = []
+    came = threading.Event()
+
+    def look(progress: Progress) -> None:
+        seen.append(progress)
+        came.set()
+
+    with watch(partial(read_progress, work, header), look):
+        assert came.wait(5)
+        with ProgressFile(work, SLOTS[0]):
+            pass
+    assert seen[0] == Progress(0, 5, 0, 0, 0, 2)
+    assert seen[-1] == Progress(3, 5, 0, 0, 1, 2)
+    seen.clear()
+    with watch(lambda: None, seen.append):
+        pass
+    assert seen == []
+    with watch(partial(read_progress, work, header), None):
+        pass
+
+
+def test_the_header_comes_back(header: PlanHeader) -> None:
+    assert PlanHeader.loads(header.dumps()) == header
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"form": {"encoding": "gif"}}'])
+def test_a_damaged_header(data: bytes) -> None:
+    with pytest.raises(FormatError, match=r"^The plan of an earlier run cannot be read \(.*\)\.$"):
+        PlanHeader.loads(data)
+
+
+def test_paths(work: Work, tmp_path: Path) -> None:
+    assert work.path("rows", "x") == f"{tmp_path}/.tfpipe/rows/x"
+    assert work.target("x") == f"{tmp_path}/x"
+    first, second = work.temporary("index/a.idx"), work.temporary("index/a.idx")
+    assert first.startswith(f"{tmp_path}/.tfpipe/tmp/index-a.idx.")
+    assert first != second
+    assert work.digests_path("a.tfrecord") == f"{tmp_path}/.tfpipe/digests/a.tfrecord.sha256"
+    assert not work.has_plan()

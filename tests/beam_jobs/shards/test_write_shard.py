@@ -1,0 +1,332 @@
+"""One shard: its records, its index, its row, and what becomes of images that are bad."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.plan.image_ref import ImageRef
+from beam_jobs.shards import write_shard
+from beam_jobs.shards.output_dir import open_work
+from beam_jobs.shards.work_dir import Row, Work
+from beam_jobs.shards.write_shard import write_shard
+from tfpipe.errors import DataError
+from tfpipe.format.record_index import decode_index
+
+
+def written(source: Path, output: Path, **options: Any) -> tuple[Work, list[Row]]:
+    """The shards of a plan and nothing after them."""
+    config = ShardConfig(str(source), str(output), **options)
+    plan = plan_shards(config)
+    try:
+        with open_work(config, plan) as work:
+            header = work.header()
+            rows = [write_shard(work, header, k) for k in range(len(header.shards))]
+            raise StopIteration  # leaves the working folder as a run that ends here would
+    except StopIteration:
+        return work, rows
+
+
+def test_records_equal_the_sources(tmp_path: Path, kit: Any) -> None:
+    import tensorflow as tf
+
+    photos = kit.write(tmp_path / "in", kit.photos({"cat": 5, "dog": 4}))
+    (photos / "dog" / "last.png").write_bytes(kit.png(5, (9, 11)))
+    output = tmp_path / "out"
+    kit.make(photos, output, num_shards=3)
+    files = sorted(output.glob("*.tfrecord"))
+    assert [path.name for path in files] == [f"train-0000{k}-of-00003.tfrecord" for k in range(3)]
+    spec = {
+        **dict.fromkeys(
+            (
+                "image/encoded",
+                "image/format",
+                "image/filename",
+                "image/sha256",
+                "image/class/text",
+                "image/colorspace",
+            ),
+            tf.io.FixedLenFeature((), tf.string),
+        ),
+        **dict.fromkeys(
+            ("image/height", "image/width", "image/channels", "image/class/label"),
+            tf.io.FixedLenFeature((), tf.int64),
+        ),
+    }
+    seen = []
+    for payload in tf.data.TFRecordDataset([*map(str, files)]):
+        one = {name: value.numpy() for name, value in tf.io.parse_single_example(payload, spec).items()}
+        name = one["image/filename"].decode()
+        source = (photos / name).read_bytes()
+        seen.append(name)
+        png = name.endswith(".png")
+        assert one == {
+            "image/encoded": source,
+            "image/format": b"PNG" if png else b"JPEG",
+            "image/height": 11 if png else 16,
+            "image/width": 9 if png else 24,
+            "image/channels": 3,
+            "image/colorspace": b"RGB",
+            "image/filename": name.encode(),
+            "image/sha256": hashlib.sha256(source).hexdigest().encode(),
+            "image/class/label": int(name.startswith("dog")),
+            "image/class/text": name[:3].encode(),
+        }
+    assert sorted(seen) == sorted(kit.tree(photos))
+
+
+def test_index(tmp_path: Path, kit: Any) -> None:
+    import tensorflow as tf
+
+    output = tmp_path / "out"
+    kit.make(kit.write(tmp_path / "in", kit.photos({"cat": 7})), output, num_shards=2)
+    for shard in sorted(output.glob("*.tfrecord")):
+        data = shard.read_bytes()
+        payloads = [one.numpy() for one in tf.data.TFRecordDataset(str(shard))]
+        index = (output / "index" / shard.with_suffix(".idx").name).read_bytes()
+        table = decode_index(index, len(data), len(payloads))
+        assert [data[offset + 12 : offset + size - 4] for offset, size in table] == payloads
+
+
+def test_row(tmp_path: Path, kit: Any) -> None:
+    files = {
+        "1.jpg": kit.jpeg(1, (20, 10)),
+        "2.jpg": kit.jpeg(2, (30, 40), progressive=True),
+        "3.jpeg": kit.png(3, (8, 50)),
+    }
+    files |= {"4.gif": kit._image(4, (16, 16), "GIF"), "bad.jpg": b"no image"}
+    work, (row,) = written(kit.write(tmp_path / "in", files), tmp_path / "out", shuffle=False)
+    shard = (tmp_path / "out" / "train-00000-of-00001.tfrecord").read_bytes()
+    assert row == Row(
+        file="train-00000-of-00001.tfrecord",
+        records=4,
+        bytes=len(shard),
+        sha256=hashlib.sha256(shard).hexdigest(),
+        formats={"JPEG": 2, "PNG": 2},
+        labels={},
+        changed={"gif_to_png": 1},
+        noticed={"progressive": 1, "name_differs": 1},
+        sizes={
+            **{"sum_height": 116, "max_height": 50, "min_height": 10},
+            **{"sum_width": 74, "max_width": 30, "min_width": 8},
+        },
+        quarantined=[
+            {
+                "path": "bad.jpg",
+                "split": "train",
+                "label": -1,
+                "kind": "bad",
+                "reason": "not an image: it begins like text",
+                "exception": "BadImage: not an image: it begins like text",
+            }
+        ],
+    )
+    assert work.row(row.file) == row
+    digests = Path(work.digests_path(row.file)).read_bytes()
+    good = [data for name, data in files.items() if name != "bad.jpg"]
+    assert digests == b"".join(hashlib.sha256(data).digest() for data in good)
+
+
+def test_a_damaged_image_says_so(tmp_path: Path, kit: Any) -> None:
+    jpeg, png = kit.jpeg(1, (64, 64)), bytearray(kit.png(1, (64, 64)))
+    png[len(png) // 2] ^= 1
+    files = {"cut.jpg": jpeg[: len(jpeg) // 2], "flip.png": bytes(png), "ok.jpg": jpeg}
+    _, (row,) = written(kit.write(tmp_path / "in", files), tmp_path / "out", shuffle=False)
+    cut, flip = row.quarantined
+    assert (cut["path"], cut["kind"], cut["reason"], cut["exception"]) == (
+        "cut.jpg",
+        "bad",
+        "truncated JPEG",
+        "BadImage: truncated JPEG",
+    )
+    assert (flip["path"], flip["kind"]) == ("flip.png", "bad")
+    assert re.fullmatch(r"\w+: .+", flip["exception"])
+
+
+def test_kinds_of_unreadable(tmp_path: Path, kit: Any) -> None:
+    source = kit.write(tmp_path / "in", {"ok.jpg": kit.jpeg(1)})
+    (source / "gone.jpg").symlink_to("nowhere")
+    (source / "loop.jpg").symlink_to("loop.jpg")
+    _, (row,) = written(source, tmp_path / "out", shuffle=False)
+    assert [(line["path"], line["kind"], line["reason"], line["exception"]) for line in row.quarantined] == [
+        (
+            "gone.jpg",
+            "unreadable",
+            "cannot be read: No such file or directory",
+            f"FileNotFoundError: [Errno 2] No such file or directory: '{source}/gone.jpg'",
+        ),
+        (
+            "loop.jpg",
+            "unreadable",
+            "cannot be read: Too many levels of symbolic links",
+            f"OSError: [Errno 40] Too many levels of symbolic links: '{source}/loop.jpg'",
+        ),
+    ]
+
+
+def test_a_file_too_large_for_a_record(tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_shard, "MAX_SOURCE_BYTES", 1000)
+    big = kit.jpeg(1, (64, 64))
+    _, (row,) = written(kit.write(tmp_path / "in", {"big.jpg": big, "ok.jpg": kit.jpeg(1, (8, 8))}), tmp_path / "out")
+    assert [line["reason"] for line in row.quarantined] == [
+        f"{len(big)} bytes, more than the 1000 that one record can hold"
+    ]
+
+
+def test_bytes_of_bad_images_are_kept_by_content(tmp_path: Path, kit: Any) -> None:
+    files = {
+        "odd.J%G": b"odd bytes",
+        "same.jpg": b"same",
+        "again.jpg": b"same",
+        "ok.jpg": kit.jpeg(1),
+    }
+    files["empty.jpg"] = b""
+    output = tmp_path / "out"
+    _, (row,) = written(kit.write(tmp_path / "in", files), output, keep_quarantined=True, shuffle=False)
+    odd, same = (hashlib.sha256(data).hexdigest() for data in (b"odd bytes", b"same"))
+    assert {line["path"]: line.get("bytes") for line in row.quarantined} == {
+        "odd.J%G": f"bytes/{odd}",
+        "same.jpg": f"bytes/{same}.jpg",
+        "again.jpg": f"bytes/{same}.jpg",
+        "empty.jpg": None,
+    }
+    kept = kit.tree(output / "quarantine")
+    assert kept == {f"bytes/{odd}": b"odd bytes", f"bytes/{same}.jpg": b"same"}
+
+
+def test_hostile_names_in_a_table_never_become_paths(tmp_path: Path, kit: Any) -> None:
+    kit.write(tmp_path, {"up.jpg": b"bad", "in/ok.jpg": kit.jpeg(1)})
+    table = tmp_path / "in" / "t.csv"
+    table.write_text("image\n../up.jpg\nok.jpg\n")
+    before = set(kit.tree(tmp_path))
+    kit.make(table, tmp_path / "out", keep_quarantined=True)
+    new = set(kit.tree(tmp_path)) - before
+    assert all(name.startswith("out/") for name in new)
+    assert f"out/quarantine/bytes/{hashlib.sha256(b'bad').hexdigest()}.jpg" in new
+
+
+def test_names_that_are_no_utf8(tmp_path: Path, kit: Any) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    kit.make(
+        kit.write(tmp_path / "in", {f"{name}/{name}.jpg": kit.jpeg(1), f"{name}/bad.jpg": b"x"}),
+        tmp_path / "out",
+    )
+    (record,) = kit.records(tmp_path / "out")
+    assert record["image/filename"] == [b"caf\xe9/caf\xe9.jpg"]
+    assert record["image/class/text"] == [b"caf\xe9"]
+    (line,) = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
+    assert json.loads(line)["path"] == f"{name}/bad.jpg"
+
+
+# Again
+
+
+def test_a_finished_shard_is_kept(tmp_path: Path, kit: Any) -> None:
+    source = kit.write(tmp_path / "in", kit.photos({"cat": 6}))
+    _, first = written(source, tmp_path / "out", num_shards=2)
+    assert [row.kept for row in first] == [False, False]
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.tfrecord")}
+    _, second = written(source, tmp_path / "out", num_shards=2)
+    assert [row.kept for row in second] == [True, True]
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+    _, third = written(source, tmp_path / "out", num_shards=2)
+    assert [row.kept for row in third] == [True, True]
+
+
+def lasting(tree: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in tree.items() if "/progress/" not in name and not name.endswith("/lock")}
+
+
+def damage_shard(work: Work, file: str) -> None:
+    path = Path(work.target(file))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def shorten_shard(work: Work, file: str) -> None:
+    os.truncate(work.target(file), 100)
+
+
+def remove_shard(work: Work, file: str) -> None:
+    os.remove(work.target(file))
+
+
+def remove_index(work: Work, file: str) -> None:
+    os.remove(work.target("index", file.replace(".tfrecord", ".idx")))
+
+
+def damage_index(work: Work, file: str) -> None:
+    Path(work.target("index", file.replace(".tfrecord", ".idx"))).write_bytes(b"0 1\n")
+
+
+def cut_row(work: Work, file: str) -> None:
+    os.truncate(work.path("rows", f"{file}.json"), 20)
+
+
+def empty_row(work: Work, file: str) -> None:
+    os.truncate(work.path("rows", f"{file}.json"), 0)
+
+
+def other_row(work: Work, file: str) -> None:
+    Path(work.path("rows", f"{file}.json")).write_text("[1, 2]")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [damage_shard, shorten_shard, remove_shard, remove_index, damage_index, cut_row, empty_row, other_row],
+)
+def test_a_damaged_shard_is_made_again(tmp_path: Path, kit: Any, damage: Any) -> None:
+    source = kit.write(tmp_path / "in", kit.photos({"cat": 6}))
+    work, first = written(source, tmp_path / "out", num_shards=2)
+    before = lasting(kit.tree(tmp_path / "out"))
+    damage(work, first[1].file)
+    _, second = written(source, tmp_path / "out", num_shards=2)
+    assert [row.kept for row in second] == [True, False]
+    assert lasting(kit.tree(tmp_path / "out")) == before
+
+
+def test_an_unreadable_image_is_tried_again(tmp_path: Path, kit: Any) -> None:
+    path = kit.zip(tmp_path / "a.zip", {"cat/1.jpg": kit.jpeg(1), "cat/2.jpg": kit.jpeg(2)}, 0)
+    whole = path.read_bytes()
+    at = whole.index(kit.jpeg(2)) + 100
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    _, (row,) = written(path, tmp_path / "out")
+    assert (row.records, row.kept) == (1, False)
+    assert [line["reason"] for line in row.quarantined] == [
+        "cannot be read: the archive is damaged here (wrong CRC-32)"
+    ]
+    _, (row,) = written(path, tmp_path / "out")
+    assert (row.records, row.kept) == (1, False)
+    path.write_bytes(whole)
+    _, (row,) = written(path, tmp_path / "out")
+    assert (row.records, row.kept, row.quarantined) == (2, False, [])
+    _, (row,) = written(path, tmp_path / "out")
+    assert row.kept
+
+
+def test_an_output_that_cannot_be_written(tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = kit.write(tmp_path / "in", kit.photos({"cat": 2}))
+    shard = tmp_path / "out" / "train-00000-of-00001.tfrecord"
+    shard.mkdir(parents=True)
+    monkeypatch.setattr("beam_jobs.shards.output_dir._is_free_for", lambda *_: True)
+    with pytest.raises(DataError) as caught:
+        written(source, tmp_path / "out")
+    assert str(caught.value).startswith(f"Could not write {shard}: Is a directory (")
+
+
+def test_the_same_ref_twice_is_two_records(tmp_path: Path, kit: Any) -> None:
+    kit.write(tmp_path, {"1.jpg": kit.jpeg(1)})
+    table = tmp_path / "t.csv"
+    table.write_text("image,n\n1.jpg,5\n1.jpg,6\n")
+    kit.make(table, tmp_path / "out")
+    assert [record["n"].tolist() for record in kit.records(tmp_path / "out")] == [[5], [6]]
+    assert ImageRef("1.jpg") == ImageRef("1.jpg")

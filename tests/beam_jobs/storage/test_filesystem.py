@@ -1,0 +1,257 @@
+"""Local files: whole or not at all; and what a URL needs."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beam_jobs.storage import filesystem
+from tfpipe.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("base", "parts", "joined"),
+    [
+        ("/a", ("b", "c"), "/a/b/c"),
+        ("", ("b",), "b"),
+        ("/a", ("/b",), "/b"),
+        ("/a", ("s3://x/y",), "s3://x/y"),
+        ("s3://x", ("y", "z"), "s3://x/y/z"),
+        ("s3://x", ("/abs",), "/abs"),
+    ],
+)
+def test_join(base: str, parts: tuple[str, ...], joined: str) -> None:
+    assert filesystem.join(base, *parts) == joined
+
+
+def test_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert filesystem.absolute("a/../b/") == f"{tmp_path}/b"
+    assert filesystem.absolute("s3://x/y/") == "s3://x/y"
+
+
+def test_a_new_file_appears_whole(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a"
+    with filesystem.create(str(path)) as out:
+        out.write(b"half")
+        assert not path.exists()
+        out.write(b" whole")
+    assert path.read_bytes() == b"half whole"
+    assert [*path.parent.iterdir()] == [path]
+
+
+def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+
+    def fail() -> None:
+        with filesystem.create(str(path), str(tmp_path / "tmp" / "a")) as out:
+            out.write(b"new")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert path.read_bytes() == b"old"
+    assert [*(tmp_path / "tmp").iterdir()] == []
+
+
+def test_reading(tmp_path: Path) -> None:
+    path = str(tmp_path / "a")
+    filesystem.write_bytes(path, b"0123456789")
+    assert filesystem.read_bytes(path) == b"0123456789"
+    assert filesystem.read_range(path, 3, 4) == b"3456"
+    assert filesystem.read_range(path, 8, 4) == b"89"
+    with filesystem.open_read(path) as file:
+        assert (file.seek(5), file.read(2)) == (5, b"56")
+
+
+def test_sizes_are_those_of_regular_files(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"123")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("a")
+    (tmp_path / "gone").symlink_to("nowhere")
+    names = ("a", "pipe", "link", "gone", ".", "none")
+    assert filesystem.sizes([str(tmp_path / name) for name in names]) == [3, -1, 3, -1, -1, -1]
+    assert [filesystem.exists(str(tmp_path / name)) for name in names] == [True, True, True, False, True, False]
+
+
+def test_names_and_removing(tmp_path: Path) -> None:
+    base = tmp_path / "x"
+    assert filesystem.names(str(base)) == []
+    filesystem.write_bytes(str(base / "b"), b"")
+    filesystem.write_bytes(str(base / "a" / "c"), b"")
+    assert filesystem.names(str(base)) == ["a", "b"]
+    filesystem.rename(str(base / "b"), str(base / "d" / "e"))
+    assert filesystem.names(str(base)) == ["a", "d"]
+    filesystem.remove(str(base / "d" / "e"))
+    filesystem.remove(str(base / "d" / "e"))
+    filesystem.remove_tree(str(base))
+    filesystem.remove_tree(str(base))
+    assert not base.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.EIO, "Input/output error", "/out/a"), "Could not write /out: Input/output error (/out/a)."),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/out"),
+            "Could not write /out: No space left on device. Free some and run the same command again.",
+        ),
+        (
+            OSError(errno.EDQUOT, "Disk quota exceeded"),
+            "Could not write /out: Disk quota exceeded. Free some and run the same command again.",
+        ),
+        (OSError("odd"), "Could not write /out: odd."),
+    ],
+)
+def test_os_errors_become_a_sentence(error: OSError, message: str) -> None:
+    with pytest.raises(DataError) as caught, filesystem.explain_os_errors("write /out"):
+        raise error
+    assert str(caught.value) == message
+    assert caught.value.__cause__ is error
+
+
+def test_other_errors_pass() -> None:
+    with pytest.raises(ZeroDivisionError), filesystem.explain_os_errors("write"):
+        _ = 1 / 0
+
+
+class TestObjectStore:
+    """Everything by URL, over a file system that Beam finds by its scheme and that keeps objects in a dict."""
+
+    @pytest.fixture(autouse=True)
+    def store(self) -> Any:
+        import io
+
+        from apache_beam.io.filesystem import FileMetadata, FileSystem
+
+        objects: dict[str, bytes] = {}
+
+        class Closing(io.BytesIO):
+            def __init__(self, path: str) -> None:
+                super().__init__()
+                self.path = path
+
+            def close(self) -> None:
+                if not self.closed:
+                    objects[self.path] = self.getvalue()
+                super().close()
+
+        class Memory(FileSystem):  # type: ignore[misc]
+            @classmethod
+            def scheme(cls) -> str:
+                return "memtest"
+
+            def join(self, basepath: str, *paths: str) -> str:
+                return "/".join([basepath, *paths])
+
+            def split(self, path: str) -> Any:
+                return path.rsplit("/", 1)
+
+            def mkdirs(self, path: str) -> None:
+                raise AssertionError("an object store has no folders")
+
+            def has_dirs(self) -> bool:
+                return False
+
+            def _list(self, dir_or_prefix: str) -> Any:
+                for path in sorted(objects):
+                    if path.startswith(dir_or_prefix):
+                        yield FileMetadata(path, len(objects[path]), 0.0)
+
+            def create(self, path: str, mime_type: Any = None, compression_type: Any = None) -> Any:
+                assert compression_type == "uncompressed"
+                return Closing(path)
+
+            def open(self, path: str, mime_type: Any = None, compression_type: Any = None) -> Any:
+                assert compression_type == "uncompressed"
+                if path not in objects:
+                    raise FileNotFoundError(errno.ENOENT, "no such object", path)
+                return io.BytesIO(objects[path])
+
+            def copy(self, sources: Any, targets: Any) -> None:
+                raise NotImplementedError
+
+            def rename(self, sources: list[str], targets: list[str]) -> None:
+                for source, target in zip(sources, targets, strict=True):
+                    objects[target] = objects.pop(source)
+
+            def exists(self, path: str) -> bool:
+                return path in objects
+
+            def size(self, path: str) -> int:
+                return len(objects[path])
+
+            def last_updated(self, path: str) -> float:
+                return 0.0
+
+            def checksum(self, path: str) -> str:
+                return ""
+
+            def metadata(self, path: str) -> Any:
+                return FileMetadata(path, len(objects[path]), 0.0)
+
+            def delete(self, paths: list[str]) -> None:
+                for path in paths:
+                    for key in [key for key in objects if key == path or (path.endswith("/") and key.startswith(path))]:
+                        del objects[key]
+
+        yield objects
+        # Beam finds file systems among the living subclasses.
+        Memory.scheme = classmethod(lambda cls: "memtest-gone")  # type: ignore[method-assign,assignment]
+
+    def test_objects(self, store: dict[str, bytes]) -> None:
+        filesystem.write_bytes("memtest://b/d/a", b"0123")
+        filesystem.write_bytes("memtest://b/d/x/c", b"45")
+        assert store == {"memtest://b/d/a": b"0123", "memtest://b/d/x/c": b"45"}
+        assert filesystem.read_bytes("memtest://b/d/a") == b"0123"
+        assert filesystem.read_range("memtest://b/d/a", 1, 2) == b"12"
+        assert filesystem.size("memtest://b/d/a") == 4
+        assert filesystem.size("memtest://b/d/none") == -1
+        assert filesystem.sizes(["memtest://b/d/a", "memtest://b/none", "memtest://b/d/x/c"]) == [4, -1, 2]
+        assert [*filesystem.list_tree("memtest://b/d/")] == [("a", 4), ("x/c", 2)]
+        assert filesystem.names("memtest://b/d") == ["a", "x"]
+        filesystem.rename("memtest://b/d/a", "memtest://b/d/z")
+        assert filesystem.exists("memtest://b/d/z")
+        filesystem.remove("memtest://b/d/z")
+        filesystem.remove("memtest://b/d/z")
+        filesystem.remove_tree("memtest://b/d")
+        filesystem.remove_tree("memtest://b/d")
+        assert store == {}
+
+    def test_a_job_from_and_to_an_object_store(self, store: dict[str, bytes], tmp_path: Path, kit: Any) -> None:
+        photos = kit.photos({"cat": 3, "dog": 2})
+        store.update({f"memtest://in/photos/{name}": data for name, data in photos.items()})
+        store["memtest://in/photos/cat.tar"] = kit.tar_bytes({"tarred.jpg": kit.jpeg(77)})
+        kit.write(tmp_path / "photos", photos)
+        kit.tar(tmp_path / "photos" / "cat.tar", {"tarred.jpg": kit.jpeg(77)})
+        kit.make("memtest://in/photos", "memtest://out/ds", num_shards=2)
+        kit.make(tmp_path / "photos", tmp_path / "ds", num_shards=2)
+        remote = {name.removeprefix("memtest://out/ds/"): data for name, data in store.items() if "//out" in name}
+        assert remote == kit.tree(tmp_path / "ds")
+
+    def test_reshard_and_merge_on_an_object_store(self, store: dict[str, bytes], tmp_path: Path, kit: Any) -> None:
+        kit.make(kit.write(tmp_path / "photos", kit.photos({"cat": 3, "dog": 2})), tmp_path / "ds", num_shards=2)
+        store.update({f"memtest://in/ds/{name}": data for name, data in kit.tree(tmp_path / "ds").items()})
+        kit.join(["memtest://in/ds", tmp_path / "ds"], "memtest://out/ds")
+        kit.join([tmp_path / "ds", tmp_path / "ds"], tmp_path / "out")
+        remote = {name.removeprefix("memtest://out/ds/"): data for name, data in store.items() if "//out" in name}
+        assert remote == kit.tree(tmp_path / "out")
+        with pytest.raises(DataError, match=r"^memtest://in/none holds no manifest\.json: it is no finished tfpipe"):
+            kit.join(["memtest://in/none"], "memtest://out/none")
+
+    def test_overwriting_on_an_object_store(self, store: dict[str, bytes], kit: Any) -> None:
+        store.update({f"memtest://in/photos/{name}": data for name, data in kit.photos({"cat": 4}).items()})
+        kit.make("memtest://in/photos", "memtest://out/ds", num_shards=4)
+        kit.make("memtest://in/photos", "memtest://out/ds", num_shards=2, overwrite=True)
+        left = [name for name in store if "//out" in name]
+        assert sorted(name for name in left if name.endswith(".tfrecord")) == [
+            "memtest://out/ds/train-00000-of-00002.tfrecord",
+            "memtest://out/ds/train-00001-of-00002.tfrecord",
+        ]
+        assert all(name.startswith("memtest://out/ds/") for name in left)

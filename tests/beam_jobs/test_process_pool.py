@@ -1,0 +1,106 @@
+"""The process pool: results, errors, and an end within seconds when a worker or the parent dies."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from beam_jobs.process_pool import map_unordered
+from beam_jobs.shards.write_shard import write_shard
+from tfpipe.errors import DataError
+from tfpipe.system import process_pool
+
+DIED = (
+    "A worker process died: it was killed, or memory ran out. Finished shards are kept; run the same command again to "
+    "go on, with fewer --workers if memory was short."
+)
+
+
+def test_results_come_in_any_order() -> None:
+    assert sorted(map_unordered(abs, range(-30, 0), 2)) == list(range(1, 31))
+    assert list(map_unordered(abs, [], 2)) == []
+
+
+def test_items_are_taken_as_workers_are_free() -> None:
+    """Not all at once: stopping early must leave little behind."""
+    taken = []
+
+    def items() -> Any:
+        for i in range(1000):
+            taken.append(i)
+            yield i
+
+    results = map_unordered(abs, items(), 2)
+    next(results)
+    assert len(taken) < 20
+    results.close()  # type: ignore[attr-defined]
+    assert process_pool.running == set()
+
+
+def test_an_error_of_the_function_comes_as_it_is() -> None:
+    with pytest.raises(ValueError, match=r"math domain error|expected a nonnegative input"):
+        list(map_unordered(math.sqrt, [4.0, -1.0], 1))
+    assert process_pool.running == set()
+
+
+def test_what_is_shared_and_what_is_set_up() -> None:
+    paths = map_unordered(os.path.join, ["x", "y"], 1, shared=("a", "b"))
+    assert sorted(paths) == [os.path.join("a", "b", "x"), os.path.join("a", "b", "y")]
+    assert list(map_unordered(os.path.abspath, ["x"], 1, set_up=functools.partial(os.chdir, "/"))) == ["/x"]
+
+
+def test_no_beam_in_a_worker() -> None:
+    """It costs each of them a second and 100 MB."""
+    (modules,) = map_unordered(_loaded_modules, [write_shard], 1)
+    assert not any(name.split(".")[0] in ("apache_beam", "tensorflow") for name in modules)
+    assert "beam_jobs.shards.write_shard" in modules
+
+
+def _loaded_modules(_: Any) -> list[str]:
+    return list(sys.modules)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_killed_worker_ends_it(count: int) -> None:
+    started = time.monotonic()
+    nothing = [signal.SIGCONT] * 5
+    with pytest.raises(DataError) as caught:
+        list(map_unordered(signal.raise_signal, [*nothing, signal.SIGKILL, *nothing], count))
+    assert str(caught.value) == DIED
+    assert time.monotonic() - started < 10
+    assert process_pool.running == set()
+
+
+PARENT = """
+import sys, time
+from beam_jobs.process_pool import map_unordered
+if __name__ == "__main__":
+    print("started", flush=True)
+    list(map_unordered(time.sleep, [30] * 4, 2))
+"""
+
+
+def test_workers_end_with_their_parent(kit: Any, tmp_path: Any) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(kit.root)},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    kit.wait_for(lambda: len(kit.processes(parent.pid)) >= 4)  # parent, fork server, tracker, workers
+    time.sleep(0.3)
+    parent.kill()
+    parent.wait()
+    kit.wait_for(lambda: not kit.processes(parent.pid), 5)
+    assert parent.stdout is not None
+    parent.stdout.close()

@@ -1,0 +1,38 @@
+"""`--stages module:function`: what is loaded, and what is said where nothing can be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tfpipe.cli.shared.load_function import load_function
+from tfpipe.errors import ConfigError
+
+
+def test_a_module_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_stages_here.py").write_text("def change(stages):\n    return stages\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", ["/nowhere"])
+    assert load_function("my_stages_here:change")("as it was") == "as it was"  # type: ignore[arg-type,comparison-overlap]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stages", "--stages must be like module:function, got 'stages'."),
+        (":change", "--stages must be like module:function, got ':change'."),
+        ("no_such_module:change", "--stages: there is no module no_such_module. Call the command where it lies"),
+        ("json:change", "--stages: json has no function change."),
+        ("needs_more:change", "--stages: needs_more imports no_such_library, which is not there."),
+        ("broken:change", "--stages: broken cannot be imported: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_what_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
+    (tmp_path / "needs_more.py").write_text("import no_such_library\n")
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    with pytest.raises(ConfigError) as error:
+        load_function(text)
+    assert str(error.value).startswith(message)

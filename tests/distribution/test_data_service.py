@@ -1,0 +1,56 @@
+"""What of the service needs no server; real ones are in tests/cli/test_serve.py and tests/pipeline."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfpipe.distribution import data_service
+from tfpipe.distribution.data_service import ServiceConfig, claim_ports
+from tfpipe.errors import ConfigError, TfpipeError
+
+
+def test_free_ports_are_different_and_a_taken_one_is_refused() -> None:
+    ports = claim_ports([(0, "--port"), *[(0, "--worker-port")] * 20])
+    assert len(set(ports)) == 21
+    with pytest.raises(TfpipeError, match=r"address already in use\)\. Choose another with --worker-port\."):
+        claim_ports([(ports[0], "--port"), (ports[0], "--worker-port")])
+
+
+def test_the_address_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert data_service._own_address(("127.0.0.1", 9)) == "127.0.0.1"
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    assert data_service._own_address(("192.0.2.1", 9)) == "127.0.0.1"
+    assert data_service._joined("::1", 5) == "[::1]:5"
+
+
+def test_how_a_process_ended() -> None:
+    assert [data_service._how(code) for code in (-9, 1, None)] == [
+        "killed by SIGKILL",
+        "exit code 1",
+        "it does not answer",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"dispatcher": "grpc://a:1", "workers": 0}, "there must be at least 1 worker"),
+        ({"dispatcher": "grpc://a:1", "work_dir": "/tmp"}, "`work_dir` is for a dispatcher"),
+        ({"port": -1}, "`port` must be from 0 to 65535"),
+    ],
+)
+def test_what_excludes_each_other(options, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        ServiceConfig(**options)
+
+
+def test_the_parent_of_workers_loads_no_tensorflow() -> None:
+    code = "import tfpipe.distribution.data_service, sys; assert 'tensorflow' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], check=True)

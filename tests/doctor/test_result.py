@@ -1,0 +1,52 @@
+"""The values that the doctor's checks are made of."""
+
+import pytest
+
+from tfpipe.doctor.result import Check, Target, failure_of
+from tfpipe.errors import ConfigError
+
+
+def test_a_check_as_json() -> None:
+    assert Check("xla", "ok", "It compiled.").to_json() == {
+        "name": "xla",
+        "status": "ok",
+        "found": "It compiled.",
+        "advice": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("tpu", "elsewhere"),
+    [
+        (None, False),
+        ("local", False),
+        ("grpc://localhost:8470", False),
+        ("127.0.0.1", False),
+        ("[::1]:8470", False),
+        ("my-tpu", True),
+        ("localhost-of-mine", True),
+        ("grpc://10.0.0.2:8470", True),
+    ],
+)
+def test_a_tpu_with_a_name_is_elsewhere(tpu: str | None, elsewhere: bool) -> None:
+    assert Target(tpu=tpu).tpu_elsewhere == elsewhere
+    assert Target(tpu=tpu).elsewhere == elsewhere
+
+
+def test_a_number_of_replicas_plans_for_another_machine() -> None:
+    assert Target(num_replicas=8).elsewhere
+    assert not Target(num_replicas=8).tpu_elsewhere
+
+
+@pytest.mark.parametrize(("name", "value"), [("num_replicas", 0), ("num_hosts", -1), ("images_per_second", 0.0)])
+def test_numbers_are_above_0(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"`{name}` must be above 0, got {value}."):
+        Target(**{name: value})
+
+
+def test_an_error_is_what_was_found_and_what_to_do() -> None:
+    error = ConfigError("`num_streams` must be 8, got 2.5 (v1.2). Use num_streams=8. Or not.")
+    assert failure_of("batch", error) == Check(
+        "batch", "failure", "`num_streams` must be 8, got 2.5 (v1.2).", "Use num_streams=8. Or not."
+    )
+    assert failure_of("batch", ConfigError("Bad.")) == Check("batch", "failure", "Bad.")

@@ -1,0 +1,64 @@
+"""`tfpipe.format.recovery.header_search`: headers in bytes of any kind, and lengths out of checksums."""
+
+import io
+import random
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfpipe.format.recovery.hashed_reader import WINDOW_BYTES, Window
+from tfpipe.format.recovery.header_search import find_headers, iterate_headers, length_by_crc
+from tfpipe.format.tfrecord import HEADER_BYTES, decode_header, mask_crc, record_header, unmask_crc
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_a_length_by_its_checksum(length: int) -> None:
+    (masked,) = struct.unpack("<I", record_header(length)[8:])
+    assert length_by_crc(masked) == length
+    assert mask_crc(unmask_crc(masked)) == masked
+
+
+def slowly(data: bytes, max_length: int) -> list[tuple[int, int]]:
+    """The same, place by place."""
+    found = [(at, decode_header(data[at : at + HEADER_BYTES])) for at in range(len(data) - HEADER_BYTES + 1)]
+    return [(at, length) for at, length in found if length is not None and length <= max_length]
+
+
+@pytest.mark.parametrize("background", ["random", "zeros", "small"])
+def test_every_header_is_found(background: str) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    size = 3000
+    kinds = {"random": rng.randbytes(size), "zeros": bytes(size), "small": bytes(rng.randrange(2) for _ in range(size))}
+    data = bytearray(kinds[background])
+    for at, length in ((0, 5), (500, 0), (1001, 2**33), (1500, 2**62), (size - HEADER_BYTES, 77)):
+        data[at : at + HEADER_BYTES] = record_header(length)
+    expected = [(0, 5), (500, 0), (1001, 2**33), (size - HEADER_BYTES, 77)]
+    assert find_headers(bytes(data), 2**40) == slowly(bytes(data), 2**40)
+    assert set(expected) <= set(find_headers(bytes(data), 2**40))
+    assert (1001, 2**33) not in find_headers(bytes(data), 2**32)
+
+
+@pytest.mark.parametrize("size", range(HEADER_BYTES + 1))
+def test_too_few_bytes(size: int) -> None:
+    found = find_headers(record_header(3)[:size], 10)
+    assert found == ([(0, 3)] if size >= HEADER_BYTES else [])
+
+
+def test_headers_on_the_edge_of_a_piece() -> None:
+    places = [0, (1 << 15) - 5, 3 * (1 << 15) - 1, WINDOW_BYTES - 3, 2 * WINDOW_BYTES + 7]
+    data = bytearray(3 * WINDOW_BYTES)
+    for at in places:
+        data[at : at + HEADER_BYTES] = record_header(9)
+    window = Window(io.BytesIO(bytes(data)))
+    assert [at for at, _ in iterate_headers(window, 0, len(data))] == places
+    assert [at for at, _ in iterate_headers(window, 1, places[-1])] == places[1:-1]
+
+
+def test_what_does_not_fit_in_the_file_is_none() -> None:
+    data = record_header(10) + bytes(14)
+    assert list(iterate_headers(Window(io.BytesIO(data)), 0, len(data))) == [(0, 10)]
+    assert list(iterate_headers(Window(io.BytesIO(data[:-1])), 0, len(data))) == []

@@ -1,0 +1,109 @@
+"""`tfpipe.format.recovery.scan` and `resync`: what is said of damage; the fuzz of tests/integrity says that it is all."""
+
+import io
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from tests.integrity.damaged import DamagedFile, framed
+from tfpipe.format.recovery.hashed_reader import Window
+from tfpipe.format.recovery.resync import Damage
+from tfpipe.format.recovery.scan import Intact, scan
+from tfpipe.format.tfrecord import FRAME_BYTES, record_header
+
+PAYLOADS = [bytes([n]) * (100 + n) for n in range(1, 6)]
+
+
+def found(data: bytes, file: DamagedFile | None = None) -> list[Intact | Damage]:
+    places = None if file is None else np.array([file.begins, file.sizes], np.int64).T.copy()
+    return list(scan(Window(io.BytesIO(data)), places))
+
+
+def damages(data: bytes, file: DamagedFile | None = None) -> list[Damage]:
+    return [one for one in found(data, file) if isinstance(one, Damage)]
+
+
+@pytest.fixture
+def file() -> DamagedFile:
+    return DamagedFile(PAYLOADS)
+
+
+def test_intact(file: DamagedFile) -> None:
+    expected = [Intact(n, begin, size) for n, (begin, size) in enumerate(zip(file.begins, file.sizes, strict=True))]
+    assert found(file.original) == found(file.original, file) == expected
+    assert found(b"") == []
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize(
+    ("part", "kind", "detail"),
+    [
+        (0, "length_crc", "the checksum of its length is wrong"),
+        (9, "length_crc", "the checksum of its length is wrong"),
+        (50, "payload_crc", "the checksum of its 102 bytes of payload is wrong"),
+        (115, "payload_crc", "the checksum of its 102 bytes of payload is wrong"),
+    ],
+    ids=["length", "length_crc", "payload", "payload_crc"],
+)
+def test_a_flipped_bit(file: DamagedFile, indexed: bool, part: int, kind: str, detail: str) -> None:
+    file.flip(file.begins[1] + part, 3)
+    (one,) = damages(bytes(file.data), file if indexed else None)
+    assert one == Damage(1, file.begins[1], file.sizes[1], kind, detail)  # type: ignore[arg-type]
+
+
+def test_cut_off(file: DamagedFile) -> None:
+    end = file.begins[3] + 40
+    file.truncate(end)
+    detail = "it has 104 bytes of payload, 24 are there"
+    assert damages(bytes(file.data)) == [Damage(3, file.begins[3], 40, "truncated", detail)]
+    after = Damage(4, end, 0, "truncated", f"the file ends before it, at byte {end}")
+    assert damages(bytes(file.data), file) == [Damage(3, file.begins[3], 40, "truncated", detail), after]
+    header = damages(bytes(file.data[: file.begins[3] + 5]))
+    assert [(one.number, one.kind, one.detail) for one in header] == [
+        (3, "truncated", "5 of 12 header bytes are there")
+    ]
+
+
+def test_removed_records_show_with_an_index_only(file: DamagedFile) -> None:
+    file.remove(file.begins[1], file.sizes[1] + file.sizes[2])
+    assert damages(bytes(file.data)) == []
+    assert [(one.number, one.offset, one.kind) for one in damages(bytes(file.data), file)] == [
+        (1, file.begins[1], "missing"),
+        (2, file.begins[1], "missing"),
+    ]
+
+
+def test_an_index_of_another_file_is_left(file: DamagedFile) -> None:
+    other = DamagedFile([bytes(7)] * 5)
+    assert [one.offset for one in found(file.original, other)] == file.begins
+
+
+def test_records_inside_a_payload_are_none() -> None:
+    """Not even where the record around them has lost its header, as long as its payload is whole."""
+    inner = b"abc" + framed([b"one", b"two"]) + b"def"
+    file = DamagedFile([b"first", inner, b"last"])
+    for edit in (lambda: file.flip(file.begins[1] + 1, 0), lambda: file.zero(file.begins[1], 12)):
+        edit()
+        one, two, three = found(bytes(file.data))
+        assert (one.offset, two.offset, three.offset) == tuple(file.begins)
+        assert isinstance(two, Damage)
+        assert (two.kind, two.size) == ("length_crc", file.sizes[1])
+
+
+def test_zeros_and_noise() -> None:
+    for data in (bytes(3_000_000), np.random.default_rng(0).bytes(3_000_000)):
+        (one,) = found(data)
+        assert (one.kind, one.offset, one.size) == ("garbage", 0, len(data))  # type: ignore[union-attr]
+
+
+def test_hostile_lengths_end_soon_and_take_no_memory() -> None:
+    """Headers on headers, each of which promises nearly all of the file."""
+    size = 600_000
+    data = b"".join(record_header(size - at - FRAME_BYTES - 13) for at in range(0, size - 1200, 12)) + bytes(1200)
+    tracemalloc.start()
+    assert not [one for one in found(struct.pack("<Q", 2**63) + data) if isinstance(one, Intact)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50 << 20

@@ -1,0 +1,45 @@
+"""`tfpipe.format.digest_groups`; what it says of whole datasets is tested with the job and with repair."""
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfpipe.format.digest_groups import equal_rows, list_duplicates
+
+
+def test_equal_beginnings_are_not_enough() -> None:
+    table = np.zeros((6, 32), np.uint8)
+    table[[1, 4], 31] = 7
+    table[2, 0] = 1
+    table[3, 31] = 8
+    assert equal_rows(table) == [[0, 5], [1, 4]]
+    assert equal_rows(np.zeros((0, 32), np.uint8)) == []
+    assert equal_rows(np.zeros((1, 32), np.uint8)) == []
+
+
+def test_paths_are_asked_for_once_a_shard_and_for_duplicates_only() -> None:
+    table = np.arange(7 * 32, dtype=np.uint8).reshape(7, 32)
+    table[[1, 4, 6]] = table[0]
+    asked: list[tuple[int, list[int]]] = []
+
+    def paths(shard: int, records: Sequence[int]) -> list[str]:
+        asked.append((shard, list(records)))
+        return [f"{shard}/{record}" for record in records]
+
+    shards = [("train", 2), ("train", 0), ("train", 2), ("test", 3)]
+    found, lines = list_duplicates(table, shards, paths, 5)
+    assert asked == [(0, [0, 1]), (3, [0, 2])]
+    assert (found.within, found.across, found.dropped) == ({"test": 1, "train": 1}, 1, 5)
+    (line,) = map(json.loads, lines.splitlines())
+    assert line["records"] == [
+        {"split": "train", "index": 0, "path": "0/0"},
+        {"split": "train", "index": 1, "path": "0/1"},
+        {"split": "test", "index": 0, "path": "3/0"},
+        {"split": "test", "index": 2, "path": "3/2"},
+    ]
+
+
+def test_no_images() -> None:
+    found, lines = list_duplicates(np.zeros((0, 32), np.uint8), [], lambda shard, records: [], 0)
+    assert (found.within, found.across, lines) == ({}, 0, b"")

@@ -1,0 +1,47 @@
+"""`ImageForm` refuses what cannot be meant."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+
+from tfpipe.errors import ConfigError, FormatError
+from tfpipe.format.image_form import ImageForm
+
+
+def test_defaults_are_valid() -> None:
+    assert ImageForm() == ImageForm("keep", None, None, 95, False, 64_000_000)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"encoding": "webp"}, "`encoding` must be keep, jpeg or raw, got 'webp'."),
+        ({"resize_short": 0}, "`resize_short` must be from 1 to 65500, got 0."),
+        ({"resize_short": 1.5}, "`resize_short` must be a whole number, got 1.5."),
+        ({"square": -1}, "`square` must be from 1 to 65500, got -1."),
+        ({"quality": 101}, "`quality` must be from 1 to 100, got 101."),
+        ({"max_pixels": 0}, "`max_pixels` must be at least 1, got 0."),
+        (
+            {"square": 8, "resize_short": 8},
+            "`square` and `resize_short` exclude each other. Give one of them.",
+        ),
+        ({"encoding": "raw"}, "`encoding` raw needs `square`: all raw images have the same size."),
+    ],
+)
+def test_wrong_options(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ImageForm(**options)  # type: ignore[arg-type]
+    assert str(caught.value) == message
+
+
+def test_what_a_manifest_says() -> None:
+    form = ImageForm("raw", square=8)
+    assert ImageForm.recorded(asdict(form) | {"later": 1}) == form
+    assert ImageForm.recorded({}) == ImageForm()
+    with pytest.raises(FormatError) as caught:
+        ImageForm.recorded({"encoding": "raw"})
+    assert str(caught.value) == (
+        "The manifest's image form cannot be used: `encoding` raw needs `square`: all raw images have the same size."
+    )

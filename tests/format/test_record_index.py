@@ -1,0 +1,135 @@
+"""`tfpipe.format.record_index`: the text index and its checks."""
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfpipe.errors import FormatError
+from tfpipe.format import record_index
+from tfpipe.format.record_index import MAX_RECORDS, decode_index, encode_index, max_index_bytes
+
+MEND = "Run the same `tfpipe shard` or `tfpipe index` command again to write it anew."
+
+
+def test_text():
+    assert encode_index([20, 16, 100]) == b"0 20\n20 16\n36 100\n"
+    assert encode_index([]) == b""
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(16, 2**40), max_size=20))
+def test_round_trip(sizes):
+    table = decode_index(encode_index(sizes), sum(sizes), len(sizes))
+    assert table.dtype == np.int64
+    assert table.shape == (len(sizes), 2)
+    assert table[:, 1].tolist() == sizes
+    assert table[:, 0].tolist() == [sum(sizes[:i]) for i in range(len(sizes))]
+
+
+@pytest.mark.parametrize(
+    ("data", "shard_bytes", "records", "message"),
+    [
+        (b"0 20\n", 20, 2, f"The index must have 2 whole lines, got 1 in 5 bytes. {MEND}"),
+        (b"0 20\n20 16", 36, 1, f"The index must have 1 whole lines, got 1 in 10 bytes. {MEND}"),
+        (
+            b"0 2x\n",
+            20,
+            1,
+            f"Every line of the index must be two whole numbers with one space between. {MEND}",
+        ),
+        (
+            b"0 -5\n",
+            20,
+            1,
+            f"Every line of the index must be two whole numbers with one space between. {MEND}",
+        ),
+        (
+            b"020 \n",
+            20,
+            1,
+            f"Every line of the index must be two whole numbers with one space between. {MEND}",
+        ),
+        (
+            b"0  20\n",
+            20,
+            1,
+            f"Every line of the index must be two whole numbers with one space between. {MEND}",
+        ),
+        (b"0 20\n", 21, 1, f"The index ends at byte 20 of a shard of 21 bytes. {MEND}"),
+        (b"", 5, 0, f"The index ends at byte 0 of a shard of 5 bytes. {MEND}"),
+        (b"1 20\n", 21, 1, f"Line 1 of the index must begin at byte 0, got 1. {MEND}"),
+        (b"0 20\n19 20\n", 40, 2, f"Line 2 of the index must begin at byte 20, got 19. {MEND}"),
+        (b"0 15\n", 15, 1, f"Line 1 of the index cannot be: offset 0, size 15. {MEND}"),
+        (
+            b"0 9223372036854775807\n",
+            20,
+            1,
+            f"Line 1 of the index cannot be: offset 0, size {2**63 - 1}. {MEND}",
+        ),
+        (b"0 9223372036854775808\n", 20, 1, f"The index holds a number beyond int64. {MEND}"),
+        (b"0 " + b"9" * 5000 + b"\n", 20, 1, f"The index holds a number beyond int64. {MEND}"),
+    ],
+)
+def test_what_is_refused(data, shard_bytes, records, message):
+    with pytest.raises(FormatError) as error:
+        decode_index(data, shard_bytes, records)
+    assert str(error.value) == message
+
+
+@settings(deadline=None)
+@given(
+    st.one_of(st.binary(max_size=40), st.text("0123456789 \n", max_size=40).map(str.encode)),
+    st.integers(0, 200),
+    st.integers(0, 5),
+)
+def test_any_bytes_are_read_or_refused(data, shard_bytes, records):
+    try:
+        table = decode_index(data, shard_bytes, records)
+    except FormatError:
+        return
+    assert table.shape == (records, 2)
+    assert table[:, 1].sum() == shard_bytes
+
+
+def test_a_million_records_are_read_in_seconds():
+    sizes = [110_016] * 1_000_000
+    data = encode_index(sizes)
+    start = time.perf_counter()
+    assert decode_index(data, sum(sizes), len(sizes))[-1].tolist() == [110_016 * 999_999, 110_016]
+    assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize("piece", [1, 7, 30])
+def test_pieces_are_cut_at_lines(monkeypatch, piece):
+    monkeypatch.setattr(record_index, "_PIECE_BYTES", piece)
+    sizes = [16, 1000, 17, 123_456, 16]
+    data = encode_index(sizes)
+    assert decode_index(data, sum(sizes), 5)[:, 1].tolist() == sizes
+    for wrong, message in ((b"x", "two whole numbers"), (b" ", "two whole numbers"), (b"9" * 5000, "beyond int64")):
+        with pytest.raises(FormatError, match=message):
+            decode_index(data[:-2] + wrong + b"\n", sum(sizes), 5)
+
+
+def test_the_largest_number_is_read_exactly():
+    with pytest.raises(FormatError, match=r"offset 0, size 9223372036854775807\."):
+        decode_index(b"0 9223372036854775807\n", 20, 1)
+    with pytest.raises(FormatError, match="beyond int64"):
+        decode_index(b"0 9223372036854775808\n", 2**63 - 1, 1)
+
+
+@pytest.mark.parametrize("sizes", [[16], [16] * 20, [2**40, 16], [10**6] * 1000])
+def test_no_index_is_larger_than_its_bound(sizes):
+    assert len(encode_index(sizes)) <= max_index_bytes(sum(sizes), len(sizes)) <= 40 * len(sizes)
+
+
+def test_an_index_of_too_many_records_is_not_read():
+    assert max_index_bytes(2**40, MAX_RECORDS) > 0
+    with pytest.raises(FormatError) as error:
+        max_index_bytes(2**40, MAX_RECORDS + 1)
+    assert str(error.value) == (
+        "A shard must have at most 4,194,304 records for its index to be read, got 4,194,305. "
+        "Write them into more shards."
+    )

@@ -1,0 +1,186 @@
+"""`tfpipe.format.tfrecord` against TensorFlow's writer and reader, and against damaged files."""
+
+import io
+import os
+import struct
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfpipe.errors import FormatError
+from tfpipe.format import tfrecord
+
+PAYLOADS = st.lists(st.binary(max_size=300), max_size=8)
+
+
+def framed(payloads):
+    return b"".join(tfrecord.record_header(len(p)) + p + tfrecord.record_footer(p) for p in payloads)
+
+
+def test_sizes_and_a_known_checksum():
+    assert (tfrecord.HEADER_BYTES, tfrecord.FOOTER_BYTES, tfrecord.FRAME_BYTES) == (12, 4, 16)
+    # CRC32C of "123456789" is 0xe3069283 by its definition.
+    crc = 0xE3069283
+    assert tfrecord.masked_crc32c(b"123456789") == ((crc >> 15 | crc << 17 & 0xFFFFFFFF) + 0xA282EAD8) & 0xFFFFFFFF
+    assert tfrecord.record_header(3)[:8] == b"\x03" + bytes(7)
+
+
+@settings(deadline=None, max_examples=20)
+@given(payloads=PAYLOADS)
+def test_tensorflow_reads_what_is_written(tmp_path_factory, payloads):
+    path = str(tmp_path_factory.mktemp("read") / "a.tfrecord")
+    with open(path, "wb") as file:
+        file.write(framed(payloads))
+    assert list(tf.data.TFRecordDataset(path).as_numpy_iterator()) == payloads
+
+
+@settings(deadline=None, max_examples=20)
+@given(payloads=PAYLOADS)
+def test_reads_what_tensorflow_writes(tmp_path_factory, payloads):
+    path = str(tmp_path_factory.mktemp("written") / "a.tfrecord")
+    with tf.io.TFRecordWriter(path) as writer:
+        for payload in payloads:
+            writer.write(payload)
+    with open(path, "rb", buffering=0) as file:
+        found = list(tfrecord.scan_records(file))
+        assert file.read() == b""
+        assert [payload for _, payload in found] == payloads
+        for offset, payload in found:
+            assert tfrecord.read_record(file, offset, len(payload) + tfrecord.FRAME_BYTES) == payload
+    with open(path, "rb") as file:
+        assert file.read() == framed(payloads)
+
+
+def test_a_scan_begins_where_the_file_stands():
+    data = framed([b"one", b"three"])
+    file = io.BytesIO(data)
+    file.seek(19)
+    assert list(tfrecord.scan_records(file)) == [(19, b"three")]
+
+
+class _Trickle(io.BytesIO):
+    """A file that returns a byte at a time, as an unbuffered one may."""
+
+    def read(self, size=-1):
+        return super().read(min(size, 1))
+
+
+def test_short_reads_are_completed():
+    data = framed([b"one", b"three"])
+    assert list(tfrecord.scan_records(_Trickle(data))) == [(0, b"one"), (19, b"three")]
+    assert tfrecord.read_record(_Trickle(data), 19, 21) == b"three"
+
+
+def changed(data, at, new):
+    return data[:at] + new + data[at + len(new) :]
+
+
+TWO = framed([b"one", b"three"])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (changed(TWO, 19, b"\x06"), "Record 1 at byte 19 is damaged: the checksum of its length is wrong."),
+        (
+            changed(TWO, 32, b"x"),
+            "Record 1 at byte 19 is damaged: the checksum of its 5 bytes of payload is wrong.",
+        ),
+        (TWO[:-1], "Record 1 at byte 19 is cut off: it has 5 bytes of payload, 4 are there."),
+        (TWO[:35], "Record 1 at byte 19 is cut off: it has 5 bytes of payload, 0 are there."),
+        (TWO[:31], "Record 1 at byte 19 is cut off: it has 5 bytes of payload, 0 are there."),
+        (TWO[:30], "Record 1 at byte 19 is cut off: 11 of 12 header bytes are there."),
+        (
+            tfrecord.record_header(2**64 - 1) + bytes(20),
+            "Record 0 at byte 0 is cut off: it has 18446744073709551615 bytes of payload, 16 are there.",
+        ),
+    ],
+)
+def test_damage_is_named(data, message):
+    with pytest.raises(FormatError) as error:
+        list(tfrecord.scan_records(io.BytesIO(data)))
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("data", "offset", "size", "message"),
+    [
+        (
+            TWO,
+            0,
+            15,
+            "Record at byte 0 with 15 bytes cannot be: the file ends at byte 40 and framing alone takes 16.",
+        ),
+        (TWO, 19, 22, "Record at byte 19 with 22 bytes cannot be"),
+        (TWO, 19, 2**70, "Record at byte 19 with 1180591620717411303424 bytes cannot be"),
+        (TWO, -5, 20, "Record at byte -5 with 20 bytes cannot be"),
+        (TWO, 19, 20, "Record at byte 19 has 5 bytes where the index says 4; the index is of another file."),
+        (TWO, 1, 19, "Record at byte 1 is damaged: the checksum of its length is wrong."),
+        (
+            changed(TWO, 12, b"x"),
+            0,
+            19,
+            "Record at byte 0 is damaged: the checksum of its 3 bytes of payload is wrong.",
+        ),
+    ],
+)
+def test_a_wrong_place_is_named(data, offset, size, message):
+    with pytest.raises(FormatError) as error:
+        tfrecord.read_record(io.BytesIO(data), offset, size)
+    assert str(error.value).startswith(message)
+
+
+@settings(deadline=None)
+@given(st.one_of(st.binary(max_size=80), st.tuples(st.integers(0, 39), st.integers(0, 255))))
+def test_any_bytes_are_read_or_refused(data):
+    if isinstance(data, tuple):
+        data = changed(TWO, data[0], bytes([data[1]]))
+    try:
+        payloads = [payload for _, payload in tfrecord.scan_records(io.BytesIO(data))]
+    except FormatError:
+        return
+    assert framed(payloads) == data
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**64 - 1))
+def test_any_length_with_a_right_checksum(length):
+    data = tfrecord.record_header(length) + struct.pack("<Q", 0)
+    with pytest.raises(FormatError):
+        list(tfrecord.scan_records(io.BytesIO(data)))
+
+
+def test_a_slow_checksum_is_not_silent(caplog):
+    tfrecord._warn_if_slow("c")
+    assert not caplog.records
+    tfrecord._warn_if_slow("python")
+    assert caplog.messages == [
+        "google-crc32c runs here in pure Python (python), so checksums will take most of the time; install "
+        "its compiled form with: pip install --force-reinstall --only-binary=:all: google-crc32c"
+    ]
+
+
+def test_large_payloads_are_checked_before_memory_is_taken(tmp_path):
+    data = bytes(range(256)) * (80 << 10)
+    large = framed([data, b"next"])
+    file = io.BytesIO(large)
+    assert [payload == data for _, payload in tfrecord.scan_records(file)] == [True, False]
+    assert tfrecord.read_record(file, 0, len(data) + 16) == data
+    damaged = changed(large, 5 << 20, b"x")
+    message = f"Record {{}}at byte 0 is damaged: the checksum of its {len(data)} bytes of payload is wrong."
+    with pytest.raises(FormatError) as error:
+        list(tfrecord.scan_records(io.BytesIO(damaged)))
+    assert str(error.value) == message.format("0 ")
+    with pytest.raises(FormatError) as error:
+        tfrecord.read_record(io.BytesIO(damaged), 0, len(data) + 16)
+    assert str(error.value) == message.format("")
+    path = tmp_path / "hole"
+    path.write_bytes(tfrecord.record_header(2**31 + 1))
+    os.truncate(path, 2**31 + 17)
+    with path.open("rb") as file, pytest.raises(FormatError) as error:
+        tfrecord.read_record(file, 0, 2**31 + 17)
+    assert str(error.value) == ("Record at byte 0 must have at most 2,147,483,648 bytes of payload, got 2,147,483,649.")

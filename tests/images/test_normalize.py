@@ -1,0 +1,495 @@
+"""One test per kind of image: what is stored, what is recorded, and that TensorFlow reads the same pixels."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import random
+import struct
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tfpipe.format.image_form import ImageForm
+from tfpipe.images.normalize import BadImage, codec_versions, prepare_image
+
+KEEP = ImageForm()
+
+
+def reason(data: bytes, form: ImageForm = KEEP) -> str:
+    with pytest.raises(BadImage) as caught:
+        prepare_image(data, form)
+    return caught.value.reason
+
+
+def close(left: Any, right: Any, mean: float = 2.0) -> bool:
+    """Whether two images agree but for the losses of JPEG."""
+    left, right = np.asarray(left, np.float64), np.asarray(right, np.float64)
+    return left.shape == right.shape and float(np.abs(left - right).mean()) < mean
+
+
+# Kept as they are
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_good_jpeg_stays(make: Any, tf_jpeg: Any, mode: str, progressive: bool) -> None:
+    data = make.jpeg(mode=mode, progressive=progressive)
+    boxes = [(0.1, 0.2, 0.3, 0.4)]
+    for form in (KEEP, ImageForm("jpeg"), ImageForm(resize_short=24), ImageForm(resize_short=400)):
+        got = prepare_image(data, form, filename="a.JPEG", boxes=boxes)
+        assert got.encoded == data
+        assert (got.format, got.height, got.width) == ("JPEG", 24, 40)
+        assert (got.channels, got.colorspace) == ((1, "Grayscale") if mode == "L" else (3, "RGB"))
+        assert got.changed == ()
+        assert got.noticed == (("progressive",) if progressive else ())
+        assert got.boxes == tuple(boxes)
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    assert np.abs(tf_jpeg(data).astype(int) - expected).max() <= 1
+
+
+def test_good_square_jpeg_stays(make: Any) -> None:
+    data = make.jpeg(32, 32)
+    assert prepare_image(data, ImageForm(square=32)).encoded == data
+
+
+@pytest.mark.parametrize(("depth", "row"), [(1, b"\xa0"), (2, b"\x1b"), (4, b"\x0f\x80"), (8, b"\x00\x07\xff\x80")])
+@pytest.mark.parametrize("palette", [False, True])
+def test_good_png_stays(make: Any, tf_png: Any, depth: int, row: bytes, palette: bool) -> None:
+    if palette:
+        chunks = [make.chunk(b"PLTE", bytes(i * 37 % 256 for i in range(3 << depth)))]
+        data = make.png((4, 1), depth, 3, [row], *chunks)
+    else:
+        data = make.png((4, 1), depth, 0, [row])
+    got = prepare_image(data, KEEP, filename="x.png")
+    assert (got.encoded, got.changed, got.noticed) == (data, (), ())
+    assert (got.format, got.channels) == ("PNG", 3 if palette else 1)
+    assert (tf_png(data) == np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))).all()
+
+
+def test_animated_png_stays(make: Any, tf_png: Any) -> None:
+    frames = [make.image(seed=seed) for seed in (0, 1)]
+    data = make.save(frames[0], "PNG", save_all=True, append_images=frames[1:])
+    got = prepare_image(data, KEEP)
+    assert (got.encoded, got.changed, got.noticed) == (data, (), ("animated",))
+    assert (tf_png(data) == np.asarray(frames[0])).all()
+    assert prepare_image(data, ImageForm("jpeg")).changed == ("first_frame", "png_to_jpeg")
+
+
+# The table, row by row
+
+
+def test_cmyk_jpeg(make: Any, tf_jpeg: Any) -> None:
+    data = make.save(make.image(64, 64, "CMYK"), "JPEG", quality=95)
+    got = prepare_image(data, KEEP)
+    assert (got.format, got.channels, got.changed) == ("JPEG", 3, ("cmyk_to_rgb",))
+    assert close(tf_jpeg(got.encoded), tf_jpeg(data))
+
+
+def test_ycck_jpeg(make: Any, tf_jpeg: Any) -> None:
+    data = bytearray(make.save(make.image(64, 64, "CMYK"), "JPEG", quality=95))
+    adobe = data.index(b"\xff\xee")
+    assert data[adobe + 15] == 0
+    data[adobe + 15] = 2  # The samples are now taken for YCCK: odd colours, but the same ones for every reader.
+    got = prepare_image(bytes(data), ImageForm(quality=100))
+    assert got.changed == ("cmyk_to_rgb",)
+    assert close(tf_jpeg(got.encoded), tf_jpeg(bytes(data)), 4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "stored", "change"),
+    [
+        ("PNG", {}, "PNG", None),
+        ("WEBP", {"quality": 90}, "JPEG", "webp_to_jpeg"),
+        ("WEBP", {"lossless": True}, "PNG", "webp_to_png"),
+        ("GIF", {}, "PNG", "gif_to_png"),
+        ("BMP", {}, "PNG", "bmp_to_png"),
+        ("TIFF", {}, "PNG", "tiff_to_png"),
+        ("TIFF", {"compression": "tiff_lzw"}, "PNG", "tiff_to_png"),
+        ("TIFF", {"compression": "jpeg"}, "JPEG", "tiff_to_jpeg"),
+        ("PPM", {}, "PNG", "ppm_to_png"),
+        ("AVIF", {}, "JPEG", "avif_to_jpeg"),
+        ("JPEG2000", {}, "PNG", "jpeg2000_to_png"),
+        ("JPEG2000", {"irreversible": True}, "JPEG", "jpeg2000_to_jpeg"),
+    ],
+)
+def test_other_format_named_jpeg(
+    make: Any, tf_png: Any, tf_jpeg: Any, kind: str, options: dict[str, Any], stored: str, change: str | None
+) -> None:
+    Image.init()
+    if kind not in Image.SAVE:
+        pytest.skip(f"this Pillow cannot write {kind}")
+    data = make.save(make.image(), kind, **options)
+    got = prepare_image(data, KEEP, filename="folder.x/n01.JPEG")
+    assert (got.format, got.height, got.width) == (stored, 24, 40)
+    assert got.changed == ((change,) if change else ())
+    assert got.noticed == ("name_differs",)
+    source = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    if stored == "PNG":
+        assert (tf_png(got.encoded) == source).all()
+    else:
+        assert close(tf_jpeg(got.encoded), source, 4)
+    again = prepare_image(data, ImageForm("jpeg"), filename="x")
+    assert (again.format, again.noticed) == ("JPEG", ())
+    assert close(tf_jpeg(again.encoded), source, 4)
+
+
+def test_alpha_is_composited_on_white(make: Any, tf_png: Any) -> None:
+    pixels = np.dstack([make.pixels(), np.arange(40 * 24, dtype=np.uint8).reshape(24, 40)])
+    data = make.save(Image.fromarray(pixels), "PNG")
+    got = prepare_image(data, KEEP)
+    assert (got.format, got.channels, got.changed) == ("PNG", 3, ("alpha_composited",))
+    alpha = pixels[:, :, 3:] / 255
+    assert np.abs(tf_png(got.encoded) - (pixels[:, :, :3] * alpha + 255 * (1 - alpha))).max() <= 0.51
+    webp = prepare_image(make.save(Image.fromarray(pixels), "WEBP", lossless=True, exact=True), KEEP)
+    assert webp.changed == ("alpha_composited", "webp_to_png")
+    assert (tf_png(webp.encoded) == tf_png(got.encoded)).all()
+
+
+def test_grey_alpha_stays_grey(make: Any, tf_png: Any) -> None:
+    data = make.png((3, 1), 8, 4, [bytes([100, 255, 100, 0, 100, 51])])
+    got = prepare_image(data, KEEP)
+    assert (got.channels, got.colorspace, got.changed) == (1, "Grayscale", ("alpha_composited",))
+    assert tf_png(got.encoded, 1).ravel().tolist() == [100, 255, 224]
+
+
+def test_transparent_palette_and_colors(make: Any, tf_png: Any) -> None:
+    plte = make.chunk(b"PLTE", bytes([255, 0, 0, 0, 0, 255]))
+    data = make.png((2, 1), 8, 3, [b"\0\1"], plte, make.chunk(b"tRNS", bytes([0, 255])))
+    got = prepare_image(data, KEEP)
+    assert got.changed == ("alpha_composited",)
+    assert tf_png(got.encoded).tolist() == [[[255, 255, 255], [0, 0, 255]]]
+    half = make.png((2, 1), 8, 3, [b"\0\1"], plte, make.chunk(b"tRNS", bytes([51, 255])))
+    assert tf_png(prepare_image(half, KEEP).encoded).tolist() == [[[255, 204, 204], [0, 0, 255]]]
+    key = make.chunk(b"tRNS", struct.pack(">HHH", 9, 8, 7))
+    rgb = make.png((2, 1), 8, 2, [bytes([9, 8, 7, 9, 8, 6])], key)
+    assert tf_png(prepare_image(rgb, KEEP).encoded).tolist() == [[[255, 255, 255], [9, 8, 6]]]
+
+
+@pytest.mark.parametrize(
+    ("depth", "row", "key"), [(1, b"\x80", 1), (2, b"\xc0", 3), (4, b"\xf0", 15), (8, b"\xff\0", 255)]
+)
+def test_transparent_grey_of_few_bits(make: Any, tf_png: Any, depth: int, row: bytes, key: int) -> None:
+    black = make.chunk(b"tRNS", struct.pack(">H", 0))
+    assert tf_png(prepare_image(make.png((2, 1), depth, 0, [row], black), KEEP).encoded, 1).ravel().tolist() == [
+        255,
+        255,
+    ]
+    # The white pixel transparent: stays white, and black stays black.
+    white = make.chunk(b"tRNS", struct.pack(">H", key))
+    got = prepare_image(make.png((2, 1), depth, 0, [row], white), KEEP)
+    assert got.changed == ("alpha_composited",)
+    assert tf_png(got.encoded, 1).ravel().tolist() == [255, 0]
+
+
+SAMPLES = [0, 127, 128, 129, 300, 32768, 65400, 65535]
+SCALED = [round(v * 255 / 65535) for v in SAMPLES]
+
+
+def test_16_bit_grey_png_is_scaled(make: Any, tf_png: Any) -> None:
+    data = make.png((8, 1), 16, 0, [struct.pack(">8H", *SAMPLES)])
+    got = prepare_image(data, KEEP)
+    assert (got.format, got.channels, got.changed) == ("PNG", 1, ("depth_16_to_8",))
+    assert tf_png(got.encoded, 1).ravel().tolist() == SCALED
+    key = make.chunk(b"tRNS", struct.pack(">H", 300))
+    got = prepare_image(make.png((8, 1), 16, 0, [struct.pack(">8H", *SAMPLES)], key), KEEP)
+    assert got.changed == ("depth_16_to_8", "alpha_composited")
+    assert tf_png(got.encoded, 1).ravel().tolist() == [
+        255 if v == 300 else s for v, s in zip(SAMPLES, SCALED, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("color_type", "channels"), [(2, 3), (4, 2), (6, 4)])
+def test_16_bit_color_and_alpha_png_is_scaled(make: Any, tf_png: Any, color_type: int, channels: int) -> None:
+    values = np.random.default_rng(5).integers(0, 65536, (6, 5, channels), np.uint16)
+    data = make.png((5, 6), 16, color_type, [row.astype(">u2").tobytes() for row in values])
+    got = prepare_image(data, KEEP)
+    exact = values.astype(np.float64) / 65535
+    if color_type in (4, 6):
+        exact = exact[:, :, :-1] * exact[:, :, -1:] + 1 - exact[:, :, -1:]
+        assert got.changed == ("depth_16_to_8", "alpha_composited")
+    else:
+        assert got.changed == ("depth_16_to_8",)
+    assert got.channels == (1 if color_type == 4 else 3)
+    assert np.abs(tf_png(got.encoded, got.channels) - exact * 255).max() < 0.51
+
+
+@pytest.mark.parametrize("compression", [None, "tiff_lzw", "tiff_adobe_deflate"])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_16_bit_tiff_is_scaled(make: Any, tf_png: Any, compression: str | None, order: str) -> None:
+    grey = Image.fromarray(np.array([SAMPLES], np.dtype(order + "u2")))
+    data = make.save(grey, "TIFF", **({"compression": compression} if compression else {}))
+    got = prepare_image(data, KEEP)
+    assert got.changed == ("depth_16_to_8", "tiff_to_png")
+    assert tf_png(got.encoded, 1).ravel().tolist() == SCALED
+
+
+@pytest.mark.parametrize(("order", "inverted"), [("<", False), (">", False), ("<", True)])
+def test_16_bit_tiff_by_hand(tf_png: Any, order: str, inverted: bool) -> None:
+    values = [257, 128, 65535, 5, 40000, 300]
+    for photometric, shape in ((2, (2, 3)), (0 if inverted else 1, (6, 1))):
+        width, samples = shape
+        entries = [
+            (256, width), (257, 1), (258, 16), (259, 1), (262, photometric),
+            (273, 200), (277, samples), (278, 1), (279, 12),
+        ]  # fmt: skip
+        body = struct.pack(order + "2sHIH", b"II" if order == "<" else b"MM", 42, 8, len(entries))
+        for tag, value in entries:
+            body += struct.pack(order + "HHIHH", tag, 3, 1, value, 0)
+        if samples == 3:
+            body = body.replace(
+                struct.pack(order + "HHIHH", 258, 3, 1, 16, 0), struct.pack(order + "HHII", 258, 3, 3, 180)
+            )
+        data = body.ljust(180, b"\0") + struct.pack(order + "3H", 16, 16, 16)
+        data = data.ljust(200, b"\0") + struct.pack(order + "6H", *values)
+        got = prepare_image(data, KEEP)
+        assert got.changed == ("depth_16_to_8", "tiff_to_png")
+        expected = [65535 - v if photometric == 0 else v for v in values]
+        assert tf_png(got.encoded, samples).ravel().tolist() == [round(v / 257) for v in expected]
+
+
+def test_16_bit_pgm_is_scaled(tf_png: Any) -> None:
+    got = prepare_image(b"P5 8 1 65535\n" + struct.pack(">8H", *SAMPLES), KEEP)
+    assert got.changed == ("depth_16_to_8", "ppm_to_png")
+    assert tf_png(got.encoded, 1).ravel().tolist() == SCALED
+
+
+def test_32_bit_samples_are_refused(make: Any) -> None:
+    for mode in ("I", "F"):
+        assert reason(make.save(make.image(mode=mode), "TIFF")) == "32-bit samples, whose range is not known"
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
+def test_exif_orientation(make: Any, orientation: int, kind: str) -> None:
+    # A red rectangle on black: the box must enclose it before and after.
+    pixels = np.zeros((64, 96, 3), np.uint8)
+    pixels[8:24, 16:64] = (255, 0, 0)
+    box = (16 / 96, 8 / 64, 64 / 96, 24 / 64)
+    image = Image.fromarray(pixels)
+    if kind == "TIFF":
+        data = make.save(image, kind, tiffinfo={274: orientation})
+    else:
+        exif = make.exif(orientation, "<>"[orientation % 2])
+        special: dict[str, dict[str, Any]] = {
+            "WEBP": {"lossless": True},
+            "JPEG": {"quality": 95, "subsampling": 0},
+        }
+        data = make.save(image, kind, exif=exif, **special.get(kind, {}))
+    got = prepare_image(data, KEEP, boxes=[box])
+    assert ("exif_rotated" in got.changed) == (orientation != 1)
+    if kind in ("JPEG", "PNG") and orientation == 1:
+        assert got.encoded == data
+    assert (got.height, got.width) == ((96, 64) if orientation >= 5 else (64, 96))
+    red = np.asarray(Image.open(io.BytesIO(got.encoded)).convert("RGB"))[:, :, 0] > 128
+    rows, columns = np.flatnonzero(red.any(axis=1)), np.flatnonzero(red.any(axis=0))
+    found = (
+        columns[0] / got.width,
+        rows[0] / got.height,
+        (columns[-1] + 1) / got.width,
+        (rows[-1] + 1) / got.height,
+    )
+    assert got.boxes[0] == pytest.approx(found, abs=1e-12)
+    assert Image.open(io.BytesIO(got.encoded)).getexif().get(274, 1) == 1
+    # As Pillow turns it.
+    from PIL import ImageOps
+
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+    assert close(Image.open(io.BytesIO(got.encoded)).convert("RGB"), upright)
+    small = prepare_image(data, ImageForm(resize_short=16), boxes=[box])
+    assert (small.height, small.width) == ((24, 16) if orientation >= 5 else (16, 24))
+    assert small.boxes == got.boxes
+    assert close(
+        Image.open(io.BytesIO(small.encoded)).convert("RGB"),
+        upright.resize((small.width, small.height), 3),
+        6,
+    )
+    square = prepare_image(data, ImageForm("raw", square=16), boxes=[box])
+    assert (square.height, square.width) == (got.height, got.width)
+    assert close(np.frombuffer(square.encoded, np.uint8).reshape(16, 16, 3), upright.resize((16, 16), 3), 6)
+
+
+def test_hostile_exif_is_ignored(make: Any) -> None:
+    rng = random.Random(11)
+    plain = make.jpeg()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(200):
+            block = bytearray(make.exif(1, rng.choice("<>")))
+            for _ in range(rng.randrange(1, 6)):
+                block[rng.randrange(10, len(block))] = rng.choice((0, 1, 255, rng.randrange(256)))
+            body = bytes(block)[: rng.randrange(6, len(block) + 1)]
+            data = plain[:2] + b"\xff\xe1" + struct.pack(">H", len(body) + 2) + body + plain[2:]
+            got = prepare_image(data, KEEP)
+            assert got.encoded == data or got.changed == ("exif_rotated",)
+
+
+@pytest.mark.parametrize("animated", [False, True])
+def test_gif(make: Any, tf_png: Any, animated: bool) -> None:
+    frames = [make.image(mode="P"), make.image(mode="P", seed=1)]
+    options = {"save_all": True, "append_images": frames[1:]} if animated else {}
+    data = make.save(frames[0], "GIF", **options)
+    got = prepare_image(data, KEEP)
+    assert got.changed == (("first_frame", "gif_to_png") if animated else ("gif_to_png",))
+    assert (tf_png(got.encoded) == np.asarray(frames[0].convert("RGB"))).all()
+
+
+def test_transparent_gif(make: Any, tf_png: Any) -> None:
+    image = Image.new("P", (2, 1))
+    image.putpalette([255, 0, 0, 0, 0, 255])
+    image.putpixel((1, 0), 1)
+    got = prepare_image(make.save(image, "GIF", transparency=0), KEEP)
+    assert got.changed == ("alpha_composited", "gif_to_png")
+    assert tf_png(got.encoded).tolist() == [[[255, 255, 255], [0, 0, 255]]]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "the file is empty"),
+        (b"\0" * 700, "not an image: it begins with zero bytes"),
+        (b"\n<!DOCTYPE html><html>", "not an image: it begins like HTML"),
+        (b"\xef\xbb\xbf<HTML>", "not an image: it begins like HTML"),
+        (b'<?xml version="1.0"?><svg>', "an SVG drawing, not an image that can be read"),
+        (b'{"error": 404}', "not an image: it begins like JSON"),
+        (b"Not found\n", "not an image: it begins like text"),
+        (b"BMX", "BMP that cannot be decoded: Truncated File Read"),
+        (b"PK\3\4....", "a ZIP archive, not an image that can be read"),
+        (b"\0\0\0\x18ftypheic", "a HEIF image, which cannot be read"),
+        (
+            bytes(range(130, 150)),
+            "not an image of a known format: it begins with the bytes 82 83 84 85 86 87 88 89",
+        ),
+    ],
+)
+def test_strangers(data: bytes, message: str) -> None:
+    if data == b"BMX":
+        assert reason(data).startswith("BMP that cannot be decoded: ")
+    else:
+        assert reason(data) == message
+
+
+def test_header_that_promises_too_much(make: Any) -> None:
+    jpeg = bytearray(make.jpeg())
+    frame = jpeg.index(b"\xff\xc0")
+    jpeg[frame + 5 : frame + 9] = struct.pack(">HH", 30000, 30000)
+    png = make.png((30000, 30000), 8, 2, [b""])
+    translucent = make.image(mode="RGBA")
+    translucent.putalpha(99)
+    webp = bytearray(make.save(translucent, "WEBP"))
+    webp[24:30] = (9999).to_bytes(3, "little") * 2
+    gif = bytearray(make.save(make.image(mode="P"), "GIF"))
+    gif[6:10] = struct.pack("<HH", 30000, 30000)
+    bmp = bytearray(make.save(make.image(), "BMP"))
+    bmp[18:26] = struct.pack("<ii", 30000, 30000)
+    wanted = "30000 x 30000 pixels, more than --max-pixels 64000000 allows"
+    for data in (jpeg, png, gif, bmp, b"P6 30000 30000 255\n"):
+        assert reason(bytes(data)) == wanted
+    assert reason(bytes(webp)) == wanted.replace("30000", "10000")
+    assert reason(make.jpeg(), ImageForm(max_pixels=959)) == "40 x 24 pixels, more than --max-pixels 959 allows"
+    assert prepare_image(make.jpeg(), ImageForm(max_pixels=960)).width == 40
+
+
+def test_large_images_raise_no_warning(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for kind in ("JPEG", "PNG", "BMP", "WEBP"):
+            assert prepare_image(make.save(make.image(), kind), KEEP).width == 40
+
+
+# Forms
+
+
+def test_reencode_progressive(make: Any, tf_jpeg: Any) -> None:
+    data = make.jpeg(progressive=True)
+    got = prepare_image(data, ImageForm(reencode_progressive=True))
+    assert (got.changed, got.noticed) == (("progressive_reencoded",), ())
+    assert b"\xff\xc2" not in got.encoded
+    assert close(tf_jpeg(got.encoded), tf_jpeg(data))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("size", [(333, 250), (250, 333), (1000, 70), (65, 64)])
+def test_resize_short(make: Any, tf_jpeg: Any, tf_png: Any, kind: str, size: tuple[int, int]) -> None:
+    data = make.save(make.image(*size), kind, **({"quality": 95} if kind == "JPEG" else {}))
+    got = prepare_image(data, ImageForm(resize_short=64))
+    short, long = min(size), max(size)
+    if short <= 64:
+        assert got.encoded == data
+        return
+    wanted = tuple(64 if side == short else round(long * 64 / short) for side in size)
+    assert (got.width, got.height) == wanted
+    assert (got.format, got.changed) == (kind, ("resized",))
+    exact = Image.open(io.BytesIO(data)).resize(wanted, Image.Resampling.BICUBIC)
+    if kind == "PNG":
+        assert (tf_png(got.encoded) == np.asarray(exact)).all()
+    else:  # The brightness, since JPEG halves the resolution of colour.
+        assert close(Image.fromarray(tf_jpeg(got.encoded)).convert("L"), exact.convert("L"))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_raw(make: Any, mode: str) -> None:
+    data = make.jpeg(100, 70, mode=mode)
+    got = prepare_image(data, ImageForm("raw", square=32))
+    assert (got.format, got.height, got.width, got.channels, got.colorspace) == ("RAW", 70, 100, 3, "RGB")
+    assert got.changed == ("resized", "jpeg_to_raw")
+    pixels = np.frombuffer(got.encoded, np.uint8).reshape(32, 32, 3)
+    assert close(pixels, Image.open(io.BytesIO(data)).convert("RGB").resize((32, 32), Image.Resampling.BICUBIC))
+    same = prepare_image(make.save(make.image(32, 32), "PNG"), ImageForm("raw", square=32))
+    assert same.changed == ("png_to_raw",)
+    assert same.encoded == make.pixels(32, 32).tobytes()
+
+
+def test_encoded_anew_carries_nothing_but_pixels(make: Any) -> None:
+    image = make.image(mode="CMYK")
+    data = make.save(image, "JPEG", comment=b"by me", icc_profile=b"profile", exif=make.exif(6), dpi=(72, 72))
+    got = prepare_image(data, KEEP)
+    assert got.changed == ("cmyk_to_rgb", "exif_rotated")
+    for leaf in (b"by me", b"profile", b"Exif"):
+        assert leaf not in got.encoded
+    assert got == prepare_image(data, KEEP)
+
+
+def test_codec_versions_and_pickle() -> None:
+    versions = codec_versions()
+    assert {"pillow", "zlib"} <= versions.keys()
+    assert all(isinstance(value, str) and value for value in versions.values())
+    assert pickle.loads(pickle.dumps(BadImage("why"))).reason == "why"
+
+
+def test_import_is_light() -> None:
+    heavy = "{'numpy', 'tensorflow', 'apache_beam', 'PIL.TiffImagePlugin', 'PIL.WebPImagePlugin'}"
+    code = f"import sys, tfpipe.images.normalize; print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    code = "import sys, tfpipe.format.image_form; print('PIL' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+# Damage of any kind
+
+
+@pytest.mark.parametrize("kind", ["GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000"])
+def test_damaged_foreign_files_raise_only_bad_image(make: Any, kind: str) -> None:
+    rng = random.Random(kind)
+    Image.init()
+    if kind not in Image.SAVE:
+        pytest.skip(f"this Pillow cannot write {kind}")
+    whole = make.save(make.image(), kind)
+    form = ImageForm(max_pixels=1_000_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(60):
+            data = bytearray(whole)
+            for _ in range(rng.randrange(1, 5)):
+                data[rng.randrange(4, len(data))] = rng.randrange(256)
+            cut = len(data) if rng.random() < 0.5 else rng.randrange(len(data))
+            try:
+                prepare_image(bytes(data[:cut]), form)
+            except BadImage as error:
+                assert error.reason

@@ -1,0 +1,386 @@
+"""`tfpipe.integrity.foreign.index` on data that plain scripts wrote: what it finds, what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format import file_names
+from tfpipe.format.record_index import decode_index
+from tfpipe.format.tfrecord import record_header, scan_records
+from tfpipe.integrity.foreign import index
+from tfpipe.integrity.foreign.index import IndexOptions, IndexReport, index
+from tfpipe.load_manifest import load_manifest
+from tfpipe.readers.record_reader import RecordReader
+
+
+def run(target: Path | str, **options: object) -> IndexReport:
+    return index(IndexOptions(str(target), **options))  # type: ignore[arg-type]
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Of every file below a folder, with the time of its last change."""
+    return {
+        str(path.relative_to(folder)): f"{hashlib.sha256(path.read_bytes()).hexdigest()} {path.stat().st_mtime_ns}"
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def imagenet(foreign, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return foreign.imagenet(tmp_path_factory.mktemp("made") / "imagenet")
+
+
+@pytest.fixture
+def copy(imagenet: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(imagenet, tmp_path / "imagenet")
+
+
+def test_counts_places_labels_and_forms(copy: Path) -> None:
+    before = hashes(copy)
+    report = run(copy)
+    manifest = load_manifest(str(copy))
+    assert manifest == report.manifest
+    assert report.notes == ()
+    train, validation = manifest.splits["train"], manifest.splits["validation"]
+    assert [shard.records for shard in train.shards] == [14, 16, 0, 10]
+    assert (validation.records, validation.class_counts) == (7, (2, 3, 2))
+    assert (dict(train.formats), train.class_counts) == ({"JPEG": 27, "PNG": 13}, (14, 13, 13))
+    assert (train.sizes.min_height, train.sizes.max_height, train.sizes.min_width, train.sizes.max_width) == (
+        *(16, 18, 24, 28),
+    )
+    assert (manifest.label_base, manifest.label_names, manifest.name) == (1, ("1", "2", "3"), "imagenet")
+    assert {spec.name: (spec.dtype, spec.shape) for spec in manifest.schema.features} == {
+        "id": ("int64", ()),
+        "image/class/label": ("int64", ()),
+        "image/encoded": ("bytes", ()),
+        "image/filename": ("bytes", ()),
+    }
+    for shard in train.shards:
+        path = copy / shard.file
+        text = (copy / file_names.index_name(shard.file)).read_bytes()
+        with path.open("rb") as file:
+            assert decode_index(text, shard.bytes, shard.records)[:, 0].tolist() == [at for at, _ in scan_records(file)]
+        assert shard.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    after = hashes(copy)
+    assert {name: after[name] for name in before} == before
+    assert set(after) - set(before) == {"manifest.json", *(f"index/{name}.idx" for name in before)}
+
+
+def test_records_are_read_at_random(copy: Path) -> None:
+    run(copy)
+    with RecordReader(str(copy), load_manifest(str(copy)), "train") as reader:
+        assert [int(reader[k]["id"][0]) for k in (39, 0, 29, 30, 14)] == [39, 0, 29, 30, 14]
+
+
+def test_elsewhere_with_workers_and_other_readers(imagenet: Path, tmp_path: Path, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(index, "_ALONE_BYTES", 0)
+    before = hashes(imagenet)
+    seen = []
+    options = IndexOptions(f"{imagenet}/train-*", str(tmp_path / "out"), export=("dali", "vahidk"))
+    index(options, seen.append)
+    assert hashes(imagenet) == before
+    assert (seen[-1].records, seen[-1].bytes) == (40, seen[-1].num_bytes)
+    manifest = load_manifest(str(tmp_path / "out"))
+    assert "lie outside it" in caplog.text
+    assert manifest.shard_directory(manifest.directory) == str(imagenet)
+    assert list(manifest.splits) == ["train"]
+    with RecordReader(manifest.directory, manifest, "train") as reader:
+        assert int(reader[20]["id"][0]) == 20
+    text = (tmp_path / "out/index/train-00001-of-00004.idx").read_bytes()
+    assert (tmp_path / "out/dali/train-00001-of-00004.idx").read_bytes() == text
+    assert (tmp_path / "out/vahidk/train-00001-of-00004.index").read_bytes() == text
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["dali", "index", "manifest.json", "vahidk"]
+
+
+VAHIDK = """
+import sys
+from tfrecord.reader import tfrecord_loader
+for part in (0, 1):
+    for record in tfrecord_loader(sys.argv[1], sys.argv[2], {"id": "int"}, shard=(part, 2)):
+        print(int(record["id"][0]))
+"""
+
+
+def test_vahidk_reads_by_its_index(copy: Path) -> None:
+    run(copy, export=("vahidk",))
+    shard = "train-00001-of-00004"
+    path, place = str(copy / shard), str(copy / "vahidk" / f"{shard}.index")
+    # A process of its own: that package and TensorFlow describe the same protocol buffers, which one process refuses.
+    done = subprocess.run([sys.executable, "-c", VAHIDK, path, place], capture_output=True, text=True, check=True)
+    assert list(map(int, done.stdout.split())) == list(range(14, 30))
+
+
+def test_again_after_a_change(copy: Path, foreign) -> None:
+    first = run(copy)
+    assert run(copy) == first
+    foreign.write(copy / "train-00003-of-00004", foreign.records(30, 4, 1))
+    (copy / "train-00000-of-00004").unlink()
+    second = run(copy)
+    assert second.manifest.splits["train"].records == 20
+    assert second.notes == ("Of the 4 files train-*-of-00004, 3 are there.",)
+    assert not (copy / "index/train-00000-of-00004.idx").exists()
+
+
+@pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
+def test_compressed_files_are_counted_and_have_no_index(foreign, tmp_path: Path, compression) -> None:
+    folder = foreign.imagenet(tmp_path / "packed", compression)
+    manifest = run(folder).manifest
+    assert manifest.compression == compression
+    assert (manifest.splits["train"].records, manifest.label_base) == (40, 1)
+    assert sorted(path.name for path in folder.iterdir() if not path.name.startswith(("train", "val"))) == [
+        "manifest.json"
+    ]
+    with pytest.raises(ConfigError, match=f"are {compression} compressed: their records can be read from the first on"):
+        RecordReader(str(folder), manifest, "train")
+    with pytest.raises(ConfigError, match="`export` needs files in which records can be found by their place"):
+        run(folder, export=("dali",))
+
+
+def test_files_compressed_in_two_ways_are_refused(foreign, tmp_path: Path) -> None:
+    foreign.write(tmp_path / "a.tfrecord", foreign.records(0, 2))
+    foreign.write(tmp_path / "b.tfrecord", foreign.records(2, 2), "GZIP")
+    with pytest.raises(ConfigError) as caught:
+        run(tmp_path)
+    assert str(caught.value) == (
+        f"All files of a dataset must be compressed in one way: {tmp_path}/a.tfrecord is not, {tmp_path}/b.tfrecord is "
+        "GZIP. Index them apart."
+    )
+
+
+# Labels and features
+
+
+def records(foreign, labels: list[int | None], **more: list) -> list[dict[str, object]]:
+    made = []
+    for k, label in enumerate(labels):
+        one = {"image": foreign.image(k)} | ({} if label is None else {"label": label})
+        made.append(one | {name: values[k] for name, values in more.items() if values[k] is not None})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("labels", "asked", "base", "names"),
+    [
+        ([0, 1, 2], "auto", 0, ("0", "1", "2")),
+        ([1, 3], "auto", 1, ("1", "2", "3")),
+        ([1, 3], "0", 0, ("0", "1", "2", "3")),
+        ([5, 6], "auto", 0, tuple("0123456")),
+        ([-1, 2, 1], "auto", 1, ("1", "2")),
+    ],
+)
+def test_the_smallest_label_tells_the_base(foreign, tmp_path: Path, labels, asked, base, names) -> None:
+    foreign.write(tmp_path / "x.tfrecord", records(foreign, labels))
+    manifest = run(tmp_path, label_base=asked).manifest
+    assert (manifest.label_base, manifest.label_names, manifest.label_key) == (base, names, "label")
+    assert sum(manifest.splits["train"].class_counts) == len([label for label in labels if label >= 0])
+
+
+def test_a_base_above_the_smallest_label_is_refused(foreign, tmp_path: Path) -> None:
+    foreign.write(tmp_path / "x.tfrecord", records(foreign, [0, 1]))
+    with pytest.raises(ConfigError, match="--label-base 1 must be at most the smallest label, got 0"):
+        run(tmp_path, label_base="1")
+    assert os.listdir(tmp_path) == ["x.tfrecord"]
+
+
+def test_names_come_from_the_records_or_a_list(foreign, tmp_path: Path) -> None:
+    made = [
+        {"image/encoded": foreign.image(k), "image/class/label": k % 2 + 1, "image/class/text": name}
+        for k, name in enumerate((b"daisy", "Löwenzahn".encode(), b"daisy"))
+    ]
+    foreign.write(tmp_path / "x.tfrecord", made)
+    assert run(tmp_path).manifest.label_names == ("daisy", "Löwenzahn")
+    (tmp_path / "labels.txt").write_text("0:background\n1:one\n2:two\n")
+    manifest = run(tmp_path).manifest
+    assert (manifest.label_names, manifest.label_base) == (("background", "one", "two"), 0)
+    (tmp_path / "labels.txt").write_text("one\ntwo\n")
+    manifest = run(tmp_path).manifest
+    assert (manifest.label_names, manifest.label_base) == (("one", "two"), 1)
+
+
+def test_a_label_that_some_records_lack_is_none(foreign, tmp_path: Path) -> None:
+    foreign.write(tmp_path / "x.tfrecord", records(foreign, [0, None, 1]))
+    report = run(tmp_path)
+    assert (report.manifest.label_key, report.manifest.label_names) == (None, ())
+    assert report.notes == ("The dataset has no labels: 'label' is missing in 1 of 3 records.",)
+    with pytest.raises(DataError, match="'label' holds no labels"):
+        run(tmp_path, label_key="label")
+
+
+def test_numbers_too_large_for_classes_are_no_labels(foreign, tmp_path: Path) -> None:
+    foreign.write(tmp_path / "x.tfrecord", records(foreign, [2**62, 1]))
+    assert run(tmp_path).notes == (f"The dataset has no labels: 'label' reaches {2**62:,}, which is no class.",)
+
+
+def test_features_that_vary_are_lists_and_mixed_kinds_are_left_out(foreign, tmp_path: Path) -> None:
+    more = {
+        "boxes": [[0.5, 1.5], [], [2.5]],
+        "pair": [[1, 2], [3, 4], [5, 6]],
+        "some": [7, None, 8],
+        "odd": [1, b"x", 2],
+    }
+    foreign.write(tmp_path / "x.tfrecord", records(foreign, [0, 1, 2], **more))
+    report = run(tmp_path)
+    specs = {spec.name: (spec.dtype, spec.shape, spec.doc) for spec in report.manifest.schema.features}
+    assert specs["pair"] == ("int64", (2,), "")
+    assert specs["some"] == ("int64", None, "missing in 1 of 3 records")
+    assert specs["boxes"] == ("float", None, "0 to 2 values")
+    assert "odd" not in specs
+    assert "Left out: 'odd' is bytes in some records and int64 in others." in report.notes
+
+
+def test_keys_are_found_by_name_and_content(foreign, tmp_path: Path) -> None:
+    image = foreign.image(1)
+    foreign.write(tmp_path / "x.tfrecord", [{"photo": image, "text": b"no image", "class": 1}])
+    manifest = run(tmp_path).manifest
+    assert (manifest.image_key, manifest.label_key, manifest.label_base) == ("photo", "class", 1)
+    foreign.write(tmp_path / "x.tfrecord", [{"left": image, "right": image}])
+    with pytest.raises(ConfigError, match="Name one of several images with --image-key: left, right"):
+        run(tmp_path)
+    assert run(tmp_path, image_key="right").manifest.image_key == "right"
+    foreign.write(tmp_path / "x.tfrecord", [{"a": 1, "b": 2.5}])
+    with pytest.raises(ConfigError, match="holds the image with --image-key; the first record has 'a', 'b'"):
+        run(tmp_path)
+    foreign.write(tmp_path / "x.tfrecord", [{"image": image, "b": b"x"}])
+    with pytest.raises(ConfigError, match=r"--label-key must name a feature with one int64 value; .*, got 'b'"):
+        run(tmp_path, label_key="b")
+
+
+def test_images_of_other_formats_are_said(foreign, tmp_path: Path) -> None:
+    kinds = ("GIF", "WEBP", "JPEG")
+    foreign.write(tmp_path / "x.tfrecord", [{"image": foreign.image(k, kind=kind)} for k, kind in enumerate(kinds)])
+    report = run(tmp_path)
+    assert dict(report.manifest.splits["train"].formats) == {"GIF": 1, "JPEG": 1, "WEBP": 1}
+    assert "1 images are of formats that TensorFlow does not decode: 1 GIF, 1 JPEG, 1 WEBP." in report.notes
+
+
+def test_a_record_without_an_image_is_refused(foreign, tmp_path: Path) -> None:
+    foreign.write(tmp_path / "x.tfrecord", [{"image": foreign.image(0)}, {"other": 1}])
+    with pytest.raises(
+        DataError, match="Each of the 2 records must have one image under 'image'; it is missing in 1 of 2"
+    ):
+        run(tmp_path)
+
+
+# What is damaged or hostile: one sentence, and nothing is written
+
+
+def refuse(target: Path | str, message: str, kind: type[Exception] = FormatError, **options: object) -> None:
+    folder = Path(target) if os.path.isdir(target) else Path(target).parent
+    before = sorted(os.listdir(folder))
+    started = time.process_time()
+    with pytest.raises(kind) as caught:
+        run(target, **options)
+    assert time.process_time() - started < 1
+    assert str(caught.value).startswith(message), str(caught.value)
+    assert sorted(os.listdir(folder)) == before
+
+
+def test_damage_names_file_record_and_byte(copy: Path) -> None:
+    path = copy / "train-00001-of-00004"
+    with path.open("rb") as file:
+        at = [offset for offset, _ in scan_records(file)][5]
+    data = bytearray(path.read_bytes())
+    for place, what in ((at + 3, "the checksum of its length is wrong"), (at + 200, "the checksum of its")):
+        changed = bytearray(data)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        refuse(copy, f"{path} cannot be indexed: record 5 at byte {at} is damaged: {what}")
+        refuse(copy, f"{path} cannot be indexed", output=str(copy.parent / "new"))
+        assert not (copy.parent / "new").exists()
+    path.write_bytes(data[: at + 20])
+    refuse(copy, f"{path} cannot be indexed: record 5 at byte {at} is damaged: it has ")
+
+
+def test_what_is_no_tfrecord_is_refused(foreign, tmp_path: Path) -> None:
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(b"hello, this is text, and no record of any kind")
+    refuse(tmp_path, f"{path} cannot be indexed: it holds no TFRecords, or record 0 at byte 0 is damaged")
+    path.write_bytes(record_header(2**62) + bytes(100))
+    refuse(tmp_path, f"{path} cannot be indexed: record 0 at byte 0 is damaged: it has 4,611,686,018,427,387,904 bytes")
+    path.write_bytes(b"\x1f\x8b\x08" + bytes(40))
+    refuse(tmp_path, f"{path} cannot be indexed: record 0 at byte 0 of what is unpacked cannot be unpacked")
+    import tensorflow as tf
+
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(b"\xff\xff no example")
+    refuse(tmp_path, f"{path} cannot be indexed: ")
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(b"")
+    refuse(tmp_path, f"There is no record in {path}.", DataError)
+    path.unlink()
+    os.mkfifo(path)
+    refuse(tmp_path, f"{path} must be a regular file.")
+    refuse(f"{tmp_path}/x*", f"{path} must be a regular file.")
+    path.unlink()
+    path.symlink_to(path)
+    refuse(tmp_path, f"{path} cannot be read: Too many levels of symbolic links.", DataError)
+    refuse(path, f"{path} cannot be read: Too many levels of symbolic links.", DataError)
+    path.unlink()
+    path.mkdir()
+    refuse(f"{tmp_path}/x*", f"{path} must be a regular file.")
+    refuse(tmp_path, f"No file in {tmp_path} is named like TFRecords.", DataError)
+    refuse(f"{tmp_path}/none-*", f"No file fits {tmp_path}/none-*.", DataError)
+    with pytest.raises(ConfigError, match=r"A dataset is read from a local directory, got 'gs://bucket/x'\."):
+        run("gs://bucket/x")
+
+
+def test_own_and_broken_manifests_are_not_replaced(small_dataset: Path, copy: Path, tmp_path: Path) -> None:
+    refuse(small_dataset, f"{small_dataset} is a dataset that `tfpipe shard` wrote and is indexed already", ConfigError)
+    (copy / "manifest.json").write_text("{}")
+    refuse(copy, f"{copy}/manifest.json is no manifest that can be replaced.", ConfigError)
+
+
+def test_a_directory_that_cannot_be_written(copy: Path) -> None:
+    (copy.parent / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot be written: Not a directory\. Choose another place with --output"):
+        run(copy, output=str(copy.parent / "file" / "out"))
+
+
+def test_names_that_share_an_index_are_refused(foreign, tmp_path: Path) -> None:
+    for name in ("a-0-of-1", "a-0-of-1.tfrecord"):
+        foreign.write(tmp_path / name, foreign.records(0, 1))
+    with pytest.raises(ConfigError, match="would share one index"):
+        run(tmp_path)
+
+
+KILLED = """
+import sys
+from tfpipe.integrity.foreign.index import IndexOptions, index
+print("go", flush=True)
+index(IndexOptions(sys.argv[1], sys.argv[2]))
+"""
+
+
+def test_killed_at_any_moment_there_is_all_or_nothing(copy: Path, tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    draw, out = random.Random(seed), tmp_path / "out"
+    print("seed", seed)
+    expected = run(copy).manifest
+    for _ in range(4):
+        process = subprocess.Popen([sys.executable, "-c", KILLED, copy, out], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(draw.uniform(0, 0.12))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        if (out / "manifest.json").exists():
+            assert load_manifest(str(out)).splits == expected.splits
+            assert len(list((out / "index").iterdir())) == 5
+    run(copy, output=str(out))
+    assert load_manifest(str(out)).splits == expected.splits
+    assert sorted(path.name for path in out.iterdir()) == ["index", "manifest.json"]

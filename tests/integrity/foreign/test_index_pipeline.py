@@ -1,0 +1,185 @@
+"""An indexed dataset in the pipeline: the exact order, a run that resumes at any step, and labels from 0."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfpipe.errors import ConfigError, FormatError
+from tfpipe.format.manifest import Manifest
+from tfpipe.integrity.foreign.index import IndexOptions, index
+from tfpipe.load_manifest import load_manifest
+from tfpipe.order import ExactOrder
+from tfpipe.pipeline.build import build_dataset, build_stages
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.source import foreign_files, from_manifest
+
+IDS = PipelineConfig(
+    global_batch_size=8, augment="none", image_size=8, include=("id",), num_streams=2, run_records=3, window_records=8
+)
+
+
+@pytest.fixture(scope="module")
+def indexed(foreign, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    folder = foreign.imagenet(tmp_path_factory.mktemp("imagenet"))
+    index(IndexOptions(str(folder)))
+    return load_manifest(str(folder))
+
+
+@pytest.fixture(scope="module")
+def packed(foreign, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    folder = foreign.imagenet(tmp_path_factory.mktemp("packed"), "GZIP")
+    index(IndexOptions(str(folder)))
+    return load_manifest(str(folder))
+
+
+def ids(data: object, split: str | None, config: PipelineConfig, steps: int, start_step: int = 0, **host) -> list:
+    context = tf.distribute.InputContext(**host) if host else None
+    dataset = build_dataset(data, split, config, context, start_step).take(steps)  # type: ignore[arg-type]
+    return [batch["id"].numpy().tolist() for batch in dataset]
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return list(chain.from_iterable(batches))
+
+
+def test_global_batches_are_those_of_the_exact_order(indexed: Manifest) -> None:
+    order = ExactOrder((14, 16, 0, 10), IDS.seed, 2, 3, 8)
+    firsts = np.array([0, 14, 30, 30])
+    expected = []
+    for epoch in (0, 1):
+        for step in range(order.steps_per_epoch(8)):
+            shard, record = order.batch(epoch, step, 8).T
+            expected.append((firsts[shard] + record).tolist())
+    assert ids(indexed, "train", IDS, len(expected)) == expected
+
+
+def test_a_run_resumes_at_a_random_step_by_record(indexed: Manifest) -> None:
+    seed = random.randrange(2**32)
+    step = random.Random(seed).randrange(1, 23)
+    print("seed", seed, "step", step)
+    whole = ids(indexed, "train", IDS, 25)
+    assert ids(indexed, "train", IDS, 25 - step, start_step=step) == whole[step:]
+    assert sorted(flat(whole[:5])) == list(range(40))
+
+
+def test_hosts_share_the_same_batches(indexed: Manifest) -> None:
+    config = dataclasses.replace(IDS, deterministic=True)
+    alone = ids(indexed, "train", config, 5)
+    hosts = [
+        ids(indexed, "train", config, 5, num_input_pipelines=2, input_pipeline_id=k, num_replicas_in_sync=2)
+        for k in range(2)
+    ]
+    assert [sorted(a + b) for a, b in zip(*hosts, strict=True)] == [sorted(batch) for batch in alone]
+
+
+def test_labels_are_counted_from_0_and_one_hot_has_a_place_for_each(indexed: Manifest) -> None:
+    assert (indexed.label_base, indexed.label_names) == (1, ("1", "2", "3"))
+    config = dataclasses.replace(IDS, one_hot=True, include=("id", "image/class/label"))
+    for batch in build_dataset(indexed, "train", config).take(5):
+        assert batch["label"].shape == (8, 3)
+        labels = tf.argmax(batch["label"], axis=1).numpy()
+        assert labels.tolist() == (batch["id"].numpy() % 3).tolist()
+        assert batch["image/class/label"].numpy().tolist() == (labels + 1).tolist()
+        assert tf.reduce_sum(batch["label"]).numpy() == 8
+
+
+@pytest.mark.parametrize(
+    "config", [IDS, dataclasses.replace(IDS, cache="bytes"), dataclasses.replace(IDS, cache="decoded")]
+)
+@pytest.mark.parametrize("augment", ["host", "device"])
+def test_every_record_is_evaluated_once(indexed: Manifest, config: PipelineConfig, augment) -> None:
+    config = dataclasses.replace(
+        config, training=False, augment=augment, decoded_size=8 if augment == "device" else None
+    )
+    batches = list(build_dataset(indexed, "validation", config))
+    found = [i for b in batches for i, m in zip(b["id"].numpy(), b["mask"].numpy(), strict=True) if m]
+    assert found == list(range(40, 47))
+
+
+def test_sizes_and_formats_come_from_the_headers(indexed: Manifest) -> None:
+    images = from_manifest(indexed, "train").images
+    assert (images.formats, images.size, images.short_side) == ({"JPEG", "PNG"}, None, 18)
+    assert not from_manifest(indexed, "train").has_sizes
+
+
+def test_cached_training_keeps_the_order(indexed: Manifest) -> None:
+    assert ids(indexed, "train", dataclasses.replace(IDS, cache="bytes"), 10) == ids(indexed, "train", IDS, 10)
+
+
+def test_a_damaged_record_is_left_out_with_skip(foreign, tmp_path: Path) -> None:
+    folder = foreign.imagenet(tmp_path)
+    index(IndexOptions(str(folder)))
+    path = folder / "train-00001-of-00004"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    config = dataclasses.replace(IDS, on_bad_record="skip", max_bad_records=2)
+    assert len(set(flat(ids(load_manifest(str(folder)), "train", config, 4)))) == 32
+    with pytest.raises(tf.errors.OpError, match="train-00001-of-00004"):
+        ids(load_manifest(str(folder)), "train", IDS, 5)
+
+
+def test_changed_files_are_refused(foreign, tmp_path: Path) -> None:
+    folder = foreign.imagenet(tmp_path)
+    index(IndexOptions(str(folder)))
+    foreign.write(folder / "train-00000-of-00004", foreign.records(0, 3))
+    with pytest.raises(FormatError, match=r"train-00000-of-00004 must have .* bytes, .* run `tfpipe index` again\."):
+        build_dataset(load_manifest(str(folder)), "train", IDS)
+
+
+# Compressed files
+
+
+def test_compressed_files_are_read_in_throughput_order(packed: Manifest) -> None:
+    assert packed.compression == "GZIP"
+    assert "throughput" in str(build_stages(packed, "train", IDS))
+    found = flat(ids(packed, "train", IDS, 15))  # the shuffle buffer mixes epochs, so some come late
+    assert set(found) <= set(range(40))
+    assert len(set(found)) > 25
+
+
+def test_exact_order_of_compressed_files_is_refused(packed: Manifest) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_dataset(packed, "train", dataclasses.replace(IDS, order="exact"))
+    assert str(caught.value) == (
+        f"`order` exact needs to know where each record lies, and the files of 'train' of {packed.directory} are GZIP "
+        "compressed, and are read from their beginning only. Use order='throughput'."
+    )
+    with pytest.raises(ConfigError, match=r"`on_bad_record` skip needs .* GZIP compressed"):
+        build_dataset(packed, "train", dataclasses.replace(IDS, on_bad_record="skip"))
+
+
+@pytest.mark.parametrize("cache", ["none", "bytes", "decoded"])
+def test_compressed_files_are_evaluated_once_and_cached(packed: Manifest, cache) -> None:
+    config = dataclasses.replace(IDS, training=False, cache=cache)
+    batches = list(build_dataset(packed, "validation", config))
+    assert [i for b in batches for i in b["id"].numpy()[b["mask"].numpy()]] == list(range(40, 47))
+    training = dataclasses.replace(IDS, cache=cache)
+    assert len(set(flat(ids(packed, "train", training, 15)))) > 25
+
+
+def test_compressed_files_cannot_be_shared_out_for_evaluation(packed: Manifest) -> None:
+    config = dataclasses.replace(IDS, training=False)
+    with pytest.raises(ConfigError, match="Evaluation on 2 hosts needs to know where each record lies"):
+        ids(packed, "validation", config, 1, num_input_pipelines=2, input_pipeline_id=0, num_replicas_in_sync=2)
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB"])
+def test_files_by_a_pattern_are_unpacked_by_their_first_bytes(foreign, tmp_path: Path, compression) -> None:
+    folder = foreign.imagenet(tmp_path, compression)
+    source = foreign_files(str(folder / "train-*"))
+    assert source.compression == compression
+    once = dataclasses.replace(IDS, training=False)
+    assert sorted(flat(ids(source, None, once, 5))) == list(range(40))
+
+
+def test_what_needs_files_of_its_own_says_so(indexed: Manifest, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="A cache in files needs a dataset that tfpipe wrote"):
+        build_dataset(indexed, "train", dataclasses.replace(IDS, cache="bytes", cache_dir=str(tmp_path)))

@@ -1,0 +1,79 @@
+"""What is said of a record's content."""
+
+import numpy as np
+import pytest
+
+from tests.integrity.made import LABELS, SCHEMA, payload, png
+from tfpipe.format.example import encode_example
+from tfpipe.format.image_form import ImageForm
+from tfpipe.format.schema import FeatureSpec, Schema
+from tfpipe.integrity.check_record import ContentCheck
+from tfpipe.integrity.damage_kinds import KINDS, OF_RECORDS, Damage
+
+CHECK = ContentCheck(SCHEMA, label_names=LABELS)
+LISTS = Schema((FeatureSpec("a", "int64", ()), FeatureSpec("b", "float", (2,)), FeatureSpec("c", "bytes", None)))
+
+
+def test_a_good_record() -> None:
+    one = CHECK.look(payload(3))
+    assert (one.faults, one.key) == ((), "dog/3.png")
+    assert one.identity == CHECK.look(payload(3, label=1)).identity != CHECK.look(payload(4)).identity
+
+
+@pytest.mark.parametrize(
+    ("values", "faults"),
+    [
+        ({"a": 1, "b": [1.0, 2.0], "c": [b"x"]}, []),
+        ({"a": 1, "b": [1.0, 2.0], "c": []}, []),
+        ({"a": 1, "b": [1.0], "c": []}, ["feature 'b' must be 2 float, got 1"]),
+        ({"a": b"1", "b": [1.0, 2.0], "c": []}, ["feature 'a' must be int64, got bytes"]),
+        ({"a": None, "b": [1.0, 2.0], "c": []}, ["feature 'a' must be int64, got nothing"]),
+        ({"a": 1, "b": [1.0, 2.0], "c": [3]}, ["feature 'c' must be a list of bytes, got int64"]),
+        ({"a": 1, "c": []}, ["feature 'b' is missing"]),
+        ({"a": 1, "b": [1.0, 2.0], "c": [], "d": 1}, ["feature 'd' is not in the schema"]),
+    ],
+)
+def test_the_schema(values: dict[str, object], faults: list[str]) -> None:
+    found = ContentCheck(LISTS).look(encode_example(values)).faults  # type: ignore[arg-type]
+    assert [text for _, text in found] == faults
+    assert {kind for kind, _ in found} <= {"schema"}
+
+
+def test_raw_pixels() -> None:
+    raw = ContentCheck(SCHEMA, ImageForm("raw", square=4), LABELS)
+    good = {"encoded": bytes(48), "format": "RAW", "height": 90, "width": 70}
+    assert raw.look(payload(0, **good)).faults == ()
+    (fault,) = raw.look(payload(0, **{**good, "encoded": bytes(47)})).faults
+    assert fault == ("image", "47 bytes of raw pixels, not 4 x 4 x 3")
+
+
+def test_nothing_is_decoded_where_nothing_shall_be() -> None:
+    cut = payload(0, encoded=png(0)[:-9])
+    assert CHECK.look(cut).faults == (("image", "truncated PNG"),)
+    assert ContentCheck(SCHEMA, label_names=LABELS, decode=False).look(cut).faults == ()
+
+
+def test_strangers() -> None:
+    anything = ContentCheck()
+    assert anything.look(encode_example({"x": np.arange(3), "y": b"text"})).faults == ()
+    (fault,) = anything.look(encode_example({"x": [b"\xff\xd8\xff", b"z"]})).faults
+    assert fault == ("image", "feature 'x': truncated JPEG: it ends before the image data")
+    ((kind, text),) = anything.look(b"\xff\xff").faults
+    assert kind == "example"
+    assert text.startswith("Not a tf.train.Example: ")
+
+
+def test_damage_as_json_and_back() -> None:
+    one = Damage("a", "image", "why", 3, 7, "cat/1.png")
+    assert Damage.from_json(one.to_json()) == one
+    whole = Damage("a", "sha256", "why")
+    assert whole.to_json() == {
+        "file": "a",
+        "record": None,
+        "offset": None,
+        "kind": "sha256",
+        "detail": "why",
+        "key": None,
+    }
+    assert Damage.from_json(whole.to_json()) == whole
+    assert set(KINDS) >= OF_RECORDS

@@ -1,0 +1,421 @@
+"""The cache in files: what is in it, who fills it when, and that half of one is never taken for a whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format.manifest import Manifest
+from tfpipe.format.tfrecord import record_footer, record_header, scan_records
+from tfpipe.load_manifest import load_manifest
+from tfpipe.pipeline.build import build_dataset
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.file_cache.cache import cached_manifest, without_cache
+from tfpipe.readers.record_reader import RecordReader
+from tfpipe.system import host_limits
+
+SIDE = 16  # 8/7 of 14
+REPOSITORY = Path(__file__).parents[2]
+CHANGED = {"image/encoded", "image/format", "image/channels", "image/colorspace"}
+
+
+@pytest.fixture
+def source(small_dataset: Path, tmp_path: Path) -> Manifest:
+    return load_manifest(str(shutil.copytree(small_dataset, tmp_path / "source")))
+
+
+def config_of(cache: str, folder: Path | str, **options) -> PipelineConfig:
+    return PipelineConfig(global_batch_size=4, image_size=14, cache=cache, cache_dir=str(folder), **options)
+
+
+def files_in(folder: str | Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def whole_caches(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("*") if not path.name.startswith(".")]
+
+
+def shards_of(manifest: Manifest, split: str = "train") -> list[Path]:
+    return [Path(manifest.directory, shard.file) for shard in manifest.splits[split].shards]
+
+
+def flip_a_bit(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+# what is in it
+
+
+def test_a_copy_has_the_bytes_of_the_source(source: Manifest, tmp_path: Path) -> None:
+    found = cached_manifest(source, "train", config_of("bytes", tmp_path / "cache"))
+    assert [path.read_bytes() for path in shards_of(found)] == [path.read_bytes() for path in shards_of(source)]
+    assert found.splits == {"train": source.splits["train"]}
+    assert found.fingerprint == source.fingerprint
+    loaded = load_manifest(found.directory)
+    assert loaded == found
+    assert loaded.directory == found.directory
+    assert len(RecordReader(found.directory, found, "train")) == 12  # the index is there
+
+
+def test_decoded_records_have_the_pixels_of_the_images(source: Manifest, tmp_path: Path) -> None:
+    found = cached_manifest(source, "train", config_of("decoded", tmp_path / "cache"))
+    assert load_manifest(found.directory) == found
+    assert found.image["encoding"] == "raw"
+    assert found.image["square"] == SIDE
+    info, before = found.splits["train"], source.splits["train"]
+    assert info.formats == {"RAW": 12}
+    assert (info.class_counts, info.sizes) == (before.class_counts, before.sizes)
+    assert [shard.records for shard in info.shards] == [shard.records for shard in before.shards]
+    for shard, path in zip(info.shards, shards_of(found), strict=True):
+        assert shard.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    old, new = RecordReader(source.directory, source, "train"), RecordReader(found.directory, found, "train")
+    for one, other in zip(old, new, strict=True):
+        image = tf.io.decode_image(one["image/encoded"][0], channels=3, expand_animations=False)
+        expected = tf.image.resize(image, [SIDE, SIDE]).numpy()
+        pixels = np.frombuffer(other["image/encoded"][0], np.uint8).reshape(SIDE, SIDE, 3)
+        assert np.abs(pixels - expected).max() <= 0.51
+        assert other["image/format"] == [b"RAW"]
+        for name in one.keys() - CHANGED:
+            np.testing.assert_array_equal(other[name], one[name])
+        assert one.keys() == other.keys()
+
+
+def test_raw_images_of_that_size_stay_as_they_are(source: Manifest, tmp_path: Path) -> None:
+    first = cached_manifest(source, "train", config_of("decoded", tmp_path / "cache"))
+    again = cached_manifest(first, "train", config_of("decoded", tmp_path / "again"))
+    assert [path.read_bytes() for path in shards_of(again)] == [path.read_bytes() for path in shards_of(first)]
+
+
+def test_the_pipeline_reads_the_same_records_from_it(source: Manifest, tmp_path: Path) -> None:
+    def seen(config: PipelineConfig, start_step: int) -> list:
+        config = dataclasses.replace(config, include=("image/filename",), window_records=4)
+        batches = build_dataset(source, "train", config, start_step=start_step).take(5)  # of 3 an epoch
+        return [batch["image/filename"].numpy().tolist() for batch in batches]
+
+    config = config_of("decoded", tmp_path / "cache")
+    assert seen(config, 2)[:3] == seen(without_cache(config), 0)[2:]
+
+
+# reuse
+
+
+@pytest.mark.parametrize("cache", ["bytes", "decoded"])
+def test_a_whole_one_is_taken_without_a_look_at_the_source(source: Manifest, tmp_path: Path, cache: str) -> None:
+    config = config_of(cache, tmp_path / "cache")
+    calls: list[tuple[int, int]] = []
+    found = cached_manifest(source, "train", config, lambda done, total: calls.append((done, total)))
+    assert calls[-1] == (12, 12)
+    assert calls == sorted(calls)
+    before = files_in(found.directory)
+    shutil.rmtree(source.directory)
+    calls.clear()
+    # How crops are drawn, and the batch, change nothing in it.
+    other = dataclasses.replace(config, global_batch_size=8, seed=7, augment="device", training=False)
+    assert cached_manifest(source, "train", other, lambda *call: calls.append(call)) == found
+    assert files_in(found.directory) == before
+    assert not calls
+
+
+def test_other_contents_get_a_folder_of_their_own(source: Manifest, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    decoded = config_of("decoded", folder)
+    places = [
+        cached_manifest(source, "train", config).directory
+        for config in (
+            config_of("bytes", folder),
+            decoded,
+            dataclasses.replace(decoded, decoded_size=20),
+            dataclasses.replace(decoded, dct_scaling=False),
+        )
+    ]
+    places.append(cached_manifest(source, "validation", decoded).directory)
+    places.append(cached_manifest(dataclasses.replace(source, fingerprint="of others"), "train", decoded).directory)
+    assert len(set(places)) == len(whole_caches(folder)) == 6
+    assert all(load_manifest(place).directory == place for place in places)
+
+
+@pytest.mark.parametrize("damage", ["shard", "cut", "index", "manifest"])
+def test_a_damaged_one_is_filled_anew(source: Manifest, tmp_path: Path, damage: str) -> None:
+    config = config_of("bytes", tmp_path / "cache")
+    found = cached_manifest(source, "train", config)
+    before = files_in(found.directory)
+    shard = shards_of(found)[1]
+    if damage == "shard":
+        shard.unlink()
+    elif damage == "cut":
+        os.truncate(shard, 100)
+    elif damage == "index":
+        next(Path(found.directory, "index").iterdir()).unlink()
+    else:
+        Path(found.directory, "manifest.json").write_text("{")
+    assert cached_manifest(source, "train", config) == found
+    assert files_in(found.directory) == before
+
+
+# half of one
+
+FILL = """
+import os, signal, sys, time
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.file_cache.cache import cached_manifest
+from tfpipe.load_manifest import load_manifest
+
+manifest, folder = load_manifest(sys.argv[1]), sys.argv[2]
+
+def fill(cache, name, callback=None):
+    config = PipelineConfig(global_batch_size=4, image_size=14, cache=cache, cache_dir=f"{folder}/{name}")
+    cached_manifest(manifest, "train", config, callback)
+
+def before_fsync(function):
+    real = os.fsync
+    def fsync(descriptor):
+        function()
+        return real(descriptor)
+    os.fsync = fsync
+
+def in_child(function):
+    # Before TensorFlow has done anything, so it has no threads that a fork would lose.
+    child = os.fork()
+    if not child:
+        try:
+            function()
+        finally:
+            os._exit(0)
+    return child
+
+def fill_and_die(cache, moment):
+    left = list(range(moment))
+    before_fsync(lambda: left.pop() and None or left or os.kill(os.getpid(), signal.SIGKILL))
+    fill(cache, f"{cache}-{moment}")
+
+def fill_slowly(number):
+    before_fsync(lambda: time.sleep(0.1))
+    fill("bytes", "both", lambda *_: open(f"{folder}/filled-{number}", "w").close())
+
+for cache, moments in (("bytes", (1, 2, 4, 5, 6, 8)), ("decoded", (2, 7))):
+    for moment in moments:
+        _, status = os.waitpid(in_child(lambda: fill_and_die(cache, moment)), 0)
+        assert os.WIFSIGNALED(status), (cache, moment, status)
+for child in [in_child(lambda n=n: fill_slowly(n)) for n in range(3)]:
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.slow
+def test_killed_and_simultaneous_fillers_leave_whole_caches(source: Manifest, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    command = [sys.executable, "-c", FILL, source.directory, str(tmp_path)]
+    subprocess.run(command, env=environment, check=True, timeout=120)
+    assert len(list(tmp_path.glob("filled-*"))) == 1
+    undisturbed = {}
+    for cache in ("bytes", "decoded"):
+        undisturbed[cache] = files_in(cached_manifest(source, "train", config_of(cache, tmp_path / cache)).directory)
+    folders = [path for path in tmp_path.glob("*-*") if path.is_dir()]
+    assert len(folders) == 8
+    for folder in folders:
+        cache = folder.name.split("-")[0]
+        for whole in whole_caches(folder):
+            assert files_in(whole) == undisturbed[cache]
+        found = cached_manifest(source, "train", config_of(cache, folder))
+        assert files_in(found.directory) == undisturbed[cache]
+        assert not list(folder.glob(".partial*"))
+    (both,) = whole_caches(tmp_path / "both")
+    assert files_in(both) == undisturbed["bytes"]
+
+
+@pytest.mark.parametrize("cache", ["bytes", "decoded"])
+def test_the_next_one_keeps_whole_shards_and_clears_the_rest(source: Manifest, tmp_path: Path, cache: str) -> None:
+    config = config_of(cache, tmp_path / "cache")
+    found = cached_manifest(source, "train", config)
+    before = files_in(found.directory)
+    whole = Path(found.directory)
+    partial = whole.with_name(f".partial-{whole.name[-16:]}")
+    whole.rename(partial)
+    first, second = (partial / path.name for path in shards_of(found))
+    inode = first.stat().st_ino
+    second.rename(f"{second}.tmp")
+    (partial / "index" / f"{second.stem}.idx.tmp").write_bytes(b"0 ")
+    assert cached_manifest(source, "train", config) == found
+    assert files_in(whole) == before
+    assert (whole / first.name).stat().st_ino == inode
+    assert not partial.exists()
+
+
+def test_a_kept_copy_is_checked(source: Manifest, tmp_path: Path) -> None:
+    config = config_of("bytes", tmp_path / "cache")
+    found = cached_manifest(source, "train", config)
+    whole = Path(found.directory)
+    flip_a_bit(shards_of(found)[0], 50)
+    whole.rename(whole.with_name(f".partial-{whole.name[-16:]}"))
+    cached_manifest(source, "train", config)
+    assert [path.read_bytes() for path in shards_of(found)] == [path.read_bytes() for path in shards_of(source)]
+
+
+def test_others_wait_and_say_so_once(source: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = config_of("bytes", tmp_path / "cache")
+    found = cached_manifest(source, "train", config)
+    shutil.rmtree(found.directory)
+    (lock,) = (tmp_path / "cache").glob(".lock-*")
+    caplog.set_level(logging.INFO, "tfpipe")
+    with open(lock, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        thread = threading.Thread(target=cached_manifest, args=(source, "train", config))
+        thread.start()
+        deadline = time.monotonic() + 20
+        while "Waiting for another process" not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not whole_caches(tmp_path / "cache")
+    thread.join(20)
+    assert caplog.text.count("Waiting") == 1
+    assert len(whole_caches(tmp_path / "cache")) == 1
+
+
+# what goes wrong
+
+
+@pytest.mark.parametrize(("cache", "numbers"), [("bytes", r".* KB"), ("decoded", r"15\.5 KB")])
+def test_a_disk_that_is_too_small_is_refused(
+    source: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str, numbers: str
+) -> None:
+    monkeypatch.setattr(host_limits, "free_disk_bytes", lambda _: 2000)
+    with pytest.raises(ConfigError, match=rf"needs {numbers} in .*cache, and 2\.0 KB are free there\. Free some"):
+        cached_manifest(source, "train", config_of(cache, tmp_path / "cache"))
+    assert not whole_caches(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("cache", ["bytes", "decoded"])
+def test_a_disk_that_gets_full_is_one_sentence(
+    source: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str
+) -> None:
+    calls: list[int] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) >= 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    config = config_of(cache, tmp_path / "cache")
+    with pytest.raises(DataError, match=r"cannot be written: No space left on device\. Free some space and run again"):
+        cached_manifest(source, "train", config)
+    assert not whole_caches(tmp_path / "cache")
+    assert not list((tmp_path / "cache").rglob("*.tmp"))
+    monkeypatch.undo()
+    assert cached_manifest(source, "train", config).splits["train"].records == 12
+
+
+@pytest.mark.parametrize(("cache", "on_bad_record"), [("bytes", "raise"), ("bytes", "skip"), ("decoded", "skip")])
+def test_a_flipped_bit_is_found_and_named(source: Manifest, tmp_path: Path, cache: str, on_bad_record: str) -> None:
+    shard = shards_of(source)[1]
+    with open(shard, "rb") as file:
+        offset, payload = list(scan_records(file))[2]
+    flip_a_bit(shard, offset + 12 + len(payload) // 2)
+    config = config_of(cache, tmp_path / "cache", on_bad_record=on_bad_record)
+    with pytest.raises(FormatError) as caught:
+        cached_manifest(source, "train", config)
+    text = str(caught.value)
+    assert text.startswith("Every record must be whole to be cached")
+    assert str(shard) in text
+    assert "ecord 2 " in text
+    assert f"byte {offset}" in text
+    assert "Copy that file again" in text
+    assert not whole_caches(tmp_path / "cache")
+    assert not list((tmp_path / "cache").rglob("*.tmp"))
+
+
+def test_an_image_that_cannot_be_decoded_is_named(source: Manifest, tmp_path: Path) -> None:
+    shard = shards_of(source)[0]
+    with open(shard, "rb") as file:
+        records = list(scan_records(file))
+    offset, payload = records[3]
+    image = RecordReader(source.directory, source, "train")[3]["image/encoded"][0]
+    payload = payload.replace(image, bytes(len(image)))
+    frame = record_header(len(payload)) + payload + record_footer(payload)
+    data = shard.read_bytes()
+    shard.write_bytes(data[:offset] + frame + data[offset + len(frame) :])
+    with pytest.raises(FormatError) as caught:
+        cached_manifest(source, "train", config_of("decoded", tmp_path / "cache"))
+    assert f"record 3 of {shard} (byte {offset}) is not: its image cannot be decoded, " in str(caught.value)
+    assert "{{" not in str(caught.value)
+    assert "[Op" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "cache", "sentence"),
+    [
+        (lambda path: path.unlink(), "bytes", r"train-00001-of-00002\.tfrecord is missing\. Copy"),
+        (lambda path: path.unlink(), "decoded", r"train-00001-of-00002\.tfrecord cannot be read: No such file"),
+        (lambda path: os.truncate(path, 99), "bytes", r"must have [\d,]+ bytes, as its manifest says, got 99\. Copy"),
+        (lambda path: path.write_bytes(path.read_bytes() * 2), "bytes", r"must have [\d,]+ bytes.*got more\."),
+        (
+            lambda path: path.write_bytes(b"".join(frames(path)[::-1])),
+            "bytes",
+            r"must have the SHA-256 of its manifest",
+        ),
+    ],
+)
+def test_another_file_than_the_manifest_says(
+    source: Manifest, tmp_path: Path, change, cache: str, sentence: str
+) -> None:
+    change(shards_of(source)[1])
+    with pytest.raises((FormatError, DataError), match=sentence):
+        cached_manifest(source, "train", config_of(cache, tmp_path / "cache"))
+    assert not whole_caches(tmp_path / "cache")
+
+
+def frames(path: Path) -> list[bytes]:
+    with open(path, "rb") as file:
+        return [record_header(len(data)) + data + record_footer(data) for _, data in scan_records(file)]
+
+
+def test_a_missing_index_is_named(source: Manifest, tmp_path: Path) -> None:
+    Path(source.directory, "index", "train-00000-of-00002.idx").unlink()
+    for cache in ("bytes", "decoded"):
+        with pytest.raises(FormatError, match=r"train-00000-of-00002\.idx is missing\. Copy"):
+            cached_manifest(source, "train", config_of(cache, tmp_path / "cache"))
+
+
+def test_options_that_cannot_be_used(source: Manifest, tmp_path: Path) -> None:
+    config = config_of("decoded", tmp_path / "cache")
+    with pytest.raises(ConfigError, match=r"square `decoded_size`, got 16 x 20: .* Set `decoded_size` to 20"):
+        cached_manifest(source, "train", dataclasses.replace(config, decoded_size=(16, 20)))
+    with pytest.raises(ConfigError, match="local folder as `cache_dir`, got 'decoded' and 'gs://a/b'"):
+        cached_manifest(source, "train", dataclasses.replace(config, cache_dir="gs://a/b"))
+    with pytest.raises(ConfigError, match="got 'none' and None"):
+        cached_manifest(source, "train", without_cache(config))
+    with pytest.raises(ConfigError, match="no split 'test'"):
+        cached_manifest(source, "test", config)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_folder_that_cannot_be_made(source: Manifest, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot be written: Not a directory\. Give another `cache_dir`\."):
+        cached_manifest(source, "train", config_of("bytes", tmp_path / "file" / "cache"))
+
+
+def test_any_name_of_a_dataset_stays_below_the_folder(source: Manifest, tmp_path: Path) -> None:
+    named = dataclasses.replace(source, name="../../été: 1/…")
+    found = cached_manifest(named, "train", config_of("bytes", tmp_path / "cache"))
+    assert Path(found.directory).parent == tmp_path / "cache"
+    assert found.name == named.name

@@ -1,0 +1,153 @@
+"""Batch sizes, streams, orders and beginnings: numbers only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tfpipe.errors import ConfigError
+from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.read_plan import ReadPlan, split_batch
+from tfpipe.pipeline.plan.source import Source, foreign_files, from_manifest
+
+
+@pytest.fixture
+def plan(many: Manifest) -> Callable[..., ReadPlan]:
+    def make(num_hosts: int = 1, host: int = 0, num_replicas: int | None = None, start_step: int = 0, **options):
+        config = PipelineConfig(**({} if "per_replica_batch_size" in options else {"global_batch_size": 16}) | options)
+        replicas = num_replicas or num_hosts
+        return ReadPlan(from_manifest(many, "train"), config, num_hosts, host, replicas, start_step)
+
+    return make
+
+
+def test_a_batch_is_shared_by_the_replicas(plan: Callable[..., ReadPlan]) -> None:
+    assert split_batch(8, global_batch_size=64) == (64, 8)
+    assert split_batch(8, per_replica_batch_size=5) == (40, 5)
+    whole = plan(2, 1, num_replicas=8, global_batch_size=32)
+    assert (whole.global_batch_size, whole.host_batch_size, whole.batch_size) == (32, 16, 4)
+    assert plan(2, 0, num_replicas=8, per_replica_batch_size=3).global_batch_size == 24
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({}, "Exactly one of `global_batch_size` and `per_replica_batch_size` must be given, got neither."),
+        ({"global_batch_size": 4, "per_replica_batch_size": 2}, "Exactly one of .* must be given, got 4 and 2."),
+        ({"global_batch_size": 0}, "`global_batch_size` must be at least 1, got 0."),
+        ({"per_replica_batch_size": 0}, "`per_replica_batch_size` must be at least 1, got 0."),
+        ({"global_batch_size": 17}, "Global batch size 17 must be divisible by 8 replicas; use 16 or 24."),
+        ({"global_batch_size": 7}, "Global batch size 7 must be divisible by 8 replicas; use 8."),
+    ],
+)
+def test_batches_that_cannot_be(arguments: dict, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{sentence}$"):
+        split_batch(8, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("num_hosts", "batch", "wanted", "streams"),
+    [(1, 16, None, 8), (1, 12, None, 4), (1, 7, None, 1), (4, 12, None, 4), (16, 32, None, 16), (2, 12, 6, 6)],
+)
+def test_streams(plan: Callable[..., ReadPlan], num_hosts: int, batch: int, wanted: int | None, streams: int) -> None:
+    hosts = [plan(num_hosts, host, global_batch_size=batch, num_streams=wanted) for host in range(num_hosts)]
+    assert {host.order.num_streams for host in hosts} == {streams}
+    assert [stream for host in hosts for stream in host.streams] == list(range(streams))
+    assert hosts[0].share * streams == batch
+
+
+@pytest.mark.parametrize(
+    ("num_hosts", "options", "sentence"),
+    [
+        (1, {"num_streams": 3}, r"must be a multiple of the 3 streams, got 16. Use 18, or another `num_streams`"),
+        (2, {"num_streams": 1}, r"multiple of the number of hosts, got 1 streams for 2 hosts. Use num_streams=2"),
+        (6, {"global_batch_size": 48}, r"number of hosts, got 8 streams for 6 hosts. Use num_streams=12"),
+    ],
+)
+def test_streams_that_do_not_divide(
+    plan: Callable[..., ReadPlan], num_hosts: int, options: dict, sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        _ = plan(num_hosts, **options).order
+
+
+def test_where_a_run_begins(plan: Callable[..., ReadPlan]) -> None:
+    assert plan().steps_per_epoch == 16
+    assert plan(start_step=35).start == (2, 3)
+    assert plan(order="throughput", start_step=33).start == (2, 1)
+    assert plan(global_batch_size=100, num_streams=4).steps_per_epoch == 2
+    with pytest.raises(ConfigError, match=r"at most the 256 records of an epoch, got 264"):
+        _ = plan(global_batch_size=264).steps_per_epoch
+    with pytest.raises(ConfigError, match=r"at most the 257 records of 'train' of .*, got 258\.$"):
+        _ = plan(global_batch_size=258, order="throughput").steps_per_epoch
+    with pytest.raises(ConfigError, match=r"`start_step` must be at least 0, got -1\."):
+        plan(start_step=-1)
+    with pytest.raises(ConfigError, match=r"evaluation begins at 0, got 3\."):
+        plan(start_step=3, training=False)
+    for hosts, host, replicas in ((2, 2, 2), (2, 0, 3), (2, -1, 2)):
+        with pytest.raises(ConfigError, match=f"got {replicas} replicas for host {host} of 2"):
+            plan(hosts, host, replicas)
+
+
+def test_steps_of_an_evaluation_are_those_of_the_host_with_most(plan: Callable[..., ReadPlan]) -> None:
+    for num_hosts, steps in ((1, 17), (2, 17), (4, 17)):  # of 257: 65 for one of four hosts, in batches of 4
+        hosts = [plan(num_hosts, host, training=False) for host in range(num_hosts)]
+        assert {host.steps_per_epoch for host in hosts} == {steps}
+        assert sum(host.evaluation_records or 0 for host in hosts) == 257
+        assert max(-(-(host.evaluation_records or 0) // host.host_batch_size) for host in hosts) == steps
+
+
+@pytest.fixture
+def uncounted(foreign) -> Source:
+    return foreign_files(str(foreign / "train-*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "exact", "deterministic"),
+    [
+        ({}, True, True),
+        ({"deterministic": False}, False, False),
+        ({"order": "throughput"}, False, False),
+        ({"order": "throughput", "deterministic": True}, False, True),
+        ({"order": "exact"}, True, True),
+        ({"service": "grpc://a:1"}, False, False),
+        ({"cache": "bytes", "order": "throughput"}, True, True),
+        ({"training": False}, False, True),
+        ({"training": False, "deterministic": False}, False, False),
+    ],
+)
+def test_which_order(
+    plan: Callable[..., ReadPlan], uncounted: Source, options: dict, exact: bool, deterministic: bool
+) -> None:
+    assert (plan(**options).exact, plan(**options).deterministic) == (exact, deterministic)
+    if options.get("order") == "exact":
+        with pytest.raises(ConfigError, match=r"`order` exact needs to know .*train-\* are files without a manifest"):
+            _ = ReadPlan(uncounted, PipelineConfig(global_batch_size=1, **options)).exact
+    else:
+        assert not ReadPlan(uncounted, PipelineConfig(global_batch_size=1, **options)).exact
+
+
+def test_the_shuffle_buffer_in_records(plan: Callable[..., ReadPlan], uncounted: Source) -> None:
+    assert plan(shuffle_buffer_size=100).shuffle_records == 100
+    size = plan().source.record_bytes
+    assert plan(shuffle_buffer_size="100KB").shuffle_records == round(100_000 / size)
+    assert plan(shuffle_buffer_size="1B").shuffle_records == 1
+    assert plan(shuffle_buffer_size=1000).shuffle_records == 257  # no more than there are
+    assert plan(2).shuffle_records == 129
+    assert ReadPlan(uncounted, PipelineConfig(global_batch_size=1)).shuffle_records == 16  # by the files' size, about
+
+
+def test_what_tf_distribute_says(plan: Callable[..., ReadPlan], context) -> None:
+    source, config = plan().source, PipelineConfig(global_batch_size=16)
+    made = ReadPlan.of(source, config, context(2, 1, 4), 5)
+    assert made == ReadPlan(source, config, num_hosts=2, host=1, num_replicas=4, start_step=5)
+    assert ReadPlan.of(source, config, None, 5) == ReadPlan(source, config, start_step=5)
+
+
+def test_sizes_of_whole_images(plan: Callable[..., ReadPlan]) -> None:
+    assert plan(image_size=14).decoded_size == (16, 16)
+    assert plan(decoded_size=(20, 10)).decoded_size == (20, 10)
+    assert plan(cache="decoded").caches_whole
+    assert not plan(cache="decoded", training=False).caches_whole

@@ -1,0 +1,177 @@
+"""Files that something else wrote, and splits of a dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format.manifest import Manifest
+from tfpipe.format.schema import FeatureSpec, Schema
+from tfpipe.load_manifest import load_manifest
+from tfpipe.pipeline.build import build_dataset
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.source import as_source, foreign_files, from_manifest
+
+EVALUATION = {"global_batch_size": 8, "image_size": 8, "training": False}
+
+
+def write(path: Path, *features: dict) -> Path:
+    """With TensorFlow's own writer, as its users do."""
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in features:
+            kinds = {}
+            for name, value in record.items():
+                if isinstance(value[0], bytes):
+                    kinds[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=value))
+                elif isinstance(value[0], float):
+                    kinds[name] = tf.train.Feature(float_list=tf.train.FloatList(value=value))
+                else:
+                    kinds[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=value))
+            example = tf.train.Example(features=tf.train.Features(feature=kinds))
+            writer.write(example.SerializeToString())
+    return path
+
+
+def test_the_first_record_says_what_all_are(tmp_path: Path) -> None:
+    record = {"image/encoded": [b"x"], "image/class/label": [3], "box": [0.5, 1.0], "name": [b"a"]}
+    (tmp_path / "a-0").write_bytes(b"")
+    path = write(tmp_path / "a-1", record)
+    source = foreign_files(str(tmp_path / "a-*"), num_classes=7)
+    assert source.files == (str(tmp_path / "a-0"), str(path))
+    assert [(spec.name, spec.dtype, spec.shape) for spec in source.schema.features] == [
+        ("box", "float", None),
+        ("image/class/label", "int64", ()),
+        ("image/encoded", "bytes", ()),
+        ("name", "bytes", ()),
+    ]
+    assert (source.image_key, source.label_key, source.num_classes) == ("image/encoded", "image/class/label", 7)
+    assert (source.num_records, source.shard_records) == (None, None)
+    source.check()  # nobody said how large they must be
+
+
+def test_flat_names_and_labels_that_are_none(tmp_path: Path) -> None:
+    source = foreign_files(str(write(tmp_path / "flat", {"image": [b"x"], "label": [1]})))
+    assert (source.image_key, source.label_key) == ("image", "label")
+    for label in ([b"cat"], [1, 2], [0.5]):  # no number of a class
+        source = foreign_files(str(write(tmp_path / "other", {"image": [b"x"], "label": label})))
+        assert source.label_key is None
+    given = Schema((FeatureSpec("image", "bytes", ()), FeatureSpec("label", "int64", ())))
+    assert foreign_files(str(tmp_path / "flat"), schema=given).schema == given
+
+
+@pytest.mark.parametrize("kind", ["train", "flat"])
+def test_foreign_files_are_read_once_in_evaluation(foreign: Path, kind: str) -> None:
+    source = foreign_files(str(foreign / f"{kind}-*"))
+    include = ("id", "marks") if kind == "train" else ()
+    batches = list(build_dataset(source, None, PipelineConfig(**EVALUATION, include=include, max_boxes=2)))
+    assert [batch["mask"].numpy().sum() for batch in batches] == [8, 8]
+    assert batches[0]["image"].shape == (8, 8, 8, 3)
+    labels = np.concatenate([batch["label"] for batch in batches])
+    assert sorted(labels) == sorted(number % 3 for number in range(16))
+    if kind == "train":
+        numbers = np.concatenate([batch["id"] for batch in batches])
+        assert sorted(numbers) == list(range(16))
+        np.testing.assert_array_equal(labels, numbers % 3)
+        marks = np.concatenate([batch["marks"] for batch in batches])
+        np.testing.assert_array_equal((marks == 1).sum(axis=1), numbers % 3)
+
+
+def test_uncounted_evaluation_gives_every_replica_a_batch(foreign: Path, context) -> None:
+    source = foreign_files(str(foreign / "train-*"))
+    config = PipelineConfig(**{**EVALUATION, "global_batch_size": 12}, include=("id",))
+    batches = list(build_dataset(source, None, config, context(1, 0, 3)))
+    assert [batch["mask"].numpy().sum() for batch in batches] == [4, 4, 4, 4, 0, 0]  # twice three replicas
+    with pytest.raises(ConfigError, match=r"Evaluation on 2 hosts needs to know where each .* Evaluate on one"):
+        build_dataset(source, None, PipelineConfig(**EVALUATION), context(2, 0, 2))
+
+
+@pytest.mark.parametrize("cache", ["none", "bytes", "decoded"])
+def test_foreign_files_are_read_epoch_after_epoch_in_training(foreign: Path, cache: str) -> None:
+    source = foreign_files(str(foreign / "train-*"))
+    options = {"include": ("id",), "image_size": 8, "cache": cache, "shuffle_buffer_size": 1, "deterministic": True}
+    config = PipelineConfig(global_batch_size=8, **options)
+    batches = list(build_dataset(source, None, config).take(4))
+    epochs = [np.concatenate([batch["id"] for batch in batches[i : i + 2]]) for i in (0, 2)]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(16))] * 2
+    pixels = [np.concatenate([batch["image"] for batch in batches[i : i + 2]]) for i in (0, 2)]
+    first, second = (pixels[i][np.argsort(epochs[i])] for i in (0, 1))
+    assert (first != second).any(axis=(1, 2, 3)).sum() > 10  # other crops
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    def refuse(error: type[Exception], sentence: str) -> None:
+        with pytest.raises(error, match=sentence):
+            foreign_files(str(tmp_path / "x*"))
+
+    refuse(DataError, r"No file fits .*x\*\. Check the path")
+    (tmp_path / "x").write_bytes(b"")
+    refuse(DataError, r"None of 1 files, .*x and on, has a record\.")
+    write(tmp_path / "x", {"picture": [b"a"], "image": [1]})
+    refuse(FormatError, r"an image under one of image/encoded, image; the first of .*x has image, picture\.")
+    write(tmp_path / "x", {"image": [b"a", b"b"]})
+    refuse(FormatError, r"an image under one of image/encoded, image; the first of .*x has image\.")
+    data = bytearray(write(tmp_path / "x", {"image": [b"a"]}).read_bytes())
+    data[14] ^= 1
+    (tmp_path / "x").write_bytes(data)
+    refuse(FormatError, r"x: Record 0 at byte 0 is damaged: the checksum of its \d+ bytes of payload")
+    data[9] ^= 1
+    (tmp_path / "x").write_bytes(data)
+    refuse(FormatError, r"x: Record 0 at byte 0 is damaged: the checksum of its length")
+    (tmp_path / "x").write_bytes(data[:5])
+    refuse(FormatError, r"x: Record 0 at byte 0 is cut off: 5 of 12 header bytes")
+
+
+def test_splits(few: Manifest, foreign: Path) -> None:
+    source = as_source(few, "train")
+    assert source.shard_records == (7, 5, 2, 9)
+    assert source.bases.tolist() == [0, 7, 12, 14, 23]
+    assert source.num_classes == 3
+    assert source.name == f"'train' of {few.directory}"
+    with pytest.raises(ConfigError, match=r"no split 'test'; it has train, validation\."):
+        from_manifest(few, "test")
+    with pytest.raises(ConfigError, match=r"Say which split to read: train, validation\."):
+        as_source(few, None)
+    with pytest.raises(ConfigError, match=r"must come from `tfpipe.load_manifest`"):
+        from_manifest(dataclasses.replace(few, directory=""), "train")
+    with pytest.raises(ConfigError, match=r"have no splits: give None for the split, got 'train'\."):
+        as_source(foreign_files(str(foreign / "train-*")), "train")
+
+
+def test_indexes(copied: Manifest) -> None:
+    offsets = from_manifest(copied, "train").offsets()
+    assert offsets.shape == (23,)
+    assert offsets[[0, 7, 12, 14]].tolist() == [0, 0, 0, 0]
+    index = Path(copied.directory, "index", "train-00001-of-00004.idx")
+    good = index.read_bytes()
+    index.write_bytes(good.replace(b"0 ", b"1 ", 1))
+    # Indexes are remembered by their path.
+    other = load_manifest(f"{copied.directory}/.")
+    with pytest.raises(FormatError, match=re.escape(f"{index.name}: Line 1 of the index must begin at byte 0, got 1")):
+        from_manifest(other, "train").offsets()
+    index.unlink()
+    with pytest.raises(FormatError, match=re.escape(f"{index.name} is missing. Copy the dataset again.")):
+        from_manifest(other, "train").offsets()
+
+
+def test_a_record_that_promises_more_than_a_protocol_buffer_can_hold_is_refused(copied: Manifest) -> None:
+    """TensorFlow dies of the memory that it takes for it."""
+    info = copied.splits["train"].shards[0]
+    path, size = Path(copied.directory, info.file), 2**31 + 17
+    with path.open("r+b") as file:
+        file.truncate(size)  # a hole
+    path.parent.joinpath("index", path.stem + ".idx").write_text(f"0 {size}\n")
+    shards = (dataclasses.replace(info, records=1, bytes=size), *copied.splits["train"].shards[1:])
+    split = dataclasses.replace(copied.splits["train"], shards=shards)
+    source = from_manifest(dataclasses.replace(copied, splits={"train": split}), "train")
+    source.check()
+    with pytest.raises(FormatError) as caught:
+        source.offsets()
+    assert str(caught.value).endswith(
+        f"{path.stem}.idx: A record must have at most 2,147,483,648 bytes, the index has one of 2,147,483,665."
+    )

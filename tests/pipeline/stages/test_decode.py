@@ -1,0 +1,239 @@
+"""Decoding on the host: every stored form, windows, and libjpeg's reductions."""
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+tf = pytest.importorskip("tensorflow")
+
+from tfpipe.errors import ConfigError  # noqa: E402
+from tfpipe.pipeline.plan.stored_images import StoredImages  # noqa: E402
+from tfpipe.pipeline.stages._decode_image import crop, decode_crop, decode_image, image_size_of  # noqa: E402
+
+JPEG, PNG, MIXED, FOREIGN = (StoredImages(frozenset(names)) for names in (["JPEG"], ["PNG"], ["JPEG", "PNG"], []))
+
+
+def draw(height: int, width: int) -> np.ndarray:
+    """Waves of several lengths and a little noise: about as hard to compress as a photograph."""
+    y, x = np.mgrid[:height, :width]
+    waves = [np.sin(x / 17 + y / 29), np.cos(x / 11 - y / 23), np.sin((x + y) / 7)]
+    noise = np.random.default_rng(0).normal(0, 4, (height, width, 3))
+    return np.clip(128 + 60 * np.stack(waves, -1) + noise, 0, 255).astype(np.uint8)
+
+
+def save(pixels: np.ndarray, kind: str = "JPEG", **options: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind, **options)
+    return file.getvalue()
+
+
+def jpeg(pixels: np.ndarray, subsampling: int = 0) -> bytes:
+    return save(pixels, "JPEG", quality=95, subsampling=subsampling)
+
+
+def in_graph(function: Any, *args: Any) -> Any:
+    """The function's value inside a `tf.data` map."""
+    element = tuple(map(tf.constant, args))
+    return next(iter(tf.data.Dataset.from_tensors(element).map(function)))
+
+
+def cut(encoded: bytes, window: tuple[int, ...], out: tuple[int, int], stored: StoredImages = JPEG, dct: bool = True):
+    result = in_graph(lambda e, w: decode_crop(e, w, out, stored, dct), encoded, np.int32(window))
+    return result.numpy()
+
+
+# Whole images
+
+
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    [
+        ("JPEG", JPEG),
+        ("JPEG", MIXED),
+        ("JPEG", FOREIGN),
+        ("PNG", PNG),
+        ("PNG", MIXED),
+        ("PNG", FOREIGN),
+        ("GIF", FOREIGN),
+    ],
+)
+@pytest.mark.parametrize("size", [(1, 1), (37, 53)])
+@pytest.mark.parametrize("grey", [False, True])
+def test_every_format_becomes_three_channels(kind, known, size, grey):
+    pixels = draw(*size)[..., 0] if grey else draw(*size)
+    encoded = save(pixels, kind)
+    expected = np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"))
+    whole = in_graph(lambda e: decode_image(e, known), encoded).numpy()
+    assert whole.dtype == np.uint8
+    assert whole.shape == (*size, 3)
+    # libjpeg's versions round differently, more so where colour is stored at half the size.
+    np.testing.assert_allclose(whole.astype(int), expected, atol=4 if kind == "JPEG" else 0)
+    if grey:
+        np.testing.assert_array_equal(whole[..., 0], whole[..., 2])
+    np.testing.assert_array_equal(cut(encoded, (0, 0, *size), (64, 64), known), whole)
+    assert [int(n) for n in in_graph(lambda e: image_size_of(e, known), encoded)] == list(size)
+
+
+def test_raw_pixels_and_fixed_sizes_have_static_shapes():
+    pixels = draw(6, 9)
+    raw, fixed = StoredImages(frozenset(["RAW"]), (6, 9)), StoredImages(frozenset(["PNG"]), (6, 9))
+    for known, encoded in ((raw, pixels.tobytes()), (fixed, save(pixels, "PNG"))):
+        dataset = tf.data.Dataset.from_tensors(encoded).map(lambda e, known=known: decode_image(e, known))
+        assert dataset.element_spec == tf.TensorSpec((6, 9, 3), tf.uint8)
+        np.testing.assert_array_equal(next(iter(dataset)), pixels)
+        np.testing.assert_array_equal(cut(encoded, (1, 2, 4, 5), (4, 4), known), pixels[1:5, 2:7])
+        # The record's height and width are the original's here.
+        assert [int(n) for n in image_size_of(tf.constant(encoded), known, 600, 900)] == [6, 9]
+    for known in (JPEG, PNG, MIXED, FOREIGN):
+        for function in (
+            lambda e, w, known=known: decode_image(e, known),
+            lambda e, w, known=known: decode_crop(e, w, (4, 4), known, True),
+        ):
+            specs = (tf.TensorSpec([], tf.string), tf.TensorSpec([4], tf.int32))
+            shape = tf.function(function).get_concrete_function(*specs).output_shapes
+            assert shape.as_list() == [None, None, 3]
+
+
+def test_sizes_come_from_the_record_only_where_tfpipe_wrote_it():
+    encoded = jpeg(draw(30, 20))
+    # A wrong height shows where the answer is from.
+    assert [int(n) for n in image_size_of(encoded, JPEG, tf.constant(7, tf.int64), tf.constant(8, tf.int64))] == [7, 8]
+    assert [int(n) for n in in_graph(lambda e: image_size_of(e, FOREIGN, 7, 8), encoded)] == [30, 20]
+    assert all(n.dtype == tf.int32 for n in image_size_of(encoded, JPEG, tf.constant(7, tf.int64), tf.constant(8)))
+
+
+def test_damage_and_wrong_sizes_are_errors():
+    encoded, error = jpeg(draw(40, 40)), tf.errors.InvalidArgumentError
+    for bad, known in ((encoded[:300], JPEG), (b"", JPEG), (b"<html>", FOREIGN), (encoded[:300], FOREIGN)):
+        with pytest.raises(error):
+            in_graph(lambda e, known=known: decode_image(e, known), bad)
+        with pytest.raises(error):
+            cut(bad, (0, 0, 9, 9), (4, 4), known)
+    with pytest.raises(error):
+        in_graph(lambda e: decode_image(e, StoredImages(frozenset(["JPEG"]), (40, 41))), encoded)
+    with pytest.raises(error):
+        in_graph(lambda e: decode_image(e, StoredImages(frozenset(["RAW"]), (4, 4))), bytes(47))
+    with pytest.raises(error, match="crop window"):
+        cut(encoded, (0, 1, 40, 40), (40, 40))
+
+
+# Windows
+
+
+@pytest.mark.parametrize("window", [(0, 0, 1, 1), (36, 52, 1, 1), (0, 0, 37, 53), (9, 17, 20, 30), (0, 52, 37, 1)])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_window_is_a_slice(window, kind):
+    pixels = draw(37, 53)
+    encoded = jpeg(pixels) if kind == "JPEG" else save(pixels, "PNG")
+    y, x, height, width = window
+    for known in (StoredImages(frozenset([kind])), MIXED, FOREIGN):
+        whole = decode_image(tf.constant(encoded), known)
+        expected = whole[y : y + height, x : x + width].numpy()
+        for dct in (False, True):
+            np.testing.assert_array_equal(cut(encoded, window, (40, 60), known, dct), expected)
+        np.testing.assert_array_equal(crop(whole, tf.constant(window)), expected)
+
+
+def test_colour_at_half_width_differs_in_the_outermost_columns_only():
+    encoded = jpeg(draw(120, 150), subsampling=2)
+    whole = decode_image(tf.constant(encoded), JPEG).numpy().astype(int)
+    difference = np.abs(cut(encoded, (21, 37, 60, 71), (224, 224)) - whole[21:81, 37:108])
+    assert not difference[:, 1:-1].any()
+    assert difference.max() <= 20
+
+
+# Reductions
+
+
+@pytest.mark.parametrize("ratio", [2, 4, 8])
+@pytest.mark.parametrize("out", [(10, 10), (7, 12)])
+def test_the_ratio_is_the_largest_that_both_sides_allow(ratio, out):
+    encoded = jpeg(draw(200, 210))
+    enough = (ratio * out[0], ratio * out[1])
+    assert cut(encoded, (3, 5, *enough), out).shape[:2] == out
+    # One pixel less on either side, and the next smaller reduction it is.
+    below = ratio // 2
+    for height, width in ((enough[0] - 1, enough[1] + 9), (enough[0] + 9, enough[1] - 1)):
+        got = cut(encoded, (0, 0, height, width), out).shape
+        assert got[:2] == ((height + below // 2) // below, (width + below // 2) // below)
+    assert cut(encoded, (3, 5, *enough), out, dct=False).shape[:2] == enough
+
+
+@pytest.mark.parametrize("ratio", [2, 4, 8])
+@pytest.mark.parametrize("size", [(64, 64), (65, 63), (71, 66)])
+def test_the_decoders_window_is_in_reduced_pixels_and_sizes_round_up(ratio, size):
+    encoded = jpeg(draw(*size))
+    reduced = tf.io.decode_jpeg(encoded, ratio=ratio, channels=3).numpy()
+    height, width = (-(-side // ratio) for side in size)
+    assert reduced.shape == (height, width, 3)
+    part = tf.io.decode_and_crop_jpeg(encoded, [1, 2, height - 1, width - 2], ratio=ratio, channels=3).numpy()
+    np.testing.assert_array_equal(part, reduced[1:, 2:])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="crop window"):
+        tf.io.decode_and_crop_jpeg(encoded, [2, 2, height - 1, width - 2], ratio=ratio, channels=3)
+
+
+@pytest.mark.parametrize("ratio", [2, 4, 8])
+def test_reduced_windows_stay_inside_and_large_enough_wherever_they_lie(ratio):
+    rng, out = np.random.default_rng(ratio), (4, 5)
+    for _ in range(12):
+        size = rng.integers(ratio * 5, ratio * 9, 2)
+        encoded = jpeg(draw(*size))
+        extent = [
+            rng.integers(ratio * side, min(2 * ratio * side - 1, n) + 1) for side, n in zip(out, size, strict=True)
+        ]
+        begin = [rng.choice([0, n - e, rng.integers(0, n - e + 1)]) for n, e in zip(size, extent, strict=True)]
+        got = cut(encoded, (*begin, *extent), out)
+        near = [(b + ratio // 2) // ratio for b in begin]
+        far = [(b + e + ratio // 2) // ratio for b, e in zip(begin, extent, strict=True)]
+        whole = tf.io.decode_jpeg(encoded, ratio=ratio, channels=3).numpy()
+        np.testing.assert_array_equal(got, whole[near[0] : far[0], near[1] : far[1]])
+        assert got.shape[0] >= out[0]
+        assert got.shape[1] >= out[1]
+
+
+@pytest.mark.parametrize("ratio", [2, 4, 8])
+def test_a_reduced_window_shows_what_the_full_one_does(ratio):
+    encoded, window, out = jpeg(draw(420, 430)), (13, 22, 50 * ratio, 49 * ratio), (48, 48)
+    reduced = tf.image.resize(cut(encoded, window, out), out).numpy()
+    full = tf.image.resize(cut(encoded, window, out, dct=False), out, antialias=True).numpy()
+    assert np.abs(reduced - full).mean() < {2: 4, 4: 6, 8: 12}[ratio]
+
+
+def test_only_reductions_that_can_occur_are_in_the_graph():
+    assert StoredImages().ratios_for((224, 224)) == (2, 4, 8)
+    assert StoredImages(size=(448, 900)).ratios_for((224, 224)) == (2,)
+    assert StoredImages(size=(447, 900)).ratios_for((224, 224)) == ()
+    assert StoredImages(short_side=256).ratios_for((224, 224)) == ()
+    assert StoredImages(short_side=256).ratios_for((300, 64)) == (2, 4)
+
+
+# What is known
+
+
+def test_what_a_manifest_says():
+    class Fake:  # of a manifest only these are read
+        foreign = None
+
+        def __init__(self, formats: dict[str, int], **image: Any) -> None:
+            self.image = image
+            self.splits = {"train": type("Split", (), {"formats": formats})()}
+
+    known = StoredImages.of(Fake({"JPEG": 2, "PNG": 1}, square=None, resize_short=256, encoding="keep"), "train")
+    assert known == StoredImages(frozenset(["JPEG", "PNG"]), None, 256)
+    known = StoredImages.of(Fake({"RAW": 3}, square=64, resize_short=None, encoding="raw"), "train")
+    assert known == StoredImages(frozenset(["RAW"]), (64, 64))
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ConfigError) as caught:
+        StoredImages(frozenset(["RAW"]))
+    assert str(caught.value) == (
+        "Raw images need a fixed `size` and no other format beside them, got RAW of size None."
+    )
+    with pytest.raises(ConfigError, match="got JPEG, RAW of size"):
+        StoredImages(frozenset(["RAW", "JPEG"]), (8, 8))
+    with pytest.raises(ConfigError, match="`formats` must be of JPEG, PNG and RAW, got WEBP"):
+        StoredImages(frozenset(["WEBP"]))

@@ -1,0 +1,116 @@
+"""What the exact order's stages yield is what `tfpipe.order` says, for any number of hosts and from any step on."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import chain
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfpipe.format.example import decode_example
+from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline import stages as stage
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.source import from_manifest
+from tfpipe.pipeline.stages import _order_ops
+
+BATCH = 16
+RECORDS = 257
+Seen = list[tuple[int, int, tuple[int, int]]]
+"""Of each element: what the payload holds, the record's number, its seed."""
+
+
+def plan_of(manifest: Manifest, num_hosts: int = 1, host: int = 0, start_step: int = 0, **options) -> ReadPlan:
+    config = PipelineConfig(**{"global_batch_size": BATCH, "seed": 11, **options})
+    return ReadPlan(from_manifest(manifest, "train"), config, num_hosts, host, num_hosts, start_step)
+
+
+def elements(plan: ReadPlan, steps: int) -> Seen:
+    dataset = None
+    for one in (stage.repeat, stage.list_exact, stage.read_exact, stage.shuffle_exact):
+        dataset = one(plan).apply(dataset)
+    seen: Seen = []
+    for payloads, records, seeds in dataset.take(steps * plan.host_batch_size).batch(4096).as_numpy_iterator():
+        ids = [int(decode_example(payload)["id"][0]) for payload in payloads]
+        seen += zip(ids, records.tolist(), map(tuple, seeds.tolist()), strict=True)
+    return seen
+
+
+def expected(plan: ReadPlan, first_step: int, steps: int) -> list[int]:
+    """Numbers of the records, counted through all files."""
+    numbers: list[int] = []
+    for global_step in range(first_step, first_step + steps):
+        epoch, step = plan.order.locate(global_step, plan.global_batch_size)
+        shard, record = plan.order.batch(epoch, step, plan.global_batch_size, plan.streams).T
+        numbers += (plan.source.bases[shard] + record).tolist()
+    return numbers
+
+
+@pytest.mark.parametrize("num_hosts", [2, 4])
+def test_every_host_reads_its_part_of_the_order(many: Manifest, num_hosts: int) -> None:
+    options = {"num_streams": 4, "run_records": 5, "window_records": 20}
+    plans = [plan_of(many, num_hosts, host, **options) for host in range(num_hosts)]
+    steps = 3 * RECORDS // BATCH
+    parts = [elements(plan, steps) for plan in plans]
+    for plan, seen in zip(plans, parts, strict=True):
+        assert [number for _, number, _ in seen] == expected(plan, 0, steps)
+        assert all(inside == number for inside, number, _ in seen)
+    # Host after host, each step is the global batch of a single host.
+    share, whole = BATCH // num_hosts, plan_of(many, **options)
+    together = [part[step * share :][:share] for step in range(steps) for part in parts]
+    assert [number for _, number, _ in chain(*together)] == expected(whole, 0, steps)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"run_records": 1, "window_records": 6},  # a share of two: whole windows
+        {"run_records": 16, "window_records": 512},  # the window is larger than the stream
+        {"run_records": 5, "window_records": 7, "num_streams": 2},  # a share of eight: rounded to one window of eight
+        {"run_records": 5, "window_records": 27, "num_streams": 1, "global_batch_size": 6},  # to 24
+    ],
+    ids=str,
+)
+def test_each_record_at_most_once_an_epoch_and_from_any_step_on(many: Manifest, options: dict) -> None:
+    plan = plan_of(many, **options)
+    per_epoch = plan.steps_per_epoch
+    batch = plan.global_batch_size
+    assert per_epoch == plan.order.records_per_stream * plan.order.num_streams // batch
+    assert plan.order.window_records % plan.share == 0
+    seen = elements(plan, 3 * per_epoch)
+    assert [number for _, number, _ in seen] == expected(plan, 0, 3 * per_epoch)
+    epochs = [seen[epoch * per_epoch * batch :][: per_epoch * batch] for epoch in range(3)]
+    for epoch, part in enumerate(epochs):
+        assert max(Counter(number for _, number, _ in part).values()) == 1
+        assert len(part) == per_epoch * batch
+        assert RECORDS - len(part) < batch + plan.order.num_streams
+        numbers = np.array([number for _, number, _ in part])
+        seeds = _order_ops.example_seed(11, tf.constant(epoch, tf.int64), tf.constant(numbers))
+        assert [seed for _, _, seed in part] == list(map(tuple, seeds.numpy().tolist()))
+    assert len({seed for part in epochs for _, _, seed in part}) == 3 * per_epoch * batch  # each epoch's own
+    assert epochs[0] != epochs[1]
+
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    start = random.Random(seed).randrange(1, 2 * per_epoch)
+    resumed = elements(plan_of(many, start_step=start, **options), per_epoch)
+    assert resumed == seen[start * batch :][: per_epoch * batch], f"from step {start}"
+
+
+def test_two_runs_are_equal_and_another_seed_is_another_order(many: Manifest) -> None:
+    first, again = (elements(plan_of(many), 16) for _ in range(2))
+    assert first == again
+    other = elements(plan_of(many, seed=12), 16)
+    assert [number for _, number, _ in other] != [number for _, number, _ in first]
+    shared = {number: seed for _, number, seed in first}
+    assert all(shared.get(number) != seed for _, number, seed in other)
+
+
+def test_the_window_is_rounded_to_whole_shares(many: Manifest) -> None:
+    for wanted, num_streams, window in ((7, 2, 8), (512, 4, 512), (3, 1, 16), (41, 2, 40), (1, 8, 2)):
+        order = plan_of(many, num_streams=num_streams, window_records=wanted).order
+        assert order.window_records == window, (wanted, num_streams)

@@ -1,0 +1,147 @@
+"""What a trainer gets: features, labels, masks, and just as many batches on every host."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfpipe.errors import ConfigError
+from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline.build import build_dataset, build_stages
+from tfpipe.pipeline.config.pipeline_config import AugmentOptions, PipelineConfig
+from tfpipe.pipeline.device import augment
+from tfpipe.pipeline.plan.output_checks import RESERVED
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.source import foreign_files, from_manifest
+from tfpipe.pipeline.stages._outputs import masked_mean
+
+EVALUATION = {"training": False, "image_size": 8, "global_batch_size": 8}
+
+
+def first(manifest: Manifest, split: str = "train", **options):
+    return next(build_dataset(manifest, split, PipelineConfig(**{**EVALUATION, **options})).as_numpy_iterator())
+
+
+def test_included_features_are_padded_and_cut(few: Manifest) -> None:
+    include = ("id", "pair", "marks", "words", "image/object/bbox/xmin", "image/filename", "image/height")
+    batch = first(few, include=include, max_boxes=3)
+    assert set(batch) == {*include, "image", "label", "mask"}
+    assert batch["id"].tolist() == list(range(8))
+    assert batch["pair"].tolist() == [[float(i), -0.5] for i in range(8)]
+    assert batch["marks"].tolist() == [[j if j < i % 6 else -1 for j in range(3)] for i in range(8)]
+    assert batch["words"].tolist() == [[b"w%d" % j if j < i % 3 else b"" for j in range(3)] for i in range(8)]
+    sides = [[0.125 * (j + 1) if j < i % 4 else 0.0 for j in range(3)] for i in range(8)]
+    assert batch["image/object/bbox/xmin"].tolist() == sides
+    assert batch["image/filename"].tolist() == [b"%d.jpg" % i for i in range(8)]
+    assert batch["image/height"].tolist() == [10] * 8
+
+
+def test_features_that_cannot_be_included(few: Manifest, foreign) -> None:
+    for name in RESERVED:
+        with pytest.raises(ConfigError, match=f"`include` must not name '{name}': the pipeline hands over"):
+            build_stages(few, "train", PipelineConfig(**EVALUATION, include=("id", name)))
+    with pytest.raises(
+        ConfigError, match=r"features of 'train' of .*, got 'nothing'; it has image/encoded, .*, pair\."
+    ):
+        build_stages(few, "train", PipelineConfig(**EVALUATION, include=("nothing",)))
+    with pytest.raises(ConfigError, match=r"`one_hot` needs the number of classes of .*: give `num_classes`\."):
+        build_stages(foreign_files(str(foreign / "flat-*")), None, PipelineConfig(**EVALUATION, one_hot=True))
+
+
+def test_labels(few: Manifest) -> None:
+    batch = first(few)
+    assert batch["label"].dtype == np.int32
+    assert batch["label"].tolist() == [i % 3 for i in range(8)]
+    batch = first(few, one_hot=True)
+    assert batch["label"].dtype == np.float32
+    np.testing.assert_array_equal(batch["label"], np.eye(3)[np.arange(8) % 3])
+
+
+def test_tuples(few: Manifest) -> None:
+    image, label, mask = first(few, "validation", as_tuple=True, global_batch_size=6)
+    assert (image.shape, label.tolist(), mask.tolist()) == ((6, 8, 8, 3), [0, 1, 2, 0, 1, 2], [1.0] * 6)
+    assert mask.dtype == np.float32
+    inputs, _, mask = first(few, "validation", as_tuple=True, augment="device", include=("id",), global_batch_size=10)
+    assert set(inputs) == {"image", "height", "width", "id"}
+    assert inputs["image"].shape == (10, 9, 9, 3)
+    assert mask.tolist() == [1.0] * 8 + [0.0] * 2
+    assert inputs["height"].tolist() == [10] * 8 + [1] * 2  # nothing is divided by zero
+    assert inputs["width"].tolist() == [14] * 8 + [1] * 2
+    inputs, label = first(few, as_tuple=True, augment="device", training=True)
+    assert set(inputs) == {"image", "height", "width", "seed"}
+    assert inputs["seed"].shape == (8, 2)
+    assert inputs["seed"].dtype == np.int32
+    assert label.shape == (8,)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_floats_are_normalised_as_on_the_device(few: Manifest, dtype: str) -> None:
+    options = AugmentOptions(mean=(0.1, 0.5, 0.9), std=(0.2, 0.3, 0.4))
+    whole = {"augment": "none", "image_size": (10, 14), "augment_options": options}
+    pixels = first(few, **whole)["image"]
+    assert pixels.dtype == np.uint8
+    expected = augment.normalize(tf.constant(pixels), tf.as_dtype(dtype), options.mean, options.std)
+    image = first(few, **whole, image_dtype=dtype)["image"]
+    assert image.dtype == expected.dtype.as_numpy_dtype
+    np.testing.assert_array_equal(image, expected)
+
+
+@pytest.mark.parametrize(
+    ("num_hosts", "split", "batch", "real"),
+    [
+        (1, "train", 8, [[8, 8, 7]]),
+        (1, "validation", 4, [[4, 4]]),
+        (2, "train", 8, [[4, 4, 3], [4, 4, 4]]),
+        (4, "train", 4, [[1] * 5 + [0], [1] * 6, [1] * 6, [1] * 6]),
+        (16, "validation", 16, [[0], [1]] * 8),
+    ],
+)
+def test_an_evaluation_has_every_record_once_and_as_many_batches_on_each_host(
+    few: Manifest, context, num_hosts: int, split: str, batch: int, real: list[list[int]]
+) -> None:
+    config = PipelineConfig(**{**EVALUATION, "global_batch_size": batch}, include=("id",), augment="none")
+    seen: Counter[int] = Counter()
+    hosts = range(num_hosts) if num_hosts < 16 else (0, 1, 15)
+    for host in hosts:
+        dataset = build_dataset(few, split, config, context(num_hosts, host, num_hosts))
+        steps = ReadPlan(from_manifest(few, split), config, num_hosts, host, num_hosts).steps_per_epoch
+        assert dataset.cardinality() == steps == len(real[host])
+        assert dataset.element_spec["image"].shape == (batch // num_hosts, 8, 8, 3)
+        batches = list(dataset.as_numpy_iterator())
+        assert [int(batch["mask"].sum()) for batch in batches] == real[host]
+        seen.update(int(i) for batch in batches for i in batch["id"][batch["mask"]])
+        assert all((batch["image"][~batch["mask"]] == 0).all() for batch in batches)
+    if num_hosts < 16:
+        assert seen == dict.fromkeys(range(few.splits[split].records), 1)
+
+
+def test_a_host_with_several_replicas_has_a_batch_for_each(few: Manifest, context) -> None:
+    config = PipelineConfig(**{**EVALUATION, "global_batch_size": 12}, include=("id",))
+    hosts = [build_dataset(few, "train", config, context(2, host, 4)) for host in range(2)]
+    assert [dataset.cardinality() for dataset in hosts] == [4, 4]  # two steps
+    batches = [batch for dataset in hosts for batch in dataset.as_numpy_iterator()]
+    assert [len(batch["id"]) for batch in batches] == [3] * 8
+    assert sorted(int(i) for batch in batches for i in batch["id"][batch["mask"]]) == list(range(23))
+
+
+def test_training_is_endless(few: Manifest) -> None:
+    dataset = build_dataset(few, "train", PipelineConfig(global_batch_size=4, image_size=8))
+    assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+    assert dataset.element_spec["image"] == tf.TensorSpec([4, 8, 8, 3], tf.uint8)
+    assert dataset.element_spec["label"] == tf.TensorSpec([4], tf.int32)
+    assert set(dataset.element_spec) == {"image", "label"}
+
+
+def test_the_mean_over_real_examples() -> None:
+    values = tf.constant([1.0, 3.0, np.nan, np.inf])
+    for mask in (tf.constant([True, True, False, False]), tf.constant([1.0, 1.0, 0.0, 0.0])):
+        total, count = masked_mean(values, mask)
+        assert (float(total), float(count)) == (4.0, 2.0)
+        assert total.dtype == count.dtype == tf.float32
+    total, count = masked_mean(tf.constant([True, False, True]), tf.constant([True, True, False]))
+    assert (float(total), float(count)) == (1.0, 2.0)
+    total, count = masked_mean(tf.constant([7, 9]), tf.constant([False, False]))
+    assert (float(total), float(count)) == (0.0, 0.0)

@@ -1,0 +1,101 @@
+"""Reading in throughput order and in evaluation: every record once, whatever is read side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfpipe.errors import ConfigError
+from tfpipe.format.example import decode_example
+from tfpipe.format.manifest import Manifest
+from tfpipe.order import expand_runs
+from tfpipe.pipeline import stages as stage
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.source import from_manifest
+from tfpipe.pipeline.stages import _read
+
+RECORDS = 257
+
+
+def plan_of(manifest: Manifest, num_hosts: int = 1, host: int = 0, start_step: int = 0, **options) -> ReadPlan:
+    config = PipelineConfig(**{"global_batch_size": 8, "order": "throughput", **options})
+    return ReadPlan(from_manifest(manifest, "train"), config, num_hosts, host, num_hosts, start_step)
+
+
+def numbers(dataset: tf.data.Dataset) -> list[int]:
+    """The records' numbers; that the payload is theirs, too."""
+    found: list[int] = []
+    for payloads, records, _ in dataset.batch(4096).as_numpy_iterator():
+        assert [int(decode_example(payload)["id"][0]) for payload in payloads] == records.tolist()
+        found += records.tolist()
+    return found
+
+
+def read_epochs(plan: ReadPlan, epochs: int) -> tf.data.Dataset:
+    listed = stage.list_files(plan).apply(stage.repeat(plan).apply(None).take(epochs))
+    return stage.read_files(plan).apply(listed)
+
+
+@pytest.mark.parametrize("on_bad_record", ["raise", "skip"])
+def test_throughput_order_has_every_record_once_an_epoch(many: Manifest, on_bad_record: str) -> None:
+    plan = plan_of(many, on_bad_record=on_bad_record, block_length=3, deterministic=True)
+    seen = numbers(read_epochs(plan, 2))
+    assert Counter(seen) == dict.fromkeys(range(RECORDS), 2)
+    assert seen[:RECORDS] != seen[RECORDS:]
+    assert seen == numbers(read_epochs(plan, 2))
+
+
+def test_two_hosts_share_the_files_between_them(many: Manifest) -> None:
+    parts = [numbers(read_epochs(plan_of(many, 2, host), 1)) for host in range(2)]
+    assert sorted(parts[0] + parts[1]) == list(range(RECORDS))
+    with pytest.raises(ConfigError) as caught:
+        stage.list_files(plan_of(many, 9, 0, global_batch_size=9)).apply(None)
+    assert str(caught.value) == (
+        f"9 input pipelines but only 8 files in 'train' of {many.directory}. Write 9 or more shards, or read in exact "
+        "order, which shares out records."
+    )
+
+
+def test_seeds_are_those_of_the_exact_order(many: Manifest) -> None:
+    def seeds(plan: ReadPlan, dataset: tf.data.Dataset) -> dict[int, tuple[int, int]]:
+        return {int(record): tuple(seed.tolist()) for _, record, seed in dataset.take(100).as_numpy_iterator()}
+
+    by_files = seeds(plan := plan_of(many), read_epochs(plan, 1))
+    plan = plan_of(many, order="exact")
+    dataset = None
+    for one in (stage.repeat, stage.list_exact, stage.read_exact, stage.shuffle_exact):
+        dataset = one(plan).apply(dataset)
+    in_order = seeds(plan, dataset)
+    both = by_files.keys() & in_order.keys()
+    assert both
+    assert {number: by_files[number] for number in both} == {number: in_order[number] for number in both}
+
+
+def test_the_buffer_draws_from_one_epoch(many: Manifest) -> None:
+    plan = plan_of(many)  # 256 MiB would hold the 257 records a thousand times
+    seen = numbers(stage.shuffle_buffer(plan).apply(read_epochs(plan, 2)))
+    assert Counter(seen) == dict.fromkeys(range(RECORDS), 2)
+    assert np.mean(np.abs(np.diff(seen))) > RECORDS / 5  # of a permutation a third
+
+
+@pytest.mark.parametrize("block_length", [1, 4, 1000])
+def test_evaluation_reads_each_record_once_in_the_order_of_the_files(many: Manifest, block_length: int) -> None:
+    seen: list[int] = []
+    for host in range(3):
+        plan = plan_of(many, 3, host, training=False, block_length=block_length, global_batch_size=3)
+        part = numbers(stage.read_once(plan).apply(stage.list_once(plan).apply(None)))
+        assert len(part) == plan.evaluation_records
+        seen += part
+    assert seen == list(range(RECORDS))
+
+
+def test_runs_are_cut_and_stay_the_same_records() -> None:
+    runs = np.array([[0, 3, 10], [2, 0, 1], [5, 7, 8]])
+    pieces = _read.split_runs(runs, 4)
+    assert pieces.tolist() == [[0, 3, 4], [0, 7, 4], [0, 11, 2], [2, 0, 1], [5, 7, 4], [5, 11, 4]]
+    np.testing.assert_array_equal(expand_runs(pieces), expand_runs(runs))
+    assert _read.split_runs(runs, 16).tolist() == runs.tolist()

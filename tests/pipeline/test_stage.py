@@ -1,0 +1,145 @@
+"""Stages by name, in print and cut off; and each option of `tf.data` where it belongs."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+import tensorflow as tf
+
+from tfpipe.errors import ConfigError
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.stage import STAGE_NAMES, Stage, Stages, tf_data_options, without_autograph
+
+CONFIG = PipelineConfig(global_batch_size=4)
+POLICY = tf.data.experimental.AutoShardPolicy
+
+
+def counting() -> Stages:
+    return Stages(
+        (
+            Stage("list", lambda _: tf.data.Dataset.range(10), {"files": 12345, "host": "0 of 1"}, "one pass"),
+            Stage("decode", lambda dataset: dataset.map(lambda x: -x), {"num_parallel_calls": None, "fast": True}),
+            Stage("batch", lambda dataset: dataset.batch(5), {"calls": tf.data.AUTOTUNE, "size": 5}, "static shapes"),
+        )
+    )
+
+
+def test_stages_fold_into_a_dataset_and_can_be_cut() -> None:
+    stages = counting()
+    assert stages.names == ("list", "decode", "batch")
+    assert [batch.tolist() for batch in stages.dataset().as_numpy_iterator()] == [
+        [0, -1, -2, -3, -4],
+        [*range(-5, -10, -1)],
+    ]
+    cut = stages.until("decode")
+    assert isinstance(cut, Stages)
+    assert cut.names == ("list", "decode")
+    assert list(cut.dataset().as_numpy_iterator()) == list(range(0, -10, -1))
+    with pytest.raises(ConfigError, match=r"^This pipeline has no stage 'cache'; it has list, decode, batch\.$"):
+        stages.until("cache")
+
+
+def test_stages_of_ones_own() -> None:
+    stages = counting()
+    stages.options = tf.data.Options()
+    own = Stage("own", lambda dataset: dataset.map(lambda x: x * 10))
+    longer = stages.insert_after("decode", own)
+    assert longer.names == ("list", "decode", "own", "batch")
+    assert longer.options is stages.options
+    assert next(longer.dataset().as_numpy_iterator()).tolist() == [0, -10, -20, -30, -40]
+    assert stages.replace("decode", own, own).names == ("list", "own", "own", "batch")
+    assert stages.replace("decode").names == ("list", "batch")
+    rest = Stages(stages.replace("list"))
+    assert next(rest.dataset_of(tf.data.Dataset.range(5, 10)).as_numpy_iterator()).tolist() == [-5, -6, -7, -8, -9]
+    for change in (stages.replace, stages.insert_after):
+        with pytest.raises(ConfigError, match="no stage 'cache'"):
+            change("cache", own)
+
+
+def test_a_stage_of_ones_own_may_branch_on_a_tensor() -> None:
+    """AutoGraph is for those: it is off, and saves seconds, where it was said that nothing branches."""
+
+    def absolute(x: tf.Tensor) -> tf.Tensor:
+        if x < -5:
+            x = -x
+        return x
+
+    own = Stage("own", lambda dataset: dataset.map(absolute))
+    assert list(counting().until("decode").insert_after("decode", own).dataset().as_numpy_iterator())[4:8] == [
+        *(-4, -5, 6, 7)
+    ]
+    plain = without_autograph(own)
+    assert (plain.name, plain.settings, plain.reason) == (own.name, own.settings, own.reason)
+    with pytest.raises(tf.errors.OperatorNotAllowedInGraphError, match="AutoGraph"):
+        counting().until("decode").insert_after("decode", plain).dataset()
+
+
+def test_they_print_as_a_table() -> None:
+    assert str(counting()) == (
+        "list    files=12,345, host=0 of 1\n"
+        "        one pass\n"
+        "decode  num_parallel_calls=auto, fast=True\n"
+        "batch   calls=auto, size=5\n"
+        "        static shapes"
+    )
+    assert str(Stages(())) == ""
+    assert len(set(STAGE_NAMES)) == len(STAGE_NAMES)
+
+
+def test_options_go_with_the_dataset_however_far_it_is_cut() -> None:
+    options = tf_data_options(dataclasses.replace(CONFIG, private_threadpool_size=3), deterministic=True)
+    stages = Stages(counting(), options)
+    for dataset in (stages.dataset(), stages.until("list").dataset()):
+        assert dataset.options().threading.private_threadpool_size == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "value"),
+    [
+        ({"autotune": False}, "autotune.enabled", False),
+        ({"autotune": True}, "autotune.enabled", True),
+        # A serial map must stay serial where nothing is tuned.
+        ({"autotune": False}, "experimental_optimization.apply_default_optimizations", False),
+        ({"autotune": True}, "experimental_optimization.apply_default_optimizations", True),
+        ({"cpu_budget": 3}, "autotune.cpu_budget", 3),
+        ({"ram_budget": "1MiB"}, "autotune.ram_budget", 2**20),
+        ({"ram_budget": 12345}, "autotune.ram_budget", 12345),
+        ({"inject_prefetch": False}, "experimental_optimization.inject_prefetch", False),
+        ({"map_fusion": True}, "experimental_optimization.map_fusion", True),
+        ({"map_fusion": False}, "experimental_optimization.map_fusion", False),
+        ({"private_threadpool_size": 5}, "threading.private_threadpool_size", 5),
+        ({"max_intra_op_parallelism": 2}, "threading.max_intra_op_parallelism", 2),
+        *(
+            ({"auto_shard_policy": name}, "experimental_distribute.auto_shard_policy", getattr(POLICY, name.upper()))
+            for name in ("off", "auto", "file", "data", "hint")
+        ),
+    ],
+    ids=str,
+)
+def test_every_option_arrives(changes: dict, path: str, value: object) -> None:
+    options = tf_data_options(dataclasses.replace(CONFIG, **changes), deterministic=True)
+    found: object = tf.data.Dataset.range(3).with_options(options).options()
+    for name in path.split("."):
+        found = getattr(found, name)
+    assert found == value
+
+
+def test_options_that_nobody_gave() -> None:
+    options = tf_data_options(CONFIG, deterministic=False)
+    assert options.deterministic is False
+    assert tf_data_options(CONFIG, deterministic=True).deterministic is True
+    assert options.threading.private_threadpool_size is None
+    assert options.threading.max_intra_op_parallelism == 1
+    left = tf_data_options(dataclasses.replace(CONFIG, max_intra_op_parallelism=0), deterministic=True)
+    assert left.threading.max_intra_op_parallelism is None
+    assert options.autotune.cpu_budget is None
+    assert options.autotune.ram_budget is None
+    assert options.experimental_optimization.inject_prefetch is True
+    assert options.experimental_distribute.auto_shard_policy == POLICY.OFF
+    # Budgets are for what tunes.
+    fixed = dataclasses.replace(CONFIG, autotune=False, cpu_budget=3, ram_budget="1GiB")
+    assert tf_data_options(fixed, deterministic=True).autotune.cpu_budget is None
+    with pytest.raises(ConfigError, match=re.escape("`ram_budget` must be")):
+        tf_data_options(dataclasses.replace(CONFIG, ram_budget="much"), deterministic=True)

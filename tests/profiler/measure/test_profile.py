@@ -1,0 +1,220 @@
+"""Real pipelines, for seconds: the stages, the figures, and the command as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tfpipe.errors import ConfigError
+from tfpipe.format.example import encode_example
+from tfpipe.format.manifest import Manifest
+from tfpipe.format.tfrecord import record_footer, record_header
+from tfpipe.load_manifest import load_manifest
+from tfpipe.pipeline.build import build_stages
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.stage import Stage, Stages
+from tfpipe.profiler.diagnose import bottleneck
+from tfpipe.profiler.measure.profile import _build, profile_pipeline
+from tfpipe.profiler.measure.simulated_accelerator import Accelerator, drive, timing
+from tfpipe.profiler.measure.stage_matching import planned_chain, stages_of
+from tfpipe.profiler.measure.tfdata_counters import Sampler
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = PipelineConfig(global_batch_size=4, image_size=32, map_fusion=False)
+
+
+@pytest.fixture(scope="module")
+def manifest(small_dataset: Path) -> Manifest:
+    return load_manifest(str(small_dataset))
+
+
+def nodes_of(manifest: Manifest, config: PipelineConfig) -> dict[str, list[str]]:
+    """The running operations of each stage, from the last stage to the first."""
+    stages = build_stages(manifest, "train", config)
+    made = _build(stages)
+    planned = planned_chain(made)
+    iterator = iter(made[-1][2].with_options(stages.options))
+    next(iterator)
+    proto = tf.data.experimental.get_model_proto(iterator)
+    names, node = [], proto.nodes[proto.output]
+    while node.inputs:
+        node = proto.nodes[node.inputs[0]]
+        names.append(node.name)
+    found: dict[str, list[str]] = {}
+    for name, stage in zip(names, stages_of(names, planned), strict=True):
+        found.setdefault(stage, []).append(name)
+    return found
+
+
+def test_every_operation_has_its_stage(manifest: Manifest) -> None:
+    """Of the exact order: tf.data runs the serial maps in parallel, and makes one of `augment` and the batch."""
+    found = nodes_of(manifest, CONFIG)
+    assert list(found) == ["prefetch", "batch", "augment", "decode", "parse", "shuffle", "read", "list", "repeat"]
+    assert found["augment"] == ["MapAndBatch"]
+    assert found["decode"] == found["parse"] == ["ParallelMapV2"]
+    assert found["shuffle"][0] == "Unbatch"
+    assert found["shuffle"][-1] == "BatchV2"
+    assert found["read"] == ["ParallelInterleaveV4"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "stages"),
+    [
+        ({"order": "throughput"}, "prefetch batch augment decode parse shuffle read list repeat"),
+        ({"augment": "device"}, "prefetch batch decode parse shuffle read list repeat"),
+        ({"cache": "decoded"}, "prefetch batch augment repeat"),
+        ({"training": False}, "prefetch batch augment decode parse read list"),
+    ],
+)
+def test_the_stages_of_other_pipelines(manifest: Manifest, changes: dict[str, Any], stages: str) -> None:
+    """A cache that is fetched from by position is filled inside of `repeat`, and tf.data keeps no counters of that."""
+    expected = stages.split()
+    for _ in range(10):  # of one pass all may be read before one looks, and the nodes are gone with the last record
+        found = list(nodes_of(manifest, replace(CONFIG, **changes)))
+        if len(found) > 2:
+            break
+    if not changes.get("training", True) and "list" not in found:
+        expected.remove("list")  # one pass: its few runs may all be read by now, and the node is gone with the last
+    assert found == expected
+
+
+def test_a_cache_in_the_chain(manifest: Manifest) -> None:
+    """What fills it is there until it is full."""
+    for _ in range(10):  # 12 records may all be read before one looks, and the nodes are gone with the last
+        found = list(nodes_of(manifest, replace(CONFIG, cache="bytes", training=False)))
+        if len(found) > 2:
+            break
+    assert found[:6] == ["prefetch", "batch", "augment", "decode", "parse", "cache"]
+    assert set(found[6:]) <= {"read", "list"}
+
+
+def test_a_profile(manifest: Manifest) -> None:
+    seen: list[str] = []
+    profile = profile_pipeline(
+        manifest, "train", CONFIG, Accelerator(1e-5, 4), 1.0, 3.0, watch=lambda phase, _: seen.append(phase)
+    )
+    assert [stage.name for stage in profile.stages] == [
+        *("repeat", "list", "read", "shuffle", "parse", "decode", "augment", "batch", "prefetch"),
+    ]
+    assert set(seen) == {"warm-up", "measure"}
+    assert profile.images_per_second == pytest.approx(profile.step.steps * 4 / profile.step.wall_s)
+    for stage in profile.stages:
+        assert 0 <= stage.cpu_us_per_image.median < 50_000
+        assert stage.images_per_second == pytest.approx(profile.images_per_second, rel=0.5), stage
+    used = profile.host.cpu_fraction * profile.host.cores / profile.images_per_second * 1e6
+    assert sum(stage.cpu_us_per_image.median for stage in profile.stages) < 1.3 * used
+    assert profile.first_batch_s > 0
+    assert 1.5 <= profile.warm_up_s < 10
+    assert profile.host.storage_limit_bytes_per_second is None  # too small to tell
+    assert profile.dataset["records"] == 12
+    assert profile.dataset["own_stages"] == profile.dataset["late_caches"] == []
+    assert profile.host.trainer_us_per_step > 0
+    assert set(profile.what_if) == {"now", "device", "cached"}  # no image is larger than the model wants
+
+
+def own_stages(stages: Stages) -> Stages:
+    """A Python function behind `decode`, and a cache behind `augment`."""
+
+    def jitter(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        image = tf.numpy_function(lambda image: image, [features["image"]], tf.uint8)
+        return {**features, "image": tf.ensure_shape(image, features["image"].shape)}
+
+    late = Stage("kept", lambda dataset: dataset.take(12).cache().repeat())
+    return stages.insert_after("augment", Stage("jitter", lambda dataset: dataset.map(jitter)), late)
+
+
+def test_stages_of_ones_own(manifest: Manifest) -> None:
+    profile = profile_pipeline(manifest, "train", CONFIG, Accelerator(0.02, 4), 0.5, 0.1, customise=own_stages)
+    assert profile.dataset["own_stages"] == ["jitter", "kept"]
+    assert profile.dataset["late_caches"] == ["kept"]
+    assert [stage.name for stage in profile.stages][-2:] == ["batch", "prefetch"]
+    assert "kept" in [stage.name for stage in profile.stages]
+
+
+def test_stages_must_come_back(manifest: Manifest) -> None:
+    with pytest.raises(ConfigError, match=r"must return tfpipe\.pipeline\.stages\.Stages, got None"):
+        profile_pipeline(manifest, "train", CONFIG, Accelerator(0.02, 4), customise=lambda _: None)  # type: ignore[arg-type,return-value]
+
+
+def test_without_counters_there_are_no_stages(manifest: Manifest) -> None:
+    config = replace(CONFIG, autotune=False, training=False)  # 3 batches, again and again
+    profile = profile_pipeline(manifest, "train", config, Accelerator(0.02, 4), 0.3, 0.1)
+    assert profile.stages == ()
+    assert profile.step.steps > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("truth", [0.0, 0.05, 0.25, 0.5, 0.75, 0.95])
+def test_planted_idle_of_a_dataset(truth: float) -> None:
+    """A dataset that gives a batch every 40 ms by its own clock, without using the processor."""
+    step_s = 0.04 * (1 - truth) if truth else 0.08
+    started: list[float] = []
+
+    def wait(number: int) -> int:
+        if not started:  # not before: what is late would be caught up with
+            started.append(time.perf_counter())
+        time.sleep(max(started[0] + 0.04 * number - time.perf_counter(), 0))
+        return number
+
+    dataset = tf.data.Dataset.range(1, 10**6).map(lambda i: tf.numpy_function(wait, [i], tf.int64)).prefetch(2)
+    iterator = iter(dataset)
+    with Sampler(lambda: tf.data.experimental.get_model_proto(iterator)):
+        run = drive(iterator, Accelerator(step_s, 1))
+        steps = [next(run) for _ in range(150)]
+    idle = bottleneck.idle_fraction(timing(steps[25:], Accelerator(step_s, 1)))
+    assert idle == pytest.approx(truth, abs=0.02)
+
+
+def command(*args: object) -> subprocess.CompletedProcess[str]:
+    """The real command in a process of its own."""
+    line = [sys.executable, "-c", "from tfpipe.cli.main import main; main()", "profile", *map(str, args)]
+    env = {**os.environ, "COLUMNS": "100"}
+    return subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_command(small_dataset: Path) -> None:
+    options = ("--step-ms", 1, "--global-batch-size", 4, "--seconds", 1, "--max-idle", "0.1%", "--json")
+    done = command(small_dataset, *options)
+    document = json.loads(done.stdout)
+    assert document["version"] == 1
+    assert document["required_images_per_second"] == pytest.approx(4000)
+    assert len(document["stages"]) == 9
+    assert document["idle_fraction"] > 0.001  # 4,000 images/s, on two cores that run other tests too
+    assert done.returncode == 1
+    assert done.stderr.startswith("The accelerator is idle for ")
+    assert "Traceback" not in done.stderr
+
+
+def test_an_image_that_is_none(tmp_path: Path) -> None:
+    example = {"image/encoded": [b"\xff\xd8\xff no more"], "image/class/label": [1]}
+    payload = encode_example(example)
+    (tmp_path / "train-00000").write_bytes(8 * (record_header(len(payload)) + payload + record_footer(payload)))
+    done = command(tmp_path / "train-*", "--step-ms", 5, "--global-batch-size", 4)
+    assert "\nError: The pipeline failed: " in "\n" + done.stderr  # after what libjpeg says itself
+    assert "Traceback" not in done.stderr
+    assert done.stderr.endswith(" If it is a record or an image, `tfpipe verify` names it.\n")
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "Say how fast the accelerator is: either --step-ms or --images-per-second."),
+        (("--step-ms", "5", "--images-per-second", "5"), "Say how fast the accelerator is"),
+        (("--step-ms", "0"), "--step-ms must be above 0, got 0."),
+        (("--step-ms", "5", "--max-idle", "5"), "--max-idle must be a share from 0% to 100%, got 5."),
+    ],
+)
+def test_wrong_options(tfpipe, small_dataset: Path, options: tuple[str, ...], message: str) -> None:
+    done = tfpipe("profile", small_dataset, *options)
+    assert done.code == 2
+    assert message in done.err

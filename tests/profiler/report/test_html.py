@@ -1,0 +1,227 @@
+"""The page: what stands on it for every kind of report, and that nothing from outside becomes a part of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from tfpipe import __version__
+from tfpipe.profiler.report.html import render
+from tfpipe.profiler.report.text_json import budget_line, make_report
+from tfpipe.profiler.types import Fix, Profile, Report, Spread, Step
+
+INFINITE = float("inf")
+VOID = {"meta", "br", "link", "path", "rect", "use"}
+
+
+class Page(HTMLParser):
+    """Elements and text of a page; fails on one that is not closed where it must be."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(html)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] not in (["style"], ["title"]):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+    def ids(self, start: str) -> list[str]:
+        return [one for _, attrs in self.elements if (one := attrs.get("id")) and one.startswith(start)]
+
+
+TIMELINE = tuple(Step(0.1 * i, 0.02, 0.07) for i in range(1, 101))
+
+
+def page_of(report: Report) -> Page:
+    return Page(render(report))
+
+
+@pytest.fixture
+def report(profile_with) -> Report:
+    return make_report(replace(profile_with(dataset={"name": "flowers"}), timeline=TIMELINE), price_per_hour=4)
+
+
+def test_the_budget_is_the_headline(report: Report) -> None:
+    html = render(report)
+    line = budget_line(report)
+    assert f"<h1>{line[0].upper()}{line[1:].replace(chr(39), '&#39;')}</h1>" in html
+    assert "<title>flowers: 75 % idle</title>" in html
+    assert f"tfpipe {__version__}." in html
+
+
+def test_key_figures(report: Report) -> None:
+    text = page_of(report).text
+    for figure in (
+        "Required 4,000 images/s",
+        "This pipeline 1,000 images/s",
+        "CPU allows 1,053 images/s on 4 cores",
+        "Storage allows 10,000 images/s",
+        "First batch 0.5 s",
+        "Memory 1.0 GB at most, of 16.0 GB",
+        "Price of idle time 72.00 a day",
+        "The first 100 of 100 measured steps.",
+    ):
+        assert figure in text
+
+
+def test_a_bar_and_a_row_for_each_stage(report: Report) -> None:
+    page = page_of(report)
+    names = [stage.name for stage in report.profile.stages]
+    assert page.ids("stages-wide-bar-") == [f"stages-wide-bar-{name}" for name in [*names, "other"]]
+    assert page.ids("stages-narrow-bar-") == [f"stages-narrow-bar-{name}" for name in [*names, "other"]]
+    assert "decode 2,400 63 % 4 50 % of 4 0 150" in page.text
+    assert "other 300 8 %" in page.text
+    assert [attrs["class"] for tag, attrs in page.elements if tag == "tr" and "class" in attrs] == ["is-wall", "other"]
+
+
+def test_every_id_is_there_once(report: Report) -> None:
+    ids = page_of(report).ids("")
+    assert len(ids) > 50
+    assert [one for one in set(ids) if ids.count(one) > 1] == []
+
+
+def test_fixes_with_what_they_give(report: Report) -> None:
+    fixes = (
+        Fix(
+            {"cache": "decoded", "prefetch_batches": None},
+            "Why `decode`.",
+            3000.0,
+            0.25,
+            2900.0,
+            Spread(2.9, 2.8, 3.0),
+            True,
+        ),
+        Fix({}, "More.", 2000.0, 0.5, action="tfpipe shard INPUT OUTPUT --resize-short 256"),
+        Fix({}, "Most.", 2000.0, 0.5, action="Run `tfpipe serve` on 2 machines."),
+    )
+    page = page_of(replace(report, fixes=fixes))
+    assert 'cache = "decoded" # prefetch_batches: leave it out' in page.text
+    assert "Why decode ." in page.text
+    assert "3,000 images/s predicted, 25 % idle; 2,900 measured, kept (2.90 times, 2.80 to 3.00)" in page.text
+    assert "as predicted, and as measured with the fixes kept before it" in page.text
+    assert len(page.ids("fix-1-bar-")) == 3
+    assert len(page.ids("fix-2-bar-")) == 2
+    assert [tag for tag, _ in page.elements].count("pre") == 2
+    assert page.ids("fix-4") == []
+
+
+def test_the_page_reaches_for_nothing(report: Report) -> None:
+    html = render(report)
+    page = Page(html)
+    policy = next(attrs["content"] for _, attrs in page.elements if attrs.get("http-equiv"))
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    tags = {tag for tag, _ in page.elements}
+    assert not tags & {"script", "img", "link", "iframe", "object", "embed", "a", "form", "image", "foreignobject"}
+    assert not re.search(r"https?:|@import|url\((?!#)|\son\w+=|javascript:", html)
+    assert "prefers-color-scheme: dark" in html
+
+
+def test_the_same_report_gives_the_same_page(report: Report) -> None:
+    assert render(report) == render(report)
+
+
+HOSTILE = "<script>alert(1)</script></svg></style><!-- \"'`x`{{ 7*7 }}$x^2$&amp;"
+
+
+def test_names_from_outside_stay_text(profile_with) -> None:
+    profile = profile_with(dataset={"name": HOSTILE, HOSTILE: HOSTILE}, config={"cache_dir": HOSTILE, HOSTILE: 1})
+    stages = (*profile.stages[:-1], replace(profile.stages[-1], name=HOSTILE))
+    fix = Fix({"cache_dir": HOSTILE}, HOSTILE, 2000.0, 0.5, action="")
+    act = Fix({}, HOSTILE, 2000.0, 0.5, action=HOSTILE)
+    report = make_report(replace(profile, stages=stages, timeline=TIMELINE))
+    wall = replace(report.bottleneck, stage=HOSTILE, reason=HOSTILE)
+    html = render(replace(report, fixes=(fix, act), bottleneck=wall))
+    page = Page(html)
+    assert "<script" not in html
+    assert "49" not in re.findall(r"alert\(1\)[^<]*", html)[0]
+    assert "script" not in {tag for tag, _ in page.elements}
+    assert page.text.count("alert(1)") >= 8
+    assert html.count("</style>") == 1
+    assert html.count("</svg>") == html.count("<svg")
+
+
+def of(profile: Profile, **changes: Any) -> Report:
+    return replace(make_report(profile), **changes)
+
+
+def test_compute_bound(profile_with, step_of) -> None:
+    page = page_of(of(replace(profile_with(step=step_of(1000, 1000)), timeline=TIMELINE)))
+    assert "Compute-bound: the wall is the accelerator" in page.text
+    assert "What to change" not in page.text
+    assert page.ids("fix-") == []
+    assert not [attrs for tag, attrs in page.elements if attrs.get("class") == "is-wall"]
+
+
+def test_without_stages_and_steps(profile_with) -> None:
+    page = page_of(of(profile_with(stages=())))
+    assert "No stages: with autotune off tf.data keeps no counters." in page.text
+    assert page.ids("stages-") == page.ids("timeline-") == []
+    assert "Step by step" not in page.text
+
+
+def test_without_fixes(profile_with) -> None:
+    assert "No change that is known here would help." in page_of(of(profile_with(), fixes=())).text
+
+
+def test_without_what_may_be_missing(profile_with) -> None:
+    report = of(replace(profile_with(host={"storage_limit_bytes_per_second": None}), config={}, dataset={}))
+    text = page_of(report).text
+    assert "Storage allows – not measured" in text
+    assert "Price of idle time" not in text
+    assert "Input pipeline: 75 % idle" in render(report)
+
+
+def test_infinite_limits(profile_with) -> None:
+    report = of(profile_with(stages=(), host={"cpu_fraction": 0.0}))
+    assert report.cpu_limit_images_per_second == INFINITE
+    assert "CPU allows any rate" in page_of(report).text
+    html = render(replace(report, storage_limit_images_per_second=INFINITE))
+    assert not re.search(r"\b(inf|nan)\b", html)
+
+
+@pytest.mark.parametrize(("rate", "text"), [(1.0, "100 %"), (3999.0, "under 1 %"), (4000.0, "0 %")])
+def test_tiny_and_huge_idle(profile_with, rate: float, text: str) -> None:
+    profile = profile_with()
+    idle = 1 - rate / 4000
+    wall_s = profile.step.steps * profile.step.step_s.median / (rate / 4000)
+    step = replace(profile.step, wall_s=wall_s, idle_fraction=Spread(idle, idle, idle))
+    timeline = (Step(1.0, idle * 100, idle * 100), Step(2.0, 0.0, 0.0))
+    html = render(of(replace(profile, step=step, images_per_second=rate, timeline=timeline)))
+    assert f">{text}</text>" in html
+    Page(html)
+
+
+@pytest.mark.parametrize("method", ["simulated", "training", "monitor", "trace"])
+def test_every_method_says_what_it_is(profile_with, method: Any) -> None:
+    profile = profile_with()
+    found = {
+        "simulated": "A simulated accelerator took the batches",
+        "training": "The real step was timed end to end",
+        "monitor": "Measured live in a running training",
+        "trace": "Read from a trace",
+    }
+    assert found[method] in page_of(of(replace(profile, step=replace(profile.step, method=method)))).text

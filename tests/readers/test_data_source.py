@@ -1,0 +1,225 @@
+"""`tfpipe.open_records`: images and classes by number, by class and by name."""
+
+import copy
+import io
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tfpipe
+from tests.integrity.made import payload, png, write_dataset
+from tfpipe.errors import ConfigError, FormatError
+from tfpipe.format.example import decode_example
+from tfpipe.format.manifest import Foreign
+from tfpipe.readers import record_lookup
+from tfpipe.readers.data_source import Records, open_records
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight records, `cat/0.png`, `dog/1.png`, ... in two shards, and one of another split."""
+    folder = tmp_path_factory.mktemp("records") / "pets"
+    shards = {
+        "train": [payload(k) for k in range(5)],
+        "train:1": [payload(k) for k in range(5, 8)],
+        "test": [payload(9)],
+    }
+    return write_dataset(folder, shards)
+
+
+@pytest.fixture
+def records(folder: Path) -> Records:
+    return open_records(str(folder), "train")
+
+
+def numbers(records: Records) -> list[int]:
+    return [record.index for record in records]
+
+
+def test_a_record_is_what_was_written(records: Records) -> None:
+    record = records[6]
+    assert (record.split, record.index, record.name) == ("train", 6, "cat/6.png")
+    assert (record.label, record.label_name, record.encoded) == (0, "cat", png(6))
+    assert record.features == decode_example(payload(6))
+    pixels = record.image
+    assert pixels.dtype == np.uint8
+    assert pixels.flags.writeable
+    assert np.array_equal(pixels, np.asarray(Image.open(io.BytesIO(png(6)))))
+    assert repr(record) == "Record(split='train', index=6, name='cat/6.png', label=0, label_name='cat')"
+
+
+def test_it_is_a_sequence(records: Records) -> None:
+    assert len(records) == 8
+    assert numbers(records) == list(range(8))
+    assert [records[k].index for k in (-1, -8, np.int64(3))] == [7, 0, 3]
+    assert [record.index for record in reversed(records)] == list(range(8))[::-1]
+    for index in (8, -9, 10**30):
+        with pytest.raises(IndexError, match="must have an index from -8 to 7") as caught:
+            records[index]
+        assert isinstance(caught.value, ConfigError)
+
+
+def test_slices_and_lists_of_numbers_are_views(records: Records) -> None:
+    assert numbers(records[2:5]) == [2, 3, 4]
+    assert numbers(records[::-1]) == list(range(8))[::-1]
+    assert numbers(records[::-1][1:3]) == [6, 5]
+    assert numbers(records[100:]) == []
+    assert numbers(records[[4, -1, 4]]) == [4, 7, 4]
+    assert numbers(records[2:][np.array([0, 5])]) == [2, 7]
+    assert numbers(records[[4, 1, 6]][1:]) == [1, 6]
+    assert numbers(records[[]]) == []
+    assert repr(records[:3]).startswith("<3 records of 'train' in /")
+    with pytest.raises(IndexError, match=r"of 'train' must have an index from -3 to 2, got 3\."):
+        records[:3][3]
+    with pytest.raises(IndexError, match=r"of 'train' must have an index from -3 to 2, got -4\."):
+        records[:3][[0, -4]]
+    with pytest.raises(ConfigError, match="chosen by whole numbers in one list or array, got float64 on 1 axes"):
+        records[[0.5]]
+    with pytest.raises(ConfigError, match="got bool on 1 axes"):
+        records[np.array([True] * 8)]
+
+
+def test_nothing_is_read_for_a_view(folder: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(folder, tmp_path / "copy")
+    records = open_records(str(copied), "train")
+    for path in copied.glob("*.tfrecord"):
+        path.unlink()
+    assert len(records[1:][[0, 1]]) == 2
+    with pytest.raises(FormatError, match="is missing"):
+        records[0]
+
+
+def test_classes_are_found_by_name_and_number(records: Records) -> None:
+    assert records.with_label("dog").tolist() == [1, 3, 5, 7]
+    assert records.with_label(0).tolist() == [0, 2, 4, 6]
+    assert records.with_label(0).dtype == np.int64
+    view = records[::-1][1:]
+    assert view.with_label("dog").tolist() == [1, 3, 5]
+    assert {record.label_name for record in view[view.with_label("dog")]} == {"dog"}
+    for label, message in (
+        ("owl", "The dataset has no class 'owl'; `manifest.label_names` lists them."),
+        (2, "A class must be from 0 to 1, got 2."),
+        (-1, "A class must be from 0 to 1, got -1."),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            records.with_label(label)
+        assert str(caught.value) == message
+
+
+def test_names_are_found(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert records.find("dog/5.png") == 5
+    assert records[::-1].find("dog/5.png") == 2
+    assert records[[5, 1, 5]].find("dog/5.png") == 0
+    for view, name in ((records, "dog/4.png"), (records[:3], "dog/5.png"), (records, "\ud800")):
+        with pytest.raises(ConfigError) as caught:
+            view.find(name)
+        assert str(caught.value) == f"No record of 'train' has the name {name!r}."
+
+
+def test_names_of_one_hash_are_told_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_lookup, "_hash", lambda name: 7)
+    records = open_records(str(folder), "train")
+    assert [records.find(record.name) for record in records] == list(range(8))
+    with pytest.raises(ConfigError):
+        records.find("dog/4.png")
+
+
+def test_the_split_is_read_once_for_all_lookups(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    real = record_lookup.one_label
+    monkeypatch.setattr(record_lookup, "one_label", lambda *args: read.append(1) or real(*args))
+    records[2:].with_label("dog")
+    records.find("dog/5.png")
+    records.with_label(0)
+    other = pickle.loads(pickle.dumps(records[1:]))
+    assert other.with_label("dog").tolist() == [0, 2, 4, 6]
+    assert len(read) == 8
+
+
+def test_a_copy_for_another_process_opens_its_own_files(records: Records) -> None:
+    records[0]
+    with pickle.loads(pickle.dumps(records[3:])) as other:
+        assert (other.split, numbers(other)) == ("train", [3, 4, 5, 6, 7])
+    assert len(pickle.dumps(records)) < 10_000
+
+
+def test_a_manifest_or_a_folder_opens_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = tfpipe.load_manifest(str(folder))
+    assert numbers(tfpipe.open_records(manifest, "train")) == numbers(open_records(folder, "train"))
+    monkeypatch.chdir(folder.parent)
+    records = open_records("pets", "train")
+    monkeypatch.chdir("/")
+    assert records[0].name == "cat/0.png"
+    with pytest.raises(ConfigError, match=r"must come from `tfpipe.load_manifest`"):
+        open_records(replace(manifest, directory=""), "train")
+    with pytest.raises(ConfigError, match=r"has no split 'val'; it has test, train\."):
+        open_records(manifest, "val")
+    with pytest.raises(ConfigError, match="from a local directory, got 'gs://b/d'"):
+        open_records(replace(manifest, directory="gs://b/d"), "train")
+
+
+def test_labels_of_others_are_counted_from_0(folder: Path) -> None:
+    manifest = tfpipe.load_manifest(str(folder))
+    foreign = Foreign(".", "image/encoded", "image/class/label", 1, "")
+    records = open_records(replace(manifest, foreign=foreign), "train")
+    assert [record.label for record in records] == [-1, 0] * 4
+    assert [record.label_name for record in records[:2]] == [None, "cat"]
+    assert records.with_label("cat").tolist() == [1, 3, 5, 7]
+    unlabelled = open_records(replace(manifest, foreign=replace(foreign, label_key=None)), "train")
+    assert (unlabelled[0].label, unlabelled[0].label_name) == (None, None)
+    with pytest.raises(ConfigError, match="are GZIP compressed"):
+        open_records(replace(manifest, foreign=replace(foreign, compression="GZIP")), "train")
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    bad = [payload(0, encoded=png(0)[:30]), payload(1, encoded=b"no image")]
+    folder = write_dataset(tmp_path / "pets", {"train": bad})
+    records = open_records(folder, "train")
+    for record, reason in zip(records, ("PNG", "not an image"), strict=True):
+        with pytest.raises(
+            FormatError, match=f"^Record {record.index} of 'train': its image cannot be used, .*"
+        ) as caught:
+            _ = record.image
+        assert reason.lower() in str(caught.value).lower()
+    data = bytearray((folder / "train-00000-of-00001.tfrecord").read_bytes())
+    data[-20] ^= 1
+    (folder / "train-00000-of-00001.tfrecord").write_bytes(data)
+    with pytest.raises(FormatError, match="is damaged"):
+        records.with_label(0)
+
+
+def test_raw_pixels_need_no_decoder(tmp_path: Path) -> None:
+    pixels = np.arange(3 * 3 * 3, dtype=np.uint8)
+    folder = write_dataset(tmp_path / "raw", {"train": [payload(0, encoded=pixels.tobytes(), format="RAW")]})
+    document = json.loads((folder / "manifest.json").read_text())
+    document["image"] = {"encoding": "raw", "square": 3}
+    (folder / "manifest.json").write_text(json.dumps(document))
+    assert open_records(folder, "train")[0].image.tolist() == pixels.reshape(3, 3, 3).tolist()
+
+
+def test_samplers_of_other_libraries_find_what_they_need(records: Records) -> None:
+    """What `torch.utils.data.DataLoader` does: numbers to workers, records from a copy, batches by a function."""
+    order = np.random.default_rng(3).permutation(len(records))
+    dataset = copy.deepcopy(records)
+    batches = [[dataset[int(k)] for k in order[at : at + 4]] for at in (0, 4)]
+    images = np.stack([record.image for record in batches[0]])
+    assert images.shape == (4, 4, 5, 3)
+    assert [record.index for batch in batches for record in batch] == order.tolist()
+    assert pickle.loads(pickle.dumps(batches[1][0])).image.shape == (4, 5, 3)
+
+
+def test_no_framework_is_loaded(folder: Path) -> None:
+    code = (
+        "import sys, tfpipe; r = tfpipe.open_records(sys.argv[1], 'train'); r[0].image; r.with_label('dog');"
+        "print(sorted({'tensorflow', 'torch', 'jax', 'apache_beam', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

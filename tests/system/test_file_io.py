@@ -1,0 +1,98 @@
+"""Files by path and by URL; file:// stands for an object store, which goes the same way."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfpipe.errors import DataError, FormatError, MissingDependencyError
+from tfpipe.system import file_io
+
+FORMS = ("", "file://")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, data in (("a-0", b"0123456789"), ("a-1", b""), ("b", b"b")):
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "a-folder").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_reading(folder: Path, form: str) -> None:
+    path = f"{form}{folder}/a-0"
+    assert file_io.is_url(path) == bool(form)
+    assert file_io.read_bytes(path, 10) == b"0123456789"
+    assert file_io.read_start(path, 4) == b"0123"
+    assert file_io.read_start(path, 40) == b"0123456789"
+    assert list(file_io.read_all([path, f"{form}{folder}/b"], [10, 10])) == [b"0123456789", b"b"]
+    assert file_io.join(f"{form}{folder}", "a-0") == path
+    with pytest.raises(FormatError, match=r"a-0 must have at most 9 bytes, got 10\."):
+        file_io.read_bytes(path, 9)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_not_there(folder: Path, form: str) -> None:
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        file_io.read_bytes(f"{form}{folder}/nothing", 9)
+    with pytest.raises(DataError, match="nothing cannot be read: "):
+        file_io.read_start(f"{form}{folder}/nothing", 9)
+    assert file_io.find(f"{form}{folder}/nothing*") == []
+    assert file_io.find(f"{form}{folder}/nothing/*") == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_finding(folder: Path, form: str) -> None:
+    found = file_io.find(f"{form}{folder}/a-[0-9]")
+    assert found == [f"{form}{folder}/a-0", f"{form}{folder}/a-1"]
+
+
+def test_a_folder_fits_no_pattern_and_a_pipe_is_not_waited_for(folder: Path) -> None:
+    assert file_io.find(f"{folder}/a-*") == [f"{folder}/a-0", f"{folder}/a-1"]
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(FormatError, match="pipe must be a regular file"):
+        file_io.read_bytes(str(folder / "pipe"), 9)
+    with pytest.raises(FormatError, match="pipe must be a regular file"):
+        file_io.read_start(str(folder / "pipe"), 9)
+    with pytest.raises(FileNotFoundError):
+        file_io.read_bytes(f"{folder}/a-0/b", 9)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_checking(folder: Path, form: str) -> None:
+    paths = [f"{form}{folder}/{name}" for name in ("a-0", "a-1")]
+    file_io.check_files(paths, [10, 0])
+    file_io.check_files([], [])
+    with pytest.raises(FormatError, match=re.escape(f"{form}{folder}/gone is missing. Copy the dataset again.")):
+        file_io.check_files([*paths, f"{form}{folder}/gone"], [10, 0, 3])
+    with pytest.raises(FormatError, match=r"other/a is missing\. Copy"):
+        file_io.check_files([f"{form}{folder}/other/a"], [10])
+
+
+def test_checking_local_files_asks_for_their_size(folder: Path) -> None:
+    with pytest.raises(FormatError, match=r"a-0 must have 1,234 bytes, as its manifest says, got 10\. Copy it again\."):
+        file_io.check_files([f"{folder}/a-0"], [1234])
+
+
+def test_a_url_needs_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    sentence = r"Reading gs://a/b needs TensorFlow\. Install it with: pip install 'tfpipe\[tensorflow\]'\."
+    for call in (lambda: file_io.read_bytes("gs://a/b", 9), lambda: file_io.read_start("gs://a/b", 9)):
+        with pytest.raises(MissingDependencyError, match=sentence):
+            call()
+    with pytest.raises(MissingDependencyError, match=r"Reading gs://a/\* needs TensorFlow"):
+        file_io.find("gs://a/*")
+
+
+def test_a_shard_must_be_a_regular_file(tmp_path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(FormatError, match=r"fifo must be a regular file\."):
+        file_io.check_files([str(tmp_path / "fifo")], [0])  # 0 bytes is what the system says of it
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(DataError, match=r"loop cannot be read: Too many levels of symbolic links\."):
+        file_io.check_files([str(tmp_path / "loop")], [0])

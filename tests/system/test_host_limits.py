@@ -1,0 +1,157 @@
+"""Limits as the kernel writes them: a file system made of a few files."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tfpipe.system import host_limits
+from tfpipe.system.host_limits import available_memory_bytes, free_disk_bytes, memory_limit_bytes, usable_cpus
+
+GIB = 2**30
+NONE_V1 = "9223372036854771712"  # how version 1 says "no limit"
+MEMINFO = (
+    f"MemTotal:       {16 * 2**20} kB\nMemFree:        10 kB\nMemAvailable:   {12 * 2**20} kB\nHugePages_Total:  0\n"
+)
+V2_MOUNT = "34 25 0:30 {top} /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
+V1_MOUNTS = (
+    "32 31 0:29 {top} /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
+    "35 31 0:32 {top} /sys/fs/cgroup/a\\040memory rw,relatime - cgroup cgroup rw,memory\n"
+    "36 31 0:33 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n"
+)
+
+
+def make(root: Path, files: dict[str, object]) -> Path:
+    for name, text in {"proc/meminfo": MEMINFO, **files}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    return root
+
+
+def version_2(group: str = "/", top: str = "/", **files: object) -> dict[str, object]:
+    """`a__memory_max=1` is what `a/memory.max` holds."""
+    named = {f"sys/fs/cgroup/{key.replace('__', '/').replace('_', '.', 1)}": value for key, value in files.items()}
+    return {"proc/self/cgroup": f"0::{group}", "proc/self/mountinfo": V2_MOUNT.format(top=top), **named}
+
+
+def version_1(group: str, top: str = "/") -> dict[str, object]:
+    return {
+        "proc/self/cgroup": f"9:name=systemd:/\n4:memory:{group}\n1:cpu,cpuacct:{group}\n0::/",
+        "proc/self/mountinfo": V1_MOUNTS.format(top=top),
+    }
+
+
+@pytest.fixture(autouse=True)
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+
+
+def test_a_machine_without_control_groups(tmp_path: Path) -> None:
+    root = make(tmp_path, {})
+    assert memory_limit_bytes(root) == 16 * GIB
+    assert available_memory_bytes(root) == 12 * GIB
+    assert usable_cpus(root) == 8
+
+
+def test_a_system_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.__getitem__)
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert memory_limit_bytes(tmp_path) == available_memory_bytes(tmp_path) == 4096 * 1000
+    assert usable_cpus(tmp_path) == 6
+
+
+def test_no_limit_in_version_2(tmp_path: Path) -> None:
+    root = make(tmp_path, version_2("/a", a__memory_max="max", a__memory_current=GIB, a__cpu_max="max 100000"))
+    assert (memory_limit_bytes(root), available_memory_bytes(root), usable_cpus(root)) == (16 * GIB, 12 * GIB, 8)
+
+
+def test_the_smallest_limit_of_the_groups_around_counts(tmp_path: Path) -> None:
+    files = version_2(
+        "/a/b",
+        memory_max="max",
+        a__memory_max=4 * GIB,
+        a__memory_current=3 * GIB,
+        a__memory_stat=f"anon 1\nfile 2\ninactive_file {GIB}",
+        a__b__memory_max=6 * GIB,
+        a__b__memory_current=GIB,
+        a__b__memory_stat="anon 1",
+        a__cpu_max="350000 100000",
+        a__b__cpu_max="max 100000",
+    )
+    root = make(tmp_path, files)
+    assert memory_limit_bytes(root) == 4 * GIB
+    assert available_memory_bytes(root) == 2 * GIB  # 4 less 3, and the idle cached files
+    assert usable_cpus(root) == 3
+
+
+def test_the_machine_may_have_less_left_than_the_group(tmp_path: Path) -> None:
+    root = make(tmp_path, version_2("/a", a__memory_max=15 * GIB, a__memory_current=GIB))
+    assert available_memory_bytes(root) == 12 * GIB
+
+
+def test_what_is_over_its_limit_has_nothing_left(tmp_path: Path) -> None:
+    root = make(tmp_path, version_2("/a", a__memory_max=GIB, a__memory_current=GIB + 5, a__cpu_max="5000 100000"))
+    assert available_memory_bytes(root) == 0
+    assert usable_cpus(root) == 1
+
+
+@pytest.mark.parametrize(
+    ("group", "top"),
+    [
+        ("/docker/1f", "/docker/1f"),  # the mount is the group
+        ("/docker/1f", "/elsewhere"),  # the path is another namespace's
+        ("/../..", "/"),  # the process was moved out of the namespace's root
+        ("/", "/"),
+    ],
+)
+def test_in_a_container_the_mount_is_the_group(tmp_path: Path, group: str, top: str) -> None:
+    root = make(tmp_path, version_2(group, top, memory_max=2 * GIB, memory_current=GIB, cpu_max="200000 100000"))
+    assert (memory_limit_bytes(root), available_memory_bytes(root), usable_cpus(root)) == (2 * GIB, GIB, 2)
+
+
+def test_a_group_below_the_mounts_top(tmp_path: Path) -> None:
+    root = make(tmp_path, version_2("/docker/1f/job", "/docker/1f", job__memory_max=GIB, memory_max=2 * GIB))
+    assert memory_limit_bytes(root) == GIB
+
+
+def test_version_1(tmp_path: Path) -> None:
+    memory, cpu = "sys/fs/cgroup/a memory", "sys/fs/cgroup/cpu,cpuacct"
+    files = {
+        **version_1("/a/b"),
+        f"{memory}/memory.limit_in_bytes": NONE_V1,
+        f"{memory}/memory.usage_in_bytes": 9 * GIB,
+        f"{memory}/a/memory.limit_in_bytes": 3 * GIB,
+        f"{memory}/a/memory.usage_in_bytes": 2 * GIB,
+        f"{memory}/a/memory.stat": f"inactive_file 7\ntotal_inactive_file {GIB}",
+        f"{memory}/a/b/memory.limit_in_bytes": NONE_V1,
+        f"{cpu}/cpu.cfs_quota_us": -1,
+        f"{cpu}/cpu.cfs_period_us": 100000,
+        f"{cpu}/a/cpu.cfs_quota_us": 250000,
+        f"{cpu}/a/cpu.cfs_period_us": 100000,
+    }
+    root = make(tmp_path, files)
+    assert (memory_limit_bytes(root), available_memory_bytes(root), usable_cpus(root)) == (3 * GIB, 2 * GIB, 2)
+
+
+def test_affinity_may_be_less_than_the_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5}, raising=False)
+    assert usable_cpus(make(tmp_path, version_2(cpu_max="400000 100000"))) == 2
+
+
+def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert 0 < available_memory_bytes() <= memory_limit_bytes()
+    assert 1 <= usable_cpus() <= (os.cpu_count() or 1)
+
+
+def test_free_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path] = []
+    real = host_limits.shutil.disk_usage
+    monkeypatch.setattr(host_limits.shutil, "disk_usage", lambda path: (asked.append(path), real(path))[1])
+    assert free_disk_bytes(tmp_path) > 0
+    (tmp_path / "file").write_text("")
+    assert free_disk_bytes(str(tmp_path / "file" / "b" / "c")) > 0
+    folder = tmp_path.resolve()
+    assert asked == [folder, folder / "file" / "b" / "c", folder / "file" / "b", folder / "file"]

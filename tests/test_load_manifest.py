@@ -1,0 +1,60 @@
+"""Opening a finished dataset, and what is said where there is none."""
+
+from pathlib import Path
+
+import pytest
+
+from tfpipe.errors import DataError, FormatError
+from tfpipe.load_manifest import load_manifest
+
+
+def test_a_directory_without_a_manifest(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        load_manifest(str(tmp_path))
+    assert str(caught.value) == (
+        f"{tmp_path} holds no manifest.json: it is no finished tfpipe dataset. `tfpipe shard` writes one out of "
+        "images, `tfpipe index` one for TFRecords of others."
+    )
+
+
+def test_an_unfinished_dataset_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / ".tfpipe").mkdir()
+    with pytest.raises(DataError) as caught:
+        load_manifest(str(tmp_path))
+    assert str(caught.value) == (
+        f"{tmp_path} holds no manifest.json: it is no finished tfpipe dataset. "
+        "An earlier run was not finished; run the same `tfpipe shard` command again to finish it."
+    )
+
+
+def test_no_directory_and_a_file_instead_of_one(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        load_manifest(str(tmp_path / "none"))
+    assert str(caught.value) == f"{tmp_path / 'none'} does not exist."
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    with pytest.raises(DataError) as caught:
+        load_manifest(str(file))
+    assert str(caught.value) == f"{file} must be the directory of a dataset, the one that holds manifest.json."
+
+
+def test_a_url_is_read_by_the_client_that_reads_shards(small_dataset: Path, tmp_path: Path) -> None:
+    manifest = load_manifest(f"file://{small_dataset}")
+    assert manifest == load_manifest(str(small_dataset))
+    assert manifest.directory == f"file://{small_dataset}"
+    with pytest.raises(DataError) as caught:
+        load_manifest(f"file://{tmp_path}")
+    assert str(caught.value) == f"file://{tmp_path} holds no manifest.json: it is no finished tfpipe dataset."
+
+
+def test_a_manifest_that_is_huge_or_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    with path.open("wb") as file:
+        file.truncate(2**30 + 1)  # sparse: takes no room
+    with pytest.raises(FormatError) as caught:
+        load_manifest(str(tmp_path))
+    assert str(caught.value) == f"{path} must have at most 33,554,432 bytes, got 1,073,741,825."
+    path.write_bytes(b"{}\xff")
+    with pytest.raises(FormatError) as caught:
+        load_manifest(str(tmp_path))
+    assert str(caught.value) == f"{path} is not UTF-8: the byte at 2 does not belong there."

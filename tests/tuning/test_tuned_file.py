@@ -1,0 +1,93 @@
+"""Where options were tuned, and the file that says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfpipe.errors import ConfigError
+from tfpipe.load_manifest import load_manifest
+from tfpipe.pipeline.config import toml_json
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.source import foreign_files
+from tfpipe.tuning import tuned_file
+from tfpipe.tuning.tuned_file import Place
+
+CONFIG = PipelineConfig(global_batch_size=64, cycle_length=3)
+VALUES: dict[str, Any] = {
+    "processor": "Any CPU",
+    "cores": 8,
+    "memory_bytes": 2**34,
+    "dataset": "'train' of pets",
+    "split": "train",
+    "records": 12,
+    "fingerprint": "0123abcd",
+}
+PLACE = Place(**VALUES)
+
+
+def other(**values: Any) -> Place:
+    return Place(**{**VALUES, **values})
+
+
+def test_the_key_is_of_host_and_data() -> None:
+    assert len(PLACE.key) == 8
+    assert PLACE.key == other().key
+    for name, value in (("processor", "B"), ("cores", 16), ("split", "validation"), ("fingerprint", "ffff")):
+        assert other(**{name: value}).key != PLACE.key
+    # The kernel takes more or less of the memory for itself, and data move.
+    assert other(memory_bytes=2**34 - 4096, dataset="/elsewhere/train-*").key == PLACE.key
+
+
+def test_a_place(small_dataset: Path) -> None:
+    manifest = load_manifest(str(small_dataset))
+    train, validation = (tuned_file.place_of(manifest, split) for split in ("train", "validation"))
+    assert (train.dataset, train.split, train.records) == (f"'train' of {small_dataset}", "train", 12)
+    assert train.processor
+    assert train.cores >= 1
+    assert train.fingerprint != validation.fingerprint
+    foreign = tuned_file.place_of(foreign_files(str(small_dataset / "train-*")), None)
+    assert (foreign.split, foreign.records) == ("", 0)
+    assert foreign.key != train.key
+
+
+def test_the_name_of_the_file() -> None:
+    assert tuned_file.default_path(PLACE) == f"train-of-pets-{PLACE.key}.toml"
+    assert tuned_file.default_path(other(dataset="/data/x y/*")) == f"data-x-y-{PLACE.key}.toml"
+    assert tuned_file.default_path(other(dataset="*")).startswith("pipeline-")
+
+
+@pytest.mark.parametrize("ending", ["toml", "json"])
+def test_what_is_written_can_be_read(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"a.{ending}"
+    tuned_file.write(str(path), CONFIG, PLACE, {"images_per_second": 1234.5, "gain": {"ratio": 1.5}})
+    assert PipelineConfig.from_file(path) == CONFIG
+    _, noted = toml_json.read_with_notes(path)
+    assert noted["key"] == PLACE.key
+    assert noted["processor"] == "Any CPU"
+    assert (noted["images_per_second"], noted["gain"]) == (1234.5, {"ratio": 1.5})
+    assert noted["at"].endswith("+00:00")
+    assert noted["tensorflow"][0] == "2"
+    tuned_file.check_path(str(path), PLACE)
+
+
+def test_a_file_that_is_not_this_tuners_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    tuned_file.check_path(str(path), PLACE)
+    tuned_file.write(str(path), CONFIG, other(cores=16), {})
+    with pytest.raises(ConfigError, match=r"a\.toml was tuned on another host or other data\. Move it away, or name"):
+        tuned_file.check_path(str(path), PLACE)
+    CONFIG.to_file(path)
+    with pytest.raises(ConfigError, match=r"a\.toml is there already and no tuner's\. Move it away"):
+        tuned_file.check_path(str(path), PLACE)
+    with pytest.raises(ConfigError, match=r"must end in \.toml or \.json, got 'a\.yaml'"):
+        tuned_file.check_path("a.yaml", PLACE)
+
+
+def test_values_that_are_none_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    tuned_file.write(str(path), CONFIG, PLACE, {})
+    assert "num_parallel_calls" not in json.loads(path.read_text())

@@ -1,0 +1,1 @@
+"""What several commands share: parameter types, progress, opening of datasets, output files."""

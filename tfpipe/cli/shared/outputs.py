@@ -1,0 +1,39 @@
+"""Files that a command writes because an option named them: looked at before the work, written whole after it."""
+
+import os
+
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.system import file_io
+
+
+def check_target(path: str) -> None:
+    """Refuses a name under which nothing can be written, before the work is done.
+
+    Raises:
+        ConfigError: Its folder is missing or may not be written to, or it is something else than a file.
+    """
+    _check_kind(path)
+    folder = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(folder):
+        raise ConfigError(f"{path} cannot be written: there is no folder {folder}. Make it, or choose another place.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"{path} cannot be written: {folder} may not be written to. Choose another place.")
+
+
+def write_file(path: str, data: bytes) -> None:
+    """Writes a whole file, which appears under its name when it is complete.
+
+    Raises:
+        ConfigError: It is something else than a file.
+        DataError: It cannot be written.
+    """
+    _check_kind(path)
+    try:
+        file_io.write_file(os.path.realpath(path), data)  # a link keeps pointing where it did
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def _check_kind(path: str) -> None:
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ConfigError(f"{path} must be the name of a file, and is something else.")

@@ -1,0 +1,220 @@
+"""The job as commands run it: what `shard`, `reshard` and `merge` have in common."""
+
+import importlib.util
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from beam_jobs.config import ShardConfig
+from tfpipe.cli.estimate_output import estimate_json, price_options, print_estimate
+from tfpipe.cli.shared.params import (
+    Command,
+    CountOrShare,
+    Size,
+    all_options,
+    counted,
+    debug_option,
+    json_option,
+    one_line,
+)
+from tfpipe.cli.shared.progress import ProgressDisplay
+from tfpipe.cli.shared.runner_options import HowToRun, engine_options
+from tfpipe.errors import MissingDependencyError
+from tfpipe.system.units import human_bytes
+
+if TYPE_CHECKING:
+    from beam_jobs.plan.split_and_shard import Plan
+    from beam_jobs.shard_job import ShardResult
+
+_MAX_CLASSES_SHOWN = 12
+
+
+def layout_options(unshuffled: str) -> Callable[[Command], Command]:
+    """How records are dealt to shards; `unshuffled` says what --no-shuffle does."""
+    return all_options(
+        click.option("--num-shards", type=int, help="Shards of each split.  [default: by --shard-size]"),
+        click.option("--shard-size", type=Size(), default="128MiB", show_default=True, help="Size of a shard, about."),
+        click.option(
+            "--shuffle/--no-shuffle",
+            default=True,
+            show_default=True,
+            help=f"Mix all images of a split, or {unshuffled}.",
+        ),
+        click.option("--seed", type=int, default=ShardConfig.seed, show_default=True, help="Seed of the shuffle."),
+    )
+
+
+max_bad_option = click.option(
+    "--max-bad",
+    type=CountOrShare(),
+    metavar="N|SHARE",
+    help="Fail when more images are bad, as in 25 or 1%.  [default: 1%, never below 10 images]",
+)
+drop_duplicates_option = click.option(
+    "--drop-duplicates", is_flag=True, help="Keep one of the images with equal bytes."
+)
+
+
+def run_options(command: Command) -> Command:
+    """How the job runs and what is printed."""
+    options = all_options(
+        click.option("--overwrite", is_flag=True, help="Replace the dataset in OUTPUT once the new one is complete."),
+        click.option(
+            "--workers",
+            type=int,
+            default=ShardConfig.workers,
+            metavar="N",
+            help="Worker processes.  [default: all cores]",
+        ),
+        engine_options,
+        click.option("--dry-run", is_flag=True, help="Print the plan, and what a sample says of bytes and time."),
+        price_options,
+        json_option,
+        debug_option,
+    )
+    return options(command)
+
+
+def need_beam(command: str) -> None:
+    """Looks whether Beam is installed, without loading it.
+
+    Raises:
+        MissingDependencyError: It is not.
+    """
+    if importlib.util.find_spec("apache_beam") is None:
+        raise MissingDependencyError(
+            f"`tfpipe {command}` needs Apache Beam. Install it with: pip install 'tfpipe[beam]'."
+        )
+
+
+def run_job(config: ShardConfig, how: HowToRun) -> None:
+    """Runs the job, or plans or names it only, and prints what came of it."""
+    if how.print_command:
+        from beam_jobs.__main__ import command_line
+
+        click.echo(command_line(config, how.beam_args))
+        return
+    if how.dry_run:
+        _dry_run(config, how)
+        return
+    from beam_jobs import process_pool
+
+    process_pool.start_early()  # before Beam, whose import takes a second
+    with ProgressDisplay() as display:
+        from beam_jobs import shard_job
+
+        try:
+            result = shard_job.run(
+                config, how.beam_args, display.update, display.plan, display.submitted, display.listed
+            )
+        except KeyboardInterrupt:
+            display.interrupted()
+            raise
+    if how.as_json:
+        click.echo(json.dumps(_result_json(config, result)))
+    else:
+        _print_result(config, result)
+
+
+def _dry_run(config: ShardConfig, how: HowToRun) -> None:
+    """Plans the job, does a little of it in a temporary folder, and prints what is to be expected."""
+    from beam_jobs import process_pool
+
+    process_pool.start_early()
+    from beam_jobs.estimate import estimate_job, parallel_of
+    from beam_jobs.list_and_plan import plan_shards
+
+    with ProgressDisplay() as display:
+        started = time.monotonic()
+        plan = plan_shards(config, how.beam_args, display.listed)
+        planned_s = time.monotonic() - started
+        estimate = estimate_job(config, plan, planned_s, parallel_of(config, how.beam_args))
+    if how.as_json:
+        click.echo(json.dumps({**_plan_json(plan), "estimate": estimate_json(estimate, how.prices)}))
+    else:
+        _print_plan(plan)
+        print_estimate(estimate, how.prices)
+
+
+def _result_json(config: ShardConfig, result: "ShardResult") -> dict[str, Any]:
+    manifest = result.manifest
+    return {
+        "dataset": config.output,
+        "splits": {
+            name: {"records": split.records, "shards": split.num_shards, "bytes": split.bytes}
+            for name, split in manifest.splits.items()
+        },
+        "quarantined": manifest.quarantined,
+        "changed": dict(manifest.changed),
+        "duplicates": asdict(manifest.duplicates),
+        "images_per_second": round(result.images_per_second, 1),
+        "seconds": round(result.seconds, 3),
+    }
+
+
+def _print_result(config: ShardConfig, result: "ShardResult") -> None:
+    manifest = result.manifest
+    for name, split in manifest.splits.items():
+        shards = counted(split.num_shards, "shard")
+        click.echo(f"{name}: {counted(split.records, 'record')}, {shards}, {human_bytes(split.bytes)}")
+    for kind, count in manifest.changed.items():
+        click.echo(f"changed: {count:,} {kind}")
+    duplicates = manifest.duplicates
+    if duplicates.within or duplicates.across:
+        found = {"within a split": sum(duplicates.within.values()), "across splits": duplicates.across}
+        counts = ", ".join(f"{count:,} {where}" for where, count in found.items() if count)
+        click.echo(f"duplicates: {counts}, listed in duplicates.jsonl")
+    if duplicates.dropped:
+        click.echo(f"duplicates: {duplicates.dropped:,} dropped")
+    if manifest.quarantined:
+        click.echo(f"quarantined: {manifest.quarantined:,}, listed in quarantine/quarantined.jsonl")
+    kept = f", {counted(result.kept_shards, 'shard')} finished before" if result.kept_shards else ""
+    click.echo(f"{config.output} is complete: {result.seconds:.1f} s, {result.images_per_second:,.0f} images/s{kept}")
+
+
+def _plan_json(plan: "Plan") -> dict[str, Any]:
+    total = {"images": plan.num_images, "bytes": plan.num_bytes, "shards": len(plan.shards)}
+    more = {"skipped": dict(plan.listing.skipped or {}), "dropped": plan.listing.dropped}
+    return {**total, "splits": _splits(plan), **more}
+
+
+def _splits(plan: "Plan") -> dict[str, dict[str, Any]]:
+    splits: dict[str, dict[str, Any]] = {}
+    for one in plan.shards:
+        split = splits.setdefault(one.split, {"images": 0, "bytes": 0, "shards": 0, "classes": {}})
+        split["images"] += len(one.images)
+        split["bytes"] += one.bytes
+        split["shards"] += 1
+    for name, split in splits.items():
+        split["classes"] = dict(zip(plan.listing.label_names, plan.class_counts[name], strict=True))
+    return splits
+
+
+def _print_plan(plan: "Plan") -> None:
+    click.echo(f"{counted(plan.num_images, 'image')}, {human_bytes(plan.num_bytes)}, nothing written")
+    for name, split in _splits(plan).items():
+        shards = counted(split["shards"], "shard")
+        click.echo(f"{name}: {counted(split['images'], 'image')}, {human_bytes(split['bytes'])}, {shards}")
+        _print_classes(split["classes"])
+    for reason, count in sorted((plan.listing.skipped or {}).items()):
+        click.echo(f"skipped: {count:,} {reason}")
+    if plan.listing.dropped:
+        click.echo(f"duplicates: {plan.listing.dropped:,} dropped")
+
+
+def _print_classes(classes: dict[str, int]) -> None:
+    """The largest classes, one bar each, and how far apart the extremes are."""
+    if not classes:
+        click.echo("  no labels")
+        return
+    width = max(len(one_line(name)) for name in classes)
+    most = max(classes.values()) or 1
+    ordered = sorted(classes.items(), key=lambda item: -item[1])
+    for name, count in ordered[:_MAX_CLASSES_SHOWN]:
+        click.echo(f"  {one_line(name):{width}}  {count:>9,}  {'█' * round(30 * count / most)}")
+    if len(ordered) > _MAX_CLASSES_SHOWN:
+        click.echo(f"  and {len(ordered) - _MAX_CLASSES_SHOWN:,} more classes, the smallest {ordered[-1][1]:,}")

@@ -1,0 +1,162 @@
+"""One input pipeline for each host of a strategy, and the batches of all of them as one dataset.
+
+    with strategy.scope():
+        model = ...
+    train = distribute_dataset(strategy, manifest, "train", config, start_step)
+    model.fit(train, steps_per_epoch=steps_per_epoch(manifest, "train", config, strategy))
+
+A run's state is `(seed, epoch, step)`, or `seed` and the global step alone: nothing of the dataset is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from tfpipe.distribution.devices import device_kind, is_remote_tpu, num_hosts
+from tfpipe.errors import ConfigError
+from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline.build import build_dataset
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.mixture import Mixture, source_of
+from tfpipe.pipeline.plan.read_plan import ReadPlan, split_batch
+from tfpipe.pipeline.plan.source import Source
+from tfpipe.system.file_io import is_url
+
+
+def distribute_dataset(
+    strategy: tf.distribute.Strategy,
+    manifest: Manifest | Source | Mixture,
+    split: str | None,
+    config: PipelineConfig,
+    start_step: int = 0,
+    options: tf.distribute.InputOptions | None = None,
+    watch: Callable[[tf.data.Dataset], tf.data.Dataset] | None = None,
+) -> tf.distribute.DistributedDataset:
+    """Builds the pipeline of every host, each for its share of the records, and joins them.
+
+    For Keras `fit` and `evaluate` with `as_tuple`, where the mask of an evaluation is the sample weight, and for
+    loops that hand each element to `strategy.run`. In exact order the global batches, taken replica after replica,
+    are the same for any strategy.
+
+    Args:
+        strategy: What trains, from `resolve_strategy`.
+        manifest: From `load_manifest`; several datasets from `mix`; or files that something else wrote, from
+            `foreign_files`.
+        split: Name of a split; None for foreign files.
+        config: As for `build_dataset`. Of `global_batch_size` each replica gets an equal part.
+        start_step: Training begins at this global step of the run.
+        options: How elements reach the devices. By default they are copied there ahead of their step. Text cannot
+            be: with an included feature of text, the batches of GPUs wait in the host's memory.
+        watch: Gets each host's pipeline whole and gives it back, watched: `IdleMonitor.watch`.
+
+    Returns:
+        What `build_dataset` yields, once for each replica and step. Training goes on for ever.
+
+    Raises:
+        ConfigError: Replicas or hosts cannot share the batch equally, a TPU is to get text, or one on other
+            machines files of this one; and all that `build_dataset` refuses.
+        DataError: There are no records, or an index cannot be read.
+        FormatError: An index is damaged.
+    """
+    plan = _plan(strategy, manifest, split, config, start_step)
+    _check_within_reach(strategy, plan.source, config)
+    options = options or _input_options(strategy, plan)
+    watch = watch or _as_it_is
+    dataset = strategy.distribute_datasets_from_function(
+        lambda context: watch(build_dataset(manifest, split, config, context, start_step)), options
+    )
+    if not config.training and plan.steps_per_epoch is not None:
+        # TensorFlow counts the batches of one host, of which a step takes one for each replica. Keras takes that for
+        # steps, and with `validation_steps` finds the next evaluation empty. There is no public way to correct it.
+        dataset._cardinality = plan.steps_per_epoch
+    return dataset
+
+
+def steps_per_epoch(
+    manifest: Manifest | Source | Mixture,
+    split: str | None,
+    config: PipelineConfig,
+    strategy: tf.distribute.Strategy | None = None,
+) -> int:
+    """Steps of an epoch, as Keras' `steps_per_epoch` and a schedule of learning rates want it.
+
+    Args:
+        manifest: As for `distribute_dataset`.
+        split: Likewise.
+        config: Likewise. In training a step is a full global batch; in evaluation the last one may be filled up.
+        strategy: What trains; by default the one in scope, else one replica.
+
+    Raises:
+        ConfigError: The records were never counted, do not fill a batch, or cannot be shared equally.
+    """
+    plan = _plan(strategy or tf.distribute.get_strategy(), manifest, split, config)
+    steps = plan.steps_per_epoch
+    if steps is None:
+        raise ConfigError(
+            f"The steps of an epoch need the number of records, and nobody counted those of {plan.source.name}. "
+            "Choose a number of steps yourself."
+        )
+    return steps
+
+
+def replica_batch_size(
+    strategy: tf.distribute.Strategy, *, global_batch_size: int | None = None, per_replica_batch_size: int | None = None
+) -> tuple[int, int]:
+    """The batch of all replicas together and of each, in images, from exactly one of the two.
+
+    Raises:
+        ConfigError: Both are given or neither, one is below 1, or the replicas cannot share the batch equally.
+    """
+    return split_batch(
+        strategy.num_replicas_in_sync,
+        global_batch_size=global_batch_size,
+        per_replica_batch_size=per_replica_batch_size,
+    )
+
+
+def _as_it_is(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    return dataset
+
+
+def _plan(
+    strategy: tf.distribute.Strategy,
+    manifest: Manifest | Source | Mixture,
+    split: str | None,
+    config: PipelineConfig,
+    start_step: int = 0,
+) -> ReadPlan:
+    """The plan of the first host, after what no host could divide is refused: before a cache is filled."""
+    replicas, hosts = strategy.num_replicas_in_sync, num_hosts(strategy)
+    plan = ReadPlan(source_of(manifest, split), config, hosts, 0, replicas, start_step)
+    _ = plan.batch_sizes, plan.exact and plan.order  # each refuses what cannot be shared
+    return plan
+
+
+def _check_within_reach(strategy: tf.distribute.Strategy, source: Source, config: PipelineConfig) -> None:
+    """A TPU's hosts open the files themselves."""
+    if not is_remote_tpu(strategy):
+        return
+    if not is_url(source.files[0]):
+        raise ConfigError(
+            f"The hosts of a remote TPU cannot read files of this machine, got {source.name}. Copy the dataset to "
+            "gs:// and load it from there."
+        )
+    if config.cache_dir is not None and not is_url(config.cache_dir):
+        raise ConfigError(
+            f"The hosts of a remote TPU cannot read a cache on this machine, got `cache_dir` {config.cache_dir!r}. "
+            "Leave it out."
+        )
+
+
+def _input_options(strategy: tf.distribute.Strategy, plan: ReadPlan) -> tf.distribute.InputOptions:
+    """Batches are copied to their device ahead of time, unless there is text in them: no accelerator holds that."""
+    kind, schema = device_kind(strategy), plan.source.schema
+    text = [name for name in plan.config.include if name in schema and schema[name].dtype == "bytes"]
+    if text and kind == "TPU":
+        raise ConfigError(
+            f"`include` must not name text for a TPU, which holds numbers only, got {', '.join(text)}. Leave it out; "
+            "or give `options` with experimental_fetch_to_device=False, and keep it out of `strategy.run`."
+        )
+    return tf.distribute.InputOptions(experimental_fetch_to_device=kind == "CPU" or not text)

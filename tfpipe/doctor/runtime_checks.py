@@ -1,0 +1,255 @@
+"""Do the versions, the machine and the batch fit a run? Pure: plain values in, a `Check` out."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from tfpipe.doctor.result import Check, Status, Target, counted
+from tfpipe.system.file_io import is_url
+from tfpipe.system.units import human_bytes
+
+OLDEST_TENSORFLOW = (2, 18)
+
+_ORDINARY = ("tensorflow", "tensorflow-cpu", "tf-nightly")
+_TPU_SUBLANES = 8
+_TPU_DTYPES = ("uint8", "int32", "int64", "uint32", "float32", "bfloat16", "bool")
+_MEMORY_SHARE = 0.5  # beyond which what is held in memory leaves the trainer too little to be sure
+_CACHE_SHARE = 0.9  # as `tfpipe.pipeline.stages._memory_cache` allows
+_HEADROOM = 1.2  # of the host over what the accelerator consumes
+
+
+class TensorFact(NamedTuple):
+    """One tensor of a batch."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...] | None
+    """None: not even the rank is known."""
+
+
+class BatchFacts(NamedTuple):
+    """How a global batch is dealt out."""
+
+    global_batch_size: int
+    batch_size: int
+    """Of one replica."""
+    num_replicas: int
+    num_hosts: int
+    num_streams: int | None
+    """Of the exact order; None for another."""
+    steps_per_epoch: int | None
+    replicas_known: bool = True
+
+
+class CacheFacts(NamedTuple):
+    """What a cache takes, and what there is."""
+
+    kind: str
+    """none, bytes or decoded."""
+    folder: str | None
+    """None: in memory."""
+    needed_bytes: int | None
+    """None: nobody counted the records."""
+    free_bytes: int
+    filled: bool = False
+    """The folder holds a cache of this split."""
+
+
+def check_versions(tensorflow: str, installed: Mapping[str, str], target: Target) -> Check:
+    """TensorFlow, Keras and the TPU's library fit together.
+
+    Args:
+        tensorflow: Version of the TensorFlow that was imported.
+        installed: Version by name of package, of those that are installed.
+        target: What the run is meant for.
+    """
+    name, keras, libtpu = "versions", installed.get("keras"), installed.get("libtpu")
+    tpu_package = installed.get("tensorflow-tpu")
+    found = f"TensorFlow {tensorflow}, Keras {keras}" + (f", libtpu {libtpu}" if libtpu else "")
+    both = [f"{package} {installed[package]}" for package in _ORDINARY if package in installed]
+    if tpu_package and both:
+        return Check(
+            name,
+            "failure",
+            f"{both[0]} and tensorflow-tpu {tpu_package} are both installed, each over files of the other.",
+            f"pip uninstall -y {both[0].split()[0]} tensorflow-tpu; then install one: tensorflow-tpu for a TPU.",
+        )
+    if _version(tensorflow) < OLDEST_TENSORFLOW:
+        return Check(name, "failure", f"TensorFlow must be 2.18 or newer, got {tensorflow}.", "Install a newer one.")
+    if keras is None or _version(keras) < (3,):
+        return Check(name, "failure", f"Keras must be 3 or newer, got {keras or 'none'}.", "pip install -U keras.")
+    if target.tpu is None:
+        return Check(name, "ok", f"{found}.")
+    if target.tpu_elsewhere:
+        status: Status = "ok" if libtpu else "warning"
+        advice = f"It must be TensorFlow {tensorflow} on {target.tpu!r} too, which cannot be seen from here."
+        return Check(name, status, f"{found}{'' if libtpu else ', no libtpu on this machine'}.", advice)
+    if libtpu is None:
+        advice = "pip install tensorflow-tpu, which brings it, in place of tensorflow."
+        return Check(name, "failure", f"{found}, but no libtpu, without which no TPU can be used.", advice)
+    if tpu_package is None:
+        advice = "If the TPU is not found, install tensorflow-tpu in place of tensorflow."
+        return Check(name, "warning", f"{found}, but a TensorFlow that may have no TPU in it.", advice)
+    return Check(name, "ok", f"{found}.")
+
+
+def check_file_access(path: str, target: Target) -> Check:
+    """Every host that reads can see the files."""
+    name, hosts = "file access", target.num_hosts or 1
+    if is_url(path):
+        return Check(name, "ok", f"{path} can be read from any host.")
+    if target.tpu_elsewhere:
+        return Check(
+            name,
+            "failure",
+            f"The TPU {target.tpu!r} reads on its own hosts, which cannot see {path} of this machine.",
+            "Copy the dataset to an object store the TPU can read, such as gs://, or run on the TPU's own machine "
+            "with --tpu local.",
+        )
+    if hosts > 1:
+        advice = "Mount it on all of them under this path, or use an object store."
+        return Check(name, "warning", f"Each of {hosts} hosts must see {path}, which is a local path.", advice)
+    return Check(name, "ok", f"{path} is on this machine.")
+
+
+def check_batch(facts: BatchFacts, target: Target) -> Check:
+    """The batch is dealt to replicas and hosts without a rest; refusals are errors of `ReadPlan` before this."""
+    replicas, hosts = counted(facts.num_replicas, "replica"), counted(facts.num_hosts, "host")
+    found = f"{facts.global_batch_size:,} images: {facts.batch_size:,} for each of {replicas} on {hosts}"
+    if facts.num_streams is not None:
+        found += f", read in {counted(facts.num_streams, 'stream')}"
+    if facts.steps_per_epoch is not None:
+        found += f"; {counted(facts.steps_per_epoch, 'step')} an epoch"
+    if not facts.replicas_known:
+        advice = "Say how many there are with --replicas and --hosts."
+        return Check("batch", "warning", f"{found}. How many replicas {target.tpu!r} has is not known here.", advice)
+    if target.tpu is not None and facts.batch_size % _TPU_SUBLANES:
+        below = facts.batch_size // _TPU_SUBLANES * _TPU_SUBLANES
+        advice = f"Use {f'{below} or ' if below else ''}{below + _TPU_SUBLANES} for each replica."
+        return Check("batch", "warning", f"{found}. A TPU fills up each replica's batch to a multiple of 8.", advice)
+    return Check("batch", "ok", f"{found}.")
+
+
+def check_shapes(tensors: Sequence[TensorFact], target: Target) -> Check:
+    """Shapes are static, and a device can take the dtypes."""
+    name = "shapes"
+    loose = [one.name for one in tensors if one.shape is None or None in one.shape]
+    if loose:
+        advice = "XLA compiles for one shape: give the feature a shape in the schema, or leave it out of `include`."
+        return Check(name, "failure", f"The shape must be static, and that of {', '.join(loose)} is not.", advice)
+    found = ", ".join(f"{one.name} {one.dtype} {_shape(one.shape or ())}" for one in tensors)
+    if strings := [one.name for one in tensors if one.dtype == "string"]:
+        status: Status = "warning" if target.tpu is None else "failure"
+        advice = "Leave it out of `include` for training: strings stay on the host, and no compiled step takes them."
+        return Check(name, status, f"The batch has text in it: {', '.join(strings)}.", advice)
+    if target.tpu is not None and (odd := [one for one in tensors if one.dtype not in _TPU_DTYPES]):
+        listed = ", ".join(f"{one.name} {one.dtype}" for one in odd)
+        return Check(name, "failure", f"A TPU does not take {listed}.", "Cast it on the host, or leave it out.")
+    return Check(name, "ok", f"{found}.")
+
+
+def check_xla(error: str | None, seconds: float, batch_size: int) -> Check:
+    """A step on a real batch compiled and ran; `error` is the first line of what the compiler said instead."""
+    if error is not None:
+        advice = "A TPU runs only what XLA compiles: look for strings and open shapes in the batch, above."
+        return Check("xla", "failure", f"XLA does not compile a step on this batch: {error}.", advice)
+    found = f"A step on a batch of {batch_size:,} images compiled and ran in {seconds:.1f} s."
+    return Check("xla", "ok", found)
+
+
+def check_memory(held: str, needed_bytes: float, available_bytes: int) -> Check:
+    """What is held in memory to be shuffled fits.
+
+    Args:
+        held: What it is, such as "A shuffle buffer of 1,000 records"; empty where nothing is held.
+        needed_bytes: All of it, on one host.
+        available_bytes: On this machine.
+    """
+    if not held:
+        return Check("memory", "ok", "Nothing is held in memory to be shuffled.")
+    found = f"{held}: about {human_bytes(needed_bytes)}, and {human_bytes(available_bytes)} are free."
+    if needed_bytes <= _MEMORY_SHARE * available_bytes:
+        return Check("memory", "ok", found)
+    status: Status = "warning" if needed_bytes <= available_bytes else "failure"
+    return Check("memory", status, found, "Lower `window_records` or `num_streams`, or `shuffle_buffer_size`.")
+
+
+def check_cache(facts: CacheFacts) -> Check:
+    """The cache has room where it shall be."""
+    if facts.kind == "none":
+        return Check("cache", "ok", "No cache was asked for.")
+    what = f"The cache of {'records' if facts.kind == 'bytes' else 'decoded images'}"
+    if facts.filled:
+        return Check("cache", "ok", f"{facts.folder} has a cache of this split already.")
+    if facts.needed_bytes is None:
+        return Check(
+            "cache",
+            "warning",
+            f"How much {what[0].lower()}{what[1:]} takes is not known: nobody counted the records.",
+            "Watch the memory in the first epoch, or write the data as a tfpipe dataset.",
+        )
+    where = f"in {facts.folder}" if facts.folder is not None else "of memory"
+    found = f"{what} takes {human_bytes(facts.needed_bytes)} {where}, and {human_bytes(facts.free_bytes)} are free"
+    if facts.needed_bytes <= facts.free_bytes * (_CACHE_SHARE if facts.folder is None else 1):
+        return Check("cache", "ok", f"{found}.")
+    bytes_, smaller = facts.kind == "bytes", "a smaller `decoded_size`, "
+    other = "another `cache_dir`" if facts.folder is not None else "a `cache_dir`"
+    rule = " there" if facts.folder is not None else ", of which it may take nine tenths"
+    return Check("cache", "failure", f"{found}{rule}.", f"Use {'' if bytes_ else smaller}{other}, or no cache.")
+
+
+def check_tuned(noted: Mapping[str, object], here: Mapping[str, object]) -> Check:
+    """The options were tuned on this host and these data.
+
+    Args:
+        noted: What the tuner noted in their file.
+        here: The same of this host and these data.
+    """
+    name, when = "tuned", str(noted.get("at", ""))[:10]
+    if noted.get("key") == here["key"]:
+        return Check(name, "ok", f"The options were tuned on this host and these data, on {when}.")
+    differs = []
+    if (noted.get("processor"), noted.get("cores")) != (here["processor"], here["cores"]):
+        differs.append(f"another host ({noted.get('processor')}, {noted.get('cores')} cores)")
+    if (noted.get("split"), noted.get("fingerprint")) != (here["split"], here["fingerprint"]):
+        differs.append(f"other data ({noted.get('dataset')})")
+    where = " and ".join(differs) or "another host or other data"
+    return Check(name, "warning", f"The options were tuned on {where}.", "Run `tfpipe tune` here, for this data.")
+
+
+def check_cpu(measured: float | None, cores: int, num_hosts: int, target: Target) -> Check:
+    """The hosts make as many images a second as the accelerators consume.
+
+    Args:
+        measured: Images a second of this host; None where it was not measured.
+        cores: Of this host.
+        num_hosts: That share the work.
+        target: With the rate that is wanted.
+    """
+    name, wanted = "cpu", target.images_per_second
+    if wanted is None or measured is None:
+        return Check(name, "skipped", "Not asked.", "Give --images-per-second to learn whether the hosts keep up.")
+    share = wanted / num_hosts
+    whose = "are wanted" if num_hosts == 1 else f"are wanted of each of {num_hosts} hosts"
+    found = f"This host makes {measured:,.0f} images/s with {counted(cores, 'core')}; {share:,.0f} {whose}."
+    if measured >= _HEADROOM * share:
+        return Check(name, "ok", found)
+    needed = math.ceil(_HEADROOM * share * cores / measured)
+    advice = f"Use hosts with {needed:,} such cores, a cache, augment='device', or images stored smaller."
+    enough = measured >= share
+    status: Status = "warning" if enough or target.elsewhere else "failure"
+    if not enough:
+        found += f" The accelerator would wait {1 - measured / share:.0%} of the time."
+    return Check(name, status, found, advice)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """2.18.0rc1 -> (2, 18)."""
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
+
+
+def _shape(shape: tuple[int | None, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"

@@ -1,0 +1,235 @@
+"""A contact sheet: many images at a glance, each in a tile of one size with its caption below."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
+
+from tfpipe.errors import ConfigError
+from tfpipe.images.errors import BadImage
+
+_PAGE = "#f4f5f7"
+_CARD = "#ffffff"
+_EDGE = "#dfe2e7"
+_WELL = "#eceef1"
+_INK = "#1d2430"
+_FAINT = "#737b88"
+
+MAX_TILES = 1000
+"""Of 160 px each, they make a sheet of about 120 MB in memory."""
+
+_MIN_TILE_PX, _MAX_TILE_PX = 32, 1024
+_MAX_COLUMNS = 40
+_SHOW_PIXELS_FROM = 3  # times: what is smaller is shown pixel by pixel
+
+_Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One image of a sheet."""
+
+    image: Image.Image | None
+    """Decoded, of any mode; None draws an empty tile that says so."""
+    title: str
+    """The caption's first line, such as the image's class."""
+    note: str = ""
+    """Begins the second line, smaller and fainter, such as the record's number."""
+    size: str = ""
+    """Ends the second line: width and height."""
+
+
+def open_stored(data: bytes, kind: str, fit_px: int) -> tuple[Image.Image, tuple[int, int]]:
+    """Decodes a stored image for a look at it.
+
+    Args:
+      data: What a record holds: a file, or the pixels of a raw image, which is square.
+      kind: "JPEG", "PNG" or "RAW".
+      fit_px: The image is reduced to fit a square of this side; a JPEG is decoded at about that size, so that
+        a large photograph costs little.
+
+    Returns:
+      The image in mode "RGB" or "L", and the width and height that it has in the record.
+
+    Raises:
+      BadImage: It cannot be decoded.
+    """
+    try:
+        with _raw(data) if kind == "RAW" else Image.open(io.BytesIO(data), formats=(kind,)) as image:
+            size = image.size
+            image.draft(None, (2 * fit_px, 2 * fit_px))  # for a JPEG only; twice, so that reducing stays smooth
+            plain = _plain(image)
+            plain.thumbnail((fit_px, fit_px))
+            return plain, size
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        reason = "it is of another format" if isinstance(error, UnidentifiedImageError) else str(error)
+        raise BadImage(f"{kind} cannot be decoded: {reason}") from error
+
+
+def raw_image(data: bytes) -> Image.Image:
+    """The pixels of a raw image, which is square and RGB.
+
+    Raises:
+      BadImage: The bytes are not those of a square.
+    """
+    try:
+        return _raw(data)
+    except ValueError as error:
+        raise BadImage(str(error)) from None
+
+
+def contact_sheet(tiles: Sequence[Tile], columns: int | None = None, tile_px: int = 160) -> Image.Image:
+    """Draws images in tiles of one size, row by row.
+
+    Args:
+      tiles: What to draw.
+      columns: Tiles in a row; None: as many as make a sheet a little wider than high, with a full last row
+        where that can be.
+      tile_px: Side of the square that each image is fitted into. 160: eight fit a laptop's screen.
+
+    Returns:
+      The sheet, in mode "RGB".
+
+    Raises:
+      ConfigError: There is no tile, or a number is out of range.
+    """
+    if not 1 <= len(tiles) <= MAX_TILES:
+        raise ConfigError(f"A contact sheet must have from 1 to {MAX_TILES} images, got {len(tiles)}.")
+    if not _MIN_TILE_PX <= tile_px <= _MAX_TILE_PX:
+        raise ConfigError(f"`tile_px` must be from {_MIN_TILE_PX} to {_MAX_TILE_PX}, got {tile_px}.")
+    if columns is not None and not 1 <= columns <= _MAX_COLUMNS:
+        raise ConfigError(f"`columns` must be from 1 to {_MAX_COLUMNS}, got {columns}.")
+    grid = _Grid(min(columns or _columns(len(tiles)), len(tiles)), tile_px)
+    sheet = Image.new("RGB", grid.size(len(tiles)), _PAGE)
+    draw = ImageDraw.Draw(sheet)
+    for number, tile in enumerate(tiles):
+        _draw_tile(sheet, draw, tile, grid, grid.corner(number))
+    return sheet
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Where things stand, in pixels; every distance follows from the tile's side."""
+
+    columns: int
+    tile_px: int
+
+    @property
+    def pad(self) -> int:
+        """Around the image and the caption within a card."""
+        return max(4, self.tile_px // 20)
+
+    @property
+    def gap(self) -> int:
+        """Between cards."""
+        return max(6, self.tile_px // 12)
+
+    @property
+    def title_px(self) -> int:
+        return max(9, self.tile_px // 12)
+
+    @property
+    def note_px(self) -> int:
+        return max(8, self.tile_px // 14)
+
+    @property
+    def card(self) -> tuple[int, int]:
+        caption = round(1.5 * self.title_px) + round(1.5 * self.note_px)
+        return self.tile_px + 2 * self.pad, self.tile_px + 3 * self.pad + caption
+
+    def corner(self, number: int) -> tuple[int, int]:
+        """The upper left corner of a card."""
+        row, column = divmod(number, self.columns)
+        width, height = self.card
+        margin = 2 * self.gap
+        return margin + column * (width + self.gap), margin + row * (height + self.gap)
+
+    def size(self, count: int) -> tuple[int, int]:
+        x, y = self.corner(self.columns - 1)[0], self.corner(count - 1)[1]
+        return x + self.card[0] + 2 * self.gap, y + self.card[1] + 2 * self.gap
+
+
+def _columns(count: int) -> int:
+    """Among sheets between square and twice as wide, the one with the fewest empty places."""
+    best = math.sqrt(1.5 * count)
+    choices = range(math.ceil(math.sqrt(count)), min(math.ceil(2 * math.sqrt(count)), _MAX_COLUMNS) + 1)
+    return min(choices, key=lambda columns: (-count % columns, abs(columns - best)))
+
+
+def _draw_tile(sheet: Image.Image, draw: ImageDraw.ImageDraw, tile: Tile, grid: _Grid, corner: tuple[int, int]) -> None:
+    x, y = corner
+    width, height = grid.card
+    radius = grid.pad
+    draw.rounded_rectangle((x, y, x + width - 1, y + height - 1), radius, fill=_CARD, outline=_EDGE)
+    left, top, side = x + grid.pad, y + grid.pad, grid.tile_px
+    draw.rectangle((left, top, left + side - 1, top + side - 1), fill=_WELL)
+    if tile.image is None:
+        font = _font(grid.note_px)
+        draw.text((left + side // 2, top + side // 2), "no image", fill=_FAINT, font=font, anchor="mm")
+    else:
+        image = _fitted(tile.image, side)
+        sheet.paste(image, (left + (side - image.width) // 2, top + (side - image.height) // 2))
+    below = top + side + grid.pad
+    font = _font(grid.title_px)
+    draw.text((left, below), _shortened(tile.title, font, side), fill=_INK, font=font)
+    below += round(1.5 * grid.title_px)
+    font = _font(grid.note_px)
+    size = _shortened(tile.size, font, side)
+    draw.text((left + side - font.getlength(size), below), size, fill=_FAINT, font=font)
+    room = side - math.ceil(font.getlength(size)) - grid.pad
+    draw.text((left, below), _shortened(tile.note, font, room), fill=_FAINT, font=font)
+
+
+def _fitted(image: Image.Image, side: int) -> Image.Image:
+    """RGB, as large as fits a square; a very small image grows by whole steps, so that its pixels can be seen."""
+    steps = side // max(image.size)
+    if steps >= _SHOW_PIXELS_FROM:
+        size = image.width * steps, image.height * steps
+        return _plain(image).convert("RGB").resize(size, Image.Resampling.NEAREST)
+    return ImageOps.contain(_plain(image).convert("RGB"), (side, side), Image.Resampling.LANCZOS)
+
+
+def _plain(image: Image.Image) -> Image.Image:
+    """The image in mode "RGB" or "L": what is transparent shows white, 16 bits become 8."""
+    if image.mode.startswith("I;16"):
+        return image.convert("I").point(lambda value: value / 257).convert("L")
+    if image.mode in ("RGB", "L"):
+        image.load()
+        return image
+    if "A" in image.getbands() or "transparency" in image.info:
+        upper = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", upper.size, "white"), upper).convert("RGB")
+    return image.convert("RGB")
+
+
+def _raw(data: bytes) -> Image.Image:
+    side = math.isqrt(len(data) // 3)
+    if not side or side * side * 3 != len(data):
+        raise ValueError(f"{len(data)} bytes are no square of RGB pixels")
+    return Image.frombytes("RGB", (side, side), data)
+
+
+@lru_cache(maxsize=8)
+def _font(px: int) -> _Font:
+    return ImageFont.load_default(px)
+
+
+def _shortened(text: str, font: _Font, width: int) -> str:
+    """The text in one line, cut to fit a width in pixels with an ellipsis at its end."""
+    text = "".join(character if character.isprintable() else "?" for character in text)
+    if font.getlength(text) <= width:
+        return text
+    # Lengths grow with the text, so the cut is found by halving; no glyph is narrower than 1 px.
+    low, high = 0, max(0, min(len(text), width))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if font.getlength(text[:middle].rstrip() + "…") <= width:
+            low = middle
+        else:
+            high = middle - 1
+    return text[:low].rstrip() + "…" if low else ""

@@ -1,0 +1,234 @@
+"""One image file in, one image in the wanted form out, or a clear reason why not.
+
+What an ordinary decoder reads rightly stays byte for byte as it is. Everything else is decoded once here, so
+that no reader of the shards has to know of CMYK, alpha, 16 bits, EXIF turns or a third image format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import PIL
+from PIL import Image, features
+
+from tfpipe.format.image_form import ImageForm
+from tfpipe.images import jpeg, other_formats, png, transcode
+from tfpipe.images.errors import BadImage
+from tfpipe.images.exif import Box, swaps_sides, turn_boxes, turn_image
+from tfpipe.images.sniff import TITLES, name_differs, sniff_format
+
+__all__ = ["BadImage", "Box", "PreparedImage", "codec_versions", "prepare_image"]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedImage:
+    """An image as it is stored.
+
+    Attributes:
+        encoded: The file's bytes, or `height * width * 3` bytes of RGB by rows where `format` is "RAW".
+        format: "JPEG", "PNG" or "RAW".
+        height: Of the pixels stored; where `ImageForm.square` is set, of the upright original.
+        width: As `height`.
+        channels: 1 or 3, as stored.
+        colorspace: "Grayscale" or "RGB".
+        changed: Why the bytes are not the source's, in the order in which it was done: "eoi_appended",
+            "first_frame", "cmyk_to_rgb", "depth_16_to_8", "alpha_composited", "resized", "exif_rotated",
+            "arithmetic_reencoded", "progressive_reencoded", "webp_to_jpeg" and the like. Empty: they are.
+        noticed: Seen and left as it is: "name_differs" (the name promises another format), "progressive",
+            "animated" (a PNG with further frames, of which readers show the first).
+        boxes: As given, turned with the pixels.
+    """
+
+    encoded: bytes
+    format: str
+    height: int
+    width: int
+    channels: int
+    colorspace: str
+    changed: tuple[str, ...]
+    noticed: tuple[str, ...]
+    boxes: tuple[Box, ...]
+
+
+@dataclass(slots=True)
+class _Source:
+    """What is known of a file before it is decoded, in the same words for every format."""
+
+    data: bytes
+    kind: str
+    header: jpeg.JpegHeader | png.PngHeader | other_formats.ForeignImage
+    channels: int
+    lossless: bool
+    acceptable: bool  # An ordinary decoder reads the bytes rightly.
+    size: tuple[int, int]  # Width and height of the upright image.
+    changed: tuple[str, ...] = ()
+    noticed: tuple[str, ...] = ()
+    boxes: tuple[Box, ...] = ()  # Upright.
+
+
+def prepare_image(data: bytes, form: ImageForm, *, filename: str = "", boxes: Sequence[Box] = ()) -> PreparedImage:
+    """Check one image file and bring it into the wanted form.
+
+    Every accepted image has been decoded in full. The result depends on the arguments and on `codec_versions`
+    alone.
+
+    Args:
+        data: The whole file.
+        form: What the result shall look like.
+        filename: Only its extension is looked at, and only to notice that it does not fit the content.
+        boxes: For the pixels as stored in the file.
+
+    Raises:
+        BadImage: Not an image, a damaged one, or one too large. Nothing else is raised for any `data`.
+    """
+    kind = sniff_format(data)
+    # Pillow warns only about formats that are opened by `foreign`.
+    with nullcontext() if kind in ("jpeg", "png") else other_formats.quiet_pillow():
+        try:
+            source = _inspect(data, kind, form)
+            if name_differs(filename, kind):
+                source.noticed = (*source.noticed, "name_differs")
+            source.boxes = turn_boxes(boxes, source.header.orientation)
+            if _can_stay(source, form):
+                return _keep(source, form)
+            return _render(source, form)
+        except BadImage:
+            raise
+        except Exception as error:  # Pillow raises a dozen kinds for hostile files, MemoryError among them.
+            raise BadImage(f"{TITLES[kind]} that cannot be decoded: {_first_line(error)}") from error
+
+
+def codec_versions() -> dict[str, str]:
+    """Versions of everything that decides the bytes of an image encoded anew."""
+    versions = {
+        "pillow": PIL.__version__,
+        "libjpeg_turbo": features.version_feature("libjpeg_turbo"),
+        "zlib": features.version_codec("zlib"),
+        "zlib_ng": features.version_feature("zlib_ng"),
+        "webp": features.version_module("webp"),
+    }
+    return {name: str(version) for name, version in versions.items() if version}
+
+
+def _inspect(data: bytes, kind: str, form: ImageForm) -> _Source:
+    """Read the header and check the pixel limit."""
+    if kind == "jpeg":
+        header = jpeg.read_header(data, form.max_pixels)
+        channels = 1 if header.components == 1 else 3
+        acceptable = header.components != 4 and not header.arithmetic and header.orientation == 1
+        return _Source(data, kind, header, channels, False, acceptable, _upright_size(header))
+    if kind == "png":
+        chunks = png.read_header(data, form.max_pixels)
+        acceptable = chunks.depth <= 8 and not chunks.transparent and chunks.orientation == 1
+        return _Source(data, kind, chunks, chunks.channels, True, acceptable, _upright_size(chunks))
+    opened = other_formats.open_foreign(data, kind, form.max_pixels)
+    changed = ("first_frame",) if opened.animated else ()
+    return _Source(data, kind, opened, 3, opened.lossless, False, _upright_size(opened), changed)
+
+
+def _upright_size(header: jpeg.JpegHeader | png.PngHeader | other_formats.ForeignImage) -> tuple[int, int]:
+    size = header.width, header.height
+    return size[::-1] if swaps_sides(header.orientation) else size
+
+
+def _can_stay(source: _Source, form: ImageForm) -> bool:
+    """Whether the bytes may be stored as they are, given that they decode."""
+    if not source.acceptable or transcode.fit_size(*source.size, form) != source.size:
+        return False
+    if isinstance(source.header, jpeg.JpegHeader):
+        return form.encoding != "raw" and not (source.header.progressive and form.reencode_progressive)
+    return form.encoding == "keep"
+
+
+def _keep(source: _Source, form: ImageForm) -> PreparedImage:
+    """Decode to see that it can be done, and return the bytes as they came."""
+    if isinstance(source.header, jpeg.JpegHeader):
+        try:
+            jpeg.verify_jpeg(source.header)
+        except OSError:
+            _complete(source, form)
+        if source.header.progressive:
+            source.noticed = ("progressive", *source.noticed)
+    elif isinstance(source.header, png.PngHeader):
+        png.verify_png(source.header)
+        if source.header.animated:
+            source.noticed = ("animated", *source.noticed)
+    return _result(source, source.data, source.kind, source.size, source.channels)
+
+
+def _render(source: _Source, form: ImageForm) -> PreparedImage:
+    """Decode, bring the pixels into the wanted form and encode them."""
+    size = transcode.fit_size(*source.size, form)
+    orientation = source.header.orientation
+    turn = 1 if _loads_upright(source) else orientation
+    image, part, changed = _decode(source, form, size)
+    if size != source.size:  # Before the turn: fewer pixels to turn.
+        changed = (*changed, "resized")
+        image = transcode.resize(image, size[::-1] if swaps_sides(turn) else size, part)
+    image = turn_image(image, turn)
+    if orientation != 1:
+        changed = (*changed, "exif_rotated")
+    stored_kind = form.encoding if form.encoding != "keep" else "png" if source.lossless else "jpeg"
+    if isinstance(source.header, jpeg.JpegHeader) and stored_kind == "jpeg":
+        if source.header.arithmetic:
+            changed = (*changed, "arithmetic_reencoded")
+        if source.header.progressive and form.reencode_progressive:
+            changed = (*changed, "progressive_reencoded")
+    if stored_kind != source.kind:
+        changed = (*changed, f"{source.kind}_to_{stored_kind}")
+    source.changed = (*source.changed, *changed)
+    encoded = transcode.encode(image, stored_kind, form.quality)
+    channels = 3 if stored_kind == "raw" or image.mode == "RGB" else 1
+    return _result(source, encoded, stored_kind, source.size if form.square else size, channels)
+
+
+def _decode(
+    source: _Source, form: ImageForm, size: tuple[int, int]
+) -> tuple[Image.Image, tuple[float, float] | None, tuple[str, ...]]:
+    """Pixels, the part of them to use, and the kinds of change."""
+    if isinstance(source.header, jpeg.JpegHeader):
+        try:
+            return transcode.jpeg_pixels(source.header, size)
+        except OSError:
+            return transcode.jpeg_pixels(_complete(source, form), size)
+    if isinstance(source.header, png.PngHeader):
+        image, changed = transcode.png_pixels(source.header)
+        if source.header.animated:
+            changed = ("first_frame", *changed)
+    else:
+        image, changed = transcode.foreign_pixels(source.data, source.kind, source.header)
+    return image, None, changed
+
+
+def _complete(source: _Source, form: ImageForm) -> jpeg.JpegHeader:
+    """Append the end marker that a JPEG lacks, if that is all it lacks."""
+    assert isinstance(source.header, jpeg.JpegHeader)
+    source.data = jpeg.append_eoi(source.data, source.header)
+    source.header = jpeg.read_header(source.data, form.max_pixels)
+    source.changed = (*source.changed, "eoi_appended")
+    return source.header
+
+
+def _loads_upright(source: _Source) -> bool:
+    return isinstance(source.header, other_formats.ForeignImage) and source.header.upright_once_loaded
+
+
+def _result(source: _Source, encoded: bytes, kind: str, size: tuple[int, int], channels: int) -> PreparedImage:
+    return PreparedImage(
+        encoded=encoded,
+        format=kind.upper(),
+        height=size[1],
+        width=size[0],
+        channels=channels,
+        colorspace="Grayscale" if channels == 1 else "RGB",
+        changed=source.changed,
+        noticed=source.noticed,
+        boxes=source.boxes,
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,170 @@
+"""Formats that are read but never stored: GIF, BMP, WebP, TIFF, PPM, AVIF and JPEG 2000.
+
+No reader of training data needs them, so no speed is sought here; only that the right pixels come out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+
+from tfpipe.images.errors import BadImage, check_size
+from tfpipe.images.exif import read_orientation
+
+# Imported when the first such file is met: most jobs never meet one.
+_PLUGINS = {
+    "gif": ("PIL.GifImagePlugin", "GifImageFile"),
+    "bmp": ("PIL.BmpImagePlugin", "BmpImageFile"),
+    "webp": ("PIL.WebPImagePlugin", "WebPImageFile"),
+    "tiff": ("PIL.TiffImagePlugin", "TiffImageFile"),
+    "ppm": ("PIL.PpmImagePlugin", "PpmImageFile"),
+    "avif": ("PIL.AvifImagePlugin", "AvifImageFile"),
+    "jpeg2000": ("PIL.Jpeg2KImagePlugin", "Jpeg2KImageFile"),
+}
+
+_WARNING_LOCK = threading.Lock()
+
+_TIFF_ORIENTATION, _TIFF_PHOTOMETRIC, _TIFF_PLANAR = 274, 262, 284
+_LOSSY_IN_TIFF = ("jpeg", "tiff_jpeg", "webp", "jpeg2000")
+
+
+@dataclass(slots=True)
+class ForeignImage:
+    """An opened file of a format that is not stored.
+
+    Attributes:
+        image: As Pillow opened it, not yet loaded.
+        width: In pixels, as stored (not turned).
+        height: In pixels, as stored.
+        orientation: EXIF orientation, 1 to 8.
+        upright_once_loaded: Pillow turns a TIFF while loading it, and no other format.
+        lossless: Whether to store the pixels as PNG rather than as JPEG.
+        animated: More frames or pages follow the first.
+        inverted: 16-bit grey where 0 is white.
+    """
+
+    image: Image.Image
+    width: int
+    height: int
+    orientation: int
+    upright_once_loaded: bool
+    lossless: bool
+    animated: bool
+    inverted: bool = False
+
+
+@contextmanager
+def quiet_pillow() -> Iterator[None]:
+    """Keep Pillow's warnings about odd files off the screen.
+
+    Warning filters belong to the process, so threads take turns. JPEG and PNG never come here.
+    """
+    with _WARNING_LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def open_foreign(data: bytes, kind: str, max_pixels: int) -> ForeignImage:
+    """Open a file and check its size, decoding nothing.
+
+    Raises:
+        BadImage: Too many pixels, or samples whose range is unknown.
+    """
+    if kind == "webp":
+        # Pillow allocates two canvases on opening, so the size is read before.
+        check_size(*_read_webp_size(data), max_pixels)
+    image = open_plugin(data, kind)
+    check_size(*image.size, max_pixels)
+    tags: Any = getattr(image, "tag_v2", {})
+    if kind == "tiff":
+        orientation = tags.get(_TIFF_ORIENTATION, 1)
+        orientation = orientation if orientation in range(1, 9) else 1
+    else:
+        orientation = read_orientation(image.info.get("exif", b""))
+    upright = kind == "tiff"
+    width, height = image.size if not (upright and orientation >= 5) else image.size[::-1]
+    return ForeignImage(
+        image=image,
+        width=width,
+        height=height,
+        orientation=orientation,
+        upright_once_loaded=upright,
+        lossless=_is_lossless(data, kind, image),
+        animated=bool(getattr(image, "is_animated", False)),
+        inverted=tags.get(_TIFF_PHOTOMETRIC) == 0,
+    )
+
+
+def open_plugin(data: bytes, kind: str) -> Image.Image:
+    """Open by the one plugin that is meant: no other is tried, no process-wide pixel limit applies.
+
+    Raises:
+        BadImage: This Pillow cannot read the format, or colour samples of 16 bits lie in separate planes,
+            which Pillow reads wrongly.
+    """
+    module, name = _PLUGINS[kind]
+    try:
+        plugin = importlib.import_module(module)
+    except ImportError as error:
+        raise BadImage(f"the installed Pillow cannot read {kind}") from error
+    image: Image.Image = getattr(plugin, name)(io.BytesIO(data))
+    if kind == "tiff":
+        # A turn written in XMP does not count; Pillow would apply it on loading.
+        image.info.pop("xmp", None)
+        tags: Any = getattr(image, "tag_v2", {})
+        if tags.get(_TIFF_PLANAR, 1) == 2 and max(tags.get(258, (1,))) > 8:
+            raise BadImage("a TIFF of 16-bit samples in separate planes, which cannot be read")
+    return image
+
+
+def _is_lossless(data: bytes, kind: str, image: Image.Image) -> bool:
+    if kind == "tiff":
+        return image.info.get("compression") not in _LOSSY_IN_TIFF
+    if kind == "webp":
+        return _first_webp_frame(data) == b"VP8L"
+    if kind == "jpeg2000":
+        return _is_reversible(data)
+    return kind != "avif"  # Rarely lossless, and not said in a header.
+
+
+def _read_webp_size(data: bytes) -> tuple[int, int]:
+    """Width and height from the first chunk of a WebP."""
+    name = data[12:16]
+    if len(data) < 30:
+        raise BadImage("truncated WebP")
+    if name == b"VP8X":
+        return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
+    if name == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
+
+
+def _first_webp_frame(data: bytes) -> bytes:
+    """Name of the chunk that holds the first frame: b"VP8 " (lossy) or b"VP8L"; b"" if there is none."""
+    position = 12
+    while position + 8 <= len(data):
+        name = data[position : position + 4]
+        if name in (b"VP8 ", b"VP8L"):
+            return name
+        if name == b"ANMF":
+            position += 8 + 16  # The frame's own chunks follow its position, size and duration.
+            continue
+        length = int.from_bytes(data[position + 4 : position + 8], "little")
+        position += 8 + length + (length & 1)
+    return b""
+
+
+def _is_reversible(data: bytes) -> bool:
+    """Whether the coding style (COD marker) of a JPEG 2000 codestream names the reversible 5-3 wavelet."""
+    start = data.find(b"\xff\x4f\xff\x51")
+    style = data.find(b"\xff\x52", start)
+    return start >= 0 and style >= 0 and data[style + 13 : style + 14] == b"\x01"

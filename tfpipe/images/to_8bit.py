@@ -1,0 +1,160 @@
+"""Pixels of any kind to 8-bit grey or RGB: 16-bit samples scaled, alpha composited on white, CMYK converted.
+
+Pillow's own conversion of 16-bit grey clips at 255, which makes nearly every such image white, and of 16-bit
+colour it keeps the high byte of each sample. Here a sample v becomes v * 255 / 65535, rounded.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from tfpipe.images.errors import BadImage
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    ReadRows = Callable[[int, int], NDArray[np.uint64]]
+    """From top to bottom (exclusive): [rows, width, channels], 0 to 65535, alpha last where there is one."""
+
+_ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
+_GREY_MODES = ("1", "L", "LA", "La")
+
+# Which raw mode reads the byte that another one leaves out. "N" is the order of this machine.
+_OTHER_BYTE = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
+
+# Rows are converted in strips of about this many pixels, so that 64-bit sums cost 30 MB and not gigabytes.
+_STRIP_PIXELS = 1 << 20
+
+
+def flatten_alpha(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
+    """Bring a loaded image of 8 bits or fewer to grey ("L") or "RGB".
+
+    Returns:
+        The image, and the kinds of change made to its pixels.
+
+    Raises:
+        BadImage: 32-bit samples; nothing says which value is white.
+    """
+    mode = image.mode
+    if mode in ("L", "RGB") and "transparency" not in image.info:
+        return image, ()
+    if mode in ("I", "F"):
+        raise BadImage("32-bit samples, whose range is not known")
+    if mode == "1":
+        image = image.convert("L")
+    rgba_palette = mode == "P" and image.palette is not None and image.palette.mode == "RGBA"
+    if mode in _ALPHA_MODES or rgba_palette or "transparency" in image.info:
+        return _on_white(image, grey=mode in _GREY_MODES), ("alpha_composited",)
+    if mode == "CMYK":
+        return image.convert("RGB"), ("cmyk_to_rgb",)
+    return (image if image.mode == "L" else image.convert("RGB")), ()
+
+
+def _on_white(image: Image.Image, *, grey: bool) -> Image.Image:
+    """Composite in strips: three more copies of a large image would be a gigabyte."""
+    white = Image.new("L" if grey else "RGB", image.size, "white")
+    step = max(1, _STRIP_PIXELS // image.width)
+    for top in range(0, image.height, step):
+        strip = image.crop((0, top, image.width, min(top + step, image.height))).convert("LA" if grey else "RGBA")
+        white.paste(strip.convert(white.mode), (0, top), strip.getchannel("A"))
+    return white
+
+
+def is_deep_grey(image: Image.Image) -> bool:
+    """Whether samples are 16-bit grey. Pillow holds those of a PGM in mode "I", scaled to 65535."""
+    return image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM")
+
+
+def deep_color_mode(image: Image.Image) -> str:
+    """Return the raw mode of an opened, not yet loaded image of 16-bit colour samples, else ""."""
+    if not image.mode.startswith(("RGB", "CMYK")):
+        return ""
+    tiles: Any = getattr(image, "tile", None)
+    if not tiles:
+        return ""
+    arguments = tiles[0][3]
+    raw_mode = arguments if isinstance(arguments, str) else str(arguments[0]) if arguments else ""
+    return raw_mode if ";16" in raw_mode else ""
+
+
+def select_low_bytes(image: Image.Image) -> None:
+    """Make an opened image of 16-bit colour samples load their low bytes instead of the high ones."""
+    holder: Any = image
+    holder.tile = [tile._replace(args=_swap_byte(tile.args)) for tile in holder.tile]
+
+
+def reduce_grey(image: Image.Image, inverted: bool = False) -> tuple[Image.Image, tuple[str, ...]]:
+    """Reduce a loaded image of 16-bit grey to mode "L".
+
+    Args:
+        image: For which `is_deep_grey` holds.
+        inverted: 0 is white.
+    """
+    import numpy as np  # Only 16-bit images need it, and it takes as long to import as Pillow.
+
+    def read(top: int, bottom: int) -> NDArray[np.uint64]:
+        rows = np.asarray(image.crop((0, top, image.width, bottom))).astype(np.uint64)
+        return (65535 - rows if inverted else rows)[:, :, None]
+
+    return _reduce(image, read, ("L",))
+
+
+def reduce_color(high: Image.Image, low: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
+    """Reduce 16-bit RGB or RGBA, given as two loaded images of high and low bytes, to mode "RGB"."""
+    import numpy as np
+
+    if high.mode not in ("RGB", "RGBA"):
+        raise BadImage(f"16-bit {high.mode} samples, which cannot be read")
+
+    def read(top: int, bottom: int) -> NDArray[np.uint64]:
+        box = (0, top, high.width, bottom)
+        rows = np.asarray(high.crop(box)).astype(np.uint64) * 256
+        rows += np.asarray(low.crop(box))
+        return rows
+
+    return _reduce(high, read, tuple(high.mode))
+
+
+def reduce_grey_alpha(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
+    """Reduce 16-bit grey and alpha, given as `png.as_rgba_bytes` relabels it, to mode "L"."""
+    import numpy as np
+
+    def read(top: int, bottom: int) -> NDArray[np.uint64]:
+        rows = np.asarray(image.crop((0, top, image.width, bottom))).astype(np.uint64)
+        return rows[:, :, 0::2] * 256 + rows[:, :, 1::2]
+
+    return _reduce(image, read, ("L", "A"))
+
+
+def _reduce(image: Image.Image, read: ReadRows, bands: tuple[str, ...]) -> tuple[Image.Image, tuple[str, ...]]:
+    """Composite on white and scale to 8 bits, strip by strip."""
+    import numpy as np
+
+    key = image.info.get("transparency")
+    has_alpha = bands[-1] == "A"
+    colors = len(bands) - has_alpha
+    result = Image.new("L" if colors == 1 else "RGB", image.size)
+    step = max(1, _STRIP_PIXELS // image.width)
+    for top in range(0, image.height, step):
+        rows = read(top, min(top + step, image.height))
+        values = rows[:, :, :colors]
+        if has_alpha or key is not None:
+            opaque = ~(values == np.asarray(key)).all(axis=-1, keepdims=True)
+            alpha = rows[:, :, colors:] if has_alpha else opaque * np.uint64(65535)
+            values = (values * alpha + np.uint64(65535) * (65535 - alpha) + np.uint64(32767)) // 65535
+        small = ((values + 128) // 257).astype(np.uint8)
+        result.paste(Image.fromarray(small[:, :, 0] if colors == 1 else small), (0, top))
+    changed = ("depth_16_to_8",)
+    return result, (*changed, "alpha_composited") if has_alpha or key is not None else changed
+
+
+def _swap_byte(arguments: Any) -> Any:
+    """Exchange the byte order at the end of the raw mode in a tile's arguments."""
+    if isinstance(arguments, str):
+        return arguments[:-1] + _OTHER_BYTE[arguments[-1]]
+    return (_swap_byte(arguments[0]), *arguments[1:])

@@ -1,0 +1,1 @@
+"""TFRecord files that another program wrote: `tfpipe index` describes them without changing them."""

@@ -1,0 +1,146 @@
+"""A manifest for shards that have lost theirs, as far as their records tell it."""
+
+import contextlib
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from tfpipe._version import __version__
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format import file_names
+from tfpipe.format import schema as keys
+from tfpipe.format.example import Feature, decode_example
+from tfpipe.format.manifest import Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.recovery.hashed_reader import Window
+from tfpipe.format.recovery.scan import Intact, scan
+from tfpipe.format.schema import DType, FeatureSpec, image_schema
+from tfpipe.format.tfrecord import FRAME_BYTES
+from tfpipe.integrity.verify import shard_files
+from tfpipe.system import file_io
+
+_MAX_LABELS = 1_000_000
+_MAX_LABELS_BYTES = 100 << 20
+_LABELS_FILE = f"{keys.CLASS_LABEL.replace('/', '-')}.labels.txt"
+
+
+def recover_manifest(directory: str) -> Manifest | None:
+    """Reads all records of a directory's shards, and says what they have in common.
+
+    Known are the schema, the form of raw images, and the names of the classes that occur or stand in the file that TFDS
+    reads; not known is what was done to images before they were written, or how records were shuffled.
+
+    Returns:
+      The manifest, whose counts and checksums of shards mean nothing; None where no shard has an Example with an image.
+    """
+    names = shard_files(directory)
+    seen = _Seen()
+    for name in names:
+        for features in _examples(os.path.join(directory, name)):
+            seen.add(features)
+    if keys.IMAGE_ENCODED not in seen.counts:
+        return None
+    labels = _label_names(directory, seen)
+    try:
+        schema = seen.schema()
+    except ConfigError as error:
+        raise DataError(f"The manifest cannot be made from the records of {directory}: {error}") from None
+    splits = {}
+    for split in dict.fromkeys(file_names.parse_shard_name(name).split for name in names):
+        mine = [name for name in names if file_names.parse_shard_name(name).split == split]
+        shards = tuple(_shard(directory, name) for name in mine)
+        splits[split] = SplitInfo(split, shards, {}, (0,) * len(labels), ImageSizes(0, 0, 0, 0, 0, 0))
+    return Manifest(
+        name=os.path.basename(os.path.abspath(directory)),
+        splits=splits,
+        label_names=labels,
+        schema=schema,
+        seed=0,
+        changed={},
+        noticed={},
+        skipped={},
+        quarantined=0,
+        duplicates=Duplicates({}, 0, 0),
+        image=seen.image(),
+        fingerprint="",
+        tool_version=__version__,
+    )
+
+
+class _Seen:
+    """What the records had so far."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.kinds: dict[str, DType] = {}
+        self.single: dict[str, bool] = {}
+        self.texts: dict[int, str] = {}
+        self.raw_bytes = 0
+
+    def add(self, features: Mapping[str, Feature]) -> None:
+        """Takes in one record."""
+        for name, value in features.items():
+            if value is None:
+                continue
+            self.counts[name] += 1
+            kind: DType = "bytes" if isinstance(value, list) else "int64" if value.dtype.kind == "i" else "float"
+            if len(value):
+                self.kinds[name] = kind
+            else:
+                self.kinds.setdefault(name, kind)
+            self.single[name] = self.single.get(name, True) and len(value) == 1
+        label, text = features.get(keys.CLASS_LABEL), features.get(keys.CLASS_TEXT)
+        if isinstance(label, np.ndarray) and label.size == 1 and 0 <= label[0] < _MAX_LABELS:
+            name = text[0].decode("utf-8", "surrogateescape") if isinstance(text, list) and len(text) == 1 else ""
+            self.texts.setdefault(int(label[0]), name)
+        stored = features.get(keys.IMAGE_ENCODED)
+        if features.get(keys.IMAGE_FORMAT) == [b"RAW"] and isinstance(stored, list) and stored:
+            self.raw_bytes = len(stored[0])
+
+    def schema(self) -> keys.Schema:
+        """The format's own features, as it writes them together, and all others as they came."""
+        boxes, box_labels = keys.BBOX_XMIN in self.counts, keys.BBOX_LABEL in self.counts
+        own = image_schema(labelled=keys.CLASS_LABEL in self.counts, boxes=boxes, box_labels=boxes and box_labels)
+        extra = [
+            FeatureSpec(name, self.kinds[name], () if self.single[name] else None)
+            for name in sorted(self.counts.keys() - set(own.names))
+        ]
+        return keys.Schema((*own.features, *extra))
+
+    def image(self) -> dict[str, object]:
+        """The image form, as far as it shows."""
+        side = math.isqrt(self.raw_bytes // 3)
+        return {"encoding": "raw", "square": side} if side else {"encoding": "keep"}
+
+
+def _examples(path: str) -> Iterator[dict[str, Feature]]:
+    with contextlib.suppress(OSError, FormatError), file_io.open_file(path) as file:
+        window = Window(file)
+        for one in scan(window):
+            if isinstance(one, Intact):
+                with contextlib.suppress(FormatError):
+                    yield decode_example(window.payload(one.offset, one.size))
+
+
+def _label_names(directory: str, seen: _Seen) -> tuple[str, ...]:
+    """Names by label: of the file that lists them if it fits the records, else of the records themselves."""
+    if not seen.texts:
+        return ()
+    count = max(seen.texts) + 1
+    with contextlib.suppress(OSError, DataError, FormatError, UnicodeDecodeError):
+        listed = file_io.read_bytes(os.path.join(directory, _LABELS_FILE), _MAX_LABELS_BYTES).decode().splitlines()
+        fits = len(listed) >= count and all(not name or listed[k] == name for k, name in seen.texts.items())
+        if fits and len(set(listed)) == len(listed):
+            return tuple(listed)
+    names = [seen.texts.get(k) or f"class {k}" for k in range(count)]
+    return tuple(names) if len(set(names)) == count else tuple(f"class {k}" for k in range(count))
+
+
+def _shard(directory: str, name: str) -> ShardInfo:
+    try:
+        size = os.stat(os.path.join(directory, name)).st_size
+    except OSError:
+        size = 0
+    return ShardInfo(name, size // FRAME_BYTES, size, "0" * 64)

@@ -1,0 +1,220 @@
+"""The undamaged records of one shard, written as a clean one: what a worker process of a repair does."""
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from tfpipe.errors import FormatError
+from tfpipe.format import file_names
+from tfpipe.format import schema as keys
+from tfpipe.format.record_index import decode_index, encode_index
+from tfpipe.format.recovery.hashed_reader import WINDOW_BYTES, Window
+from tfpipe.format.recovery.scan import Intact, scan
+from tfpipe.format.tfrecord import record_footer, record_header
+from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, describe, load_places, look_at
+from tfpipe.integrity.check_record import Content, ContentCheck
+from tfpipe.integrity.damage_kinds import Damage
+from tfpipe.system.file_io import new_file, open_file, write_file
+
+DIGEST_BYTES = 32
+
+
+@dataclass(slots=True)
+class Rescued:
+    """What became of one shard."""
+
+    file: str
+    """Its name in the source."""
+    split: str
+    records: int = 0
+    bytes: int = 0
+    sha256: str = ""
+    formats: Counter[str] = field(default_factory=Counter)
+    classes: Counter[str] = field(default_factory=Counter)
+    """By label, as text."""
+    pixels: Counter[str] = field(default_factory=Counter)
+    """`sum_height`, `min_height`, `max_height`, and the same of the width."""
+    lost: list[dict[str, Any]] = field(default_factory=list)
+    """As `Damage.to_json`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """Folder of an unfinished repair.
+
+    ```
+    OUTPUT.tfpipe-repair/
+      plan.json             what is repaired, by its identity
+      shards/NAME, *.idx    clean shards under their names in the source
+      rows/NAME.json        one for each of them, written after it
+      digests/NAME          32 bytes a record: SHA-256 of the image's source
+      data/                 the dataset, put together at the end and then renamed to OUTPUT
+      lock                  held by the process that writes
+    ```
+    """
+
+    base: str
+
+    def path(self, *parts: str) -> str:
+        """A path in it."""
+        return os.path.join(self.base, *parts)
+
+    def shard(self, name: str) -> str:
+        """A clean shard."""
+        return self.path("shards", name)
+
+    def index(self, name: str) -> str:
+        """Its index."""
+        return self.path("shards", f"{name}.idx")
+
+    def row(self, name: str) -> Rescued | None:
+        """What an earlier run made of a shard, if that is still there as it was."""
+        try:
+            with open(self.path("rows", f"{name}.json"), "rb") as file:
+                fields = json.load(file)
+            counters = {key: Counter(fields[key]) for key in ("formats", "classes", "pixels")}
+            row = Rescued(**{**fields, **counters})
+            with open(self.index(name), "rb") as file:
+                decode_index(file.read(), row.bytes, row.records)
+            same = os.stat(self.shard(name)).st_size == row.bytes and _sha256(self.shard(name)) == row.sha256
+            return row if same else None
+        except (OSError, ValueError, TypeError, KeyError):  # not there, or cut off: made again
+            return None
+
+
+def rescue_file(content: ContentCheck, staging: Staging, counters: Counters, job: FileJob) -> FileReport:
+    """Writes the clean shard, its index, digests and row, or keeps what an earlier run wrote.
+
+    Returns:
+      How much was read, and what is lost.
+
+    Raises:
+      OSError: It cannot be written. What is wrong with the source never raises.
+    """
+    report = FileReport(job)
+    row = staging.row(job.name)
+    if row is None:
+        row = _rescue(content, staging, Progress(counters), report)
+    report.records = row.records
+    return report
+
+
+def _rescue(content: ContentCheck, staging: Staging, progress: Progress, report: FileReport) -> Rescued:
+    job, lost = report.job, report.damaged
+    row = Rescued(job.name, job.split)
+    sizes: list[int] = []
+    digests, digest = bytearray(), hashlib.sha256()
+    with new_file(staging.shard(job.name)) as out:
+        source = _open(job, lost)
+        if source is not None:
+            with source:
+                report.bytes = os.fstat(source.fileno()).st_size
+                for payload, looked in _good_records(source, content, progress, report):
+                    parts = record_header(len(payload)), payload, record_footer(payload)
+                    for part in parts:
+                        out.write(part)
+                        digest.update(part)
+                    sizes.append(sum(map(len, parts)))
+                    digests += _source_digest(looked)
+                    _tally(row, looked)
+    row.records, row.bytes, row.sha256 = len(sizes), sum(sizes), digest.hexdigest()
+    row.lost = [one.to_json() for one in lost if one.kind != "index"]
+    write_file(staging.index(job.name), encode_index(sizes))
+    write_file(staging.path("digests", job.name), bytes(digests))
+    write_file(
+        staging.path("rows", f"{job.name}.json"),
+        json.dumps({key: getattr(row, key) for key in Rescued.__slots__}).encode(),
+    )
+    progress.done(report)
+    return row
+
+
+def _good_records(
+    source: BinaryIO, content: ContentCheck, progress: Progress, report: FileReport
+) -> Iterator[tuple[bytes, Content]]:
+    """Yields payload and content of every undamaged record; the rest goes to `report.damaged`."""
+    job, lost = report.job, report.damaged
+    places = load_places(job, lost)
+    window = Window(source)
+    try:
+        for one in scan(window, places):
+            if not isinstance(one, Intact):
+                lost.append(describe(job.name, window, one))
+                continue
+            looked = look_at(window, one, content)
+            if looked.faults:
+                kind, text = looked.faults[0]
+                lost.append(Damage(job.name, kind, text, one.number, one.offset, looked.key))
+                continue
+            report.records += 1
+            yield window.payload(one.offset, one.size), looked
+            progress.step(one.offset + one.size, report.records, len(lost))
+    except FormatError as error:
+        lost.append(Damage(job.name, "changed", str(error).rstrip(".")))
+    except OSError as error:
+        lost.append(Damage(job.name, "unreadable", f"it cannot be read on: {error.strerror or error}"))
+
+
+def _open(job: FileJob, lost: list[Damage]) -> BinaryIO | None:
+    records = f", with {job.shard.records:,} records" if job.shard is not None and job.shard.records else ""
+    try:
+        return open_file(job.path)
+    except FileNotFoundError:
+        lost.append(Damage(job.name, "missing", f"the file is missing{records}"))
+    except (OSError, FormatError) as error:
+        text = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
+        lost.append(Damage(job.name, "unreadable", f"{text.rstrip('.')}{records}"))
+    return None
+
+
+def _tally(row: Rescued, looked: Content) -> None:
+    features = looked.features
+    label, kind = features.get(keys.CLASS_LABEL), features.get(keys.IMAGE_FORMAT)
+    if isinstance(label, np.ndarray) and label.size == 1:
+        row.classes[str(int(label[0]))] += 1
+    if isinstance(kind, list) and len(kind) == 1:
+        row.formats[kind[0].decode("ascii", "replace")] += 1
+    for side, key in (("height", keys.IMAGE_HEIGHT), ("width", keys.IMAGE_WIDTH)):
+        value = features.get(key)
+        if isinstance(value, np.ndarray) and value.size == 1:
+            pixels, known = max(0, int(value[0])), row.pixels
+            known[f"sum_{side}"] += pixels
+            known[f"max_{side}"] = max(known[f"max_{side}"], pixels)
+            known[f"min_{side}"] = min(known.get(f"min_{side}", pixels), pixels)
+
+
+def _source_digest(looked: Content) -> bytes:
+    """SHA-256 of the image's source, by the record's word; of what is stored where it gives none."""
+    value = looked.features.get(keys.IMAGE_SHA256)
+    if isinstance(value, list) and len(value) == 1 and len(value[0]) == 2 * DIGEST_BYTES:
+        try:
+            return bytes.fromhex(value[0].decode())
+        except ValueError:
+            pass
+    stored = looked.features.get(keys.IMAGE_ENCODED)
+    return hashlib.sha256(b"".join(stored) if isinstance(stored, list) else b"").digest()
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        while chunk := file.read(WINDOW_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def final_names(rows: list[Rescued]) -> list[tuple[Rescued, str]]:
+    """The shards that have records, with their names among these: in the same order, and without gaps."""
+    full = [row for row in rows if row.records]
+    count, seen = Counter(row.split for row in full), Counter[str]()
+    names = []
+    for row in full:
+        names.append((row, file_names.shard_name(row.split, seen[row.split], count[row.split])))
+        seen[row.split] += 1
+    return names

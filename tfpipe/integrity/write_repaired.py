@@ -1,0 +1,158 @@
+"""From rescued shards to a dataset: names without gaps, what stands beside the shards, and the manifest last."""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from tfpipe._version import __version__
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format import file_names, manifest_json, tfds_metadata
+from tfpipe.format import schema as keys
+from tfpipe.format.digest_groups import list_duplicates
+from tfpipe.format.example import decode_example
+from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.record_index import decode_index
+from tfpipe.format.tfrecord import read_record
+from tfpipe.integrity.repair_shard import DIGEST_BYTES, Rescued, Staging, final_names
+from tfpipe.system import file_io
+
+_MAX_QUARANTINE_BYTES = 1 << 30
+_Named = list[tuple[Rescued, str]]
+
+
+def assemble(
+    staging: Staging, manifest: Manifest, rows: list[Rescued], source: str, document: Mapping[str, object]
+) -> None:
+    """Puts the dataset together in `staging/data`.
+
+    Args:
+      staging: With all shards rescued.
+      manifest: Of the source.
+      rows: One for each of its shards, in the manifest's order.
+      source: Its directory.
+      document: What `repair.json` is to hold beside the list of what was lost.
+
+    Raises:
+      DataError: No record is undamaged.
+    """
+    named = final_names(rows)
+    if not named:
+        raise DataError(f"{source} has no undamaged record.")
+    data = staging.path("data")
+    os.makedirs(os.path.join(data, file_names.INDEX_DIR))
+    new, lines = _describe(staging, manifest, named)
+    quarantined = _copy_quarantine(source, data) if manifest.quarantined else False
+    new = replace(new, quarantined=manifest.quarantined if quarantined else 0)
+    for row, name in named:
+        os.rename(staging.index(row.file), os.path.join(data, file_names.index_name(name)))
+        os.rename(staging.shard(row.file), os.path.join(data, name))
+    if lines:
+        file_io.write_file(os.path.join(data, file_names.DUPLICATES), lines)
+    lost = [one for row in rows for one in row.lost]
+    counts = {"records": sum(row.records for row, _ in named), "shards": len(named)}
+    text = json.dumps({"version": 1, "tool_version": __version__, **document, **counts, "lost": lost}, indent=1)
+    file_io.write_file(os.path.join(data, file_names.REPAIR), text.encode() + b"\n")
+    with contextlib.suppress(ConfigError):  # names that TFDS cannot nest: the dataset is one without it
+        texts = {
+            file_names.TFDS_FEATURES: tfds_metadata.features_json(new),
+            file_names.TFDS_INFO: tfds_metadata.dataset_info_json(new),
+        }
+        for name, text in (texts | tfds_metadata.label_files(new)).items():
+            file_io.write_file(os.path.join(data, name), text.encode())
+    file_io.write_file(os.path.join(data, file_names.MANIFEST), manifest_json.dumps(new).encode())
+
+
+def _describe(staging: Staging, manifest: Manifest, named: _Named) -> tuple[Manifest, bytes]:
+    """The new manifest, and the lines of the duplicates.
+
+    What was done to images before they were written is known for all of them together only, so these counts stay.
+    """
+    splits = {}
+    for name, split in manifest.splits.items():
+        mine = [(row, file) for row, file in named if row.split == name]
+        if mine:
+            splits[name] = _split(name, mine, len(manifest.label_names) if split.class_counts else 0)
+    shards = [shard for split in splits.values() for shard in split.shards]
+    facts = [manifest.fingerprint, *(shard.sha256 for shard in shards)]
+    duplicates, lines = list_duplicates(
+        np.frombuffer(b"".join(_read(staging.path("digests", row.file)) for row, _ in named), np.uint8).reshape(
+            -1, DIGEST_BYTES
+        ),
+        [(row.split, row.records) for row, _ in named],
+        lambda shard, records: [_path_of(staging, named[shard][0], record) for record in records],
+        manifest.duplicates.dropped,
+    )
+    new = replace(
+        manifest,
+        splits=splits,
+        duplicates=duplicates,
+        fingerprint=hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
+        tool_version=__version__,
+    )
+    return new, lines
+
+
+def _split(name: str, mine: _Named, num_classes: int) -> SplitInfo:
+    classes, formats = Counter[str](), Counter[str]()
+    for row, _ in mine:
+        classes.update(row.classes)
+        formats.update(row.formats)
+    return SplitInfo(
+        name=name,
+        shards=tuple(ShardInfo(file, row.records, row.bytes, row.sha256) for row, file in mine),
+        formats=dict(sorted(formats.items())),
+        class_counts=tuple(classes[str(k)] for k in range(num_classes)),
+        sizes=_sizes([row for row, _ in mine]),
+    )
+
+
+def _sizes(rows: list[Rescued]) -> ImageSizes:
+    records = sum(row.records for row in rows)
+    sides: dict[str, int | float] = {}
+    for side in ("height", "width"):
+        sides[f"min_{side}"] = min(row.pixels.get(f"min_{side}", 0) for row in rows)
+        sides[f"max_{side}"] = max(row.pixels.get(f"max_{side}", 0) for row in rows)
+        sides[f"mean_{side}"] = round(sum(row.pixels.get(f"sum_{side}", 0) for row in rows) / records, 1)
+    return ImageSizes(**sides)  # type: ignore[arg-type]
+
+
+def _path_of(staging: Staging, row: Rescued, record: int) -> str:
+    """The path of one image, out of its record."""
+    places = decode_index(_read(staging.index(row.file)), row.bytes, row.records)
+    with file_io.open_file(staging.shard(row.file)) as file:
+        features = decode_example(read_record(file, *places[record].tolist()))
+    value = features.get(keys.IMAGE_FILENAME)
+    return value[0].decode("utf-8", "surrogateescape") if isinstance(value, list) and value else ""
+
+
+def _copy_quarantine(source: str, data: str) -> bool:
+    """Takes over the list of images that are in no shard, and their bytes as far as they can be read."""
+    try:
+        lines = file_io.read_bytes(os.path.join(source, file_names.QUARANTINE), _MAX_QUARANTINE_BYTES)
+    except (OSError, DataError, FormatError):
+        return False
+    os.makedirs(os.path.join(data, file_names.QUARANTINE_DIR))
+    file_io.write_file(os.path.join(data, file_names.QUARANTINE), lines)
+    folder = os.path.join(source, file_names.QUARANTINED_BYTES_DIR)
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        os.makedirs(os.path.join(data, file_names.QUARANTINED_BYTES_DIR), exist_ok=True)
+        with contextlib.suppress(OSError, FormatError):
+            _copy(os.path.join(folder, name), os.path.join(data, file_names.QUARANTINED_BYTES_DIR, name))
+    return True
+
+
+def _copy(source: str, target: str) -> None:
+    with file_io.open_file(source) as file, file_io.new_file(target) as out:
+        shutil.copyfileobj(file, out)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

@@ -1,0 +1,267 @@
+"""Augmentation on the accelerator: a batch of uint8 images of one size in, the train step's input out.
+
+The host hands over images squeezed to one size, as stored, with the originals' heights and widths; crop, resize,
+flip and normalisation run here, as one function of static shapes for the whole batch. It belongs inside the
+function that is compiled for the train step: XLA joins the cast, the weights and the normalisation with the
+products, the host only reads and decodes, and uint8 is a quarter of float32 on the way to the device.
+
+Made for what has matrix units. A crop and resize is two dense matrix products, 82 million multiply-adds for
+256 x 256 to 224 x 224: about a microsecond at an accelerator's peak rate, but more than two milliseconds of a
+CPU core, several times what slicing and `tf.image.resize` take. So on a CPU augment in the pipeline, not here.
+What is drawn, and from which seed: `boxes.py`. Only `AugmentLayer` without seeds keeps state.
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+import tensorflow as tf
+
+from tfpipe.errors import ConfigError
+from tfpipe.pipeline.config.augment_config import IMAGENET_MEAN, IMAGENET_STD, AugmentOptions, Size, as_pair
+from tfpipe.pipeline.device.random_boxes import (
+    center_crop_boxes,
+    resize_weights,
+    sample_beta,
+    sample_crop_boxes,
+    sample_flips,
+    sample_patches,
+    split_seed,
+)
+
+__all__ = [
+    "IMAGENET_MEAN",
+    "IMAGENET_STD",
+    "AugmentLayer",
+    "AugmentOptions",
+    "augment",
+    "center_crop_boxes",
+    "crop_and_resize",
+    "cutmix",
+    "mixup",
+    "normalize",
+    "sample_crop_boxes",
+    "sample_flips",
+]
+
+
+def normalize(
+    images: tf.Tensor,
+    dtype: tf.DType = tf.float32,
+    mean: tuple[float, ...] = IMAGENET_MEAN,
+    std: tuple[float, ...] = IMAGENET_STD,
+) -> tf.Tensor:
+    """Shifts and scales each channel to about mean 0 and deviation 1.
+
+    Args:
+      images: uint8 or float of shape [..., channels], in 0..255.
+      dtype: float32, or bfloat16; computed in float32 and rounded once.
+      mean: Of each channel, where white is 1.
+      std: Of each channel, likewise.
+
+    Returns:
+      `dtype` of the images' shape.
+    """
+    offset = tf.constant([255.0 * value for value in mean], tf.float32)
+    factor = tf.constant([1.0 / (255.0 * value) for value in std], tf.float32)
+    return tf.cast((tf.cast(images, tf.float32) - offset) * factor, dtype)
+
+
+def crop_and_resize(
+    images: tf.Tensor,
+    boxes: tf.Tensor,
+    flips: tf.Tensor | None,
+    size: Size,
+    *,
+    matmul_dtype: tf.DType = tf.float32,
+    antialias: bool = False,
+) -> tf.Tensor:
+    """Cuts a box out of each image, resizes it bilinearly, and mirrors it where asked.
+
+    For a box of whole pixels this is `tf.image.resize` of the slice (half-pixel centres, with `antialias` or
+    without), borders included: what lies outside the box never shows. A pixel that a box covers in part counts for
+    that part. An empty box gives black.
+
+    Two products with dense weights, rows and then columns: accelerators multiply far faster than they gather.
+    Mirroring is another order of the weights and costs nothing.
+
+    Args:
+      images: uint8 or float of shape [batch, height, width, channels], in 0..255; all but batch static.
+      boxes: float32 of shape [batch, 4]: ymin, xmin, ymax, xmax as fractions of the image.
+      flips: bool of shape [batch]: which to mirror left to right; None for none.
+      size: Side of the output in pixels, or height and width.
+      matmul_dtype: bfloat16 holds each of 0..255 exactly but rounds weights and sums: at most about 2 of 255 from
+        float32, 0.3 to 0.45 on average. A TPU multiplies float32 in bfloat16 by default, with float32 sums.
+      antialias: Average over what an output pixel covers where the crop shrinks.
+
+    Returns:
+      float32 of shape [batch, height, width, channels], in 0..255 up to rounding.
+    """
+    height, width = as_pair(size)
+    _, rows, columns, channels = images.shape
+    row_weights = tf.cast(resize_weights(boxes[:, 0], boxes[:, 2], rows, height, antialias), matmul_dtype)
+    column_weights = tf.cast(resize_weights(boxes[:, 1], boxes[:, 3], columns, width, antialias, flips), matmul_dtype)
+    # Rank 3 on purpose: as `einsum` over the last axes the second product has a side of 3 channels, which no
+    # matrix unit fills.
+    pixels = tf.reshape(tf.cast(images, matmul_dtype), [-1, rows, columns * channels])
+    pixels = tf.reshape(tf.matmul(row_weights, pixels), [-1, height, columns, channels])
+    pixels = tf.reshape(tf.transpose(pixels, [0, 2, 1, 3]), [-1, columns, height * channels])
+    pixels = tf.reshape(tf.matmul(column_weights, pixels), [-1, width, height, channels])
+    return tf.cast(tf.transpose(pixels, [0, 2, 1, 3]), tf.float32)
+
+
+def augment(
+    images: tf.Tensor,
+    seeds: tf.Tensor | None,
+    heights: tf.Tensor | None,
+    widths: tf.Tensor | None,
+    size: Size,
+    training: bool,
+    dtype: tf.DType = tf.float32,
+    options: AugmentOptions | None = None,
+) -> tf.Tensor:
+    """From stored images to a model's input: random crop and flip, or the middle; resized and normalised.
+
+    Args:
+      images: uint8 or float of shape [batch, height, width, channels], in 0..255; all but batch static.
+      seeds: int32 of shape [batch, 2], one for each image and epoch; not used in evaluation.
+      heights: Of shape [batch]: height of the original; None where the stored image has the original's shape.
+      widths: Of shape [batch]: width of the original; None likewise.
+      size: Side of the output in pixels, or height and width.
+      training: Random crop and flip; else the middle, always the same.
+      dtype: float32 or bfloat16.
+      options: The defaults where None.
+
+    Returns:
+      `dtype` of shape [batch, height, width, channels].
+
+    Raises:
+      ConfigError: Training without seeds.
+    """
+    options = options or AugmentOptions()
+    height, width = as_pair(size)
+    if heights is None or widths is None:
+        heights, widths = (tf.fill(tf.shape(images)[:1], images.shape[axis]) for axis in (1, 2))
+    flips = None
+    if not training:
+        boxes = center_crop_boxes(heights, widths, options.crop_fraction, width / height)
+    elif seeds is None:
+        raise ConfigError("`augment` needs `seeds` in training, got None. Give each image two int32.")
+    else:
+        boxes = sample_crop_boxes(seeds, heights, widths, options.scale, options.ratio)
+        flips = sample_flips(seeds) if options.flip else None
+    pixels = crop_and_resize(
+        images, boxes, flips, (height, width), matmul_dtype=options.matmul_dtype, antialias=options.antialias
+    )
+    return normalize(pixels, dtype, options.mean, options.std)
+
+
+@tf.keras.utils.register_keras_serializable(package="tfpipe")
+class AugmentLayer(tf.keras.layers.Layer):  # type: ignore[misc]
+    """`augment` as a layer, to put in front of a model: `layer(images, seeds, heights, widths)`.
+
+    The output has the dtype policy's compute dtype, bfloat16 under "mixed_bfloat16". With `seeds` the layer has
+    no state in use; without, it draws them from a Keras seed generator, which is saved with the model.
+
+    Args:
+      size: Side of the output in pixels, or height and width.
+      options: The defaults where None.
+      seed: Of the seed generator; None for a random one.
+      name, dtype, trainable: As of any layer.
+    """
+
+    def __init__(
+        self,
+        size: Size,
+        options: AugmentOptions | None = None,
+        seed: int | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        trainable: bool = False,
+    ) -> None:
+        # Without autocast: under a 16-bit policy it would round images that come as float before the crop.
+        super().__init__(name=name, dtype=dtype, trainable=trainable, autocast=False)
+        self.size = as_pair(size)
+        self.options = options or AugmentOptions()
+        self.seed = seed
+        self.seed_generator = tf.keras.random.SeedGenerator(seed)
+
+    def call(
+        self,
+        images: tf.Tensor,
+        seeds: tf.Tensor | None = None,
+        heights: tf.Tensor | None = None,
+        widths: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> tf.Tensor:
+        """As `augment`; `training` comes from Keras where None, and is False outside of a model's training."""
+        if training and seeds is None:
+            # Every replica reads the same generator.
+            context = tf.distribute.get_replica_context()
+            replica = context.replica_id_in_sync_group if context else 0
+            seeds = split_seed(tf.cast(self.seed_generator.next(), tf.int32), tf.shape(images)[0], replica)
+        dtype = tf.as_dtype(self.compute_dtype)
+        return augment(images, seeds, heights, widths, self.size, bool(training), dtype, self.options)
+
+    def get_config(self) -> dict[str, Any]:
+        """The layer's arguments, as JSON has them."""
+        options = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self.options).items()}
+        return {**super().get_config(), "size": list(self.size), "options": options, "seed": self.seed}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "AugmentLayer":
+        """A layer from `get_config`."""
+        options: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in config["options"].items()}
+        return cls(**{**config, "size": tuple(config["size"]), "options": AugmentOptions(**options)})
+
+
+def mixup(
+    images: tf.Tensor, one_hot_labels: tf.Tensor, seed: tf.Tensor, alpha: float = 0.2
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Blends each image and its label with another's (Zhang et al. 2018, "mixup: Beyond empirical risk minimization").
+
+    Partners are those of the reversed batch, as in timm: it is shuffled already, and a reversal costs a device less
+    than a permutation. Each image draws a weight of its own.
+
+    Args:
+      images: float of shape [batch, height, width, channels]; normalised or not.
+      one_hot_labels: float of shape [batch, classes].
+      seed: int32 of shape [2], another for each step and replica.
+      alpha: Of the weights' distribution Beta(alpha, alpha). Default: within the paper's 0.1 to 0.4 for
+        ImageNet.
+
+    Returns:
+      Images of the same dtype and shape; labels of shape [batch, classes], each summing to what it did.
+    """
+    weights = sample_beta(split_seed(seed, tf.shape(images)[0]), alpha)
+    return _blend(images, weights[:, None, None, None]), _blend(one_hot_labels, weights[:, None])
+
+
+def cutmix(
+    images: tf.Tensor, one_hot_labels: tf.Tensor, seed: tf.Tensor, alpha: float = 1.0
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Pastes a patch of another image into each, and mixes labels by area (Yun et al. 2019, "CutMix").
+
+    Partners as in `mixup`. A label's weights are the areas of whole pixels as pasted, not as drawn.
+
+    Args:
+      images: Any dtype, of shape [batch, height, width, channels]; height and width static.
+      one_hot_labels: float of shape [batch, classes].
+      seed: int32 of shape [2], another for each step and replica.
+      alpha: Of the kept share's distribution Beta(alpha, alpha). Default: the paper's 1, which is uniform.
+
+    Returns:
+      Images of the same dtype and shape; labels of shape [batch, classes], each summing to what it did.
+    """
+    height, width = images.shape[1:3]
+    seeds = split_seed(seed, tf.shape(images)[0])
+    ymin, xmin, ymax, xmax = tf.split(sample_patches(seeds, sample_beta(seeds, alpha), height, width), 4, axis=-1)
+    y, x = tf.range(height)[None], tf.range(width)[None]
+    patch = ((y >= ymin) & (y < ymax))[:, :, None, None] & ((x >= xmin) & (x < xmax))[:, None, :, None]
+    area = tf.cast((ymax - ymin) * (xmax - xmin), tf.float32)
+    return tf.where(patch, images[::-1], images), _blend(one_hot_labels, 1.0 - area / (height * width))
+
+
+def _blend(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """`weights` of `values` and the rest of the partners'; computed in float32, rounded once."""
+    own = tf.cast(values, tf.float32)
+    return tf.cast(own * weights + own[::-1] * (1.0 - weights), values.dtype)

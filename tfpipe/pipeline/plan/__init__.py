@@ -1,0 +1,1 @@
+"""The read plan: which records one host reads, in which order and batches. Loads no TensorFlow."""

@@ -1,0 +1,102 @@
+"""Several datasets read as one, each with a fixed share of every batch.
+
+    data = tfpipe.mix({"/data/photos": 0.7, "gs://bucket/drawings": 0.3})
+    train = tfpipe.build_dataset(data, "train", PipelineConfig(global_batch_size=256))
+
+Shares are whole records of a batch, not draws: 179 and 77 of 256 here, in every batch. So the mixture is a function
+of the config alone, and a run that goes on at step N finds each dataset at N times its records.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tfpipe.errors import ConfigError
+from tfpipe.format.manifest import Manifest
+from tfpipe.load_manifest import load_manifest
+from tfpipe.pipeline.plan.source import Source, as_source
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Datasets and their weights, from `mix`."""
+
+    manifests: tuple[Manifest, ...]
+    weights: tuple[float, ...]
+    """One for each, above 0; only their ratios count."""
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of all classes: those of the first dataset, then what each further one adds."""
+        return tuple(dict.fromkeys(name for manifest in self.manifests for name in manifest.label_names))
+
+    def labels_of(self, manifest: Manifest) -> list[int]:
+        """Class in the mixture of each class of one of the datasets."""
+        numbers = {name: number for number, name in enumerate(self.label_names)}
+        return [numbers[name] for name in manifest.label_names]
+
+
+def mix(weights: Mapping[str, float]) -> Mixture:
+    """Reads several datasets by weight. Classes of one name are one class.
+
+    Args:
+        weights: From the directory or URL of a dataset to its weight, above 0; they need not sum to 1.
+
+    Raises:
+        ConfigError: There is no dataset, a weight is not above 0, or some datasets have labels and some none.
+        DataError: One is no finished dataset.
+        FormatError: A manifest cannot be used.
+    """
+    if not weights:
+        raise ConfigError("A mixture must have a dataset, got none.")
+    for directory, weight in weights.items():
+        if not (isinstance(weight, int | float) and 0 < weight < float("inf")):
+            raise ConfigError(f"A weight must be a number above 0, got {weight!r} for {directory}.")
+    manifests = tuple(load_manifest(directory) for directory in weights)
+    if packed := next((manifest for manifest in manifests if manifest.compression), None):
+        raise ConfigError(f"A mixture must have files that are not compressed; those of {packed.directory} are.")
+    labelled = {bool(manifest.label_names) for manifest in manifests}
+    if len(labelled) > 1:
+        without = next(manifest.directory for manifest in manifests if not manifest.label_names)
+        raise ConfigError(f"All datasets of a mixture must have labels, or none; {without} has none.")
+    return Mixture(manifests, tuple(float(weight) for weight in weights.values()))
+
+
+def source_of(data: Manifest | Source | Mixture, split: str | None) -> Source:
+    """What is known of all that is read: of a mixture the records and classes of its datasets together."""
+    if not isinstance(data, Mixture):
+        return as_source(data, split)
+    sources = [as_source(manifest, split) for manifest in data.manifests]
+    return replace(
+        sources[0],
+        name=" and ".join(source.name for source in sources),
+        files=tuple(path for source in sources for path in source.files),
+        total_bytes=sum(source.total_bytes for source in sources),
+        shard_records=tuple(records for source in sources for records in source.shard_records or ()),
+        num_classes=len(data.label_names) or None,
+    )
+
+
+def apportion(weights: Sequence[float], total: int, unit: int) -> tuple[int, ...]:
+    """Shares of a batch by the method of the largest remainders, each a multiple of `unit`.
+
+    Args:
+        weights: Above 0.
+        total: Records of a batch, a multiple of `unit`.
+        unit: Hosts that must share each part equally.
+
+    Raises:
+        ConfigError: A weight is too small for a share of its own.
+    """
+    units = total // unit
+    exact = [weight / sum(weights) * units for weight in weights]
+    shares = [int(share) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda part: (shares[part] - exact[part], part))
+    for part in by_remainder[: units - sum(shares)]:
+        shares[part] += 1
+    if 0 in shares:
+        part = shares.index(0)
+        raise ConfigError(
+            f"Every dataset of a mixture must have a share of each batch of {total}, and a weight of {weights[part]:g} "
+            f"among {sum(weights):g} gives none. Raise it, or the batch size."
+        )
+    return tuple(share * unit for share in shares)

@@ -1,0 +1,155 @@
+"""A pipeline as a tuple of named stages that folds into one `tf.data.Dataset`.
+
+stages = tfpipe.build_stages(manifest, "train", config)
+print(stages)                           # each stage with its settings and the reason for where it stands
+stages.until("decode").dataset()        # the pipeline cut there, to look at or to time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import tensorflow as tf
+
+from tfpipe.errors import ConfigError
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.system.units import parse_bytes
+
+STAGE_NAMES = ("list", "read", "shuffle", "parse", "decode", "cache", "repeat", "augment", "batch", "prefetch")
+"""Every stage there is, in the field's usual order; `build.py` says which stand where."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of a pipeline."""
+
+    name: str
+    apply: Callable[[Any], Any] = field(repr=False, compare=False)
+    """From the dataset of the stage before to that of this one; the first stage gets None."""
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """What it was built with, for people and for the profiler."""
+    reason: str = ""
+    """Why it is there, or stands where it stands."""
+
+
+class Stages(tuple[Stage, ...]):
+    """The stages of a pipeline, in order; prints as a table."""
+
+    options: tf.data.Options | None = None
+
+    def __new__(cls, stages: tuple[Stage, ...] | list[Stage], options: tf.data.Options | None = None) -> Stages:
+        """The stages, with the `tf.data` options that hold for all of them."""
+        made = super().__new__(cls, stages)
+        made.options = options
+        return made
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The stages' names, in order."""
+        return tuple(stage.name for stage in self)
+
+    def until(self, name: str) -> Stages:
+        """The stages up to and with `name`.
+
+        Raises:
+            ConfigError: No stage has this name.
+        """
+        return Stages(self[: self._place_of(name) + 1], self.options)
+
+    def replace(self, name: str, *stages: Stage) -> Stages:
+        """Other stages in place of `name`; without any, the pipeline without it.
+
+        Raises:
+            ConfigError: No stage has this name.
+        """
+        place = self._place_of(name)
+        return Stages([*self[:place], *stages, *self[place + 1 :]], self.options)
+
+    def insert_after(self, name: str, *stages: Stage) -> Stages:
+        """Further stages right behind `name`.
+
+        Raises:
+            ConfigError: No stage has this name.
+        """
+        place = self._place_of(name) + 1
+        return Stages([*self[:place], *stages, *self[place:]], self.options)
+
+    def _place_of(self, name: str) -> int:
+        if name not in self.names:
+            raise ConfigError(f"This pipeline has no stage {name!r}; it has {', '.join(self.names)}.")
+        return self.names.index(name)
+
+    def dataset(self) -> tf.data.Dataset:
+        """Builds the dataset: every stage on the one before, then the options."""
+        return self.dataset_of(None)
+
+    def dataset_of(self, dataset: Any) -> tf.data.Dataset:
+        """The same on a dataset that stands for the stages before these."""
+        for stage in self:
+            dataset = stage.apply(dataset)
+        return dataset if self.options is None else dataset.with_options(self.options)
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def without_autograph(stage: Stage) -> Stage:
+    """The stage, for one that nowhere branches in Python on a tensor: to convert it takes longer than all else."""
+    return replace(stage, apply=tf.autograph.experimental.do_not_convert(stage.apply))
+
+
+Customise = Callable[[Stages], Stages]
+"""Changes the stages of a pipeline before it is built: puts a map of one's own among them, or a cache elsewhere."""
+
+
+def customised(stages: Stages, customise: Customise | None) -> Stages:
+    """The stages after somebody's own change of them; without one as they are.
+
+    Raises:
+        ConfigError: What came back are no stages.
+    """
+    if customise is None:
+        return stages
+    changed = customise(stages)
+    if not isinstance(changed, Stages) or not changed:
+        raise ConfigError(f"What changes the stages must return tfpipe.pipeline.stage.Stages, got {changed!r:.80}.")
+    return changed
+
+
+def tf_data_options(config: PipelineConfig, deterministic: bool) -> tf.data.Options:
+    """The `tf.data` options that a config asks for."""
+    options = tf.data.Options()
+    options.deterministic = deterministic
+    options.autotune.enabled = config.autotune
+    if config.autotune and config.cpu_budget is not None:
+        options.autotune.cpu_budget = config.cpu_budget
+    if config.autotune and config.ram_budget is not None:
+        options.autotune.ram_budget = parse_bytes(config.ram_budget, "ram_budget")
+    options.experimental_optimization.inject_prefetch = config.inject_prefetch
+    options.experimental_optimization.map_fusion = config.map_fusion
+    policy = tf.data.experimental.AutoShardPolicy
+    options.experimental_distribute.auto_shard_policy = getattr(policy, config.auto_shard_policy.upper())
+    if config.private_threadpool_size is not None:
+        options.threading.private_threadpool_size = config.private_threadpool_size
+    if config.max_intra_op_parallelism:
+        options.threading.max_intra_op_parallelism = config.max_intra_op_parallelism
+    # A serial `map` that tf.data may turn into a parallel one would not be the one that was asked for.
+    options.experimental_optimization.apply_default_optimizations = config.autotune
+    return options
+
+
+def _lines(stages: Stages) -> Iterator[str]:
+    width = max((len(stage.name) for stage in stages), default=0)
+    for stage in stages:
+        settings = ", ".join(f"{name}={_show(value)}" for name, value in stage.settings.items())
+        yield f"{stage.name:<{width}}  {settings}".rstrip()
+        if stage.reason:
+            yield f"{'':<{width}}  {stage.reason}"
+
+
+def _show(value: object) -> str:
+    if value is None or value == tf.data.AUTOTUNE:
+        return "auto"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

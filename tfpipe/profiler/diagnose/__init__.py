@@ -1,0 +1,1 @@
+"""From measured numbers to the bottleneck and to fixes. Pure: nothing here measures."""

@@ -1,0 +1,1 @@
+"""Measuring the idle time of a training that runs."""

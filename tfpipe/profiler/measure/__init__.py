@@ -1,0 +1,1 @@
+"""Measuring one pipeline: step by step, stage by stage, option by option."""

@@ -1,0 +1,1 @@
+"""The profile for a person: text, JSON and a page with charts."""

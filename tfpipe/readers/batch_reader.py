@@ -1,0 +1,297 @@
+"""Any batch of a run by its epoch and step, as NumPy arrays: what the readers for PyTorch and JAX share.
+
+The records and their order, the windows and the flips are those of `tfpipe.pipeline`. A record is found by its number
+and read on its own, about 20 us from the page cache or 100 us from a local SSD; on spinning disks and network mounts,
+where each read waits, `build_dataset` reads runs of adjacent records instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.errors import ConfigError, FormatError
+from tfpipe.format.example import Feature
+from tfpipe.format.image_form import ImageForm
+from tfpipe.format.manifest import Manifest
+from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH, FeatureSpec
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.output_checks import check_outputs
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.source import from_manifest
+from tfpipe.readers import numpy_crops
+from tfpipe.readers.record_lookup import one_label
+from tfpipe.readers.record_reader import RecordReader
+from tfpipe.system.hash_permutation import IntArray
+
+Batch = dict[str, Any]
+
+Resize = Callable[[Any, tuple[int, int], bool], NDArray[np.uint8]]
+"""From a Pillow image to uint8 [height, width, 3] of this height and width, with or without antialias."""
+
+Transform = Callable[[Any, int], Any]
+"""From a Pillow image and the record's seed of this epoch to what the trainer gets."""
+
+Run = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
+"""Calls a function once for each number, in any order or at once: `map`, or that of a pool of threads."""
+
+_PADDING: dict[str, Any] = {"bytes": b"", "int64": -1, "float": 0.0}
+_DTYPES: dict[str, Any] = {"int64": np.int64, "float": np.float32}
+_REFUSED: dict[str, tuple[Any, ...]] = {
+    "order": ("throughput",),
+    "service": (),
+    "cache": ("bytes", "decoded"),
+    "augment": ("device",),
+    "on_bad_record": ("skip",),
+    "deterministic": (False,),
+}
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One of the processes that share a batch.
+
+    Attributes:
+      number: From 0.
+      ranks: How many there are.
+      replicas: Of all ranks together; each has as many.
+    """
+
+    number: int = 0
+    ranks: int = 1
+    replicas: int = 1
+
+
+class BatchReader:
+    """The batches of one rank. Threads may share it; a pickled one opens the files anew.
+
+    Args:
+      manifest: From `load_manifest`, of a local dataset.
+      split: Name of a split.
+      config: As for `build_dataset`, but for what only `tf.data` can do.
+      rank: Which part of each batch is read.
+      resize: Makes images of the model's size out of windows.
+      transform: Stands for windows, resizing and flips: it gets whole images.
+      start_step: Global step of the run that comes first.
+
+    Raises:
+      ConfigError: The config cannot be had here, or not with this data, or on so many ranks.
+      DataError: There are no records.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        split: str,
+        config: PipelineConfig,
+        rank: Rank,
+        resize: Resize,
+        transform: Transform | None = None,
+        start_step: int = 0,
+    ) -> None:
+        _check_config(config)
+        if manifest.directory:
+            manifest = replace(manifest, directory=_absolute(manifest.directory))
+        source = from_manifest(manifest, split)
+        # In training every rank takes rows of one batch, so the order is that of a single host for any number of them.
+        hosts = (1, 0) if config.training else (rank.ranks, rank.number)
+        self.config, self.manifest, self.split, self.rank = config, manifest, split, rank
+        self.plan = ReadPlan(source, config, *hosts, rank.replicas, start_step)
+        check_outputs(self.plan)
+        self._reader = RecordReader(manifest.directory, manifest, split)
+        self._form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
+        self._resize, self._transform = resize, transform
+        source.check()
+        _ = self.steps_per_epoch, self.plan.batch_sizes  # each refuses what cannot be shared
+
+    @cached_property
+    def steps_per_epoch(self) -> int:
+        """Batches of an epoch."""
+        steps = self.plan.steps_per_epoch
+        assert steps is not None
+        return steps
+
+    @property
+    def batch_size(self) -> int:
+        """Images of this rank in a batch."""
+        return self.plan.global_batch_size // self.rank.ranks
+
+    def numbers(self, epoch: int, step: int) -> IntArray:
+        """Which records this rank reads in a step, counted through all shards: int64 [n], in evaluation maybe fewer."""
+        plan, size = self.plan, self.batch_size
+        if not self.config.training:
+            records = plan.source.num_records or 0
+            begin, end = (records * part // self.rank.ranks for part in (self.rank.number, self.rank.number + 1))
+            return np.arange(begin + step * size, max(min(begin + (step + 1) * size, end), begin + step * size))
+        rows = self.rank.number * size
+        first, last = rows // plan.share, -(-(rows + size) // plan.share)
+        places = plan.order.batch(epoch, step, plan.global_batch_size, range(first, last))
+        shard, record = places[rows - first * plan.share :][:size].T
+        numbers: IntArray = plan.source.bases[shard] + record
+        return numbers
+
+    def read(self, epoch: int, step: int, run: Run = map) -> Batch:
+        """One batch of this rank.
+
+        Args:
+          epoch: From 0; not used in evaluation.
+          step: In the epoch.
+          run: Says how the records are worked on.
+
+        Returns:
+          "image", uint8 [n, height, width, 3], or with a `transform` the list of its results; "label", int64 [n] or
+          one-hot float32 [n, classes], where there are labels; what `include` names, text as lists of bytes; in
+          evaluation "mask", bool [n] or float32 with `as_tuple`, False where the batch is filled up with zeros.
+
+        Raises:
+          FormatError: A file is missing or damaged, or an image is.
+          DataError: A file cannot be read.
+        """
+        numbers = self.numbers(epoch, step)
+        draws = _Draws(self.config, epoch, numbers)
+        images: Any = np.zeros((self.batch_size, *self.config.size, 3), np.uint8)
+        if self._transform is not None:
+            images = [None] * len(numbers)
+        features: list[dict[str, Feature]] = [{} for _ in numbers]
+
+        def work(row: int) -> None:
+            features[row] = self._reader[int(numbers[row])]
+            images[row] = self._image(int(numbers[row]), features[row], draws, row)
+
+        for _ in run(work, range(len(numbers))):
+            pass
+        return {"image": images, **self._others(features)}
+
+    def example_image(self) -> Any:
+        """What the transform makes of the split's first image."""
+        return self._image(0, self._reader[0], _Draws(self.config, 0, np.zeros(1, np.int64)), 0)
+
+    def _image(self, number: int, features: dict[str, Feature], draws: _Draws, row: int) -> Any:
+        from tfpipe.images.decode import decode_pixels, decode_window, image_of, mirror
+        from tfpipe.images.errors import BadImage
+
+        stored = features.get(self.manifest.image_key)
+        if not (isinstance(stored, list) and len(stored) == 1):
+            raise FormatError(f"Record {number} of {self.split!r} must have one {self.manifest.image_key}.")
+        try:
+            if self._transform is not None:
+                return self._transform(image_of(decode_pixels(stored[0], self._form)), draws.seed(row))
+            window = self._window(stored[0], features, draws, row)
+            ratio = _ratio(window, self.config.size) if self.config.dct_scaling else 1
+            image = decode_window(stored[0], self._form, window, ratio)
+        except BadImage as error:
+            raise FormatError(f"Record {number} of {self.split!r}: its image cannot be used, {error}.") from None
+        image = mirror(image) if draws.flips[row] else image
+        return self._resize(image, self.config.size, self.config.augment_options.antialias)
+
+    def _window(self, encoded: bytes, features: dict[str, Feature], draws: _Draws, row: int) -> numpy_crops.Window:
+        from tfpipe.images.image_header import read_image_header
+
+        config, squeezed = self.config, self.plan.source.images.size
+        size = _recorded_size(features) if self.plan.source.has_sizes else squeezed
+        if size is None:
+            header = read_image_header(encoded)
+            size = header.height, header.width
+        stored = squeezed or size
+        if config.augment == "none":
+            return (0, 0, *stored)
+        if not config.training:
+            return numpy_crops.center_window(size, stored, config.size, config.augment_options.crop_fraction)
+        return numpy_crops.squeeze_window(draws.window(row, size), size, stored)
+
+    def _others(self, features: list[dict[str, Feature]]) -> Batch:
+        """All but the images."""
+        config, source, filled = self.config, self.plan.source, self.batch_size - len(features)
+        batch: Batch = {}
+        if source.label_key is not None:
+            labels = [one_label(one, self.manifest) for one in features]
+            if None in labels:
+                raise FormatError(f"Every record of {self.split!r} must have one {source.label_key}.")
+            batch["label"] = np.array([*labels, *[0] * filled], np.int64)
+            if config.one_hot:
+                classes = np.arange(source.num_classes or 0)
+                batch["label"] = (batch["label"][:, None] == classes).astype(np.float32)
+                batch["label"][len(features) :] = 0
+        for name in config.include:
+            batch[name] = _column(source.schema[name], features, config.max_boxes, filled)
+        if not config.training:
+            mask = np.arange(self.batch_size) < len(features)
+            batch["mask"] = mask.astype(np.float32) if config.as_tuple else mask
+        return batch
+
+
+class _Draws:
+    """The random choices of a batch."""
+
+    def __init__(self, config: PipelineConfig, epoch: int, numbers: IntArray) -> None:
+        self._options, drawn = config.augment_options, config.training and config.augment == "host"
+        self._seeds = numpy_crops.example_seeds(config.seed, epoch, numbers)
+        self._numbers = numpy_crops.first_numbers(self._seeds) if drawn else []
+        self.flips = numpy_crops.sample_flips(self._seeds) if drawn and self._options.flip else [False] * len(numbers)
+
+    def seed(self, row: int) -> int:
+        return int(self._seeds[row : row + 1].astype("<i4").view("<u8")[0, 0])
+
+    def window(self, row: int, original: numpy_crops.Size) -> numpy_crops.Window:
+        return numpy_crops.sample_window(self._seeds[row], self._numbers[row], original, self._options)
+
+
+def arranged(batch: Batch, config: PipelineConfig) -> Any:
+    """The batch as a dictionary or, with `as_tuple`, as (image, label), in evaluation with the mask as a third; what
+    `include` names then stands beside the image, in a dictionary.
+    """
+    if not config.as_tuple:
+        return batch
+    inputs = {name: batch[name] for name in ("image", *config.include)}
+    first = inputs if config.include else inputs["image"]
+    return (first, batch["label"], batch["mask"]) if "mask" in batch else (first, batch["label"])
+
+
+def _check_config(config: PipelineConfig) -> None:
+    for name, refused in _REFUSED.items():
+        value = getattr(config, name)
+        if value in refused or (name == "service" and value is not None):
+            raise ConfigError(
+                f"`{name}` {value!r} is for the TensorFlow pipeline only: here records are read one by one, in exact "
+                "order. Leave it out."
+            )
+
+
+def _recorded_size(features: dict[str, Feature]) -> numpy_crops.Size:
+    height, width = (features.get(key) for key in (IMAGE_HEIGHT, IMAGE_WIDTH))
+    if not (isinstance(height, np.ndarray) and isinstance(width, np.ndarray) and height.size == width.size == 1):
+        raise FormatError(f"Every record must have one {IMAGE_HEIGHT} and one {IMAGE_WIDTH}.")
+    return int(height[0]), int(width[0])
+
+
+def _ratio(window: numpy_crops.Window, size: numpy_crops.Size) -> int:
+    return max(
+        ratio
+        for ratio in (1, 2, 4, 8)
+        if ratio == 1 or all(side >= ratio * wanted for side, wanted in zip(window[2:], size, strict=True))
+    )
+
+
+def _column(spec: FeatureSpec, features: list[dict[str, Feature]], length: int, filled: int) -> Any:
+    """One included feature of all records; lists are padded or cut to `length`, text is a list for each record."""
+    values = [features_of.get(spec.name) for features_of in features]
+    rows: list[list[Any]] = [[] if value is None else list(value) for value in values]
+    if spec.shape is None:
+        rows = [[*row[:length], *[_PADDING[spec.dtype]] * (length - len(row))] for row in rows]
+    count = length if spec.shape is None else int(np.prod(spec.shape, dtype=int))
+    if any(len(row) != count for row in rows):
+        raise FormatError(f"Every record must have {count} values of {spec.name}.")
+    rows += [[b"" if spec.dtype == "bytes" else 0] * count for _ in range(filled)]
+    if spec.dtype == "bytes":
+        return [row[0] for row in rows] if spec.shape == () else rows
+    return np.array(rows, _DTYPES[spec.dtype]).reshape(len(rows), *((length,) if spec.shape is None else spec.shape))
+
+
+def _absolute(directory: str) -> str:
+    return directory if "://" in directory else os.path.abspath(directory)
