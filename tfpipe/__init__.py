@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from tfpipe.pipeline.config.augment_config import AugmentOptions
     from tfpipe.pipeline.config.pipeline_config import PipelineConfig
     from tfpipe.pipeline.plan.mixture import mix
-    from tfpipe.pipeline.plan.source import foreign_files
-    from tfpipe.pipeline.stages._outputs import masked_mean
+    from tfpipe.pipeline.plan.source import tfrecord_files
+    from tfpipe.pipeline.stages._outputs import masked_sum
     from tfpipe.profiler.live.idle_monitor import IdleMonitor
     from tfpipe.profiler.live.measure_training import measure_training
-    from tfpipe.readers.data_source import open_records
+    from tfpipe.readers.data_source import data_source
 
 __all__ = [
     "AugmentOptions",
@@ -36,16 +36,16 @@ __all__ = [
     "__version__",
     "build_dataset",
     "build_stages",
+    "data_source",
     "distribute_dataset",
-    "foreign_files",
     "load_manifest",
-    "masked_mean",
+    "masked_sum",
     "measure_training",
     "mix",
-    "open_records",
     "resolve_strategy",
     "set_precision",
     "steps_per_epoch",
+    "tfrecord_files",
 ]
 
 _MODULES = {
@@ -61,12 +61,12 @@ _MODULES = {
     "build_dataset": "tfpipe.pipeline.build",
     "build_stages": "tfpipe.pipeline.build",
     "distribute_dataset": "tfpipe.distribution",
-    "foreign_files": "tfpipe.pipeline.plan.source",
+    "tfrecord_files": "tfpipe.pipeline.plan.source",
     "load_manifest": "tfpipe.load_manifest",
-    "masked_mean": "tfpipe.pipeline.stages._outputs",
+    "masked_sum": "tfpipe.pipeline.stages._outputs",
     "measure_training": "tfpipe.profiler.live.measure_training",
     "mix": "tfpipe.pipeline.plan.mixture",
-    "open_records": "tfpipe.readers.data_source",
+    "data_source": "tfpipe.readers.data_source",
     "resolve_strategy": "tfpipe.distribution",
     "set_precision": "tfpipe.distribution",
     "steps_per_epoch": "tfpipe.distribution",

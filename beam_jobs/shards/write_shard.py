@@ -1,4 +1,4 @@
-"""Reads, checks, normalises and writes the images of one shard. Without Beam and without TensorFlow.
+"""Reads, checks, normalizes and writes the images of one shard. Without Beam and without TensorFlow.
 
 `write_shard` is a pure function of the plan: the same bytes come out whoever runs it, however often. A shard
 that an earlier run finished is recognised by size and checksum and kept. One image and one write buffer are all

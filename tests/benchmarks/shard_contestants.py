@@ -48,7 +48,7 @@ def _list_images(images: Path) -> list[tuple[str, int]]:
 
 
 def _prepare_record(path: str, label: int, form: Any, schema: Any) -> bytes:
-    """Reads, checks and normalises one image as tfpipe does, and encodes its record."""
+    """Reads, checks and normalizes one image as tfpipe does, and encodes its record."""
     from tfpipe.format import schema as keys
     from tfpipe.images.normalize import prepare_image
 

@@ -32,7 +32,7 @@ class Trainer:
 
     def sequence(self, start, stop):
         """Of each step: names of the images, and a checksum of the pixels of each."""
-        batches = iter(self.dataset(start_step=start, include=("image/filename",), **TRAIN))
+        batches = iter(self.dataset(start_step=start, extra_features=("image/filename",), **TRAIN))
         steps = []
         for _ in range(start, stop):
             batch = next(batches)
@@ -51,7 +51,7 @@ class Trainer:
         """Counts over all replicas and steps: images guessed right, real images, steps."""
 
         def step(batch):
-            return tfpipe.masked_mean(guess(batch["image"]) == batch["label"], batch["mask"])
+            return tfpipe.masked_sum(guess(batch["image"]) == batch["label"], batch["mask"])
 
         def all_replicas(batch):
             return [self.strategy.reduce("SUM", part, None) for part in self.strategy.run(step, (batch,))]
@@ -63,7 +63,7 @@ class Trainer:
 
     def keras_evaluate(self, _):
         """Accuracies of three evaluations by Keras, the last two of one dataset with `steps`; and what it expects."""
-        dataset = self.dataset("validation", as_tuple=True, **EVALUATE)
+        dataset = self.dataset("validation", as_supervised=True, **EVALUATE)
         with self.strategy.scope():
             model = Guesser()
             model.compile(
@@ -76,7 +76,7 @@ class Trainer:
 
     def fit(self, where):
         """History of two epochs of Keras."""
-        options = {**TRAIN, "as_tuple": True, "augment": where}
+        options = {**TRAIN, "as_supervised": True, "augment": where}
         config = tfpipe.PipelineConfig(**options)
         tf.keras.utils.set_random_seed(1)
         with self.strategy.scope():

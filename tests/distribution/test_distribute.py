@@ -73,9 +73,9 @@ def test_a_tpu_of_this_machine_reads_its_files(monkeypatch, manifest) -> None:
 
 
 def test_a_tpu_takes_no_text(monkeypatch, manifest) -> None:
-    tpu, config = made_up(monkeypatch, "TPU"), replace(CONFIG, include=("image/height", "image/filename"))
+    tpu, config = made_up(monkeypatch, "TPU"), replace(CONFIG, extra_features=("image/height", "image/filename"))
     assert refused(tpu, manifest, config) == (
-        "`include` must not name text for a TPU, which holds numbers only, got image/filename. Leave it out; or give "
+        "`extra_features` must not name text for a TPU, which holds numbers only, got image/filename. Leave it out; or give "
         "`options` with experimental_fetch_to_device=False, and keep it out of `strategy.run`."
     )
     options = tf.distribute.InputOptions(experimental_fetch_to_device=False)
@@ -87,9 +87,9 @@ def test_a_tpu_takes_no_text(monkeypatch, manifest) -> None:
 @pytest.mark.parametrize(("kind", "fetched"), [("GPU", False), ("CPU", True)])
 def test_text_stays_on_the_host_of_gpus(monkeypatch, manifest, kind: str, fetched: bool) -> None:
     strategy = made_up(monkeypatch, kind)
-    for include, expected in [((), True), (("image/filename",), fetched)]:
+    for extra_features, expected in [((), True), (("image/filename",), fetched)]:
         with pytest.raises(Handed) as caught:
-            tfpipe.distribute_dataset(strategy, manifest, "train", replace(CONFIG, include=include))
+            tfpipe.distribute_dataset(strategy, manifest, "train", replace(CONFIG, extra_features=extra_features))
         assert caught.value.args[0].experimental_fetch_to_device is expected
 
 
@@ -117,8 +117,8 @@ def test_replicas_and_hosts_that_do_not_divide(
 
 def test_errors_of_the_pipeline_come_through(manifest) -> None:
     strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
-    assert refused(strategy, manifest, replace(CONFIG, include=("colour",))).startswith(
-        "`include` must name features of"
+    assert refused(strategy, manifest, replace(CONFIG, extra_features=("colour",))).startswith(
+        "`extra_features` must name features of"
     )
     assert refused(strategy, manifest, CONFIG, start_step=-1) == "`start_step` must be at least 0, got -1."
 
@@ -128,18 +128,18 @@ def test_errors_of_the_pipeline_come_through(manifest) -> None:
 
 def test_one_device_gets_whole_batches_and_counts_steps(manifest) -> None:
     strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
-    train = tfpipe.distribute_dataset(strategy, manifest, "train", replace(CONFIG, as_tuple=True, one_hot=True))
+    train = tfpipe.distribute_dataset(strategy, manifest, "train", replace(CONFIG, as_supervised=True, one_hot=True))
     images, labels = next(iter(train))
     assert (images.shape, labels.shape) == ((16, 8, 8, 3), (16, 5))
     assert int(train.cardinality) == tf.data.INFINITE_CARDINALITY
-    evaluation = replace(CONFIG, training=False, as_tuple=True)
+    evaluation = replace(CONFIG, training=False, as_supervised=True)
     batches = list(tfpipe.distribute_dataset(strategy, manifest, "validation", evaluation))
     assert len(batches) == tfpipe.steps_per_epoch(manifest, "validation", evaluation, strategy) == 16
     assert sum(float(tf.reduce_sum(mask)) for _, _, mask in batches) == 250
 
 
 def test_files_that_nobody_counted(shades: Path) -> None:
-    source = tfpipe.foreign_files(str(shades / "train-*"))
+    source = tfpipe.tfrecord_files(str(shades / "train-*"))
     strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
     config = replace(CONFIG, shuffle_buffer_size=64)
     batch = next(iter(tfpipe.distribute_dataset(strategy, source, None, config)))

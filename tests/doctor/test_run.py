@@ -17,7 +17,7 @@ from tfpipe.format.schema import CLASS_LABEL
 from tfpipe.load_manifest import load_manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import foreign_files, from_manifest
+from tfpipe.pipeline.plan.source import from_manifest, tfrecord_files
 from tfpipe.readers.record_reader import RecordReader
 
 CONFIG = PipelineConfig(global_batch_size=8, image_size=16)
@@ -115,7 +115,7 @@ def test_the_throughput_order_reads_whole_shards(manifest: Manifest) -> None:
 
 
 def test_evaluation(manifest: Manifest) -> None:
-    config = dataclasses.replace(CONFIG, training=False, as_tuple=True)
+    config = dataclasses.replace(CONFIG, training=False, as_supervised=True)
     labels, memory, shapes, xla = some(manifest, "labels, memory, shapes, xla", config)
     assert labels.found == "Evaluation reads every record once, and the order does not matter."
     assert memory.found == "Nothing is held in memory to be shuffled."
@@ -124,7 +124,7 @@ def test_evaluation(manifest: Manifest) -> None:
 
 
 def test_text_in_the_batch(manifest: Manifest) -> None:
-    config = dataclasses.replace(CONFIG, include=("image/filename",))
+    config = dataclasses.replace(CONFIG, extra_features=("image/filename",))
     shapes, xla = some(manifest, "shapes, xla", config)
     assert (shapes.status, shapes.found) == ("warning", "The batch has text in it: image/filename.")
     assert xla.status == "ok"  # the step is compiled without it
@@ -218,7 +218,7 @@ def test_sorted_labels(tmp_path: Path, draw_images) -> None:
 
 
 def test_foreign_files(small_dataset: Path) -> None:
-    source = foreign_files(str(small_dataset / "train-*"))
+    source = tfrecord_files(str(small_dataset / "train-*"))
     checks = {check.name: check for check in examine(source, None, dataclasses.replace(CONFIG, shuffle_buffer_size=8))}
     assert [check.name for check in checks.values() if check.status not in ("ok", "skipped")] == ["shards"]
     assert checks["file access"].found == f"{small_dataset} is on this machine."

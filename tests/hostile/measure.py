@@ -19,7 +19,7 @@ from tfpipe.pipeline.plan import source
 
 
 def _open(folder: str) -> str:
-    with tfpipe.open_records(folder, "train") as records:
+    with tfpipe.data_source(folder, "train") as records:
         return str([records[0].image.shape, records[-1].name])
 
 
@@ -30,7 +30,7 @@ def _source(folder: str) -> str:
 
 
 def _first_record(folder: str) -> str:
-    return str(source.foreign_files(f"{folder}/train-00000*").schema)
+    return str(source.tfrecord_files(f"{folder}/train-00000*").schema)
 
 
 def _verify(folder: str) -> str:

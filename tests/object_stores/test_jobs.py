@@ -16,7 +16,7 @@ from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.storage.object_store import split_url
 from tests.beam_jobs.conftest import Kit
 from tests.object_stores.conftest import Amazon, Cloud
-from tfpipe import load_manifest, open_records
+from tfpipe import data_source, load_manifest
 from tfpipe.integrity.verify import VerifyOptions, verify
 
 # Is it done? Its lines of the plan; the shard, its index, digests and row; the digests again, to look for duplicates.
@@ -47,7 +47,7 @@ def test_from_and_to_a_store(
     back = kit.write(tmp_path / "back", made)
     assert load_manifest(str(back)).splits["train"].records == 9
     assert not verify(str(back), VerifyOptions(workers=1)).damaged
-    assert len(open_records(str(back), "train")) == 9
+    assert len(data_source(str(back), "train")) == 9
 
 
 def test_tables_and_archives_in_a_bucket(cloud: Cloud, kit: Kit, photos: Mapping[str, bytes], tmp_path: Path) -> None:

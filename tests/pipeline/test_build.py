@@ -16,7 +16,7 @@ from tfpipe.load_manifest import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import InputContext
-from tfpipe.pipeline.plan.source import foreign_files
+from tfpipe.pipeline.plan.source import tfrecord_files
 from tfpipe.pipeline.stage import STAGE_NAMES, Stage, Stages
 from tfpipe.pipeline.stages import _outputs
 
@@ -64,7 +64,7 @@ def test_stages_of_a_dataset(few: Manifest, cache: str, kind: str) -> None:
 
 @pytest.mark.parametrize(("cache", "kind"), UNCOUNTED)
 def test_stages_of_foreign_files(foreign: Path, cache: str, kind: str) -> None:
-    stages = build_stages(foreign_files(str(foreign / "train-*")), None, config_of(cache, kind))
+    stages = build_stages(tfrecord_files(str(foreign / "train-*")), None, config_of(cache, kind))
     assert " ".join(stages.names) == UNCOUNTED[cache, kind]
 
 
@@ -113,7 +113,7 @@ def test_they_say_what_they_do(few: Manifest) -> None:
 def test_runs_repeat_bit_for_bit_whatever_runs_side_by_side(few: Manifest, augment: str) -> None:
     runs = []
     for calls in (1, 4):
-        config = config_of(augment=augment, num_parallel_calls=calls, read_parallel_calls=calls, include=("id",))
+        config = config_of(augment=augment, num_parallel_calls=calls, read_parallel_calls=calls, extra_features=("id",))
         runs.append(list(build_dataset(few, "train", config).take(8).as_numpy_iterator()))
     for one, other in zip(*runs, strict=True):
         assert one.keys() == other.keys()
@@ -123,7 +123,7 @@ def test_runs_repeat_bit_for_bit_whatever_runs_side_by_side(few: Manifest, augme
         first = {
             int(number): image.tobytes() for number, image in zip(runs[0][0]["id"], runs[0][0]["image"], strict=True)
         }
-        other = build_dataset(few, "train", config_of(include=("id",), seed=1)).take(8).as_numpy_iterator()
+        other = build_dataset(few, "train", config_of(extra_features=("id",), seed=1)).take(8).as_numpy_iterator()
         second = {
             int(n): image.tobytes() for batch in other for n, image in zip(batch["id"], batch["image"], strict=True)
         }
@@ -142,10 +142,10 @@ def test_an_evaluation_is_always_the_same(few: Manifest) -> None:
 
 def test_images_have_their_own_labels_and_pixels(few: Manifest) -> None:
     """What leaves the pipeline is what Pillow or TensorFlow would decode, after all the shuffling."""
-    config = config_of(augment="none", image_size=(10, 14), include=("id", "image/filename"))
+    config = config_of(augment="none", image_size=(10, 14), extra_features=("id", "image/filename"))
     plain = {}
     for batch in build_dataset(
-        few, "train", config_of(kind="evaluation", augment="none", image_size=(10, 14), include=("id",))
+        few, "train", config_of(kind="evaluation", augment="none", image_size=(10, 14), extra_features=("id",))
     ):
         plain.update(zip(batch["id"][batch["mask"]].numpy().tolist(), batch["image"].numpy(), strict=False))
     for batch in islice(build_dataset(few, "train", config).as_numpy_iterator(), 6):
@@ -158,7 +158,7 @@ def test_images_have_their_own_labels_and_pixels(few: Manifest) -> None:
 
 
 def test_a_run_goes_on_where_it_was_left(few: Manifest, context: Callable[..., InputContext]) -> None:
-    config = config_of(augment="device", include=("id",))
+    config = config_of(augment="device", extra_features=("id",))
     whole = list(build_dataset(few, "train", config).take(9).as_numpy_iterator())
     resumed = list(build_dataset(few, "train", config, start_step=4).take(5).as_numpy_iterator())
     for one, other in zip(whole[4:], resumed, strict=True):
@@ -175,7 +175,7 @@ def test_a_run_goes_on_where_it_was_left(few: Manifest, context: Callable[..., I
 
 def test_an_object_store_is_read_as_a_disk_is(few: Manifest) -> None:
     manifest = load_manifest(f"file://{few.directory}")
-    config = config_of(augment="none", include=("id",))
+    config = config_of(augment="none", extra_features=("id",))
     remote, local = (
         [batch["id"].tolist() for batch in build_dataset(one, "train", config).take(6).as_numpy_iterator()]
         for one in (manifest, few)
@@ -189,7 +189,7 @@ def test_an_object_store_is_read_as_a_disk_is(few: Manifest) -> None:
         ("none", "exact", {}),
         ("none", "throughput", {"on_bad_record": "skip"}),
         ("decoded", "exact", {}),
-        ("bytes", "evaluation", {"on_bad_record": "skip", "include": ("words",)}),
+        ("bytes", "evaluation", {"on_bad_record": "skip", "extra_features": ("words",)}),
     ],
 )
 def test_nothing_calls_back_into_python(few: Manifest, cache: str, kind: str, options: dict) -> None:
@@ -205,13 +205,13 @@ def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
     with pytest.raises(ConfigError, match=r"at most the 20 records of an epoch, got 24|at most the 16 records"):
         build_dataset(few, "train", config_of(global_batch_size=24))
     with pytest.raises(ConfigError, match="files without a manifest"):
-        build_dataset(foreign_files(str(foreign / "train-*")), None, config_of())
+        build_dataset(tfrecord_files(str(foreign / "train-*")), None, config_of())
     with pytest.raises(ConfigError, match="`service` must name a running dispatcher"):
         build_dataset(few, "train", config_of(kind="throughput", service="grpc://127.0.0.1:9"))
 
 
 def test_a_file_cache_needs_a_manifest(few: Manifest, tmp_path: Path) -> None:
-    files = foreign_files(f"{few.directory}/train-*")
+    files = tfrecord_files(f"{few.directory}/train-*")
     config = PipelineConfig(global_batch_size=4, cache="bytes", cache_dir=str(tmp_path))
     with pytest.raises(ConfigError) as caught:
         build_stages(files, None, config)

@@ -1,4 +1,4 @@
-"""`tfpipe.open_records`: images and classes by number, by class and by name."""
+"""`tfpipe.data_source`: images and classes by number, by class and by name."""
 
 import copy
 import io
@@ -20,7 +20,7 @@ from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Foreign
 from tfpipe.readers import record_lookup
-from tfpipe.readers.data_source import Records, open_records
+from tfpipe.readers.data_source import Records, data_source
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def records(folder: Path) -> Records:
-    return open_records(str(folder), "train")
+    return data_source(str(folder), "train")
 
 
 def numbers(records: Records) -> list[int]:
@@ -89,7 +89,7 @@ def test_slices_and_lists_of_numbers_are_views(records: Records) -> None:
 
 def test_nothing_is_read_for_a_view(folder: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(folder, tmp_path / "copy")
-    records = open_records(str(copied), "train")
+    records = data_source(str(copied), "train")
     for path in copied.glob("*.tfrecord"):
         path.unlink()
     assert len(records[1:][[0, 1]]) == 2
@@ -126,7 +126,7 @@ def test_names_are_found(records: Records, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_names_of_one_hash_are_told_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_lookup, "_hash", lambda name: 7)
-    records = open_records(str(folder), "train")
+    records = data_source(str(folder), "train")
     assert [records.find(record.name) for record in records] == list(range(8))
     with pytest.raises(ConfigError):
         records.find("dog/4.png")
@@ -153,36 +153,36 @@ def test_a_copy_for_another_process_opens_its_own_files(records: Records) -> Non
 
 def test_a_manifest_or_a_folder_opens_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = tfpipe.load_manifest(str(folder))
-    assert numbers(tfpipe.open_records(manifest, "train")) == numbers(open_records(folder, "train"))
+    assert numbers(tfpipe.data_source(manifest, "train")) == numbers(data_source(folder, "train"))
     monkeypatch.chdir(folder.parent)
-    records = open_records("pets", "train")
+    records = data_source("pets", "train")
     monkeypatch.chdir("/")
     assert records[0].name == "cat/0.png"
     with pytest.raises(ConfigError, match=r"must come from `tfpipe.load_manifest`"):
-        open_records(replace(manifest, directory=""), "train")
+        data_source(replace(manifest, directory=""), "train")
     with pytest.raises(ConfigError, match=r"has no split 'val'; it has test, train\."):
-        open_records(manifest, "val")
+        data_source(manifest, "val")
     with pytest.raises(ConfigError, match="from a local directory, got 'gs://b/d'"):
-        open_records(replace(manifest, directory="gs://b/d"), "train")
+        data_source(replace(manifest, directory="gs://b/d"), "train")
 
 
 def test_labels_of_others_are_counted_from_0(folder: Path) -> None:
     manifest = tfpipe.load_manifest(str(folder))
     foreign = Foreign(".", "image/encoded", "image/class/label", 1, "")
-    records = open_records(replace(manifest, foreign=foreign), "train")
+    records = data_source(replace(manifest, foreign=foreign), "train")
     assert [record.label for record in records] == [-1, 0] * 4
     assert [record.label_name for record in records[:2]] == [None, "cat"]
     assert records.with_label("cat").tolist() == [1, 3, 5, 7]
-    unlabelled = open_records(replace(manifest, foreign=replace(foreign, label_key=None)), "train")
+    unlabelled = data_source(replace(manifest, foreign=replace(foreign, label_key=None)), "train")
     assert (unlabelled[0].label, unlabelled[0].label_name) == (None, None)
     with pytest.raises(ConfigError, match="are GZIP compressed"):
-        open_records(replace(manifest, foreign=replace(foreign, compression="GZIP")), "train")
+        data_source(replace(manifest, foreign=replace(foreign, compression="GZIP")), "train")
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
     bad = [payload(0, encoded=png(0)[:30]), payload(1, encoded=b"no image")]
     folder = write_dataset(tmp_path / "pets", {"train": bad})
-    records = open_records(folder, "train")
+    records = data_source(folder, "train")
     for record, reason in zip(records, ("PNG", "not an image"), strict=True):
         with pytest.raises(
             FormatError, match=f"^Record {record.index} of 'train': its image cannot be used, .*"
@@ -202,7 +202,7 @@ def test_raw_pixels_need_no_decoder(tmp_path: Path) -> None:
     document = json.loads((folder / "manifest.json").read_text())
     document["image"] = {"encoding": "raw", "square": 3}
     (folder / "manifest.json").write_text(json.dumps(document))
-    assert open_records(folder, "train")[0].image.tolist() == pixels.reshape(3, 3, 3).tolist()
+    assert data_source(folder, "train")[0].image.tolist() == pixels.reshape(3, 3, 3).tolist()
 
 
 def test_samplers_of_other_libraries_find_what_they_need(records: Records) -> None:
@@ -218,7 +218,7 @@ def test_samplers_of_other_libraries_find_what_they_need(records: Records) -> No
 
 def test_no_framework_is_loaded(folder: Path) -> None:
     code = (
-        "import sys, tfpipe; r = tfpipe.open_records(sys.argv[1], 'train'); r[0].image; r.with_label('dog');"
+        "import sys, tfpipe; r = tfpipe.data_source(sys.argv[1], 'train'); r[0].image; r.with_label('dog');"
         "print(sorted({'tensorflow', 'torch', 'jax', 'apache_beam', 'rich'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)

@@ -20,7 +20,7 @@ os.environ.update(XLA_FLAGS="--xla_force_host_platform_device_count=4", JAX_PLAT
 import json
 import jax, jax.numpy as jnp, numpy as np
 import tfpipe
-from tfpipe.readers.jax import DeviceBatches, normalise
+from tfpipe.readers.jax import DeviceBatches, normalize
 
 manifest, found = tfpipe.load_manifest(sys.argv[1]), {}
 
@@ -28,7 +28,7 @@ def of(split="train", start_step=0, **options):
     config = tfpipe.PipelineConfig(**{"image_size": 8, "per_replica_batch_size": 1, "seed": 3, **options})
     return DeviceBatches(manifest, split, config, start_step)
 
-batches = of(include=("image/height", "image/width"))
+batches = of(extra_features=("image/height", "image/width"))
 sizes, labels = [], []
 for epoch in range(3):
     for batch in batches:
@@ -48,12 +48,12 @@ early.close()
 found["resumed"] = [batch["label"].tolist() for batch in batches]
 found["started"] = [batch["label"].tolist() for batch in of(start_step=5)]
 found["evaluated"] = [[b["label"].tolist(), b["mask"].tolist()] for b in of("validation", training=False)]
-floats, label = next(iter(of(image_dtype="bfloat16", as_tuple=True, one_hot=True)))
+floats, label = next(iter(of(image_dtype="bfloat16", as_supervised=True, one_hot=True)))
 found["floats"] = [str(floats.dtype), list(label.shape), str(label.dtype)]
-white = normalise(jnp.full((1, 1, 3), 255, jnp.uint8))
+white = normalize(jnp.full((1, 1, 3), 255, jnp.uint8))
 found["white"] = [round(float(value), 3) for value in white.flatten()]
 try:
-    of(include=("image/filename",))
+    of(extra_features=("image/filename",))
 except tfpipe.ConfigError as error:
     found["text"] = str(error)
 found["heavy"] = sorted({"tensorflow", "torch", "apache_beam", "rich"} & set(sys.modules))
@@ -72,7 +72,7 @@ def found(small_dataset: Path) -> dict:
 
 @pytest.fixture(scope="module")
 def expected(small_dataset: Path) -> list[dict]:
-    config = PipelineConfig(image_size=8, global_batch_size=4, seed=3, include=("image/height", "image/width"))
+    config = PipelineConfig(image_size=8, global_batch_size=4, seed=3, extra_features=("image/height", "image/width"))
     dataset = build_dataset(tfpipe.load_manifest(str(small_dataset)), "train", config)
     return list(dataset.take(9).as_numpy_iterator())
 
@@ -104,7 +104,9 @@ def test_evaluation_gives_every_record_once(found: dict) -> None:
 def test_floats_tuples_and_text(found: dict) -> None:
     assert found["floats"] == ["bfloat16", [4, 3], "float32"]
     assert found["white"] == [2.249, 2.429, 2.64]
-    assert found["text"] == "`include` must not name text, which no device holds, got image/filename. Leave it out."
+    assert (
+        found["text"] == "`extra_features` must not name text, which no device holds, got image/filename. Leave it out."
+    )
 
 
 def test_no_other_framework_is_loaded(found: dict) -> None:

@@ -19,9 +19,9 @@ from tfpipe.errors import ConfigError, FormatError, MissingDependencyError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset
 from tfpipe.pipeline.config.pipeline_config import AugmentOptions, PipelineConfig
-from tfpipe.readers.torch import ShardedImages, data_loader, normalise, xla_loader
+from tfpipe.readers.torch import ShardedImages, data_loader, normalize, xla_loader
 
-OPTIONS = {"image_size": 8, "global_batch_size": 4, "seed": 3, "include": ("image/filename",)}
+OPTIONS = {"image_size": 8, "global_batch_size": 4, "seed": 3, "extra_features": ("image/filename",)}
 
 
 @pytest.fixture(scope="module")
@@ -119,15 +119,15 @@ def test_evaluation_gives_every_record_once(manifest: Manifest, ranks: int) -> N
 
 
 def test_tuples_one_hot_labels_and_floats(manifest: Manifest) -> None:
-    options = {"as_tuple": True, "one_hot": True, "include": (), "image_dtype": "float32"}
+    options = {"as_supervised": True, "one_hot": True, "extra_features": (), "image_dtype": "float32"}
     image, label = next(iter(of(manifest, **options)))
     assert (image.dtype, label.dtype, label.shape) == (torch.float32, torch.float32, (4, 3))
     assert label.sum(1).tolist() == [1.0] * 4
     plain = next(iter(of(manifest)))["image"]
-    assert torch.equal(image, normalise(plain))
+    assert torch.equal(image, normalize(plain))
     white = torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)
-    torch.testing.assert_close(normalise(white).flatten(), torch.tensor([2.2489, 2.4286, 2.64]), atol=1e-4, rtol=0)
-    assert normalise(plain, dtype=torch.bfloat16).dtype == torch.bfloat16
+    torch.testing.assert_close(normalize(white).flatten(), torch.tensor([2.2489, 2.4286, 2.64]), atol=1e-4, rtol=0)
+    assert normalize(plain, dtype=torch.bfloat16).dtype == torch.bfloat16
     _, _, mask = next(iter(of(manifest, "validation", **{**options, "training": False})))
     assert mask.tolist() == [1.0, 1.0, 1.0, 0.0]
 
@@ -163,7 +163,7 @@ def test_a_transform_draws_the_same_with_any_workers(manifest: Manifest) -> None
         ({"deterministic": False}, "`deterministic` False is for"),
         ({"service": "grpc://a:1"}, "`service` 'grpc://a:1' is for"),
         ({"rank": (0, 3)}, "Global batch size 4 must be divisible by 3 replicas; use 3 or 6."),
-        ({"include": ("nothing",)}, "`include` must name features of"),
+        ({"extra_features": ("nothing",)}, "`extra_features` must name features of"),
         ({"global_batch_size": 16}, "`global_batch_size` must be at most the"),
     ],
     ids=str,

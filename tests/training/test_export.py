@@ -29,7 +29,7 @@ CONFIG = PipelineConfig(
     per_replica_batch_size=16,
     image_size=16,
     training=False,
-    include=("image/encoded", "image/height", "image/width", "image/filename"),
+    extra_features=("image/encoded", "image/height", "image/width", "image/filename"),
 )
 FORMS = {
     "as they came": ImageForm(),

@@ -29,7 +29,7 @@ def own(num_classes: int, size: tuple[int, int]) -> Any:
     return tf.keras.Sequential(layers)
 
 
-def test_bytes_are_normalised_inside_as_the_pipeline_normalises_floats() -> None:
+def test_bytes_are_normalized_inside_as_the_pipeline_normalizes_floats() -> None:
     of_bytes, of_floats = build_model("own", 5, BYTES, own), build_model("own", 5, FLOATS, own)
     of_floats.set_weights(of_bytes.get_weights())
     assert of_bytes.input.dtype == "uint8"

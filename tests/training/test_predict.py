@@ -21,7 +21,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.training.export import export_model
 from tfpipe.training.predict import Classifier, Prediction, Unreadable
 
-CONFIG = PipelineConfig(per_replica_batch_size=8, image_size=16, training=False, include=("image/filename",))
+CONFIG = PipelineConfig(per_replica_batch_size=8, image_size=16, training=False, extra_features=("image/filename",))
 
 
 @pytest.fixture(scope="module")

@@ -31,12 +31,12 @@ def colour_model(dtype: str = "uint8") -> Any:
     return tf.keras.Model(image, tf.keras.layers.Dense(3, kernel_initializer="identity", dtype="float32")(x))
 
 
-def batches(as_tuple: bool, one_hot: bool = False) -> Any:
+def batches(as_supervised: bool, one_hot: bool = False) -> Any:
     """Eights, the last three images filled up with a class that is wrong."""
     mask, labels = np.arange(40) < 37, np.where(np.arange(40) < 37, LABELS, (LABELS + 1) % 3)
     given = {"image": IMAGES, "label": np.eye(3, dtype=np.float32)[labels] if one_hot else labels, "mask": mask}
     dataset = tf.data.Dataset.from_tensor_slices(given).batch(8)
-    return dataset.map(lambda batch: (batch["image"], batch["label"], batch["mask"])) if as_tuple else dataset
+    return dataset.map(lambda batch: (batch["image"], batch["label"], batch["mask"])) if as_supervised else dataset
 
 
 def details(path: Path) -> tuple[dict[str, Any], list[str]]:
@@ -55,7 +55,7 @@ def test_a_file_takes_what_the_pipeline_yields_and_is_as_right_as_the_model(tmp_
     assert (taken["dtype"], taken["shape"].tolist()) == (np.dtype(dtype).type, [1, 8, 8, 3])
     assert taken["quantization"] == (0.0, 0)  # pixels as they are
     assert ("QUANTIZE" in operations) == (kind == "int8")
-    assert evaluate_tflite(str(path), batches(as_tuple=False)) == 1.0
+    assert evaluate_tflite(str(path), batches(as_supervised=False)) == 1.0
     assert [one.name for one in tmp_path.iterdir()] == ["model.tflite"]
 
 
@@ -65,8 +65,8 @@ def test_accuracy_counts_real_images_only_in_any_form_of_batch(tmp_path) -> None
     model.layers[-1].set_weights([np.diag([1.0, 1.0, -1.0]), np.zeros(3)])  # never says 2
     export_tflite(model, CONFIG, "dynamic", (), path)
     expected = float((LABELS[:37] != 2).mean())
-    for as_tuple, one_hot in ((False, False), (True, False), (True, True)):
-        assert evaluate_tflite(path, batches(as_tuple, one_hot)) == expected
+    for as_supervised, one_hot in ((False, False), (True, False), (True, True)):
+        assert evaluate_tflite(path, batches(as_supervised, one_hot)) == expected
     assert np.isnan(evaluate_tflite(path, []))
 
 
@@ -80,7 +80,7 @@ def test_a_model_in_bfloat16_is_converted_in_float32(tmp_path) -> None:
         tf.keras.mixed_precision.set_global_policy(before)
     assert model.layers[2].compute_dtype == "bfloat16"
     export_tflite(model, CONFIG, "int8", IMAGES[:10], path)
-    assert evaluate_tflite(path, batches(as_tuple=True)) == 1.0
+    assert evaluate_tflite(path, batches(as_supervised=True)) == 1.0
     assert model.layers[2].compute_dtype == "bfloat16"
 
 

@@ -12,7 +12,7 @@ tf = pytest.importorskip("tensorflow")
 
 from tfpipe.errors import ConfigError, DataError  # noqa: E402
 from tfpipe.load_manifest import load_manifest  # noqa: E402
-from tfpipe.readers.data_source import open_records  # noqa: E402
+from tfpipe.readers.data_source import data_source  # noqa: E402
 from tfpipe.training import train as training  # noqa: E402
 
 STEPS = 6  # 50 records, 8 streams of 6, 1 of each in a batch
@@ -78,7 +78,7 @@ def test_curves_are_there_for_tensorboard(undisturbed: Path) -> None:
 
 
 def test_an_evaluation_equals_a_plain_count(undisturbed: Path, colours: Path) -> None:
-    records = list(open_records(str(colours), "validation"))
+    records = list(data_source(str(colours), "validation"))
     served = tf.saved_model.load(str(undisturbed / "model")).signatures["serving_default"]
     found = served(image_bytes=tf.constant([record.encoded for record in records]))["probabilities"].numpy()
     labels = np.array([record.label for record in records])

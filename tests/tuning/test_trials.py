@@ -11,7 +11,7 @@ import pytest
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.load_manifest import load_manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import foreign_files
+from tfpipe.pipeline.plan.source import tfrecord_files
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.types import Fix, Spread
 from tfpipe.system import host_limits
@@ -165,6 +165,6 @@ def test_real_pipelines(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_data_reach_the_other_process_as_they_are(small_dataset: Path) -> None:
-    manifest, source = load_manifest(str(small_dataset)), foreign_files(str(small_dataset / "train-*"))
+    manifest, source = load_manifest(str(small_dataset)), tfrecord_files(str(small_dataset / "train-*"))
     assert pickle.loads(pickle.dumps(manifest)) == manifest
     assert pickle.loads(pickle.dumps(source)) == source

@@ -12,7 +12,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.load_manifest import load_manifest
 from tfpipe.pipeline.config import toml_json
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import foreign_files
+from tfpipe.pipeline.plan.source import tfrecord_files
 from tfpipe.tuning import tuned_file
 from tfpipe.tuning.tuned_file import Place
 
@@ -49,7 +49,7 @@ def test_a_place(small_dataset: Path) -> None:
     assert train.processor
     assert train.cores >= 1
     assert train.fingerprint != validation.fingerprint
-    foreign = tuned_file.place_of(foreign_files(str(small_dataset / "train-*")), None)
+    foreign = tuned_file.place_of(tfrecord_files(str(small_dataset / "train-*")), None)
     assert (foreign.split, foreign.records) == ("", 0)
     assert foreign.key != train.key
 

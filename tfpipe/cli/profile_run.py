@@ -44,7 +44,7 @@ def run(wish: Wish) -> "Report":
     """
     need_tensorflow("profile")
     data, split = open_data(wish.dataset, wish.split)
-    customise = None if wish.stages is None else load_function(wish.stages)
+    customize = None if wish.stages is None else load_function(wish.stages)
     if wish.apply is not None:
         _check_notes(wish.apply, data, split)
         hide_gpus()  # here and in the processes that are started from here
@@ -54,12 +54,12 @@ def run(wish: Wish) -> "Report":
         from tfpipe.tuning.trials import Job
     with _progress(wish.seconds) as watch:
         profile = profile_pipeline(
-            data, split, wish.config, wish.accelerator, wish.seconds, watch=watch, customise=customise
+            data, split, wish.config, wish.accelerator, wish.seconds, watch=watch, customize=customize
         )
     report = make_report(profile, wish.price_per_hour)
     if wish.apply is None:
         return report
-    return _try_fixes(report, Job(data, split, wish.accelerator, customise), wish.config, wish.apply)
+    return _try_fixes(report, Job(data, split, wish.accelerator, customize), wish.config, wish.apply)
 
 
 def _check_notes(path: str, data: "Manifest | Source", split: str | None) -> None:

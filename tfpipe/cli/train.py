@@ -32,7 +32,7 @@ _RUNNING = ("dataset", "output", "tpu", "as_json")
     show_default=True,
     metavar="NAME",
     help="small_cnn, resnet50, mobilenet_v3_small, or module:function: from the number of classes and (height, "
-    "width) to a Keras model of normalised images that returns logits.",
+    "width) to a Keras model of normalized images that returns logits.",
 )
 @click.option(
     "--epochs", type=int, metavar="N", help="How often every image is seen.  [default: 100 for small_cnn, else 90]"

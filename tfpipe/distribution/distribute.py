@@ -36,14 +36,14 @@ def distribute_dataset(
 ) -> tf.distribute.DistributedDataset:
     """Builds the pipeline of every host, each for its share of the records, and joins them.
 
-    For Keras `fit` and `evaluate` with `as_tuple`, where the mask of an evaluation is the sample weight, and for
+    For Keras `fit` and `evaluate` with `as_supervised`, where the mask of an evaluation is the sample weight, and for
     loops that hand each element to `strategy.run`. In exact order the global batches, taken replica after replica,
     are the same for any strategy.
 
     Args:
         strategy: What trains, from `resolve_strategy`.
         manifest: From `load_manifest`; several datasets from `mix`; or files that something else wrote, from
-            `foreign_files`.
+            `tfrecord_files`.
         split: Name of a split; None for foreign files.
         config: As for `build_dataset`. Of `global_batch_size` each replica gets an equal part.
         start_step: Training begins at this global step of the run.
@@ -153,10 +153,10 @@ def _check_within_reach(strategy: tf.distribute.Strategy, source: Source, config
 def _input_options(strategy: tf.distribute.Strategy, plan: ReadPlan) -> tf.distribute.InputOptions:
     """Batches are copied to their device ahead of time, unless there is text in them: no accelerator holds that."""
     kind, schema = device_kind(strategy), plan.source.schema
-    text = [name for name in plan.config.include if name in schema and schema[name].dtype == "bytes"]
+    text = [name for name in plan.config.extra_features if name in schema and schema[name].dtype == "bytes"]
     if text and kind == "TPU":
         raise ConfigError(
-            f"`include` must not name text for a TPU, which holds numbers only, got {', '.join(text)}. Leave it out; "
+            f"`extra_features` must not name text for a TPU, which holds numbers only, got {', '.join(text)}. Leave it out; "
             "or give `options` with experimental_fetch_to_device=False, and keep it out of `strategy.run`."
         )
     return tf.distribute.InputOptions(experimental_fetch_to_device=kind == "CPU" or not text)

@@ -145,7 +145,7 @@ def _one_file(source: Source, file: int) -> Source:
 
 
 def compile_step(batch: Batch, plan: ReadPlan) -> tuple[str | None, float]:
-    """Compiles a small train step over one batch with XLA, and runs it: cast, normalise, convolve, differentiate.
+    """Compiles a small train step over one batch with XLA, and runs it: cast, normalize, convolve, differentiate.
 
     Returns:
         The first line of the compiler's error, or None; and the seconds it took.

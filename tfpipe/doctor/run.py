@@ -47,7 +47,7 @@ def examine(
     """Looks at the files, the machine and a real batch; each check comes as soon as it is made.
 
     Args:
-        data: From `load_manifest`, or from `foreign_files`.
+        data: From `load_manifest`, or from `tfrecord_files`.
         split: Name of a split; None for foreign files.
         config: The pipeline. Caches are estimated, not filled.
         target: What it shall feed; None for this machine.

@@ -138,12 +138,16 @@ def check_shapes(tensors: Sequence[TensorFact], target: Target) -> Check:
     name = "shapes"
     loose = [one.name for one in tensors if one.shape is None or None in one.shape]
     if loose:
-        advice = "XLA compiles for one shape: give the feature a shape in the schema, or leave it out of `include`."
+        advice = (
+            "XLA compiles for one shape: give the feature a shape in the schema, or leave it out of `extra_features`."
+        )
         return Check(name, "failure", f"The shape must be static, and that of {', '.join(loose)} is not.", advice)
     found = ", ".join(f"{one.name} {one.dtype} {_shape(one.shape or ())}" for one in tensors)
     if strings := [one.name for one in tensors if one.dtype == "string"]:
         status: Status = "warning" if target.tpu is None else "failure"
-        advice = "Leave it out of `include` for training: strings stay on the host, and no compiled step takes them."
+        advice = (
+            "Leave it out of `extra_features` for training: strings stay on the host, and no compiled step takes them."
+        )
         return Check(name, status, f"The batch has text in it: {', '.join(strings)}.", advice)
     if target.tpu is not None and (odd := [one for one in tensors if one.dtype not in _TPU_DTYPES]):
         listed = ", ".join(f"{one.name} {one.dtype}" for one in odd)

@@ -100,19 +100,19 @@ def without_autograph(stage: Stage) -> Stage:
     return replace(stage, apply=tf.autograph.experimental.do_not_convert(stage.apply))
 
 
-Customise = Callable[[Stages], Stages]
+Customize = Callable[[Stages], Stages]
 """Changes the stages of a pipeline before it is built: puts a map of one's own among them, or a cache elsewhere."""
 
 
-def customised(stages: Stages, customise: Customise | None) -> Stages:
+def customized(stages: Stages, customize: Customize | None) -> Stages:
     """The stages after somebody's own change of them; without one as they are.
 
     Raises:
         ConfigError: What came back are no stages.
     """
-    if customise is None:
+    if customize is None:
         return stages
-    changed = customise(stages)
+    changed = customize(stages)
     if not isinstance(changed, Stages) or not changed:
         raise ConfigError(f"What changes the stages must return tfpipe.pipeline.stage.Stages, got {changed!r:.80}.")
     return changed

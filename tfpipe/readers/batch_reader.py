@@ -146,8 +146,8 @@ class BatchReader:
 
         Returns:
           "image", uint8 [n, height, width, 3], or with a `transform` the list of its results; "label", int64 [n] or
-          one-hot float32 [n, classes], where there are labels; what `include` names, text as lists of bytes; in
-          evaluation "mask", bool [n] or float32 with `as_tuple`, False where the batch is filled up with zeros.
+          one-hot float32 [n, classes], where there are labels; what `extra_features` names, text as lists of bytes; in
+          evaluation "mask", bool [n] or float32 with `as_supervised`, False where the batch is filled up with zeros.
 
         Raises:
           FormatError: A file is missing or damaged, or an image is.
@@ -218,11 +218,11 @@ class BatchReader:
                 classes = np.arange(source.num_classes or 0)
                 batch["label"] = (batch["label"][:, None] == classes).astype(np.float32)
                 batch["label"][len(features) :] = 0
-        for name in config.include:
+        for name in config.extra_features:
             batch[name] = _column(source.schema[name], features, config.max_boxes, filled)
         if not config.training:
             mask = np.arange(self.batch_size) < len(features)
-            batch["mask"] = mask.astype(np.float32) if config.as_tuple else mask
+            batch["mask"] = mask.astype(np.float32) if config.as_supervised else mask
         return batch
 
 
@@ -243,13 +243,13 @@ class _Draws:
 
 
 def arranged(batch: Batch, config: PipelineConfig) -> Any:
-    """The batch as a dictionary or, with `as_tuple`, as (image, label), in evaluation with the mask as a third; what
-    `include` names then stands beside the image, in a dictionary.
+    """The batch as a dictionary or, with `as_supervised`, as (image, label), in evaluation with the mask as a third; what
+    `extra_features` names then stands beside the image, in a dictionary.
     """
-    if not config.as_tuple:
+    if not config.as_supervised:
         return batch
-    inputs = {name: batch[name] for name in ("image", *config.include)}
-    first = inputs if config.include else inputs["image"]
+    inputs = {name: batch[name] for name in ("image", *config.extra_features)}
+    first = inputs if config.extra_features else inputs["image"]
     return (first, batch["label"], batch["mask"]) if "mask" in batch else (first, batch["label"])
 
 

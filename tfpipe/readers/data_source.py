@@ -1,7 +1,7 @@
 """The images of a split as a sequence: for NumPy, PyTorch, JAX, and for looking at data.
 
 ```
-records = tfpipe.open_records("/data/flowers", "train")
+records = tfpipe.data_source("/data/flowers", "train")
 records[0].image, records[0].label, records[0].name     # decoded when it is asked for
 records[:1000]                                          # a view: nothing is read for it
 records[records.with_label("daisy")]                    # likewise, by the numbers of its records
@@ -76,7 +76,7 @@ class Record:
 
 
 class Records:
-    """The images of a split, or some of them, as a sequence; `open_records` makes one.
+    """The images of a split, or some of them, as a sequence; `data_source` makes one.
 
     It has what `torch.utils.data.DataLoader` and Grain ask of a source: a length, records by their number, and a
     pickled form, which opens the files anew in another process. Threads may share it. A record that is not there is
@@ -206,7 +206,7 @@ class Records:
         )
 
 
-def open_records(manifest: Manifest | str | os.PathLike[str], split: str) -> Records:
+def data_source(manifest: Manifest | str | os.PathLike[str], split: str) -> Records:
     """Opens the records of a split for random access, without TensorFlow.
 
     Opening reads the manifest only. Reading checks every record against its checksums.

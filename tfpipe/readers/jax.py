@@ -4,7 +4,7 @@
 batches = DeviceBatches(tfpipe.load_manifest("/data/flowers"), "train", PipelineConfig(global_batch_size=256))
 for epoch in range(90):
     for batch in batches:
-        state = train_step(state, normalise(batch["image"], jnp.bfloat16), batch["label"])
+        state = train_step(state, normalize(batch["image"], jnp.bfloat16), batch["label"])
 ```
 
 With several processes (`jax.distributed.initialize`) each reads its own part, and the arrays are those of all of them.
@@ -53,15 +53,15 @@ class DeviceBatches(Resumable):
       manifest: From `load_manifest`, of a local dataset.
       split: Name of a split.
       config: As for `build_dataset`; each device is a replica. What only tf.data can do is refused, and text among
-        what `include` names: no device holds it.
+        what `extra_features` names: no device holds it.
       start_step: Training begins at this global step of the run.
       sharding: How batches lie on the devices; each process must hold one part of the rows, in the order of the
         processes. None: rows over all devices, process after process.
       num_threads: That read and decode. None: as many as there are cores.
 
-    A batch is a dictionary of "image", uint8 [batch, height, width, 3] or normalised where `image_dtype` is a float,
-    "label", int32 [batch] or one-hot float32, what `include` names, and in evaluation "mask", bool [batch]; or with
-    `as_tuple` (image, label[, mask]). Of 64-bit integers JAX keeps 32 bits unless told otherwise.
+    A batch is a dictionary of "image", uint8 [batch, height, width, 3] or normalized where `image_dtype` is a float,
+    "label", int32 [batch] or one-hot float32, what `extra_features` names, and in evaluation "mask", bool [batch]; or with
+    `as_supervised` (image, label[, mask]). Of 64-bit integers JAX keeps 32 bits unless told otherwise.
 
     Raises:
       ConfigError: The config cannot be had here, or not with this data, or on so many devices.
@@ -120,7 +120,7 @@ class DeviceBatches(Resumable):
         placed = {name: self._placed(name, values) for name, values in batch.items()}
         if self.config.image_dtype != "uint8":
             dtype = jnp.dtype(self.config.image_dtype)
-            placed["image"] = normalise(placed["image"], dtype, self.config.augment_options)
+            placed["image"] = normalize(placed["image"], dtype, self.config.augment_options)
         return arranged(placed, self.config)
 
     def _placed(self, name: str, values: np.ndarray[Any, Any]) -> jax.Array:
@@ -130,7 +130,7 @@ class DeviceBatches(Resumable):
         return placed
 
 
-def normalise(images: jax.Array, dtype: Any = jnp.float32, options: AugmentOptions | None = None) -> jax.Array:
+def normalize(images: jax.Array, dtype: Any = jnp.float32, options: AugmentOptions | None = None) -> jax.Array:
     """Subtracts the mean and divides by the deviation; may be called inside a compiled function.
 
     Args:
@@ -151,6 +151,8 @@ def _over_rows() -> NamedSharding:
 
 def _check_text(batches: BatchReader) -> None:
     schema = batches.plan.source.schema
-    text = [name for name in batches.config.include if schema[name].dtype == "bytes"]
+    text = [name for name in batches.config.extra_features if schema[name].dtype == "bytes"]
     if text:
-        raise ConfigError(f"`include` must not name text, which no device holds, got {', '.join(text)}. Leave it out.")
+        raise ConfigError(
+            f"`extra_features` must not name text, which no device holds, got {', '.join(text)}. Leave it out."
+        )

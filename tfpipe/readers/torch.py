@@ -5,7 +5,7 @@ images = ShardedImages(tfpipe.load_manifest("/data/flowers"), "train", PipelineC
 loader = data_loader(images, num_workers=8)
 for epoch in range(90):
     for batch in loader:
-        image = normalise(batch["image"].to("cuda", non_blocking=True), dtype=torch.bfloat16)
+        image = normalize(batch["image"].to("cuda", non_blocking=True), dtype=torch.bfloat16)
 ```
 
 Under `torch.distributed` every rank gets its part of each global batch. `loader.state_dict()` is three integers.
@@ -59,10 +59,10 @@ class ShardedImages(IterableDataset[Any]):
       rank: Number of this process and how many there are. None: as `torch.distributed` says where it is initialised,
         else one process.
 
-    A batch is a dictionary of "image", uint8 [n, 3, height, width] in channels-last memory format, or normalised where
+    A batch is a dictionary of "image", uint8 [n, 3, height, width] in channels-last memory format, or normalized where
     `image_dtype` is a float, or the stacked results of `transform`; "label", int64 [n] or one-hot float32 [n, classes];
-    and what `include` names, text as lists of bytes. In evaluation "mask", bool [n], is False where a batch is filled
-    up, so that all ranks step together. With `as_tuple`: (image, label), in evaluation with the mask as a third.
+    and what `extra_features` names, text as lists of bytes. In evaluation "mask", bool [n], is False where a batch is filled
+    up, so that all ranks step together. With `as_supervised`: (image, label), in evaluation with the mask as a third.
 
     Raises:
       ConfigError: The config cannot be had here, or not with this data, or on so many ranks.
@@ -122,7 +122,7 @@ class ShardedImages(IterableDataset[Any]):
         if isinstance(image, np.ndarray):
             image = torch.from_numpy(image).permute(0, 3, 1, 2)
             if config.image_dtype != "uint8":
-                image = normalise(image, config.augment_options, _DTYPES[config.image_dtype])
+                image = normalize(image, config.augment_options, _DTYPES[config.image_dtype])
         else:
             # A rank may have less to evaluate than others, and nothing at all for its last batch.
             image = _stacked(image or [self._batches.example_image()], self._batches.batch_size)
@@ -197,7 +197,7 @@ def data_loader(
     )
 
 
-def normalise(
+def normalize(
     images: torch.Tensor, options: AugmentOptions | None = None, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
     """Subtracts the mean and divides by the deviation, on whichever device the images are.

@@ -116,7 +116,7 @@ class TrainConfig:
     @property
     def training_pipeline(self) -> PipelineConfig:
         """For the training: labels as numbers, batches as dictionaries."""
-        return replace(self.pipeline, training=True, one_hot=False, as_tuple=False, include=())
+        return replace(self.pipeline, training=True, one_hot=False, as_supervised=False, extra_features=())
 
     @property
     def evaluation_pipeline(self) -> PipelineConfig:

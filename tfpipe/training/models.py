@@ -1,8 +1,8 @@
 """The models that the trainer knows by name, and the user's own: from images to float32 logits, weights from scratch.
 
-Batch normalisation (resnet50, mobilenet_v3_small) is as in Keras: each replica normalises by its own part of the
+Batch normalisation (resnet50, mobilenet_v3_small) is as in Keras: each replica normalizes by its own part of the
 batch, as in Goyal et al. 2017, and the moving averages that evaluation uses are the mean over replicas. small_cnn
-normalises each image by itself, so that its numbers do not depend on how many replicas share a batch.
+normalizes each image by itself, so that its numbers do not depend on how many replicas share a batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 BuildModel: TypeAlias = Callable[[int, tuple[int, int]], "tf.keras.Model"]
-"""From the number of classes and the height and width of images to a model, which takes normalised float images,
+"""From the number of classes and the height and width of images to a model, which takes normalized float images,
 [batch, height, width, 3], and returns logits, [batch, classes]."""
 
 _SMALL_CHANNELS = (32, 64, 128)
@@ -34,7 +34,7 @@ def build_model(name: str, num_classes: int, config: PipelineConfig, build: Buil
 
     Returns:
         A model of images, `image_dtype` [batch, height, width, 3], to logits, float32 [batch, classes]. uint8 is
-        normalised inside, with the mean and deviation of `augment_options`; floats the pipeline has normalised.
+        normalized inside, with the mean and deviation of `augment_options`; floats the pipeline has normalized.
 
     Raises:
         ConfigError: Images are too small for the model, or the user's own is none or has another output.

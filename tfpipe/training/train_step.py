@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfpipe.distribution.devices import is_chief, num_hosts
 from tfpipe.pipeline.device.augment import augment
-from tfpipe.pipeline.stages._outputs import masked_mean
+from tfpipe.pipeline.stages._outputs import masked_sum
 from tfpipe.training.config import MOMENTUM, TrainConfig
 from tfpipe.training.models import BuildModel, build_model
 
@@ -152,7 +152,7 @@ class Learner:
         config = self.config.pipeline
         if config.augment != "device":
             return batch["image"]
-        # Mean 0 and deviation 1/255: the model normalises.
+        # Mean 0 and deviation 1/255: the model normalizes.
         options = replace(config.augment_options, mean=(0.0,) * 3, std=(1 / 255,) * 3)
         pixels = augment(
             batch["image"], batch["seed"], batch.get("height"), batch.get("width"), config.image_size, True,
@@ -177,7 +177,7 @@ class Learner:
         higher = tf.reduce_sum(tf.cast((logits > own) | ((logits == own) & before), tf.int32), axis=-1)
         finite = tf.math.is_finite(own[:, 0])
         parts = (losses, (higher < 1) & finite, (higher < _TOP) & finite)
-        sums = [masked_mean(part, mask) for part in parts]
+        sums = [masked_sum(part, mask) for part in parts]
         return tf.stack([*(total for total, _ in sums), sums[0][1]])
 
     def _keep(self, state: list[tf.Tensor]) -> None:

@@ -65,12 +65,12 @@ class Start:
     """At the end of its warm-up."""
 
 
-def pipeline_of(data: Any, split: str | None, config: PipelineConfig, customise: Any = None) -> Any:
+def pipeline_of(data: Any, split: str | None, config: PipelineConfig, customize: Any = None) -> Any:
     """The dataset of a manifest's split or of foreign files, with own stages or without; evaluation never ends."""
     from tfpipe.pipeline.build import build_stages
-    from tfpipe.pipeline.stage import customised
+    from tfpipe.pipeline.stage import customized
 
-    dataset = customised(build_stages(data, split, config), customise).dataset()
+    dataset = customized(build_stages(data, split, config), customize).dataset()
     return dataset if config.training else dataset.repeat()
 
 

@@ -18,7 +18,7 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.source import Source, as_source
-from tfpipe.pipeline.stage import Customise
+from tfpipe.pipeline.stage import Customize
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.types import Fix, Spread
 from tfpipe.system import host_limits
@@ -51,7 +51,7 @@ class Job:
     split: str | None
     accelerator: Accelerator
     """For batches of the size that it says; with another size it computes in proportion."""
-    customise: Customise | None = None
+    customize: Customize | None = None
     """Changes the stages of every pipeline; at the top of a module, so that other processes find it."""
 
     def accelerator_of(self, config: PipelineConfig) -> Accelerator:
@@ -62,7 +62,7 @@ class Job:
 
     def contestant(self, config: PipelineConfig, tick: Tick | None = None) -> Contestant:
         """The pipeline in a process of its own, its cache full, warm and halted."""
-        make = partial(pipeline_of, self.data, self.split, config, self.customise)
+        make = partial(pipeline_of, self.data, self.split, config, self.customize)
         return Contestant(make, self.accelerator_of(config), WarmUp(MAX_WARM_UP_S, self.steps_to_fill(config)), tick)
 
     def steps_to_fill(self, config: PipelineConfig) -> int:

@@ -18,10 +18,16 @@ from tfpipe.load_manifest import load_manifest
 from tfpipe.order import ExactOrder
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import foreign_files, from_manifest
+from tfpipe.pipeline.plan.source import from_manifest, tfrecord_files
 
 IDS = PipelineConfig(
-    global_batch_size=8, augment="none", image_size=8, include=("id",), num_streams=2, run_records=3, window_records=8
+    global_batch_size=8,
+    augment="none",
+    image_size=8,
+    extra_features=("id",),
+    num_streams=2,
+    run_records=3,
+    window_records=8,
 )
 
 
@@ -81,7 +87,7 @@ def test_hosts_share_the_same_batches(indexed: Manifest) -> None:
 
 def test_labels_are_counted_from_0_and_one_hot_has_a_place_for_each(indexed: Manifest) -> None:
     assert (indexed.label_base, indexed.label_names) == (1, ("1", "2", "3"))
-    config = dataclasses.replace(IDS, one_hot=True, include=("id", "image/class/label"))
+    config = dataclasses.replace(IDS, one_hot=True, extra_features=("id", "image/class/label"))
     for batch in build_dataset(indexed, "train", config).take(5):
         assert batch["label"].shape == (8, 3)
         labels = tf.argmax(batch["label"], axis=1).numpy()
@@ -174,7 +180,7 @@ def test_compressed_files_cannot_be_shared_out_for_evaluation(packed: Manifest) 
 @pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB"])
 def test_files_by_a_pattern_are_unpacked_by_their_first_bytes(foreign, tmp_path: Path, compression) -> None:
     folder = foreign.imagenet(tmp_path, compression)
-    source = foreign_files(str(folder / "train-*"))
+    source = tfrecord_files(str(folder / "train-*"))
     assert source.compression == compression
     once = dataclasses.replace(IDS, training=False)
     assert sorted(flat(ids(source, None, once, 5))) == list(range(40))

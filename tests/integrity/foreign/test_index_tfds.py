@@ -68,7 +68,7 @@ def test_tfds_is_indexed_verified_and_resumed(written: Path) -> None:
     assert from_manifest(manifest, "train").images.size == (8, 8)
     checked = verify(str(written), VerifyOptions(workers=0))
     assert (checked.records, checked.damaged) == (50, [])
-    config = PipelineConfig(global_batch_size=4, augment="none", image_size=8, include=("id",))
+    config = PipelineConfig(global_batch_size=4, augment="none", image_size=8, extra_features=("id",))
     whole = [batch["id"].numpy().tolist() for batch in build_dataset(manifest, "train", config).take(12)]
     assert [
         one["id"].numpy().tolist() for one in build_dataset(manifest, "train", config, start_step=7).take(5)

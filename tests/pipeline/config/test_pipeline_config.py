@@ -46,8 +46,8 @@ def test_needs_no_library() -> None:
 
 
 def test_lists_become_tuples() -> None:
-    made = config(image_size=[160, 192], decoded_size=[200, 220], include=["depth"])
-    assert (made.image_size, made.decoded_size, made.include) == ((160, 192), (200, 220), ("depth",))
+    made = config(image_size=[160, 192], decoded_size=[200, 220], extra_features=["depth"])
+    assert (made.image_size, made.decoded_size, made.extra_features) == ((160, 192), (200, 220), ("depth",))
     options = AugmentOptions(scale=[0.25, 1], mean=[0, 0, 0], std=[1, 1, 1], crop_fraction=1)  # type: ignore[arg-type]
     assert options == AugmentOptions(scale=(0.25, 1.0), mean=(0.0,) * 3, std=(1.0,) * 3, crop_fraction=1.0)
     assert hash(dataclasses.replace(made, augment_options=options))
@@ -93,10 +93,10 @@ BATCH = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be
             "`decoded_size` must be a side from 1 to 65500 pixels, or (height, width), got (1, True).",
         ),
         ({"seed": 2**64}, "`seed` must be a whole number that fits into 64 bits, got 18446744073709551616."),
-        ({"include": "depth"}, "`include` must be a list of names, none of them empty, got 'depth'."),
-        ({"include": [""]}, "`include` must be a list of names, none of them empty, got ('',)."),
-        ({"include": [["a"]]}, "`include` must be a list of names, none of them empty, got (['a'],)."),
-        ({"include": ["a", "a"]}, "`include` must name each only once, got ('a', 'a')."),
+        ({"extra_features": "depth"}, "`extra_features` must be a list of names, none of them empty, got 'depth'."),
+        ({"extra_features": [""]}, "`extra_features` must be a list of names, none of them empty, got ('',)."),
+        ({"extra_features": [["a"]]}, "`extra_features` must be a list of names, none of them empty, got (['a'],)."),
+        ({"extra_features": ["a", "a"]}, "`extra_features` must name each only once, got ('a', 'a')."),
         ({"shuffle_buffer_size": "big"}, "`shuffle_buffer_size` must be a size such as 128MiB or 2GB, got 'big'."),
         (
             {"shuffle_buffer_size": 0},
@@ -132,7 +132,7 @@ BATCH = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be
         ),
         (
             {"augment": "device", "image_dtype": "float32"},
-            "`augment` device needs `image_dtype` uint8, got 'float32': the device normalises.",
+            "`augment` device needs `image_dtype` uint8, got 'float32': the device normalizes.",
         ),
         (
             {"cache_dir": "/tmp/c"},
@@ -222,7 +222,7 @@ def configs(draw: st.DrawFn) -> PipelineConfig:
     cache, order = draw(st.sampled_from(["none", "bytes", "decoded"])), draw(st.sampled_from(["auto", "throughput"]))
     optional = {
         "decoded_size": SIZES,
-        "include": st.lists(TEXTS, unique=True, max_size=3),
+        "extra_features": st.lists(TEXTS, unique=True, max_size=3),
         "seed": st.integers(-(2**63), 2**64 - 1),
         "shuffle_buffer_size": AMOUNTS,
         "max_bad_records": counts(0),
@@ -232,7 +232,7 @@ def configs(draw: st.DrawFn) -> PipelineConfig:
         "on_bad_record": st.sampled_from(["raise", "skip"]),
         "auto_shard_policy": st.sampled_from(["off", "auto", "file", "data", "hint"]),
         **dict.fromkeys(
-            ("training", "dct_scaling", "one_hot", "as_tuple", "autotune", "inject_prefetch"), st.booleans()
+            ("training", "dct_scaling", "one_hot", "as_supervised", "autotune", "inject_prefetch"), st.booleans()
         ),
         **dict.fromkeys(("max_boxes", "num_streams", "run_records", "window_records"), counts()),
         **dict.fromkeys(("cycle_length", "block_length", "read_parallel_calls", "num_parallel_calls"), counts()),

@@ -106,7 +106,7 @@ def test_raw_images_of_that_size_stay_as_they_are(source: Manifest, tmp_path: Pa
 
 def test_the_pipeline_reads_the_same_records_from_it(source: Manifest, tmp_path: Path) -> None:
     def seen(config: PipelineConfig, start_step: int) -> list:
-        config = dataclasses.replace(config, include=("image/filename",), window_records=4)
+        config = dataclasses.replace(config, extra_features=("image/filename",), window_records=4)
         batches = build_dataset(source, "train", config, start_step=start_step).take(5)  # of 3 an epoch
         return [batch["image/filename"].numpy().tolist() for batch in batches]
 

@@ -16,7 +16,7 @@ from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.mixture import Mixture, apportion, mix
 
-CONFIG = PipelineConfig(global_batch_size=20, image_size=8, include=("id", "image/class/text"))
+CONFIG = PipelineConfig(global_batch_size=20, image_size=8, extra_features=("id", "image/class/text"))
 
 
 @pytest.mark.parametrize(

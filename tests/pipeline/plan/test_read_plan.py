@@ -10,7 +10,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan, split_batch
-from tfpipe.pipeline.plan.source import Source, foreign_files, from_manifest
+from tfpipe.pipeline.plan.source import Source, from_manifest, tfrecord_files
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_steps_of_an_evaluation_are_those_of_the_host_with_most(plan: Callable[.
 
 @pytest.fixture
 def uncounted(foreign) -> Source:
-    return foreign_files(str(foreign / "train-*"))
+    return tfrecord_files(str(foreign / "train-*"))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.load_manifest import load_manifest
 from tfpipe.pipeline.build import build_dataset
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import as_source, foreign_files, from_manifest
+from tfpipe.pipeline.plan.source import as_source, from_manifest, tfrecord_files
 
 EVALUATION = {"global_batch_size": 8, "image_size": 8, "training": False}
 
@@ -42,7 +42,7 @@ def test_the_first_record_says_what_all_are(tmp_path: Path) -> None:
     record = {"image/encoded": [b"x"], "image/class/label": [3], "box": [0.5, 1.0], "name": [b"a"]}
     (tmp_path / "a-0").write_bytes(b"")
     path = write(tmp_path / "a-1", record)
-    source = foreign_files(str(tmp_path / "a-*"), num_classes=7)
+    source = tfrecord_files(str(tmp_path / "a-*"), num_classes=7)
     assert source.files == (str(tmp_path / "a-0"), str(path))
     assert [(spec.name, spec.dtype, spec.shape) for spec in source.schema.features] == [
         ("box", "float", None),
@@ -56,20 +56,22 @@ def test_the_first_record_says_what_all_are(tmp_path: Path) -> None:
 
 
 def test_flat_names_and_labels_that_are_none(tmp_path: Path) -> None:
-    source = foreign_files(str(write(tmp_path / "flat", {"image": [b"x"], "label": [1]})))
+    source = tfrecord_files(str(write(tmp_path / "flat", {"image": [b"x"], "label": [1]})))
     assert (source.image_key, source.label_key) == ("image", "label")
     for label in ([b"cat"], [1, 2], [0.5]):  # no number of a class
-        source = foreign_files(str(write(tmp_path / "other", {"image": [b"x"], "label": label})))
+        source = tfrecord_files(str(write(tmp_path / "other", {"image": [b"x"], "label": label})))
         assert source.label_key is None
     given = Schema((FeatureSpec("image", "bytes", ()), FeatureSpec("label", "int64", ())))
-    assert foreign_files(str(tmp_path / "flat"), schema=given).schema == given
+    assert tfrecord_files(str(tmp_path / "flat"), schema=given).schema == given
 
 
 @pytest.mark.parametrize("kind", ["train", "flat"])
 def test_foreign_files_are_read_once_in_evaluation(foreign: Path, kind: str) -> None:
-    source = foreign_files(str(foreign / f"{kind}-*"))
-    include = ("id", "marks") if kind == "train" else ()
-    batches = list(build_dataset(source, None, PipelineConfig(**EVALUATION, include=include, max_boxes=2)))
+    source = tfrecord_files(str(foreign / f"{kind}-*"))
+    extra_features = ("id", "marks") if kind == "train" else ()
+    batches = list(
+        build_dataset(source, None, PipelineConfig(**EVALUATION, extra_features=extra_features, max_boxes=2))
+    )
     assert [batch["mask"].numpy().sum() for batch in batches] == [8, 8]
     assert batches[0]["image"].shape == (8, 8, 8, 3)
     labels = np.concatenate([batch["label"] for batch in batches])
@@ -83,8 +85,8 @@ def test_foreign_files_are_read_once_in_evaluation(foreign: Path, kind: str) -> 
 
 
 def test_uncounted_evaluation_gives_every_replica_a_batch(foreign: Path, context) -> None:
-    source = foreign_files(str(foreign / "train-*"))
-    config = PipelineConfig(**{**EVALUATION, "global_batch_size": 12}, include=("id",))
+    source = tfrecord_files(str(foreign / "train-*"))
+    config = PipelineConfig(**{**EVALUATION, "global_batch_size": 12}, extra_features=("id",))
     batches = list(build_dataset(source, None, config, context(1, 0, 3)))
     assert [batch["mask"].numpy().sum() for batch in batches] == [4, 4, 4, 4, 0, 0]  # twice three replicas
     with pytest.raises(ConfigError, match=r"Evaluation on 2 hosts needs to know where each .* Evaluate on one"):
@@ -93,8 +95,14 @@ def test_uncounted_evaluation_gives_every_replica_a_batch(foreign: Path, context
 
 @pytest.mark.parametrize("cache", ["none", "bytes", "decoded"])
 def test_foreign_files_are_read_epoch_after_epoch_in_training(foreign: Path, cache: str) -> None:
-    source = foreign_files(str(foreign / "train-*"))
-    options = {"include": ("id",), "image_size": 8, "cache": cache, "shuffle_buffer_size": 1, "deterministic": True}
+    source = tfrecord_files(str(foreign / "train-*"))
+    options = {
+        "extra_features": ("id",),
+        "image_size": 8,
+        "cache": cache,
+        "shuffle_buffer_size": 1,
+        "deterministic": True,
+    }
     config = PipelineConfig(global_batch_size=8, **options)
     batches = list(build_dataset(source, None, config).take(4))
     epochs = [np.concatenate([batch["id"] for batch in batches[i : i + 2]]) for i in (0, 2)]
@@ -107,7 +115,7 @@ def test_foreign_files_are_read_epoch_after_epoch_in_training(foreign: Path, cac
 def test_what_cannot_be_read(tmp_path: Path) -> None:
     def refuse(error: type[Exception], sentence: str) -> None:
         with pytest.raises(error, match=sentence):
-            foreign_files(str(tmp_path / "x*"))
+            tfrecord_files(str(tmp_path / "x*"))
 
     refuse(DataError, r"No file fits .*x\*\. Check the path")
     (tmp_path / "x").write_bytes(b"")
@@ -140,7 +148,7 @@ def test_splits(few: Manifest, foreign: Path) -> None:
     with pytest.raises(ConfigError, match=r"must come from `tfpipe.load_manifest`"):
         from_manifest(dataclasses.replace(few, directory=""), "train")
     with pytest.raises(ConfigError, match=r"have no splits: give None for the split, got 'train'\."):
-        as_source(foreign_files(str(foreign / "train-*")), "train")
+        as_source(tfrecord_files(str(foreign / "train-*")), "train")
 
 
 def test_indexes(copied: Manifest) -> None:

@@ -30,7 +30,9 @@ THIRD_SHARD = 7 + 5 + 2
 
 def ids(manifest: Manifest, kind: str, records: int | None = None, **options) -> list[int]:
     """Those that come out of `parse`, which is before images are decoded."""
-    config = PipelineConfig(**{"global_batch_size": 8, "image_size": 8, "include": ("id",), **KINDS[kind], **options})
+    config = PipelineConfig(
+        **{"global_batch_size": 8, "image_size": 8, "extra_features": ("id",), **KINDS[kind], **options}
+    )
     dataset = build_stages(manifest, "train", config).until("parse").dataset()
     return [int(features["id"]) for features in islice(dataset.as_numpy_iterator(), records)]
 
@@ -91,7 +93,7 @@ def test_an_evaluation_stays_whole_where_records_are_left_out(
 ) -> None:
     for record in range(3):
         flip_bit(shard_paths(copied)[0], record)
-    options = {"training": False, "on_bad_record": "skip", "include": ("id",), "image_size": 8}
+    options = {"training": False, "on_bad_record": "skip", "extra_features": ("id",), "image_size": 8}
     dataset = build_dataset(copied, "train", PipelineConfig(global_batch_size=10, **options))
     assert dataset.cardinality() == 3
     batches = list(dataset)

@@ -16,7 +16,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import foreign_files, from_manifest
+from tfpipe.pipeline.plan.source import from_manifest, tfrecord_files
 from tfpipe.pipeline.stages import _memory_cache
 from tfpipe.system import host_limits
 
@@ -25,7 +25,7 @@ STEPS = 2  # of an epoch: 23 records
 
 
 def config_of(**options) -> PipelineConfig:
-    return PipelineConfig(**{**ORDER, "include": ("id",), **options})
+    return PipelineConfig(**{**ORDER, "extra_features": ("id",), **options})
 
 
 def ids(batches) -> list[list[int]]:
@@ -149,7 +149,7 @@ def test_a_cache_that_does_not_fit_is_refused(few: Manifest, monkeypatch: pytest
 
 
 def test_nobody_knows_the_size_of_uncounted_files(foreign: Path, caplog: pytest.LogCaptureFixture) -> None:
-    source = foreign_files(str(foreign / "train-*"))
+    source = tfrecord_files(str(foreign / "train-*"))
     caplog.set_level(logging.WARNING, "tfpipe")
     stages = build_stages(source, None, config_of(cache="bytes"))
     assert caplog.messages == [f"Nobody counted the records of {source.name}, so its cache may outgrow the memory."]

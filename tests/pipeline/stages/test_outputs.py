@@ -15,8 +15,8 @@ from tfpipe.pipeline.config.pipeline_config import AugmentOptions, PipelineConfi
 from tfpipe.pipeline.device import augment
 from tfpipe.pipeline.plan.output_checks import RESERVED
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import foreign_files, from_manifest
-from tfpipe.pipeline.stages._outputs import masked_mean
+from tfpipe.pipeline.plan.source import from_manifest, tfrecord_files
+from tfpipe.pipeline.stages._outputs import masked_sum
 
 EVALUATION = {"training": False, "image_size": 8, "global_batch_size": 8}
 
@@ -26,9 +26,9 @@ def first(manifest: Manifest, split: str = "train", **options):
 
 
 def test_included_features_are_padded_and_cut(few: Manifest) -> None:
-    include = ("id", "pair", "marks", "words", "image/object/bbox/xmin", "image/filename", "image/height")
-    batch = first(few, include=include, max_boxes=3)
-    assert set(batch) == {*include, "image", "label", "mask"}
+    extra_features = ("id", "pair", "marks", "words", "image/object/bbox/xmin", "image/filename", "image/height")
+    batch = first(few, extra_features=extra_features, max_boxes=3)
+    assert set(batch) == {*extra_features, "image", "label", "mask"}
     assert batch["id"].tolist() == list(range(8))
     assert batch["pair"].tolist() == [[float(i), -0.5] for i in range(8)]
     assert batch["marks"].tolist() == [[j if j < i % 6 else -1 for j in range(3)] for i in range(8)]
@@ -41,14 +41,14 @@ def test_included_features_are_padded_and_cut(few: Manifest) -> None:
 
 def test_features_that_cannot_be_included(few: Manifest, foreign) -> None:
     for name in RESERVED:
-        with pytest.raises(ConfigError, match=f"`include` must not name '{name}': the pipeline hands over"):
-            build_stages(few, "train", PipelineConfig(**EVALUATION, include=("id", name)))
+        with pytest.raises(ConfigError, match=f"`extra_features` must not name '{name}': the pipeline hands over"):
+            build_stages(few, "train", PipelineConfig(**EVALUATION, extra_features=("id", name)))
     with pytest.raises(
         ConfigError, match=r"features of 'train' of .*, got 'nothing'; it has image/encoded, .*, pair\."
     ):
-        build_stages(few, "train", PipelineConfig(**EVALUATION, include=("nothing",)))
+        build_stages(few, "train", PipelineConfig(**EVALUATION, extra_features=("nothing",)))
     with pytest.raises(ConfigError, match=r"`one_hot` needs the number of classes of .*: give `num_classes`\."):
-        build_stages(foreign_files(str(foreign / "flat-*")), None, PipelineConfig(**EVALUATION, one_hot=True))
+        build_stages(tfrecord_files(str(foreign / "flat-*")), None, PipelineConfig(**EVALUATION, one_hot=True))
 
 
 def test_labels(few: Manifest) -> None:
@@ -61,16 +61,18 @@ def test_labels(few: Manifest) -> None:
 
 
 def test_tuples(few: Manifest) -> None:
-    image, label, mask = first(few, "validation", as_tuple=True, global_batch_size=6)
+    image, label, mask = first(few, "validation", as_supervised=True, global_batch_size=6)
     assert (image.shape, label.tolist(), mask.tolist()) == ((6, 8, 8, 3), [0, 1, 2, 0, 1, 2], [1.0] * 6)
     assert mask.dtype == np.float32
-    inputs, _, mask = first(few, "validation", as_tuple=True, augment="device", include=("id",), global_batch_size=10)
+    inputs, _, mask = first(
+        few, "validation", as_supervised=True, augment="device", extra_features=("id",), global_batch_size=10
+    )
     assert set(inputs) == {"image", "height", "width", "id"}
     assert inputs["image"].shape == (10, 9, 9, 3)
     assert mask.tolist() == [1.0] * 8 + [0.0] * 2
     assert inputs["height"].tolist() == [10] * 8 + [1] * 2  # nothing is divided by zero
     assert inputs["width"].tolist() == [14] * 8 + [1] * 2
-    inputs, label = first(few, as_tuple=True, augment="device", training=True)
+    inputs, label = first(few, as_supervised=True, augment="device", training=True)
     assert set(inputs) == {"image", "height", "width", "seed"}
     assert inputs["seed"].shape == (8, 2)
     assert inputs["seed"].dtype == np.int32
@@ -78,7 +80,7 @@ def test_tuples(few: Manifest) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_floats_are_normalised_as_on_the_device(few: Manifest, dtype: str) -> None:
+def test_floats_are_normalized_as_on_the_device(few: Manifest, dtype: str) -> None:
     options = AugmentOptions(mean=(0.1, 0.5, 0.9), std=(0.2, 0.3, 0.4))
     whole = {"augment": "none", "image_size": (10, 14), "augment_options": options}
     pixels = first(few, **whole)["image"]
@@ -102,7 +104,7 @@ def test_floats_are_normalised_as_on_the_device(few: Manifest, dtype: str) -> No
 def test_an_evaluation_has_every_record_once_and_as_many_batches_on_each_host(
     few: Manifest, context, num_hosts: int, split: str, batch: int, real: list[list[int]]
 ) -> None:
-    config = PipelineConfig(**{**EVALUATION, "global_batch_size": batch}, include=("id",), augment="none")
+    config = PipelineConfig(**{**EVALUATION, "global_batch_size": batch}, extra_features=("id",), augment="none")
     seen: Counter[int] = Counter()
     hosts = range(num_hosts) if num_hosts < 16 else (0, 1, 15)
     for host in hosts:
@@ -119,7 +121,7 @@ def test_an_evaluation_has_every_record_once_and_as_many_batches_on_each_host(
 
 
 def test_a_host_with_several_replicas_has_a_batch_for_each(few: Manifest, context) -> None:
-    config = PipelineConfig(**{**EVALUATION, "global_batch_size": 12}, include=("id",))
+    config = PipelineConfig(**{**EVALUATION, "global_batch_size": 12}, extra_features=("id",))
     hosts = [build_dataset(few, "train", config, context(2, host, 4)) for host in range(2)]
     assert [dataset.cardinality() for dataset in hosts] == [4, 4]  # two steps
     batches = [batch for dataset in hosts for batch in dataset.as_numpy_iterator()]
@@ -138,10 +140,10 @@ def test_training_is_endless(few: Manifest) -> None:
 def test_the_mean_over_real_examples() -> None:
     values = tf.constant([1.0, 3.0, np.nan, np.inf])
     for mask in (tf.constant([True, True, False, False]), tf.constant([1.0, 1.0, 0.0, 0.0])):
-        total, count = masked_mean(values, mask)
+        total, count = masked_sum(values, mask)
         assert (float(total), float(count)) == (4.0, 2.0)
         assert total.dtype == count.dtype == tf.float32
-    total, count = masked_mean(tf.constant([True, False, True]), tf.constant([True, True, False]))
+    total, count = masked_sum(tf.constant([True, False, True]), tf.constant([True, True, False]))
     assert (float(total), float(count)) == (1.0, 2.0)
-    total, count = masked_mean(tf.constant([7, 9]), tf.constant([False, False]))
+    total, count = masked_sum(tf.constant([7, 9]), tf.constant([False, False]))
     assert (float(total), float(count)) == (0.0, 0.0)

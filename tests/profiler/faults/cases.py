@@ -15,7 +15,7 @@ from data import HUGE, PHOTOS, TINY, Shards
 if TYPE_CHECKING:
     from tfpipe.pipeline.stage import Stages
 
-    Customise = Callable[[Stages], Stages]
+    Customize = Callable[[Stages], Stages]
 
 RAW = ("--encoding", "raw", "--square", "128", "--num-shards", "2")
 MANY_PHOTOS = Shards(PHOTOS, ("--num-shards", "2"), copies=1000)
@@ -32,7 +32,7 @@ class Cure:
     """What following a fix means that is no change of the config, or not only."""
 
     shards: Shards | None = None
-    own: Customise | None = None
+    own: Customize | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Fault:
     config: Mapping[str, Any] = field(default_factory=dict)
     shards: Shards = MANY_PHOTOS
     required: float = FAST
-    own: Customise | None = None
+    own: Customize | None = None
     foreign: bool = False
     """Read the shards as files that something else wrote."""
     delay_us: int = 0

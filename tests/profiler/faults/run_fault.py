@@ -22,7 +22,7 @@ from cases import FAULTS, Cure, Fault
 from data import Shards, made
 
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import foreign_files
+from tfpipe.pipeline.plan.source import tfrecord_files
 from tfpipe.profiler.measure.host_usage import HostTime
 from tfpipe.profiler.measure.profile import profile_pipeline
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
@@ -82,7 +82,7 @@ def profiled(fault: Fault, folder: Path, config: PipelineConfig, shards: Shards,
         _wait_for_calm()
         profiles.append(
             profile_pipeline(
-                what.data, what.split, config, what.accelerator, SECONDS, MAX_WARM_UP_S, customise=what.customise
+                what.data, what.split, config, what.accelerator, SECONDS, MAX_WARM_UP_S, customize=what.customize
             )
         )
         if _disturbance(profiles[-1]) < QUIET:
@@ -113,7 +113,7 @@ def plain(config: PipelineConfig) -> PipelineConfig:
 
 def job(fault: Fault, folder: Path, shards: Shards, own: Any, config: PipelineConfig) -> Job:
     manifest = made(shards, folder)
-    data: Any = foreign_files(f"{manifest.directory}/train-*") if fault.foreign else manifest
+    data: Any = tfrecord_files(f"{manifest.directory}/train-*") if fault.foreign else manifest
     batch = config.global_batch_size or BATCH
     return Job(data, None if fault.foreign else "train", Accelerator(batch / fault.required, batch), own)
 

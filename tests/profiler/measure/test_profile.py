@@ -133,7 +133,7 @@ def own_stages(stages: Stages) -> Stages:
 
 
 def test_stages_of_ones_own(manifest: Manifest) -> None:
-    profile = profile_pipeline(manifest, "train", CONFIG, Accelerator(0.02, 4), 0.5, 0.1, customise=own_stages)
+    profile = profile_pipeline(manifest, "train", CONFIG, Accelerator(0.02, 4), 0.5, 0.1, customize=own_stages)
     assert profile.dataset["own_stages"] == ["jitter", "kept"]
     assert profile.dataset["late_caches"] == ["kept"]
     assert [stage.name for stage in profile.stages][-2:] == ["batch", "prefetch"]
@@ -142,7 +142,7 @@ def test_stages_of_ones_own(manifest: Manifest) -> None:
 
 def test_stages_must_come_back(manifest: Manifest) -> None:
     with pytest.raises(ConfigError, match=r"must return tfpipe\.pipeline\.stages\.Stages, got None"):
-        profile_pipeline(manifest, "train", CONFIG, Accelerator(0.02, 4), customise=lambda _: None)  # type: ignore[arg-type,return-value]
+        profile_pipeline(manifest, "train", CONFIG, Accelerator(0.02, 4), customize=lambda _: None)  # type: ignore[arg-type,return-value]
 
 
 def test_without_counters_there_are_no_stages(manifest: Manifest) -> None:

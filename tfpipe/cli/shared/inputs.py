@@ -90,11 +90,11 @@ def pipeline_config(
 def open_data(dataset: str, split: str | None) -> "tuple[Manifest | Source, str | None]":
     """A dataset and one of its splits, or foreign files and None."""
     if (glob.has_magic(dataset) and not os.path.isdir(dataset)) or os.path.isfile(dataset):
-        from tfpipe.pipeline.plan.source import foreign_files
+        from tfpipe.pipeline.plan.source import tfrecord_files
 
         if split is not None:
             raise ConfigError(f"Files found by a pattern have no splits, got --split {split}. Leave it out.")
-        return foreign_files(dataset), None
+        return tfrecord_files(dataset), None
     from tfpipe.load_manifest import load_manifest
 
     manifest = load_manifest(dataset)

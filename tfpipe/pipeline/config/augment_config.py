@@ -17,7 +17,7 @@ Size = int | tuple[int, int]
 
 @dataclass(frozen=True)
 class AugmentOptions:
-    """How images are cropped, mirrored and normalised.
+    """How images are cropped, mirrored and normalized.
 
     Attributes:
       scale: Share of the image's area in a training crop, smallest and largest (Szegedy et al. 2014).

@@ -59,15 +59,15 @@ class PipelineConfig:
     """Let libjpeg decode at 1/2, 1/4 or 1/8 where the crop, or the whole image, is at least that many times larger than
     what it is resized to."""
     image_dtype: ImageDtype = "uint8"
-    """Floats are normalised with the mean and deviation of `augment_options`. uint8 is a quarter of float32 on the
-    way to the device: normalise there."""
+    """Floats are normalized with the mean and deviation of `augment_options`. uint8 is a quarter of float32 on the
+    way to the device: normalize there."""
     one_hot: bool = False
     """Labels as one-hot float32 vectors; else as integers."""
-    include: tuple[str, ...] = ()
+    extra_features: tuple[str, ...] = ()
     """Further features of the records to hand over, by name."""
     max_boxes: int = 64
     """Bounding boxes of an image are padded to this many, and those beyond are left out."""
-    as_tuple: bool = False
+    as_supervised: bool = False
     """Hand over (image, label), as Keras wants it; else a dictionary."""
 
     # order
@@ -141,7 +141,7 @@ class PipelineConfig:
     Its workers deal records to whoever asks, so there is no exact order, and no cache."""
 
     def __post_init__(self) -> None:
-        for name in ("image_size", "decoded_size", "include"):
+        for name in ("image_size", "decoded_size", "extra_features"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))  # a list has no hash
         _check_batch(self)
@@ -207,7 +207,7 @@ class PipelineConfig:
 
 
 _FLAGS = (
-    *("training", "dct_scaling", "one_hot", "as_tuple", "deterministic"),
+    *("training", "dct_scaling", "one_hot", "as_supervised", "deterministic"),
     *("autotune", "inject_prefetch", "map_fusion"),
 )
 _SIZES = ("image_size", "decoded_size")
@@ -261,7 +261,7 @@ def _check_other(name: str, value: object) -> None:
         case "augment_options":
             if not isinstance(value, AugmentOptions):
                 raise ConfigError(f"`augment_options` must be AugmentOptions, got {value!r}.")
-        case "include":
+        case "extra_features":
             checks.check_names(name, value)
         case "seed":
             checks.check_seed(name, value)
@@ -292,7 +292,7 @@ def _check_pairs(config: PipelineConfig) -> None:
         raise ConfigError(f"`service` needs `cache` none, got {config.cache!r}: its workers come and go.")
     if config.augment == "device" and config.image_dtype != "uint8":
         raise ConfigError(
-            f"`augment` device needs `image_dtype` uint8, got {config.image_dtype!r}: the device normalises."
+            f"`augment` device needs `image_dtype` uint8, got {config.image_dtype!r}: the device normalizes."
         )
     if config.cache_dir is not None and config.cache == "none":
         raise ConfigError("`cache_dir` needs a cache. Set `cache` to bytes or decoded, or leave the folder out.")

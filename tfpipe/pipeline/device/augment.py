@@ -119,7 +119,7 @@ def augment(
     dtype: tf.DType = tf.float32,
     options: AugmentOptions | None = None,
 ) -> tf.Tensor:
-    """From stored images to a model's input: random crop and flip, or the middle; resized and normalised.
+    """From stored images to a model's input: random crop and flip, or the middle; resized and normalized.
 
     Args:
       images: uint8 or float of shape [batch, height, width, channels], in 0..255; all but batch static.
@@ -223,7 +223,7 @@ def mixup(
     than a permutation. Each image draws a weight of its own.
 
     Args:
-      images: float of shape [batch, height, width, channels]; normalised or not.
+      images: float of shape [batch, height, width, channels]; normalized or not.
       one_hot_labels: float of shape [batch, classes].
       seed: int32 of shape [2], another for each step and replica.
       alpha: Of the weights' distribution Beta(alpha, alpha). Default: within the paper's 0.1 to 0.4 for

@@ -20,15 +20,17 @@ def check_outputs(plan: ReadPlan) -> None:
         raise ConfigError(
             f"`on_bad_record` skip needs to know where each record begins, and {source.unplaced}. Use raise."
         )
-    if source.label_key is None and (config.one_hot or config.as_tuple):
-        wish = "one_hot" if config.one_hot else "as_tuple"
+    if source.label_key is None and (config.one_hot or config.as_supervised):
+        wish = "one_hot" if config.one_hot else "as_supervised"
         raise ConfigError(f"`{wish}` needs labels, and {source.name} has none.")
     if config.one_hot and not source.num_classes:
         raise ConfigError(f"`one_hot` needs the number of classes of {source.name}: give `num_classes`.")
-    for name in config.include:
+    for name in config.extra_features:
         if name in RESERVED:
-            raise ConfigError(f"`include` must not name {name!r}: the pipeline hands over something of that name.")
+            raise ConfigError(
+                f"`extra_features` must not name {name!r}: the pipeline hands over something of that name."
+            )
         if name not in source.schema:
             raise ConfigError(
-                f"`include` must name features of {source.name}, got {name!r}; it has {', '.join(source.schema.names)}."
+                f"`extra_features` must name features of {source.name}, got {name!r}; it has {', '.join(source.schema.names)}."
             )

@@ -131,7 +131,7 @@ def from_manifest(manifest: Manifest, split: str) -> Source:
     )
 
 
-def foreign_files(pattern: str, schema: Schema | None = None, num_classes: int | None = None) -> Source:
+def tfrecord_files(pattern: str, schema: Schema | None = None, num_classes: int | None = None) -> Source:
     """TFRecord files of `tf.train.Example`s that something else wrote.
 
     The image is `image/encoded` or `image`, the class `image/class/label` or `label`, where there is one; labels are

@@ -141,7 +141,7 @@ def finish(image: tf.Tensor, dtype: str, options: AugmentOptions) -> tf.Tensor:
 
     Args:
       image: float32 of shape [height, width, 3], static, in 0..255.
-      dtype: "uint8": rounded to the nearest, halves up. "float32" or "bfloat16": normalised, exactly as
+      dtype: "uint8": rounded to the nearest, halves up. "float32" or "bfloat16": normalized, exactly as
         `device.normalize` does.
       options: `mean` and `std` are used.
 

@@ -31,7 +31,7 @@ def parse(plan: ReadPlan, payload: tf.Tensor) -> Features:
         wanted["label"] = source.label_key
     if source.has_sizes:
         wanted |= {"height": IMAGE_HEIGHT, "width": IMAGE_WIDTH}
-    included = {name: _spec(plan, name) for name in plan.config.include}
+    included = {name: _spec(plan, name) for name in plan.config.extra_features}
     specs = {key: _parser(source.schema[key]) for key in wanted.values()}
     specs |= {name: _parser(spec) for name, spec in included.items()}
     example = tf.io.parse_single_example(payload, specs)
@@ -82,7 +82,7 @@ def pad_evaluation(plan: ReadPlan, examples: tf.data.Dataset) -> tf.data.Dataset
 
 
 def finish(plan: ReadPlan, batch: Features) -> Any:
-    """What the trainer gets of a batch: a dictionary, or (image, label[, mask]) with `as_tuple`.
+    """What the trainer gets of a batch: a dictionary, or (image, label[, mask]) with `as_supervised`.
 
     Labels become int32, or with `one_hot` float32 [batch, classes]. In a tuple the mask is float32, as Keras takes
     sample weights; and with augment="device" the first element is a dictionary of image, height, width and seed.
@@ -92,16 +92,18 @@ def finish(plan: ReadPlan, batch: Features) -> Any:
         result["label"] = tf.cast(result["label"], tf.int32)
         if config.one_hot:
             result["label"] = tf.one_hot(result["label"], plan.source.num_classes)
-    if not config.as_tuple:
+    if not config.as_supervised:
         return result
-    inputs = {name: result[name] for name in ("image", "height", "width", "seed", *config.include) if name in result}
+    inputs = {
+        name: result[name] for name in ("image", "height", "width", "seed", *config.extra_features) if name in result
+    }
     first = inputs if len(inputs) > 1 else inputs["image"]
     return (
         (first, result["label"], tf.cast(result["mask"], tf.float32)) if "mask" in result else (first, result["label"])
     )
 
 
-def masked_mean(values: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def masked_sum(values: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """The sum of a metric over real examples, and their number; add up both over batches and replicas, then divide.
 
     Args:

@@ -53,12 +53,12 @@ def _options(profile: Profile, model: Model) -> Iterator[Proposal]:
     config = profile.config
     dtype = config.get("image_dtype", "uint8")
     if cpu_s := made_otherwise(profile, model, "uint8"):
-        reason = f"A byte for each value instead of {'four' if dtype == 'float32' else 'two'}: the device normalises."
+        reason = f"A byte for each value instead of {'four' if dtype == 'float32' else 'two'}: the device normalizes."
         yield Proposal(1, reason, replace(model, cpu_s=cpu_s), {"image_dtype": "uint8"})
     if cpu_s := made_otherwise(profile, model, "device"):
         cpu_s |= {stage: cpu_s[stage] * UNCROWDED for stage in ("read", "shuffle") if stage in cpu_s}
         changes = {"augment": "device", "image_dtype": "uint8"}
-        yield Proposal(1, "The device crops, flips and normalises.", replace(model, cpu_s=cpu_s), changes)
+        yield Proposal(1, "The device crops, flips and normalizes.", replace(model, cpu_s=cpu_s), changes)
     if cpu_s := made_otherwise(profile, model, "dct_scaling"):
         reason = "Where a crop is twice as large as needed, libjpeg decodes half of each side."
         yield Proposal(0, reason, replace(model, cpu_s=cpu_s), {"dct_scaling": True})

@@ -18,7 +18,7 @@ from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source, as_source
-from tfpipe.pipeline.stage import STAGE_NAMES, Customise, Stages, customised
+from tfpipe.pipeline.stage import STAGE_NAMES, Customize, Stages, customized
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, idle_fraction
 from tfpipe.profiler.measure import host_usage
 from tfpipe.profiler.measure.option_costs import try_changes
@@ -43,7 +43,7 @@ def profile_pipeline(
     seconds: float = SECONDS,
     max_warm_up_s: float = MAX_WARM_UP_S,
     watch: Watch | None = None,
-    customise: Customise | None = None,
+    customize: Customize | None = None,
 ) -> Profile:
     """Runs the pipeline of one host with one replica and measures it in steady state.
 
@@ -52,21 +52,21 @@ def profile_pipeline(
     `decode` and `augment` would be one: where the processor is the limit, the pipeline gives some 6 % less than it can.
 
     Args:
-        data: From `load_manifest` or `foreign_files`.
+        data: From `load_manifest` or `tfrecord_files`.
         split: Name of a split; None for foreign files.
         config: Of the pipeline. With `autotune` off tf.data keeps no counters, and there are no stages in the profile.
         accelerator: What takes the batches.
         seconds: How long to measure; at least two steps in any case.
         max_warm_up_s: How long to warm up at most.
         watch: Told how far it is, for people who wait.
-        customise: Changes the stages first, as a trainer does that has stages of its own.
+        customize: Changes the stages first, as a trainer does that has stages of its own.
 
     Raises:
         ConfigError: The pipeline cannot be built.
         DataError: A record is damaged, or a file cannot be read.
     """
     source = as_source(data, split)
-    stages = customised(build_stages(data, split, replace(config, map_fusion=False)), customise)
+    stages = customized(build_stages(data, split, replace(config, map_fusion=False)), customize)
     facts = {**_facts(data, split, source, config), "own_stages": _own_stages(stages)}
     made = _build(stages)
     dataset = made[-1][2] if stages.options is None else made[-1][2].with_options(stages.options)
