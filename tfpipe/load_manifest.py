@@ -54,7 +54,8 @@ def _placed(manifest: Manifest, root: str | None) -> Manifest:
     if foreign.root != ".":
         if file_io.is_url(directory):
             raise FormatError(
-                f"{file_io.join(directory, file_names.MANIFEST)} says that its shards lie in {foreign.root}, a folder of "
+                f"{file_io.join(directory, file_names.MANIFEST)} says that its shards lie in {foreign.root}, a "
+                f"folder of "
                 "some machine. Say where they lie with load_manifest(..., root=...)."
             )
         _logger.warning("The shards of %s lie outside it, in %s, as its manifest says.", directory, foreign.root)

@@ -13,7 +13,8 @@ batch     the next few records of each stream, stream after stream
 ```
 
 A host reads some of the streams, so the global batches are the same for any number of hosts, and any batch can be
-found without those before it. Permutations are those of `tfpipe.system.hash_permutation`, the same on every machine, so that a
+found without those before it. Permutations are those of `tfpipe.system.hash_permutation`, the same on every machine,
+so that a
 checkpoint stays valid.
 """
 

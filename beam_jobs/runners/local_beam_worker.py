@@ -1,6 +1,7 @@
 """One of Beam's own worker processes on this machine (`--direct_running_mode=multi_processing`), made to behave.
 
-Run as `python -m beam_jobs.runners.local_beam_worker PID`: the same as Beam's worker, but it ends with the process that started the
+Run as `python -m beam_jobs.runners.local_beam_worker PID`: the same as Beam's worker, but it ends with the process
+that started the
 job, even one that was killed, and after Ctrl-C without a word: that is for the other process to say.
 """
 

@@ -32,7 +32,8 @@ def check_bad(work: Work, header: PlanHeader, rows: Sequence[Row], max_bad: int)
         mend = "make a dataset of what is undamaged with `tfpipe repair`"
     raise DataError(
         f"At most {max_bad} of {num_images} images may be bad, got {num_bad}, the first {first['path']}: "
-        f"{first['reason']}. They are listed in {work.target(file_names.QUARANTINE)}; {mend}, or allow more with --max-bad."
+        f"{first['reason']}. They are listed in {work.target(file_names.QUARANTINE)}; {mend}, or allow more "
+        f"with --max-bad."
     )
 
 

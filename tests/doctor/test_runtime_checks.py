@@ -203,7 +203,8 @@ IMAGE = TensorFact("image", "uint8", (8, 224, 224, 3))
                 "shapes",
                 "failure",
                 "The shape must be static, and that of image, box is not.",
-                "XLA compiles for one shape: give the feature a shape in the schema, or leave it out of `extra_features`.",
+                "XLA compiles for one shape: give the feature a shape in the schema, or leave it out of "
+                "`extra_features`.",
             ),
         ),
         (
@@ -213,7 +214,8 @@ IMAGE = TensorFact("image", "uint8", (8, 224, 224, 3))
                 "shapes",
                 "failure",
                 "The batch has text in it: name.",
-                "Leave it out of `extra_features` for training: strings stay on the host, and no compiled step takes them.",
+                "Leave it out of `extra_features` for training: strings stay on the host, and no compiled step "
+                "takes them.",
             ),
         ),
         (
@@ -223,7 +225,8 @@ IMAGE = TensorFact("image", "uint8", (8, 224, 224, 3))
                 "shapes",
                 "warning",
                 "The batch has text in it: name.",
-                "Leave it out of `extra_features` for training: strings stay on the host, and no compiled step takes them.",
+                "Leave it out of `extra_features` for training: strings stay on the host, and no compiled step "
+                "takes them.",
             ),
         ),
         (

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tfpipe.errors import ConfigError
-from tfpipe.images import contact_sheet
+from tfpipe.images import contact_sheet as contact_sheet_module
 from tfpipe.images.contact_sheet import Tile, contact_sheet, open_stored, raw_image
 from tfpipe.images.errors import BadImage
 
@@ -25,7 +25,7 @@ def encode(image: Image.Image, kind: str) -> bytes:
     ("count", "columns"), [(1, 1), (2, 2), (4, 2), (6, 3), (7, 4), (12, 4), (24, 6), (25, 5), (1000, 40)]
 )
 def test_columns_leave_few_places_empty(count: int, columns: int) -> None:
-    assert contact_sheet._columns(count) == columns
+    assert contact_sheet_module._columns(count) == columns
 
 
 @pytest.mark.parametrize(("count", "columns", "size"), [(1, None, (228, 272)), (6, 3, (606, 505)), (2, 5, (417, 272))])
@@ -78,13 +78,13 @@ def test_a_tile_without_image_is_not_blank() -> None:
 
 
 def test_a_long_caption_ends_in_an_ellipsis_within_its_tile() -> None:
-    font = contact_sheet._font(13)
-    cut = contact_sheet._shortened("a very long name of a class, and more of it", font, 160)
+    font = contact_sheet_module._font(13)
+    cut = contact_sheet_module._shortened("a very long name of a class, and more of it", font, 160)
     assert cut == "a very long name of a cla…"
     assert font.getlength(cut) <= 160 < font.getlength("a very long name of a clas…")
-    assert contact_sheet._shortened("short", font, 160) == "short"
-    assert contact_sheet._shortened("two\nlines\x1b[31m", font, 160) == "two?lines?[31m"
-    assert contact_sheet._shortened("nothing fits", font, 3) == ""
+    assert contact_sheet_module._shortened("short", font, 160) == "short"
+    assert contact_sheet_module._shortened("two\nlines\x1b[31m", font, 160) == "two?lines?[31m"
+    assert contact_sheet_module._shortened("nothing fits", font, 3) == ""
 
 
 @pytest.mark.parametrize(

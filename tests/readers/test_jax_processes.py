@@ -21,7 +21,9 @@ import tfpipe
 from tfpipe.readers.jax import DeviceBatches
 
 manifest = tfpipe.load_manifest(sys.argv[1])
-config = tfpipe.PipelineConfig(image_size=8, per_replica_batch_size=1, seed=3, extra_features=("image/height", "image/width"))
+config = tfpipe.PipelineConfig(
+    image_size=8, per_replica_batch_size=1, seed=3, extra_features=("image/height", "image/width")
+)
 batches = DeviceBatches(manifest, "train", config, int(sys.argv[4]))
 
 @jax.jit

@@ -112,7 +112,8 @@ def test_within_bounds_files_and_indexes_are_opened_once(small_dataset: Path, mo
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_forked_processes_read_through_one_open_file(small_dataset: Path) -> None:
     code = (
-        "import os, sys; from tfpipe.load_manifest import load_manifest; from tfpipe.readers.record_reader import RecordReader\n"
+        "import os, sys; from tfpipe.load_manifest import load_manifest; from tfpipe.readers.record_reader "
+        "import RecordReader\n"
         "reader = RecordReader(sys.argv[1], load_manifest(sys.argv[1]), 'train'); want = [reader.payload(i) for i in "
         "range(12)]; children = []\n"
         "for k in range(3):\n"

@@ -156,7 +156,8 @@ def _input_options(strategy: tf.distribute.Strategy, plan: ReadPlan) -> tf.distr
     text = [name for name in plan.config.extra_features if name in schema and schema[name].dtype == "bytes"]
     if text and kind == "TPU":
         raise ConfigError(
-            f"`extra_features` must not name text for a TPU, which holds numbers only, got {', '.join(text)}. Leave it out; "
+            f"`extra_features` must not name text for a TPU, which holds numbers only, got {', '.join(text)}. "
+            f"Leave it out; "
             "or give `options` with experimental_fetch_to_device=False, and keep it out of `strategy.run`."
         )
     return tf.distribute.InputOptions(experimental_fetch_to_device=kind == "CPU" or not text)

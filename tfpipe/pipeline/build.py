@@ -45,7 +45,8 @@ def build_dataset(
     Returns:
         Batches for one replica, `config.batch_size` images each; a host with several replicas takes one for each.
         Dictionaries of "image", [batch, height, width, 3] of `image_dtype`, "label", int32 [batch] or one-hot float32
-        [batch, classes], and what `extra_features` names; in evaluation "mask", bool [batch], False where the last batch is
+        [batch, classes], and what `extra_features` names; in evaluation "mask", bool [batch], False where the last
+        batch is
         filled up. With augment="device" images are uint8 of `decoded_size` and come with "height" and "width", int64
         [batch], and in training "seed", int32 [batch, 2]. With `as_supervised`: (image, label), in evaluation with the
         mask as a third, float32. Training goes on for ever; evaluation is one pass.

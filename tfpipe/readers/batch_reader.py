@@ -243,7 +243,8 @@ class _Draws:
 
 
 def arranged(batch: Batch, config: PipelineConfig) -> Any:
-    """The batch as a dictionary or, with `as_supervised`, as (image, label), in evaluation with the mask as a third; what
+    """The batch as a dictionary or, with `as_supervised`, as (image, label), in evaluation with the mask as a third;
+    what
     `extra_features` names then stands beside the image, in a dictionary.
     """
     if not config.as_supervised:

@@ -60,7 +60,8 @@ class DeviceBatches(Resumable):
       num_threads: That read and decode. None: as many as there are cores.
 
     A batch is a dictionary of "image", uint8 [batch, height, width, 3] or normalized where `image_dtype` is a float,
-    "label", int32 [batch] or one-hot float32, what `extra_features` names, and in evaluation "mask", bool [batch]; or with
+    "label", int32 [batch] or one-hot float32, what `extra_features` names, and in evaluation "mask", bool "
+    "[batch]; or with
     `as_supervised` (image, label[, mask]). Of 64-bit integers JAX keeps 32 bits unless told otherwise.
 
     Raises:

@@ -1,8 +1,10 @@
 """The windows and flips of the input pipeline, drawn without TensorFlow: the same numbers for the same records.
 
-`tfpipe.pipeline.stages._host_images` draws them with TensorFlow's stateless operations on the host, whose numbers are those of
+`tfpipe.pipeline.stages._host_images` draws them with TensorFlow's stateless operations on the host, whose numbers are
+those of
 Philox-4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") under a key that is itself drawn from
-the seed. They are computed here once more, in float32 where TensorFlow does so; `tests/readers/test_numpy_crops.py` holds
+the seed. They are computed here once more, in float32 where TensorFlow does so; `tests/readers/test_numpy_crops.py`
+holds
 the two together.
 """
 

@@ -61,7 +61,8 @@ class ShardedImages(IterableDataset[Any]):
 
     A batch is a dictionary of "image", uint8 [n, 3, height, width] in channels-last memory format, or normalized where
     `image_dtype` is a float, or the stacked results of `transform`; "label", int64 [n] or one-hot float32 [n, classes];
-    and what `extra_features` names, text as lists of bytes. In evaluation "mask", bool [n], is False where a batch is filled
+    and what `extra_features` names, text as lists of bytes. In evaluation "mask", bool [n], is False where a batch is
+    filled
     up, so that all ranks step together. With `as_supervised`: (image, label), in evaluation with the mask as a third.
 
     Raises:

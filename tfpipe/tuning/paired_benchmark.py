@@ -8,7 +8,8 @@ Statistical Methods", 2014, section 3.6): every second pair may be spoiled.
 
 A duel looks again and again and stops when it likes what it sees, which errs more often than one look does. So each
 look uses an interval of 97 %: of challengers that are no better 3 in 100 are kept, of those that are 5 % worse 1 in 100
-at most, and 98 in 100 that are 10 % better are found where turns scatter by 5 %. `tests/tuning/test_paired_benchmark.py` plays it.
+at most, and 98 in 100 that are 10 % better are found where turns scatter by 5 %.
+`tests/tuning/test_paired_benchmark.py` plays it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import pytest
 from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.plan.image_ref import ImageRef
-from beam_jobs.shards import write_shard
+from beam_jobs.shards import write_shard as write_shard_module
 from beam_jobs.shards.output_dir import open_work
 from beam_jobs.shards.work_dir import Row, Work
 from beam_jobs.shards.write_shard import write_shard
@@ -173,7 +173,7 @@ def test_kinds_of_unreadable(tmp_path: Path, kit: Any) -> None:
 
 
 def test_a_file_too_large_for_a_record(tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_shard, "MAX_SOURCE_BYTES", 1000)
+    monkeypatch.setattr(write_shard_module, "MAX_SOURCE_BYTES", 1000)
     big = kit.jpeg(1, (64, 64))
     _, (row,) = written(kit.write(tmp_path / "in", {"big.jpg": big, "ok.jpg": kit.jpeg(1, (8, 8))}), tmp_path / "out")
     assert [line["reason"] for line in row.quarantined] == [

@@ -1,4 +1,5 @@
-"""`tfpipe.format.recovery.scan` and `resync`: what is said of damage; the fuzz of tests/integrity says that it is all."""
+"""`tfpipe.format.recovery.scan` and `resync`: what is said of damage; the fuzz of tests/integrity says that it is
+all."""
 
 import io
 import struct

@@ -1,4 +1,5 @@
-"""`tfpipe.integrity.foreign.index` on data that plain scripts wrote: what it finds, what it writes, and what it refuses."""
+"""`tfpipe.integrity.foreign.index` on data that plain scripts wrote: what it finds, what it writes, and what it
+refuses."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.record_index import decode_index
 from tfpipe.format.tfrecord import record_header, scan_records
-from tfpipe.integrity.foreign import index
+from tfpipe.integrity.foreign import index as index_module
 from tfpipe.integrity.foreign.index import IndexOptions, IndexReport, index
 from tfpipe.load_manifest import load_manifest
 from tfpipe.readers.record_reader import RecordReader
@@ -85,7 +86,7 @@ def test_records_are_read_at_random(copy: Path) -> None:
 
 
 def test_elsewhere_with_workers_and_other_readers(imagenet: Path, tmp_path: Path, monkeypatch, caplog) -> None:
-    monkeypatch.setattr(index, "_ALONE_BYTES", 0)
+    monkeypatch.setattr(index_module, "_ALONE_BYTES", 0)
     before = hashes(imagenet)
     seen = []
     options = IndexOptions(f"{imagenet}/train-*", str(tmp_path / "out"), export=("dali", "vahidk"))

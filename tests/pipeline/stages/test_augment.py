@@ -12,7 +12,7 @@ tf = pytest.importorskip("tensorflow")
 from tfpipe.errors import ConfigError  # noqa: E402
 from tfpipe.pipeline.config.augment_config import AugmentOptions  # noqa: E402
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig  # noqa: E402
-from tfpipe.pipeline.device import augment
+from tfpipe.pipeline.device import augment  # noqa: E402
 from tfpipe.pipeline.plan.stored_images import StoredImages  # noqa: E402
 from tfpipe.pipeline.stages import _host_images  # noqa: E402
 from tfpipe.pipeline.stages._decode_image import decode_crop, decode_image  # noqa: E402

@@ -123,7 +123,8 @@ def _old_manifest(directory: str) -> Manifest | None:
         ) from None
     if old.foreign is None:
         raise ConfigError(
-            f"{directory} is a dataset that `tfpipe shard` wrote and is indexed already: {file_names.INDEX_DIR}/ is in the "
+            f"{directory} is a dataset that `tfpipe shard` wrote and is indexed already: "
+            f"{file_names.INDEX_DIR}/ is in the "
             f"form that {' and '.join(get_args(Export))} take."
         )
     return replace(old, directory=directory)

@@ -50,7 +50,8 @@ class PipelineConfig:
 
     "host": random resized crop and flip in training, centre crop in evaluation, fused with decoding. "device": whole
     images, squeezed to `decoded_size`, are handed over with the originals' heights and widths and a seed each, and
-    `tfpipe.pipeline.device.augment` does the rest inside the train step. "none": whole images, resized to `image_size`."""
+    `tfpipe.pipeline.device.augment` does the rest inside the train step. "none": whole images, resized to
+    `image_size`."""
     augment_options: AugmentOptions = field(default_factory=AugmentOptions)
     """How: shares and shapes of crops, flips, mean and deviation; alike on host and device."""
     decoded_size: Size | None = None

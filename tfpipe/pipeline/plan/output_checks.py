@@ -32,5 +32,6 @@ def check_outputs(plan: ReadPlan) -> None:
             )
         if name not in source.schema:
             raise ConfigError(
-                f"`extra_features` must name features of {source.name}, got {name!r}; it has {', '.join(source.schema.names)}."
+                f"`extra_features` must name features of {source.name}, got {name!r}; "
+                f"it has {', '.join(source.schema.names)}."
             )

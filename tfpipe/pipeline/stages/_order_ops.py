@@ -2,7 +2,8 @@
 
 A pipeline that asked Python for its order could not run in a remote host's input pipeline or in a tf.data service,
 and would hold Python's lock in the middle of training. So hashes, permutations and cuts are done here once more,
-with 64-bit unsigned arithmetic, which wraps in TensorFlow as it does in NumPy. `tests/pipeline/stages/test_order_ops.py`
+with 64-bit unsigned arithmetic, which wraps in TensorFlow as it does in NumPy.
+`tests/pipeline/stages/test_order_ops.py`
 holds the two together: every function gives what `ExactOrder` gives, bit by bit.
 
 Costs on one core: an epoch's sequence of 80,000 runs (1.28 million records) takes about 10 ms, a window of 4,096
