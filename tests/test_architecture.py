@@ -25,6 +25,7 @@ FLOORS = {
     "tfpipe.training": 3,
     "tfpipe.tuning": 3,
     "tfpipe.profiler": 3,
+    "tfpipe.data_service": 3,
     "tfpipe.distribution": 3,
     "tfpipe.doctor": 3,
     "beam_jobs.shard_job": 3,
@@ -40,7 +41,7 @@ FLOORS = {
     "tfpipe.pipeline.config": 1,
     "tfpipe.pipeline.plan": 1,
     "tfpipe.images": 1,
-    "tfpipe.load_manifest": 1,
+    "tfpipe.open_dataset": 1,
     "tfpipe.order": 1,
     "beam_jobs": 1,
     "beam_jobs.config": 1,
@@ -61,7 +62,7 @@ NEIGHBOURS = {
     ("tfpipe.__main__", "tfpipe.cli"),
     ("beam_jobs.__main__", "tfpipe.cli"),
     ("tfpipe.pipeline.plan", "tfpipe.order"),
-    ("tfpipe.pipeline.plan", "tfpipe.load_manifest"),
+    ("tfpipe.pipeline.plan", "tfpipe.open_dataset"),
     ("tfpipe.tuning", "tfpipe.profiler"),  # it tries the profiler's fixes
     ("tfpipe.training", "tfpipe.distribution"),  # the trainer runs under a strategy
     ("tfpipe.training", "tfpipe.profiler"),  # and watches its own idle time
@@ -80,6 +81,7 @@ NAMES_BEAM_JOBS = ("tfpipe.cli", "beam_jobs")  # and nobody else does
 # where the command line or a Beam worker could do without; tests/test_imports.py measures that.
 HEAVY = {
     "tensorflow": (
+        "tfpipe.data_service",
         "tfpipe.distribution",
         "tfpipe.doctor",
         "tfpipe.pipeline.build",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tfpipe.distribution import distribute_dataset, resolve_strategy, set_precision, steps_per_epoch
     from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError
     from tfpipe.format.manifest import Manifest
-    from tfpipe.load_manifest import load_manifest
+    from tfpipe.open_dataset import load_manifest
     from tfpipe.pipeline.build import build_dataset, build_stages
     from tfpipe.pipeline.config.augment_config import AugmentOptions
     from tfpipe.pipeline.config.pipeline_config import PipelineConfig
@@ -62,7 +62,7 @@ _MODULES = {
     "build_stages": "tfpipe.pipeline.build",
     "distribute_dataset": "tfpipe.distribution",
     "tfrecord_files": "tfpipe.pipeline.plan.source",
-    "load_manifest": "tfpipe.load_manifest",
+    "load_manifest": "tfpipe.open_dataset",
     "masked_sum": "tfpipe.pipeline.stages._outputs",
     "measure_training": "tfpipe.profiler.live.measure_training",
     "mix": "tfpipe.pipeline.plan.mixture",

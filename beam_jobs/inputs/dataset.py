@@ -21,7 +21,7 @@ from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.schema import image_schema
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 
 
 def list_datasets(config: ShardConfig) -> Listing:

@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from tfpipe.integrity.verify import VerifyOptions, verify
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 from tfpipe.system import process_pool
 from tfpipe.system.host_limits import usable_cpus
 

@@ -149,15 +149,15 @@ def test_what_is_no_dataset(doctor, small_dataset: Path, tmp_path: Path) -> None
 def test_the_default_split(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    from tfpipe import load_manifest
+    from tfpipe import open_dataset
     from tfpipe.cli.shared import inputs
 
-    manifest = load_manifest.load_manifest(str(small_dataset))
+    manifest = open_dataset.load_manifest(str(small_dataset))
     train, validation = manifest.splits.values()
-    monkeypatch.setattr(load_manifest, "load_manifest", lambda _: replace(manifest, splits={"only": train}))
+    monkeypatch.setattr(open_dataset, "load_manifest", lambda _: replace(manifest, splits={"only": train}))
     assert inputs.open_data(str(small_dataset), None)[1] == "only"
     monkeypatch.setattr(
-        load_manifest, "load_manifest", lambda _: replace(manifest, splits={"a": train, "b": validation})
+        open_dataset, "load_manifest", lambda _: replace(manifest, splits={"a": train, "b": validation})
     )
     with pytest.raises(ConfigError, match=r"it has a, b\. Choose one with --split\."):
         inputs.open_data(str(small_dataset), None)

@@ -16,7 +16,7 @@ from PIL import Image
 from beam_jobs.config import ShardConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest_json import loads
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 from tfpipe.order import ExactOrder, mixing_score
 from tfpipe.readers.record_reader import RecordReader
 

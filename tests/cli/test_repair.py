@@ -20,7 +20,7 @@ from tests.integrity.made import payload, write_dataset
 from tfpipe.format import file_names
 from tfpipe.format.tfrecord import scan_records
 from tfpipe.integrity.verify import VerifyOptions, verify
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARD = "train-00000-of-00003.tfrecord"

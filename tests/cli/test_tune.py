@@ -101,7 +101,7 @@ def test_json(tune, small_dataset: Path) -> None:
 
 
 def _data(folder: Path) -> tuple[Any, str]:
-    from tfpipe.load_manifest import load_manifest
+    from tfpipe.open_dataset import load_manifest
 
     return load_manifest(str(folder)), "train"
 

@@ -17,7 +17,7 @@ from tests.integrity.damaged import framed
 from tests.integrity.made import payload, png, write_dataset
 from tfpipe.format import file_names
 from tfpipe.format.example import encode_example
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 
 SHARD = "train-00000-of-00002.tfrecord"
 

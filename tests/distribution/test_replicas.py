@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 from tfpipe.order import ExactOrder
 from tfpipe.readers.record_reader import RecordReader
 

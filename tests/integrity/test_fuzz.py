@@ -23,7 +23,7 @@ from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.tfrecord import FRAME_BYTES, scan_records
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyOptions, verify
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 
 FILES = 500
 

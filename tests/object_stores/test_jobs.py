@@ -16,7 +16,7 @@ from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.storage.object_store import split_url
 from tests.beam_jobs.conftest import Kit
 from tests.object_stores.conftest import Amazon, Cloud
-from tfpipe import data_source, load_manifest
+from tfpipe import data_source, open_dataset
 from tfpipe.integrity.verify import VerifyOptions, verify
 
 # Is it done? Its lines of the plan; the shard, its index, digests and row; the digests again, to look for duplicates.
@@ -45,7 +45,7 @@ def test_from_and_to_a_store(
     made = cloud.tree(output)
     assert made == local  # the working folder is gone, too
     back = kit.write(tmp_path / "back", made)
-    assert load_manifest(str(back)).splits["train"].records == 9
+    assert open_dataset(str(back)).splits["train"].records == 9
     assert not verify(str(back), VerifyOptions(workers=1)).damaged
     assert len(data_source(str(back), "train")) == 9
 

@@ -19,7 +19,7 @@ from tfpipe.format.manifest import Duplicates, ImageSizes, Manifest, ShardInfo, 
 from tfpipe.format.record_index import encode_index
 from tfpipe.format.schema import FeatureSpec, Schema, image_schema
 from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 
 SHARDS = (37, 0, 61, 5, 80, 1, 50, 23)
 """Records of each shard of `many`: 257 in all, which no batch divides."""

@@ -13,7 +13,7 @@ import pytest
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import decode_example
 from tfpipe.format.tfrecord import scan_records
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 from tfpipe.readers import record_reader
 from tfpipe.readers.record_reader import RecordReader
 
@@ -112,7 +112,7 @@ def test_within_bounds_files_and_indexes_are_opened_once(small_dataset: Path, mo
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_forked_processes_read_through_one_open_file(small_dataset: Path) -> None:
     code = (
-        "import os, sys; from tfpipe.load_manifest import load_manifest; from tfpipe.readers.record_reader "
+        "import os, sys; from tfpipe.open_dataset import load_manifest; from tfpipe.readers.record_reader "
         "import RecordReader\n"
         "reader = RecordReader(sys.argv[1], load_manifest(sys.argv[1]), 'train'); want = [reader.payload(i) for i in "
         "range(12)]; children = []\n"

@@ -68,7 +68,7 @@ def train(colours: Path, make_config: Callable[..., Any]) -> Train:
     """Trains in this process, on one replica."""
     import tensorflow as tf
 
-    from tfpipe.load_manifest import load_manifest
+    from tfpipe.open_dataset import load_manifest
     from tfpipe.training.train import train
 
     def run(

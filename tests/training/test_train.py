@@ -11,7 +11,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from tfpipe.errors import ConfigError, DataError  # noqa: E402
-from tfpipe.load_manifest import load_manifest  # noqa: E402
+from tfpipe.open_dataset import load_manifest  # noqa: E402
 from tfpipe.readers.data_source import data_source  # noqa: E402
 from tfpipe.training import train as training  # noqa: E402
 

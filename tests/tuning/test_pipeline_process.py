@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tfpipe.errors import DataError
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.tuning import pipeline_process as contestants

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.source import tfrecord_files
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator

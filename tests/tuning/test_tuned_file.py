@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tfpipe.errors import ConfigError
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.config import toml_json
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.source import tfrecord_files

@@ -39,7 +39,7 @@ def inspect(
 ) -> None:
     """Print what is in the directory DATASET: splits, classes, image sizes, what was changed and what was left out."""
     _check_options(split, show, record, write)
-    from tfpipe.load_manifest import load_manifest
+    from tfpipe.open_dataset import load_manifest
 
     manifest = load_manifest(dataset)
     splits = _choose(manifest, split)

@@ -14,7 +14,7 @@ from tfpipe.cli.shared.params import counted, debug_option
 from tfpipe.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from tfpipe.distribution.data_service import Service
+    from tfpipe.data_service import Service
 
 _MISSING = "`tfpipe serve` needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."
 
@@ -53,7 +53,7 @@ def serve(
     if importlib.util.find_spec("tensorflow") is None:
         raise MissingDependencyError(_MISSING)
     _quiet_tensorflow()
-    from tfpipe.distribution.data_service import Service, ServiceConfig
+    from tfpipe.data_service import Service, ServiceConfig
 
     config = ServiceConfig(
         port=ServiceConfig.port if port is None else port,

@@ -25,7 +25,7 @@ from tfpipe.integrity.recover_manifest import recover_manifest
 from tfpipe.integrity.repair_shard import Rescued, Staging, rescue_file
 from tfpipe.integrity.verify import dataset_jobs, run_jobs, total_bytes
 from tfpipe.integrity.write_repaired import assemble
-from tfpipe.load_manifest import check_local, load_manifest
+from tfpipe.open_dataset import check_local, load_manifest
 from tfpipe.system import file_io
 
 STAGING = ".tfpipe-repair"

@@ -17,7 +17,7 @@ from tfpipe.integrity.check_file import FileJob, FileReport, check_file
 from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.progress import Progress, watch
-from tfpipe.load_manifest import check_local, load_manifest
+from tfpipe.open_dataset import check_local, load_manifest
 from tfpipe.system import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.process_pool import Workers

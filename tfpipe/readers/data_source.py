@@ -23,7 +23,7 @@ from tfpipe.format.example import Feature
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_FILENAME
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 from tfpipe.readers.record_lookup import Lookup, one_label, one_text
 from tfpipe.readers.record_reader import RecordReader, resolve
 

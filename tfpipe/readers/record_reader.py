@@ -19,7 +19,7 @@ from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.tfrecord import read_record_at
-from tfpipe.load_manifest import check_local
+from tfpipe.open_dataset import check_local
 from tfpipe.system.file_io import open_file
 
 _MAX_OPEN = 64  # files of one reader; a process may have 1,024 on most machines

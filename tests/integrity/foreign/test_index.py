@@ -21,7 +21,7 @@ from tfpipe.format.record_index import decode_index
 from tfpipe.format.tfrecord import record_header, scan_records
 from tfpipe.integrity.foreign import index as index_module
 from tfpipe.integrity.foreign.index import IndexOptions, IndexReport, index
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 from tfpipe.readers.record_reader import RecordReader
 
 

@@ -16,7 +16,7 @@ import tensorflow_datasets as tfds
 
 from tfpipe.integrity.foreign.index import IndexOptions, index
 from tfpipe.integrity.verify import VerifyOptions, verify
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.source import from_manifest

@@ -22,7 +22,7 @@ import tensorflow as tf
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import record_footer, record_header, scan_records
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.file_cache.cache import cached_manifest, without_cache
@@ -176,7 +176,7 @@ FILL = """
 import os, signal, sys, time
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.file_cache.cache import cached_manifest
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 
 manifest, folder = load_manifest(sys.argv[1]), sys.argv[2]
 

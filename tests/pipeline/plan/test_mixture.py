@@ -11,7 +11,7 @@ from tests.pipeline.conftest import write_dataset
 from tfpipe.distribution import distribute_dataset, steps_per_epoch
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.mixture import Mixture, apportion, mix

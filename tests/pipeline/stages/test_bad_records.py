@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.manifest import Manifest
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 

@@ -14,7 +14,7 @@ from PIL import Image, ImageFilter
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, encode_index
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 
 
 @dataclass(frozen=True)

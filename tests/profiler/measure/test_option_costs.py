@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.source import Source, from_manifest
 from tfpipe.profiler.measure import option_costs

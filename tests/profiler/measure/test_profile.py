@@ -18,7 +18,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import record_footer, record_header
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.stage import Stage, Stages

@@ -95,7 +95,7 @@ def open_data(dataset: str, split: str | None) -> "tuple[Manifest | Source, str 
         if split is not None:
             raise ConfigError(f"Files found by a pattern have no splits, got --split {split}. Leave it out.")
         return tfrecord_files(dataset), None
-    from tfpipe.load_manifest import load_manifest
+    from tfpipe.open_dataset import load_manifest
 
     manifest = load_manifest(dataset)
     names = list(manifest.splits)

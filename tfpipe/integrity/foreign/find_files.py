@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
-from tfpipe.load_manifest import check_local
+from tfpipe.open_dataset import check_local
 
 DEFAULT_SPLIT = "train"
 """Of files whose names say nothing."""

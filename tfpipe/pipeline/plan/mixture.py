@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.plan.source import Source, as_source
 
 

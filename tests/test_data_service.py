@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tfpipe.distribution import data_service
-from tfpipe.distribution.data_service import ServiceConfig, claim_ports
+from tfpipe import data_service
+from tfpipe.data_service import ServiceConfig, claim_ports
 from tfpipe.errors import ConfigError, TfpipeError
 
 
@@ -52,5 +52,5 @@ def test_what_excludes_each_other(options, sentence: str) -> None:
 
 
 def test_the_parent_of_workers_loads_no_tensorflow() -> None:
-    code = "import tfpipe.distribution.data_service, sys; assert 'tensorflow' not in sys.modules"
+    code = "import tfpipe.data_service, sys; assert 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], check=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tfpipe.errors import DataError, FormatError
-from tfpipe.load_manifest import load_manifest
+from tfpipe.open_dataset import load_manifest
 
 
 def test_a_directory_without_a_manifest(tmp_path: Path) -> None:
