@@ -1,8 +1,8 @@
-"""Files of a dataset: small ones read whole, from a local disk or through TensorFlow's own client from an object store,
-and local ones written so that nobody finds half of one.
+"""Reading and writing the files of a dataset, on a local disk or in an object store.
 
-Local files are opened as files that cannot block. A URL (gs://, s3://, hdfs://) goes through `tf.io.gfile`, which
-reads the shards too: what it can open, the input pipeline can open, and nothing else needs to be installed.
+Small files are read whole. A local file is written under a temporary name and renamed, so nobody finds half of one.
+Local files are opened so that the call cannot block. A URL (gs://, s3://, hdfs://) goes through `tf.io.gfile`, which
+also reads the shards: what this module can open, the input pipeline can open, and no other client is needed.
 """
 
 import contextlib
@@ -28,16 +28,16 @@ def is_url(path: str) -> bool:
 
 
 def join(directory: str, name: str) -> str:
-    """A file in a directory, which may be a URL."""
+    """Returns the path of a file in a directory, which may be a URL."""
     return f"{directory.rstrip('/')}/{name}" if is_url(directory) else os.path.join(directory, name)
 
 
 def open_file(path: str) -> BinaryIO:
-    """Opens a regular local file for reading, unbuffered; a FIFO or a device is refused instead of waited for.
+    """Opens a regular local file for reading, unbuffered. Refuses a FIFO or a device instead of waiting for it.
 
     Raises:
-      OSError: It cannot be opened.
-      FormatError: It is no regular file.
+        OSError: The file cannot be opened.
+        FormatError: The path is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -51,14 +51,17 @@ def open_file(path: str) -> BinaryIO:
 
 @contextlib.contextmanager
 def new_file(path: str, temporary: str | None = None) -> Iterator[BinaryIO]:
-    """A new local file that appears under `path` when the block ends well, on disk and not only in its cache.
+    """Opens a new local file that appears under `path` when the block ends without an error.
+
+    The bytes are on disk by then, not only in the disk's cache.
 
     Args:
-      path: Its final name.
-      temporary: Name to write under meanwhile, on the same disk; default: beside it, one for each process.
+        path: The final name.
+        temporary: The name to write under until then, on the same disk. Default: a name beside `path` that is
+            different in every process.
 
     Raises:
-      OSError: It cannot be written; nothing is left of it, and what was there before still is.
+        OSError: The file cannot be written. Nothing is left of it, and a file that was at `path` before is still there.
     """
     temporary = temporary or f"{path}.{os.getpid()}.tmp"
     try:
@@ -74,23 +77,23 @@ def new_file(path: str, temporary: str | None = None) -> Iterator[BinaryIO]:
 
 
 def write_file(path: str, data: bytes) -> None:
-    """`new_file` with all its bytes."""
+    """Writes `data` as a `new_file`."""
     with new_file(path) as file:
         file.write(data)
 
 
 def read_bytes(path: str, max_bytes: int) -> bytes:
-    """Reads a file whole.
+    """Reads a whole file.
 
     Args:
-      path: Of a local file, or a URL.
-      max_bytes: A larger file is refused unread.
+        path: A local path or a URL.
+        max_bytes: The largest size that is accepted. A larger file is refused before it is read.
 
     Raises:
-      FileNotFoundError: There is none.
-      DataError: It cannot be read; the sentence says why.
-      FormatError: It is too large, or no regular file.
-      MissingDependencyError: It is a URL and TensorFlow is not installed.
+        FileNotFoundError: The file does not exist.
+        DataError: The file cannot be read. The message says why.
+        FormatError: The file is too large, or it is not a regular file.
+        MissingDependencyError: The path is a URL and TensorFlow is not installed.
     """
     try:
         if is_url(path):
@@ -98,7 +101,7 @@ def read_bytes(path: str, max_bytes: int) -> bytes:
         with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             _check_size(path, size, max_bytes)
-            return file.read(size)  # and no more, should it grow
+            return file.read(size)  # not to the end: the file may be growing
     except NotADirectoryError as error:
         raise FileNotFoundError(error.errno, error.strerror, path) from None
     except FileNotFoundError:
@@ -108,7 +111,7 @@ def read_bytes(path: str, max_bytes: int) -> bytes:
 
 
 def read_start(path: str, num_bytes: int) -> bytes:
-    """The first bytes of a file, fewer where it is shorter; errors as with `read_bytes`."""
+    """Reads the first `num_bytes` of a file, or all of a shorter one. Raises the errors of `read_bytes`."""
     try:
         if is_url(path):
             tf = _tensorflow(path)
@@ -125,15 +128,18 @@ def read_start(path: str, num_bytes: int) -> bytes:
 
 
 def read_all(paths: Sequence[str], max_bytes: Sequence[int]) -> Iterator[bytes]:
-    """`read_bytes` of many files in their order: several at once from an object store, one by one from a disk."""
+    """Yields the bytes of many files, in the order of `paths`.
+
+    Files of an object store are read several at a time, files of a local disk one by one.
+    """
     if not paths or not is_url(paths[0]):
         yield from map(read_bytes, paths, max_bytes)
         return
     pool = ThreadPoolExecutor(min(_THREADS, len(paths)))
     try:
         waiting: deque[Future[bytes]] = deque()
-        for path, most in zip(paths, max_bytes, strict=True):
-            waiting.append(pool.submit(read_bytes, path, most))
+        for path, limit in zip(paths, max_bytes, strict=True):
+            waiting.append(pool.submit(read_bytes, path, limit))
             if len(waiting) > _THREADS:
                 yield waiting.popleft().result()
         while waiting:
@@ -143,10 +149,10 @@ def read_all(paths: Sequence[str], max_bytes: Sequence[int]) -> Iterator[bytes]:
 
 
 def find(pattern: str) -> list[str]:
-    """The files that a pattern with `*`, `?` or `[...]` names, sorted by name; none where nothing fits.
+    """Returns the files that match a pattern with `*`, `?` or `[...]`, sorted by name; an empty list if none does.
 
     Raises:
-      DataError: The store cannot be asked.
+        DataError: The object store does not answer.
     """
     if not is_url(pattern):
         return sorted(path for path in glob.glob(pattern) if os.path.isfile(path))
@@ -158,7 +164,7 @@ def find(pattern: str) -> list[str]:
 
 
 def total_bytes(paths: Sequence[str]) -> int:
-    """Size of files together; errors as with `read_bytes`."""
+    """Returns the sum of the sizes of files. Raises the errors of `read_bytes`."""
 
     def size(path: str) -> int:
         if not is_url(path):
@@ -174,13 +180,13 @@ def total_bytes(paths: Sequence[str]) -> int:
 
 
 def check_files(paths: Sequence[str], sizes: Sequence[int]) -> None:
-    """Refuses files that are missing, cannot be opened, or have another size than they must.
+    """Checks that files exist, can be opened, and have the sizes that the manifest gives.
 
-    Local ones are looked at one by one, those of a store are listed at once, without their sizes.
+    Local files are checked one by one. Files of an object store are listed in one request, without their sizes.
 
     Raises:
-      FormatError: One is missing or has another size.
-      DataError: One cannot be opened, or the store cannot be asked.
+        FormatError: A file is missing or has another size.
+        DataError: A file cannot be opened, or the object store does not answer.
     """
     if paths and is_url(paths[0]):
         directory = paths[0].rpartition("/")[0]

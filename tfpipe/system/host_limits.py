@@ -1,10 +1,11 @@
-"""What this process may use of its machine: memory, cores, disk.
+"""The memory, cores and disk of the machine that this process may use.
 
-In a container the kernel's totals are the host's, and what goes beyond a control group's limit is killed (memory)
-or stopped for the rest of each tenth of a second (cores). So the process's own group counts too, and every group
-around it, in both versions that Linux knows: cgroups(7). Without them, as on macOS, the machine's totals hold.
+In a container the kernel reports the totals of the host. A process that takes more memory than its control group
+allows is killed; one that takes more cores is stopped for the rest of each tenth of a second. So the limits of the
+process's own group count, and those of every group around it, in both versions of Linux control groups: cgroups(7).
+Without control groups, as on macOS, the machine's totals hold.
 
-`root` is where the file system begins: another one in tests.
+`root` is the directory where the file system begins. Tests pass another one.
 """
 
 import os
@@ -17,16 +18,16 @@ _ROOT = Path("/")
 
 
 def memory_limit_bytes(root: Path = _ROOT) -> int:
-    """The machine's memory, or the limit of the process's control groups where that is smaller."""
+    """Returns the machine's memory, or the limit of the process's control groups if that is smaller."""
     limits = (_memory_limit(folder) for folder in _group_folders("memory", root))
     return min([_total_memory(root), *(limit for limit in limits if limit is not None)])
 
 
 def available_memory_bytes(root: Path = _ROOT) -> int:
-    """What can be taken now without swapping and without being killed.
+    """Returns the memory that can be taken now without swapping and without being killed.
 
-    What Linux calls available of the machine, or what the control groups' limits leave, if that is less. Cached
-    files that nobody touched lately count as free: the kernel drops them first.
+    This is what Linux calls available, or what the limits of the control groups leave, if that is less. Cached
+    files that were not used lately count as free: the kernel drops them first.
     """
     room = [_meminfo(root).get("MemAvailable", memory_limit_bytes(root))]
     for folder in _group_folders("memory", root):
@@ -36,10 +37,10 @@ def available_memory_bytes(root: Path = _ROOT) -> int:
 
 
 def usable_cpus(root: Path = _ROOT) -> int:
-    """Cores that this process may use, at least 1.
+    """Returns the number of cores that this process may use, at least 1.
 
-    Those it may run on, or the whole cores of its control groups' quota if those are fewer: one thread more, and all
-    of them are stopped at times.
+    These are the cores that it may run on, or the whole cores in the quota of its control groups if those are fewer.
+    With one thread more than the quota, all threads are stopped at times.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = (_cpu_quota(folder) for folder in _group_folders("cpu", root))
@@ -47,12 +48,12 @@ def usable_cpus(root: Path = _ROOT) -> int:
 
 
 def free_disk_bytes(path: str | Path) -> int:
-    """What an ordinary user may still write at a local path, which need not exist yet."""
-    wanted = Path(path).resolve()
-    for folder in (wanted, *wanted.parents):
+    """Returns the bytes that an ordinary user may still write at a local path, which need not exist yet."""
+    target = Path(path).resolve()
+    for folder in (target, *target.parents):
         try:
             return shutil.disk_usage(folder).free
-        except OSError:  # not there yet, or not to be looked into
+        except OSError:  # the folder does not exist yet, or it may not be read
             continue
     return 0
 
@@ -66,13 +67,13 @@ def _total_memory(root: Path) -> int:
 
 
 def _meminfo(root: Path) -> dict[str, int]:
-    """Bytes by name; its unit, kB, is 1024 bytes."""
-    found = re.findall(r"^(\w+): +(\d+) kB$", _text(root / "proc/meminfo"), re.MULTILINE)
-    return {name: int(kilobytes) * 1024 for name, kilobytes in found}
+    """Returns the bytes of each entry of /proc/meminfo, whose unit kB is 1024 bytes."""
+    lines = re.findall(r"^(\w+): +(\d+) kB$", _text(root / "proc/meminfo"), re.MULTILINE)
+    return {name: int(kilobytes) * 1024 for name, kilobytes in lines}
 
 
 def _memory_limit(folder: Path) -> int | None:
-    """None: no limit. Version 1 says so with a number beyond all memory, which harms no minimum."""
+    """Returns the group's limit; None for no limit. Version 1 gives a huge number instead, which no minimum picks."""
     return _number(folder / "memory.max", folder / "memory.limit_in_bytes")
 
 
@@ -80,7 +81,7 @@ def _memory_in_use(folder: Path) -> int:
     used = _number(folder / "memory.current", folder / "memory.usage_in_bytes") or 0
     lines = re.findall(r"^(\w+) (\d+)$", _text(folder / "memory.stat"), re.MULTILINE)
     stat = {name: int(value) for name, value in lines}
-    # In version 1 only `total_` has the groups below in it, as the usage has.
+    # The usage includes the groups below this one. In version 1 only the entries named `total_` do so too.
     return used - stat.get("total_inactive_file", stat.get("inactive_file", 0))
 
 
@@ -88,7 +89,7 @@ def _memory_in_use(folder: Path) -> int:
 
 
 def _cpu_quota(folder: Path) -> float | None:
-    """Cores, and parts of one; None: as many as there are."""
+    """Returns the group's quota in cores, which may be a fraction; None for no quota."""
     quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
     if not quota:
         quota, period = (_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
@@ -99,10 +100,10 @@ def _cpu_quota(folder: Path) -> float | None:
 
 
 def _group_folders(controller: str, root: Path) -> Iterator[Path]:
-    """Folders of the process's group and the groups around it, the outermost first, of both versions.
+    """Yields the folders of the process's group and of the groups around it, outermost first, for both versions.
 
-    A mount shows the hierarchy from some group on. In a container that may be the process's own one, while
-    `/proc/self/cgroup` gives the path on the host: then the mount itself is all there is to see.
+    A mount shows the hierarchy from some group downwards. In a container this may be the process's own group, while
+    `/proc/self/cgroup` gives the path on the host. Then only the mount itself can be seen.
     """
     groups = _own_groups(root)
     for line in _text(root / "proc/self/mountinfo").splitlines():  # proc_pid_mountinfo(5)
@@ -112,7 +113,7 @@ def _group_folders(controller: str, root: Path) -> Iterator[Path]:
         version_2 = kind[0] == "cgroup2"
         if not version_2 and (kind[0] != "cgroup" or controller not in kind[2].split(",")):
             continue
-        group, top, mount = groups.get("" if version_2 else controller), *map(_unescaped, place[3:5])
+        group, top, mount = groups.get("" if version_2 else controller), *map(_unescape, place[3:5])
         if group is None:
             continue
         folder = root / mount.lstrip("/")
@@ -124,7 +125,7 @@ def _group_folders(controller: str, root: Path) -> Iterator[Path]:
 
 
 def _own_groups(root: Path) -> dict[str, Path]:
-    """The path of the process's group for each controller of version 1; for version 2 under the empty name."""
+    """Returns the path of the process's group for each controller of version 1, and of version 2 under the name ""."""
     groups = {}
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -132,18 +133,18 @@ def _own_groups(root: Path) -> dict[str, Path]:
     return groups
 
 
-def _unescaped(path: str) -> str:
-    """Mounts have spaces and the like as octal numbers."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
+def _unescape(path: str) -> str:
+    """Replaces the octal numbers that stand for spaces and the like in a list of mounts."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path)
 
 
 def _number(*files: Path) -> int | None:
-    """The number in the first of the files that holds one."""
+    """Returns the number in the first of the files that holds one."""
     return next((int(text) for file in files if (text := _text(file).strip()).isdigit()), None)
 
 
 def _text(file: Path) -> str:
-    """Empty where the file is missing or not to be read: not every kernel and container has every one."""
+    """Reads a file, or returns "" if it cannot be read: not every kernel and container has every file."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:

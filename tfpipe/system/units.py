@@ -1,11 +1,11 @@
-"""Sizes as people write them, `128MiB` or `2GB`; sizes, rates and shares as they read them."""
+"""Sizes as people write them (`128MiB`, `2GB`), and sizes, rates and shares as people read them (`1.2 GB`, `26 %`)."""
 
 import re
 
 from tfpipe.errors import ConfigError
 
 A_SIZE = "a size such as 128MiB or 2GB"
-"""What `parse_bytes` wants, for a message."""
+"""The words for a message about what `parse_bytes` accepts."""
 
 _UNITS = {
     **{"": 1, "B": 1},
@@ -17,15 +17,15 @@ _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([KMGT]i?B|B)?", re.IGNOR
 
 
 def parse_bytes(size: str | int, name: str = "size") -> int:
-    """`128MiB`, `2GB`, `4096` or a number of bytes -> bytes.
+    """Converts `128MiB`, `2GB`, `4096` or a number of bytes into bytes.
 
     Args:
-        size: A number with or without a unit, B to TB (powers of 1000) or KiB to TiB (powers of 1024), in any case;
-            or bytes as an integer.
-        name: The option, for the message.
+        size: A number with or without a unit, B to TB (powers of 1000) or KiB to TiB (powers of 1024), in any case.
+            Or bytes as an integer.
+        name: The name of the option, for the message.
 
     Raises:
-        ConfigError: It is no size, or below 0.
+        ConfigError: The size is not valid, or it is below 0.
     """
     if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
         return size
@@ -37,7 +37,7 @@ def parse_bytes(size: str | int, name: str = "size") -> int:
 
 
 def human_bytes(count: float) -> str:
-    """`1.2 GB`; decimal units, as disks and networks count."""
+    """Formats bytes as `1.2 GB`, in decimal units as disks and networks count."""
     for unit in ("B", "KB", "MB", "GB"):
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -46,12 +46,15 @@ def human_bytes(count: float) -> str:
 
 
 def human_rate(per_second: float) -> str:
-    """`1,059`, or `8.2` where whole numbers would say too little; "any rate" where there is no limit."""
+    """Formats a rate as `1,059`; as `8.2` below 10, where a whole number says too little; "any rate" for no limit."""
     if per_second == float("inf"):
         return "any rate"
     return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}"
 
 
 def human_share(share: float) -> str:
-    """`26 %`. Whole numbers, since shares are measured to within a point; none and nearly none look different."""
+    """Formats a share as `26 %`: in whole numbers, because shares are measured to within a point.
+
+    A share above 0 that rounds to 0 becomes "under 1 %", so that none and nearly none look different.
+    """
     return "under 1 %" if 0 < share < 0.01 else f"{share * 100:.0f} %"
