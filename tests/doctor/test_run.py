@@ -146,7 +146,7 @@ def test_a_step_that_does_not_compile(manifest: Manifest, monkeypatch: pytest.Mo
         result = tf.py_function(lambda values: tf.cast(values, tf.float32), [images], tf.float32)
         return tf.ensure_shape(result, images.shape)
 
-    monkeypatch.setattr(probes.device, "normalize", on_the_host)
+    monkeypatch.setattr(probes.augment, "normalize", on_the_host)
     (xla,) = some(manifest, "xla")
     assert xla.status == "failure"
     assert xla.found.startswith("XLA does not compile a step on this batch: Detected unsupported operations")

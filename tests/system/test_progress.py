@@ -1,0 +1,63 @@
+"""Observers, and the thread that tells them how far a job is."""
+
+import threading
+
+import pytest
+
+from tfpipe.system.progress import Observer, Progress, poll_progress
+
+
+class Recorder(Observer):
+    """Keeps all progress it is told of."""
+
+    def __init__(self) -> None:
+        self.seen: list[Progress] = []
+        self.told_thrice = threading.Event()
+
+    def progress(self, progress: Progress) -> None:
+        self.seen.append(progress)
+        if len(self.seen) == 3:
+            self.told_thrice.set()
+
+
+def test_an_observer_ignores_everything_by_default() -> None:
+    observer = Observer()
+    observer.phase("Listing")
+    observer.progress(Progress(1))
+    observer.note("Done.")
+
+
+def test_progress_is_told_while_the_block_runs_and_at_its_end() -> None:
+    observer, counts = Recorder(), iter(range(1000))
+    with poll_progress(lambda: Progress(next(counts), 1000), observer, every_s=0.001):
+        assert observer.told_thrice.wait(10)
+    number = len(observer.seen)
+    assert [progress.done for progress in observer.seen] == list(range(number))
+    assert next(counts) == number  # the thread has ended
+
+
+def test_the_last_progress_is_told_when_the_block_fails() -> None:
+    observer = Recorder()
+    with pytest.raises(KeyError), poll_progress(lambda: Progress(7), observer):
+        raise KeyError
+    assert observer.seen == [Progress(7)]
+
+
+def test_nothing_is_told_while_progress_is_unknown() -> None:
+    observer = Recorder()
+    with poll_progress(lambda: None, observer):
+        pass
+    assert observer.seen == []
+
+
+def test_nothing_is_read_for_an_observer_that_ignores_progress() -> None:
+    def read() -> Progress:
+        raise AssertionError("nobody listens")
+
+    class Notes(Observer):
+        def note(self, text: str) -> None:
+            raise AssertionError(text)
+
+    for observer in (Observer(), Notes()):
+        with poll_progress(read, observer, every_s=0.001):
+            pass

@@ -1,0 +1,95 @@
+"""How far a job is, and the object that is told.
+
+Every long job takes one observer. Its methods do nothing until a subclass overrides them, so a job calls them
+without asking whether anybody watches:
+
+    class Lines(Observer):
+        def progress(self, progress):
+            print(progress.done, "of", progress.total, progress.unit)
+
+    verify(target, config, Lines())
+
+A job that has more to tell extends `Observer` with methods of its own, which do nothing either.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from threading import Event, Thread
+
+_POLL_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job is: sums since it began.
+
+    Attributes:
+        done: Finished units.
+        total: Units of the whole job; None as long as it is unknown.
+        unit: What `done` and `total` count, such as "images", "bytes" or "s".
+        bytes: Bytes that were read; 0 where nobody counts them.
+        records: Records that were read, where `unit` is something else.
+        bad: Images or records that cannot be used.
+        shards: Finished shards.
+        num_shards: Shards of the whole job; 0 where the job has none.
+    """
+
+    done: int
+    total: int | None = None
+    unit: str = "images"
+    bytes: int = 0
+    records: int = 0
+    bad: int = 0
+    shards: int = 0
+    num_shards: int = 0
+
+
+class Observer:
+    """An object that a job tells what it does. This one ignores everything; override what you want to hear."""
+
+    def phase(self, text: str) -> None:
+        """Takes in what the job does from now on, such as "Trying cache = 'bytes'"."""
+
+    def progress(self, progress: Progress) -> None:
+        """Takes in how far the job is. It may be called from another thread, about twice a second."""
+
+    def note(self, text: str) -> None:
+        """Takes in a sentence that the user should keep."""
+
+
+@contextlib.contextmanager
+def poll_progress(
+    read: Callable[[], Progress | None], observer: Observer, every_s: float = _POLL_EVERY_S
+) -> Iterator[None]:
+    """Tells an observer from a thread how far the block is, and once more at the block's end.
+
+    Nothing is read for an observer that ignores progress.
+
+    Args:
+        read: Returns how far the job is, or None where that is unknown at the moment.
+        observer: The object to tell.
+        every_s: Seconds between two calls of `read`.
+    """
+    if type(observer).progress is Observer.progress:
+        yield
+        return
+    stop = Event()
+
+    def look() -> None:
+        progress = read()
+        if progress is not None:
+            observer.progress(progress)
+
+    def poll() -> None:
+        while not stop.wait(every_s):
+            look()
+
+    thread = Thread(target=poll, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        look()
