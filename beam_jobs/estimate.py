@@ -21,7 +21,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.plan.split_and_shard import Plan, ShardPlan
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.output_dir import plan_header, unpack_sample, write_plan
-from beam_jobs.shards.work_dir import PlanHeader, Work
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.storage import filesystem
 from tfpipe.format.file_names import index_name
@@ -129,7 +129,7 @@ def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, parallel: Pa
     with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder, filesystem.explain_os_errors(f"write to {folder}"):
         started = time.monotonic()
         sample = _sample(plan, config.seed)
-        work, header = Work(filesystem.join(folder, "out")), plan_header(config, sample)
+        work, header = WorkDir(filesystem.join(folder, "out")), plan_header(config, sample)
         unpacked, unpack_s = unpack_sample(header, sample, filesystem.join(folder, "unpacked"))
         header = replace(header, unpacked=unpacked)
         write_plan(work, header, sample)
@@ -156,7 +156,7 @@ def _sample(plan: Plan, seed: int) -> Plan:
     return replace(plan, shards=tuple(shards))
 
 
-def _measure_all(work: Work, header: PlanHeader, processes: int) -> Iterator[_Batch]:
+def _measure_all(work: WorkDir, header: PlanHeader, processes: int) -> Iterator[_Batch]:
     until = time.monotonic() + _SAMPLE_S
 
     def batches() -> Iterator[int]:
@@ -172,7 +172,7 @@ def _measure_all(work: Work, header: PlanHeader, processes: int) -> Iterator[_Ba
 _done_before = 0  # images in this process: the first ones pay for what is loaded when it is first needed
 
 
-def _measure(work: Work, header: PlanHeader, shard: int) -> _Batch:
+def _measure(work: WorkDir, header: PlanHeader, shard: int) -> _Batch:
     """Writes one batch."""
     global _done_before
     found: list[tuple[int, float, float, bool]] = []

@@ -26,7 +26,7 @@ from beam_jobs.runners.local import fail_on_worker_death, is_local, local_runner
 from beam_jobs.runners.metrics import read_metrics
 from beam_jobs.shards.output_dir import open_work
 from beam_jobs.shards.progress import LIST_EVERY_S, Progress, progress_folder, read_finished, read_progress, watch
-from beam_jobs.shards.work_dir import PlanHeader, Work
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.worker_check import Agreement, not_installed
 from beam_jobs.storage import filesystem
 from beam_jobs.transforms import FinishDataset, JobSettings, ListShards, WriteShards, finish
@@ -111,7 +111,7 @@ class _Job:
     """A planned job, ready to run."""
 
     config: ShardConfig
-    work: Work
+    work: WorkDir
     header: PlanHeader
     plan: Plan
     options: PipelineOptions

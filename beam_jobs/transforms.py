@@ -16,7 +16,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.runners.metrics import ShardMetrics
 from beam_jobs.shards.finish_dataset import check_bad, check_present, finish_dataset
-from beam_jobs.shards.work_dir import PlanHeader, Row, Work
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
 from beam_jobs.shards.worker_check import Agreement
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.storage import filesystem
@@ -54,7 +54,7 @@ class JobSettings:
         max_bad: Stop once more images are bad.
         workers: Processes that each Beam worker starts for the work; 0: the Beam worker does it itself.
         file_options: Beam arguments that the file systems need.
-        progress: As of `Work`.
+        progress: As of `WorkDir`.
         agreement: What the plan was made with; None: by this process.
     """
 
@@ -65,7 +65,7 @@ class JobSettings:
     progress: str | None = None
     agreement: Agreement | None = None
 
-    def open_plan(self) -> tuple[Work, PlanHeader]:
+    def open_plan(self) -> tuple[WorkDir, PlanHeader]:
         """The dataset directory and its plan, in a process where its file system may not be configured yet.
 
         Raises:
@@ -73,7 +73,7 @@ class JobSettings:
         """
         if self.file_options and filesystem.configured() != self.file_options:
             filesystem.configure(self.file_options)
-        work = Work(self.output, self.progress)
+        work = WorkDir(self.output, self.progress)
         return work, self.agreement.open_plan(work) if self.agreement else work.header()
 
 
@@ -115,7 +115,7 @@ class _WriteShardFn(beam.DoFn):
 
     def start_bundle(self) -> None:
         self._waiting: list[int] = []
-        self._bad_rows: list[Row] = []
+        self._bad_rows: list[WrittenShard] = []
 
     def process(self, shard: int) -> Iterator[RowDict]:
         if self._settings.workers:
@@ -134,7 +134,7 @@ class _WriteShardFn(beam.DoFn):
         for row in map_unordered(write_shard, self._waiting, workers, shared=shared, set_up=set_up):
             yield WindowedValue(self._count(row, by_image=False), window.max_timestamp(), (window,))
 
-    def _count(self, row: Row, *, by_image: bool) -> RowDict:
+    def _count(self, row: WrittenShard, *, by_image: bool) -> RowDict:
         self._metrics.shard(row, by_image=by_image)
         if row.quarantined:
             self._bad_rows.append(row)
@@ -153,7 +153,7 @@ def finish(rows: Iterable[RowDict], settings: JobSettings) -> str:
         DataError: A shard is missing, more images are bad than allowed, or this process may not take part.
     """
     work, header = settings.open_plan()
-    made = [Row(**row) for row in rows]
+    made = [WrittenShard(**row) for row in rows]
     check_present(work, header, made)
     work.write_kept(row.file for row in made if row.kept)
     return finish_dataset(work, header, made, settings.max_bad).fingerprint

@@ -22,7 +22,7 @@ from apache_beam.runners.runner import PipelineState
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import BEAM_RUNNERS, SubmittedJob
 from beam_jobs.runners.wheel import build_wheel
-from beam_jobs.shards.work_dir import Work
+from beam_jobs.shards.work_dir import WorkDir
 from tfpipe.errors import ConfigError, DataError, MissingDependencyError, TfpipeError, first_line
 
 _logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def check_options(config: ShardConfig, options: PipelineOptions) -> None:
 
 
 @contextlib.contextmanager
-def prepared(options: PipelineOptions, work: Work, name: str, num_shards: int) -> Iterator[None]:
+def prepared(options: PipelineOptions, work: WorkDir, name: str, num_shards: int) -> Iterator[None]:
     """Completes the options for the block that submits the job, and makes the wheel that is sent with it.
 
     What the user gave stays. All of it is removed with the working folder, once the dataset is complete.

@@ -7,7 +7,7 @@ from typing import Any
 from apache_beam.metrics import Metrics, MetricsFilter
 
 from beam_jobs.shards.progress import Progress
-from beam_jobs.shards.work_dir import Row
+from beam_jobs.shards.work_dir import WrittenShard
 
 _logger = logging.getLogger(__name__)
 _NAMESPACE = "tfpipe"
@@ -41,7 +41,7 @@ class ShardMetrics:
         if bad is not None:
             self._bad[bad].inc()
 
-    def shard(self, row: Row, *, by_image: bool) -> None:
+    def shard(self, row: WrittenShard, *, by_image: bool) -> None:
         """Counts one shard when it is done, with its images unless they were counted one by one."""
         self._shards.inc()
         self._kept.inc(int(row.kept))

@@ -20,7 +20,7 @@ from beam_jobs.plan.merge_manifests import Source
 from beam_jobs.plan.split_and_shard import DEFAULT_SPLIT, Listing
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.copy_record import identify
-from beam_jobs.shards.work_dir import PlanHeader, Row, ShardSlot, Work
+from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
 from tfpipe.format.digest_groups import equal_rows, list_duplicates
@@ -33,7 +33,7 @@ _HASHED_AT_ONCE = 64
 _Identity = tuple[int, bytes, int]  # an image, its digest, and its label where that is known only now, or -1
 
 
-def find_duplicates(work: Work, header: PlanHeader, rows: Sequence[Row]) -> tuple[Duplicates, bytes]:
+def find_duplicates(work: WorkDir, header: PlanHeader, rows: Sequence[WrittenShard]) -> tuple[Duplicates, bytes]:
     """Compares the digests of all records: about 70 bytes of memory for each, and the path of each duplicate.
 
     Returns:
@@ -52,7 +52,7 @@ def find_duplicates(work: Work, header: PlanHeader, rows: Sequence[Row]) -> tupl
     return list_duplicates(table, shards, paths, header.dropped)
 
 
-def _written_paths(work: Work, header: PlanHeader, slot: ShardSlot, row: Row) -> list[str]:
+def _written_paths(work: WorkDir, header: PlanHeader, slot: PlannedShard, row: WrittenShard) -> list[str]:
     """The paths of a shard's records: those planned, less those quarantined, which come in the same order.
 
     Where records come from finished datasets, the names that these know.

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from beam_jobs.shards.duplicates import find_duplicates
-from beam_jobs.shards.work_dir import PlanHeader, Row, Work
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
@@ -15,7 +15,7 @@ from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.manifest import Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
 
 
-def check_bad(work: Work, header: PlanHeader, rows: Sequence[Row], max_bad: int) -> None:
+def check_bad(work: WorkDir, header: PlanHeader, rows: Sequence[WrittenShard], max_bad: int) -> None:
     """Ends the job once more images are bad than allowed, leaving the list of them.
 
     Raises:
@@ -37,7 +37,7 @@ def check_bad(work: Work, header: PlanHeader, rows: Sequence[Row], max_bad: int)
     )
 
 
-def check_present(work: Work, header: PlanHeader, rows: Sequence[Row]) -> None:
+def check_present(work: WorkDir, header: PlanHeader, rows: Sequence[WrittenShard]) -> None:
     """Sees that every planned shard was made, and lies where the dataset is finished.
 
     Raises:
@@ -52,7 +52,7 @@ def check_present(work: Work, header: PlanHeader, rows: Sequence[Row]) -> None:
         )
 
 
-def finish_dataset(work: Work, header: PlanHeader, rows: Iterable[Row], max_bad: int) -> Manifest:
+def finish_dataset(work: WorkDir, header: PlanHeader, rows: Iterable[WrittenShard], max_bad: int) -> Manifest:
     """Writes what stands beside the shards.
 
     Args:
@@ -86,7 +86,7 @@ def finish_dataset(work: Work, header: PlanHeader, rows: Iterable[Row], max_bad:
     return manifest
 
 
-def complete_manifest(work: Work, header: PlanHeader) -> Manifest | None:
+def complete_manifest(work: WorkDir, header: PlanHeader) -> Manifest | None:
     """The manifest of a dataset that was made from the same plan; None where there is none."""
     path = work.target(file_names.MANIFEST)
     if not filesystem.exists(path):
@@ -95,7 +95,7 @@ def complete_manifest(work: Work, header: PlanHeader) -> Manifest | None:
     return manifest if manifest.fingerprint == header.fingerprint else None
 
 
-def _check_unchanged(work: Work, manifest: Manifest, rows: Sequence[Row]) -> None:
+def _check_unchanged(work: WorkDir, manifest: Manifest, rows: Sequence[WrittenShard]) -> None:
     """Sees that shards made again are the ones that the manifest describes."""
     known = {shard.file: shard.sha256 for split in manifest.splits.values() for shard in split.shards}
     other = [row.file for row in rows if known.get(row.file) != row.sha256]
@@ -109,7 +109,7 @@ def _check_unchanged(work: Work, manifest: Manifest, rows: Sequence[Row]) -> Non
         )
 
 
-def _write_tfds_files(work: Work, manifest: Manifest) -> None:
+def _write_tfds_files(work: WorkDir, manifest: Manifest) -> None:
     """Those that are not there as they must be: a complete dataset stays untouched."""
     texts = {
         file_names.TFDS_FEATURES: tfds_metadata.features_json(manifest),
@@ -121,13 +121,13 @@ def _write_tfds_files(work: Work, manifest: Manifest) -> None:
             work.write(name, text.encode())
 
 
-def _write_quarantine(work: Work, rows: Sequence[Row]) -> None:
+def _write_quarantine(work: WorkDir, rows: Sequence[WrittenShard]) -> None:
     lines = [json.dumps(line) + "\n" for row in rows for line in row.quarantined]
     if lines:
         work.write(file_names.QUARANTINE, "".join(lines).encode())
 
 
-def _remove_stale_quarantine(work: Work, rows: Sequence[Row]) -> None:
+def _remove_stale_quarantine(work: WorkDir, rows: Sequence[WrittenShard]) -> None:
     """What an earlier run set aside and this one could read."""
     lines = [line for row in rows for line in row.quarantined]
     if not lines:
@@ -138,13 +138,13 @@ def _remove_stale_quarantine(work: Work, rows: Sequence[Row]) -> None:
             filesystem.remove(work.target(file_names.QUARANTINED_BYTES_DIR, name))
 
 
-def _without_empty(work: Work, header: PlanHeader, rows: Sequence[Row]) -> list[tuple[str, Row]]:
+def _without_empty(work: WorkDir, header: PlanHeader, rows: Sequence[WrittenShard]) -> list[tuple[str, WrittenShard]]:
     """Split and row of every shard that has records, renumbered where some have none.
 
     A shard is empty only when all of its images are bad, which takes very few images to a shard. Should a crash
     come between two renames, the next run makes the missing shards again.
     """
-    kept: list[tuple[str, Row]] = []
+    kept: list[tuple[str, WrittenShard]] = []
     for split in dict.fromkeys(slot.split for slot in header.shards):
         of_split = [row for slot, row in zip(header.shards, rows, strict=True) if slot.split == split]
         full = [row for row in of_split if row.records]
@@ -166,7 +166,7 @@ def _without_empty(work: Work, header: PlanHeader, rows: Sequence[Row]) -> list[
 
 
 def _manifest(
-    header: PlanHeader, rows: Sequence[tuple[str, Row]], quarantined: int, duplicates: Duplicates
+    header: PlanHeader, rows: Sequence[tuple[str, WrittenShard]], quarantined: int, duplicates: Duplicates
 ) -> Manifest:
     splits = {}
     records = header.records
@@ -204,7 +204,7 @@ def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     return dict(sorted(total.items()))
 
 
-def _sizes(rows: Sequence[Row]) -> ImageSizes:
+def _sizes(rows: Sequence[WrittenShard]) -> ImageSizes:
     records = sum(row.records for row in rows)
     sides: dict[str, Any] = {}
     for side in ("height", "width"):

@@ -15,7 +15,7 @@ from beam_jobs.inputs.archive import open_unpacked, unpack_tar
 from beam_jobs.plan.image_ref import encode_line
 from beam_jobs.plan.split_and_shard import Listing, Plan
 from beam_jobs.shards.finish_dataset import complete_manifest
-from beam_jobs.shards.work_dir import PlanHeader, Row, ShardSlot, Work
+from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError, FormatError
@@ -70,7 +70,7 @@ def _is_ours(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def open_work(config: ShardConfig, plan: Plan) -> Iterator[Work]:
+def open_work(config: ShardConfig, plan: Plan) -> Iterator[WorkDir]:
     """The dataset directory to write to, with the plan in it, locked; completes the exchange for --overwrite.
 
     Raises:
@@ -90,7 +90,7 @@ def open_work(config: ShardConfig, plan: Plan) -> Iterator[Work]:
 
 
 @contextlib.contextmanager
-def _leaving_nothing(work: Work) -> Iterator[None]:
+def _leaving_nothing(work: WorkDir) -> Iterator[None]:
     """Removes what was prepared when the block fails or is interrupted, unless an earlier run's plan is there."""
     try:
         yield
@@ -103,10 +103,10 @@ def _leaving_nothing(work: Work) -> Iterator[None]:
         raise
 
 
-def _choose(config: ShardConfig, plan: Plan) -> tuple[Work, PlanHeader, bool]:
+def _choose(config: ShardConfig, plan: Plan) -> tuple[WorkDir, PlanHeader, bool]:
     """Where to write, the plan's header, and whether that place is to be exchanged with the output at the end."""
     header = plan_header(config, plan)
-    work = Work(filesystem.resolved(config.output))
+    work = WorkDir(filesystem.resolved(config.output))
     if _is_free_for(work, header):
         return work, header, False
     if not config.overwrite:
@@ -114,13 +114,13 @@ def _choose(config: ShardConfig, plan: Plan) -> tuple[Work, PlanHeader, bool]:
             f"{config.output} holds a dataset made from other images, with other options or by another version of "
             f"tfpipe. Choose an empty directory, or replace it with --overwrite."
         )
-    staged = Work(work.output + _NEW)
+    staged = WorkDir(work.output + _NEW)
     if not _is_free_for(staged, header):
         filesystem.remove_tree(staged.output)
     return staged, header, True
 
 
-def _is_free_for(work: Work, header: PlanHeader) -> bool:
+def _is_free_for(work: WorkDir, header: PlanHeader) -> bool:
     """Whether the directory is empty, or belongs to the same plan."""
     if filesystem.exists(work.target(file_names.MANIFEST)):
         with contextlib.suppress(FormatError):
@@ -143,7 +143,7 @@ def plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
         for line in map(encode_line, plan.lines(shard)):
             digest.update(line)
             at += len(line)
-        slots.append(ShardSlot(shard.split, shard.shard_index, shard.num_shards, len(shard.images), begin, at))
+        slots.append(PlannedShard(shard.split, shard.shard_index, shard.num_shards, len(shard.images), begin, at))
     header = PlanHeader(
         name=listing.name,
         root=filesystem.absolute(listing.root),
@@ -195,7 +195,7 @@ def _fingerprint(header: PlanHeader, lines: str) -> str:
     return hashlib.sha256(shaping.encode()).hexdigest()
 
 
-def _prepare(work: Work, header: PlanHeader, plan: Plan) -> None:
+def _prepare(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
     """Writes the plan, its header last, and what else the workers need; leaves finished shards alone."""
     filesystem.remove_tree(work.path("tmp"))
     unpacked = {location: work.path("unpacked", _unpacked_name(location)) for location in plan.listing.unpack}
@@ -211,11 +211,11 @@ def _prepare(work: Work, header: PlanHeader, plan: Plan) -> None:
         known = None
     for shard in (one for split in known.splits.values() for one in split.shards) if known else ():
         if work.row(shard.file) is None:
-            work.write_row(Row(shard.file, shard.records, shard.bytes, shard.sha256, {}, {}, {}, {}, {}, []))
+            work.write_row(WrittenShard(shard.file, shard.records, shard.bytes, shard.sha256, {}, {}, {}, {}, {}, []))
     write_plan(work, replace(header, unpacked=unpacked), plan)
 
 
-def write_plan(work: Work, header: PlanHeader, plan: Plan) -> None:
+def write_plan(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
     """Writes the lines, then the header, which says that they are whole."""
     with filesystem.create(work.path("plan.jsonl")) as out:
         for planned in plan.shards:
@@ -254,7 +254,7 @@ def _unpacked_name(location: str) -> str:
     return hashlib.sha256(location.encode("utf-8", "surrogateescape")).hexdigest()[:16] + ".tar"
 
 
-def _has_lists(work: Work, manifest: Manifest) -> bool:
+def _has_lists(work: WorkDir, manifest: Manifest) -> bool:
     """Whether the lists that the manifest promises are there; unlike the TFDS files they cannot be had from it."""
     duplicates = bool(manifest.duplicates.within or manifest.duplicates.across)
     promised = {file_names.QUARANTINE: manifest.quarantined > 0, file_names.DUPLICATES: duplicates}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from types import TracebackType
 
-from beam_jobs.shards.work_dir import PlanHeader, ShardSlot, Work
+from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from beam_jobs.storage import filesystem
 
 _WRITE_EVERY_S = 0.2
@@ -38,7 +38,7 @@ class Progress:
 class ProgressFile:
     """One worker's line about one shard: images, bytes and bad images so far."""
 
-    def __init__(self, work: Work, slot: ShardSlot) -> None:
+    def __init__(self, work: WorkDir, slot: PlannedShard) -> None:
         self._path = None if work.progress is None else os.path.join(work.progress, slot.file)
         self._images = slot.images
         self._done = self._bytes = self._bad = 0
@@ -70,7 +70,7 @@ class ProgressFile:
             file.write(b"%d %d %d\n" % (self._done, self._bytes, self._bad))
 
 
-def read_progress(work: Work, header: PlanHeader) -> Progress:
+def read_progress(work: WorkDir, header: PlanHeader) -> Progress:
     """Adds up what the workers wrote."""
     folder = work.progress or ""
     images = num_bytes = bad = shards = 0
@@ -84,7 +84,7 @@ def read_progress(work: Work, header: PlanHeader) -> Progress:
     return Progress(images, sum(planned.values()), num_bytes, bad, shards, len(planned))
 
 
-def read_finished(work: Work, header: PlanHeader) -> Progress | None:
+def read_finished(work: WorkDir, header: PlanHeader) -> Progress | None:
     """By finished shards alone, where workers share no disk with this process; knows no bytes and no bad images."""
     planned = {slot.file: slot.images for slot in header.shards}
     try:
@@ -95,7 +95,7 @@ def read_finished(work: Work, header: PlanHeader) -> Progress | None:
 
 
 @contextlib.contextmanager
-def progress_folder(work: Work) -> Iterator[str]:
+def progress_folder(work: WorkDir) -> Iterator[str]:
     """A new folder on this machine: in the working folder where that is here too, so that a crash leaves nothing."""
     if filesystem.is_remote(work.output):
         with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:

@@ -33,7 +33,7 @@ from tfpipe.format.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)
-class ShardSlot:
+class PlannedShard:
     """One shard in the plan: its name's parts, its images, and its lines' place in `plan.jsonl`, in bytes."""
 
     split: str
@@ -64,7 +64,7 @@ class PlanHeader:
     dropped: int
     keep_quarantined: bool
     unpacked: dict[str, str]
-    shards: tuple[ShardSlot, ...]
+    shards: tuple[PlannedShard, ...]
     records: RecordInput | None = None
 
     def dumps(self) -> bytes:
@@ -83,7 +83,7 @@ class PlanHeader:
             fields["form"] = ImageForm(**fields["form"])
             fields["schema"] = Schema.from_json(fields["schema"])
             fields["label_names"] = tuple(fields["label_names"])
-            fields["shards"] = tuple(ShardSlot(**slot) for slot in fields["shards"])
+            fields["shards"] = tuple(PlannedShard(**slot) for slot in fields["shards"])
             fields["records"] = fields["records"] and RecordInput.from_json(fields["records"])
             return cls(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -91,7 +91,7 @@ class PlanHeader:
 
 
 @dataclass(frozen=True)
-class Row:
+class WrittenShard:
     """What became of one shard; `labels` are its images of each class, by the label as text."""
 
     file: str
@@ -108,7 +108,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkDir:
     """Paths in a dataset directory under construction, and the small files there.
 
     Attributes:
@@ -151,19 +151,19 @@ class Work:
         """Whether a run got as far as a whole plan; the header is written last."""
         return filesystem.exists(self.path("plan.json"))
 
-    def images(self, slot: ShardSlot) -> Iterator[PlannedImage]:
+    def images(self, slot: PlannedShard) -> Iterator[PlannedImage]:
         """The lines of one shard, in order."""
         for line in filesystem.read_range(self.path("plan.jsonl"), slot.begin, slot.end - slot.begin).splitlines():
             yield decode_line(line)
 
-    def row(self, file: str) -> Row | None:
+    def row(self, file: str) -> WrittenShard | None:
         """The row of a shard that some run finished; None where there is none to rely on."""
         try:
-            return Row(**json.loads(filesystem.read_bytes(self.path("rows", f"{file}.json"))))
+            return WrittenShard(**json.loads(filesystem.read_bytes(self.path("rows", f"{file}.json"))))
         except (OSError, ValueError, TypeError):  # not there, or cut off by a crash: the shard is made again
             return None
 
-    def write_row(self, row: Row) -> None:
+    def write_row(self, row: WrittenShard) -> None:
         """Says that a shard is finished."""
         data = json.dumps({**asdict(row), "kept": False}).encode()
         filesystem.write_bytes(self.path("rows", f"{row.file}.json"), data)

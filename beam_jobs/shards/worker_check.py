@@ -5,7 +5,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from beam_jobs.shards.work_dir import PlanHeader, Work
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
 from tfpipe.images.normalize import codec_versions
@@ -36,7 +36,7 @@ class Agreement:
         """
         return cls(header.fingerprint, _versions() if codecs else {"tfpipe": __version__})
 
-    def open_plan(self, work: Work) -> PlanHeader:
+    def open_plan(self, work: WorkDir) -> PlanHeader:
         """The plan, read by a worker.
 
         Raises:

@@ -20,7 +20,7 @@ from beam_jobs.inputs.read_image import UnreadableError, fetch
 from beam_jobs.plan.image_ref import PlannedImage, Value
 from beam_jobs.shards.copy_record import Record, carry
 from beam_jobs.shards.progress import ProgressFile
-from beam_jobs.shards.work_dir import PlanHeader, Row, ShardSlot, Work
+from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
 from tfpipe.errors import FormatError
 from tfpipe.format import schema as keys
@@ -38,7 +38,7 @@ Meter = Callable[[int, float, str | None], None]
 """Told of every image when it is done: bytes of its source, seconds, and for a bad one its kind."""
 
 
-def write_shard(work: Work, header: PlanHeader, shard: int, meter: Meter | None = None) -> Row:
+def write_shard(work: WorkDir, header: PlanHeader, shard: int, meter: Meter | None = None) -> WrittenShard:
     """Makes one shard with its index and row, or keeps the finished one.
 
     Args:
@@ -58,7 +58,7 @@ def write_shard(work: Work, header: PlanHeader, shard: int, meter: Meter | None 
     return row
 
 
-def _finished(work: Work, slot: ShardSlot) -> Row | None:
+def _finished(work: WorkDir, slot: PlannedShard) -> WrittenShard | None:
     """The row of an earlier run, if the shard and its index are what it says. Reads the shard once."""
     row = work.row(slot.file)
     path = work.target(slot.file)
@@ -106,7 +106,9 @@ class _Tally:
             known[f"min_{name}"] = min(known[f"min_{name}"] or value, value)
 
 
-def _write(work: Work, header: PlanHeader, slot: ShardSlot, progress: ProgressFile, meter: Meter | None) -> Row:
+def _write(
+    work: WorkDir, header: PlanHeader, slot: PlannedShard, progress: ProgressFile, meter: Meter | None
+) -> WrittenShard:
     tally, bad = _Tally(), []
     with filesystem.create(work.target(slot.file), work.temporary(slot.file)) as out:
         for image in work.images(slot):
@@ -123,7 +125,7 @@ def _write(work: Work, header: PlanHeader, slot: ShardSlot, progress: ProgressFi
     filesystem.write_bytes(work.digests_path(slot.file), bytes(tally.sources))
     if header.records:
         filesystem.write_bytes(work.names_path(slot.file), json.dumps(tally.names).encode())
-    row = Row(
+    row = WrittenShard(
         file=slot.file,
         records=len(tally.sizes),
         bytes=sum(tally.sizes),
@@ -217,7 +219,7 @@ def _to_bytes(text: str) -> bytes:
 
 
 def _quarantine(
-    work: Work, header: PlanHeader, slot: ShardSlot, image: PlannedImage, rejected: _Rejected
+    work: WorkDir, header: PlanHeader, slot: PlannedShard, image: PlannedImage, rejected: _Rejected
 ) -> dict[str, Any]:
     """The line about an image that was not written; keeps its bytes where that is asked for."""
     found = rejected.__cause__ or rejected

@@ -17,7 +17,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.shard_job import build
 from beam_jobs.shards.output_dir import open_work
-from beam_jobs.shards.work_dir import Work
+from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.worker_check import Agreement
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.transforms import FinishDataset, JobSettings, ListShards, WriteShards
@@ -37,7 +37,7 @@ def pipeline() -> Any:
     return TestPipeline(runner=FnApiRunner())
 
 
-def rows(work: Work) -> list[dict[str, Any]]:
+def rows(work: WorkDir) -> list[dict[str, Any]]:
     header = work.header()
     return [{**asdict(write_shard(work, header, k)), "kept": False} for k in range(3)]
 
@@ -63,7 +63,7 @@ def test_shards_listed_in_the_graph() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_write_shards(work: Work, workers: int, tmp_path: Path, kit: Any) -> None:
+def test_write_shards(work: WorkDir, workers: int, tmp_path: Path, kit: Any) -> None:
     p = pipeline()
     found = p | Create([2, 0, 1]) | WriteShards(JobSettings(work.output, 10, workers))
     # Rows are pure functions of the plan, so writing the shards once more here says what must have come.
@@ -104,7 +104,7 @@ def _Map(function: Any) -> Any:  # noqa: N802
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_kept_shards_are_counted(work: Work, workers: int) -> None:
+def test_kept_shards_are_counted(work: WorkDir, workers: int) -> None:
     rows(work)
     p = pipeline()
     found = p | Create([0, 1, 2]) | WriteShards(JobSettings(work.output, 10, workers))
@@ -115,21 +115,21 @@ def test_kept_shards_are_counted(work: Work, workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_too_many_bad_images_end_it_early(work: Work, workers: int) -> None:
+def test_too_many_bad_images_end_it_early(work: WorkDir, workers: int) -> None:
     p = pipeline()
     _ = p | Create([0, 1, 2]) | WriteShards(JobSettings(work.output, 0, workers))
     with pytest.raises(DataError, match=r"^At most 0 of 9 images may be bad, got 1, the first cat/bad\.jpg: "):
         p.run()
 
 
-def test_finish_dataset(work: Work, tmp_path: Path) -> None:
+def test_finish_dataset(work: WorkDir, tmp_path: Path) -> None:
     with pipeline() as p:
         found = p | Create(rows(work)[::-1]) | FinishDataset(JobSettings(work.output, 10))
         assert_that(found, equal_to([work.header().fingerprint]))
     assert (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_finish_without_all_shards(work: Work, tmp_path: Path) -> None:
+def test_finish_without_all_shards(work: WorkDir, tmp_path: Path) -> None:
     made = rows(work)
     (tmp_path / "out" / made[1]["file"]).unlink()
     p = pipeline()
@@ -143,7 +143,7 @@ def test_finish_without_all_shards(work: Work, tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_a_worker_that_may_not_take_part(work: Work) -> None:
+def test_a_worker_that_may_not_take_part(work: WorkDir) -> None:
     p = pipeline()
     agreement = Agreement(work.header().fingerprint, {"tfpipe": "0"})
     _ = p | Create([0]) | WriteShards(JobSettings(work.output, 10, agreement=agreement))

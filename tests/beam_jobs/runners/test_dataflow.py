@@ -13,7 +13,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.runners import dataflow
 from beam_jobs.runners.base import Engine
 from beam_jobs.runners.local import parse_options
-from beam_jobs.shards.work_dir import Work
+from beam_jobs.shards.work_dir import WorkDir
 from tfpipe.errors import ConfigError, DataError, MissingDependencyError, TfpipeError
 
 CONFIG = ShardConfig("gs://in", "gs://out")
@@ -73,7 +73,7 @@ def test_without_beams_part_for_google(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_job_is_given() -> None:
     given = options("--max_num_workers=9")
     cloud, setup = given.view_as(GoogleCloudOptions), given.view_as(SetupOptions)
-    with dataflow.prepared(given, Work("gs://out/pets"), "Oxford Pets!", 4):
+    with dataflow.prepared(given, WorkDir("gs://out/pets"), "Oxford Pets!", 4):
         assert cloud.temp_location == cloud.staging_location == "gs://out/pets/.tfpipe/dataflow"
         assert re.fullmatch(r"tfpipe-oxford-pets-\d{8}-\d{6}", cloud.job_name)
         assert given.view_as(WorkerOptions).num_workers == 4
@@ -94,7 +94,7 @@ def test_what_the_user_gave_stays() -> None:
         "--extra_package=mine.whl",
     )
     cloud = given.view_as(GoogleCloudOptions)
-    with dataflow.prepared(given, Work("gs://out/pets"), "pets", 4):
+    with dataflow.prepared(given, WorkDir("gs://out/pets"), "pets", 4):
         assert (cloud.temp_location, cloud.staging_location, cloud.job_name) == ("gs://a/t", "gs://a/s", "mine")
         assert given.view_as(WorkerOptions).num_workers == 2
         assert given.view_as(SetupOptions).extra_packages == ["mine.whl"]

@@ -16,7 +16,7 @@ from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.plan.split_and_shard import Plan
 from beam_jobs.shards import output_dir
 from beam_jobs.shards.output_dir import check_output, open_work
-from beam_jobs.shards.work_dir import PlanHeader, Work
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError, TfpipeError
@@ -211,7 +211,7 @@ def test_a_crash_in_the_exchange_loses_nothing(
     kit.make(photos, tmp_path / "straight", num_shards=2)
     new = kit.tree(tmp_path / "straight")
     steps: list[Any] = []
-    rename, remove_tree = os.rename, output_dir.files.remove_tree
+    rename, remove_tree = os.rename, filesystem.remove_tree
 
     def step(real: Any) -> Any:
         def instead(*args: Any) -> None:
@@ -225,7 +225,7 @@ def test_a_crash_in_the_exchange_loses_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", step(rename))
-        patch.setattr(output_dir.files, "remove_tree", step(remove_tree))
+        patch.setattr(filesystem, "remove_tree", step(remove_tree))
         if moment < 3:
             with pytest.raises(CrashError):
                 kit.make(photos, output, num_shards=2, overwrite=True)
@@ -298,7 +298,7 @@ def test_an_interrupted_preparation_leaves_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar.gz"]
 
 
-def _cut_short(work: Work, header: PlanHeader, plan: Plan) -> None:
+def _cut_short(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
     with filesystem.create(work.path("plan.jsonl")) as out:
         out.write(b"[")
         raise KeyboardInterrupt

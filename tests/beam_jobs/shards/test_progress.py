@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from beam_jobs.shards.progress import Progress, ProgressFile, progress_folder, read_finished, read_progress, watch
-from beam_jobs.shards.work_dir import PlanHeader, ShardSlot, Work
+from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from tfpipe.errors import FormatError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import image_schema
 
-SLOTS = (ShardSlot("train", 0, 2, 3, 0, 10), ShardSlot("train", 1, 2, 2, 10, 20))
+SLOTS = (PlannedShard("train", 0, 2, 3, 0, 10), PlannedShard("train", 1, 2, 2, 10, 20))
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> Work:
+def work(tmp_path: Path) -> WorkDir:
     folder = tmp_path / ".tfpipe" / "progress"
     folder.mkdir(parents=True)
-    return Work(str(tmp_path), str(folder))
+    return WorkDir(str(tmp_path), str(folder))
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def header() -> PlanHeader:
     return PlanHeader("n", "/r", "f", 0, ImageForm(), schema, (), {}, 0, False, {}, SLOTS)
 
 
-def test_sums(work: Work, header: PlanHeader) -> None:
+def test_sums(work: WorkDir, header: PlanHeader) -> None:
     assert read_progress(work, header) == Progress(0, 5, 0, 0, 0, 2)
     first = ProgressFile(work, SLOTS[0])
     first.step(100, bad=0)
@@ -45,7 +45,7 @@ def test_sums(work: Work, header: PlanHeader) -> None:
     assert read_progress(work, header) == Progress(5, 5, 200, 1, 2, 2)
 
 
-def test_by_finished_shards(work: Work, header: PlanHeader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_finished_shards(work: WorkDir, header: PlanHeader, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_finished(work, header) == Progress(0, 5, 0, 0, 0, 2)
     rows = Path(work.path("rows"))
     rows.mkdir()
@@ -60,14 +60,14 @@ def test_by_finished_shards(work: Work, header: PlanHeader, monkeypatch: pytest.
     assert read_finished(work, header) is None
 
 
-def test_what_was_kept(work: Work) -> None:
+def test_what_was_kept(work: WorkDir) -> None:
     work.write_kept(iter(["b", "a"]))
     assert work.kept() == {"a", "b"}
     assert work.finished() == set()
 
 
 def test_nobody_asks(tmp_path: Path) -> None:
-    with ProgressFile(Work(str(tmp_path)), SLOTS[0]) as progress:
+    with ProgressFile(WorkDir(str(tmp_path)), SLOTS[0]) as progress:
         progress.step(1, bad=0)
     assert list(tmp_path.iterdir()) == []
 
@@ -75,21 +75,21 @@ def test_nobody_asks(tmp_path: Path) -> None:
 def test_the_folder_is_new_and_on_this_machine(tmp_path: Path) -> None:
     (tmp_path / ".tfpipe" / "progress").mkdir(parents=True)
     (tmp_path / ".tfpipe" / "progress" / "old").touch()
-    with progress_folder(Work(str(tmp_path))) as folder:
+    with progress_folder(WorkDir(str(tmp_path))) as folder:
         assert (folder, os.listdir(folder)) == (f"{tmp_path}/.tfpipe/progress", [])
-    with progress_folder(Work("gs://bucket/out")) as folder:
+    with progress_folder(WorkDir("gs://bucket/out")) as folder:
         assert os.path.isdir(folder)
     assert not os.path.exists(folder)
 
 
-def test_a_line_that_is_being_written(work: Work, header: PlanHeader) -> None:
+def test_a_line_that_is_being_written(work: WorkDir, header: PlanHeader) -> None:
     folder = Path(work.progress or "")
     for name, line in (("a", b""), ("b", b"1 2"), ("c", b"x y z"), ("d", b"1 2 3\n")):
         (folder / name).write_bytes(line)
     assert read_progress(work, header) == Progress(1, 5, 2, 3, 0, 2)
 
 
-def test_a_shard_that_fails_is_not_done(work: Work, header: PlanHeader) -> None:
+def test_a_shard_that_fails_is_not_done(work: WorkDir, header: PlanHeader) -> None:
     def fail() -> None:
         with ProgressFile(work, SLOTS[0]):
             raise ZeroDivisionError
@@ -99,7 +99,7 @@ def test_a_shard_that_fails_is_not_done(work: Work, header: PlanHeader) -> None:
     assert read_progress(work, header).shards == 0
 
 
-def test_watching(work: Work, header: PlanHeader) -> None:
+def test_watching(work: WorkDir, header: PlanHeader) -> None:
     seen: list[Progress] = []
     came = threading.Event()
 
@@ -131,7 +131,7 @@ def test_a_damaged_header(data: bytes) -> None:
         PlanHeader.loads(data)
 
 
-def test_paths(work: Work, tmp_path: Path) -> None:
+def test_paths(work: WorkDir, tmp_path: Path) -> None:
     assert work.path("rows", "x") == f"{tmp_path}/.tfpipe/rows/x"
     assert work.target("x") == f"{tmp_path}/x"
     first, second = work.temporary("index/a.idx"), work.temporary("index/a.idx")

@@ -13,7 +13,7 @@ import pytest
 from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.shards.output_dir import open_work
-from beam_jobs.shards.work_dir import Work
+from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.worker_check import Agreement, not_installed
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
@@ -24,26 +24,26 @@ SHARE = "All workers must reach images and output by the same names: on a disk t
 
 
 @pytest.fixture
-def work(tmp_path: Path, kit: Any) -> Iterator[Work]:
+def work(tmp_path: Path, kit: Any) -> Iterator[WorkDir]:
     source = kit.write(tmp_path / "in", kit.photos({"cat": 4}))
     config = ShardConfig(str(source), str(tmp_path / "out"), num_shards=2)
     with open_work(config, plan_shards(config)) as work:
         yield work
 
 
-def test_the_same_versions_and_the_plan(work: Work) -> None:
+def test_the_same_versions_and_the_plan(work: WorkDir) -> None:
     header = work.header()
     agreement = Agreement.on(header)
     assert agreement.versions == {"tfpipe": __version__, **codec_versions()}
     assert agreement.open_plan(work) == header
 
 
-def test_workers_that_bring_their_own_image_libraries(work: Work) -> None:
+def test_workers_that_bring_their_own_image_libraries(work: WorkDir) -> None:
     assert Agreement.on(work.header(), codecs=False).versions == {"tfpipe": __version__}
 
 
 @pytest.mark.parametrize(("name", "found"), [("tfpipe", __version__), ("pillow", codec_versions()["pillow"])])
-def test_another_version(work: Work, name: str, found: str) -> None:
+def test_another_version(work: WorkDir, name: str, found: str) -> None:
     header = work.header()
     with pytest.raises(DataError) as caught:
         Agreement(header.fingerprint, {**Agreement.on(header).versions, name: "0"}).open_plan(work)
@@ -53,25 +53,25 @@ def test_another_version(work: Work, name: str, found: str) -> None:
     )
 
 
-def test_a_library_that_is_not_there(work: Work) -> None:
+def test_a_library_that_is_not_there(work: WorkDir) -> None:
     with pytest.raises(DataError, match=rf"must have x 1, .* but the one on {HOST} has none\."):
         Agreement(work.header().fingerprint, {"x": "1"}).open_plan(work)
 
 
-def test_a_disk_that_is_not_shared(work: Work, tmp_path: Path) -> None:
+def test_a_disk_that_is_not_shared(work: WorkDir, tmp_path: Path) -> None:
     agreement = Agreement.on(work.header())
     with pytest.raises(DataError) as caught:
-        agreement.open_plan(Work(str(tmp_path / "elsewhere")))
+        agreement.open_plan(WorkDir(str(tmp_path / "elsewhere")))
     place = tmp_path / "elsewhere" / ".tfpipe"
     assert str(caught.value) == (
         f"The worker on {HOST} does not find the plan in {place}: No such file or directory. {SHARE}"
     )
 
 
-def test_a_disk_that_holds_the_plan_of_another_job(work: Work, tmp_path: Path) -> None:
+def test_a_disk_that_holds_the_plan_of_another_job(work: WorkDir, tmp_path: Path) -> None:
     shutil.copytree(work.base, tmp_path / "other" / ".tfpipe")
     with pytest.raises(DataError) as caught:
-        Agreement("f", {}).open_plan(Work(str(tmp_path / "other")))
+        Agreement("f", {}).open_plan(WorkDir(str(tmp_path / "other")))
     assert str(caught.value) == (
         f"The worker on {HOST} finds another job's plan in {tmp_path / 'other' / '.tfpipe'}. {SHARE}"
     )

@@ -16,13 +16,13 @@ from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.plan.image_ref import ImageRef
 from beam_jobs.shards import write_shard as write_shard_module
 from beam_jobs.shards.output_dir import open_work
-from beam_jobs.shards.work_dir import Row, Work
+from beam_jobs.shards.work_dir import WorkDir, WrittenShard
 from beam_jobs.shards.write_shard import write_shard
 from tfpipe.errors import DataError
 from tfpipe.format.record_index import decode_index
 
 
-def written(source: Path, output: Path, **options: Any) -> tuple[Work, list[Row]]:
+def written(source: Path, output: Path, **options: Any) -> tuple[WorkDir, list[WrittenShard]]:
     """The shards of a plan and nothing after them."""
     config = ShardConfig(str(source), str(output), **options)
     plan = plan_shards(config)
@@ -105,7 +105,7 @@ def test_row(tmp_path: Path, kit: Any) -> None:
     files |= {"4.gif": kit._image(4, (16, 16), "GIF"), "bad.jpg": b"no image"}
     work, (row,) = written(kit.write(tmp_path / "in", files), tmp_path / "out", shuffle=False)
     shard = (tmp_path / "out" / "train-00000-of-00001.tfrecord").read_bytes()
-    assert row == Row(
+    assert row == WrittenShard(
         file="train-00000-of-00001.tfrecord",
         records=4,
         bytes=len(shard),
@@ -245,38 +245,38 @@ def lasting(tree: dict[str, bytes]) -> dict[str, bytes]:
     return {name: data for name, data in tree.items() if "/progress/" not in name and not name.endswith("/lock")}
 
 
-def damage_shard(work: Work, file: str) -> None:
+def damage_shard(work: WorkDir, file: str) -> None:
     path = Path(work.target(file))
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-def shorten_shard(work: Work, file: str) -> None:
+def shorten_shard(work: WorkDir, file: str) -> None:
     os.truncate(work.target(file), 100)
 
 
-def remove_shard(work: Work, file: str) -> None:
+def remove_shard(work: WorkDir, file: str) -> None:
     os.remove(work.target(file))
 
 
-def remove_index(work: Work, file: str) -> None:
+def remove_index(work: WorkDir, file: str) -> None:
     os.remove(work.target("index", file.replace(".tfrecord", ".idx")))
 
 
-def damage_index(work: Work, file: str) -> None:
+def damage_index(work: WorkDir, file: str) -> None:
     Path(work.target("index", file.replace(".tfrecord", ".idx"))).write_bytes(b"0 1\n")
 
 
-def cut_row(work: Work, file: str) -> None:
+def cut_row(work: WorkDir, file: str) -> None:
     os.truncate(work.path("rows", f"{file}.json"), 20)
 
 
-def empty_row(work: Work, file: str) -> None:
+def empty_row(work: WorkDir, file: str) -> None:
     os.truncate(work.path("rows", f"{file}.json"), 0)
 
 
-def other_row(work: Work, file: str) -> None:
+def other_row(work: WorkDir, file: str) -> None:
     Path(work.path("rows", f"{file}.json")).write_text("[1, 2]")
 
 
