@@ -28,7 +28,7 @@ from tfpipe.profiler.measure.simulated_accelerator import Accelerator, drive, ti
 from tfpipe.profiler.measure.stage_matching import planned_chain, stages_of
 from tfpipe.profiler.measure.tfdata_counters import Sampler
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CONFIG = PipelineConfig(global_batch_size=4, image_size=32, map_fusion=False)
 
 
@@ -141,7 +141,7 @@ def test_stages_of_ones_own(manifest: Manifest) -> None:
 
 
 def test_stages_must_come_back(manifest: Manifest) -> None:
-    with pytest.raises(ConfigError, match=r"must return tfpipe\.pipeline\.stages\.Stages, got None"):
+    with pytest.raises(ConfigError, match=r"must return tfpipe\.pipeline\.stage\.Stages, got None"):
         profile_pipeline(manifest, "train", CONFIG, Accelerator(0.02, 4), customize=lambda _: None)  # type: ignore[arg-type,return-value]
 
 
