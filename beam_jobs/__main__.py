@@ -15,6 +15,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any, get_type_hints
 
 from beam_jobs.config import ShardConfig
+from beam_jobs.runners.base import ShardObserver, SubmittedJob
 from tfpipe.errors import TfpipeError
 from tfpipe.format.image_form import Encoding, ImageForm
 
@@ -42,22 +43,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
         config = _config(vars(given))
         from beam_jobs import shard_job
 
-        result = shard_job.run(
-            config,
-            beam_args,
-            on_submit=lambda job: _logger.info(
-                "Dataflow job %s: %s\nIt goes on without this command; end it with: %s",
-                job.id,
-                job.page,
-                job.cancel_command,
-            ),
-        )
+        result = shard_job.run(config, beam_args, _Log())
     except TfpipeError as error:
         parser.exit(error.exit_code, f"Error: {error}\n")
     except KeyboardInterrupt:
         parser.exit(_INTERRUPTED, "Interrupted. Run the same command again to go on.\n")
     records = sum(split.records for split in result.manifest.splits.values())
     _logger.info("%s is complete: %d records, %.1f s", config.output, records, result.seconds)
+
+
+class _Log(ShardObserver):
+    """An observer that logs where a job runs that a service has taken over."""
+
+    def submitted(self, job: SubmittedJob) -> None:
+        _logger.info(
+            "Dataflow job %s: %s\nIt goes on without this command; end it with: %s",
+            job.id,
+            job.page,
+            job.cancel_command,
+        )
 
 
 def _options(owner: type) -> Iterator[Field[Any]]:

@@ -4,21 +4,21 @@ from collections.abc import Sequence
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.list_inputs import list_images
-from beam_jobs.plan.image_table import OnListed
 from beam_jobs.plan.split_and_shard import Plan, assign_splits, make_plan
 from beam_jobs.shards.duplicates import drop_duplicates
 from beam_jobs.shards.output_dir import check_output
 from beam_jobs.storage import filesystem
 from tfpipe.system.host_limits import usable_cpus
+from tfpipe.system.progress import Observer
 
 
-def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), on_listed: OnListed | None = None) -> Plan:
+def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Observer | None = None) -> Plan:
     """Lists the input and decides what goes where; writes nothing.
 
     Args:
         config: What is asked for.
         beam_args: Arguments for Beam, of which its file systems take theirs.
-        on_listed: Told now and then how many images were found so far.
+        observer: The object that is told now and then how many images were found so far.
 
     Raises:
         ConfigError: An option does not go with the input or the output.
@@ -28,7 +28,7 @@ def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), on_listed: O
         filesystem.configure(beam_args)
         filesystem.check_stores((*config.inputs, config.output))
     check_output(config)
-    listing = assign_splits(list_images(config, on_listed), config)
+    listing = assign_splits(list_images(config, observer), config)
     if config.drop_duplicates:
         listing = drop_duplicates(listing, config.workers or usable_cpus())
     return make_plan(listing, config)

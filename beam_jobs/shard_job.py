@@ -7,7 +7,7 @@ import contextlib
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,15 +17,14 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
-from beam_jobs.plan.image_table import OnListed
 from beam_jobs.plan.split_and_shard import Plan
 from beam_jobs.process_pool import kill_all
 from beam_jobs.runners import dask, dataflow, portable
-from beam_jobs.runners.base import SubmittedJob
+from beam_jobs.runners.base import ShardObserver
 from beam_jobs.runners.local import fail_on_worker_death, is_local, local_runner, parse_options, pool_workers
 from beam_jobs.runners.metrics import read_metrics
 from beam_jobs.shards.output_dir import open_work
-from beam_jobs.shards.progress import LIST_EVERY_S, Progress, progress_folder, read_finished, read_progress, watch
+from beam_jobs.shards.progress import LIST_EVERY_S, progress_folder, read_finished, read_progress
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.worker_check import Agreement, not_installed
 from beam_jobs.storage import filesystem
@@ -34,6 +33,7 @@ from tfpipe import errors
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest
 from tfpipe.system.host_limits import usable_cpus
+from tfpipe.system.progress import poll_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,29 +51,19 @@ class ShardResult:
         return images / self.seconds
 
 
-def run(
-    config: ShardConfig,
-    beam_args: Sequence[str] = (),
-    on_progress: Callable[[Progress], None] | None = None,
-    on_plan: Callable[[Plan], None] | None = None,
-    on_submit: Callable[[SubmittedJob], None] | None = None,
-    on_listed: OnListed | None = None,
-) -> ShardResult:
+def run(config: ShardConfig, beam_args: Sequence[str] = (), observer: ShardObserver | None = None) -> ShardResult:
     """Makes the dataset, or what an earlier run of the same command left to make.
 
     Args:
         config: What is asked for.
         beam_args: Arguments for Beam, such as `--runner=DataflowRunner`.
-        on_progress: Called about twice a second from another thread.
-        on_plan: Called once, before anything is written.
-        on_submit: Called once where a service runs the job; from then on it goes on without this process.
-        on_listed: Told now and then how many images were found so far.
+        observer: The object that is told how far the job is.
 
     Raises:
         ConfigError: An option does not go with the input or the output.
         DataError: The input cannot be used, the output cannot be written, too many images are bad, or a worker died.
     """
-    started = time.monotonic()
+    observer, started = observer or ShardObserver(), time.monotonic()
     options = parse_options(beam_args)  # a wrong one is better said before the planning than after it
     if dataflow.is_dataflow(options):
         dataflow.check_options(config, options)
@@ -81,17 +71,16 @@ def run(
         dask.check_options(config, options)
     elif portable.is_portable(options):
         portable.check_options(options)
-    planned = plan_shards(config, beam_args, on_listed)
-    if on_plan is not None:
-        on_plan(planned)
+    planned = plan_shards(config, beam_args, observer)
+    observer.plan(planned)
     with open_work(config, planned) as work:
         finished = work.finished()
         job = _Job(config, work, work.header(), planned, options, tuple(beam_args))
         if dataflow.is_dataflow(options):
-            job.run_on_dataflow(on_progress, on_submit)
+            job.run_on_dataflow(observer)
         else:
             with progress_folder(work) as folder:
-                replace(job, work=replace(work, progress=folder)).run(on_progress)
+                replace(job, work=replace(work, progress=folder)).run(observer)
         # A bundle that is tried again finds what this run had made.
         kept = len(work.kept() & finished)
         manifest = manifest_json.loads(filesystem.read_bytes(work.target(file_names.MANIFEST)).decode())
@@ -117,9 +106,9 @@ class _Job:
     options: PipelineOptions
     beam_args: tuple[str, ...]
 
-    def run(self, on_progress: Callable[[Progress], None] | None) -> None:
+    def run(self, observer: ShardObserver) -> None:
         """Runs it to its end, with which the process that started it ends too; its errors come as ours."""
-        with self._watched(on_progress), _our_errors():
+        with self._watched(observer), _our_errors():
             if dask.is_dask(self.options):
                 with dask.prepared(self.options, self.config.workers, len(self.plan.shards)):
                     rows = dask.wait(self._start())
@@ -131,23 +120,20 @@ class _Job:
             else:
                 self._start().wait_until_finish()
 
-    def _watched(self, on_progress: Callable[[Progress], None] | None) -> contextlib.AbstractContextManager[None]:
+    def _watched(self, observer: ShardObserver) -> contextlib.AbstractContextManager[None]:
         if filesystem.is_remote(self.work.output) and not is_local(self.options):
-            return watch(partial(read_finished, self.work, self.header), on_progress, LIST_EVERY_S)
-        return watch(partial(read_progress, self.work, self.header), on_progress)
+            return poll_progress(partial(read_finished, self.work, self.header), observer, LIST_EVERY_S)
+        return poll_progress(partial(read_progress, self.work, self.header), observer)
 
-    def run_on_dataflow(
-        self, on_progress: Callable[[Progress], None] | None, on_submit: Callable[[SubmittedJob], None] | None
-    ) -> None:
+    def run_on_dataflow(self, observer: ShardObserver) -> None:
         """The same as a job of the service, whose metrics say how far it is."""
         shards = len(self.plan.shards)
         with dataflow.explain_errors(_find_in_text):
             with dataflow.prepared(self.options, self.work, self.plan.listing.name, shards):
                 result = self._start()
-            if on_submit is not None:
-                on_submit(dataflow.submitted_job(result, self.options))
+            observer.submitted(dataflow.submitted_job(result, self.options))
             look = partial(read_metrics, result, self.plan.num_images, shards)
-            with watch(look, on_progress, dataflow.METRICS_EVERY_S):
+            with poll_progress(look, observer, dataflow.METRICS_EVERY_S):
                 dataflow.wait(result)
 
     def _start(self) -> Any:

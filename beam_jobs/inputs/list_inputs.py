@@ -14,10 +14,10 @@ from beam_jobs.inputs.archive import is_archive, is_compressed_tar, strip_archiv
 from beam_jobs.inputs.dataset import list_datasets
 from beam_jobs.inputs.table import is_table, list_table
 from beam_jobs.inputs.tree import Tree, list_tree
-from beam_jobs.plan.image_table import OnListed
 from beam_jobs.plan.split_and_shard import Listing
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
+from tfpipe.system.progress import Observer
 
 # The names that data sets use for the three splits, and the name that each gets.
 SPLIT_FOLDERS = {
@@ -31,12 +31,12 @@ SPLIT_FOLDERS = {
 }
 
 
-def list_images(config: ShardConfig, on_listed: OnListed | None = None) -> Listing:
+def list_images(config: ShardConfig, observer: Observer | None = None) -> Listing:
     """Everything in the input that may be an image.
 
     Args:
         config: Names the input.
-        on_listed: Told now and then how many images were found so far.
+        observer: The object that is told now and then how many images were found so far.
 
     Raises:
         ConfigError: The input is of no known kind, or an option does not go with it.
@@ -45,21 +45,21 @@ def list_images(config: ShardConfig, on_listed: OnListed | None = None) -> Listi
     if config.datasets:
         return list_datasets(config)
     if is_table(config.input):
-        listing = list_table(config, on_listed)
+        listing = list_table(config, observer)
     else:
         if config.group_by:
             raise ConfigError("--group-by names a column; it needs a CSV, JSONL or Parquet manifest as input.")
-        listing = _list_tree(config, on_listed)
+        listing = _list_tree(config, observer)
     if config.labels:
         listing = _with_label_file(listing, config.labels)
     return listing
 
 
-def _list_tree(config: ShardConfig, on_listed: OnListed | None) -> Listing:
+def _list_tree(config: ShardConfig, observer: Observer | None) -> Listing:
     """A folder or an archive."""
     source, archive = config.input, is_archive(config.input)
     with filesystem.explain_os_errors(f"read {source}"):
-        tree = list_tree(source, config.workers, on_listed)
+        tree = list_tree(source, config.workers, observer)
     # What lies above an image says all about it, so the folders are looked at and not the images. Only in an archive
     # are common ones passed over: who has a folder can name the folder inside it.
     folders = [str(folder) for folder in tree.folders.counts()]

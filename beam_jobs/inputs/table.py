@@ -23,11 +23,12 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.column_types import Column, infer_column
 from beam_jobs.plan.columnar import NumberColumn
 from beam_jobs.plan.image_ref import Box, ImageRef, Value
-from beam_jobs.plan.image_table import TELL_EVERY, OnListed, RefList
+from beam_jobs.plan.image_table import TELL_EVERY, RefList
 from beam_jobs.plan.split_and_shard import Listing
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError, MissingDependencyError
 from tfpipe.format.file_names import check_split_name
+from tfpipe.system.progress import Observer, Progress
 
 _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
 _KNOWN = ("image", "label", "split", *_BOX_COLUMNS, "box_label")
@@ -42,7 +43,7 @@ def is_table(path: str) -> bool:
     return path.lower().endswith(tuple(_READERS))
 
 
-def list_table(config: ShardConfig, on_listed: OnListed | None = None) -> Listing:
+def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing:
     """The images of a manifest.
 
     Raises:
@@ -61,8 +62,8 @@ def list_table(config: ShardConfig, on_listed: OnListed | None = None) -> Listin
         refs = RefList()
         for number, row in chain([first], rows):
             refs.append(_ref(row, number, columns, config))
-            if on_listed is not None and number % TELL_EVERY == 0:
-                on_listed(number)
+            if observer is not None and number % TELL_EVERY == 0:
+                observer.progress(Progress(number))
     root = posixpath.dirname(path)
     refs = refs.replaced(sizes=_sizes(refs, root))
     refs, label_names, numeric = _with_labels(refs, path)

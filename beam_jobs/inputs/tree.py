@@ -14,11 +14,12 @@ from beam_jobs.inputs.archive import Member, is_archive, list_archive, strip_arc
 from beam_jobs.inputs.folder import list_folder
 from beam_jobs.plan.columnar import CodedColumn
 from beam_jobs.plan.image_ref import ImageRef
-from beam_jobs.plan.image_table import TELL_EVERY, OnListed, RefList
+from beam_jobs.plan.image_table import TELL_EVERY, RefList
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
 from tfpipe.system.host_limits import usable_cpus
+from tfpipe.system.progress import Observer, Progress
 
 # Files that plainly are no images, by their ending. Anything else is tried, and judged by its content.
 NO_IMAGE_SUFFIXES = frozenset(
@@ -39,10 +40,10 @@ _Archive = tuple[str, str]  # where it lies, and what its members name as their 
 class Tree:
     """The images of a tree: `refs` with neither split nor label, their `folders`, and what was `skipped`, by reason."""
 
-    def __init__(self, on_listed: OnListed | None = None) -> None:
+    def __init__(self, observer: Observer | None = None) -> None:
         self.refs, self.folders = RefList(), CodedColumn()
         self.skipped: Counter[str] = Counter()
-        self._on_listed = on_listed
+        self._observer = observer
 
     def add(self, members: Iterable[Member], inside: str = "") -> None:
         """Adds members that may be images; `inside` is the folder that they count as lying in."""
@@ -65,25 +66,25 @@ class Tree:
         self._tell()
 
     def _tell(self) -> None:
-        if self._on_listed is not None:
-            self._on_listed(len(self.refs))
+        if self._observer is not None:
+            self._observer.progress(Progress(len(self.refs)))
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_on_listed": None}  # which stays in the process that asked
+        return {**self.__dict__, "_observer": None}  # which stays in the process that asked
 
 
-def list_tree(source: str, workers: int = 0, on_listed: OnListed | None = None) -> Tree:
+def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -> Tree:
     """The images of a folder or an archive, archives in the folder included.
 
     Args:
         source: A path or URL.
         workers: Processes that read archives where a folder has several; 0: one per core.
-        on_listed: Told now and then how far it is.
+        observer: The object that is told now and then how many images were found so far.
 
     Raises:
         DataError: It is missing, damaged, loops, or holds hostile names or two images of one path.
     """
-    tree = Tree(on_listed)
+    tree = Tree(observer)
     if is_archive(source):
         tree.add(list_archive(source, posixpath.basename(source)))
         return _without_equal_paths(tree, source)

@@ -11,9 +11,6 @@ from numpy.typing import NDArray
 from beam_jobs.plan.columnar import CodedColumn, NumberColumn, TextColumn
 from beam_jobs.plan.image_ref import Box, ImageRef, PlannedImage, Value
 
-OnListed = Callable[[int], None]
-"""Told how many images were found so far."""
-
 TELL_EVERY = 1000
 
 

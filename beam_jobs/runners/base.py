@@ -1,9 +1,13 @@
 """Where the job runs: the engine that a command names, and its options as Beam's own arguments. Without Beam."""
 
 from dataclasses import Field, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfpipe.errors import ConfigError
+from tfpipe.system.progress import Observer
+
+if TYPE_CHECKING:
+    from beam_jobs.plan.split_and_shard import Plan
 
 BEAM_RUNNERS = {
     "direct": "FnApiRunner",
@@ -95,3 +99,13 @@ class SubmittedJob:
     def cancel_command(self) -> str:
         """How to end it."""
         return f"gcloud dataflow jobs cancel {self.id} --project={self.project} --region={self.region}"
+
+
+class ShardObserver(Observer):
+    """An object that the job tells what it does. While it lists images, `progress` has no total."""
+
+    def plan(self, plan: "Plan") -> None:
+        """Takes in the plan, once, before anything is written."""
+
+    def submitted(self, job: SubmittedJob) -> None:
+        """Takes in the job that a service now runs. From here on it goes on without this process."""

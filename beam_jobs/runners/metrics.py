@@ -6,8 +6,8 @@ from typing import Any
 
 from apache_beam.metrics import Metrics, MetricsFilter
 
-from beam_jobs.shards.progress import Progress
 from beam_jobs.shards.work_dir import WrittenShard
+from tfpipe.system.progress import Progress
 
 _logger = logging.getLogger(__name__)
 _NAMESPACE = "tfpipe"
@@ -69,8 +69,8 @@ def read_metrics(result: Any, num_images: int, num_shards: int) -> Progress | No
         return None
     # A shard that was tried twice counts twice.
     return Progress(
-        images=min(counts["images"], num_images),
-        num_images=num_images,
+        done=min(counts["images"], num_images),
+        total=num_images,
         bytes=counts["bytes"],
         bad=sum(counts[kind] for kind in _BAD_KINDS),
         shards=min(counts["shards"], num_shards),

@@ -8,31 +8,17 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from threading import Event, Thread
+from collections.abc import Iterator
 from types import TracebackType
 
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from beam_jobs.storage import filesystem
+from tfpipe.system.progress import Progress
 
 _WRITE_EVERY_S = 0.2
-_POLL_EVERY_S = 0.5
 
 LIST_EVERY_S = 5.0
 """Between two listings of an object store."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Sums over all shards so far; `bytes` are those of the source images."""
-
-    images: int
-    num_images: int
-    bytes: int
-    bad: int
-    shards: int
-    num_shards: int
 
 
 class ProgressFile:
@@ -81,7 +67,7 @@ def read_progress(work: WorkDir, header: PlanHeader) -> Progress:
             done, size, rejected = one
             images, num_bytes, bad = images + done, num_bytes + size, bad + rejected
             shards += done == planned.get(name)
-    return Progress(images, sum(planned.values()), num_bytes, bad, shards, len(planned))
+    return Progress(images, sum(planned.values()), bytes=num_bytes, bad=bad, shards=shards, num_shards=len(planned))
 
 
 def read_finished(work: WorkDir, header: PlanHeader) -> Progress | None:
@@ -91,7 +77,7 @@ def read_finished(work: WorkDir, header: PlanHeader) -> Progress | None:
         done = [planned[file] for file in work.finished() if file in planned]
     except OSError:  # an object store that does not answer at the moment: the job goes on whether or not one can look
         return None
-    return Progress(sum(done), sum(planned.values()), 0, 0, len(done), len(planned))
+    return Progress(sum(done), sum(planned.values()), shards=len(done), num_shards=len(planned))
 
 
 @contextlib.contextmanager
@@ -104,38 +90,3 @@ def progress_folder(work: WorkDir) -> Iterator[str]:
     filesystem.remove_tree(work.path("progress"))  # of a run that was killed
     os.makedirs(work.path("progress"))
     yield work.path("progress")
-
-
-@contextlib.contextmanager
-def watch(
-    read: Callable[[], Progress | None], on_progress: Callable[[Progress], None] | None, every_s: float = _POLL_EVERY_S
-) -> Iterator[None]:
-    """Calls `on_progress` from a thread while the block runs, and once more at its end.
-
-    Args:
-        read: How far the job is; None: that cannot be said at the moment.
-        on_progress: None: nobody asks.
-        every_s: Seconds between two calls.
-    """
-    if on_progress is None:
-        yield
-        return
-    stop = Event()
-
-    def look() -> None:
-        progress = read()
-        if progress is not None:
-            on_progress(progress)
-
-    def poll() -> None:
-        while not stop.wait(every_s):
-            look()
-
-    thread = Thread(target=poll, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-        look()

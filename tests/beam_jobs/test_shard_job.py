@@ -16,8 +16,9 @@ import pytest
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.shard_job import ShardResult, _find_in_text, _plain
-from beam_jobs.shards.progress import Progress
+from tests.observers import Recorder
 from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.system.progress import Progress
 
 THREADS = ("--direct_running_mode=multi_threading", "--direct_num_workers=2")
 PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
@@ -137,12 +138,12 @@ def test_damage_is_mended(photos: Path, straight: Path, done: Path, kit: Any) ->
 
 
 def test_result(photos: Path, tmp_path: Path) -> None:
-    seen: list[Progress] = []
-    plans: list[Any] = []
+    observer = Recorder()
     config = ShardConfig(str(photos), str(tmp_path / "out"), workers=1, **OPTIONS)
-    result = shard_job.run(config, on_progress=seen.append, on_plan=plans.append)
-    assert plans[0].num_images == 32
-    assert seen[-1] == Progress(images=32, num_images=32, bytes=plans[0].num_bytes, bad=1, shards=8, num_shards=8)
+    result = shard_job.run(config, observer=observer)
+    (plan,) = observer.plans
+    assert plan.num_images == 32
+    assert observer.progresses[-1] == Progress(32, 32, bytes=plan.num_bytes, bad=1, shards=8, num_shards=8)
     assert result.images_per_second == 32 / result.seconds
 
 

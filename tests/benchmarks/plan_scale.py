@@ -26,6 +26,7 @@ from beam_jobs.inputs.archive import Member
 from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.shards.output_dir import open_work
 from tfpipe.system.host_limits import usable_cpus
+from tfpipe.system.progress import Observer, Progress
 
 _CLASSES = 1000
 _BYTES = 110_000  # an image of ImageNet, about
@@ -73,11 +74,12 @@ def _measure(kind: str, source: str, output: str, count: int) -> dict[str, float
     config = ShardConfig(source, output, num_shards=None if kind == "folder" else _SHARDS)
     before, listed, started = _peak_mb(), 0.0, time.monotonic()
 
-    def on_listed(_: int) -> None:
-        nonlocal listed
-        listed = time.monotonic() - started
+    class Listing(Observer):
+        def progress(self, progress: Progress) -> None:
+            nonlocal listed
+            listed = time.monotonic() - started
 
-    plan = plan_shards(config, on_listed=on_listed)
+    plan = plan_shards(config, observer=Listing())
     planned = time.monotonic() - started
     with open_work(config, plan) as work:
         written = time.monotonic() - started

@@ -21,12 +21,13 @@ from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners import dataflow
 from beam_jobs.runners.base import Engine, SubmittedJob
-from beam_jobs.shards.progress import Progress
 from tests.beam_jobs.conftest import Kit
 from tests.object_stores.conftest import Google
 from tests.object_stores.dataflow_service import Service
 from tests.object_stores.replay import fetch_graph, staged_files
+from tests.observers import Recorder
 from tfpipe.errors import ConfigError, DataError
+from tfpipe.system.progress import Progress
 
 ENGINE = Engine(runner="dataflow", project="my-project", region="europe-west4", max_workers=3)
 
@@ -75,17 +76,14 @@ def test_a_job(cloud: Google, service: Service, kit: Kit, photos: dict[str, byte
     """From the request and what is staged alone comes what a local run makes."""
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
     kit.make(kit.write(tmp_path / "photos", photos), tmp_path / "out", num_shards=4)
-    seen: list[Progress] = []
-    submitted: list[SubmittedJob] = []
-    result = shard_job.run(
-        ShardConfig(source, output, num_shards=4), arguments(service), seen.append, on_submit=submitted.append
-    )
+    observer = Recorder()
+    result = shard_job.run(ShardConfig(source, output, num_shards=4), arguments(service), observer)
     assert cloud.tree(output) == kit.tree(tmp_path / "out")
     assert (result.manifest.splits["train"].records, result.manifest.quarantined, result.kept_shards) == (13, 1, 0)
     size = sum(map(len, photos.values()))
-    assert Progress(images=2, num_images=14, bytes=2000, bad=0, shards=0, num_shards=4) in seen  # while it ran
-    assert seen[-1] == Progress(images=14, num_images=14, bytes=size, bad=1, shards=4, num_shards=4)
-    assert submitted == [SubmittedJob(list(service.jobs)[-1], "my-project", "europe-west4")]
+    assert Progress(2, 14, bytes=2000, num_shards=4) in observer.progresses  # while it ran
+    assert observer.progresses[-1] == Progress(14, 14, bytes=size, bad=1, shards=4, num_shards=4)
+    assert observer.submissions == [SubmittedJob(list(service.jobs)[-1], "my-project", "europe-west4")]
 
 
 def submit(service: Service, cloud: Google, photos: dict[str, bytes], *more: str, **options: Any) -> str:

@@ -6,7 +6,7 @@ import click
 
 from beam_jobs.prices import Prices, Range
 from tfpipe.cli.shared.params import all_options, counted
-from tfpipe.cli.shared.progress import duration
+from tfpipe.cli.shared.progress import format_duration
 from tfpipe.system.units import human_bytes
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ def print_estimate(estimate: "Estimate", prices: Prices) -> None:
     click.echo(f"  output     {human_bytes(size.value)} ({human_bytes(size.low)} to {human_bytes(size.high)})")
     click.echo(f"  CPU-hours  {_hours(cpu.value)} ({_hours(cpu.low)} to {_hours(cpu.high)}), on cores like those here")
     who = f"{estimate.processes:,} worker process{'es' * (estimate.processes > 1)}"
-    serial = f"{duration(estimate.serial_s)} of it before and after the images"
-    click.echo(f"  wall time  {duration(wall.value)} ({duration(wall.low)} to {duration(wall.high)}), {who}, {serial}")
+    serial = f"{format_duration(estimate.serial_s)} of it before and after the images"
+    expected, low, high = (format_duration(seconds) for seconds in (wall.value, wall.low, wall.high))
+    click.echo(f"  wall time  {expected} ({low} to {high}), {who}, {serial}")
     job, storage = _costs(estimate, prices)
     if job is not None:
         click.echo(f"  job        {job[0]:,.2f} to {job[1]:,.2f}")

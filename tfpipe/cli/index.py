@@ -59,7 +59,7 @@ def index(
 
     options = IndexOptions(target, output, split, image_key, label_key, label_base, export)
     with ScanDisplay("Indexing") as display:
-        report = run(options, display.update)
+        report = run(options, display)
     if as_json:
         click.echo(json.dumps(_report_json(report), allow_nan=False))
     else:

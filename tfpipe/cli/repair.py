@@ -30,7 +30,7 @@ def repair(dataset: str, output: str, quick: bool, workers: int | None, as_json:
     from tfpipe.integrity.repair import repair as run
 
     with ScanDisplay("Repairing") as display:
-        result = run(dataset, output, quick=quick, workers=workers, on_progress=display.update)
+        result = run(dataset, output, quick=quick, workers=workers, observer=display)
     if as_json:
         click.echo(json.dumps(_result_json(dataset, output, result)))
     else:

@@ -35,7 +35,7 @@ def verify(target: str, quick: bool, allow_duplicates: bool, workers: int | None
     from tfpipe.integrity.verify import verify as run
 
     with ScanDisplay("Verifying") as display:
-        report = run(target, VerifyOptions(quick, allow_duplicates, workers), display.update)
+        report = run(target, VerifyOptions(quick, allow_duplicates, workers), display)
     if as_json:
         click.echo(json.dumps(_report_json(target, report)))
     else:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tfpipe._version import __version__
@@ -20,13 +20,14 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.check_file import FileJob
 from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
-from tfpipe.integrity.progress import Progress, watch
+from tfpipe.integrity.progress import shared_counters
 from tfpipe.integrity.recover_manifest import recover_manifest
 from tfpipe.integrity.repair_shard import Rescued, Staging, rescue_file
 from tfpipe.integrity.verify import dataset_jobs, run_jobs, total_bytes
 from tfpipe.integrity.write_repaired import assemble
 from tfpipe.open_dataset import check_local, load_manifest
 from tfpipe.system import file_io
+from tfpipe.system.progress import Observer
 
 STAGING = ".tfpipe-repair"
 _FOLDERS = ("shards", "rows", "digests")
@@ -51,7 +52,7 @@ def repair(
     *,
     quick: bool = False,
     workers: int | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    observer: Observer | None = None,
 ) -> RepairResult:
     """Writes the undamaged records of a dataset as a new one.
 
@@ -60,7 +61,7 @@ def repair(
       output: A directory that does not exist yet, or is empty.
       quick: Do not decode the images: a record whose checksums hold and that fits the schema is undamaged.
       workers: Processes; None: one a core; 0: none, this process does it all.
-      on_progress: Called about twice a second from another thread.
+      observer: The object that is told how far it is.
 
     Raises:
       ConfigError: The output cannot be one.
@@ -76,7 +77,7 @@ def repair(
             return done
         with _staging(output, identity) as staging:
             content = ContentCheck.of(manifest, decode=not quick)
-            with watch(total_bytes(jobs), on_progress) as counters:
+            with shared_counters(total_bytes(jobs), observer or Observer()) as counters:
                 for _ in run_jobs(rescue_file, jobs, (content, staging, counters), workers):
                     pass
             rows = [_row(staging, job) for job in jobs]

@@ -16,11 +16,12 @@ from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.integrity.check_file import FileJob, FileReport, check_file
 from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
-from tfpipe.integrity.progress import Progress, watch
+from tfpipe.integrity.progress import shared_counters
 from tfpipe.open_dataset import check_local, load_manifest
 from tfpipe.system import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.process_pool import Workers
+from tfpipe.system.progress import Observer
 
 WORKERS = Workers(
     preload=["tfpipe.integrity.check_file"],
@@ -55,13 +56,13 @@ class VerifyReport:
     damaged: list[Damage] = field(default_factory=list)
 
 
-def verify(target: str, options: VerifyOptions, on_progress: Callable[[Progress], None] | None = None) -> VerifyReport:
+def verify(target: str, options: VerifyOptions, observer: Observer | None = None) -> VerifyReport:
     """Looks at all of a dataset, or of the files that a pattern names.
 
     Args:
       target: A dataset's directory, a file, or a pattern such as `/data/train-*`.
       options: What to look at.
-      on_progress: Called about twice a second from another thread.
+      observer: The object that is told how far it is.
 
     Raises:
       ConfigError: `target` is a URL.
@@ -75,7 +76,7 @@ def verify(target: str, options: VerifyOptions, on_progress: Callable[[Progress]
         content = ContentCheck() if manifest is None else _content(manifest, report)
     else:
         manifest, jobs, content = None, _foreign_jobs(target), ContentCheck()
-    reports = list(_check_all(jobs, None if options.quick else content, options.workers, on_progress))
+    reports = list(_check_all(jobs, None if options.quick else content, options.workers, observer or Observer()))
     report.files, report.records = len(jobs), sum(one.records for one in reports)
     report.bytes = sum(one.bytes for one in reports)
     for one in reports:
@@ -133,11 +134,11 @@ def _check_all(
     jobs: Sequence[FileJob],
     content: ContentCheck | None,
     workers: int | None,
-    on_progress: Callable[[Progress], None] | None,
+    observer: Observer,
 ) -> Iterator[FileReport]:
     """The reports in the order of the jobs."""
     order = {job.path: k for k, job in enumerate(jobs)}
-    with watch(total_bytes(jobs), on_progress) as counters:
+    with shared_counters(total_bytes(jobs), observer) as counters:
         reports = list(run_jobs(check_file, jobs, (content, counters), workers))
     yield from sorted(reports, key=lambda report: order[report.job.path])
 

@@ -10,7 +10,9 @@ import pytest
 from beam_jobs.inputs import tree
 from beam_jobs.inputs.archive import Member
 from beam_jobs.inputs.tree import list_tree
+from tests.observers import Recorder
 from tfpipe.errors import DataError
+from tfpipe.system.progress import Progress
 
 
 @pytest.fixture
@@ -63,6 +65,6 @@ def test_a_damaged_archive_among_several(tmp_path: Path, kit: Any) -> None:
 def test_listing_says_how_far_it_is(tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     members = [Member(f"cat/{i}.jpg", 1) for i in range(2500)]
     monkeypatch.setattr(tree, "list_folder", lambda _: members)
-    told: list[int] = []
-    list_tree(str(tmp_path), on_listed=told.append)
-    assert told == [1000, 2000]
+    observer = Recorder()
+    list_tree(str(tmp_path), observer=observer)
+    assert observer.progresses == [Progress(1000), Progress(2000)]

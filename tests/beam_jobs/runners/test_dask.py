@@ -25,7 +25,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.runners import dask
 from beam_jobs.runners.local import parse_options
 from beam_jobs.shard_job import ShardResult
-from beam_jobs.shards.progress import Progress
+from tests.observers import Recorder
 from tfpipe.errors import ConfigError, DataError, MissingDependencyError
 from tfpipe.format.image_form import ImageForm
 
@@ -56,12 +56,13 @@ def test_threads(photos: Path, tmp_path: Path, kit: Any) -> None:
 @pytest.mark.slow
 def test_a_cluster_of_this_machine(photos: Path, tmp_path: Path, kit: Any) -> None:
     kit.make(photos, tmp_path / "straight", **OPTIONS)
-    seen: list[Progress] = []
+    observer = Recorder()
     config = ShardConfig(str(photos), str(tmp_path / "out"), workers=2, **OPTIONS)
-    result = shard_job.run(config, ["--runner=DaskRunner"], seen.append)
+    result = shard_job.run(config, ["--runner=DaskRunner"], observer)
     assert kit.tree(tmp_path / "out") == kit.tree(tmp_path / "straight")
     assert (result.kept_shards, result.manifest.quarantined) == (0, 1)
-    assert (seen[-1].images, seen[-1].bad, seen[-1].shards) == (282, 1, 12)
+    last = observer.progresses[-1]
+    assert (last.done, last.bad, last.shards) == (282, 1, 12)
 
 
 def test_options_are_checked() -> None:

@@ -9,7 +9,7 @@ from apache_beam.metrics.execution import MetricKey, MetricResult
 from apache_beam.metrics.metricbase import MetricName
 
 from beam_jobs.runners.metrics import read_metrics
-from beam_jobs.shards.progress import Progress
+from tfpipe.system.progress import Progress
 
 
 class Result:
@@ -35,16 +35,16 @@ def test_sums() -> None:
         ("a", "shards", 1, 1),
         ("a", "kept", 1, 1),
     )
-    assert read_metrics(result, num_images=9, num_shards=4) == Progress(7, 9, 700, 3, 1, 4)
+    assert read_metrics(result, num_images=9, num_shards=4) == Progress(7, 9, bytes=700, bad=3, shards=1, num_shards=4)
 
 
 def test_shards_that_were_tried_twice() -> None:
     result = Result(("a", "images", 30, 30), ("a", "shards", 3, 3))
-    assert read_metrics(result, num_images=20, num_shards=2) == Progress(20, 20, 0, 0, 2, 2)
+    assert read_metrics(result, num_images=20, num_shards=2) == Progress(20, 20, shards=2, num_shards=2)
 
 
 def test_nothing_yet() -> None:
-    assert read_metrics(Result(), num_images=9, num_shards=4) == Progress(0, 9, 0, 0, 0, 4)
+    assert read_metrics(Result(), num_images=9, num_shards=4) == Progress(0, 9, num_shards=4)
 
 
 def test_a_service_that_does_not_answer() -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import threading
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from beam_jobs.shards.progress import Progress, ProgressFile, progress_folder, read_finished, read_progress, watch
+from beam_jobs.shards.progress import ProgressFile, progress_folder, read_finished, read_progress
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from tfpipe.errors import FormatError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import image_schema
+from tfpipe.system.progress import Progress
 
 SLOTS = (PlannedShard("train", 0, 2, 3, 0, 10), PlannedShard("train", 1, 2, 2, 10, 20))
 
@@ -32,26 +31,26 @@ def header() -> PlanHeader:
 
 
 def test_sums(work: WorkDir, header: PlanHeader) -> None:
-    assert read_progress(work, header) == Progress(0, 5, 0, 0, 0, 2)
+    assert read_progress(work, header) == Progress(0, 5, num_shards=2)
     first = ProgressFile(work, SLOTS[0])
     first.step(100, bad=0)
-    assert read_progress(work, header) == Progress(1, 5, 100, 0, 0, 2)
+    assert read_progress(work, header) == Progress(1, 5, bytes=100, num_shards=2)
     with first:
         first.step(50, bad=1)
         first.step(50, bad=1)
-    assert read_progress(work, header) == Progress(3, 5, 200, 1, 1, 2)
+    assert read_progress(work, header) == Progress(3, 5, bytes=200, bad=1, shards=1, num_shards=2)
     with ProgressFile(work, SLOTS[1]):  # a kept shard is done without a step
         pass
-    assert read_progress(work, header) == Progress(5, 5, 200, 1, 2, 2)
+    assert read_progress(work, header) == Progress(5, 5, bytes=200, bad=1, shards=2, num_shards=2)
 
 
 def test_by_finished_shards(work: WorkDir, header: PlanHeader, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read_finished(work, header) == Progress(0, 5, 0, 0, 0, 2)
+    assert read_finished(work, header) == Progress(0, 5, num_shards=2)
     rows = Path(work.path("rows"))
     rows.mkdir()
     for name in (f"{SLOTS[0].file}.json", f"{SLOTS[1].file}.json.tmp", "other.json"):
         (rows / name).touch()
-    assert read_finished(work, header) == Progress(3, 5, 0, 0, 1, 2)
+    assert read_finished(work, header) == Progress(3, 5, shards=1, num_shards=2)
 
     def fail(_: str) -> list[str]:
         raise OSError("no answer")
@@ -86,7 +85,7 @@ def test_a_line_that_is_being_written(work: WorkDir, header: PlanHeader) -> None
     folder = Path(work.progress or "")
     for name, line in (("a", b""), ("b", b"1 2"), ("c", b"x y z"), ("d", b"1 2 3\n")):
         (folder / name).write_bytes(line)
-    assert read_progress(work, header) == Progress(1, 5, 2, 3, 0, 2)
+    assert read_progress(work, header) == Progress(1, 5, bytes=2, bad=3, num_shards=2)
 
 
 def test_a_shard_that_fails_is_not_done(work: WorkDir, header: PlanHeader) -> None:
@@ -97,28 +96,6 @@ def test_a_shard_that_fails_is_not_done(work: WorkDir, header: PlanHeader) -> No
     with pytest.raises(ZeroDivisionError):
         fail()
     assert read_progress(work, header).shards == 0
-
-
-def test_watching(work: WorkDir, header: PlanHeader) -> None:
-    seen: list[Progress] = []
-    came = threading.Event()
-
-    def look(progress: Progress) -> None:
-        seen.append(progress)
-        came.set()
-
-    with watch(partial(read_progress, work, header), look):
-        assert came.wait(5)
-        with ProgressFile(work, SLOTS[0]):
-            pass
-    assert seen[0] == Progress(0, 5, 0, 0, 0, 2)
-    assert seen[-1] == Progress(3, 5, 0, 0, 1, 2)
-    seen.clear()
-    with watch(lambda: None, seen.append):
-        pass
-    assert seen == []
-    with watch(partial(read_progress, work, header), None):
-        pass
 
 
 def test_the_header_comes_back(header: PlanHeader) -> None:

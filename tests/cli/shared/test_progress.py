@@ -5,10 +5,9 @@ import pytest
 from beam_jobs.plan.image_table import RefList
 from beam_jobs.plan.split_and_shard import Listing, Plan, ShardPlan
 from beam_jobs.runners.base import SubmittedJob
-from beam_jobs.shards.progress import Progress
 from tfpipe.cli.shared import progress
-from tfpipe.cli.shared.progress import ProgressDisplay, ScanDisplay
-from tfpipe.integrity.progress import Progress as ScanProgress
+from tfpipe.cli.shared.progress import ScanDisplay, ShardDisplay
+from tfpipe.system.progress import Progress
 
 
 @pytest.fixture
@@ -19,14 +18,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def _at(images: int) -> Progress:
-    return Progress(images=images, num_images=1000, bytes=images * 10_000, bad=2, shards=images // 250, num_shards=4)
+    return Progress(images, 1000, bytes=images * 10_000, bad=2, shards=images // 250, num_shards=4)
 
 
 def test_a_log_gets_a_line_now_and_then(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    with ProgressDisplay() as display:
+    with ShardDisplay() as display:
         for seconds, images in ((1, 0), (6, 250), (11, 500), (16, 700), (22, 1000)):
             clock[0] = 100 + seconds
-            display.update(_at(images))
+            display.progress(_at(images))
     assert capsys.readouterr().err.splitlines() == [
         "500/1,000 images  50 images/s  500.0 KB/s  2 bad  0:10 left",
         "1,000/1,000 images  45 images/s  454.5 KB/s  2 bad  0:00 left",  # what is known of the last 15 s
@@ -37,26 +36,26 @@ def test_a_scan_gets_lines_too(clock: list[float], capsys: pytest.CaptureFixture
     with ScanDisplay("Verifying") as display:
         for seconds, done in ((1, 0), (6, 250), (11, 500)):
             clock[0] = 100 + seconds
-            display.update(ScanProgress(bytes=done * 1000, num_bytes=1_000_000, records=done, damaged=2))
+            display.progress(Progress(done * 1000, 1_000_000, "bytes", bytes=done * 1000, records=done, bad=2))
     assert capsys.readouterr().err == "500.0 KB of 1.0 MB  50.0 KB/s  50 records/s  2 damaged  0:10 left\n"
 
 
 def test_a_plan_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     shards = (ShardPlan("train", 0, 2, [0, 1], 70), ShardPlan("train", 1, 2, [2], 30), ShardPlan("test", 0, 1, [3], 5))
-    with ProgressDisplay() as display:
+    with ShardDisplay() as display:
         display.plan(Plan(Listing("x", "/x", RefList()), shards, {}))
     assert capsys.readouterr().err == "4 images, 105 B, 3 shards (train, test)\n"
 
 
 def test_listing_has_a_rate_and_its_count_is_forgotten(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    with ProgressDisplay() as display:
+    with ShardDisplay() as display:
         for seconds, images in ((1, 1000), (11, 501_000)):
             clock[0] = 100 + seconds
-            display.listed(images)
+            display.progress(Progress(images))
         display.plan(Plan(Listing("x", "/x", RefList()), (), {}))
         for seconds, images in ((12, 0), (22, 500)):
             clock[0] = 100 + seconds
-            display.update(_at(images))
+            display.progress(_at(images))
     assert capsys.readouterr().err.splitlines() == [
         "501,000 images listed  50,000 images/s",
         "0 images, 0 B, 0 shards ()",
@@ -65,15 +64,15 @@ def test_listing_has_a_rate_and_its_count_is_forgotten(clock: list[float], capsy
 
 
 def test_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
-    with ProgressDisplay() as display:
-        display.update(_at(600))
+    with ShardDisplay() as display:
+        display.progress(_at(600))
         display.interrupted()
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == "Interrupted. 2 of 4 shards are finished. Run the same command again to go on."
 
 
 def test_interrupted_while_a_service_works(capsys: pytest.CaptureFixture[str]) -> None:
-    with ProgressDisplay() as display:
+    with ShardDisplay() as display:
         display.submitted(SubmittedJob("2026-1", "p", "europe-west4"))
         display.interrupted()
     assert capsys.readouterr().err.splitlines() == [
@@ -88,4 +87,4 @@ def test_interrupted_while_a_service_works(capsys: pytest.CaptureFixture[str]) -
     ("seconds", "text"), [(None, "-:--"), (0.4, "0:00"), (65, "1:05"), (3599.6, "1:00:00"), (7325, "2:02:05")]
 )
 def test_duration(seconds: float | None, text: str) -> None:
-    assert progress.duration(seconds) == text
+    assert progress.format_duration(seconds) == text

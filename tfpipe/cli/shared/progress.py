@@ -1,4 +1,4 @@
-"""A live line on a terminal; now and then a plain line in a log."""
+"""The displays of long jobs: a bar on a terminal, a line now and then in a log."""
 
 import sys
 import time
@@ -9,33 +9,35 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from beam_jobs.runners.base import ShardObserver
 from tfpipe.cli.shared.params import counted
+from tfpipe.system.progress import Observer, Progress
 from tfpipe.system.units import human_bytes
 
 if TYPE_CHECKING:
     from beam_jobs.plan.split_and_shard import Plan
     from beam_jobs.runners.base import SubmittedJob
-    from beam_jobs.shards.progress import Progress
-    from tfpipe.integrity.progress import Progress as ScanProgress
 
-_Any = TypeVar("_Any", bound="_Display")
+_Self = TypeVar("_Self", bound="_Display")
 _LOG_EVERY_S = 10.0
 _RATE_OVER_S = 15.0
 
 
-class _Display:
-    """What every display of progress does: on a terminal a bar with a line, in a log a line every ten seconds."""
+class _Display(Observer):
+    """The common part of the displays: a bar with a line on a terminal, a line every ten seconds in a log.
 
-    first = ""
-    """What stands on a terminal before anything is known."""
+    Args:
+        title: The text beside the bar until the job says more.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, title: str) -> None:
+        self._title = title
         self._live: Any = None
         self._task: Any = None
         self._recent: deque[tuple[float, int, int]] = deque()
         self._next_line = time.monotonic() + _LOG_EVERY_S
 
-    def __enter__(self: _Any) -> _Any:
+    def __enter__(self: _Self) -> _Self:
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
@@ -48,7 +50,7 @@ class _Display:
                 console=Console(stderr=True),
                 transient=True,
             )
-            self._task = self._live.add_task(self.first, total=None, line="")
+            self._task = self._live.add_task(self._title, total=None, line="")
             self._live.start()
         return self
 
@@ -56,61 +58,57 @@ class _Display:
         if self._live is not None:
             self._live.stop()
 
-    def _show(self, count: int, num_bytes: int, done: int, line: Callable[[], str]) -> None:
-        """Takes in how far the work is; `line` is called where it is shown."""
+    def _show(self, count: int, num_bytes: int, done: int, format_line: Callable[[], str]) -> None:
+        """Takes in how far the job is; `format_line` is called only if the line is shown now."""
         now = time.monotonic()
         self._recent.append((now, count, num_bytes))
         while now - self._recent[0][0] > _RATE_OVER_S:
             self._recent.popleft()
         if self._live is not None:
-            self._live.update(self._task, completed=done, line=line())
+            self._live.update(self._task, completed=done, line=format_line())
         elif now >= self._next_line:
             self._next_line = now + _LOG_EVERY_S
-            click.echo(line(), err=True)
+            click.echo(format_line(), err=True)
 
     def _rates(self) -> tuple[float, float]:
-        """Of the count and the bytes, per second, lately."""
+        """Returns the count and the bytes per second over the last seconds."""
         (since, first_count, first_bytes), (now, count, num_bytes) = self._recent[0], self._recent[-1]
         elapsed = max(now - since, 1e-3)
         return (count - first_count) / elapsed, (num_bytes - first_bytes) / elapsed
 
 
-class ProgressDisplay(_Display):
-    """Shows `Progress` on standard error: images, rate, bad ones and the time left."""
-
-    first = "Listing images"
+class ShardDisplay(_Display, ShardObserver):
+    """Shows a shard job on standard error: images, rates, bad images and the time left."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__("Listing images")
         self._last: Progress | None = None
         self._job: SubmittedJob | None = None
 
-    def listed(self, images: int) -> None:
-        """How many images were found so far; the planning has no other number to show."""
-        self._show(images, 0, 0, lambda: f"{images:,} images listed  {self._rates()[0]:,.0f} images/s")
-
     def plan(self, plan: "Plan") -> None:
-        """Says what is about to be done."""
-        self._recent.clear()  # from here on other things are counted
+        """Says what is about to be written."""
+        self._recent.clear()  # until here it counted the images that were listed
         splits = ", ".join(dict.fromkeys(shard.split for shard in plan.shards))
         shards = f"{counted(len(plan.shards), 'shard')} ({splits})"
-        line = f"{counted(plan.num_images, 'image')}, {human_bytes(plan.num_bytes)}, {shards}"
-        self._say(line)
+        self._print(f"{counted(plan.num_images, 'image')}, {human_bytes(plan.num_bytes)}, {shards}")
         if self._live is not None:
             self._live.update(self._task, description="Sharding", total=plan.num_images)
 
     def submitted(self, job: "SubmittedJob") -> None:
-        """Says where a job that runs elsewhere can be watched."""
+        """Says where a browser shows the job."""
         self._job = job
-        self._say(f"Dataflow job {job.id}: {job.page}")
+        self._print(f"Dataflow job {job.id}: {job.page}")
 
-    def update(self, progress: "Progress") -> None:
-        """Called from another thread about twice a second."""
+    def progress(self, progress: Progress) -> None:
+        """Shows how far the job is."""
+        if progress.total is None:
+            self._show(progress.done, 0, 0, lambda: self._format_listing(progress))
+            return
         self._last = progress
-        self._show(progress.images, progress.bytes, progress.images, lambda: self._line(progress))
+        self._show(progress.done, progress.bytes, progress.done, lambda: self._format(progress, progress.total or 0))
 
     def interrupted(self) -> None:
-        """Says what is kept and how to go on."""
+        """Says what is kept after an interruption, and how to go on."""
         if self._live is not None:
             self._live.stop()
         if self._job is not None:
@@ -123,49 +121,49 @@ class ProgressDisplay(_Display):
         done = f"{self._last.shards} of {self._last.num_shards} shards are finished. " if self._last else ""
         click.echo(f"Interrupted. {done}Run the same command again to go on.", err=True)
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         if self._live is not None:
             self._live.console.print(line, highlight=False, markup=False, soft_wrap=True)
         else:
             click.echo(line, err=True)
 
-    def _line(self, progress: "Progress") -> str:
-        rate, speed = self._rates()
-        left = (progress.num_images - progress.images) / rate if rate > 0 else None
+    def _format_listing(self, progress: Progress) -> str:
+        return f"{progress.done:,} images listed  {self._rates()[0]:,.0f} images/s"
+
+    def _format(self, progress: Progress, total: int) -> str:
+        rate, bytes_per_s = self._rates()
+        left_s = (total - progress.done) / rate if rate > 0 else None
         return (
-            f"{progress.images:,}/{progress.num_images:,} images  {rate:,.0f} images/s  {human_bytes(speed)}/s  "
-            f"{progress.bad} bad  {duration(left)} left"
+            f"{progress.done:,}/{total:,} images  {rate:,.0f} images/s  {human_bytes(bytes_per_s)}/s  "
+            f"{progress.bad} bad  {format_duration(left_s)} left"
         )
 
 
 class ScanDisplay(_Display):
-    """Shows how far files are read: bytes, records, rates, damages and the time left.
+    """Shows a reading of files on standard error: bytes, records, rates, damages and the time left.
 
     Args:
-        what: Such as "Verifying".
+        title: The text beside the bar, such as "Verifying".
     """
 
-    def __init__(self, what: str) -> None:
-        super().__init__()
-        self.first = what
-
-    def update(self, progress: "ScanProgress") -> None:
-        """Called from another thread about twice a second."""
+    def progress(self, progress: Progress) -> None:
+        """Shows how far the reading is."""
         if self._live is not None:
-            self._live.update(self._task, total=progress.num_bytes)
-        self._show(progress.records, progress.bytes, progress.bytes, lambda: self._line(progress))
+            self._live.update(self._task, total=progress.total)
+        self._show(progress.records, progress.bytes, progress.bytes, lambda: self._format(progress))
 
-    def _line(self, progress: "ScanProgress") -> str:
-        rate, speed = self._rates()
-        left = max(progress.num_bytes - progress.bytes, 0) / speed if speed > 0 else None
+    def _format(self, progress: Progress) -> str:
+        rate, bytes_per_s = self._rates()
+        total = progress.total or 0
+        left_s = max(total - progress.bytes, 0) / bytes_per_s if bytes_per_s > 0 else None
         return (
-            f"{human_bytes(progress.bytes)} of {human_bytes(progress.num_bytes)}  {human_bytes(speed)}/s  "
-            f"{rate:,.0f} records/s  {progress.damaged:,} damaged  {duration(left)} left"
+            f"{human_bytes(progress.bytes)} of {human_bytes(total)}  {human_bytes(bytes_per_s)}/s  "
+            f"{rate:,.0f} records/s  {progress.bad:,} damaged  {format_duration(left_s)} left"
         )
 
 
-def duration(seconds: float | None) -> str:
-    """As in `1:02:03` or `4:05`; None: not known."""
+def format_duration(seconds: float | None) -> str:
+    """Formats a duration as in `1:02:03` or `4:05`; None is an unknown one."""
     if seconds is None:
         return "-:--"
     minutes, rest = divmod(round(seconds), 60)

@@ -21,7 +21,7 @@ from tfpipe.cli.shared.params import (
     json_option,
     one_line,
 )
-from tfpipe.cli.shared.progress import ProgressDisplay
+from tfpipe.cli.shared.progress import ShardDisplay
 from tfpipe.cli.shared.runner_options import HowToRun, engine_options
 from tfpipe.errors import MissingDependencyError
 from tfpipe.system.units import human_bytes
@@ -104,13 +104,11 @@ def run_job(config: ShardConfig, how: HowToRun) -> None:
     from beam_jobs import process_pool
 
     process_pool.start_early()  # before Beam, whose import takes a second
-    with ProgressDisplay() as display:
+    with ShardDisplay() as display:
         from beam_jobs import shard_job
 
         try:
-            result = shard_job.run(
-                config, how.beam_args, display.update, display.plan, display.submitted, display.listed
-            )
+            result = shard_job.run(config, how.beam_args, display)
         except KeyboardInterrupt:
             display.interrupted()
             raise
@@ -128,9 +126,9 @@ def _dry_run(config: ShardConfig, how: HowToRun) -> None:
     from beam_jobs.estimate import estimate_job, parallel_of
     from beam_jobs.list_and_plan import plan_shards
 
-    with ProgressDisplay() as display:
+    with ShardDisplay() as display:
         started = time.monotonic()
-        plan = plan_shards(config, how.beam_args, display.listed)
+        plan = plan_shards(config, how.beam_args, display)
         planned_s = time.monotonic() - started
         estimate = estimate_job(config, plan, planned_s, parallel_of(config, how.beam_args))
     if how.as_json:

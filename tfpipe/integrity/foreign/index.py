@@ -7,7 +7,7 @@ form of the images, and none of that is to be had from headers alone.
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -24,10 +24,11 @@ from tfpipe.integrity.foreign.infer_schema import LabelBase, Labels
 from tfpipe.integrity.foreign.metadata_files import Sidecars, read_sidecars
 from tfpipe.integrity.foreign.scan_file import OTHER, Keys, Survey, SurveyJob, damaged, records_of, survey_file
 from tfpipe.integrity.foreign.write_index import Export, Writing, open_output
-from tfpipe.integrity.progress import Progress, watch
+from tfpipe.integrity.progress import shared_counters
 from tfpipe.system import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.process_pool import Workers
+from tfpipe.system.progress import Observer
 
 WORKERS = Workers(
     preload=["tfpipe.integrity.foreign.scan_file"],
@@ -79,14 +80,14 @@ class IndexReport:
     """Sentences."""
 
 
-def index(options: IndexOptions, on_progress: Callable[[Progress], None] | None = None) -> IndexReport:
+def index(options: IndexOptions, observer: Observer | None = None) -> IndexReport:
     """Describes foreign TFRecords by a manifest, and by an index of every file that is not compressed.
 
     Nothing is written unless all of it can be, and the manifest comes last. One of an earlier call is replaced.
 
     Args:
       options: What to index.
-      on_progress: Called about twice a second from another thread.
+      observer: The object that is told how far it is.
 
     Raises:
       ConfigError: An option cannot be used, or tfpipe itself wrote the dataset.
@@ -109,7 +110,7 @@ def index(options: IndexOptions, on_progress: Callable[[Progress], None] | None 
             for split, names in splits.items()
             for name in names
         ]
-        surveys = _survey_all(keys, jobs, on_progress)
+        surveys = _survey_all(keys, jobs, observer or Observer())
         manifest = _manifest(_Found(options, files, told, keys, jobs, surveys, compression), writing, notes)
         writing.commit(manifest)
     return IndexReport(writing.directory, manifest, tuple(notes))
@@ -153,11 +154,11 @@ def _first_record(files: ForeignFiles, names: Sequence[str], compression: Compre
     raise DataError(f"There is no record in {files.path(files.names[0])}{f' and {more:,} more files' if more else ''}.")
 
 
-def _survey_all(keys: Keys, jobs: Sequence[SurveyJob], on_progress: Callable[[Progress], None] | None) -> list[Survey]:
+def _survey_all(keys: Keys, jobs: Sequence[SurveyJob], observer: Observer) -> list[Survey]:
     """One of each file, in their order; whatever is damaged ends it at once."""
     sizes = [file_io.total_bytes([job.path]) for job in jobs]
     workers = min(usable_cpus(), len(jobs))
-    with watch(sum(sizes), on_progress) as counters:
+    with shared_counters(sum(sizes), observer) as counters:
         if workers < 2 or sum(sizes) < _ALONE_BYTES:
             return [survey_file(keys, counters, job) for job in jobs]
         # The largest first, so that the last to finish is a small one.

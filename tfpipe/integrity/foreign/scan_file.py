@@ -142,7 +142,7 @@ def survey_file(keys: Keys, counters: Any, job: SurveyJob) -> Survey:
 
     Args:
         keys: Where image and label lie.
-        counters: Of `integrity.progress.watch`.
+        counters: The sums of `integrity.progress.shared_counters`.
         job: The file.
 
     Raises:
