@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from tfpipe.errors import FormatError
-from tfpipe.format.compressed import MAX_RECORD_BYTES, compression_of, scan_compressed
+from tfpipe.format.compressed import MAX_RECORD_BYTES, detect_compression, scan_compressed
 from tfpipe.format.tfrecord import record_footer, record_header
 
 PAYLOADS = [b"one", b"", bytes(range(256)) * 9000, os.urandom(70_000)]
@@ -32,7 +32,7 @@ def test_what_tensorflow_packs_is_unpacked(tmp_path, kind, payloads) -> None:
         for payload in payloads:
             writer.write(payload)
     data, digest = path.read_bytes(), hashlib.sha256()
-    assert compression_of(data[:12]) == kind
+    assert detect_compression(data[:12]) == kind
     assert list(scan_compressed(io.BytesIO(data), kind, digest.update)) == payloads
     assert digest.hexdigest() == hashlib.sha256(data).hexdigest()
 
@@ -46,8 +46,8 @@ def test_gzip_files_in_a_row_are_one(tmp_path) -> None:
 
 def test_a_record_counts_more_than_two_bytes() -> None:
     for length in (0x8B1F, 0x088B1F, 0x9C78, 0x0178):
-        assert compression_of(record_header(length)) == ""
-    assert [compression_of(head) for head in (b"", b"\x1f", b"x\x9c", b"\x1f\x8b\x08", b"hello world!")] == [
+        assert detect_compression(record_header(length)) == ""
+    assert [detect_compression(head) for head in (b"", b"\x1f", b"x\x9c", b"\x1f\x8b\x08", b"hello world!")] == [
         *("", "", "ZLIB", "GZIP", "")
     ]
 
@@ -57,7 +57,7 @@ def test_every_cut_and_every_flip_is_noticed_or_harmless(kind) -> None:
     payloads = [b"one", b"two" * 40, b""]
     data = PACK[kind](framed(payloads))
     for size in range(1, len(data)):
-        with pytest.raises(FormatError, match=r"^Record \d at byte \d+ of what is unpacked (cannot be|is) "):
+        with pytest.raises(FormatError, match=r"^Record \d at byte \d+ of the unpacked data (cannot be|is) "):
             list(scan_compressed(io.BytesIO(data[:size]), kind))
     for at in range(len(data)):
         changed = data[:at] + bytes([data[at] ^ 16]) + data[at + 1 :]
@@ -73,7 +73,7 @@ def test_a_wrong_payload_is_named() -> None:
     with pytest.raises(FormatError) as caught:
         list(scan_compressed(io.BytesIO(gzip.compress(bytes(data))), "GZIP"))
     assert str(caught.value) == (
-        "Record 1 at byte 19 of what is unpacked is damaged: the checksum of its 3 bytes of payload is wrong."
+        "Record 1 at byte 19 of the unpacked data is damaged: the checksum of its 3 bytes of payload is wrong."
     )
 
 
@@ -85,7 +85,7 @@ def test_a_huge_length_takes_no_memory() -> None:
         list(scan_compressed(io.BytesIO(data), "ZLIB"))
     bomb = zlib.compress(record_header(MAX_RECORD_BYTES) + bytes(30 << 20))  # 30 MB of zeros in 30 KB
     tracemalloc.start()
-    with pytest.raises(FormatError, match=r"Record 0 at byte 0 of what is unpacked is cut off"):
+    with pytest.raises(FormatError, match=r"Record 0 at byte 0 of the unpacked data is cut off"):
         list(scan_compressed(io.BytesIO(bomb), "ZLIB"))
     assert tracemalloc.get_traced_memory()[1] < 100 << 20
     tracemalloc.stop()

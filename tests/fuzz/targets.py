@@ -16,12 +16,12 @@ import numpy as np
 from tests.fuzz import seeds
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names, manifest_json, tfds_metadata
-from tfpipe.format.compressed import compression_of, scan_compressed
+from tfpipe.format.compressed import detect_compression, scan_compressed
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.json_reader import Node, parse_json
 from tfpipe.format.record_index import decode_index, encode_index
-from tfpipe.format.recovery.hashed_reader import Window
+from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Damage
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.schema import Schema
@@ -69,7 +69,7 @@ def _last_end(index: bytes) -> int:
 
 def _check_scan(file: bytes, places: Any) -> None:
     at, number = 0, -1
-    for one in scan(Window(io.BytesIO(file), hashed=True), places):
+    for one in scan(HashedReader(io.BytesIO(file), hashed=True), places):
         if isinstance(one, Intact):
             assert one.offset >= at
             assert one.number > number
@@ -82,7 +82,7 @@ def _check_scan(file: bytes, places: Any) -> None:
 
 
 def _compressed(data: bytes) -> None:
-    for compression in {compression_of(data), "GZIP", "ZLIB"} - {""}:
+    for compression in {detect_compression(data), "GZIP", "ZLIB"} - {""}:
         try:
             for payload in scan_compressed(io.BytesIO(data), compression):  # type: ignore[arg-type]
                 assert isinstance(payload, bytes)

@@ -17,7 +17,7 @@ import pytest
 from tests.integrity.damaged import KINDS, DamagedFile, damage, framed
 from tests.integrity.made import payload, write_dataset
 from tfpipe.format import file_names
-from tfpipe.format.recovery.hashed_reader import Window
+from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Damage
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.tfrecord import FRAME_BYTES, scan_records
@@ -54,7 +54,7 @@ def test_with_an_index_every_record_is_placed(seed: int) -> None:
         file = random_file(rng, nested=True)
         damage(file, KINDS[k % len(KINDS)], rng)
         places = np.array([file.begins, file.sizes], np.int64).T.copy()
-        found = list(scan(Window(io.BytesIO(bytes(file.data))), places))
+        found = list(scan(HashedReader(io.BytesIO(bytes(file.data))), places))
         what = f"file {k}: {file.edits} of {len(file.original)}"
         intact = {one.number: one.offset for one in found if isinstance(one, Intact)}
         assert intact == file.intact(), what
@@ -84,7 +84,7 @@ def test_without_an_index_too(seed: int) -> None:
         # Bytes inserted in a header leave nothing of it: what its payload holds looks like the next records then.
         file = random_file(rng, nested=kind in ("length", "length_crc", "payload", "payload_crc"))
         damage(file, kind, rng)
-        found = list(scan(Window(io.BytesIO(bytes(file.data)))))
+        found = list(scan(HashedReader(io.BytesIO(bytes(file.data)))))
         what = f"file {k}: {file.edits} of {len(file.original)}"
         intact = {(one.offset, one.size) for one in found if isinstance(one, Intact)}
         assert intact == {(at, file.sizes[number]) for number, at in file.intact().items()}, what
@@ -118,7 +118,7 @@ def test_several_places_of_damage(seed: int) -> None:
             else:
                 file.remove(at + rng.randrange(file.sizes[number] - 50), 50)
         for places in (None, np.array([file.begins, file.sizes], np.int64).T.copy()):
-            found = list(scan(Window(io.BytesIO(bytes(file.data))), places))
+            found = list(scan(HashedReader(io.BytesIO(bytes(file.data))), places))
             intact = [one.offset for one in found if isinstance(one, Intact)]
             assert intact == sorted(file.intact().values()), f"file {k}: {file.edits}"
 

@@ -1,5 +1,5 @@
-"""What a dataset is on disk: Example bytes, record framing, index, schema, manifest and names.
+"""The format of a dataset on disk: Example bytes, record framing, index, schema, manifest and file names.
 
-Bytes and text in, bytes and text out. Nothing here opens a file, and nothing here imports TensorFlow or
-Apache Beam, so that writers, readers and tools of every kind can share one description of the format.
+Bytes and text in, bytes and text out. No module here opens a file or imports TensorFlow or Apache Beam. So writers,
+readers and tools of every kind share one description of the format.
 """

@@ -1,7 +1,7 @@
 """TFRecord files that are compressed as a whole, as `tf.io.TFRecordOptions(compression_type="GZIP")` writes them.
 
-They can be read from the first record on only. What they unpack to is never held whole, whatever it is: a few bytes can
-unpack to a thousand times as many.
+Such a file can only be read from its first record on. Its unpacked bytes are never held as a whole, because a few
+bytes can unpack to a thousand times as many.
 """
 
 import io
@@ -14,18 +14,18 @@ from tfpipe.format.manifest import Compression
 from tfpipe.format.tfrecord import FOOTER_BYTES, HEADER_BYTES, decode_header, record_footer
 
 MAX_RECORD_BYTES = 2**26
-"""Of one payload. Nothing says how much is left of a compressed file, so no length can be checked against it; and a few
-KB of one can unpack to all of it."""
+"""The largest payload that is read. Nobody knows how much is left of a compressed file, so a length cannot be checked
+against it, and a few KB can unpack to a payload of any size."""
 
 _CHUNK_BYTES = 1 << 20
 _WINDOW_BITS = {"GZIP": 16 + zlib.MAX_WBITS, "ZLIB": zlib.MAX_WBITS}
 _DEFLATE = 8
 
 
-def compression_of(head: bytes) -> Compression:
-    """How a file is compressed that begins with these bytes; at least 12, if it has as many."""
+def detect_compression(head: bytes) -> Compression:
+    """Returns how a file is compressed, from its first 12 bytes or from all bytes of a shorter file."""
     if len(head) >= HEADER_BYTES and decode_header(head[:HEADER_BYTES]) is not None:
-        return ""  # a record: its checksum says more than two bytes
+        return ""  # a record, whose checksum proves more than the two bytes below
     if head[:3] == bytes((0x1F, 0x8B, _DEFLATE)):  # RFC 1952
         return "GZIP"
     if len(head) >= 2 and head[0] & 15 == _DEFLATE and head[0] >> 4 <= 7 and (head[0] << 8 | head[1]) % 31 == 0:
@@ -39,17 +39,17 @@ def scan_compressed(
     """Yields the payload of every record of a compressed file.
 
     Args:
-      file: Open for reading, at its beginning.
-      compression: "GZIP" or "ZLIB".
-      on_read: Called with every piece of the file as it is read, to hash or to count it.
+        file: A file that is open for reading, at its beginning.
+        compression: "GZIP" or "ZLIB".
+        on_read: A function that is called with every piece of the file as it is read, to hash or to count it.
 
     Raises:
-      FormatError: With the record's number, from 0, and its place in what the file unpacks to.
+        FormatError: A record is damaged. The message gives its number, from 0, and its offset in the unpacked bytes.
     """
     unpacked = _Unpacked(file, compression, on_read)
     number = offset = 0
     while True:
-        name = f"Record {number} at byte {offset} of what is unpacked"
+        name = f"Record {number} at byte {offset} of the unpacked data"
         try:
             header = unpacked.read(HEADER_BYTES)
             if not header:
@@ -80,7 +80,7 @@ def _rest_of_record(unpacked: "_Unpacked", header: bytes, name: str) -> tuple[by
 
 
 class _Unpacked:
-    """What a file unpacks to, read bit by bit; several gzip files in a row count as one, as for TensorFlow."""
+    """The unpacked bytes of a file, read piece by piece. Several gzip files in a row count as one, as in TensorFlow."""
 
     def __init__(self, file: BinaryIO, compression: Compression, on_read: Callable[[bytes], None] | None) -> None:
         self._file, self._on_read = file, on_read
@@ -90,15 +90,15 @@ class _Unpacked:
         self._buffer, self._at = b"", 0
 
     def read(self, size: int) -> bytes:
-        """`size` bytes, or fewer at the end; `zlib.error` and `EOFError` where there is no way on."""
-        found = io.BytesIO()  # hands its memory over, where joining pieces would take it twice
-        while (missing := size - found.tell()) and (self._at < len(self._buffer) or self._fill()):
-            found.write(self._buffer[self._at : self._at + missing])
+        """Reads `size` bytes, fewer at the end. Raises `zlib.error` or `EOFError` if the data cannot be unpacked."""
+        data = io.BytesIO()  # it hands its memory over; joining pieces would take the memory twice
+        while (missing := size - data.tell()) and (self._at < len(self._buffer) or self._fill()):
+            data.write(self._buffer[self._at : self._at + missing])
             self._at = min(self._at + missing, len(self._buffer))
-        return found.getvalue()
+        return data.getvalue()
 
     def _fill(self) -> bool:
-        """Unpacks the next piece into the buffer; False at the end."""
+        """Unpacks the next piece into the buffer. Returns False at the end."""
         self._buffer, self._at = b"", 0
         while not self._buffer:
             if not self._packed and not self._inflate.eof:

@@ -1,4 +1,4 @@
-"""Records whose digests are equal: which they are, how many, and the file that lists them."""
+"""Finds records whose digests are equal, counts them, and writes the file that lists them."""
 
 import json
 from collections import Counter, defaultdict
@@ -19,15 +19,16 @@ def list_duplicates(
     """Finds the images that occur more than once.
 
     Args:
-      table: The SHA-256 of each source image, in the order of the shards: uint8 of shape [records, 32].
-      shards: Split and number of records of each shard; those of one split stand together.
-      paths: Gives the paths of images of one shard, by its position and theirs in there, in order. Called once for a
-        shard that has duplicates, with these: what is held grows with the duplicates, not with the images.
-      dropped: Images that were left out before.
+        table: The SHA-256 of each source image, in the order of the shards: uint8 [records, 32].
+        shards: The split and the number of records of each shard. The shards of one split stand together.
+        paths: A function that returns the paths of some images of a shard, given the shard's position and the
+            images' positions in it, in order. It is called once for each shard that has duplicates, so memory grows
+            with the duplicates and not with the images.
+        dropped: The number of images that were left out before.
 
     Returns:
-      The counts, and one JSON line per image that occurs more than once: `sha256` and its `records`, each with
-      `split`, `index` in the split and `path`.
+        The counts, and one JSON line for each image that occurs more than once: `sha256` and its `records`, each with
+        `split`, `index` in the split and `path`.
     """
     starts = np.cumsum([0, *(records for _, records in shards)])[:-1]
     first_of_split: dict[str, int] = {}
@@ -36,39 +37,39 @@ def list_duplicates(
     within: Counter[str] = Counter()
     across, lines = 0, []
     groups = equal_rows(table)
-    path = _paths_of(groups, starts, paths)
+    path = _read_paths(groups, starts, paths)
     for group in groups:
         records = []
         for at in group:
-            shard = int(np.searchsorted(starts, at, side="right")) - 1  # the last to begin at or before it
+            shard = int(np.searchsorted(starts, at, side="right")) - 1  # the last shard that begins at or before it
             split = shards[shard][0]
-            one = {"split": split, "index": at - first_of_split[split], "path": path[at]}
-            records.append(one)
+            records.append({"split": split, "index": at - first_of_split[split], "path": path[at]})
         in_split = Counter(str(record["split"]) for record in records)
         within.update({split: count - 1 for split, count in in_split.items() if count > 1})
         across += len(in_split) > 1
         lines.append(json.dumps({"sha256": table[group[0]].tobytes().hex(), "records": records}) + "\n")
-    found = Duplicates(within=dict(sorted(within.items())), across=across, dropped=dropped)
-    return found, "".join(lines).encode()
+    return Duplicates(within=dict(sorted(within.items())), across=across, dropped=dropped), "".join(lines).encode()
 
 
-def _paths_of(
+def _read_paths(
     groups: Sequence[Sequence[int]], starts: NDArray[np.int64], paths: Callable[[int, Sequence[int]], Sequence[str]]
 ) -> dict[int, str]:
-    """The path of every member of the groups."""
-    wanted = np.sort(np.array([at for group in groups for at in group], np.int64))
-    shards = np.searchsorted(starts, wanted, side="right") - 1
-    found: dict[int, str] = {}
-    for mine in np.split(wanted, np.flatnonzero(np.diff(shards)) + 1) if len(wanted) else ():
-        shard = int(np.searchsorted(starts, mine[0], side="right")) - 1
-        found.update(zip(mine.tolist(), paths(shard, (mine - starts[shard]).tolist()), strict=True))
-    return found
+    """Returns the path of every member of the groups, by its row in the table."""
+    members = np.sort(np.array([at for group in groups for at in group], np.int64))
+    shards = np.searchsorted(starts, members, side="right") - 1
+    path_by_row: dict[int, str] = {}
+    for shard_rows in np.split(members, np.flatnonzero(np.diff(shards)) + 1) if len(members) else ():
+        shard = int(np.searchsorted(starts, shard_rows[0], side="right")) - 1
+        shard_paths = paths(shard, (shard_rows - starts[shard]).tolist())
+        path_by_row.update(zip(shard_rows.tolist(), shard_paths, strict=True))
+    return path_by_row
 
 
 def equal_rows(table: NDArray[np.uint8]) -> list[list[int]]:
-    """Groups of equal rows, at least 8 bytes each, by their first member.
+    """Returns the groups of equal rows, sorted by their first member. A row has at least 8 bytes.
 
-    Sorted by 8 bytes of each, then compared whole: 16 bytes of memory a row, and a second for 5 million.
+    Rows are sorted by their first 8 bytes and then compared as a whole. This takes 16 bytes of memory a row, and a
+    second for 5 million rows.
     """
     if not len(table):
         return []

@@ -1,6 +1,6 @@
-"""`tf.train.Example` bytes, written and read without TensorFlow.
+"""Writes and reads the bytes of a `tf.train.Example` without TensorFlow.
 
-The wire format in one picture; every level is a tag byte, a length and a body:
+The picture shows the wire format. Every level is a tag byte, a length and a body:
 
 ```
 Example   { 1: Features }
@@ -10,8 +10,8 @@ Feature   { 1: BytesList | 2: FloatList | 3: Int64List }       at most one of th
 *List     { 1: value, repeated; numbers are packed into one run }
 ```
 
-`encode_example` gives the bytes of `Example.SerializeToString(deterministic=True)`. `decode_example` reads
-what any protobuf writer may have written, and refuses everything else with one `FormatError`.
+`encode_example` returns the bytes of `Example.SerializeToString(deterministic=True)`. `decode_example` reads what any
+protobuf writer can write, and refuses everything else with a `FormatError`.
 """
 
 import struct
@@ -27,10 +27,10 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.protobuf_wire import FIXED32, LENGTH, VARINT, Budget, expect, fields, read_int64s, varint, wire_error
 
 Feature: TypeAlias = list[bytes] | NDArray[np.int64] | NDArray[np.float32] | None
-"""A decoded feature: a list of bytes, an int64 or float32 array of shape [n], or `None` if it has no kind."""
+"""A decoded feature: a list of bytes, an int64 or float32 array [n], or None if the feature has no kind."""
 
 FeatureLike: TypeAlias = bytes | str | int | float | Sequence[Any] | NDArray[Any] | np.generic | None
-"""What can be encoded as a feature: a scalar, a list of one kind, an array (read row by row), or `None`."""
+"""A value that can be encoded as a feature: a scalar, a list of one kind, an array (in row order), or None."""
 
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
 
@@ -44,20 +44,20 @@ _pack_float = struct.Struct("<f").pack
 
 
 def encode_example(features: Mapping[str, FeatureLike]) -> bytes:
-    """Encodes features as one serialised `tf.train.Example`.
+    """Encodes features as one serialized `tf.train.Example`.
 
-    The payloads are copied once, into the result. An empty list becomes an empty bytes list; an empty array
-    keeps the kind of its dtype.
+    The values are copied once, into the result. An empty list becomes an empty bytes list. An empty array keeps the
+    kind of its dtype.
 
     Args:
-      features: From key to value. bytes and str (as UTF-8) become a bytes list, int and bool an int64 list,
-        float a float list: rounded to float32, beyond its range to infinity. A list must hold one kind only.
+        features: The value of each key. bytes and str (as UTF-8) become a bytes list, int and bool an int64 list, and
+            float a float list, rounded to float32; beyond its range it becomes infinity. A list must hold one kind.
 
     Returns:
-      The bytes of `tf.train.Example.SerializeToString(deterministic=True)`.
+        The bytes of `tf.train.Example.SerializeToString(deterministic=True)`.
 
     Raises:
-      ConfigError: A key is not text, an integer does not fit int64, or a value is of no kind above.
+        ConfigError: A key is not text, an integer does not fit int64, or a value has none of these kinds.
     """
     parts = [b""]
     total = 0
@@ -76,20 +76,23 @@ def encode_example(features: Mapping[str, FeatureLike]) -> bytes:
 
 @lru_cache(maxsize=256)
 def _key_fields(keys: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
-    """The keys in serialisation order, each with its encoded field; the same keys come with every record."""
+    """Returns the keys in the order of serialization, each with its encoded field.
+
+    The result is cached because every record of a dataset has the same keys.
+    """
     encoded = []
     for key in keys:
         if not isinstance(key, str):
             raise ConfigError(f"A feature's key must be text, got {key!r}.")
         raw = _utf8(key, key)
-        # Deterministic protobuf in Python orders by bytes, but a key stands before its own prefixes. 0xff
-        # never occurs in UTF-8, so it sorts the end of a key after everything.
+        # Deterministic protobuf in Python sorts keys by bytes, except that a key comes before its own prefixes. The
+        # byte 0xff never occurs in UTF-8, so appended to a key it gives this order.
         encoded.append((raw + b"\xff", key, b"\n" + varint(len(raw)) + raw))
     return tuple((key, field) for _, key, field in sorted(encoded))
 
 
 def _feature(key: str, value: FeatureLike) -> list[bytes]:
-    """The body of a Feature message in pieces; the first tests are the usual kinds of an image record."""
+    """Returns the body of a Feature message in pieces. The first tests are for the usual kinds of an image record."""
     kind = type(value)
     if kind is bytes:
         return _bytes_list([value])  # type: ignore[list-item]
@@ -128,7 +131,7 @@ def _list(key: str, values: Sequence[Any]) -> list[bytes]:
 
 
 def _plain(key: str, value: object) -> bytes | str | int | float:
-    """One list element as its built-in type: NumPy scalars and subclasses such as `IntEnum` come here."""
+    """Converts a list element to its built-in type. NumPy scalars and subclasses such as `IntEnum` come here."""
     if isinstance(value, bytes):
         return bytes(value)
     if isinstance(value, str):
@@ -143,7 +146,7 @@ def _plain(key: str, value: object) -> bytes | str | int | float:
 def _array(key: str, values: NDArray[Any]) -> list[bytes]:
     kind = values.dtype.kind
     if kind == "f":
-        with np.errstate(over="ignore"):  # beyond float32 is infinity, as in protobuf
+        with np.errstate(over="ignore"):  # a number beyond float32 becomes infinity, as in protobuf
             return _float_list(values.astype("<f4").tobytes())
     if kind in "iub":
         return _int64_list(key, values.ravel().tolist())
@@ -181,7 +184,7 @@ def _float_list(run: bytes) -> list[bytes]:
 
 
 def _packed(run: bytes) -> bytes:
-    """A packed field 1 with the length of the message around it."""
+    """Returns a packed field 1, with the length of the message around it in front."""
     field = b"\n" + varint(len(run)) + run
     return varint(len(field)) + field
 
@@ -189,7 +192,7 @@ def _packed(run: bytes) -> bytes:
 def _floats(values: Sequence[float]) -> bytes:
     try:
         return b"".join([_pack_float(value) for value in values])
-    except OverflowError:  # struct refuses what protobuf turns into infinity
+    except OverflowError:  # struct refuses a number that protobuf turns into infinity
         with np.errstate(over="ignore"):
             return np.array(values, np.float64).astype("<f4").tobytes()
 
@@ -205,20 +208,20 @@ def _utf8(key: str, text: str) -> bytes:
 
 
 def decode_example(data: bytes | memoryview) -> dict[str, Feature]:
-    """Decodes one serialised `tf.train.Example`.
+    """Decodes one serialized `tf.train.Example`.
 
-    Packed and unpacked numbers are read alike, unknown fields are skipped, of a repeated key the last wins,
-    and parts of one feature are merged, as protobuf does. Time and memory grow with the size of `data`,
-    whatever it says, and with the number of fields, which are at most 100,000.
+    As in protobuf, numbers may be packed or not, unknown fields are skipped, the last value of a repeated key counts,
+    and parts of one feature are merged. Time and memory grow with the size of `data` and with the number of fields,
+    of which there may be at most 100,000.
 
     Args:
-      data: The record's payload.
+        data: The payload of a record.
 
     Returns:
-      From key to feature, in the order of the bytes. Every array and every bytes object is a copy.
+        The feature of each key, in the order of the bytes. Every array and every bytes object is a copy.
 
     Raises:
-      FormatError: The bytes are no Example, or one with too many fields; the message gives the offset.
+        FormatError: The bytes are not a valid Example, or it has too many fields. The message gives the offset.
     """
     buffer = data if isinstance(data, bytes) else bytes(data)
     features: dict[str, Feature] = {}
@@ -236,7 +239,7 @@ def decode_example(data: bytes | memoryview) -> dict[str, Feature]:
 
 
 def _entry(buffer: bytes, pos: int, end: int, budget: Budget) -> tuple[str, Feature]:
-    """One key and its feature; `kind` is the list seen last, and a list of another kind starts anew."""
+    """Reads one key and its feature. A list of another kind replaces the values that came before it."""
     key, kind = "", 0
     texts: list[bytes] = []
     floats = bytearray()

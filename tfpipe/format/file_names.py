@@ -1,10 +1,10 @@
-"""Names of the files in a dataset directory.
+"""The names of the files in a dataset directory.
 
 ```
 flowers/
   train-00003-of-00008.tfrecord        one shard
-  index/train-00003-of-00008.idx       where its records begin; apart, so that a glob `train-*` finds shards only
-  manifest.json                        written last: its presence means complete
+  index/train-00003-of-00008.idx       its index, in a folder of its own so that the glob `train-*` finds shards only
+  manifest.json                        written last: its presence means that the dataset is complete
   features.json, dataset_info.json     the same for TensorFlow Datasets
   duplicates.jsonl                     exact duplicates, where there are any
   repair.json                          what was lost, where `tfpipe repair` wrote the dataset
@@ -27,11 +27,11 @@ INDEX_DIR = "index"
 QUARANTINE_DIR = "quarantine"
 QUARANTINE = "quarantine/quarantined.jsonl"
 QUARANTINED_BYTES_DIR = "quarantine/bytes"
-INDEX_WORK_DIR = ".tfpipe-index"  # the same of `tfpipe index`, which starts anew
-WORK_DIR = ".tfpipe"  # what an unfinished run needs to go on; gone once the manifest is written
+WORK_DIR = ".tfpipe"  # the state that an unfinished run resumes from; removed once the manifest is written
+INDEX_WORK_DIR = ".tfpipe-index"  # the working folder of `tfpipe index`, which does not resume
 
 MAX_SHARDS = 100_000
-"""Of a dataset: 10 TB and more in shards of the usual size, and 80 MB in memory for a moment to read the manifest."""
+"""The most shards of a dataset: 10 TB and more at the usual shard size. Reading such a manifest takes 80 MB."""
 
 # TFDS names a split with \w+ and parses shard names back with it; ASCII keeps every file system happy.
 _SPLIT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -40,7 +40,7 @@ _SHARD = re.compile(r"([A-Za-z][A-Za-z0-9_]*)-([0-9]{5,9})-of-([0-9]{5,9})\.tfre
 
 
 class ShardName(NamedTuple):
-    """What a shard's file name says."""
+    """The parts of a shard's file name."""
 
     split: str
     shard_index: int
@@ -48,7 +48,7 @@ class ShardName(NamedTuple):
 
 
 def check_split_name(name: str) -> str:
-    """Returns `name`, or raises `ConfigError` where it cannot name a split."""
+    """Returns `name`. Raises `ConfigError` if it cannot name a split."""
     if not _SPLIT.fullmatch(name):
         raise ConfigError(
             f"A split's name must be letters, digits and underscores and begin with a letter, got {name!r}."
@@ -57,12 +57,12 @@ def check_split_name(name: str) -> str:
 
 
 def shard_name(split: str, shard_index: int, num_shards: int) -> str:
-    """`train-00003-of-00008.tfrecord`, counted from 0: the field's convention, with room for 99,999 and more."""
+    """Returns a name like `train-00003-of-00008.tfrecord`, the field's convention, counted from 0."""
     return f"{split}-{shard_index:05d}-of-{num_shards:05d}.tfrecord"
 
 
 def parse_shard_name(name: str) -> ShardName:
-    """The inverse of `shard_name`; raises `FormatError` for anything else."""
+    """Inverts `shard_name`. Raises `FormatError` for any other name."""
     match = _SHARD.fullmatch(name)
     if not match:
         raise FormatError(f"A shard must be named like train-00003-of-00008.tfrecord, got {name!r}.")
@@ -70,10 +70,10 @@ def parse_shard_name(name: str) -> ShardName:
 
 
 def check_foreign_name(name: str) -> str:
-    """Returns the name of a shard that something else wrote, or raises `FormatError` where it could lead elsewhere.
+    """Returns the name of a shard that another program wrote. Raises `FormatError` if it could lead elsewhere.
 
-    It may lie in folders below the place that the manifest names, and nowhere else: `images/part-7`, never `../x`,
-    `/etc/x` or `gs://bucket/x`.
+    The file may be in a folder below the manifest's root, and nowhere else: `images/part-7`, never `../x`, `/etc/x` or
+    `gs://bucket/x`.
     """
     parts = name.split("/")
     if len(name) > _MAX_PATH or not name.isprintable() or "://" in name or {"", ".", ".."} & set(parts):
@@ -82,5 +82,5 @@ def check_foreign_name(name: str) -> str:
 
 
 def index_name(shard: str) -> str:
-    """The index of a shard, relative to the dataset directory."""
+    """Returns the path of a shard's index, relative to the dataset directory."""
     return f"{INDEX_DIR}/{shard.removesuffix('.tfrecord')}.idx"

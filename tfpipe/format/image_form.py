@@ -1,4 +1,4 @@
-"""What the stored images shall look like: the options of `tfpipe.images`, recorded in the manifest."""
+"""The form of the stored images: the options of `tfpipe.images`, which the manifest records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ImageForm:
     max_pixels: int = 64_000_000
 
     def __post_init__(self) -> None:
-        """Check each option, then the pairs."""
+        """Checks each option, then the pairs."""
         if self.encoding not in get_args(Encoding):
             raise ConfigError(f"`encoding` must be keep, jpeg or raw, got {self.encoding!r}.")
         if self.resize_short is not None:
@@ -60,14 +60,16 @@ class ImageForm:
 
     @classmethod
     def recorded(cls, image: Mapping[str, object]) -> ImageForm:
-        """The form that a manifest's `image` says; what it does not say is as by default, and other keys are ignored.
+        """Returns the form that the `image` of a manifest describes. Missing options take their defaults.
+
+        Keys that are not options are ignored.
 
         Raises:
-            FormatError: There is no such form.
+            FormatError: The manifest's options do not make a valid form.
         """
-        known = {name: image[name] for name in cls.__dataclass_fields__ if name in image}
+        options = {name: image[name] for name in cls.__dataclass_fields__ if name in image}
         try:
-            return cls(**known)  # type: ignore[arg-type]
+            return cls(**options)  # type: ignore[arg-type]
         except ConfigError as error:
             raise FormatError(f"The manifest's image form cannot be used: {error}") from None
 

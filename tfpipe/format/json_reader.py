@@ -1,6 +1,6 @@
-"""JSON from outside, read with the place of every mistake.
+"""Reads JSON that comes from outside, and names the place of every mistake.
 
-A `Node` is a JSON value that knows where it stands, so that a wrong one is refused as
+A `Node` is a JSON value that knows its place in the document. So the message about a wrong value reads
 `manifest.json: splits.train.shards[3].records must be a whole number of at least 0, got -1.`
 """
 
@@ -17,56 +17,60 @@ from tfpipe.errors import FormatError
 
 MAX_COUNT = 2**63 - 1
 MAX_PARTS = 1_000_000
-"""Lists, objects and commas in one document: what it takes in memory is bounded by that, by 0.2 kB each."""
+"""The most lists, objects and commas in one document. Each takes up to 0.2 kB, so this bounds the memory."""
 
 MAX_TEXT = 10_000
-"""Characters of one string or key."""
+"""The most characters of one string or key."""
 
-_MAX_PLACE = 200  # characters shown
+_MAX_PLACE = 200  # the most characters of a place that a message shows
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A JSON value and its place. Each method raises `FormatError` where the value is not what it wants."""
+    """A JSON value and its place. Each method raises `FormatError` if the value does not have the kind it reads.
+
+    Attributes:
+        value: The value, as `json.loads` returns it.
+        place: The place in the document, such as `splits.train.shards[3]`; empty for the whole document.
+        where: The name of the document.
+    """
 
     value: object
     place: str = ""
-    """Such as `splits.train.shards[3]`; empty for the whole document."""
     where: str = ""
-    """The document's name."""
 
     def error(self, must: str) -> FormatError:
-        """`must` completes "<place> must be ..."; what came is shown in short."""
-        place = _shortened(self.place) or "the document"
-        return FormatError(f"{self._prefix()}{place} must be {must}, got {_shown(self.value)}.")
+        """Returns an error whose sentence is "<place> must be <must>, got <value>."."""
+        place = _shorten(self.place) or "the document"
+        return FormatError(f"{self._prefix()}{place} must be {must}, got {_show(self.value)}.")
 
     def refuse(self, reason: object) -> FormatError:
-        """For a value refused elsewhere: `reason` is a sentence of its own."""
-        return FormatError(f"{self._prefix()}{_shortened(self.place)}: {reason}")
+        """Returns an error for a value that another check refused. `reason` is a whole sentence."""
+        return FormatError(f"{self._prefix()}{_shorten(self.place)}: {reason}")
 
     def field(self, key: str) -> "Node":
-        """The value of a key that must be there."""
+        """Returns the value of a key that must exist."""
         fields = self._fields()
         if key not in fields:
-            raise FormatError(f"{self._prefix()}{_shortened(self._below(key))} is missing.")
+            raise FormatError(f"{self._prefix()}{_shorten(self._below(key))} is missing.")
         return Node(fields[key], self._below(key), self.where)
 
     def items(self) -> Iterator[tuple[str, "Node"]]:
-        """Every key with its value."""
+        """Yields every key with its value."""
         for key, value in self._fields().items():
             if len(key) > MAX_TEXT:
                 raise self.error(f"an object whose keys have at most {MAX_TEXT:,} characters")
             yield key, Node(value, self._below(key), self.where)
 
     def elements(self) -> list["Node"]:
-        """The values of a list."""
+        """Returns the values of a list."""
         if not isinstance(self.value, list):
             raise self.error("a list")
         return [Node(value, f"{self.place}[{i}]", self.where) for i, value in enumerate(self.value)]
 
     def text(self) -> str:
-        """A string, short enough to be shown and used as a name."""
+        """Returns a string that is short enough to be shown and to be a name."""
         if not isinstance(self.value, str):
             raise self.error("text")
         if len(self.value) > MAX_TEXT:
@@ -74,7 +78,7 @@ class Node:
         return self.value
 
     def count(self, minimum: int = 0, maximum: int = MAX_COUNT) -> int:
-        """A whole number within bounds; `true` is none."""
+        """Returns a whole number within bounds. `true` does not count as a number."""
         value = self.value
         if type(value) is not int or not minimum <= value <= maximum:
             above = f" and at most {maximum}" if maximum < MAX_COUNT or minimum < 0 else ""
@@ -82,7 +86,7 @@ class Node:
         return value
 
     def number(self) -> float:
-        """A finite number of at least 0."""
+        """Returns a finite number of at least 0."""
         value = self.value
         if type(value) is int and 0 <= value <= MAX_COUNT:
             return float(value)
@@ -91,7 +95,7 @@ class Node:
         return value
 
     def scalar(self) -> str | int | float | bool | None:
-        """Text, a finite number, true, false or null."""
+        """Returns text, a finite number, true, false or null."""
         value = self.value
         if type(value) is int and abs(value) <= MAX_COUNT:
             return value
@@ -102,7 +106,7 @@ class Node:
         raise self.error("text, a number, true, false or null")
 
     def counts(self) -> dict[str, int]:
-        """An object whose values are whole numbers of at least 0."""
+        """Returns an object whose values are whole numbers of at least 0."""
         return {key: node.count() for key, node in self.items()}
 
     def _fields(self) -> dict[str, object]:
@@ -111,7 +115,7 @@ class Node:
         return self.value
 
     def _below(self, key: object) -> str:
-        name = key if isinstance(key, str) and _PLAIN_KEY.fullmatch(key) else f"[{_shown(key)}]"
+        name = key if isinstance(key, str) and _PLAIN_KEY.fullmatch(key) else f"[{_show(key)}]"
         return f"{self.place}.{name}" if self.place else name
 
     def _prefix(self) -> str:
@@ -122,14 +126,14 @@ def parse_json(text: str, where: str) -> Node:
     """Parses JSON text.
 
     Args:
-      text: One JSON document. `NaN` and `Infinity`, which are no JSON, are refused.
-      where: The document's name, for messages.
+        text: One JSON document. `NaN` and `Infinity` are refused, because they are not valid JSON.
+        where: The name of the document, for messages.
 
     Raises:
-      FormatError: The text is no JSON, is nested too deeply, has more than a million parts, names a key twice in one
-        object (readers would differ on which one holds), or holds a number of thousands of digits.
+        FormatError: The text is not valid JSON, is nested too deeply, has more than a million parts, names a key twice
+            in one object (readers would differ on which value counts), or holds a number of thousands of digits.
     """
-    if sum(map(text.count, "[{,")) > MAX_PARTS:  # a byte of text can become 25 in memory
+    if sum(map(text.count, "[{,")) > MAX_PARTS:  # one byte of text can take 25 bytes of memory
         raise FormatError(f"{where} must have at most {MAX_PARTS:,} lists, objects and commas.")
 
     def refuse(constant: str) -> NoReturn:
@@ -139,7 +143,7 @@ def parse_json(text: str, where: str) -> Node:
         fields = dict(pairs)
         if len(fields) < len(pairs):
             twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-            raise FormatError(f"{where} must name a key once in an object, got {_shown(twice)} twice.")
+            raise FormatError(f"{where} must name a key once in an object, got {_show(twice)} twice.")
         return fields
 
     try:
@@ -154,12 +158,12 @@ def parse_json(text: str, where: str) -> Node:
         raise FormatError(f"{where} holds a number with too many digits.") from None
 
 
-def _shortened(place: str) -> str:
-    """A place as deep as JSON goes fills pages otherwise."""
+def _shorten(place: str) -> str:
+    """Cuts the middle out of a long place. A place in deeply nested JSON would fill pages."""
     return place if len(place) <= _MAX_PLACE else f"{place[: _MAX_PLACE // 2]}…{place[-_MAX_PLACE // 2 :]}"
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     try:
         return reprlib.repr(value)
     except ValueError:  # thousands of digits

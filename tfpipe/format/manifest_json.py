@@ -1,4 +1,4 @@
-"""The manifest as JSON text, and back; reading trusts nothing."""
+"""Writes the manifest as JSON text and reads it back. Reading trusts nothing."""
 
 import json
 import os
@@ -25,17 +25,17 @@ from tfpipe.format.schema import DType, Schema
 from tfpipe.format.tfrecord import FRAME_BYTES
 
 MAX_BYTES = 32 << 20
-"""Of a manifest; `naming.MAX_SHARDS` shards take half of it. What is larger need not be read."""
+"""The largest manifest that is read. `file_names.MAX_SHARDS` shards take half of it."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_MAX_DEFLATED = 1032  # times: no file unpacks to more (zlib's manual, "Maximum Compression Factor")
+_MAX_INFLATION = 1032  # no file unpacks to more times its size (zlib's manual, "Maximum Compression Factor")
 
 
 def dumps(manifest: Manifest) -> str:
-    """The manifest as JSON text, ASCII only, that ends with a newline.
+    """Returns the manifest as JSON text, ASCII only, that ends with a newline.
 
-    Equal manifests give equal text: what has no order is sorted. A shard and a feature take one line each, so
-    that two manifests can be compared line by line.
+    Equal manifests give equal text, because everything without an order is sorted. Each shard and each feature has
+    one line, so that two manifests can be compared line by line.
     """
     document = {
         "format_version": manifest.format_version,
@@ -78,7 +78,7 @@ def _sorted(mapping: Mapping[str, object]) -> dict[str, object]:
 
 
 def _render(value: object, indent: str) -> str:
-    """Objects over several lines, lists of objects with one line each, everything else on one line."""
+    """Renders an object on several lines, a list of objects with one line each, and any other value on one line."""
     deeper = indent + "  "
     if isinstance(value, dict) and value:
         lines = [f"{deeper}{json.dumps(key)}: {_render(below, deeper)}" for key, below in value.items()]
@@ -92,15 +92,15 @@ def _render(value: object, indent: str) -> str:
 def loads(text: str, where: str = file_names.MANIFEST) -> Manifest:
     """Reads a manifest and checks all of it.
 
-    Fields it does not know are ignored: a newer tfpipe may add them without raising the format version.
+    Unknown fields are ignored: a newer tfpipe may add them without raising the format version.
 
     Args:
-      text: What `dumps` gave.
-      where: The file's name, for messages.
+        text: The text that `dumps` returned.
+        where: The name of the file, for messages.
 
     Raises:
-      FormatError: The text is no manifest, needs a newer tfpipe, or contradicts itself; the message names the
-        place.
+        FormatError: The text is not a valid manifest, needs a newer tfpipe, or contradicts itself. The message names
+            the place.
     """
     root = parse_json(text, where)
     version = root.field("format_version").count(1)
@@ -147,7 +147,7 @@ def _label_names(node: Node) -> tuple[str, ...]:
 
 def _foreign(node: Node, schema: Schema) -> Foreign:
     root, label_key = node.field("root"), node.field("label_key")
-    # One place for all shards, in one field that everybody can look at; their names cannot leave it.
+    # All shards lie below one directory, which this field shows to everybody. Their names cannot lead out of it.
     if root.text() != "." and (not posixpath.isabs(root.text()) or posixpath.normpath(root.text()) != root.text()):
         raise root.error("'.' or an absolute path without . and ..")
     if not _names_a_path(root.text()):
@@ -169,10 +169,9 @@ def _key(node: Node, schema: Schema, dtype: DType) -> str:
 
 
 def _compression(node: Node) -> Compression:
-    found = next((one for one in get_args(Compression) if one == node.value), None)
-    if found is None:
+    compression: Compression | None = next((name for name in get_args(Compression) if name == node.value), None)
+    if compression is None:
         raise node.error(f"one of {', '.join(map(repr, get_args(Compression)))}")
-    compression: Compression = found
     return compression
 
 
@@ -184,7 +183,7 @@ def _names_a_path(text: str) -> bool:
 
 
 def _splits(node: Node, num_classes: int, foreign: Foreign | None) -> dict[str, SplitInfo]:
-    """Every split; what would take long to look through is refused first."""
+    """Reads every split. A list of shards that would take long to read is refused first."""
     nodes = dict(node.items())
     for name, split in nodes.items():
         try:
@@ -195,7 +194,7 @@ def _splits(node: Node, num_classes: int, foreign: Foreign | None) -> dict[str, 
     if shards > file_names.MAX_SHARDS:
         raise node.refuse(f"there must be at most {file_names.MAX_SHARDS:,} shards in all, got {shards:,}.")
     names: set[str] | None = None if foreign is None else set()
-    factor = _MAX_DEFLATED if foreign is not None and foreign.compression else 1
+    factor = _MAX_INFLATION if foreign is not None and foreign.compression else 1
     splits = {}
     for name, split in nodes.items():
         splits[name] = _split(name, split, num_classes, names)
@@ -204,18 +203,18 @@ def _splits(node: Node, num_classes: int, foreign: Foreign | None) -> dict[str, 
 
 
 def _check_sizes(node: Node, split: SplitInfo, factor: int) -> None:
-    """`factor`: how many times its size a shard can unpack to."""
+    """Checks that each shard can hold its records. A shard can unpack to `factor` times its size."""
     for i, shard in enumerate(split.shards):
         if shard.records * FRAME_BYTES > shard.bytes * factor:
-            most = shard.bytes * factor // FRAME_BYTES
+            max_records = shard.bytes * factor // FRAME_BYTES
             records = node.elements()[i].field("records")
-            raise records.error(f"at most {most}, since a record takes {FRAME_BYTES} bytes or more")
+            raise records.error(f"at most {max_records}, since a record takes {FRAME_BYTES} bytes or more")
     if split.bytes > MAX_COUNT:
         raise node.refuse(f"the sizes of the shards must sum to at most {MAX_COUNT}, got {split.bytes}.")
 
 
 def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | None) -> SplitInfo:
-    """`foreign_names`: of the foreign shards before this split; None where shards have names of tfpipe's own."""
+    """Reads one split. `foreign_names` holds the names of foreign shards read so far; None for tfpipe's own names."""
     shard_nodes = node.field("shards").elements()
     split = SplitInfo(
         name=name,
@@ -227,7 +226,7 @@ def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | No
         class_counts=_class_counts(node.field("class_counts"), num_classes),
         sizes=_sizes(node.field("sizes")),
     )
-    # Readers choose a decoder by these counts, so they must be of all records and of no other.
+    # Readers choose a decoder by these counts, so the counts must cover exactly the records of the split.
     if sum(split.formats.values()) != split.records:
         raise node.field("formats").error(f"counts that sum to the {split.records} records of the shards")
     if sum(split.class_counts) > split.records:
@@ -236,13 +235,13 @@ def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | No
 
 
 def _shard(node: Node, expected: str | set[str]) -> ShardInfo:
-    """`expected`: the name it must have; of a foreign shard the names of those before it, to which its own is added."""
+    """Reads one shard. `expected` is its name or, for a foreign shard, the set of names so far, which it joins."""
     file = node.field("file")
     if isinstance(expected, set):
         _check_foreign_name(file, expected)
         expected.add(file.text())
     elif file.text() != expected:
-        # Comparing with the one right name leaves no room for folders, other splits or repetitions.
+        # Only one name is right, so folders, other splits and repetitions are all refused here.
         raise file.error(repr(expected))
     sha256 = node.field("sha256")
     if not _SHA256.fullmatch(sha256.text()):

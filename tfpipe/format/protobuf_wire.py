@@ -1,6 +1,6 @@
 """Protobuf's wire format, as far as an Example needs it: varints, and the fields of one message.
 
-Reading never looks beyond the bounds it is given, and takes memory only for what it has found there.
+Reading never goes beyond the given bounds, and takes memory only for the values that it finds there.
 """
 
 from array import array
@@ -11,20 +11,20 @@ import numpy as np
 from tfpipe.errors import FormatError
 
 VARINT, FIXED64, LENGTH, _GROUP, _END_GROUP, FIXED32 = range(6)
-"""Wire types: what follows a tag."""
+"""The wire types, which say what follows a tag."""
 
 MAX_FIELDS = 100_000
-"""Of one Example, values that are not packed counted too: at some 5 us and 300 bytes each, what a record can cost."""
+"""The most fields that one Example may have, unpacked values included. Each costs about 5 us and 300 bytes."""
 
 _MAX_GROUP_DEPTH = 100  # protobuf's own limit
 _SMALL_RUN = 16  # below this many bytes a Python loop beats NumPy's fixed cost
-_WINDOW = 1 << 16  # bytes of packed varints decoded at once, which bounds the index arrays
+_CHUNK_BYTES = 1 << 16  # bytes of packed varints decoded at once, which bounds the index arrays
 _INT64_MAX = 2**63 - 1
 _BYTE = tuple(bytes((i,)) for i in range(128))
 
 
 def varint(value: int) -> bytes:
-    """A number from 0 to 2**64 - 1, seven bits a byte, lowest first."""
+    """Encodes a number from 0 to 2**64 - 1 with seven bits a byte, lowest first."""
     if value < 128:
         return _BYTE[value]
     out = bytearray()
@@ -36,7 +36,7 @@ def varint(value: int) -> bytes:
 
 
 class Budget:
-    """How many fields may still be read of an Example, whatever they lie in."""
+    """The number of fields that may still be read of one Example, at any depth."""
 
     __slots__ = ("left",)
 
@@ -44,14 +44,14 @@ class Budget:
         self.left = MAX_FIELDS
 
     def spend(self, pos: int) -> None:
-        """Counts a field; `FormatError` where there are too many."""
+        """Counts a field. Raises `FormatError` if there are too many."""
         self.left -= 1
         if self.left < 0:
             raise wire_error(f"it has more than {MAX_FIELDS:,} fields", pos)
 
 
 def fields(buffer: bytes, pos: int, end: int, budget: Budget) -> Iterator[tuple[int, int, int, int]]:
-    """Yields field number, wire type, and where the value starts and stops, for each field of one message."""
+    """Yields the number, the wire type, and the start and stop of the value of each field of one message."""
     while pos < end:
         budget.spend(pos)
         field, wire, start, stop = _next_field(buffer, pos, end)
@@ -87,7 +87,7 @@ def _next_field(buffer: bytes, pos: int, end: int) -> tuple[int, int, int, int]:
 
 
 def _skip_group(buffer: bytes, pos: int, end: int, field: int, budget: Budget) -> int:
-    """The position after a group, protobuf's oldest kind of message, which only unknown fields can be."""
+    """Returns the position after a group, an old kind of message that only unknown fields can be."""
     open_fields = [field]
     while open_fields:
         if pos >= end or len(open_fields) > _MAX_GROUP_DEPTH:
@@ -103,7 +103,7 @@ def _skip_group(buffer: bytes, pos: int, end: int, field: int, budget: Budget) -
 
 
 def read_varint(buffer: bytes, pos: int, end: int, max_bytes: int) -> tuple[int, int]:
-    """The number at `pos` and the position after it."""
+    """Returns the number at `pos` and the position after it."""
     if pos < end and buffer[pos] < 128:
         return buffer[pos], pos + 1
     value = 0
@@ -129,9 +129,9 @@ def read_int64s(buffer: bytes, start: int, stop: int, out: "array[int]") -> None
 
 
 def _read_long_run(buffer: bytes, start: int, stop: int, out: "array[int]") -> None:
-    """Packed varints by NumPy, window by window: a varint ends at the first byte below 128."""
+    """Appends packed varints, chunk by chunk with NumPy. A varint ends at the first byte below 128."""
     while start < stop:
-        raw = np.frombuffer(buffer, np.uint8, min(_WINDOW, stop - start), start)
+        raw = np.frombuffer(buffer, np.uint8, min(_CHUNK_BYTES, stop - start), start)
         ends = np.flatnonzero(raw < 128)
         if not ends.size or (start + raw.size == stop and ends[-1] != raw.size - 1):
             raise wire_error("an integer is cut off", stop)
@@ -148,11 +148,11 @@ def _read_long_run(buffer: bytes, start: int, stop: int, out: "array[int]") -> N
 
 
 def expect(good: bool, name: str, wire: int, offset: int) -> None:
-    """Raises `FormatError` unless a known field came as its wire type."""
+    """Raises `FormatError` unless a known field has its wire type."""
     if not good:
         raise wire_error(f"{name} has wire type {wire}", offset)
 
 
 def wire_error(what: str, offset: int) -> FormatError:
-    """The error for bytes that are no protocol buffer of the kind, with their place."""
+    """Returns the error for bytes that are not a valid Example, with their offset."""
     return FormatError(f"Not a tf.train.Example: {what}, at byte {offset}.")

@@ -1,7 +1,7 @@
-"""The index of a shard: where each record begins and how long it is, as text.
+"""The index of a shard: the offset and the size of each record, as text.
 
-One line a record, `offset size`, both in bytes and with the record's framing. NVIDIA DALI and the `tfrecord`
-package for PyTorch take this form as it is.
+Each record has one line, `offset size`, both in bytes and with the record's framing. NVIDIA DALI and the `tfrecord`
+package for PyTorch read this form as it is.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from tfpipe.errors import FormatError
 from tfpipe.format.tfrecord import FRAME_BYTES
 
 MAX_LINE_BYTES = 40
-"""Two numbers of int64, a space and a line break."""
+"""The longest line: two numbers of int64, a space and a line break."""
 
 MAX_RECORDS = 2**22
-"""Of one shard, for an index to be read: 150 MB for a moment, 64 MB as numbers."""
+"""The most records of one shard whose index is read. It takes 150 MB for a moment, and 64 MB as numbers."""
 
 _PIECE_BYTES = 1 << 20  # of text, parsed at once
 _INT64_MAX = 2**63 - 1
@@ -25,16 +25,16 @@ _MEND = "Run the same `tfpipe shard` or `tfpipe index` command again to write it
 
 
 def encode_index(sizes: Sequence[int]) -> bytes:
-    """The index of a shard whose records take `sizes` bytes each, framing included, in the file's order."""
+    """Returns the index of a shard whose records take `sizes` bytes, framing included, in the file's order."""
     offsets = accumulate(sizes, initial=0)
     return "".join([f"{offset} {size}\n" for offset, size in zip(offsets, sizes, strict=False)]).encode()
 
 
 def max_index_bytes(shard_bytes: int, records: int) -> int:
-    """The largest that the index of such a shard can be: a larger file need not be read.
+    """Returns the largest possible size of the index of such a shard. A larger file need not be read.
 
     Raises:
-      FormatError: The shard has more records than an index is read for.
+        FormatError: The shard has more records than `MAX_RECORDS`.
     """
     if records > MAX_RECORDS:
         raise FormatError(
@@ -45,19 +45,19 @@ def max_index_bytes(shard_bytes: int, records: int) -> int:
 
 
 def decode_index(data: bytes, shard_bytes: int, records: int) -> NDArray[np.int64]:
-    """Reads an index and checks it against what the manifest says of the shard.
+    """Reads an index and checks it against the shard's entry in the manifest.
 
     Args:
-      data: The index.
-      shard_bytes: Size of the shard.
-      records: Number of its records.
+        data: The bytes of the index.
+        shard_bytes: The size of the shard.
+        records: The number of its records.
 
     Returns:
-      int64 of shape [records, 2]: offset and size of every record, in bytes. Each record begins where the one
-      before ends, the first at 0, and the last ends at `shard_bytes`.
+        The offset and size of every record in bytes: int64 [records, 2]. Each record begins where the one before it
+        ends, the first at 0, and the last ends at `shard_bytes`.
 
     Raises:
-      FormatError: The index is not of this form, or belongs to another file.
+        FormatError: The index does not have this form, or it belongs to another file.
     """
     table = _table(data, records)
     offsets, sizes = table[:, 0], table[:, 1]
@@ -65,7 +65,9 @@ def decode_index(data: bytes, shard_bytes: int, records: int) -> NDArray[np.int6
     bad = (sizes < FRAME_BYTES) | (sizes > shard_bytes) | (offsets < 0) | (offsets > shard_bytes)
     if bad.any():
         row = int(bad.argmax())
-        raise FormatError(f"Line {row + 1} of the index cannot be: offset {offsets[row]}, size {sizes[row]}. {_MEND}")
+        raise FormatError(
+            f"Line {row + 1} of the index is not possible: offset {offsets[row]}, size {sizes[row]}. {_MEND}"
+        )
     ends = offsets + sizes
     gaps = offsets != np.concatenate(([0], ends[:-1]))[:records]
     if gaps.any():
@@ -79,13 +81,13 @@ def decode_index(data: bytes, shard_bytes: int, records: int) -> NDArray[np.int6
 
 
 def _table(data: bytes, records: int) -> NDArray[np.int64]:
-    """The numbers, unchecked; every test comes before what it bounds."""
+    """Parses the numbers without checking their values. Every check comes before the memory that it bounds."""
     lines = data.count(b"\n")
     if lines != records or data[-1:] not in (b"\n", b""):
         raise FormatError(f"The index must have {records} whole lines, got {lines} in {len(data)} bytes. {_MEND}")
     table, begin, row = np.empty((records, 2), np.int64), 0, 0
     while begin < len(data):
-        # Whole lines; a line that is longer than a piece is one for itself.
+        # Each piece ends with a whole line. A line that is longer than a piece becomes a piece of its own.
         end = data.rfind(b"\n", begin, begin + _PIECE_BYTES) + 1 or data.find(b"\n", begin) + 1
         numbers = _numbers(data[begin:end])
         table[row : row + len(numbers)] = numbers
@@ -94,11 +96,11 @@ def _table(data: bytes, records: int) -> NDArray[np.int64]:
 
 
 def _numbers(lines: bytes) -> NDArray[np.int64]:
-    """Whole lines of the table, unchecked."""
+    """Parses whole lines of the index without checking the values."""
     count = lines.count(b"\n")
     if lines.translate(None, b"0123456789 \n") or lines.count(b" ") != count:
         raise FormatError(f"Every line of the index must be two whole numbers with one space between. {_MEND}")
-    numbers = np.fromstring(lines, np.int64, sep=" ")  # five times as fast as `int`, and stops at the largest
+    numbers = np.fromstring(lines, np.int64, sep=" ")  # five times as fast as `int`; gives int64's maximum beyond it
     if (numbers == _INT64_MAX).any():
         try:
             numbers = np.array(list(map(int, lines.split())), np.int64)

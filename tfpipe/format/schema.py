@@ -1,4 +1,4 @@
-"""Feature names, kinds and shapes: one object drives the encoder here and the parser of every reader."""
+"""The names, kinds and shapes of features. One `Schema` drives the encoder here and the parser of every reader."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -33,8 +33,7 @@ _DTYPES: dict[str, DType] = {dtype: dtype for dtype in get_args(DType)}
 _MAX_DIMENSIONS = 8
 _MAX_DIMENSION = 2**31 - 1
 
-# Scalars that go to the encoder as they are; a dict lookup by exact type is the fast way through
-# `Schema.encode`.
+# Scalars of these exact types go to the encoder unchanged. A lookup by type is the fast way through `Schema.encode`.
 _SCALARS: dict[DType, frozenset[type]] = {
     "bytes": frozenset({bytes, str}),
     "int64": frozenset({int, bool}),
@@ -43,12 +42,7 @@ _SCALARS: dict[DType, frozenset[type]] = {
 _KINDS: dict[DType, tuple[type, ...]] = {
     "bytes": (bytes, str),
     "int64": (int, np.integer, np.bool_),
-    "float": (
-        float,
-        int,
-        np.floating,
-        np.integer,
-    ),  # a whole number is a good float; the other way round it is none
+    "float": (float, int, np.floating, np.integer),  # a whole number is a valid float; a float is not a valid int64
 }
 _ARRAY_KINDS: dict[DType, str] = {"bytes": "", "int64": "iub", "float": "fiu"}
 _EMPTY: dict[DType, FeatureLike] = {
@@ -60,16 +54,19 @@ _EMPTY: dict[DType, FeatureLike] = {
 
 @dataclass(frozen=True, slots=True)
 class FeatureSpec:
-    """One feature of every record."""
+    """A feature that every record has.
+
+    Attributes:
+        name: The key in the Example. Readers that nest features nest them at `/`.
+        dtype: The kind of the values. `float` is float32 on disk.
+        shape: `()` for one value, `(n,)` for exactly n values, None for a list of any length, 0 included.
+        doc: The meaning of the values, for people.
+    """
 
     name: str
-    """The key in the Example; `/` nests it in readers that nest."""
     dtype: DType
-    """`float` is float32 on disk."""
     shape: tuple[int, ...] | None
-    """`()` is one value, `(n,)` are always n values, `None` is a list of any length, also 0."""
     doc: str = ""
-    """What the values mean, for people."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
@@ -86,7 +83,7 @@ class FeatureSpec:
         """Returns `value` in a form that `encode_example` writes with this dtype.
 
         Raises:
-          ConfigError: The value's kind or number is not this feature's.
+            ConfigError: The kind or the number of values does not fit this feature.
         """
         if self.shape == ():
             scalar: FeatureLike = self._check_scalar(value)
@@ -133,7 +130,11 @@ class FeatureSpec:
 
 @dataclass(frozen=True)
 class Schema:
-    """The features of every record of a dataset, in the order they are shown."""
+    """The features of every record of a dataset.
+
+    Attributes:
+        features: The features in the order in which they are shown.
+    """
 
     features: tuple[FeatureSpec, ...]
     _by_name: dict[str, FeatureSpec] = field(init=False, repr=False, compare=False)
@@ -150,7 +151,7 @@ class Schema:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The features' names."""
+        """The names of the features."""
         return tuple(self._by_name)
 
     def __getitem__(self, name: str) -> FeatureSpec:
@@ -163,14 +164,14 @@ class Schema:
         """Encodes one record.
 
         Args:
-          values: A value for every feature, and for no other key. Lists and NumPy arrays are taken where the
-            shape is not `()`; whole numbers are taken for floats.
+            values: A value for every feature, and for no other key. A feature whose shape is not `()` takes lists and
+                NumPy arrays. A float feature takes whole numbers too.
 
         Returns:
-          The serialised `tf.train.Example`.
+            The serialized `tf.train.Example`.
 
         Raises:
-          ConfigError: A feature is missing or unknown, or its kind or number of values is not the schema's.
+            ConfigError: A feature is missing or unknown, or the kind or the number of its values does not fit.
         """
         if values.keys() != self._by_name.keys():
             missing = ", ".join(map(repr, self._by_name.keys() - values.keys()))
@@ -187,7 +188,7 @@ class Schema:
         return encode_example(checked)
 
     def to_json(self) -> dict[str, object]:
-        """The schema as JSON values."""
+        """Returns the schema as JSON values."""
         return {
             "features": [
                 {
@@ -202,7 +203,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, obj: object) -> "Schema":
-        """The inverse of `to_json`, from a JSON value or a `Node` of one; `FormatError` for anything else."""
+        """Inverts `to_json`, from a JSON value or its `Node`. Raises `FormatError` for any other value."""
         node = obj if isinstance(obj, Node) else Node(obj, "schema")
         features = node.field("features")
         specs = tuple(_spec_from_json(spec) for spec in features.elements())
@@ -227,17 +228,17 @@ def _spec_from_json(node: Node) -> FeatureSpec:
 
 
 def image_schema(*, labelled: bool, boxes: bool, box_labels: bool, extra: Sequence[FeatureSpec] = ()) -> Schema:
-    """The schema of a dataset of images.
+    """Returns the schema of a dataset of images.
 
     Args:
-      labelled: Every image has one class.
-      boxes: Every image has a list of boxes, which may be empty.
-      box_labels: Every box has a class; needs `boxes`.
-      extra: Columns of the user's own, after the others.
+        labelled: Whether every image has one class.
+        boxes: Whether every image has a list of boxes, which may be empty.
+        box_labels: Whether every box has a class. This needs `boxes`.
+        extra: The user's own columns, which come after the others.
 
     Raises:
-      ConfigError: An extra column has a name of the format's own, one that cannot nest beside the others, or
-        occurs twice; or `box_labels` comes without `boxes`.
+        ConfigError: The name of an extra column belongs to the format, cannot nest beside the others, or occurs twice;
+            or `box_labels` comes without `boxes`.
     """
     if box_labels and not boxes:
         raise ConfigError("Box labels need boxes: set `boxes` too.")
@@ -259,7 +260,7 @@ def _check_extra(extra: Sequence[FeatureSpec]) -> None:
             raise ConfigError(f"An extra column must not be named 'image' or begin with 'image/', got {name!r}.")
         if "" in name.split("/"):
             raise ConfigError(f"An extra column's name must have text on both sides of each '/', got {name!r}.")
-        # Readers that nest by '/' cannot hold a value and a group of values under one name.
+        # A reader that nests by '/' cannot hold a value and a group of values under one name.
         inner = next((other for other in names if other.startswith(name + "/")), None)
         if inner:
             raise ConfigError(f"Extra columns {name!r} and {inner!r} cannot both be: one would lie inside the other.")

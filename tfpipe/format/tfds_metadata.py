@@ -1,8 +1,8 @@
-"""The two JSON files, and the file of label names, that open a dataset in TensorFlow Datasets.
+"""The two JSON files, and the file of label names, with which TensorFlow Datasets opens a dataset.
 
-With them beside the shards, `tfds.builder_from_directory(folder).as_dataset(split="train[:50%]")` reads the
-dataset. Neither writing nor reading them here needs TFDS. It nests features by `/`: `image/class/label` is
-found as `example["image"]["class"]["label"]`.
+With them beside the shards, `tfds.builder_from_directory(folder).as_dataset(split="train[:50%]")` reads the dataset.
+This module does not need TFDS. TFDS nests features by `/`: `image/class/label` becomes
+`example["image"]["class"]["label"]`.
 """
 
 import json
@@ -15,7 +15,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, FeatureSpec
 
 VERSION = "1.0.0"
-"""TFDS asks for a version; a dataset here has no other."""
+"""The version that TFDS asks for. All datasets have this one."""
 
 _logger = logging.getLogger(__name__)
 _Json: TypeAlias = dict[str, object]
@@ -25,13 +25,13 @@ _CORE = "tensorflow_datasets.core.features"
 
 
 def dataset_name(manifest: Manifest) -> str:
-    """The dataset's name as TFDS allows it: a letter, then lower-case letters, digits and underscores."""
+    """Returns the dataset's name in TFDS's form: a letter, then lower-case letters, digits and underscores."""
     name = re.sub(r"[^a-z0-9]+", "_", manifest.name.lower()).strip("_")
     return name if name[:1].isalpha() else f"dataset_{name}".rstrip("_")
 
 
 def dataset_info_json(manifest: Manifest) -> str:
-    """The text of `dataset_info.json`: splits, records of each shard, and how shards are named."""
+    """Returns the text of `dataset_info.json`: splits, records of each shard, and the pattern of shard names."""
     splits = [
         {
             "name": split.name,
@@ -53,10 +53,10 @@ def dataset_info_json(manifest: Manifest) -> str:
 
 
 def features_json(manifest: Manifest) -> str:
-    """The text of `features.json`: the kind and shape of every feature, nested by `/`.
+    """Returns the text of `features.json`: the kind and shape of every feature, nested by `/`.
 
     Raises:
-      ConfigError: A feature's name is also the group of another.
+        ConfigError: The name of a feature is also the group of another feature.
     """
     tree: _Json = {}
     for spec in manifest.schema.features:
@@ -70,14 +70,14 @@ def features_json(manifest: Manifest) -> str:
         if leaf in here:
             raise ConfigError(f"Feature {spec.name!r} cannot be a feature and a group of features.")
         here[leaf] = _Leaf(_feature(spec, manifest))
-    return _text(_nested(tree))
+    return _text(_nest(tree))
 
 
 def label_files(manifest: Manifest) -> dict[str, str]:
-    """From file name to text: the label names where TFDS looks for them.
+    """Returns the text of each file in which TFDS looks for label names.
 
-    TFDS strips names and drops empty ones, so names that would not survive that are left out as a whole: it
-    then shows classes by number.
+    TFDS strips names and drops empty ones. If a name would not survive that, all names are left out, and TFDS shows
+    classes by number.
     """
     if CLASS_LABEL not in manifest.schema or not manifest.label_names:
         return {}
@@ -91,19 +91,19 @@ def label_files(manifest: Manifest) -> dict[str, str]:
 
 
 class _Leaf:
-    """Keeps a finished feature apart from a group that is still being filled."""
+    """A finished feature, as opposed to a group that is still being filled."""
 
     def __init__(self, json: _Json) -> None:
         self.json = json
 
 
-def _nested(tree: _Json) -> _Json:
+def _nest(tree: _Json) -> _Json:
     features = {}
     for name, below in tree.items():
         if isinstance(below, _Leaf):
             features[name] = below.json
         elif isinstance(below, dict):
-            features[name] = _nested(below)
+            features[name] = _nest(below)
     return _node("features_dict.FeaturesDict", "featuresDict", {"features": features})
 
 
@@ -130,7 +130,7 @@ def _image(manifest: Manifest) -> _Json:
             raise ConfigError(f"Raw images need `square`, their side in pixels, got {square!r}.")
         return _tensor("uint8", (square, square, 3), "bytes")
     content: _Json = {"dtype": "uint8", "shape": _shape((-1, -1, 3))}
-    # TFDS decodes by content; the format is for writers, and is left open where both kinds occur.
+    # TFDS decodes by content. The format is for writers and stays open if both kinds occur.
     formats = {name for split in manifest.splits.values() for name, count in split.formats.items() if count}
     if len(formats) == 1 and (only := formats.pop()) in _ENCODING_FORMATS:
         content["encodingFormat"] = _ENCODING_FORMATS[only]

@@ -1,4 +1,4 @@
-"""TFRecord framing: how payloads lie in a file.
+"""TFRecord framing: the bytes around each payload in a file.
 
 ```
 8 bytes   length of the payload, little endian
@@ -21,16 +21,16 @@ from tfpipe.errors import FormatError
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
-"""What framing adds to a payload."""
+"""The bytes that framing adds to a payload."""
 
 MAX_PAYLOAD_BYTES = 2**31
-"""A protocol buffer cannot be larger."""
+"""The largest payload: a protocol buffer cannot be larger."""
 
 ReadAt: TypeAlias = Callable[[int, int], bytes]
-"""Reads so many bytes, the second number, from an offset, the first; fewer at the end of the file only."""
+"""A function of an offset and a size that reads that many bytes there, and fewer only at the end of the file."""
 
 _PIECE_BYTES = 1 << 20
-_CHECKED_FIRST_BYTES = 16 << 20  # a larger payload is checked before there is memory for it: see `_read_large`
+_CHECKED_FIRST_BYTES = 16 << 20  # a larger payload is checked before memory is taken for it: see `_read_large`
 _logger = logging.getLogger(__name__)
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
@@ -39,7 +39,7 @@ _MASK_DELTA = 0xA282EAD8
 
 
 def _warn_if_slow(implementation: str) -> None:
-    """Says once, at import, that checksums will take most of the time."""
+    """Warns once, at import, that checksums will take most of the time."""
     if implementation != "c":
         _logger.warning(
             "google-crc32c runs here in pure Python (%s), so checksums will take most of the time; install "
@@ -52,64 +52,64 @@ _warn_if_slow(google_crc32c.implementation)
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The checksum of TFRecord files, from 0 to 2**32 - 1: CRC32C, rotated and shifted.
+    """Returns the checksum of TFRecord files, from 0 to 2**32 - 1: a CRC32C, rotated, plus a constant.
 
-    The mask keeps a checksum of data that holds checksums itself from degenerating.
+    The mask keeps the checksum useful for data that itself holds checksums.
     """
     return mask_crc(google_crc32c.value(data))
 
 
 def mask_crc(crc: int) -> int:
-    """The form in which a CRC32C stands in the file."""
+    """Returns the form in which a CRC32C is stored in the file."""
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def unmask_crc(masked: int) -> int:
-    """The inverse of `mask_crc`."""
+    """Inverts `mask_crc`."""
     rotated = masked - _MASK_DELTA & 0xFFFFFFFF
     return (rotated >> 17 | rotated << 15) & 0xFFFFFFFF
 
 
 def decode_header(header: bytes) -> int | None:
-    """The length that 12 bytes say; None where its checksum does not hold."""
+    """Returns the length in the 12 bytes of a header, or None if its checksum does not hold."""
     length, masked = _HEADER.unpack(header)
     return int(length) if mask_crc(google_crc32c.value(header[: _LENGTH.size])) == masked else None
 
 
 def record_header(length: int) -> bytes:
-    """The 12 bytes before a payload of `length` bytes."""
+    """Returns the 12 bytes before a payload of `length` bytes."""
     raw = _LENGTH.pack(length)
     return raw + _CRC.pack(masked_crc32c(raw))
 
 
 def record_footer(data: bytes) -> bytes:
-    """The 4 bytes after the payload `data`."""
+    """Returns the 4 bytes after the payload `data`."""
     return _CRC.pack(masked_crc32c(data))
 
 
 def read_record(file: BinaryIO, offset: int, size: int) -> bytes:
-    """Reads one record by its place in the file.
+    """Reads one record by its offset in the file.
 
     Args:
-      file: Open for reading, seekable.
-      offset: Where the record begins, in bytes.
-      size: Bytes it takes with its framing, as the index says.
+        file: A seekable file that is open for reading.
+        offset: The offset of the record in bytes.
+        size: The size of the record with its framing, as the index gives it, in bytes.
 
     Returns:
-      The payload.
+        The payload.
 
     Raises:
-      FormatError: The file ends too early, the length is not what the index says, or a checksum is wrong.
+        FormatError: The file ends too early, the length is not the index's length, or a checksum is wrong.
     """
     return read_record_at(_reader(file), file.seek(0, os.SEEK_END), offset, size)
 
 
 def read_record_at(read_at: ReadAt, end: int, offset: int, size: int) -> bytes:
-    """`read_record` of a file that ends at byte `end`, without moving its position where `read_at` does not."""
+    """Reads one record as `read_record` does, from a file that ends at byte `end`, through `read_at`."""
     name = f"Record at byte {offset}"
-    if not FRAME_BYTES <= size <= end - offset or offset < 0:  # before memory is taken for it
+    if not FRAME_BYTES <= size <= end - offset or offset < 0:  # checked before memory is taken for the record
         raise FormatError(
-            f"{name} with {size} bytes cannot be: the file ends at byte {end} and framing alone takes {FRAME_BYTES}."
+            f"{name} cannot have {size} bytes: the file ends at byte {end} and framing alone takes {FRAME_BYTES}."
         )
     large = size > _CHECKED_FIRST_BYTES
     frame = read_at(offset, HEADER_BYTES if large else size)
@@ -118,7 +118,7 @@ def read_record_at(read_at: ReadAt, end: int, offset: int, size: int) -> bytes:
     length = _length(frame[:HEADER_BYTES], name)
     if length != size - FRAME_BYTES:
         raise FormatError(
-            f"{name} has {length} bytes where the index says {size - FRAME_BYTES}; the index is of another file."
+            f"{name} has {length} bytes where the index says {size - FRAME_BYTES}; the index belongs to another file."
         )
     if large:
         return _read_large(read_at, offset + HEADER_BYTES, length, name)
@@ -128,17 +128,17 @@ def read_record_at(read_at: ReadAt, end: int, offset: int, size: int) -> bytes:
 
 
 def scan_records(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Reads every record from where the file stands to its end.
+    """Reads every record from the file's position to its end.
 
     Args:
-      file: Open for reading, seekable.
+        file: A seekable file that is open for reading.
 
     Yields:
-      The offset where the record's frame begins, in bytes, and its payload.
+        The offset of the record's frame in bytes, and the payload.
 
     Raises:
-      FormatError: With the record's number (from 0), its offset and what is wrong. A length that reaches
-        beyond the end of the file is refused before any memory is taken for it.
+        FormatError: A record is damaged or cut off. The message gives its number (from 0), its offset and what is
+            wrong. A length that reaches beyond the end of the file is refused before memory is taken for it.
     """
     offset = file.tell()
     end = file.seek(0, os.SEEK_END)
@@ -178,7 +178,7 @@ def _check_payload(payload: bytes, footer: bytes, name: str) -> None:
 
 
 def _read_large(read_at: ReadAt, begin: int, length: int, name: str) -> bytes:
-    """A payload, read twice: a file can be full of holes, and promise gigabytes that nobody ever wrote."""
+    """Reads a payload twice, first for its checksum: a sparse file can promise gigabytes that nobody ever wrote."""
     if length > MAX_PAYLOAD_BYTES:
         raise FormatError(f"{name} must have at most {MAX_PAYLOAD_BYTES:,} bytes of payload, got {length:,}.")
     crc = 0
@@ -200,7 +200,7 @@ def _reader(file: BinaryIO) -> ReadAt:
 
 
 def _read(file: BinaryIO, size: int) -> bytes:
-    """`size` bytes, or fewer at the end of the file: one `read` of an unbuffered file may return less."""
+    """Reads `size` bytes, fewer at the end of the file. One `read` of an unbuffered file may return less."""
     data = file.read(size)
     while len(data) < size:
         more = file.read(size - len(data))

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from tfpipe.errors import FormatError
 from tfpipe.format import file_names
 from tfpipe.format import schema as keys
-from tfpipe.format.compressed import compression_of, scan_compressed
+from tfpipe.format.compressed import detect_compression, scan_compressed
 from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Compression, ShardInfo
 from tfpipe.format.record_index import MAX_RECORDS, decode_index, max_index_bytes
-from tfpipe.format.recovery.hashed_reader import Window
+from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Damage as FrameDamage
 from tfpipe.format.recovery.scan import Intact, Places, scan
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES
@@ -79,14 +79,14 @@ def check_file(content: ContentCheck | None, counters: Counters | None, job: Fil
         with open_file(job.path) as file:
             report.bytes = os.fstat(file.fileno()).st_size
             places = load_places(job, report.damaged) if job.index is not None else None
-            window = Window(file, hashed=job.shard is not None)
-            compression = job.compression if job.shard is not None else compression_of(window.peek(0, HEADER_BYTES))
+            reader = HashedReader(file, hashed=job.shard is not None)
+            compression = job.compression if job.shard is not None else detect_compression(reader.peek(0, HEADER_BYTES))
             if compression:
-                _check_compressed(window, report, content, compression, progress)
+                _check_compressed(reader, report, content, compression, progress)
             else:
-                _check_records(window, report, content, places, progress)
+                _check_records(reader, report, content, places, progress)
             if job.shard is not None:
-                _compare(report, job.shard, window)
+                _compare(report, job.shard, reader)
     except FileNotFoundError:
         report.damaged.append(Damage(job.name, "missing", "the file is missing"))
     except OSError as error:
@@ -156,21 +156,21 @@ class Progress:
 
 
 def _check_records(
-    window: Window, report: FileReport, content: ContentCheck | None, places: Places | None, progress: Progress
+    reader: HashedReader, report: FileReport, content: ContentCheck | None, places: Places | None, progress: Progress
 ) -> None:
     name, damaged = report.job.name, report.damaged
     identities, found = bytearray(), []
     follows = places is not None
-    for one in scan(window, places):
+    for one in scan(reader, places):
         if not isinstance(one, Intact):
-            damaged.append(describe(name, window, one))
+            damaged.append(describe(name, reader, one))
             continue
         report.records += 1
         if follows:
             assert places is not None
             follows = one.number < len(places) and places[one.number, 1] == one.size
         if content is not None:
-            looked = look_at(window, one, content)
+            looked = look_at(reader, one, content)
             _take_in(report, looked, content, one.number, one.offset)
             identities += looked.identity
             found.append((one.number, one.offset))
@@ -182,7 +182,7 @@ def _check_records(
 
 
 def _check_compressed(
-    window: Window, report: FileReport, content: ContentCheck | None, compression: Compression, progress: Progress
+    reader: HashedReader, report: FileReport, content: ContentCheck | None, compression: Compression, progress: Progress
 ) -> None:
     """As `_check_records`; nothing can be found again behind damage, and records have no place of their own."""
     identities, at = bytearray(), 0
@@ -192,7 +192,7 @@ def _check_compressed(
         at += len(piece)
 
     try:
-        for payload in scan_compressed(window.reader(), compression, read):
+        for payload in scan_compressed(reader.as_file(), compression, read):
             if content is not None:
                 looked = content.look(payload)
                 _take_in(report, looked, content, report.records, None)
@@ -217,31 +217,31 @@ def _take_in(report: FileReport, looked: Content, content: ContentCheck, number:
             report.formats[kind[0].decode("ascii", "replace")] += 1
 
 
-def look_at(window: Window, one: Intact, content: ContentCheck) -> Content:
+def look_at(reader: HashedReader, one: Intact, content: ContentCheck) -> Content:
     """Checks the content of a record that `scan` just found."""
     if one.size > _MAX_PAYLOAD_BYTES:
         return Content((("example", f"it has {one.size:,} bytes, more than a protocol buffer can have"),), {})
-    return content.look(window.payload(one.offset, one.size))
+    return content.look(reader.payload(one.offset, one.size))
 
 
-def describe(name: str, window: Window, one: FrameDamage) -> Damage:
+def describe(name: str, reader: HashedReader, one: FrameDamage) -> Damage:
     """A damage of the framing; with the image's path where a damaged payload still tells it."""
     key = ""
     if one.kind == "payload_crc" and FRAME_BYTES < one.size <= _MAX_KEY_BYTES:
         with contextlib.suppress(FormatError):
-            payload = window.peek(one.offset + HEADER_BYTES, one.size - FRAME_BYTES)
+            payload = reader.peek(one.offset + HEADER_BYTES, one.size - FRAME_BYTES)
             key = Content((), decode_example(payload)).key
     return Damage(name, one.kind, one.detail, one.number, one.offset, key)
 
 
-def _compare(report: FileReport, shard: ShardInfo, window: Window) -> None:
+def _compare(report: FileReport, shard: ShardInfo, reader: HashedReader) -> None:
     """What the manifest says of the file, where no damaged record explains the difference."""
     if any(_is_of_framing(one) for one in report.damaged):
         return
     name, say = report.job.name, report.damaged.append
     if report.bytes != shard.bytes:
         say(Damage(name, "size", f"the file has {report.bytes:,} bytes, the manifest says {shard.bytes:,}"))
-    elif window.sha256() != shard.sha256:
+    elif reader.sha256() != shard.sha256:
         say(Damage(name, "sha256", "the file's SHA-256 is not the manifest's"))
     if report.records != shard.records:
         say(Damage(name, "count", f"the file has {report.records:,} records, the manifest says {shard.records:,}"))

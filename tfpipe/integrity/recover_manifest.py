@@ -14,7 +14,7 @@ from tfpipe.format import file_names
 from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.manifest import Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
-from tfpipe.format.recovery.hashed_reader import Window
+from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.schema import DType, FeatureSpec, image_schema
 from tfpipe.format.tfrecord import FRAME_BYTES
@@ -117,11 +117,11 @@ class _Seen:
 
 def _examples(path: str) -> Iterator[dict[str, Feature]]:
     with contextlib.suppress(OSError, FormatError), file_io.open_file(path) as file:
-        window = Window(file)
-        for one in scan(window):
+        reader = HashedReader(file)
+        for one in scan(reader):
             if isinstance(one, Intact):
                 with contextlib.suppress(FormatError):
-                    yield decode_example(window.payload(one.offset, one.size))
+                    yield decode_example(reader.payload(one.offset, one.size))
 
 
 def _label_names(directory: str, seen: _Seen) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from tfpipe.errors import FormatError
 from tfpipe.format import file_names
 from tfpipe.format import schema as keys
 from tfpipe.format.record_index import decode_index, encode_index
-from tfpipe.format.recovery.hashed_reader import WINDOW_BYTES, Window
+from tfpipe.format.recovery.hashed_reader import BUFFER_BYTES, HashedReader
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, describe, load_places, look_at
@@ -141,19 +141,19 @@ def _good_records(
     """Yields payload and content of every undamaged record; the rest goes to `report.damaged`."""
     job, lost = report.job, report.damaged
     places = load_places(job, lost)
-    window = Window(source)
+    reader = HashedReader(source)
     try:
-        for one in scan(window, places):
+        for one in scan(reader, places):
             if not isinstance(one, Intact):
-                lost.append(describe(job.name, window, one))
+                lost.append(describe(job.name, reader, one))
                 continue
-            looked = look_at(window, one, content)
+            looked = look_at(reader, one, content)
             if looked.faults:
                 kind, text = looked.faults[0]
                 lost.append(Damage(job.name, kind, text, one.number, one.offset, looked.key))
                 continue
             report.records += 1
-            yield window.payload(one.offset, one.size), looked
+            yield reader.payload(one.offset, one.size), looked
             progress.step(one.offset + one.size, report.records, len(lost))
     except FormatError as error:
         lost.append(Damage(job.name, "changed", str(error).rstrip(".")))
@@ -204,7 +204,7 @@ def _source_digest(looked: Content) -> bytes:
 def _sha256(path: str) -> str:
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
-        while chunk := file.read(WINDOW_BYTES):
+        while chunk := file.read(BUFFER_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
 

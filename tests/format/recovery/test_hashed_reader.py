@@ -8,7 +8,7 @@ import google_crc32c
 import pytest
 
 from tfpipe.errors import FormatError
-from tfpipe.format.recovery.hashed_reader import WINDOW_BYTES, Window
+from tfpipe.format.recovery.hashed_reader import BUFFER_BYTES, HashedReader
 from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
 
 
@@ -16,49 +16,50 @@ def test_views_anywhere_and_one_hash() -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)
-    data = rng.randbytes(3 * WINDOW_BYTES + 12345)
-    window = Window(io.BytesIO(data), hashed=True)
+    data = rng.randbytes(3 * BUFFER_BYTES + 12345)
+    reader = HashedReader(io.BytesIO(data), hashed=True)
     for _ in range(60):
         offset = rng.randrange(len(data))
-        size = min(rng.choice((0, 1, 100, 70_000, WINDOW_BYTES)), len(data) - offset)
-        assert window.view(offset, size).tobytes() == data[offset : offset + size]
-        assert window.peek(offset, size) == data[offset : offset + size]
-    assert window.crc(5, 2 * WINDOW_BYTES) == google_crc32c.value(data[5 : 5 + 2 * WINDOW_BYTES])
-    assert window.sha256() == hashlib.sha256(data).hexdigest()
+        size = min(rng.choice((0, 1, 100, 70_000, BUFFER_BYTES)), len(data) - offset)
+        assert reader.view(offset, size).tobytes() == data[offset : offset + size]
+        assert reader.peek(offset, size) == data[offset : offset + size]
+    assert reader.crc(5, 2 * BUFFER_BYTES) == google_crc32c.value(data[5 : 5 + 2 * BUFFER_BYTES])
+    assert reader.sha256() == hashlib.sha256(data).hexdigest()
 
 
-@pytest.mark.parametrize("size", [0, 1, WINDOW_BYTES - FRAME_BYTES, WINDOW_BYTES, 3 * WINDOW_BYTES])
+@pytest.mark.parametrize("size", [0, 1, BUFFER_BYTES - FRAME_BYTES, BUFFER_BYTES, 3 * BUFFER_BYTES])
 def test_a_record_of_any_size(size: int) -> None:
     payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
     record = record_header(size) + payload + record_footer(payload)
     data = b"12345" + record + b"rest"
-    window = Window(io.BytesIO(data), hashed=True)
-    assert window.record_at(5) == size + FRAME_BYTES
-    assert window.payload(5, size + FRAME_BYTES) == payload
-    assert [window.record_at(at) for at in (0, 4, 6, len(data) - 3)] == [0, 0, 0, 0]
-    assert window.sha256() == hashlib.sha256(data).hexdigest()
+    reader = HashedReader(io.BytesIO(data), hashed=True)
+    assert reader.record_at(5) == size + FRAME_BYTES
+    assert reader.payload(5, size + FRAME_BYTES) == payload
+    assert [reader.record_at(at) for at in (0, 4, 6, len(data) - 3)] == [0, 0, 0, 0]
+    assert reader.sha256() == hashlib.sha256(data).hexdigest()
     for at in (5, 15, len(data) - 5):  # length, its checksum, the payload's checksum
         wrong = bytearray(data)
         wrong[at] ^= 1
-        assert Window(io.BytesIO(bytes(wrong))).record_at(5) == 0
+        assert HashedReader(io.BytesIO(bytes(wrong))).record_at(5) == 0
 
 
 def test_a_huge_length_takes_no_memory() -> None:
     data = record_header(2**62) + bytes(100)
-    assert Window(io.BytesIO(data)).record_at(0) == 0
+    assert HashedReader(io.BytesIO(data)).record_at(0) == 0
 
 
 def test_read_in_order() -> None:
-    data = random.Random(0).randbytes(WINDOW_BYTES + 99)
-    window = Window(io.BytesIO(data), hashed=True)
-    reader = window.reader()
-    assert b"".join(iter(lambda: reader.read(1000), b"")) == data
-    assert window.sha256() == hashlib.sha256(data).hexdigest()
+    data = random.Random(0).randbytes(BUFFER_BYTES + 99)
+    reader = HashedReader(io.BytesIO(data), hashed=True)
+    file = reader.as_file()
+    assert b"".join(iter(lambda: file.read(1000), b"")) == data
+    assert reader.sha256() == hashlib.sha256(data).hexdigest()
 
 
 def test_a_file_that_shrinks() -> None:
     file = io.BytesIO(bytes(100))
-    window = Window(file)
+    reader = HashedReader(file)
     file.truncate(50)
-    with pytest.raises(FormatError, match=r"The file has 100 bytes and ended at byte 50: it changed meanwhile."):
-        window.view(0, 100)
+    message = r"The file had 100 bytes when it was opened and now ends at byte 50: it changed while it was read\."
+    with pytest.raises(FormatError, match=message):
+        reader.view(0, 100)

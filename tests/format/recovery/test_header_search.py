@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfpipe.format.recovery.hashed_reader import WINDOW_BYTES, Window
+from tfpipe.format.recovery.hashed_reader import BUFFER_BYTES, HashedReader
 from tfpipe.format.recovery.header_search import find_headers, iterate_headers, length_by_crc
 from tfpipe.format.tfrecord import HEADER_BYTES, decode_header, mask_crc, record_header, unmask_crc
 
@@ -49,16 +49,16 @@ def test_too_few_bytes(size: int) -> None:
 
 
 def test_headers_on_the_edge_of_a_piece() -> None:
-    places = [0, (1 << 15) - 5, 3 * (1 << 15) - 1, WINDOW_BYTES - 3, 2 * WINDOW_BYTES + 7]
-    data = bytearray(3 * WINDOW_BYTES)
+    places = [0, (1 << 15) - 5, 3 * (1 << 15) - 1, BUFFER_BYTES - 3, 2 * BUFFER_BYTES + 7]
+    data = bytearray(3 * BUFFER_BYTES)
     for at in places:
         data[at : at + HEADER_BYTES] = record_header(9)
-    window = Window(io.BytesIO(bytes(data)))
-    assert [at for at, _ in iterate_headers(window, 0, len(data))] == places
-    assert [at for at, _ in iterate_headers(window, 1, places[-1])] == places[1:-1]
+    reader = HashedReader(io.BytesIO(bytes(data)))
+    assert [at for at, _ in iterate_headers(reader, 0, len(data))] == places
+    assert [at for at, _ in iterate_headers(reader, 1, places[-1])] == places[1:-1]
 
 
 def test_what_does_not_fit_in_the_file_is_none() -> None:
     data = record_header(10) + bytes(14)
-    assert list(iterate_headers(Window(io.BytesIO(data)), 0, len(data))) == [(0, 10)]
-    assert list(iterate_headers(Window(io.BytesIO(data[:-1])), 0, len(data))) == []
+    assert list(iterate_headers(HashedReader(io.BytesIO(data)), 0, len(data))) == [(0, 10)]
+    assert list(iterate_headers(HashedReader(io.BytesIO(data[:-1])), 0, len(data))) == []

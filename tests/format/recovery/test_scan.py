@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.integrity.damaged import DamagedFile, framed
-from tfpipe.format.recovery.hashed_reader import Window
+from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Damage
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.tfrecord import FRAME_BYTES, record_header
@@ -19,7 +19,7 @@ PAYLOADS = [bytes([n]) * (100 + n) for n in range(1, 6)]
 
 def found(data: bytes, file: DamagedFile | None = None) -> list[Intact | Damage]:
     places = None if file is None else np.array([file.begins, file.sizes], np.int64).T.copy()
-    return list(scan(Window(io.BytesIO(data)), places))
+    return list(scan(HashedReader(io.BytesIO(data)), places))
 
 
 def damages(data: bytes, file: DamagedFile | None = None) -> list[Damage]:

@@ -311,7 +311,7 @@ def test_what_is_no_tfrecord_is_refused(foreign, tmp_path: Path) -> None:
     path.write_bytes(record_header(2**62) + bytes(100))
     refuse(tmp_path, f"{path} cannot be indexed: record 0 at byte 0 is damaged: it has 4,611,686,018,427,387,904 bytes")
     path.write_bytes(b"\x1f\x8b\x08" + bytes(40))
-    refuse(tmp_path, f"{path} cannot be indexed: record 0 at byte 0 of what is unpacked cannot be unpacked")
+    refuse(tmp_path, f"{path} cannot be indexed: record 0 at byte 0 of the unpacked data cannot be unpacked")
     import tensorflow as tf
 
     with tf.io.TFRecordWriter(str(path)) as writer:

@@ -1,4 +1,4 @@
-"""A file looked at through a window: read once from front to back, hashed on the way, and never held whole."""
+"""A reader that takes a file once from front to back, hashes it on the way, and never holds all of it."""
 
 import hashlib
 import io
@@ -12,38 +12,38 @@ from numpy.typing import NDArray
 from tfpipe.errors import FormatError
 from tfpipe.format.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, decode_header, mask_crc
 
-WINDOW_BYTES = 1 << 20
-"""Held at once. What was just read is then still in the processor's cache when it is hashed and checked."""
+BUFFER_BYTES = 1 << 20
+"""The size of the buffer. Bytes that were just read are still in the processor's cache when they are hashed."""
 
 Bytes = NDArray[np.uint8]
 
 
-class Window:
-    """The bytes of a file, checked and hashed in one pass.
+class HashedReader:
+    """A file whose bytes are checked and hashed in one pass.
 
     Args:
-      file: Open for reading, seekable. It should be unbuffered: there is a buffer here.
-      hashed: Compute the SHA-256 of all of it.
+        file: A seekable file that is open for reading. It should be unbuffered, because this class has a buffer.
+        hashed: Whether to compute the SHA-256 of the whole file.
 
     Attributes:
-      size: Of the file, in bytes.
+        size: The size of the file in bytes.
     """
 
     def __init__(self, file: BinaryIO, hashed: bool = False) -> None:
         self.size = file.seek(0, os.SEEK_END)
         self._file, self._digest = file, hashlib.sha256() if hashed else None
-        self._raw = memoryview(bytearray(WINDOW_BYTES))
+        self._raw = memoryview(bytearray(BUFFER_BYTES))
         self._buffer = np.frombuffer(self._raw, np.uint8)
-        self._start = self._stop = 0  # of what the buffer holds
-        self._at = self.size  # where the file stands
+        self._start = self._stop = 0  # the file offsets between which the buffer holds bytes
+        self._at = self.size  # the position of the file object
 
     def view(self, offset: int, size: int) -> Bytes:
-        """`size` bytes, at most `WINDOW_BYTES`, from `offset`; good until the next call.
+        """Returns `size` bytes, at most `BUFFER_BYTES`, from `offset`. They are valid until the next call.
 
-        Going on costs one copy of what overlaps; going back costs a read of its own.
+        A step forward costs one copy of the bytes that overlap. A step back costs a read of its own.
 
         Raises:
-          FormatError: The file has become shorter since it was opened.
+            FormatError: The file has become shorter since it was opened.
         """
         if offset < self._start:
             return np.frombuffer(self.peek(offset, size), np.uint8)
@@ -52,7 +52,7 @@ class Window:
         return self._buffer[offset - self._start : offset - self._start + size]
 
     def peek(self, offset: int, size: int) -> bytes:
-        """Bytes from anywhere, fewer at the end of the file; what the window holds stays."""
+        """Returns bytes from any place, fewer at the end of the file. The buffer stays as it is."""
         self._file.seek(offset)
         data = self._file.read(size)
         while len(data) < size and (more := self._file.read(size - len(data))):
@@ -61,18 +61,18 @@ class Window:
         return data
 
     def crc(self, offset: int, size: int, crc: int = 0) -> int:
-        """CRC32C, not masked, of any number of bytes; `crc` is that of what comes before them."""
+        """Returns the unmasked CRC32C of any number of bytes. `crc` is the CRC32C of the bytes before them."""
         stop = offset + size
         while offset < stop:
-            piece = min(WINDOW_BYTES, stop - offset)
+            piece = min(BUFFER_BYTES, stop - offset)
             crc = google_crc32c.extend(crc, self.view(offset, piece))
             offset += piece
         return crc
 
     def record_at(self, at: int) -> int:
-        """Bytes of the intact record that begins at `at`, framing included; 0 where there is none.
+        """Returns the size of the intact record that begins at `at`, framing included; 0 if none begins there.
 
-        Its payload can be had from `payload` then.
+        `payload` then returns the payload of that record.
         """
         left = self.size - at - FRAME_BYTES
         if left < 0:
@@ -80,7 +80,7 @@ class Window:
         length = decode_header(self.view(at, HEADER_BYTES).tobytes())
         if length is None or length > left:
             return 0
-        if length <= WINDOW_BYTES - FRAME_BYTES:
+        if length <= BUFFER_BYTES - FRAME_BYTES:
             frame = self.view(at, length + FRAME_BYTES)
             crc = google_crc32c.value(frame[HEADER_BYTES:-FOOTER_BYTES])
             footer = frame[-FOOTER_BYTES:]
@@ -90,23 +90,23 @@ class Window:
         return length + FRAME_BYTES if mask_crc(crc) == int.from_bytes(footer.tobytes(), "little") else 0
 
     def payload(self, at: int, size: int) -> bytes:
-        """The payload of a record that `record_at` found; it takes memory only now."""
+        """Returns the payload of a record that `record_at` found. Memory is taken only by this call."""
         begin, length = at + HEADER_BYTES, size - FRAME_BYTES
-        return self.view(begin, length).tobytes() if length <= WINDOW_BYTES else self.peek(begin, length)
+        return self.view(begin, length).tobytes() if length <= BUFFER_BYTES else self.peek(begin, length)
 
     def sha256(self) -> str:
-        """Of the whole file, whose rest is read for it."""
+        """Reads the rest of the file and returns the SHA-256 of the whole file."""
         assert self._digest is not None
         while self._stop < self.size:
             self._advance(self._stop, 1)
         return self._digest.hexdigest()
 
-    def reader(self) -> BinaryIO:
-        """The file from its beginning, for who reads it on; hashed like what is viewed. Not to be mixed with views."""
+    def as_file(self) -> BinaryIO:
+        """Returns a file object that reads from the beginning and is hashed like `view`. Do not mix it with `view`."""
         return cast(BinaryIO, _Reader(self))
 
     def _advance(self, offset: int, size: int) -> None:
-        """Moves the window on to hold what is asked for, past everything between."""
+        """Moves the buffer forward until it holds `size` bytes from `offset`, reading everything in between."""
         while offset > self._stop:
             self._start = self._stop
             self._fill(0)
@@ -121,10 +121,13 @@ class Window:
     def _fill(self, kept: int) -> None:
         if self._at != self._stop:
             self._file.seek(self._stop)
-        # Every local file has it; the type of a binary file does not say so.
+        # Every local file has `readinto`, but the type BinaryIO does not declare it.
         count = cast(io.RawIOBase, self._file).readinto(self._raw[kept:]) if self._stop < self.size else 0
         if not count:
-            raise FormatError(f"The file has {self.size} bytes and ended at byte {self._stop}: it changed meanwhile.")
+            raise FormatError(
+                f"The file had {self.size} bytes when it was opened and now ends at byte {self._stop}: it changed "
+                "while it was read."
+            )
         if self._digest is not None:
             self._digest.update(self._raw[kept : kept + count])
         self._stop += count
@@ -132,14 +135,14 @@ class Window:
 
 
 class _Reader(io.RawIOBase):
-    """A window as a file, read in order."""
+    """A file object over a `HashedReader`, which reads in order."""
 
-    def __init__(self, window: Window) -> None:
-        self._window, self._offset = window, 0
+    def __init__(self, reader: HashedReader) -> None:
+        self._reader, self._offset = reader, 0
 
     def read(self, size: int = -1) -> bytes:
-        left = self._window.size - self._offset
-        count = min(left if size < 0 else size, left, WINDOW_BYTES)
-        data = self._window.view(self._offset, count).tobytes()
+        left = self._reader.size - self._offset
+        count = min(left if size < 0 else size, left, BUFFER_BYTES)
+        data = self._reader.view(self._offset, count).tobytes()
         self._offset += count
         return data

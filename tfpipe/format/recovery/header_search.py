@@ -1,8 +1,8 @@
-"""Where record headers stand in bytes of any kind, by the checksum of their length; and a length by its checksum.
+"""Finds record headers in any bytes by the checksum of their length, and a length by its checksum.
 
-A header is 8 bytes of length and 4 of checksum. That a place in random bytes looks like one is a matter of 1 in 2**32:
-about once in 4 GB, less often since the length must also fit in the file. So a header alone proves little, and whoever
-resumes reading asks for more: `resync.py`.
+A header has 8 bytes of length and 4 bytes of checksum. Random bytes look like a header with a chance of 1 in 2**32:
+about once in 4 GB, and less often because the length must also fit in the file. So a header alone proves little.
+`resync.py`, which decides where reading resumes, asks for more.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.format.recovery.hashed_reader import WINDOW_BYTES, Window
+from tfpipe.format.recovery.hashed_reader import BUFFER_BYTES, HashedReader
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, mask_crc, masked_crc32c, unmask_crc
 
 _LENGTH_BYTES = 8
@@ -21,26 +21,26 @@ _ALL_ONES = 0xFFFFFFFF
 _ZERO_LENGTH_CRC = masked_crc32c(bytes(_LENGTH_BYTES))
 
 
-def iterate_headers(window: Window, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yields place and length of every header from `begin` to `end` whose checksum holds and whose record fits.
+def iterate_headers(reader: HashedReader, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yields the offset and length of every header from `begin` to `end` whose checksum holds and whose record fits.
 
-    Takes some 5 ms a megabyte, of zeros 25, and memory for one window.
+    The search takes about 5 ms a megabyte, 25 ms a megabyte of zeros, and at most `BUFFER_BYTES` of memory.
     """
-    step = _FIRST_BYTES  # the next record is near, mostly
+    step = _FIRST_BYTES  # the next record is usually near
     while begin < end:
-        data = window.peek(begin, min(step, end - begin) + HEADER_BYTES - 1)
-        for at, length in find_headers(data, window.size):
+        data = reader.peek(begin, min(step, end - begin) + HEADER_BYTES - 1)
+        for at, length in find_headers(data, reader.size):
             place = begin + at
-            if place < end and place + length + FRAME_BYTES <= window.size:
+            if place < end and place + length + FRAME_BYTES <= reader.size:
                 yield place, length
-        begin, step = begin + step, min(2 * step, WINDOW_BYTES)
+        begin, step = begin + step, min(2 * step, BUFFER_BYTES)
 
 
 def find_headers(data: bytes, max_length: int) -> list[tuple[int, int]]:
-    """Place and length of every header in `data` whose checksum holds and whose length is at most `max_length`.
+    """Returns the offset and length of every header in `data` whose checksum holds and whose length is small enough.
 
-    Few places hold a length that small, so the checksums of few are computed: by tables, since a CRC is linear. Zeroed
-    bytes hold a length everywhere, but all the same one.
+    Few offsets hold a length of at most `max_length`, so few checksums are computed. They come from tables, because a
+    CRC is linear. In a run of zero bytes every offset holds the length 0, whose checksum is computed once.
     """
     places = len(data) - HEADER_BYTES + 1
     if places <= 0:
@@ -56,10 +56,10 @@ def find_headers(data: bytes, max_length: int) -> list[tuple[int, int]]:
 
 
 def length_by_crc(masked: int) -> int:
-    """The one length below 2**32 that has this checksum.
+    """Returns the one length below 2**32 that has this checksum.
 
-    A CRC of 32 bits takes every value once over all 32-bit messages; the zeros above them change nothing about that. So
-    it can be run backwards, from its end over 8 zero bytes to the message in its beginning.
+    Over all 32-bit messages a CRC of 32 bits takes every value exactly once. The four zero bytes above the length do
+    not change that. So the CRC can be run backwards, over 8 zero bytes, to the message that it began with.
     """
     state = unmask_crc(masked) ^ _ALL_ONES
     table, by_top = _byte_table()
@@ -70,7 +70,7 @@ def length_by_crc(masked: int) -> int:
 
 
 def _masked_crcs(lengths: NDArray[np.uint64]) -> NDArray[np.uint32]:
-    """The checksum of each length: that of zeros, changed by each byte in turn."""
+    """Returns the checksum of each length: the checksum of zeros, changed by each byte in turn."""
     crcs = np.full(lengths.size, google_crc32c.value(bytes(_LENGTH_BYTES)), np.uint32)
     for k, table in enumerate(_position_tables()):
         crcs ^= table[(lengths >> np.uint64(8 * k) & np.uint64(255)).astype(np.uint8)]
@@ -80,19 +80,19 @@ def _masked_crcs(lengths: NDArray[np.uint64]) -> NDArray[np.uint32]:
 
 @cache
 def _position_tables() -> list[NDArray[np.uint32]]:
-    """For each of the 8 bytes, how each of its values changes the checksum of zeros."""
+    """Returns for each of the 8 bytes a table of how each of its values changes the checksum of zeros."""
     zeros = google_crc32c.value(bytes(_LENGTH_BYTES))
     tables = []
     for k in range(_LENGTH_BYTES):
         before, after = bytes(k), bytes(_LENGTH_BYTES - 1 - k)
-        one = [google_crc32c.value(before + bytes((value,)) + after) ^ zeros for value in range(256)]
-        tables.append(np.array(one, np.uint32))
+        changes = [google_crc32c.value(before + bytes((value,)) + after) ^ zeros for value in range(256)]
+        tables.append(np.array(changes, np.uint32))
     return tables
 
 
 @cache
 def _byte_table() -> tuple[list[int], list[int]]:
-    """The CRC's table of 256 numbers, and the position of the one with each top byte."""
+    """Returns the CRC's table of 256 numbers, and for each top byte the position of the number that has it."""
     table = [google_crc32c.value(bytes((255 - index,))) ^ 0xFF000000 for index in range(256)]
     by_top = [0] * 256
     for index, entry in enumerate(table):

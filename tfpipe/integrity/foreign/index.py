@@ -13,10 +13,10 @@ from typing import get_args
 
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError, FormatError
-from tfpipe.format.compressed import compression_of, scan_compressed
+from tfpipe.format.compressed import detect_compression, scan_compressed
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.manifest import Compression, Duplicates, Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
-from tfpipe.format.recovery.hashed_reader import Window
+from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.tfrecord import HEADER_BYTES
 from tfpipe.integrity.foreign import infer_schema
 from tfpipe.integrity.foreign.find_files import ForeignFiles, find_files, missing_files, splits_of
@@ -117,7 +117,7 @@ def index(options: IndexOptions, observer: Observer | None = None) -> IndexRepor
 
 
 def _compression(files: ForeignFiles, heads: Mapping[str, bytes]) -> Compression:
-    by_kind = {compression_of(head): name for name, head in heads.items() if head}
+    by_kind = {detect_compression(head): name for name, head in heads.items() if head}
     if len(by_kind) > 1:
         found = ", ".join(f"{files.path(name)} is {kind or 'not'}" for kind, name in sorted(by_kind.items()))
         raise ConfigError(f"All files of a dataset must be compressed in one way: {found}. Index them apart.")
@@ -141,9 +141,9 @@ def _first_record(files: ForeignFiles, names: Sequence[str], compression: Compre
                 if compression:
                     payload = next(scan_compressed(file, compression), None)
                 else:
-                    window = Window(file)
-                    place = next(records_of(window), None)
-                    payload = None if place is None else window.payload(*place)
+                    reader = HashedReader(file)
+                    place = next(records_of(reader), None)
+                    payload = None if place is None else reader.payload(*place)
             if payload is not None:
                 return decode_example(payload)
         except FormatError as error:

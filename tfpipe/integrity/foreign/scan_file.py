@@ -14,7 +14,7 @@ from tfpipe.format.compressed import scan_compressed
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.manifest import Compression
 from tfpipe.format.record_index import MAX_RECORDS, encode_index
-from tfpipe.format.recovery.hashed_reader import Window
+from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Search
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES
 from tfpipe.images.errors import BadImage
@@ -160,14 +160,14 @@ def survey_file(keys: Keys, counters: Any, job: SurveyJob) -> Survey:
                     progress.step(file.tell(), survey.records, 0)
                 survey.sha256 = digest.hexdigest()
             else:
-                window, sizes = Window(file, hashed=True), []
-                for at, size in records_of(window):
-                    _add(survey, keys, window.payload(at, size), f"record {survey.records} at byte {at}")
+                reader, sizes = HashedReader(file, hashed=True), []
+                for at, size in records_of(reader):
+                    _add(survey, keys, reader.payload(at, size), f"record {survey.records} at byte {at}")
                     sizes.append(size)
                     if len(sizes) > MAX_RECORDS:
                         raise FormatError(f"it must have at most {MAX_RECORDS:,} records for its index to be read")
                     progress.step(at + size, survey.records, 0)
-                survey.sha256 = window.sha256()
+                survey.sha256 = reader.sha256()
                 file_io.write_file(job.index, encode_index(sizes))
     except FormatError as error:
         raise FormatError(damaged(job.path, str(error))) from None
@@ -185,26 +185,26 @@ def damaged(path: str, reason: str) -> str:
     return f"{path} cannot be indexed: {reason}. {advice}"
 
 
-def records_of(window: Window) -> Iterator[tuple[int, int]]:
+def records_of(reader: HashedReader) -> Iterator[tuple[int, int]]:
     """Place and size of every record, checked.
 
     Raises:
         FormatError: One is damaged, or larger than any image.
     """
     at = number = 0
-    while at < window.size:
-        size = _record_at(window, at, number)
+    while at < reader.size:
+        size = _record_at(reader, at, number)
         yield at, size
         at, number = at + size, number + 1
 
 
-def _record_at(window: Window, at: int, number: int) -> int:
-    size = window.record_at(at)
+def _record_at(reader: HashedReader, at: int, number: int) -> int:
+    size = reader.record_at(at)
     name = f"record {number} at byte {at}"
     if size - FRAME_BYTES > _MAX_RECORD_BYTES:
         raise FormatError(f"{name} must have at most {_MAX_RECORD_BYTES:,} bytes, got {size - FRAME_BYTES:,}.")
     if not size:
-        search, left = Search(window), window.size - at
+        search, left = Search(reader), reader.size - at
         length = search.length_at(at) if left >= HEADER_BYTES else None
         detail = search.describe(number, at, left if length is None else min(length + FRAME_BYTES, left)).detail
         what = "it holds no TFRecords, or" if not number and length is None else ""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
-from tfpipe.format.compressed import compression_of, scan_compressed
+from tfpipe.format.compressed import detect_compression, scan_compressed
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.manifest import Compression, Manifest, SplitInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
@@ -223,7 +223,7 @@ def _first_record(files: list[str]) -> tuple[str, Compression, bytes]:
         header = file_io.read_start(path, HEADER_BYTES)
         if not header:
             continue
-        compression = compression_of(header)
+        compression = detect_compression(header)
         try:
             if not compression and not file_io.is_url(path):
                 with file_io.open_file(path) as file:
