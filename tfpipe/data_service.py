@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import os
 import signal
 import socket
 import threading
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfpipe.errors import ConfigError, TfpipeError
 from tfpipe.pipeline.service_client import check_address, split_address
+from tfpipe.system.child_process import die_with_parent
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
@@ -229,7 +229,7 @@ def _start_dispatcher(port: int, work_dir: str | None) -> Any:
 def _work(dispatcher: str, address: str, port: int, ready: Connection) -> None:
     """A worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent decides
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    die_with_parent()
     import tensorflow as tf
 
     service = tf.data.experimental.service
@@ -243,14 +243,6 @@ def _work(dispatcher: str, address: str, port: int, ready: Connection) -> None:
     )
     ready.send(True)
     server.join()
-
-
-def _die_with_parent() -> None:
-    """Ends a worker whose parent was killed; it would serve for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _is_ready(worker: Worker, seconds: float) -> bool:

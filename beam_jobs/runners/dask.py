@@ -9,9 +9,7 @@ to the launcher.
 import contextlib
 import logging
 import math
-import signal
 from collections.abc import Iterator
-from multiprocessing import resource_tracker
 from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
@@ -19,6 +17,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from beam_jobs.config import ShardConfig
 from beam_jobs.shards.worker_check import not_installed
 from tfpipe.errors import ConfigError, DataError, MissingDependencyError, first_line
+from tfpipe.system.child_process import hold_interrupts
 from tfpipe.system.host_limits import usable_cpus
 
 _RUNNER = "DaskRunner"
@@ -105,7 +104,7 @@ def prepared(options: PipelineOptions, workers: int, num_shards: int) -> Iterato
         return
     from dask.distributed import LocalCluster
 
-    with _interrupts_held():
+    with hold_interrupts():
         local = LocalCluster(
             n_workers=workers or usable_cpus(),
             threads_per_worker=1,
@@ -168,17 +167,6 @@ def _dask_options(options: PipelineOptions) -> Any:
     from apache_beam.runners.dask.dask_runner import DaskOptions
 
     return options.view_as(DaskOptions)
-
-
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Keeps Ctrl-C from the processes that the block starts, which would each print a traceback; none is lost."""
-    resource_tracker.ensure_running()  # multiprocessing starts it before a process, and lets interrupts in again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _is_over(result: Any) -> bool:

@@ -1,25 +1,24 @@
-"""One of Beam's own worker processes on this machine (`--direct_running_mode=multi_processing`), made to behave.
+"""A worker process of Beam on this machine (`--direct_running_mode=multi_processing`) that ends with the job.
 
-Run as `python -m beam_jobs.runners.local_beam_worker PID`: the same as Beam's worker, but it ends with the process
-that started the
-job, even one that was killed, and after Ctrl-C without a word: that is for the other process to say.
+`python -m beam_jobs.runners.local_beam_worker PID` does the work of Beam's own worker. But it ends with the process
+PID that started the job, even when that one is killed. After Ctrl-C it ends in silence: the other process reports it.
 """
 
 import contextlib
 import os
 import sys
 
-from beam_jobs.process_pool import die_with
+from tfpipe.system.child_process import die_with_direct_parent
 
 
 def main() -> None:
-    """Serves until the job is over."""
+    """Works until the job is over."""
     with contextlib.suppress(KeyboardInterrupt):
-        die_with(int(sys.argv[1]))
+        die_with_direct_parent(int(sys.argv[1]))
         from apache_beam.runners.worker import sdk_worker_main
 
         sdk_worker_main.main([sys.argv[0]])
-    os._exit(0)  # at once: Beam's threads may be waiting, and another code would count as a death
+    os._exit(0)  # at once, since Beam's threads may be waiting; another exit code would count as a death
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+import beam_jobs
 from tfpipe import errors
 from tfpipe.errors import DataError
 
@@ -16,7 +17,7 @@ _DISTRIBUTION = "tfpipe"
 _TAG = "py3-none-any"
 _PILLOW = re.compile(r"^Requires-Dist: pillow\b[^;\n]*", re.MULTILINE)
 _WHEEL = f"Wheel-Version: 1.0\nGenerator: tfpipe\nRoot-Is-Purelib: true\nTag: {_TAG}\n"
-_PACKAGES = Path(__file__).parent, Path(errors.__file__).parent
+_PACKAGES = Path(beam_jobs.__file__).parent, Path(errors.__file__).parent
 _FIRST_MOMENT = (1980, 1, 1, 0, 0, 0)  # of a zip file; the same code then gives the same bytes
 
 

@@ -1,9 +1,7 @@
 """Runs a function on many items in worker processes of this machine, and ends at once when that cannot go on."""
 
 import multiprocessing
-import os
 import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -14,6 +12,7 @@ from multiprocessing.context import BaseContext
 from typing import Any, TypeVar
 
 from tfpipe.errors import DataError
+from tfpipe.system.child_process import die_with_parent
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -28,15 +27,18 @@ running: set[ProcessPoolExecutor] = set()
 
 @dataclass(frozen=True)
 class Workers:
-    """What the workers of a pool have in common."""
+    """The settings that the worker processes of a pool share.
+
+    Attributes:
+        preload: Modules that the fork server imports once for all workers.
+        death: The error message for a worker that died.
+    """
 
     preload: Sequence[str]
-    """Modules that the process that forks them imports once for all."""
     death: str
-    """The sentence for when one dies."""
 
     def start_early(self) -> None:
-        """Lets the process that forks the workers import what they need while this one is busy with its own imports."""
+        """Starts the fork server, which imports the modules of `preload` while this process does its own imports."""
         if _FORKS:
             multiprocessing.set_forkserver_preload(list(self.preload))
             forkserver.ensure_running()
@@ -50,18 +52,18 @@ class Workers:
         shared: tuple[object, ...] = (),
         set_up: Callable[[], None] | None = None,
     ) -> Iterator[Result]:
-        """Yields results as they come, in no order; an item is taken up when a worker is free for it.
+        """Yields the result of each item, in the order in which the workers finish.
 
         Args:
-            function: Called as `function(*shared, item)`; at the top of a module that is cheap to import. Items and
-                results are pickled.
-            items: Taken one by one, so that they may be many.
-            workers: Processes.
-            shared: What every call needs; pickled once for each process.
-            set_up: Called in each process first.
+            function: Called as `function(*shared, item)`. It must stand at the top of a module that is cheap to
+                import. Items and results are pickled.
+            items: Taken one by one as workers become free, so there may be any number of them.
+            workers: Number of processes.
+            shared: Arguments of every call; pickled once for each process.
+            set_up: Called first in each process.
 
         Raises:
-            DataError: A worker process died. What `function` raises comes as it is.
+            DataError: A worker process died. An error that `function` raises passes unchanged.
         """
         self.start_early()
         executor = ProcessPoolExecutor(workers, context(), _start_worker, (function, shared, set_up))
@@ -85,7 +87,7 @@ class Workers:
 
 
 def context() -> BaseContext:
-    """By which workers are started; what they share, such as a counter, must be of it."""
+    """Returns the context that starts the workers; objects that they share, such as a counter, must come from it."""
     return multiprocessing.get_context("forkserver" if _FORKS else "spawn")
 
 
@@ -96,19 +98,19 @@ def kill_all() -> None:
 
 
 def _kill(executor: ProcessPoolExecutor) -> None:
-    # `_processes` is None once the pool was shut down in order; there is no public way to them before Python 3.14.
+    # `_processes` is None once the pool has shut down. No public attribute holds the processes before Python 3.14.
     for process in tuple((executor._processes or {}).values()):
         process.kill()
     executor.shutdown(wait=False, cancel_futures=True)
 
 
-_bound: Callable[..., Any] | None = None  # of a worker process, which serves one pool in its life
+_bound: Callable[..., Any] | None = None  # set in a worker process, which serves one pool in its life
 
 
 def _start_worker(function: Callable[..., Any], shared: tuple[object, ...], set_up: Callable[[], None] | None) -> None:
     # Ctrl-C reaches every process of the terminal; the parent decides what becomes of the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    die_with_parent()
     if set_up is not None:
         set_up()
     global _bound
@@ -118,11 +120,3 @@ def _start_worker(function: Callable[..., Any], shared: tuple[object, ...], set_
 def _call(item: Any) -> Any:
     assert _bound is not None
     return _bound(item)
-
-
-def _die_with_parent() -> None:
-    """Ends a worker whose parent was killed; it would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

@@ -14,15 +14,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
@@ -32,9 +29,9 @@ from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.measure import host_usage
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator, drive, is_settled
 from tfpipe.profiler.types import Step
+from tfpipe.system.child_process import die_with_direct_parent, hold_interrupts
 from tfpipe.tuning.paired_benchmark import Turn
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _POLL_S = 0.1
 _GRACE_S = 60.0
 """How much longer than a turn's time a turn may take: a batch that has begun is waited for."""
@@ -101,7 +98,7 @@ class Contestant:
         self._process = context.Process(
             target=_serve, args=(theirs, os.getpid(), make, accelerator, warm_up), daemon=True
         )
-        with _interrupts_held():
+        with hold_interrupts():
             self._process.start()
             # Before multiprocessing's own end, which would wait for ever for a halted process to obey SIGTERM.
             atexit.register(self._process.kill)
@@ -191,20 +188,9 @@ class Contestant:
         )
 
 
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """What starts meanwhile gets no Ctrl-C, not even before its first line; this process gets it afterwards."""
-    resource_tracker.ensure_running()  # starting it lets them through
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _serve(pipe: Connection, parent: int, make: Make, accelerator: Accelerator, warm_up: WarmUp) -> None:
     """The other process: warms up, then one turn for each number of seconds that it is sent."""
-    _die_with(parent)
+    die_with_direct_parent(parent)
     os.setpgid(0, 0)  # what a terminal sends to a group, Ctrl-Z and `fg` too, is for the parent
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what TensorFlow's libraries log; errors go through the pipe
     try:
@@ -246,11 +232,3 @@ def _turn(run: Iterator[Step], accelerator: Accelerator, seconds: float) -> Turn
         cpu_s=time.process_time() - cpu_s,
         peak_memory_bytes=host_usage.peak_memory_bytes(),
     )
-
-
-def _die_with(parent: int) -> None:
-    """A halted process cannot look for its parent, so the kernel must end it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was faster
-        os._exit(1)

@@ -78,7 +78,7 @@ assert "tensorflow" not in sys.modules
 build_wheel(sys.argv[1])
 """
     (tmp_path / "again").mkdir()
-    subprocess.run([python, "-c", code, str(tmp_path / "again")], check=True, cwd=tmp_path)
+    subprocess.run([python, "-I", "-c", code, str(tmp_path / "again")], check=True, cwd=tmp_path)
     assert (tmp_path / "again" / wheel.name).read_bytes() == wheel.read_bytes()
 
 

@@ -1,0 +1,123 @@
+"""Processes that end with the one that started them, and Ctrl-C that they do not see."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tfpipe.system.child_process import hold_interrupts
+
+ROOT = Path(__file__).resolve().parents[2]
+
+OF_MULTIPROCESSING = """
+import multiprocessing, sys, time
+from tfpipe.system.child_process import die_with_parent
+
+def child(pipe):
+    die_with_parent()
+    pipe.send(multiprocessing.current_process().pid)
+    time.sleep(60)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    here, there = context.Pipe()
+    context.Process(target=child, args=(there,), daemon=True).start()
+    print(here.recv(), flush=True)
+    time.sleep(60)
+"""
+
+HALTED = """
+import os, signal, subprocess, sys, time
+
+CHILD = '''
+import os, signal, sys
+from tfpipe.system.child_process import die_with_direct_parent
+die_with_direct_parent(int(sys.argv[1]))
+print(os.getpid(), flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+'''
+subprocess.Popen([sys.executable, "-c", CHILD, str(os.getpid())])
+time.sleep(60)
+"""
+
+ORPHAN = """
+from tfpipe.system.child_process import die_with_direct_parent
+die_with_direct_parent(1 << 30)
+print("still here")
+"""
+
+
+def start(tmp_path: Path, code: str, *args: str) -> tuple[subprocess.Popen[str], int]:
+    """Starts a parent process; returns it and the process id of its child, which the code prints."""
+    script = tmp_path / "parent.py"
+    script.write_text(code)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    parent = subprocess.Popen(
+        [sys.executable, str(script), *args], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert parent.stdout is not None
+    return parent, int(parent.stdout.readline())
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def wait_for_end(pid: int) -> None:
+    end = time.monotonic() + 5
+    while is_running(pid):
+        assert time.monotonic() < end, f"process {pid} is still running"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_child_ends_with_its_killed_parent(tmp_path: Path, method: str) -> None:
+    parent, child = start(tmp_path, OF_MULTIPROCESSING, method)
+    assert is_running(child)
+    with parent:
+        parent.kill()
+    wait_for_end(child)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the kernel's signal for the end of a parent")
+def test_a_halted_child_ends_with_its_killed_parent(tmp_path: Path) -> None:
+    parent, child = start(tmp_path, HALTED)
+    assert is_running(child)
+    with parent:
+        parent.kill()
+    wait_for_end(child)
+
+
+def test_a_child_whose_parent_has_ended_already_ends_at_once() -> None:
+    child = subprocess.run([sys.executable, "-c", ORPHAN], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (child.returncode, child.stdout) == (1, "")
+
+
+def test_interrupts_come_after_the_block() -> None:
+    steps: list[str] = []
+
+    def interrupt() -> None:
+        with hold_interrupts():
+            os.kill(os.getpid(), signal.SIGINT)
+            steps.append("block")
+        steps.append("after")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupt()
+    assert steps == ["block"]
+
+
+def test_a_process_that_starts_in_the_block_gets_no_interrupt() -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGINT); print('done')"
+    with hold_interrupts():
+        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert child.communicate(timeout=60)[0] == "done\n"

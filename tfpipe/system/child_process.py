@@ -1,0 +1,70 @@
+"""How a process that this one starts ends: with its parent, and without a word of its own after Ctrl-C."""
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_LOOK_EVERY_S = 0.5
+
+
+def die_with_parent() -> None:
+    """Ends this process of `multiprocessing` once the process that started it has ended, also by `kill -9`.
+
+    A thread waits for the parent, so this also works below a fork server. A process that is halted needs
+    `die_with_direct_parent`.
+    """
+    threading.Thread(target=_exit_after_parent, daemon=True).start()
+
+
+def die_with_direct_parent(parent_pid: int) -> None:
+    """Ends this process once its direct parent has ended, even when this process is halted (SIGSTOP).
+
+    On Linux the kernel does it. Linux takes the end of the parent's thread that started this process for the end of
+    the parent. Elsewhere a thread looks twice a second.
+
+    Args:
+        parent_pid: Process id of the parent, as the parent knows it. A parent that has ended already is noticed by it.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_exit_after, args=(parent_pid,), daemon=True).start()
+    if os.getppid() != parent_pid:  # the parent ended before the lines above
+        os._exit(1)
+
+
+@contextlib.contextmanager
+def hold_interrupts() -> Iterator[None]:
+    """Keeps Ctrl-C from the processes that the block starts; this process gets it after the block.
+
+    Without it, a process that is interrupted before its first line prints a traceback.
+    """
+    resource_tracker.ensure_running()  # multiprocessing starts it before a process, and lets interrupts in again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _exit_after_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _exit_after(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        while True:
+            os.kill(pid, 0)
+            time.sleep(_LOOK_EVERY_S)
+    os._exit(1)
