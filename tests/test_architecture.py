@@ -36,6 +36,7 @@ FLOORS = {
     "tfpipe.integrity": 2,
     "beam_jobs.estimate": 2,
     "beam_jobs.list_and_plan": 2,
+    "beam_jobs.run_in_process": 2,
     "beam_jobs.inputs": 2,
     "beam_jobs.shards": 2,
     "tfpipe.pipeline.config": 1,

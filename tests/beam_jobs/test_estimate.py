@@ -13,6 +13,8 @@ from beam_jobs import estimate
 from beam_jobs.config import ShardConfig
 from beam_jobs.estimate import Guess, Parallel, estimate_job, parallel_of
 from beam_jobs.list_and_plan import plan_shards
+from tests.beam_jobs.datasets import join_datasets, make_dataset
+from tests.beam_jobs.images import make_jpeg, write_files, write_tar
 from tfpipe.format.image_form import ImageForm
 from tfpipe.system.host_limits import usable_cpus
 
@@ -22,11 +24,11 @@ def estimated(source: Path, **options: Any) -> estimate.Estimate:
     return estimate_job(config, plan_shards(config), 1.0, Parallel(2, 0.5))
 
 
-def photos(kit: Any, count: int) -> dict[str, bytes]:
+def photos(count: int) -> dict[str, bytes]:
     """JPEGs of many sizes."""
     rng = np.random.default_rng(5)
     sides = rng.integers(8, 160, (count, 2)).tolist()
-    return {f"{'ab'[i % 2]}/{i:04d}.jpg": kit.jpeg(i, tuple(size)) for i, size in enumerate(sides)}
+    return {f"{'ab'[i % 2]}/{i:04d}.jpg": make_jpeg(i, tuple(size)) for i, size in enumerate(sides)}
 
 
 @pytest.mark.parametrize(
@@ -39,12 +41,12 @@ def photos(kit: Any, count: int) -> dict[str, bytes]:
     ids=["keep", "resize", "raw"],
 )
 def test_bytes_are_those_of_the_job(
-    tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch, form: ImageForm, within: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: ImageForm, within: float
 ) -> None:
     monkeypatch.setattr(estimate, "SAMPLE_IMAGES", 120)
-    source = kit.write(tmp_path / "in", photos(kit, 400))
+    source = write_files(tmp_path / "in", photos(400))
     found = estimated(source, form=form)
-    manifest = kit.make(source, tmp_path / "out", form=form)
+    manifest = make_dataset(source, tmp_path / "out", form=form)
     written = sum(split.bytes for split in manifest.splits.values())
     assert (found.images, found.sampled, found.bad) == (400, 120, 0)
     assert found.output_bytes.value == pytest.approx(written, rel=within)
@@ -53,34 +55,34 @@ def test_bytes_are_those_of_the_job(
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
-def test_images_in_an_archive(tmp_path: Path, kit: Any, mode: str) -> None:
+def test_images_in_an_archive(tmp_path: Path, mode: str) -> None:
     """All of them are sampled, so the bytes are known; a compressed tar is read once and not unpacked."""
-    path = kit.tar(tmp_path / ("a.tar" if mode == "w" else "a.tar.gz"), photos(kit, 30), mode)
+    path = write_tar(tmp_path / ("a.tar" if mode == "w" else "a.tar.gz"), photos(30), mode)
     found = estimated(path)
-    manifest = kit.make(path, tmp_path / "out")
+    manifest = make_dataset(path, tmp_path / "out")
     assert found.output_bytes.value == pytest.approx(sum(split.bytes for split in manifest.splits.values()))
     assert found.output_bytes.low == found.output_bytes.value == found.output_bytes.high
 
 
-def test_records_of_a_dataset(tmp_path: Path, kit: Any) -> None:
-    kit.make(kit.write(tmp_path / "in", photos(kit, 30)), tmp_path / "one")
+def test_records_of_a_dataset(tmp_path: Path) -> None:
+    make_dataset(write_files(tmp_path / "in", photos(30)), tmp_path / "one")
     found = estimated(tmp_path / "one", datasets=(str(tmp_path / "one"),))
-    manifest = kit.join([tmp_path / "one"], tmp_path / "two")
+    manifest = join_datasets([tmp_path / "one"], tmp_path / "two")
     assert found.output_bytes.value == pytest.approx(sum(split.bytes for split in manifest.splits.values()))
 
 
-def test_bad_images_are_counted_and_cost_no_bytes(tmp_path: Path, kit: Any) -> None:
-    source = kit.write(tmp_path / "in", {**photos(kit, 6), "a/bad.jpg": b"no image", "b/empty.jpg": b""})
+def test_bad_images_are_counted_and_cost_no_bytes(tmp_path: Path) -> None:
+    source = write_files(tmp_path / "in", {**photos(6), "a/bad.jpg": b"no image", "b/empty.jpg": b""})
     (source / "a" / "gone.jpg").symlink_to("nowhere")
     found = estimated(source)
     assert (found.sampled, found.bad) == (9, 3)
-    manifest = kit.make(source, tmp_path / "out")
+    manifest = make_dataset(source, tmp_path / "out")
     assert found.output_bytes.value == pytest.approx(sum(split.bytes for split in manifest.splits.values()))
 
 
-def test_the_sample_depends_on_the_seed_alone(tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sample_depends_on_the_seed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate, "SAMPLE_IMAGES", 10)
-    config = ShardConfig(str(kit.write(tmp_path, photos(kit, 40))), "/nowhere/out", num_shards=7)
+    config = ShardConfig(str(write_files(tmp_path, photos(40))), "/nowhere/out", num_shards=7)
     plan = plan_shards(config)
     first, again, other = (estimate._sample(plan, seed) for seed in (1, 1, 2))
     names = [
@@ -91,11 +93,11 @@ def test_the_sample_depends_on_the_seed_alone(tmp_path: Path, kit: Any, monkeypa
     assert [len(set(found)) for found in names] == [10, 10, 10]
 
 
-def test_nothing_is_left_behind(tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(estimate.tempfile, "tempdir", str(scratch))
-    estimated(kit.write(tmp_path / "in", photos(kit, 3)))
+    estimated(write_files(tmp_path / "in", photos(3)))
     assert os.listdir(scratch) == []
 
 

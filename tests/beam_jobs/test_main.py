@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -14,6 +13,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from beam_jobs import __main__
 from beam_jobs.__main__ import _config, _parser, command_line
 from beam_jobs.config import ShardConfig
+from tests.beam_jobs.commands import ROOT, finish_command, start_command
+from tests.beam_jobs.datasets import make_dataset, read_tree
+from tests.beam_jobs.images import make_photos, write_files
 from tfpipe.format.image_form import ImageForm
 
 EVERYTHING = ShardConfig(
@@ -59,21 +61,21 @@ def test_no_option_is_one_of_beams() -> None:
     assert not ours & {*PipelineOptions([]).get_all_options(), "labels"}
 
 
-def test_the_printed_command_makes_the_same(tmp_path: Path, kit: Any) -> None:
-    kit.write(tmp_path / "my photos", kit.photos({"cat": 7, "dog": 6}))
+def test_the_printed_command_makes_the_same(tmp_path: Path) -> None:
+    write_files(tmp_path / "my photos", make_photos({"cat": 7, "dog": 6}))
     source, output = tmp_path / "my photos", tmp_path / "out"
     options = ["--splits", "a=0.7,b=0.3", "--num-shards", "2", "--seed", "5", "--encoding", "jpeg", "--workers", "1"]
-    code, out, err = kit.finish(kit.start(source, output, *options, "--print-command"))
+    code, out, err = finish_command(start_command(source, output, *options, "--print-command"))
     assert (code, err) == (0, "")
     assert not output.exists()
     python, *words = shlex.split(out)
     assert python == "python"
-    made = subprocess.run([sys.executable, *words], cwd=kit.root, capture_output=True, text=True, check=False)
+    made = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
     assert made.stderr.splitlines()[-1].startswith(f"{output} is complete: 13 records, ")
     form = ImageForm(encoding="jpeg")
-    kit.make(source, tmp_path / "other", splits={"a": 0.7, "b": 0.3}, num_shards=2, seed=5, form=form)
-    assert kit.tree(output) == kit.tree(tmp_path / "other")
+    make_dataset(source, tmp_path / "other", splits={"a": 0.7, "b": 0.3}, num_shards=2, seed=5, form=form)
+    assert read_tree(output) == read_tree(tmp_path / "other")
 
 
 @pytest.mark.parametrize(

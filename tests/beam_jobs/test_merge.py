@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,36 +11,39 @@ import pytest
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
+from tests.beam_jobs.commands import kill_until_done
+from tests.beam_jobs.datasets import join_datasets, make_dataset, read_images, read_payloads, read_records, read_tree
+from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
 from tfpipe.errors import DataError
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, kit: Any) -> tuple[Path, Path]:
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two datasets that share the class `dog` and an image: in `train` of both, and in `test` of the second."""
     folder = tmp_path_factory.mktemp("merge")
-    first = {f"train/{name}": data for name, data in kit.photos({"cat": 6, "dog": 5}).items()}
-    second = {f"train/{name}": data for name, data in kit.photos({"ape": 4, "dog": 3}, seed=1).items()}
-    copies = {"train/dog/copy.jpg": kit.jpeg(0), "test/ape/copy.jpg": kit.jpeg(0), "test/dog/x.png": kit.png(5)}
-    kit.write(folder / "one" / "pets", first)
-    kit.write(folder / "two" / "pets", {**second, **copies})
-    kit.make(folder / "one" / "pets", folder / "a", num_shards=2)
-    kit.make(folder / "two" / "pets", folder / "b", num_shards=3)
+    first = {f"train/{name}": data for name, data in make_photos({"cat": 6, "dog": 5}).items()}
+    second = {f"train/{name}": data for name, data in make_photos({"ape": 4, "dog": 3}, seed=1).items()}
+    copies = {"train/dog/copy.jpg": make_jpeg(0), "test/ape/copy.jpg": make_jpeg(0), "test/dog/x.png": make_png(5)}
+    write_files(folder / "one" / "pets", first)
+    write_files(folder / "two" / "pets", {**second, **copies})
+    make_dataset(folder / "one" / "pets", folder / "a", num_shards=2)
+    make_dataset(folder / "two" / "pets", folder / "b", num_shards=3)
     return folder / "a", folder / "b"
 
 
-def test_records_and_labels(pair: tuple[Path, Path], tmp_path: Path, kit: Any) -> None:
+def test_records_and_labels(pair: tuple[Path, Path], tmp_path: Path) -> None:
     a, b = pair
-    made = kit.join(pair, tmp_path / "out", num_shards=4)
+    made = join_datasets(pair, tmp_path / "out", num_shards=4)
     assert made.label_names == ("cat", "dog", "ape")
     assert {name: (split.records, split.class_counts) for name, split in made.splits.items()} == {
         "test": (2, (0, 1, 1)),
         "train": (19, (6, 9, 4)),
     }
     assert made.splits["test"].formats == {"JPEG": 1, "PNG": 1}
-    after = kit.payloads(tmp_path / "out")
-    assert set(kit.payloads(a)) < set(after)  # the first dataset's labels stay, and so do its records
+    after = read_payloads(tmp_path / "out")
+    assert set(read_payloads(a)) < set(after)  # the first dataset's labels stay, and so do its records
     by_digest, new = (
-        {bytes(one["image/sha256"][0]) + bytes(one["image/filename"][0]): one for one in kit.records(folder)}
+        {bytes(one["image/sha256"][0]) + bytes(one["image/filename"][0]): one for one in read_records(folder)}
         for folder in (b, tmp_path / "out")
     )
     for key, record in by_digest.items():
@@ -55,63 +57,63 @@ def test_records_and_labels(pair: tuple[Path, Path], tmp_path: Path, kit: Any) -
     assert made.name == "pets"
 
 
-def test_the_order_is_kept(pair: tuple[Path, Path], tmp_path: Path, kit: Any) -> None:
-    kit.join(pair, tmp_path / "out", shuffle=False)
-    assert kit.payloads(tmp_path / "out")[:11] == kit.payloads(pair[0])
-    names = [bytes(one["image/filename"][0]) for folder in pair for one in kit.records(folder)]
-    assert [bytes(one["image/filename"][0]) for one in kit.records(tmp_path / "out")] == names
+def test_the_order_is_kept(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    join_datasets(pair, tmp_path / "out", shuffle=False)
+    assert read_payloads(tmp_path / "out")[:11] == read_payloads(pair[0])
+    names = [bytes(one["image/filename"][0]) for folder in pair for one in read_records(folder)]
+    assert [bytes(one["image/filename"][0]) for one in read_records(tmp_path / "out")] == names
 
 
-def test_copies_are_noticed(pair: tuple[Path, Path], tmp_path: Path, kit: Any) -> None:
-    made = kit.join(pair, tmp_path / "out")
+def test_copies_are_noticed(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    made = join_datasets(pair, tmp_path / "out")
     assert (made.duplicates.within, made.duplicates.across, made.duplicates.dropped) == ({"train": 1}, 1, 0)
     (line,) = (tmp_path / "out" / "duplicates.jsonl").read_text().splitlines()
     found = {(record["split"], record["path"]) for record in json.loads(line)["records"]}
     assert found == {("train", "train/cat/000.jpg"), ("train", "train/dog/copy.jpg"), ("test", "test/ape/copy.jpg")}
 
 
-def test_copies_are_dropped(pair: tuple[Path, Path], tmp_path: Path, kit: Any) -> None:
+def test_copies_are_dropped(pair: tuple[Path, Path], tmp_path: Path) -> None:
     config = ShardConfig("a, b", str(tmp_path / "out"), datasets=(str(pair[0]), str(pair[1])), drop_duplicates=True)
     plan = plan_shards(config)
     assert plan.class_counts == {"test": [0, 1, 1], "train": [5, 8, 4]}
-    made = kit.join(pair, tmp_path / "out", drop_duplicates=True)
+    made = join_datasets(pair, tmp_path / "out", drop_duplicates=True)
     assert {name: list(split.class_counts) for name, split in made.splits.items()} == plan.class_counts
     assert (made.duplicates.within, made.duplicates.across, made.duplicates.dropped) == ({}, 0, 2)
-    names = kit.images(tmp_path / "out")
+    names = read_images(tmp_path / "out")
     assert "train/cat/000.jpg" not in names
     assert "train/dog/copy.jpg" not in names
-    assert "test/ape/copy.jpg" in kit.images(tmp_path / "out", "test")
+    assert "test/ape/copy.jpg" in read_images(tmp_path / "out", "test")
 
 
-def test_a_copy_in_one_split_stays_in_the_first_dataset(pair: tuple[Path, Path], tmp_path: Path, kit: Any) -> None:
-    made = kit.join([pair[0], pair[0]], tmp_path / "out", drop_duplicates=True, shuffle=False)
-    assert kit.payloads(tmp_path / "out") == kit.payloads(pair[0])
+def test_a_copy_in_one_split_stays_in_the_first_dataset(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    made = join_datasets([pair[0], pair[0]], tmp_path / "out", drop_duplicates=True, shuffle=False)
+    assert read_payloads(tmp_path / "out") == read_payloads(pair[0])
     assert made.duplicates.dropped == 11
 
 
-def test_one_dataset_twice(pair: tuple[Path, Path], tmp_path: Path, kit: Any) -> None:
-    made = kit.join([pair[0]] * 3, tmp_path / "out", num_shards=4)
-    assert sorted(kit.payloads(tmp_path / "out")) == sorted(kit.payloads(pair[0]) * 3)
+def test_one_dataset_twice(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    made = join_datasets([pair[0]] * 3, tmp_path / "out", num_shards=4)
+    assert sorted(read_payloads(tmp_path / "out")) == sorted(read_payloads(pair[0]) * 3)
     assert made.duplicates.within == {"train": 22}
 
 
-def test_all_of_a_split_are_copies(pair: tuple[Path, Path], tmp_path: Path, kit: Any) -> None:
-    kit.make(kit.write(tmp_path / "in", {"cat/0.jpg": kit.jpeg(0)}), tmp_path / "c", split="extra")
-    kit.make(kit.write(tmp_path / "in", {}), tmp_path / "d", split="more")
+def test_all_of_a_split_are_copies(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    make_dataset(write_files(tmp_path / "in", {"cat/0.jpg": make_jpeg(0)}), tmp_path / "c", split="extra")
+    make_dataset(write_files(tmp_path / "in", {}), tmp_path / "d", split="more")
     with pytest.raises(DataError, match=r"^Split 'more' holds nothing but copies of images in other splits\.$"):
-        kit.join([tmp_path / "c", tmp_path / "d"], tmp_path / "out", drop_duplicates=True)
+        join_datasets([tmp_path / "c", tmp_path / "d"], tmp_path / "out", drop_duplicates=True)
 
 
-def test_names_of_their_own(tmp_path: Path, kit: Any) -> None:
+def test_names_of_their_own(tmp_path: Path) -> None:
     for name, split in {"one": "train", "two": "test", "three": "train"}.items():
-        kit.make(kit.write(tmp_path / name, kit.photos({"cat": 2})), tmp_path / f"{name}-ds", split=split)
-    made = kit.join([tmp_path / f"{name}-ds" for name in ("one", "two", "three")], tmp_path / "out")
+        make_dataset(write_files(tmp_path / name, make_photos({"cat": 2})), tmp_path / f"{name}-ds", split=split)
+    made = join_datasets([tmp_path / f"{name}-ds" for name in ("one", "two", "three")], tmp_path / "out")
     assert made.name == "one+two+three"
     assert {name: split.records for name, split in made.splits.items()} == {"test": 2, "train": 4}
     assert json.loads((tmp_path / "out" / "dataset_info.json").read_text())["name"] == "one_two_three"
 
 
-def test_a_damaged_record_is_named_by_its_dataset(pair: tuple[Path, Path], tmp_path: Path, kit: Any) -> None:
+def test_a_damaged_record_is_named_by_its_dataset(pair: tuple[Path, Path], tmp_path: Path) -> None:
     import shutil
 
     broken = Path(shutil.copytree(pair[1], tmp_path / "broken"))
@@ -120,32 +122,32 @@ def test_a_damaged_record_is_named_by_its_dataset(pair: tuple[Path, Path], tmp_p
     data[100] ^= 8
     shard.write_bytes(data)
     for options in ({}, {"drop_duplicates": True}):
-        made = kit.join([pair[0], broken], tmp_path / "out", overwrite=True, **options)
+        made = join_datasets([pair[0], broken], tmp_path / "out", overwrite=True, **options)
         assert made.quarantined == 1
         (line,) = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
         assert json.loads(line)["path"] == "pets-2/train:2"
         assert json.loads(line)["reason"].startswith("train-00001-of-00003.tfrecord: Record at byte 0 is damaged")
 
 
-def test_the_same_bytes_by_beam(pair: tuple[Path, Path], tmp_path: Path, kit: Any) -> None:
-    kit.join(pair, tmp_path / "straight", num_shards=3)
+def test_the_same_bytes_by_beam(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    join_datasets(pair, tmp_path / "straight", num_shards=3)
     config = ShardConfig("a, b", str(tmp_path / "out"), datasets=tuple(map(str, pair)), num_shards=3, workers=2)
     shard_job.run(config)
-    assert kit.tree(tmp_path / "out") == kit.tree(tmp_path / "straight")
+    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
 
 
-def check_killed(kit: Any, pair: tuple[Path, Path], folder: Path, kills: int) -> None:
+def check_killed(pair: tuple[Path, Path], folder: Path, kills: int) -> None:
     args = [*pair, folder / "out", "--num-shards", 4, "--drop-duplicates", "--workers", 2]
-    kit.kill_until_done(args, folder / "out", kills, 1.8, "merge")
-    kit.join(pair, folder / "straight", num_shards=4, drop_duplicates=True)
-    assert kit.tree(folder / "out") == kit.tree(folder / "straight")
+    kill_until_done(args, folder / "out", kills, 1.8, "merge")
+    join_datasets(pair, folder / "straight", num_shards=4, drop_duplicates=True)
+    assert read_tree(folder / "out") == read_tree(folder / "straight")
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments(pair: tuple[Path, Path], tmp_path: Path, kit: Any) -> None:
-    check_killed(kit, pair, tmp_path, 2)
+def test_killed_at_random_moments(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    check_killed(pair, tmp_path, 2)
 
 
 @pytest.mark.slow
-def test_killed_at_many_random_moments(pair: tuple[Path, Path], tmp_path: Path, kit: Any) -> None:
-    check_killed(kit, pair, tmp_path, 20)
+def test_killed_at_many_random_moments(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    check_killed(pair, tmp_path, 20)

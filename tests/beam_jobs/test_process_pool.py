@@ -15,6 +15,7 @@ import pytest
 
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.write_shard import write_shard
+from tests.beam_jobs.commands import ROOT, list_processes, wait_for
 from tfpipe.errors import DataError
 from tfpipe.system import process_pool
 
@@ -88,19 +89,19 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_end_with_their_parent(kit: Any, tmp_path: Any) -> None:
+def test_workers_end_with_their_parent(tmp_path: Any) -> None:
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     parent = subprocess.Popen(
         [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": str(kit.root)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         start_new_session=True,
     )
-    kit.wait_for(lambda: len(kit.processes(parent.pid)) >= 4)  # parent, fork server, tracker, workers
+    wait_for(lambda: len(list_processes(parent.pid)) >= 4)  # parent, fork server, tracker, workers
     time.sleep(0.3)
     parent.kill()
     parent.wait()
-    kit.wait_for(lambda: not kit.processes(parent.pid), 5)
+    wait_for(lambda: not list_processes(parent.pid), 5)
     assert parent.stdout is not None
     parent.stdout.close()

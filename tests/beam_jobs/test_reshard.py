@@ -16,6 +16,9 @@ from PIL import Image
 
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
+from tests.beam_jobs.commands import kill_until_done
+from tests.beam_jobs.datasets import join_datasets, make_dataset, read_images, read_payloads, read_records, read_tree
+from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
 from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
 from tfpipe.format import manifest_json
 from tfpipe.format.example import encode_example
@@ -34,7 +37,7 @@ SHARD = "train-00000-of-00003.tfrecord"
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Path:
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Boxes, labels of boxes, further columns, JPEG and PNG, a turned image, copies, and one image left out."""
     folder = tmp_path_factory.mktemp("reshard") / "pets"
     files: dict[str, bytes] = {}
@@ -43,17 +46,17 @@ def dataset(tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Path:
         for i in range(count):
             name = f"{split}/{i:02d}.{'png' if i % 7 == 3 else 'jpg'}"
             size = (24 + i, 16)
-            files[name] = kit.png(i, size) if i % 7 == 3 else kit.jpeg(i, size, progressive=i % 5 == 4)
+            files[name] = make_png(i, size) if i % 7 == 3 else make_jpeg(i, size, progressive=i % 5 == 4)
             boxes = [0.1] * (i % 3)
             sides = {"xmin": boxes, "ymin": boxes, "xmax": [0.5 + x for x in boxes], "ymax": [0.75 + x for x in boxes]}
             row = {"image": name, "label": ["cat", "dog", "ape"][i % 3], "split": split, **sides}
             rows.append({**row, "box_label": [i] * len(boxes), "age": i / 7, "tags": [f"t{k}" for k in range(i % 3)]})
     exif = Image.Exif()
     exif[0x0112] = 6
-    files["train/00.jpg"] = kit.jpeg(100, (24, 16), exif=exif.tobytes())
+    files["train/00.jpg"] = make_jpeg(100, (24, 16), exif=exif.tobytes())
     files["train/01.jpg"] = b"bad"
-    kit.write(folder, {**files, "pets.jsonl": "".join(json.dumps(row) + "\n" for row in rows).encode()})
-    kit.make(folder / "pets.jsonl", folder / "out", num_shards=3, seed=4)
+    write_files(folder, {**files, "pets.jsonl": "".join(json.dumps(row) + "\n" for row in rows).encode()})
+    make_dataset(folder / "pets.jsonl", folder / "out", num_shards=3, seed=4)
     return folder / "out"
 
 
@@ -71,56 +74,54 @@ def load(folder: Path) -> Manifest:
 
 
 @pytest.mark.parametrize("num_shards", [1, 4, 50])
-def test_the_same_records_in_another_order(dataset: Path, tmp_path: Path, kit: Any, num_shards: int) -> None:
-    made = kit.join([dataset], tmp_path / "out", num_shards=num_shards)
+def test_the_same_records_in_another_order(dataset: Path, tmp_path: Path, num_shards: int) -> None:
+    made = join_datasets([dataset], tmp_path / "out", num_shards=num_shards)
     for split, records in {"train": 29, "validation": 9}.items():
         assert (
             len([*(tmp_path / "out").glob(f"{split}-*")]) == min(num_shards, records) == made.splits[split].num_shards
         )
-        before, after = kit.payloads(dataset, split), kit.payloads(tmp_path / "out", split)
+        before, after = read_payloads(dataset, split), read_payloads(tmp_path / "out", split)
         assert len(after) == records
         assert after != before
         assert sorted(after) == sorted(before)
 
 
-def test_the_same_order(dataset: Path, tmp_path: Path, kit: Any) -> None:
-    kit.join([dataset], tmp_path / "out", num_shards=5, shuffle=False)
-    assert kit.payloads(tmp_path / "out") == kit.payloads(dataset)
-    assert kit.payloads(tmp_path / "out", "validation") == kit.payloads(dataset, "validation")
+def test_the_same_order(dataset: Path, tmp_path: Path) -> None:
+    join_datasets([dataset], tmp_path / "out", num_shards=5, shuffle=False)
+    assert read_payloads(tmp_path / "out") == read_payloads(dataset)
+    assert read_payloads(tmp_path / "out", "validation") == read_payloads(dataset, "validation")
 
 
-def test_many_shards_keep_the_order_of_numbers(tmp_path: Path, kit: Any) -> None:
-    kit.make(kit.write(tmp_path / "in", kit.photos({"cat": 24})), tmp_path / "ds", num_shards=12)
-    kit.join([tmp_path / "ds"], tmp_path / "out", shuffle=False)
-    assert kit.payloads(tmp_path / "out") == kit.payloads(tmp_path / "ds")
+def test_many_shards_keep_the_order_of_numbers(tmp_path: Path) -> None:
+    make_dataset(write_files(tmp_path / "in", make_photos({"cat": 24})), tmp_path / "ds", num_shards=12)
+    join_datasets([tmp_path / "ds"], tmp_path / "out", shuffle=False)
+    assert read_payloads(tmp_path / "out") == read_payloads(tmp_path / "ds")
 
 
-def test_the_seed_shuffles(dataset: Path, tmp_path: Path, kit: Any) -> None:
+def test_the_seed_shuffles(dataset: Path, tmp_path: Path) -> None:
     orders = set()
     for seed in (0, 1):
-        assert kit.join([dataset], tmp_path / f"{seed}", seed=seed).seed == seed
-        orders.add(tuple(kit.payloads(tmp_path / f"{seed}")))
-    kit.join([dataset], tmp_path / "again", seed=1)
-    assert kit.tree(tmp_path / "again") == kit.tree(tmp_path / "1")
+        assert join_datasets([dataset], tmp_path / f"{seed}", seed=seed).seed == seed
+        orders.add(tuple(read_payloads(tmp_path / f"{seed}")))
+    join_datasets([dataset], tmp_path / "again", seed=1)
+    assert read_tree(tmp_path / "again") == read_tree(tmp_path / "1")
     assert len(orders) == 2
 
 
-def test_by_size(dataset: Path, tmp_path: Path, kit: Any) -> None:
-    made = kit.join([dataset], tmp_path / "out", shard_size_bytes=4000)
+def test_by_size(dataset: Path, tmp_path: Path) -> None:
+    made = join_datasets([dataset], tmp_path / "out", shard_size_bytes=4000)
     split = made.splits["train"]
     assert split.num_shards == -(-load(dataset).splits["train"].bytes // 4000)
 
 
 @pytest.mark.parametrize("beam_args", [(), THREADS, PROCESSES])
-def test_the_same_bytes_whoever_does_the_work(
-    dataset: Path, tmp_path: Path, kit: Any, beam_args: tuple[str, ...]
-) -> None:
+def test_the_same_bytes_whoever_does_the_work(dataset: Path, tmp_path: Path, beam_args: tuple[str, ...]) -> None:
     options: Mapping[str, Any] = {"num_shards": 4, "form_changes": {"resize_short": 8}}
-    kit.join([dataset], tmp_path / "straight", **options)
+    join_datasets([dataset], tmp_path / "straight", **options)
     config = ShardConfig(str(dataset), str(tmp_path / "out"), datasets=(str(dataset),), workers=2, **options)
     result = shard_job.run(config, beam_args)
     assert result.kept_shards == 0
-    assert kit.tree(tmp_path / "out") == kit.tree(tmp_path / "straight")
+    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
     if not beam_args:
         assert shard_job.run(config).kept_shards == 8
 
@@ -128,8 +129,8 @@ def test_the_same_bytes_whoever_does_the_work(
 # The manifest
 
 
-def test_what_the_manifest_says(dataset: Path, tmp_path: Path, kit: Any) -> None:
-    before, after = load(dataset), kit.join([dataset], tmp_path / "out", num_shards=2)
+def test_what_the_manifest_says(dataset: Path, tmp_path: Path) -> None:
+    before, after = load(dataset), join_datasets([dataset], tmp_path / "out", num_shards=2)
     for name, split in before.splits.items():
         again = after.splits[name]
         assert (again.formats, again.class_counts, again.sizes) == (split.formats, split.class_counts, split.sizes)
@@ -141,10 +142,12 @@ def test_what_the_manifest_says(dataset: Path, tmp_path: Path, kit: Any) -> None
     assert not (tmp_path / "out" / "quarantine").exists()
 
 
-def test_duplicates_keep_their_names(tmp_path: Path, kit: Any) -> None:
-    photos = {"train/cat/0.jpg": kit.jpeg(0), "train/cat/1.jpg": kit.jpeg(1), "train/dog/2.jpg": kit.jpeg(0)}
-    kit.make(kit.write(tmp_path / "in", {**photos, "test/cat/3.jpg": kit.jpeg(1)}), tmp_path / "ds")
-    assert kit.join([tmp_path / "ds"], tmp_path / "out", shuffle=False).duplicates == load(tmp_path / "ds").duplicates
+def test_duplicates_keep_their_names(tmp_path: Path) -> None:
+    photos = {"train/cat/0.jpg": make_jpeg(0), "train/cat/1.jpg": make_jpeg(1), "train/dog/2.jpg": make_jpeg(0)}
+    make_dataset(write_files(tmp_path / "in", {**photos, "test/cat/3.jpg": make_jpeg(1)}), tmp_path / "ds")
+    assert (
+        join_datasets([tmp_path / "ds"], tmp_path / "out", shuffle=False).duplicates == load(tmp_path / "ds").duplicates
+    )
     lists = [(tmp_path / name / "duplicates.jsonl").read_text().splitlines() for name in ("ds", "out")]
     found = [{record["path"] for line in lines for record in json.loads(line)["records"]} for lines in lists]
     assert found == [{*photos, "test/cat/3.jpg"}] * 2
@@ -153,8 +156,8 @@ def test_duplicates_keep_their_names(tmp_path: Path, kit: Any) -> None:
 # Another form
 
 
-def by_name(kit: Any, folder: Path, split: str = "train") -> dict[str, dict[str, Any]]:
-    return {bytes(record["image/filename"][0]).decode(): record for record in kit.records(folder, split)}
+def by_name(folder: Path, split: str = "train") -> dict[str, dict[str, Any]]:
+    return {bytes(record["image/filename"][0]).decode(): record for record in read_records(folder, split)}
 
 
 IMAGE = ("encoded", "format", "height", "width", "channels", "colorspace")
@@ -165,11 +168,11 @@ IMAGE = ("encoded", "format", "height", "width", "channels", "colorspace")
     [{"resize_short": 8}, {"encoding": "jpeg"}, {"square": 6, "encoding": "raw"}, {"reencode_progressive": True}],
     ids=str,
 )
-def test_images_of_another_form(dataset: Path, tmp_path: Path, kit: Any, changes: dict[str, Any]) -> None:
-    made = kit.join([dataset], tmp_path / "out", form_changes=changes)
+def test_images_of_another_form(dataset: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+    made = join_datasets([dataset], tmp_path / "out", form_changes=changes)
     form = ImageForm(**changes)
     assert made.image == asdict(form)
-    before, after = by_name(kit, dataset), by_name(kit, tmp_path / "out")
+    before, after = by_name(dataset), by_name(tmp_path / "out")
     assert before.keys() == after.keys()
     for name, record in before.items():
         wanted = prepare_image(record["image/encoded"][0], form)
@@ -187,19 +190,19 @@ def test_images_of_another_form(dataset: Path, tmp_path: Path, kit: Any, changes
     assert sum(made.changed.values()) > 1
 
 
-def test_what_is_small_enough_stays(tmp_path: Path, kit: Any) -> None:
-    photos = {"cat/small.jpg": kit.jpeg(1, (20, 10)), "cat/large.jpg": kit.jpeg(1, (40, 50))}
-    kit.make(kit.write(tmp_path / "in", photos), tmp_path / "ds")
-    made = kit.join([tmp_path / "ds"], tmp_path / "out", form_changes={"resize_short": 20})
+def test_what_is_small_enough_stays(tmp_path: Path) -> None:
+    photos = {"cat/small.jpg": make_jpeg(1, (20, 10)), "cat/large.jpg": make_jpeg(1, (40, 50))}
+    make_dataset(write_files(tmp_path / "in", photos), tmp_path / "ds")
+    made = join_datasets([tmp_path / "ds"], tmp_path / "out", form_changes={"resize_short": 20})
     assert made.changed == {"resized": 1}
     before, after = (
-        dict(zip(kit.images(tmp_path / name), kit.payloads(tmp_path / name), strict=True)) for name in ("ds", "out")
+        dict(zip(read_images(tmp_path / name), read_payloads(tmp_path / name), strict=True)) for name in ("ds", "out")
     )
     assert after["cat/small.jpg"] == before["cat/small.jpg"]
-    assert Image.open(io.BytesIO(kit.images(tmp_path / "out")["cat/large.jpg"])).size == (20, 25)
+    assert Image.open(io.BytesIO(read_images(tmp_path / "out")["cat/large.jpg"])).size == (20, 25)
 
 
-def test_squares_know_the_size_of_the_original(dataset: Path, tmp_path: Path, kit: Any) -> None:
+def test_squares_know_the_size_of_the_original(dataset: Path, tmp_path: Path) -> None:
     steps: list[dict[str, Any]] = [
         {"resize_short": 12},
         {"square": 10, "encoding": "raw"},
@@ -210,9 +213,9 @@ def test_squares_know_the_size_of_the_original(dataset: Path, tmp_path: Path, ki
     before = dataset
     sizes, formats = [], []
     for k, changes in enumerate(steps):
-        made = kit.join([before], tmp_path / str(k), form_changes=changes)
+        made = join_datasets([before], tmp_path / str(k), form_changes=changes)
         before = tmp_path / str(k)
-        record = by_name(kit, before)["train/02.jpg"]
+        record = by_name(before)["train/02.jpg"]
         sizes.append((int(record["image/height"][0]), int(record["image/width"][0])))
         formats.append(made.splits["train"].formats)
     # 26 x 16, then reduced, then squeezed three times, and reduced again, which no longer knows of the squeezing.
@@ -224,8 +227,8 @@ def test_squares_know_the_size_of_the_original(dataset: Path, tmp_path: Path, ki
     )
     kinds = {"exif_rotated": 1, "jpeg_to_raw": 33, "png_to_raw": 5, "raw_to_png": 38, "resized": 4 * 38}
     assert {name: made.changed[name] for name in kinds} == kinds
-    pixels = Image.open(io.BytesIO(by_name(kit, tmp_path / "3")["train/02.jpg"]["image/encoded"][0]))
-    assert pixels.tobytes() == by_name(kit, tmp_path / "2")["train/02.jpg"]["image/encoded"][0]
+    pixels = Image.open(io.BytesIO(by_name(tmp_path / "3")["train/02.jpg"]["image/encoded"][0]))
+    assert pixels.tobytes() == by_name(tmp_path / "2")["train/02.jpg"]["image/encoded"][0]
 
 
 # Damage
@@ -246,13 +249,13 @@ def quarantined(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "quarantine" / "quarantined.jsonl").read_text().splitlines()]
 
 
-def test_a_damaged_record(broken: Path, tmp_path: Path, kit: Any) -> None:
-    before = kit.payloads(broken)
-    label = int(kit.records(broken)[2]["image/class/label"][0])
+def test_a_damaged_record(broken: Path, tmp_path: Path) -> None:
+    before = read_payloads(broken)
+    label = int(read_records(broken)[2]["image/class/label"][0])
     offset, size = places(broken)[2]
     damage(broken, offset + size // 2)
-    made = kit.join([broken], tmp_path / "out", shuffle=False)
-    assert kit.payloads(tmp_path / "out") == before[:2] + before[3:]
+    made = join_datasets([broken], tmp_path / "out", shuffle=False)
+    assert read_payloads(tmp_path / "out") == before[:2] + before[3:]
     (line,) = quarantined(tmp_path / "out")
     sentence = f"Record at byte {offset} is damaged: the checksum of its {size - 16} bytes of payload is wrong"
     assert line == {
@@ -268,11 +271,11 @@ def test_a_damaged_record(broken: Path, tmp_path: Path, kit: Any) -> None:
     assert (made.quarantined, list(made.splits["train"].class_counts)) == (1, counts)
 
 
-def test_too_much_damage(broken: Path, tmp_path: Path, kit: Any) -> None:
+def test_too_much_damage(broken: Path, tmp_path: Path) -> None:
     offset, _ = places(broken)[0]
     damage(broken, offset)
     with pytest.raises(DataError) as caught:
-        kit.join([broken], tmp_path / "out", max_bad=0)
+        join_datasets([broken], tmp_path / "out", max_bad=0)
     assert str(caught.value) == (
         f"At most 0 of 38 images may be bad, got 1, the first pets/train:0: {SHARD}: Record at byte 0 is damaged: the "
         f"checksum of its length is wrong. They are listed in {tmp_path}/out/quarantine/quarantined.jsonl; make a "
@@ -281,13 +284,13 @@ def test_too_much_damage(broken: Path, tmp_path: Path, kit: Any) -> None:
     assert not (tmp_path / "out" / "manifest.json").exists()
     # The shard is looked at again: its copy may be whole by now.
     damage(broken, offset)
-    assert kit.join([broken], tmp_path / "out", max_bad=0).quarantined == 0
+    assert join_datasets([broken], tmp_path / "out", max_bad=0).quarantined == 0
 
 
-def replace_record(folder: Path, kit: Any, number: int, **changes: Any) -> None:
+def replace_record(folder: Path, number: int, **changes: Any) -> None:
     """Writes a record with other features, index and manifest to match."""
-    payloads = kit.payloads(folder)[: len(places(folder))]
-    features = {**kit.records(folder)[number], **changes}
+    payloads = read_payloads(folder)[: len(places(folder))]
+    features = {**read_records(folder)[number], **changes}
     payloads[number] = encode_example({name: value for name, value in features.items() if value is not None})
     frames = [record_header(len(payload)) + payload + record_footer(payload) for payload in payloads]
     (folder / SHARD).write_bytes(b"".join(frames))
@@ -312,11 +315,9 @@ def replace_record(folder: Path, kit: Any, number: int, **changes: Any) -> None:
     ],
     ids=str,
 )
-def test_a_record_of_other_features(
-    broken: Path, tmp_path: Path, kit: Any, changes: dict[str, Any], reason: str
-) -> None:
-    replace_record(broken, kit, 1, **changes)
-    assert kit.join([broken], tmp_path / "out").quarantined == 1
+def test_a_record_of_other_features(broken: Path, tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    replace_record(broken, 1, **changes)
+    assert join_datasets([broken], tmp_path / "out").quarantined == 1
     (line,) = quarantined(tmp_path / "out")
     assert (line["path"], line["kind"], line["reason"]) == ("pets/train:1", "bad", reason)
 
@@ -329,10 +330,10 @@ def test_a_record_of_other_features(
     ],
 )
 def test_an_image_that_cannot_be_reformed(
-    broken: Path, tmp_path: Path, kit: Any, encoded: bytes, kind: bytes, reason: str
+    broken: Path, tmp_path: Path, encoded: bytes, kind: bytes, reason: str
 ) -> None:
-    replace_record(broken, kit, 1, **{"image/encoded": encoded, "image/format": kind})
-    assert kit.join([broken], tmp_path / "out", form_changes={"resize_short": 8}).quarantined == 1
+    replace_record(broken, 1, **{"image/encoded": encoded, "image/format": kind})
+    assert join_datasets([broken], tmp_path / "out", form_changes={"resize_short": 8}).quarantined == 1
     (line,) = quarantined(tmp_path / "out")
     assert (line["kind"], line["reason"]) == ("bad", reason)
 
@@ -340,138 +341,136 @@ def test_an_image_that_cannot_be_reformed(
 # Refused
 
 
-def refused(kind: type[TfpipeError], kit: Any, dataset: Path, output: Path, **options: Any) -> str:
+def refused(kind: type[TfpipeError], dataset: Path, output: Path, **options: Any) -> str:
     with pytest.raises(kind) as caught:
-        kit.join([dataset], output, **options)
+        join_datasets([dataset], output, **options)
     assert not (output / "manifest.json").exists() or output == dataset
     return str(caught.value)
 
 
-def test_no_dataset(tmp_path: Path, kit: Any) -> None:
+def test_no_dataset(tmp_path: Path) -> None:
     output = tmp_path / "out"
-    assert refused(DataError, kit, tmp_path / "none", output) == f"{tmp_path}/none does not exist."
-    kit.write(tmp_path / "in", {"a.txt": b""})
-    assert refused(DataError, kit, tmp_path / "in", output).startswith(
+    assert refused(DataError, tmp_path / "none", output) == f"{tmp_path}/none does not exist."
+    write_files(tmp_path / "in", {"a.txt": b""})
+    assert refused(DataError, tmp_path / "in", output).startswith(
         f"{tmp_path}/in holds no manifest.json: it is no finished tfpipe dataset."
     )
-    assert refused(DataError, kit, tmp_path / "in" / "a.txt", output).startswith(
+    assert refused(DataError, tmp_path / "in" / "a.txt", output).startswith(
         f"{tmp_path}/in/a.txt must be the directory of a dataset"
     )
 
 
 @pytest.mark.parametrize("below", ["", "out"])
-def test_an_output_in_the_dataset(broken: Path, kit: Any, below: str) -> None:
-    before = kit.tree(broken)
+def test_an_output_in_the_dataset(broken: Path, below: str) -> None:
+    before = read_tree(broken)
     output = broken / below if below else broken
     message = f"The output must not lie inside the input, got {output} in {broken}."
-    assert refused(ConfigError, kit, broken, output, overwrite=True) == message
-    assert kit.tree(broken) == before
+    assert refused(ConfigError, broken, output, overwrite=True) == message
+    assert read_tree(broken) == before
 
 
-def test_missing_and_changed_files(broken: Path, tmp_path: Path, kit: Any) -> None:
+def test_missing_and_changed_files(broken: Path, tmp_path: Path) -> None:
     index, output = broken / index_name(SHARD), tmp_path / "out"
     mend = f"Copy the dataset again, or make one of what is undamaged: tfpipe repair {broken} OUTPUT"
     data = index.read_bytes()
     index.write_bytes(data.replace(b" ", b"  "))
-    assert refused(FormatError, kit, broken, output).startswith(
+    assert refused(FormatError, broken, output).startswith(
         f"{index}: Every line of the index must be two whole numbers with one space between."
     )
     index.write_bytes(b"0" * 4000)
-    assert refused(FormatError, kit, broken, output) == (
+    assert refused(FormatError, broken, output) == (
         f"{index} has 4,000 bytes, too many for {len(data.split(b' ')) - 1} records. {mend}"
     )
     index.unlink()
-    assert refused(FormatError, kit, broken, output) == f"{index} is missing. {mend}"
+    assert refused(FormatError, broken, output) == f"{index} is missing. {mend}"
     index.write_bytes(data)
     shard = (broken / SHARD).read_bytes()
     (broken / SHARD).write_bytes(shard[:-1])
-    assert refused(FormatError, kit, broken, output) == (
+    assert refused(FormatError, broken, output) == (
         f"{broken / SHARD} must have {len(shard):,} bytes, as the manifest says, got {len(shard) - 1:,}. {mend}"
     )
     (broken / SHARD).unlink()
-    assert refused(FormatError, kit, broken, output) == f"{broken / SHARD} is missing. {mend}"
+    assert refused(FormatError, broken, output) == f"{broken / SHARD} is missing. {mend}"
 
 
-def test_a_damaged_manifest(broken: Path, tmp_path: Path, kit: Any) -> None:
+def test_a_damaged_manifest(broken: Path, tmp_path: Path) -> None:
     (broken / "manifest.json").write_text("{")
-    assert refused(FormatError, kit, broken, tmp_path / "out").startswith(f"{broken}/manifest.json")
+    assert refused(FormatError, broken, tmp_path / "out").startswith(f"{broken}/manifest.json")
     (broken / "manifest.json").write_bytes(b"\xff")
-    assert refused(FormatError, kit, broken, tmp_path / "out") == (
+    assert refused(FormatError, broken, tmp_path / "out") == (
         f"{broken}/manifest.json is not UTF-8: the byte at 0 does not belong there."
     )
 
 
-def test_what_tfpipe_did_not_write(broken: Path, tmp_path: Path, kit: Any) -> None:
+def test_what_tfpipe_did_not_write(broken: Path, tmp_path: Path) -> None:
     before = load(broken)
     foreign = Foreign(".", "image/encoded", "image/class/label", 0, "")
     (broken / "manifest.json").write_text(manifest_json.dumps(replace(before, foreign=foreign)))
-    assert refused(DataError, kit, broken, tmp_path / "out") == (
+    assert refused(DataError, broken, tmp_path / "out") == (
         f"{broken} describes TFRecords that something else wrote; only a dataset that tfpipe wrote can be resharded or "
         "merged. Write one from the images with `tfpipe shard`."
     )
     schema = Schema(tuple(spec for spec in before.schema.features if spec.name != "image/sha256"))
     (broken / "manifest.json").write_text(manifest_json.dumps(replace(before, schema=schema)))
-    assert refused(DataError, kit, broken, tmp_path / "out") == (
+    assert refused(DataError, broken, tmp_path / "out") == (
         f"Every dataset that tfpipe wrote has a feature 'image/sha256', but {broken} has none."
     )
 
 
-def test_labels_without_names(broken: Path, tmp_path: Path, kit: Any) -> None:
+def test_labels_without_names(broken: Path, tmp_path: Path) -> None:
     splits = {name: replace(split, class_counts=()) for name, split in load(broken).splits.items()}
     (broken / "manifest.json").write_text(manifest_json.dumps(replace(load(broken), label_names=(), splits=splits)))
-    made = kit.join([broken], tmp_path / "out", shuffle=False)
-    assert kit.payloads(tmp_path / "out") == kit.payloads(broken)
+    made = join_datasets([broken], tmp_path / "out", shuffle=False)
+    assert read_payloads(tmp_path / "out") == read_payloads(broken)
     assert (made.label_names, made.splits["train"].class_counts, made.quarantined) == ((), (), 0)
 
 
-def test_splits_are_those_of_the_dataset(dataset: Path, tmp_path: Path, kit: Any) -> None:
+def test_splits_are_those_of_the_dataset(dataset: Path, tmp_path: Path) -> None:
     message = "The input names its own splits; leave --split and --splits out."
-    assert refused(ConfigError, kit, dataset, tmp_path / "out", split="test") == message
+    assert refused(ConfigError, dataset, tmp_path / "out", split="test") == message
 
 
 # Interruptions
 
 
-def test_another_place_is_the_same_dataset_and_another_manifest_is_another(
-    broken: Path, tmp_path: Path, kit: Any
-) -> None:
+def test_another_place_is_the_same_dataset_and_another_manifest_is_another(broken: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    made = kit.join([broken], output)
+    made = join_datasets([broken], output)
     moved = broken.rename(tmp_path / "moved")
-    assert kit.join([moved], output) == made
+    assert join_datasets([moved], output) == made
     (moved / "manifest.json").write_text(manifest_json.dumps(replace(load(moved), fingerprint="another")))
     with pytest.raises(ConfigError, match=r"replace it with --overwrite\.$"):
-        kit.join([moved], output)
+        join_datasets([moved], output)
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Path:
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Enough work for something to happen in the middle of it."""
     folder = tmp_path_factory.mktemp("many")
-    pool = [kit.jpeg(i, (128, 96)) for i in range(40)]
-    kit.write(folder / "photos", {f"{'abc'[i % 3]}/{i:04d}.jpg": pool[i % 40] for i in range(400)})
-    kit.make(folder / "photos", folder / "ds", num_shards=7)
+    pool = [make_jpeg(i, (128, 96)) for i in range(40)]
+    write_files(folder / "photos", {f"{'abc'[i % 3]}/{i:04d}.jpg": pool[i % 40] for i in range(400)})
+    make_dataset(folder / "photos", folder / "ds", num_shards=7)
     return folder / "ds"
 
 
-def check_killed(kit: Any, many: Path, folder: Path, kills: int) -> None:
+def check_killed(many: Path, folder: Path, kills: int) -> None:
     """Half of the kills while pixels change, half while bytes are carried over."""
-    before = kit.tree(many)
+    before = read_tree(many)
     for name, options in {"same": (), "small": ("--resize-short", 48)}.items():
         output = folder / name
         args = [many, output, "--num-shards", 30, "--workers", 2, *options]
-        kit.kill_until_done(args, output, kills // 2, 1.8, "reshard")
+        kill_until_done(args, output, kills // 2, 1.8, "reshard")
         changes = {"resize_short": 48} if options else {}
-        kit.join([many], folder / f"{name}-straight", num_shards=30, form_changes=changes)
-        assert kit.tree(output) == kit.tree(folder / f"{name}-straight")
-    assert kit.tree(many) == before
+        join_datasets([many], folder / f"{name}-straight", num_shards=30, form_changes=changes)
+        assert read_tree(output) == read_tree(folder / f"{name}-straight")
+    assert read_tree(many) == before
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments(many: Path, tmp_path: Path, kit: Any) -> None:
-    check_killed(kit, many, tmp_path, 2)
+def test_killed_at_random_moments(many: Path, tmp_path: Path) -> None:
+    check_killed(many, tmp_path, 2)
 
 
 @pytest.mark.slow
-def test_killed_at_many_random_moments(many: Path, tmp_path: Path, kit: Any) -> None:
-    check_killed(kit, many, tmp_path, 20)
+def test_killed_at_many_random_moments(many: Path, tmp_path: Path) -> None:
+    check_killed(many, tmp_path, 20)

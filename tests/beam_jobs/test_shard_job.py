@@ -16,6 +16,17 @@ import pytest
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.shard_job import ShardResult, _find_in_text, _plain
+from tests.beam_jobs.commands import (
+    check_no_orphans,
+    finish_command,
+    kill_until_done,
+    list_processes,
+    read_command_line,
+    start_command,
+    wait_for,
+)
+from tests.beam_jobs.datasets import make_dataset, read_images, read_tree
+from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files, write_tar, write_zip
 from tests.observers import Recorder
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.system.progress import Progress
@@ -37,13 +48,13 @@ def run(source: Path, output: Path, *beam_args: str, **options: Any) -> ShardRes
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Path:
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Splits, PNGs, a few bad images, duplicates: everything that a dataset directory can come to hold."""
     folder = tmp_path_factory.mktemp("beam") / "photos"
-    kit.write(folder / "train", kit.photos({"cat": 12, "dog": 9}))
-    kit.write(folder / "val", kit.photos({"cat": 3, "dog": 4}, seed=1))
-    kit.write(folder, {"train/cat/bad.jpg": b"bad", "train/dog/x.png": kit.png(7), "val/dog/copy.jpg": kit.jpeg(3)})
-    kit.write(folder, {"train/dog/twin.jpg": kit.jpeg(3), "notes.txt": b"x"})
+    write_files(folder / "train", make_photos({"cat": 12, "dog": 9}))
+    write_files(folder / "val", make_photos({"cat": 3, "dog": 4}, seed=1))
+    write_files(folder, {"train/cat/bad.jpg": b"bad", "train/dog/x.png": make_png(7), "val/dog/copy.jpg": make_jpeg(3)})
+    write_files(folder, {"train/dog/twin.jpg": make_jpeg(3), "notes.txt": b"x"})
     return folder
 
 
@@ -51,7 +62,7 @@ OPTIONS = {"num_shards": 4, "seed": 5, "keep_quarantined": True}
 
 
 @pytest.fixture(scope="module")
-def straight(photos: Path, tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Path:
+def straight(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dataset as one undisturbed run makes it."""
     output = tmp_path_factory.mktemp("beam") / "out"
     assert run(photos, output, **OPTIONS).kept_shards == 0
@@ -66,8 +77,8 @@ def done(straight: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(straight, tmp_path / "out"))
 
 
-def test_what_is_there(straight: Path, kit: Any) -> None:
-    names = {*kit.tree(straight)}
+def test_what_is_there(straight: Path) -> None:
+    names = {*read_tree(straight)}
     quarantined = {name for name in names if name.startswith("quarantine/bytes/")}
     assert len(quarantined) == 1
     assert names - quarantined == {
@@ -89,35 +100,35 @@ def test_what_is_there(straight: Path, kit: Any) -> None:
     [((), 2), ((), 3), (THREADS, 1), (PROCESSES, 1), (("--runner=DirectRunner",), 1)],
 )
 def test_the_same_bytes_whoever_does_the_work(
-    photos: Path, straight: Path, tmp_path: Path, kit: Any, beam_args: tuple[str, ...], workers: int
+    photos: Path, straight: Path, tmp_path: Path, beam_args: tuple[str, ...], workers: int
 ) -> None:
     assert run(photos, tmp_path / "out", *beam_args, workers=workers, **OPTIONS).kept_shards == 0
-    assert kit.tree(tmp_path / "out") == kit.tree(straight)
+    assert read_tree(tmp_path / "out") == read_tree(straight)
 
 
-def test_the_same_bytes_without_beam(photos: Path, straight: Path, tmp_path: Path, kit: Any) -> None:
-    kit.make(photos, tmp_path / "out", **OPTIONS)
-    assert kit.tree(tmp_path / "out") == kit.tree(straight)
+def test_the_same_bytes_without_beam(photos: Path, straight: Path, tmp_path: Path) -> None:
+    make_dataset(photos, tmp_path / "out", **OPTIONS)
+    assert read_tree(tmp_path / "out") == read_tree(straight)
 
 
-def test_an_archive_gives_the_records_of_its_folder(photos: Path, straight: Path, tmp_path: Path, kit: Any) -> None:
-    files = kit.tree(photos)
+def test_an_archive_gives_the_records_of_its_folder(photos: Path, straight: Path, tmp_path: Path) -> None:
+    files = read_tree(photos)
     archives = [
-        kit.tar(tmp_path / "photos.tar", files),
-        kit.tar(tmp_path / "photos.tar.gz", files, "w:gz"),
-        kit.zip(tmp_path / "photos.zip", files, 0),
-        kit.zip(tmp_path / "deflated" / "photos.zip", files),
+        write_tar(tmp_path / "photos.tar", files),
+        write_tar(tmp_path / "photos.tar.gz", files, "w:gz"),
+        write_zip(tmp_path / "photos.zip", files, 0),
+        write_zip(tmp_path / "deflated" / "photos.zip", files),
     ]
     for k, archive in enumerate(archives):
         output = tmp_path / f"out{k}"
-        manifest = run(archive, output, **OPTIONS).manifest if k == 1 else kit.make(archive, output, **OPTIONS)
+        manifest = run(archive, output, **OPTIONS).manifest if k == 1 else make_dataset(archive, output, **OPTIONS)
         assert manifest.name == "photos"
-        for name, data in kit.tree(straight).items():
+        for name, data in read_tree(straight).items():
             if name != "manifest.json":  # its fingerprint knows the places in the archive
                 assert (output / name).read_bytes() == data
 
 
-def test_run_again_keeps_everything(photos: Path, done: Path, kit: Any) -> None:
+def test_run_again_keeps_everything(photos: Path, done: Path) -> None:
     before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in done.rglob("*") if path.is_file()}
     for beam_args in ((), THREADS):
         result = run(photos, done, *beam_args, **OPTIONS)
@@ -125,7 +136,7 @@ def test_run_again_keeps_everything(photos: Path, done: Path, kit: Any) -> None:
     assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in done.rglob("*") if path.is_file()} == before
 
 
-def test_damage_is_mended(photos: Path, straight: Path, done: Path, kit: Any) -> None:
+def test_damage_is_mended(photos: Path, straight: Path, done: Path) -> None:
     (done / "train-00000-of-00004.tfrecord").unlink()
     shard = done / "train-00001-of-00004.tfrecord"
     data = bytearray(shard.read_bytes())
@@ -134,7 +145,7 @@ def test_damage_is_mended(photos: Path, straight: Path, done: Path, kit: Any) ->
     (done / "index" / "train-00002-of-00004.idx").write_bytes(b"0 17\n")
     (done / "index" / "validation-00000-of-00004.idx").unlink()
     assert run(photos, done, **OPTIONS).kept_shards == 4
-    assert kit.tree(done) == kit.tree(straight)
+    assert read_tree(done) == read_tree(straight)
 
 
 def test_result(photos: Path, tmp_path: Path) -> None:
@@ -147,16 +158,16 @@ def test_result(photos: Path, tmp_path: Path) -> None:
     assert result.images_per_second == 32 / result.seconds
 
 
-def test_other_options_need_overwrite(photos: Path, done: Path, tmp_path: Path, kit: Any) -> None:
-    before = kit.tree(done)
+def test_other_options_need_overwrite(photos: Path, done: Path, tmp_path: Path) -> None:
+    before = read_tree(done)
     with pytest.raises(
         ConfigError, match=r"^.* holds a dataset made from other images, .* replace it with --overwrite\.$"
     ):
         run(photos, done, **{**OPTIONS, "seed": 6})
-    assert kit.tree(done) == before
+    assert read_tree(done) == before
     run(photos, done, **{**OPTIONS, "seed": 6}, overwrite=True)
     run(photos, tmp_path / "other", **{**OPTIONS, "seed": 6})
-    assert kit.tree(done) == kit.tree(tmp_path / "other")
+    assert read_tree(done) == read_tree(tmp_path / "other")
 
 
 @pytest.mark.parametrize("beam_args", [(), THREADS, PROCESSES])
@@ -171,7 +182,7 @@ def test_too_many_bad_images(photos: Path, tmp_path: Path, beam_args: tuple[str,
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_tensorflow_datasets_opens_it(straight: Path, photos: Path, kit: Any) -> None:
+def test_tensorflow_datasets_opens_it(straight: Path, photos: Path) -> None:
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(str(straight))
@@ -186,7 +197,7 @@ def test_tensorflow_datasets_opens_it(straight: Path, photos: Path, kit: Any) ->
     assert half[0]["image"]["encoded"].shape == (16, 24, 3)
     everything = list(builder.as_dataset(split="train"))
     names = [one["image"]["filename"].numpy().decode() for one in everything]
-    assert names == [*kit.images(straight)]
+    assert names == [*read_images(straight)]
 
 
 # Errors on their way out of Beam
@@ -219,24 +230,24 @@ def test_what_beam_adds_is_taken_off() -> None:
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Path:
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Enough work for something to happen in the middle of it."""
     folder = tmp_path_factory.mktemp("many") / "photos"
-    pool = [kit.jpeg(i, (256, 192)) for i in range(40)]
-    return kit.write(folder, {f"{'abc'[i % 3]}/{i:04d}.jpg": pool[i % 40] for i in range(900)})
+    pool = [make_jpeg(i, (256, 192)) for i in range(40)]
+    return write_files(folder, {f"{'abc'[i % 3]}/{i:04d}.jpg": pool[i % 40] for i in range(900)})
 
 
 MANY = {"num_shards": 30}
 
 
 @pytest.fixture(scope="module")
-def many_straight(many: Path, tmp_path_factory: pytest.TempPathFactory, kit: Any) -> dict[str, bytes]:
+def many_straight(many: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     output = tmp_path_factory.mktemp("many") / "out"
     run(many, output, workers=2, **MANY)
-    return kit.tree(output)
+    return read_tree(output)
 
 
-def children(kit: Any, marker: str) -> list[int]:
+def children(marker: str) -> list[int]:
     """Process ids of all descendants of this process whose command line has the marker."""
     parents = {}
     for entry in Path("/proc").iterdir():
@@ -252,16 +263,16 @@ def children(kit: Any, marker: str) -> list[int]:
         more = {pid for pid, parent in parents.items() if parent in mine} - mine
         mine |= more
         grown = bool(more)
-    return sorted(pid for pid in mine - {os.getpid()} if marker in kit.command(pid))
+    return sorted(pid for pid in mine - {os.getpid()} if marker in read_command_line(pid))
 
 
-def kill_one_later(output: Path, kit: Any, marker: str, ended: list[float]) -> threading.Thread:
+def kill_one_later(output: Path, marker: str, ended: list[float]) -> threading.Thread:
     """Kills the youngest worker process once shards are coming."""
 
     def kill() -> None:
-        kit.wait_for(lambda: len([*output.glob(".tfpipe/rows/*.json")]) >= 2, 60)
+        wait_for(lambda: len([*output.glob(".tfpipe/rows/*.json")]) >= 2, 60)
         ended.append(time.monotonic())
-        os.kill(children(kit, marker)[-1], signal.SIGKILL)
+        os.kill(children(marker)[-1], signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -276,14 +287,13 @@ def test_a_killed_worker(
     many: Path,
     many_straight: dict[str, bytes],
     tmp_path: Path,
-    kit: Any,
     beam_args: tuple[str, ...],
     workers: int,
     marker: str,
     message: str,
 ) -> None:
     output, killed = tmp_path / "out", []
-    killer = kill_one_later(output, kit, marker, killed)
+    killer = kill_one_later(output, marker, killed)
     with pytest.raises(DataError) as caught:
         run(many, output, *beam_args, workers=workers, **MANY)
     killer.join()
@@ -292,43 +302,41 @@ def test_a_killed_worker(
     assert not (output / "manifest.json").exists()
     result = run(many, output, workers=2, **MANY)
     assert result.kept_shards >= 2
-    assert kit.tree(output) == many_straight
+    assert read_tree(output) == many_straight
 
 
 # A real command
 
 
-def test_a_full_disk(photos: Path, straight: Path, tmp_path: Path, kit: Any) -> None:
+def test_a_full_disk(photos: Path, straight: Path, tmp_path: Path) -> None:
     """A limit on the size of files stands for it: both come as an error of `write`."""
     import resource
 
     output = tmp_path / "out"
     options = ("--num-shards", 4, "--seed", 5, "--keep-quarantined", "--workers", 2)
     limit = 6_000  # less than a shard of train, more than the plan
-    process = kit.start(
+    process = start_command(
         photos, output, *options, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     )
-    code, out, err = kit.finish(process)
+    code, out, err = finish_command(process)
     assert (code, out) == (1, "")
     pattern = rf"Error: Could not write {output}/train-0000\d-of-00004\.tfrecord: {os.strerror(errno.EFBIG)}\."
     assert re.fullmatch(pattern, err.splitlines()[-1])
     assert "Traceback" not in err
     assert not (output / "manifest.json").exists()
-    code, _, err = kit.finish(kit.start(photos, output, *options))
+    code, _, err = finish_command(start_command(photos, output, *options))
     assert code == 0
-    assert kit.tree(output) == kit.tree(straight)
+    assert read_tree(output) == read_tree(straight)
 
 
 @pytest.mark.parametrize("mode", [(), pytest.param(("--", *THREADS), marks=pytest.mark.slow), ("--", *PROCESSES)])
-def test_control_c(
-    many: Path, many_straight: dict[str, bytes], tmp_path: Path, kit: Any, mode: tuple[str, ...]
-) -> None:
+def test_control_c(many: Path, many_straight: dict[str, bytes], tmp_path: Path, mode: tuple[str, ...]) -> None:
     output = tmp_path / "out"
-    process = kit.start(many, output, "--num-shards", 30, "--workers", 2, *mode)
-    kit.wait_for(lambda: len([*output.glob(".tfpipe/rows/*.json")]) >= 2, 60)
+    process = start_command(many, output, "--num-shards", 30, "--workers", 2, *mode)
+    wait_for(lambda: len([*output.glob(".tfpipe/rows/*.json")]) >= 2, 60)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
     started = time.monotonic()
-    code, out, err = kit.finish(process)
+    code, out, err = finish_command(process)
     assert time.monotonic() - started < 5
     assert (code, out) == (130, "")
     assert re.fullmatch(
@@ -336,51 +344,51 @@ def test_control_c(
         err.strip().splitlines()[-1],
     )
     assert "Traceback" not in err
-    kit.wait_for(lambda: not kit.processes(process.pid), 5)
-    code, out, err = kit.finish(kit.start(many, output, "--num-shards", 30, "--workers", 2))
+    wait_for(lambda: not list_processes(process.pid), 5)
+    code, out, err = finish_command(start_command(many, output, "--num-shards", 30, "--workers", 2))
     assert code == 0
     assert re.search(r", \d+ shards? (was |were )?finished before\n$", out)
-    assert kit.tree(output) == many_straight
+    assert read_tree(output) == many_straight
 
 
-def test_killed_while_overwriting(many: Path, tmp_path: Path, kit: Any) -> None:
-    small = kit.write(tmp_path / "small", kit.photos({"cat": 5}))
+def test_killed_while_overwriting(many: Path, tmp_path: Path) -> None:
+    small = write_files(tmp_path / "small", make_photos({"cat": 5}))
     output = tmp_path / "out"
-    kit.make(small, output)
-    before = kit.tree(output)
-    process = kit.start(many, output, "--num-shards", 30, "--workers", 2, "--overwrite")
-    kit.wait_for(lambda: len([*(tmp_path / "out.tfpipe-new").glob("*.tfrecord")]) >= 2, 60)
+    make_dataset(small, output)
+    before = read_tree(output)
+    process = start_command(many, output, "--num-shards", 30, "--workers", 2, "--overwrite")
+    wait_for(lambda: len([*(tmp_path / "out.tfpipe-new").glob("*.tfrecord")]) >= 2, 60)
     process.kill()
-    kit.no_orphans(process)
-    kit.finish(process)
-    left = {name: data for name, data in kit.tree(output).items() if not name.startswith(".tfpipe/")}
+    check_no_orphans(process)
+    finish_command(process)
+    left = {name: data for name, data in read_tree(output).items() if not name.startswith(".tfpipe/")}
     assert left == before
-    assert [*kit.images(output)] == [*kit.images(output)]
-    kit.make(small, output)
-    assert kit.tree(output) == before
+    assert [*read_images(output)] == [*read_images(output)]
+    make_dataset(small, output)
+    assert read_tree(output) == before
 
 
-def test_killed_at_random_moments(many: Path, many_straight: dict[str, bytes], tmp_path: Path, kit: Any) -> None:
+def test_killed_at_random_moments(many: Path, many_straight: dict[str, bytes], tmp_path: Path) -> None:
     output = tmp_path / "out"
-    kit.kill_until_done([many, output, "--num-shards", 30, "--workers", 2], output, 6, 2.2, "shard")
-    assert kit.tree(tmp_path / "out") == many_straight
+    kill_until_done([many, output, "--num-shards", 30, "--workers", 2], output, 6, 2.2, "shard")
+    assert read_tree(tmp_path / "out") == many_straight
 
 
 @pytest.mark.slow
-def test_killed_with_workers_of_beam(many: Path, tmp_path: Path, kit: Any) -> None:
-    process = kit.start(many, tmp_path / "out", "--num-shards", 30, "--", *PROCESSES)
-    kit.wait_for(lambda: len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")]) >= 2, 60)
+def test_killed_with_workers_of_beam(many: Path, tmp_path: Path) -> None:
+    process = start_command(many, tmp_path / "out", "--num-shards", 30, "--", *PROCESSES)
+    wait_for(lambda: len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")]) >= 2, 60)
     process.kill()
     process.wait()
-    kit.no_orphans(process)
-    kit.finish(process)
+    check_no_orphans(process)
+    finish_command(process)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [(), ("--", *PROCESSES)])
 def test_killed_at_many_random_moments(
-    many: Path, many_straight: dict[str, bytes], tmp_path: Path, kit: Any, mode: tuple[str, ...]
+    many: Path, many_straight: dict[str, bytes], tmp_path: Path, mode: tuple[str, ...]
 ) -> None:
     output = tmp_path / "out"
-    kit.kill_until_done([many, output, "--num-shards", 30, "--workers", 2, *mode], output, 20, 2.5, "shard")
-    assert kit.tree(tmp_path / "out") == many_straight
+    kill_until_done([many, output, "--num-shards", 30, "--workers", 2, *mode], output, 20, 2.5, "shard")
+    assert read_tree(tmp_path / "out") == many_straight

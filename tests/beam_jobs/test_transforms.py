@@ -21,13 +21,15 @@ from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.worker_check import Agreement
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.transforms import FinishDataset, JobSettings, ListShards, WriteShards
+from tests.beam_jobs.datasets import read_tree
+from tests.beam_jobs.images import make_photos, write_files
 from tfpipe.errors import DataError
 
 
 @pytest.fixture
-def work(tmp_path: Path, kit: Any) -> Any:
+def work(tmp_path: Path) -> Any:
     """A dataset directory with a plan of three shards and one bad image."""
-    source = kit.write(tmp_path / "in", kit.photos({"cat": 8}) | {"cat/bad.jpg": b"bad"})
+    source = write_files(tmp_path / "in", make_photos({"cat": 8}) | {"cat/bad.jpg": b"bad"})
     config = ShardConfig(str(source), str(tmp_path / "out"), num_shards=3)
     with open_work(config, plan_shards(config)) as work:
         yield work
@@ -63,11 +65,11 @@ def test_shards_listed_in_the_graph() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_write_shards(work: WorkDir, workers: int, tmp_path: Path, kit: Any) -> None:
+def test_write_shards(work: WorkDir, workers: int, tmp_path: Path) -> None:
     p = pipeline()
     found = p | Create([2, 0, 1]) | WriteShards(JobSettings(work.output, 10, workers))
     # Rows are pure functions of the plan, so writing the shards once more here says what must have come.
-    written = {name: data for name, data in kit.tree(tmp_path / "out").items() if name.endswith(".tfrecord")}
+    written = {name: data for name, data in read_tree(tmp_path / "out").items() if name.endswith(".tfrecord")}
     assert written == {}
     assert_that(
         found | "Files" >> _Map(lambda row: (row["file"], row["records"], len(row["quarantined"]), row["kept"])),

@@ -13,7 +13,7 @@ import pytest
 
 from beam_jobs.storage import filesystem
 from beam_jobs.storage.object_store import split_url
-from tests.beam_jobs.conftest import ROOT, Kit
+from tests.beam_jobs.commands import ROOT
 from tests.object_stores.proxy import Proxy
 
 _numbers = count()
@@ -51,7 +51,7 @@ class Cloud:
         raise NotImplementedError
 
     def tree(self, url: str) -> dict[str, bytes]:
-        """Every object below a URL, as `Kit.tree` gives files, past the proxy."""
+        """Every object below a URL, in the form of `read_tree`, past the proxy."""
         folder = split_url(url)[1].rstrip("/") + "/"
         return {name[len(folder) :]: self.get(name) for name in sorted(self.names()) if name.startswith(folder)}
 
@@ -141,11 +141,6 @@ class Amazon(Cloud):
     def unfinished(self) -> int:
         """Uploads in parts that were neither completed nor aborted."""
         return len(self._client().list_multipart_uploads(Bucket="data").get("Uploads", ()))
-
-
-@pytest.fixture(scope="session")
-def kit() -> Kit:
-    return Kit()
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,9 @@ from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners import dataflow
 from beam_jobs.runners.base import Engine, SubmittedJob
-from tests.beam_jobs.conftest import Kit
+from tests.beam_jobs.commands import finish_command, start_command, wait_for
+from tests.beam_jobs.datasets import make_dataset, read_tree
+from tests.beam_jobs.images import make_photos, write_files
 from tests.object_stores.conftest import Google
 from tests.object_stores.dataflow_service import Service
 from tests.object_stores.replay import fetch_graph, staged_files
@@ -68,17 +70,17 @@ def arguments(service: Service, *more: str) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def photos(kit: Kit) -> dict[str, bytes]:
-    return {**kit.photos({"cat": 7, "dog": 6}), "cat/bad.jpg": b"bad"}
+def photos() -> dict[str, bytes]:
+    return {**make_photos({"cat": 7, "dog": 6}), "cat/bad.jpg": b"bad"}
 
 
-def test_a_job(cloud: Google, service: Service, kit: Kit, photos: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_job(cloud: Google, service: Service, photos: dict[str, bytes], tmp_path: Path) -> None:
     """From the request and what is staged alone comes what a local run makes."""
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
-    kit.make(kit.write(tmp_path / "photos", photos), tmp_path / "out", num_shards=4)
+    make_dataset(write_files(tmp_path / "photos", photos), tmp_path / "out", num_shards=4)
     observer = Recorder()
     result = shard_job.run(ShardConfig(source, output, num_shards=4), arguments(service), observer)
-    assert cloud.tree(output) == kit.tree(tmp_path / "out")
+    assert cloud.tree(output) == read_tree(tmp_path / "out")
     assert (result.manifest.splits["train"].records, result.manifest.quarantined, result.kept_shards) == (13, 1, 0)
     size = sum(map(len, photos.values()))
     assert Progress(2, 14, bytes=2000, num_shards=4) in observer.progresses  # while it ran
@@ -120,11 +122,11 @@ def test_the_request(cloud: Google, service: Service, photos: dict[str, bytes]) 
     assert all("/out/.tfpipe/dataflow/" in url for url in staged.values())
 
 
-def test_the_request_is_as_large_for_many_shards(cloud: Google, service: Service, kit: Kit) -> None:
+def test_the_request_is_as_large_for_many_shards(cloud: Google, service: Service) -> None:
     """And so for many images: they come in the plan, by shards."""
     sizes = []
     for count in (2, 40):
-        submit(service, cloud, kit.photos({"cat": count}), num_shards=count)
+        submit(service, cloud, make_photos({"cat": count}), num_shards=count)
         job = list(service.jobs.values())[-1]
         sizes.append((fetch_graph(job).ByteSize(), len(json.dumps(job["environment"]["workerPools"]))))
     (few, request), (many, same) = sizes
@@ -173,9 +175,7 @@ def test_a_job_that_fails(cloud: Google, service: Service, photos: dict[str, byt
 
 
 @pytest.mark.slow
-def test_in_a_clean_environment(
-    cloud: Google, service: Service, kit: Kit, photos: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_in_a_clean_environment(cloud: Google, service: Service, photos: dict[str, bytes], tmp_path: Path) -> None:
     """`tfpipe shard` hands in a job; its wheel does the work, installed beside Beam alone as on Dataflow's machines."""
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     service.worker_python = python = str(tmp_path / "venv" / "bin" / "python")
@@ -191,24 +191,24 @@ def test_in_a_clean_environment(
     page = f"https://console.cloud.google.com/dataflow/jobs/europe-west4/{job}?project=my-project"
     assert done.stderr.splitlines()[1] == f"Dataflow job {job}: {page}"
     assert done.stdout.splitlines()[0].startswith("train: 13 records, 4 shards, ")
-    kit.make(kit.write(tmp_path / "photos", photos), tmp_path / "out", num_shards=4)
-    assert cloud.tree(output) == kit.tree(tmp_path / "out")
+    make_dataset(write_files(tmp_path / "photos", photos), tmp_path / "out", num_shards=4)
+    assert cloud.tree(output) == read_tree(tmp_path / "out")
     listed = subprocess.run([*pip[:3], "list"], check=True, capture_output=True, text=True).stdout
     assert "tfpipe" in listed
     assert "tensorflow" not in listed
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_the_job(cloud: Google, service: Service, kit: Kit, photos: dict[str, bytes]) -> None:
+def test_ctrl_c_leaves_the_job(cloud: Google, service: Service, photos: dict[str, bytes]) -> None:
     service.state = "JOB_STATE_RUNNING"
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
     endpoint = service.url.replace("127.0.0.1", "localhost")
     where = ["--runner", "dataflow", "--project", "my-project", "--region", "europe-west4"]
-    process = kit.start(source, output, *where, "--", f"--dataflow_endpoint={endpoint}")
+    process = start_command(source, output, *where, "--", f"--dataflow_endpoint={endpoint}")
     known = len(service.jobs)
-    kit.wait_for(lambda: len(service.jobs) > known and service.looks, 60)
+    wait_for(lambda: len(service.jobs) > known and service.looks, 60)
     process.send_signal(signal.SIGINT)
-    code, out, err = kit.finish(process)
+    code, out, err = finish_command(process)
     assert (code, out) == (130, "")
     job = list(service.jobs)[-1]
     assert err.rstrip().splitlines()[-2:] == [

@@ -9,7 +9,8 @@ import pytest
 
 from beam_jobs.storage import gcs, s3
 from beam_jobs.storage.object_store import Patience, split_url
-from tests.beam_jobs.conftest import Kit
+from tests.beam_jobs.datasets import make_dataset
+from tests.beam_jobs.images import make_photos
 from tests.object_stores.conftest import Amazon, Cloud, Google
 from tests.object_stores.proxy import Fault, now_and_then
 from tfpipe.errors import DataError
@@ -33,8 +34,8 @@ def willing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def photos(kit: Kit) -> Mapping[str, bytes]:
-    return kit.photos({"cat": 5, "dog": 4})
+def photos() -> Mapping[str, bytes]:
+    return make_photos({"cat": 5, "dog": 4})
 
 
 @pytest.fixture
@@ -48,22 +49,22 @@ def source(cloud: Cloud, photos: Mapping[str, bytes]) -> str:
     [(429, 503, "drop", "cut"), *(pytest.param((one,), marks=pytest.mark.slow) for one in (429, "lost", 0.7))],
     ids=str,
 )
-def test_what_passes_is_survived(cloud: Cloud, kit: Kit, source: str, faults: tuple[Fault, ...]) -> None:
+def test_what_passes_is_survived(cloud: Cloud, source: str, faults: tuple[Fault, ...]) -> None:
     """Every fifth request, of every kind; the bytes are the same as without."""
     strike = now_and_then(*faults, every=5)
     # Google's emulator forgets an upload in parts that is complete, where the store would say so once more.
     spared = "upload_id=" if faults == ("lost",) else "none"
     first, output = f"{cloud.new()}/out", f"{cloud.new()}/out"
-    kit.make(source, first, num_shards=2)
+    make_dataset(source, first, num_shards=2)
     cloud.proxy.reset()
     cloud.proxy.harm = lambda seen: None if spared in seen.path else strike(seen)
-    kit.make(source, output, num_shards=2)
+    make_dataset(source, output, num_shards=2)
     assert sum(seen.fault is not None for seen in cloud.proxy.log) > 5
     assert cloud.tree(output) == cloud.tree(first)
 
 
 @pytest.mark.usefixtures("willing")
-def test_large_objects_survive_too(cloud: Cloud, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_objects_survive_too(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shard that is sent in several parts."""
     from beam_jobs.storage import filesystem, object_store
 
@@ -100,11 +101,11 @@ def test_what_an_error_leaves(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_store_that_always_fails(cloud: Cloud, kit: Kit, source: str) -> None:
+def test_a_store_that_always_fails(cloud: Cloud, source: str) -> None:
     cloud.proxy.harm = lambda _: 503
     before, began = cloud.names(), time.monotonic()
     with pytest.raises(DataError) as caught:
-        kit.make(source, f"{cloud.new()}/out")
+        make_dataset(source, f"{cloud.new()}/out")
     assert str(caught.value).startswith(f"{cloud.scheme}://data cannot be reached: HTTP status 503")
     assert str(caught.value).endswith("Check the network and the store's endpoint.")
     assert time.monotonic() - began < 10
@@ -112,12 +113,12 @@ def test_a_store_that_always_fails(cloud: Cloud, kit: Kit, source: str) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_store_that_fails_in_the_middle(cloud: Cloud, kit: Kit, source: str, photos: Mapping[str, bytes]) -> None:
+def test_a_store_that_fails_in_the_middle(cloud: Cloud, source: str, photos: Mapping[str, bytes]) -> None:
     """No image is set aside for it, nothing is half written, and the same command goes on."""
     output = f"{cloud.new()}/out"
     cloud.proxy.harm = lambda seen: 503 if ".jpg" in seen.path and seen.number > 20 else None
     with pytest.raises(DataError) as caught:
-        kit.make(source, output, num_shards=4)
+        make_dataset(source, output, num_shards=4)
     assert str(caught.value).startswith(f"{cloud.scheme}://data failed again and again, at last with: HTTP status 503")
     assert str(caught.value).endswith("Finished shards are kept; run the same command again to go on.")
     left = cloud.tree(output)
@@ -125,55 +126,55 @@ def test_a_store_that_fails_in_the_middle(cloud: Cloud, kit: Kit, source: str, p
     assert not any(name.startswith("quarantine") for name in left)
     finished = [name for name in left if name.endswith(".tfrecord")]
     cloud.proxy.reset()
-    assert kit.make(source, output, num_shards=4).quarantined == 0
+    assert make_dataset(source, output, num_shards=4).quarantined == 0
     written = [seen.path for seen in cloud.proxy.log if seen.method in ("PUT", "POST")]
     assert not any(name in path and "index" not in path and "rows" not in path for name in finished for path in written)
     assert all(cloud.tree(output)[name] == left[name] for name in finished)
 
 
-def test_a_missing_object_is_an_image_that_cannot_be_read(cloud: Cloud, kit: Kit, photos: Mapping[str, bytes]) -> None:
+def test_a_missing_object_is_an_image_that_cannot_be_read(cloud: Cloud, photos: Mapping[str, bytes]) -> None:
     rows = "".join(f"{name},x\n" for name in (*photos, "cat/gone.jpg"))
     base = cloud.put(cloud.new(), {**photos, "all.csv": f"image,label\n{rows}".encode()})
     output = f"{cloud.new()}/out"
-    assert kit.make(f"{base}/all.csv", output, max_bad=1).quarantined == 1
+    assert make_dataset(f"{base}/all.csv", output, max_bad=1).quarantined == 1
     assert b"cannot be read: No such file or directory" in cloud.tree(output)["quarantine/quarantined.jsonl"]
 
 
-def test_a_missing_bucket(cloud: Cloud, kit: Kit, source: str) -> None:
+def test_a_missing_bucket(cloud: Cloud, source: str) -> None:
     there_is_none = rf"^There is no bucket {cloud.scheme}://none\. Create it, or check the name\.$"
     with pytest.raises(DataError, match=there_is_none):
-        kit.make(f"{cloud.scheme}://none/in", f"{cloud.new()}/out")
+        make_dataset(f"{cloud.scheme}://none/in", f"{cloud.new()}/out")
     with pytest.raises(DataError, match=there_is_none):
-        kit.make(source, f"{cloud.scheme}://none/out")
+        make_dataset(source, f"{cloud.scheme}://none/out")
 
 
-def test_a_denied_bucket(cloud: Cloud, kit: Kit, source: str) -> None:
+def test_a_denied_bucket(cloud: Cloud, source: str) -> None:
     cloud.proxy.harm = lambda _: 403
     with pytest.raises(DataError, match=rf"^{cloud.scheme}://data must let these credentials list and read it, but"):
-        kit.make(source, f"{cloud.new()}/out")
+        make_dataset(source, f"{cloud.new()}/out")
 
 
-def test_a_denied_object(cloud: Cloud, kit: Kit, source: str) -> None:
+def test_a_denied_object(cloud: Cloud, source: str) -> None:
     cloud.proxy.harm = lambda seen: (
         403 if seen.path.partition("?")[0].endswith("cat/003.jpg") or "cat%2F003" in seen.path else None
     )
     output = f"{cloud.new()}/out"
-    assert kit.make(source, output, max_bad=1).quarantined == 1
+    assert make_dataset(source, output, max_bad=1).quarantined == 1
     assert (
         b"cannot be read: Permission denied, the store says: HTTP status 403"
         in (cloud.tree(output)["quarantine/quarantined.jsonl"])
     )
 
 
-def test_no_google_credentials(google: Google, kit: Kit, monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_no_google_credentials(google: Google, monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.delenv("STORAGE_EMULATOR_HOST")
     monkeypatch.setenv("NO_GCE_CHECK", "true")  # a machine of Google's has credentials
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(DataError, match=r"^gs:// needs credentials, and none were found\. Log in with `gcloud auth"):
-        kit.make("gs://data/in", f"{google.new()}/out")
+        make_dataset("gs://data/in", f"{google.new()}/out")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/none.json")
     with pytest.raises(DataError, match=r"^Google's credentials cannot be used: File /none\.json was not found\.$"):
-        kit.make("gs://data/in", f"{google.new()}/out")
+        make_dataset("gs://data/in", f"{google.new()}/out")
 
 
 @pytest.mark.slow
@@ -188,23 +189,21 @@ def test_a_command_ends_in_one_sentence(cloud: Cloud, source: str) -> None:
     print(time.monotonic() - began)
 
 
-def test_no_amazon_credentials(amazon: Amazon, kit: Kit, monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_no_amazon_credentials(amazon: Amazon, monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     with pytest.raises(DataError, match=r"^s3:// needs credentials, and none were found\. Set AWS_ACCESS_KEY_ID and"):
-        kit.make(f"{amazon.new()}/in", f"{amazon.new()}/out")
+        make_dataset(f"{amazon.new()}/in", f"{amazon.new()}/out")
 
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("host", ["http://127.0.0.1:9", "http://no-such-host.invalid"])
-def test_a_host_that_is_not_there(
-    cloud: Cloud, kit: Kit, source: str, monkeypatch: pytest.MonkeyPatch, host: str
-) -> None:
+def test_a_host_that_is_not_there(cloud: Cloud, source: str, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     for name in ("STORAGE_EMULATOR_HOST", "AWS_ENDPOINT_URL"):
         monkeypatch.setenv(name, host)
     with pytest.raises(DataError) as caught:
-        kit.make(source, f"{cloud.new()}/out")
+        make_dataset(source, f"{cloud.new()}/out")
     assert str(caught.value).startswith(f"{cloud.scheme}://data cannot be reached: ")
     assert "\n" not in str(caught.value)
     print(caught.value)

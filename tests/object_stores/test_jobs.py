@@ -14,7 +14,9 @@ import pytest
 from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.storage.object_store import split_url
-from tests.beam_jobs.conftest import Kit
+from tests.beam_jobs.commands import check_no_orphans, start_command, wait_for
+from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
+from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files, write_zip
 from tests.object_stores.conftest import Amazon, Cloud
 from tfpipe import data_source, open_dataset
 from tfpipe.integrity.verify import VerifyOptions, verify
@@ -26,64 +28,64 @@ REQUESTS_PER_SHARD = {"gs": 11, "s3": 7}
 
 
 @pytest.fixture(scope="module")
-def photos(kit: Kit) -> Mapping[str, bytes]:
-    return {**kit.photos({"cat": 4, "dog": 3}), "cat/[odd] *?.jpg": kit.jpeg(99), "dog/läufer.jpg": kit.jpeg(98)}
+def photos() -> Mapping[str, bytes]:
+    return {**make_photos({"cat": 4, "dog": 3}), "cat/[odd] *?.jpg": make_jpeg(99), "dog/läufer.jpg": make_jpeg(98)}
 
 
 @pytest.fixture(scope="module")
-def local(photos: Mapping[str, bytes], tmp_path_factory: pytest.TempPathFactory, kit: Kit) -> Mapping[str, bytes]:
+def local(photos: Mapping[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
     folder = tmp_path_factory.mktemp("local")
-    kit.make(kit.write(folder / "photos", photos), folder / "out", num_shards=4)
-    return kit.tree(folder / "out")
+    make_dataset(write_files(folder / "photos", photos), folder / "out", num_shards=4)
+    return read_tree(folder / "out")
 
 
 def test_from_and_to_a_store(
-    cloud: Cloud, kit: Kit, photos: Mapping[str, bytes], local: Mapping[str, bytes], tmp_path: Path
+    cloud: Cloud, photos: Mapping[str, bytes], local: Mapping[str, bytes], tmp_path: Path
 ) -> None:
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
-    kit.make(source, output, num_shards=4)
+    make_dataset(source, output, num_shards=4)
     made = cloud.tree(output)
     assert made == local  # the working folder is gone, too
-    back = kit.write(tmp_path / "back", made)
+    back = write_files(tmp_path / "back", made)
     assert open_dataset(str(back)).splits["train"].records == 9
     assert not verify(str(back), VerifyOptions(workers=1)).damaged
     assert len(data_source(str(back), "train")) == 9
 
 
-def test_tables_and_archives_in_a_bucket(cloud: Cloud, kit: Kit, photos: Mapping[str, bytes], tmp_path: Path) -> None:
+def test_tables_and_archives_in_a_bucket(cloud: Cloud, photos: Mapping[str, bytes], tmp_path: Path) -> None:
     """Each is read in place: one ranged request for a member."""
     rows = io.StringIO()
     csv.writer(rows).writerows([("image", "label"), *((name, name.split("/")[0]) for name in photos)])
     inputs = {
         "table/all.csv": rows.getvalue().encode(),
         **{f"table/{name}": data for name, data in photos.items()},
-        "archives/photos.tar": kit.tar_bytes(photos),
-        "archives/packed.tar.gz": kit.tar_bytes(photos, "w:gz"),
-        "archives/photos.zip": kit.zip(tmp_path / "photos.zip", photos).read_bytes(),
+        "archives/photos.tar": make_tar(photos),
+        "archives/packed.tar.gz": make_tar(photos, "w:gz"),
+        "archives/photos.zip": write_zip(tmp_path / "photos.zip", photos).read_bytes(),
     }
-    kit.write(tmp_path, inputs)
+    write_files(tmp_path, inputs)
     base = cloud.put(cloud.new(), inputs)
     for name in ("table/all.csv", *(name for name in inputs if name.startswith("archives/"))):
-        kit.make(tmp_path / name, tmp_path / "out" / name, num_shards=2)
+        make_dataset(tmp_path / name, tmp_path / "out" / name, num_shards=2)
         output = f"{cloud.new()}/out"
-        kit.make(f"{base}/{name}", output, num_shards=2)
-        assert cloud.tree(output) == kit.tree(tmp_path / "out" / name), name
+        make_dataset(f"{base}/{name}", output, num_shards=2)
+        assert cloud.tree(output) == read_tree(tmp_path / "out" / name), name
 
 
 @pytest.mark.slow
-def test_reshard_and_overwrite_in_a_bucket(cloud: Cloud, kit: Kit, local: Mapping[str, bytes], tmp_path: Path) -> None:
-    kit.join([kit.write(tmp_path / "in", local)], tmp_path / "out", num_shards=2)
+def test_reshard_and_overwrite_in_a_bucket(cloud: Cloud, local: Mapping[str, bytes], tmp_path: Path) -> None:
+    join_datasets([write_files(tmp_path / "in", local)], tmp_path / "out", num_shards=2)
     source, output = cloud.put(f"{cloud.new()}/in", local), f"{cloud.new()}/out"
-    kit.join([source], output, num_shards=3)
-    kit.join([source], output, num_shards=2, overwrite=True)
-    assert cloud.tree(output) == kit.tree(tmp_path / "out")
+    join_datasets([source], output, num_shards=3)
+    join_datasets([source], output, num_shards=2, overwrite=True)
+    assert cloud.tree(output) == read_tree(tmp_path / "out")
     assert not any(name.startswith(f"{split_url(output)[1]}.") for name in cloud.names())
 
 
-def test_one_request_for_each_image(cloud: Cloud, kit: Kit, photos: Mapping[str, bytes]) -> None:
+def test_one_request_for_each_image(cloud: Cloud, photos: Mapping[str, bytes]) -> None:
     """And one listing of the input, whatever its folders; what a shard costs does not depend on its images."""
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
-    kit.make(source, output, num_shards=2)
+    make_dataset(source, output, num_shards=2)
     of_source = [seen for seen in cloud.proxy.log if split_url(source)[1] in unquote(seen.path)]
     images = [seen for seen in of_source if ".jpg" in seen.path]
     assert len(images) == len({seen.path for seen in images}) == len(photos)
@@ -91,12 +93,12 @@ def test_one_request_for_each_image(cloud: Cloud, kit: Kit, photos: Mapping[str,
     assert len(of_source) - len(images) == 2  # that the bucket is there, and the listing
     small = len(cloud.proxy.log) - len(images)
     cloud.proxy.log.clear()
-    kit.make(source, f"{cloud.new()}/out", num_shards=5)
+    make_dataset(source, f"{cloud.new()}/out", num_shards=5)
     more = len(cloud.proxy.log) - len(images) - small
     assert more == 3 * REQUESTS_PER_SHARD[cloud.scheme], [f"{seen.method} {seen.path}" for seen in cloud.proxy.log]
 
 
-def test_a_table_costs_one_listing_for_each_folder(cloud: Cloud, kit: Kit, photos: Mapping[str, bytes]) -> None:
+def test_a_table_costs_one_listing_for_each_folder(cloud: Cloud, photos: Mapping[str, bytes]) -> None:
     base = cloud.put(cloud.new(), photos)
     rows = ["image,label", *(f'"{name}",x' for name in photos)]
     table = cloud.put(base, {"all.csv": "\n".join(rows).encode()}) + "/all.csv"
@@ -109,11 +111,11 @@ def test_a_table_costs_one_listing_for_each_folder(cloud: Cloud, kit: Kit, photo
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.slow
 def test_commands(
-    cloud: Cloud, kit: Kit, photos: Mapping[str, bytes], local: Mapping[str, bytes], tmp_path: Path, workers: int
+    cloud: Cloud, photos: Mapping[str, bytes], local: Mapping[str, bytes], tmp_path: Path, workers: int
 ) -> None:
     """The whole thing as users run it: from this disk, then within the store."""
     source, first, second = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out", f"{cloud.new()}/out"
-    kit.write(tmp_path / "photos", photos)
+    write_files(tmp_path / "photos", photos)
     for where, output in ((tmp_path / "photos", first), (source, second)):
         cloud.run("shard", where, output, "--num-shards", 4, "--workers", workers)
         assert cloud.tree(output) == local
@@ -135,19 +137,17 @@ def test_a_command_with_options_for_the_store(
 
 
 @pytest.mark.slow
-def test_a_killed_command_goes_on(
-    cloud: Cloud, kit: Kit, local: Mapping[str, bytes], photos: Mapping[str, bytes]
-) -> None:
+def test_a_killed_command_goes_on(cloud: Cloud, local: Mapping[str, bytes], photos: Mapping[str, bytes]) -> None:
     """Finished shards are kept, the working folder in the bucket goes at the end."""
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
     cloud.proxy.harm = lambda seen: 0.2  # slow enough to be caught in the middle
     rows = f"{split_url(output)[1]}/.tfpipe/rows/"
     args = source, output, "--num-shards", 4, "--workers", 1
-    process = kit.start(*args, env={**os.environ, **cloud.environment})
-    kit.wait_for(lambda: [name for name in cloud.names() if name.startswith(rows)], 60)
+    process = start_command(*args, env={**os.environ, **cloud.environment})
+    wait_for(lambda: [name for name in cloud.names() if name.startswith(rows)], 60)
     process.kill()
     process.communicate()
-    kit.no_orphans(process)
+    check_no_orphans(process)
     assert not any(name.endswith("manifest.json") for name in cloud.tree(output))
     cloud.proxy.reset()
     assert "finished before" in cloud.run("shard", *args).stdout

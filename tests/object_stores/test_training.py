@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.beam_jobs.conftest import ROOT, Kit
+from tests.beam_jobs.commands import ROOT
+from tests.beam_jobs.datasets import make_dataset
+from tests.beam_jobs.images import make_photos, write_files
 from tests.object_stores.conftest import Google
 from tests.object_stores.proxy import Proxy
 from tfpipe import PipelineConfig, build_dataset, open_dataset
@@ -52,12 +54,12 @@ def posing(google: Google, tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_tensorflow_reads_it_back(google: Google, posing: dict[str, str], kit: Kit, tmp_path: Path) -> None:
+def test_tensorflow_reads_it_back(google: Google, posing: dict[str, str], tmp_path: Path) -> None:
     """Manifest, records and images; and a run that goes on at step 2 sees what the first one saw from there."""
-    photos = google.put(f"{google.new()}/photos", kit.photos({"cat": 9, "dog": 7}))
+    photos = google.put(f"{google.new()}/photos", make_photos({"cat": 9, "dog": 7}))
     output = f"{google.new()}/out"
-    kit.make(photos, output, num_shards=2)
-    kit.write(tmp_path / "local", google.tree(output))
+    make_dataset(photos, output, num_shards=2)
+    write_files(tmp_path / "local", google.tree(output))
 
     done = subprocess.run(
         [sys.executable, "-c", _READ, output, str(tmp_path / "local")],
@@ -77,9 +79,9 @@ def test_tensorflow_reads_it_back(google: Google, posing: dict[str, str], kit: K
 
 
 @pytest.mark.slow
-def test_inspect_reads_it_too(google: Google, posing: dict[str, str], kit: Kit) -> None:
+def test_inspect_reads_it_too(google: Google, posing: dict[str, str]) -> None:
     output = f"{google.new()}/out"
-    kit.make(google.put(f"{google.new()}/photos", kit.photos({"cat": 3})), output)
+    make_dataset(google.put(f"{google.new()}/photos", make_photos({"cat": 3})), output)
     assert "cat" in google.run("inspect", output, **posing).stdout
 
 

@@ -6,7 +6,6 @@ import io
 import tarfile
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +17,7 @@ from beam_jobs.inputs.archive import (
     strip_archive_suffix,
     unpack_tar,
 )
+from tests.beam_jobs.images import make_tar, write_tar, write_zip
 from tfpipe.errors import DataError
 
 FILES = {"cat/1.jpg": b"first" * 200, "cat/2.jpg": b"second", "dog/3.jpg": b""}
@@ -68,7 +68,7 @@ def test_names(name: str, archive: bool, compressed: bool, stripped: str) -> Non
 
 
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz", "tgz", "tar.bz2", "tbz2", "tar.xz", "txz"])
-def test_tar_members_lie_where_they_are_said_to(tmp_path: Path, kit: Any, suffix: str) -> None:
+def test_tar_members_lie_where_they_are_said_to(tmp_path: Path, suffix: str) -> None:
     mode = {
         "tar": "w",
         "gz": "w:gz",
@@ -78,7 +78,7 @@ def test_tar_members_lie_where_they_are_said_to(tmp_path: Path, kit: Any, suffix
         "xz": "w:xz",
         "txz": "w:xz",
     }
-    path = kit.tar(tmp_path / f"a.{suffix}", FILES, mode[suffix.removeprefix("tar.")])
+    path = write_tar(tmp_path / f"a.{suffix}", FILES, mode[suffix.removeprefix("tar.")])
     plain = path.read_bytes()
     if suffix != "tar":
         out = io.BytesIO()
@@ -91,52 +91,52 @@ def test_tar_members_lie_where_they_are_said_to(tmp_path: Path, kit: Any, suffix
     assert [plain[one.offset : one.offset + one.size] for one in found] == [*FILES.values()]
 
 
-def test_more_members_than_are_remembered(tmp_path: Path, kit: Any) -> None:
+def test_more_members_than_are_remembered(tmp_path: Path) -> None:
     files = {f"cat/{i}.jpg": b"%d" % i for i in range(2500)}
     for mode, name in (("w", "a.tar"), ("w:gz", "a.tar.gz")):
-        assert [one.path for one in members(kit.tar(tmp_path / name, files, mode))] == [*files]
+        assert [one.path for one in members(write_tar(tmp_path / name, files, mode))] == [*files]
 
 
-def test_tar_in_a_tar(tmp_path: Path, kit: Any) -> None:
+def test_tar_in_a_tar(tmp_path: Path) -> None:
     inner = {
-        "n01/cat.tar": kit.tar_bytes({"1.jpg": b"one", "x/2.jpg": b"two"}),
-        "DOG.TAR": kit.tar_bytes({"3.jpg": b"three"}),
+        "n01/cat.tar": make_tar({"1.jpg": b"one", "x/2.jpg": b"two"}),
+        "DOG.TAR": make_tar({"3.jpg": b"three"}),
     }
     expected = {"n01/cat/1.jpg": b"one", "n01/cat/x/2.jpg": b"two", "DOG/3.jpg": b"three"}
-    path = kit.tar(tmp_path / "all.tar", inner)
+    path = write_tar(tmp_path / "all.tar", inner)
     found = members(path)
     plain = path.read_bytes()
     assert {one.path: plain[one.offset : one.offset + one.size] for one in found} == expected
-    packed = members(kit.tar(tmp_path / "all.tar.gz", inner, "w:gz"))
+    packed = members(write_tar(tmp_path / "all.tar.gz", inner, "w:gz"))
     assert [(one.path, one.offset, one.size) for one in packed] == [(one.path, one.offset, one.size) for one in found]
 
 
-def test_links_inside_a_tar(tmp_path: Path, kit: Any) -> None:
+def test_links_inside_a_tar(tmp_path: Path) -> None:
     links = [
         link("dog/soft.jpg", "../cat/1.jpg"),
         link("dog/hard.jpg", "cat/1.jpg", tarfile.LNKTYPE),
         link("dog/later.jpg", "never.jpg"),
     ]
     path = tmp_path / "a.tar"
-    path.write_bytes(kit.tar_bytes({"cat/1.jpg": b"one"}, extra=links))
+    path.write_bytes(make_tar({"cat/1.jpg": b"one"}, extra=links))
     first, soft, hard, later = members(path)
     assert soft == first._replace(path="dog/soft.jpg")
     assert hard == first._replace(path="dog/hard.jpg")
     assert later == Member("dog/later.jpg", 0, skip="link without a target before it")
 
 
-def test_special_members_are_passed_over(tmp_path: Path, kit: Any) -> None:
+def test_special_members_are_passed_over(tmp_path: Path) -> None:
     fifo, folder = tarfile.TarInfo("pipe.jpg"), tarfile.TarInfo("cat")
     fifo.type, folder.type = tarfile.FIFOTYPE, tarfile.DIRTYPE
     path = tmp_path / "a.tar"
-    path.write_bytes(kit.tar_bytes({}, extra=[fifo, folder]))
+    path.write_bytes(make_tar({}, extra=[fifo, folder]))
     assert members(path) == [Member("pipe.jpg", 0, skip="not a regular file")]
 
 
-def test_links_in_an_inner_tar_are_counted_too(tmp_path: Path, kit: Any) -> None:
+def test_links_in_an_inner_tar_are_counted_too(tmp_path: Path) -> None:
     """Nothing that a user packed may vanish without a word."""
-    inner = kit.tar_bytes({"1.jpg": b"one"}, extra=[link("2.jpg", "1.jpg"), link("3.jpg", "gone.jpg")])
-    found = members(kit.tar(tmp_path / "all.tar", {"cat.tar": inner}))
+    inner = make_tar({"1.jpg": b"one"}, extra=[link("2.jpg", "1.jpg"), link("3.jpg", "gone.jpg")])
+    found = members(write_tar(tmp_path / "all.tar", {"cat.tar": inner}))
     assert [(one.path, one.size, one.skip) for one in found] == [
         ("cat/1.jpg", 3, ""),
         ("cat/2.jpg", 3, ""),
@@ -157,17 +157,17 @@ def test_a_sparse_member(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_zip_members(tmp_path: Path, kit: Any, method: int) -> None:
-    path = kit.zip(tmp_path / "a.zip", FILES, method)
+def test_zip_members(tmp_path: Path, method: int) -> None:
+    path = write_zip(tmp_path / "a.zip", FILES, method)
     found = members(path)
     assert [(one.path, one.size) for one in found] == [(name, len(data)) for name, data in FILES.items()]
     assert all(path.read_bytes()[one.offset :].startswith(b"PK\3\4") for one in found)
     assert [one.packed > 0 for one in found] == [method == zipfile.ZIP_DEFLATED] * 3
 
 
-def test_zip_that_begins_later(tmp_path: Path, kit: Any) -> None:
+def test_zip_that_begins_later(tmp_path: Path) -> None:
     """As a self-extracting archive does."""
-    whole = kit.zip(tmp_path / "a.zip", FILES).read_bytes()
+    whole = write_zip(tmp_path / "a.zip", FILES).read_bytes()
     path = tmp_path / "b.zip"
     path.write_bytes(b"#!/bin/sh\n" + whole)
     assert [one.offset for one in members(path)] == [one.offset + 10 for one in members(tmp_path / "a.zip")]
@@ -183,8 +183,8 @@ def test_link_in_a_zip(tmp_path: Path) -> None:
     assert members(path) == [Member("cat/1.jpg", 0, skip="link in a zip archive")]
 
 
-def test_encrypted_zip(tmp_path: Path, kit: Any) -> None:
-    path = kit.zip(tmp_path / "a.zip", {"1.jpg": b"one"})
+def test_encrypted_zip(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "a.zip", {"1.jpg": b"one"})
     data = bytearray(path.read_bytes())
     data[6] |= 1
     data[data.index(b"PK\1\2") + 8] |= 1
@@ -192,8 +192,8 @@ def test_encrypted_zip(tmp_path: Path, kit: Any) -> None:
     assert refused(path) == f"{path} is encrypted; unpack it first."
 
 
-def test_compression_that_cannot_be_read_in_place(tmp_path: Path, kit: Any) -> None:
-    path = kit.zip(tmp_path / "a.zip", {"1.jpg": b"one"}, zipfile.ZIP_LZMA)
+def test_compression_that_cannot_be_read_in_place(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "a.zip", {"1.jpg": b"one"}, zipfile.ZIP_LZMA)
     assert refused(path) == f"{path} holds '1.jpg' compressed by lzma; deflate and store can be read."
 
 
@@ -213,14 +213,14 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("kind", ["tar", "tar.gz", "zip", "inner"])
-def test_hostile_names_are_refused(tmp_path: Path, kit: Any, name: str, kind: str) -> None:
+def test_hostile_names_are_refused(tmp_path: Path, name: str, kind: str) -> None:
     files = {"cat/1.jpg": b"one", name: b"evil"}
     if kind == "zip":
-        path = kit.zip(tmp_path / "a.zip", files)
+        path = write_zip(tmp_path / "a.zip", files)
     elif kind == "inner":
-        path = kit.tar(tmp_path / "a.tar", {"in.tar": kit.tar_bytes(files)})
+        path = write_tar(tmp_path / "a.tar", {"in.tar": make_tar(files)})
     else:
-        path = kit.tar(tmp_path / f"a.{kind}", files, "w:gz" if kind == "tar.gz" else "w")
+        path = write_tar(tmp_path / f"a.{kind}", files, "w:gz" if kind == "tar.gz" else "w")
     assert refused(path) == f"{path} holds the member {name!r}, which points outside of it; such an archive is refused."
 
 
@@ -233,25 +233,25 @@ def test_hostile_names_are_refused(tmp_path: Path, kit: Any, name: str, kind: st
         (tarfile.LNKTYPE, "/etc/passwd", "/etc/passwd"),
     ],
 )
-def test_a_link_that_points_outside_is_refused(tmp_path: Path, kit: Any, kind: bytes, target: str, named: str) -> None:
+def test_a_link_that_points_outside_is_refused(tmp_path: Path, kind: bytes, target: str, named: str) -> None:
     path = tmp_path / "a.tar"
-    path.write_bytes(kit.tar_bytes({}, extra=[link("cat/1.jpg", target, kind)]))
+    path.write_bytes(make_tar({}, extra=[link("cat/1.jpg", target, kind)]))
     assert refused(path) == (
         f"{path} holds the link 'cat/1.jpg' to {named!r}, which points outside of it; such an archive is refused."
     )
 
 
-def test_backslashes_are_folders(tmp_path: Path, kit: Any) -> None:
-    assert [one.path for one in members(kit.zip(tmp_path / "a.zip", {"cat\\1.jpg": b""}))] == ["cat/1.jpg"]
-    assert [one.path for one in members(kit.tar(tmp_path / "a.tar", {"./cat//1.jpg": b""}))] == ["cat/1.jpg"]
+def test_backslashes_are_folders(tmp_path: Path) -> None:
+    assert [one.path for one in members(write_zip(tmp_path / "a.zip", {"cat\\1.jpg": b""}))] == ["cat/1.jpg"]
+    assert [one.path for one in members(write_tar(tmp_path / "a.tar", {"./cat//1.jpg": b""}))] == ["cat/1.jpg"]
 
 
 # Damage
 
 
-def test_truncated_tar(tmp_path: Path, kit: Any) -> None:
+def test_truncated_tar(tmp_path: Path) -> None:
     for mode, name in (("w", "a.tar"), ("w:gz", "a.tar.gz"), ("w:xz", "a.tar.xz")):
-        path = kit.tar(tmp_path / name, {"1.jpg": bytes(range(256)) * 20, "2.jpg": bytes(range(255)) * 20}, mode)
+        path = write_tar(tmp_path / name, {"1.jpg": bytes(range(256)) * 20, "2.jpg": bytes(range(255)) * 20}, mode)
         whole = path.read_bytes()
         path.write_bytes(whole[: 8000 if mode == "w" else len(whole) // 2])
         assert refused(path).startswith(f"{path} is damaged or no archive of its kind (")
@@ -265,13 +265,13 @@ def test_no_archive(tmp_path: Path, name: str, data: bytes) -> None:
     assert refused(path).startswith(f"{path} is damaged or no archive of its kind (")
 
 
-def test_truncated_zip(tmp_path: Path, kit: Any) -> None:
-    path = kit.zip(tmp_path / "a.zip", FILES)
+def test_truncated_zip(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "a.zip", FILES)
     path.write_bytes(path.read_bytes()[:-30])
     assert refused(path) == f"{path} is damaged or no archive of its kind (File is not a zip file)."
 
 
-def test_a_size_that_no_file_can_have(tmp_path: Path, kit: Any) -> None:
+def test_a_size_that_no_file_can_have(tmp_path: Path) -> None:
     """A zip archive can promise 2^64 - 1 bytes, which no number of a plan holds."""
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("cat/1.jpg", b"x")

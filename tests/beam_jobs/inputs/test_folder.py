@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from beam_jobs.inputs.archive import Member
 from beam_jobs.inputs.folder import list_folder
+from tests.beam_jobs.images import write_files
 from tfpipe.errors import DataError
 
 
@@ -17,8 +17,8 @@ def walk(folder: Path) -> list[Member]:
     return sorted(list_folder(str(folder)))
 
 
-def test_files_by_name(tmp_path: Path, kit: Any) -> None:
-    kit.write(tmp_path, {"b/2.jpg": b"22", "b/10.jpg": b"x", "a/deep/er/1.jpg": b"1", "0.jpg": b""})
+def test_files_by_name(tmp_path: Path) -> None:
+    write_files(tmp_path, {"b/2.jpg": b"22", "b/10.jpg": b"x", "a/deep/er/1.jpg": b"1", "0.jpg": b""})
     assert walk(tmp_path) == [
         Member("0.jpg", 0),
         Member("a/deep/er/1.jpg", 1),
@@ -32,8 +32,8 @@ def test_a_name_that_is_no_utf8(tmp_path: Path) -> None:
     assert walk(tmp_path) == [Member("caf\udce9.jpg", 1)]
 
 
-def test_links_are_followed(tmp_path: Path, kit: Any) -> None:
-    kit.write(tmp_path / "far", {"x/1.jpg": b"123"})
+def test_links_are_followed(tmp_path: Path) -> None:
+    write_files(tmp_path / "far", {"x/1.jpg": b"123"})
     root = tmp_path / "root"
     root.mkdir()
     (root / "cat").symlink_to(tmp_path / "far" / "x")
@@ -42,15 +42,15 @@ def test_links_are_followed(tmp_path: Path, kit: Any) -> None:
     assert walk(root) == [Member("cat/1.jpg", 3), Member("dog/1.jpg", 3), Member("one.jpg", 3)]
 
 
-def test_the_root_may_be_a_link(tmp_path: Path, kit: Any) -> None:
-    kit.write(tmp_path / "real", {"1.jpg": b"1"})
+def test_the_root_may_be_a_link(tmp_path: Path) -> None:
+    write_files(tmp_path / "real", {"1.jpg": b"1"})
     (tmp_path / "link").symlink_to("real")
     assert walk(tmp_path / "link") == [Member("1.jpg", 1)]
 
 
 @pytest.mark.parametrize("target", [".", "..", "../.."])
-def test_a_loop_is_refused(tmp_path: Path, kit: Any, target: str) -> None:
-    root = kit.write(tmp_path / "root", {"cat/old/1.jpg": b"1"})
+def test_a_loop_is_refused(tmp_path: Path, target: str) -> None:
+    root = write_files(tmp_path / "root", {"cat/old/1.jpg": b"1"})
     loop = root / "cat" / "old" / "zz"
     loop.symlink_to(target)
     with pytest.raises(DataError) as caught:

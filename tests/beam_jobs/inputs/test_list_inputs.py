@@ -12,6 +12,7 @@ import pytest
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.list_inputs import list_images
 from beam_jobs.plan.split_and_shard import Listing
+from tests.beam_jobs.images import make_tar, write_files, write_tar, write_zip
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 
 
@@ -31,11 +32,11 @@ def refused(kind: type[TfpipeError], source: Path, **options: Any) -> str:
 
 
 @pytest.fixture
-def tree(tmp_path: Path, kit: Any) -> Any:
+def tree(tmp_path: Path) -> Any:
     """A folder with empty files of these names."""
 
     def build(*names: str) -> Path:
-        return kit.write(tmp_path / "photos", dict.fromkeys(names, b""))
+        return write_files(tmp_path / "photos", dict.fromkeys(names, b""))
 
     return build
 
@@ -199,11 +200,11 @@ def test_a_trailing_slash(tree: Any) -> None:
 # Archives
 
 
-def test_common_top_folders_of_an_archive_are_stripped(tmp_path: Path, kit: Any) -> None:
+def test_common_top_folders_of_an_archive_are_stripped(tmp_path: Path) -> None:
     names = ["flower_photos/rose/1.jpg", "flower_photos/tulip/2.jpg", "flower_photos/LICENSE.txt"]
     for path in (
-        kit.tar(tmp_path / "flowers.tgz", dict.fromkeys(names, b"x"), "w:gz"),
-        kit.zip(tmp_path / "flowers.zip", dict.fromkeys(names, b"x")),
+        write_tar(tmp_path / "flowers.tgz", dict.fromkeys(names, b"x"), "w:gz"),
+        write_zip(tmp_path / "flowers.zip", dict.fromkeys(names, b"x")),
     ):
         listing = listed(path)
         assert meaning(listing) == {names[0]: ("", "rose"), names[1]: ("", "tulip")}
@@ -221,41 +222,41 @@ def test_common_top_folders_of_an_archive_are_stripped(tmp_path: Path, kit: Any)
         (["1.jpg", "2.jpg"], [("", None), ("", None)]),
     ],
 )
-def test_layouts_of_an_archive(tmp_path: Path, kit: Any, names: list[str], meanings: list[Any]) -> None:
-    path = kit.tar(tmp_path / "a.tar", dict.fromkeys(names, b"x"))
+def test_layouts_of_an_archive(tmp_path: Path, names: list[str], meanings: list[Any]) -> None:
+    path = write_tar(tmp_path / "a.tar", dict.fromkeys(names, b"x"))
     assert meaning(listed(path)) == dict(zip(names, meanings, strict=True))
 
 
-def test_a_folder_of_tars(tmp_path: Path, kit: Any) -> None:
-    kit.tar(tmp_path / "in" / "cat.tar", {"1.jpg": b"x", "2.jpg": b"y"})
-    kit.tar(tmp_path / "in" / "dog.tar.gz", {"3.jpg": b"z"}, "w:gz")
+def test_a_folder_of_tars(tmp_path: Path) -> None:
+    write_tar(tmp_path / "in" / "cat.tar", {"1.jpg": b"x", "2.jpg": b"y"})
+    write_tar(tmp_path / "in" / "dog.tar.gz", {"3.jpg": b"z"}, "w:gz")
     listing = listed(tmp_path / "in")
     assert meaning(listing) == {"cat/1.jpg": ("", "cat"), "cat/2.jpg": ("", "cat"), "dog/3.jpg": ("", "dog")}
     assert listing.unpack == ("dog.tar.gz",)
 
 
-def test_a_tar_of_tars(tmp_path: Path, kit: Any) -> None:
-    inner = {f"{name}.tar": kit.tar_bytes({f"{name}_1.jpg": b"x"}) for name in ("n01", "n02")}
-    assert meaning(listed(kit.tar(tmp_path / "train.tar", inner))) == {
+def test_a_tar_of_tars(tmp_path: Path) -> None:
+    inner = {f"{name}.tar": make_tar({f"{name}_1.jpg": b"x"}) for name in ("n01", "n02")}
+    assert meaning(listed(write_tar(tmp_path / "train.tar", inner))) == {
         "n01/n01_1.jpg": ("", "n01"),
         "n02/n02_1.jpg": ("", "n02"),
     }
 
 
-def test_the_last_of_equal_names_in_a_tar_counts(tmp_path: Path, kit: Any) -> None:
+def test_the_last_of_equal_names_in_a_tar_counts(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
-    first, second = kit.tar_bytes({"cat/1.jpg": b"old"})[:1024], kit.tar_bytes({"cat/1.jpg": b"newer"})
+    first, second = make_tar({"cat/1.jpg": b"old"})[:1024], make_tar({"cat/1.jpg": b"newer"})
     path.write_bytes(first + second)
     (ref,) = listed(path).refs
     assert path.read_bytes()[ref.offset : ref.offset + ref.size] == b"newer"
 
 
-def test_a_folder_and_an_archive_of_one_name(tmp_path: Path, kit: Any) -> None:
+def test_a_folder_and_an_archive_of_one_name(tmp_path: Path) -> None:
     """Two images of one path: neither may hide the other without a word."""
-    source = kit.write(tmp_path / "in", {"cat/1.jpg": b"loose"})
-    kit.tar(source / "cat.tar", {"2.jpg": b"packed"})
+    source = write_files(tmp_path / "in", {"cat/1.jpg": b"loose"})
+    write_tar(source / "cat.tar", {"2.jpg": b"packed"})
     assert len(listed(source).refs) == 2
-    kit.tar(source / "cat.tar", {"1.jpg": b"packed"})
+    write_tar(source / "cat.tar", {"1.jpg": b"packed"})
     assert refused(DataError, source) == (
         f"{source} holds cat/1.jpg twice, in a folder and in cat.tar. Rename one of them."
     )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from beam_jobs.inputs.archive import list_archive
 from beam_jobs.inputs.read_image import UnreadableError, fetch
 from beam_jobs.plan.image_ref import ImageRef
+from tests.beam_jobs.images import write_tar, write_zip
 
 
 def refs(path: Path) -> dict[str, ImageRef]:
@@ -38,17 +38,17 @@ def test_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tar", "stored", "deflated"])
-def test_members(tmp_path: Path, kit: Any, kind: str) -> None:
+def test_members(tmp_path: Path, kind: str) -> None:
     if kind == "tar":
-        path = kit.tar(tmp_path / "x.tar", FILES)
+        path = write_tar(tmp_path / "x.tar", FILES)
     else:
-        path = kit.zip(tmp_path / "x.zip", FILES, zipfile.ZIP_DEFLATED if kind == "deflated" else zipfile.ZIP_STORED)
+        path = write_zip(tmp_path / "x.zip", FILES, zipfile.ZIP_DEFLATED if kind == "deflated" else zipfile.ZIP_STORED)
     assert {name: fetch(str(tmp_path), ref) for name, ref in refs(path).items()} == FILES
 
 
-def test_a_member_of_a_compressed_tar_is_read_from_the_unpacked_one(tmp_path: Path, kit: Any) -> None:
-    path = kit.tar(tmp_path / "x.tar.gz", FILES, "w:gz")
-    plain = kit.tar(tmp_path / "elsewhere", FILES)
+def test_a_member_of_a_compressed_tar_is_read_from_the_unpacked_one(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "x.tar.gz", FILES, "w:gz")
+    plain = write_tar(tmp_path / "elsewhere", FILES)
     found = {name: fetch(str(tmp_path), ref, {"x.tar.gz": str(plain)}) for name, ref in refs(path).items()}
     assert found == FILES
 
@@ -68,20 +68,20 @@ def test_no_regular_file(tmp_path: Path) -> None:
         assert unreadable(tmp_path, ImageRef(name)) == "is no regular file"
 
 
-def test_cut_off(tmp_path: Path, kit: Any) -> None:
-    path = kit.tar(tmp_path / "x.tar", FILES)
+def test_cut_off(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "x.tar", FILES)
     ref = refs(path)["a.jpg"]
     os.truncate(path, ref.offset + 100)
     assert unreadable(tmp_path, ref) == "the archive holds 100 of its 5000 bytes"
 
 
-def zipped(tmp_path: Path, kit: Any, method: int = zipfile.ZIP_DEFLATED) -> tuple[Path, bytearray, ImageRef]:
-    path = kit.zip(tmp_path / "x.zip", {"a.jpg": bytes(range(256)) * 4}, method)
+def zipped(tmp_path: Path, method: int = zipfile.ZIP_DEFLATED) -> tuple[Path, bytearray, ImageRef]:
+    path = write_zip(tmp_path / "x.zip", {"a.jpg": bytes(range(256)) * 4}, method)
     return path, bytearray(path.read_bytes()), refs(path)["a.jpg"]
 
 
-def test_a_zip_that_changed(tmp_path: Path, kit: Any) -> None:
-    path, data, ref = zipped(tmp_path, kit)
+def test_a_zip_that_changed(tmp_path: Path) -> None:
+    path, data, ref = zipped(tmp_path)
     data[0] = 0
     path.write_bytes(data)
     assert unreadable(tmp_path, ref) == "cannot be read: the archive has changed or is damaged here"
@@ -89,8 +89,8 @@ def test_a_zip_that_changed(tmp_path: Path, kit: Any) -> None:
     assert unreadable(tmp_path, ref) == "cannot be read: the archive has changed or is damaged here"
 
 
-def test_damaged_deflate(tmp_path: Path, kit: Any) -> None:
-    path, data, ref = zipped(tmp_path, kit)
+def test_damaged_deflate(tmp_path: Path) -> None:
+    path, data, ref = zipped(tmp_path)
     data[35] = 0xFF
     path.write_bytes(data)
     assert unreadable(tmp_path, ref) == (
@@ -99,21 +99,21 @@ def test_damaged_deflate(tmp_path: Path, kit: Any) -> None:
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_wrong_crc(tmp_path: Path, kit: Any, method: int) -> None:
-    _, _, ref = zipped(tmp_path, kit, method)
+def test_wrong_crc(tmp_path: Path, method: int) -> None:
+    _, _, ref = zipped(tmp_path, method)
     wrong = "cannot be read: the archive is damaged here (wrong CRC-32)"
     assert unreadable(tmp_path, ref._replace(crc=ref.crc ^ 1)) == wrong
 
 
 @pytest.mark.parametrize("promised", [1, 1023])
-def test_more_than_promised_is_never_unpacked(tmp_path: Path, kit: Any, promised: int) -> None:
-    _, _, ref = zipped(tmp_path, kit)
+def test_more_than_promised_is_never_unpacked(tmp_path: Path, promised: int) -> None:
+    _, _, ref = zipped(tmp_path)
     assert unreadable(tmp_path, ref._replace(size=promised)) == (
         f"cannot be read: the archive is damaged here (more than the {promised} bytes that it promises)"
     )
 
 
-def test_a_zip_bomb_costs_no_memory(tmp_path: Path, kit: Any) -> None:
+def test_a_zip_bomb_costs_no_memory(tmp_path: Path) -> None:
     """100 MB of zeros that promise to be 1000 bytes."""
     import tracemalloc
 

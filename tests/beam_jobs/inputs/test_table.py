@@ -16,6 +16,8 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.list_inputs import list_images
 from beam_jobs.inputs.table import is_table
 from beam_jobs.plan.split_and_shard import Listing
+from tests.beam_jobs.datasets import make_dataset, parse_with_tensorflow, read_images
+from tests.beam_jobs.images import make_jpeg, write_files
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 from tfpipe.format.schema import FeatureSpec
 
@@ -66,8 +68,8 @@ def test_is_table() -> None:
 # The same in three forms
 
 
-def test_labels_and_splits(table: Path, kit: Any) -> None:
-    kit.write(table.parent, {"x/1.jpg": b"123", "2.jpg": b"45"})
+def test_labels_and_splits(table: Path) -> None:
+    write_files(table.parent, {"x/1.jpg": b"123", "2.jpg": b"45"})
     rows = [
         {"image": "x/1.jpg", "label": "dog", "split": "train"},
         {"image": "./y/../2.jpg", "label": "cat", "split": "test"},
@@ -343,11 +345,11 @@ def test_an_input_of_no_known_file_system(url: str) -> None:
 # Into the records
 
 
-def test_every_kind_of_column_is_read_back_by_tensorflow(table: Path, kit: Any, parse: Any) -> None:
+def test_every_kind_of_column_is_read_back_by_tensorflow(table: Path) -> None:
     import tensorflow as tf
 
-    images = {f"{i}.jpg": kit.jpeg(i) for i in range(2)}
-    kit.write(table.parent, images)
+    images = {f"{i}.jpg": make_jpeg(i) for i in range(2)}
+    write_files(table.parent, images)
     rows = [
         {
             "image": f"{i}.jpg",
@@ -361,7 +363,7 @@ def test_every_kind_of_column_is_read_back_by_tensorflow(table: Path, kit: Any, 
         for i, row in enumerate(rows):
             row |= {"point": [1.0 + i, 2.0], "tags": [["a"], ["b", "c"]][i], "ids": [[], [1, 2]][i]}
     output = table.parent / "out"
-    manifest = kit.make(save(table, rows), output, shuffle=False)
+    manifest = make_dataset(save(table, rows), output, shuffle=False)
     spec = {
         "image/encoded": tf.io.FixedLenFeature((), tf.string),
         "image/class/label": tf.io.FixedLenFeature((), tf.int64),
@@ -380,7 +382,7 @@ def test_every_kind_of_column_is_read_back_by_tensorflow(table: Path, kit: Any, 
             "tags": tf.io.RaggedFeature(tf.string),
             "ids": tf.io.RaggedFeature(tf.int64),
         }
-    first, second = parse(output, spec)
+    first, second = parse_with_tensorflow(output, spec)
     assert [first["image/encoded"], second["image/encoded"]] == [*images.values()]
     assert (first["image/class/label"], first["image/class/text"]) == (0, b"cat")
     assert (second["image/class/label"], second["image/class/text"]) == (1, b"dog")
@@ -403,23 +405,23 @@ def test_every_kind_of_column_is_read_back_by_tensorflow(table: Path, kit: Any, 
     assert manifest.splits["train"].class_counts == (1, 1)
 
 
-def test_a_column_named_like_our_own(jsonl: Any, kit: Any, tmp_path: Path) -> None:
-    kit.write(tmp_path, {"1.jpg": kit.jpeg(0)})
+def test_a_column_named_like_our_own(jsonl: Any, tmp_path: Path) -> None:
+    write_files(tmp_path, {"1.jpg": make_jpeg(0)})
     path = jsonl({"image": "1.jpg", "image/height": 3})
     with pytest.raises(ConfigError) as caught:
-        kit.make(path, tmp_path / "out")
+        make_dataset(path, tmp_path / "out")
     assert str(caught.value) == "An extra column must not be named 'image' or begin with 'image/', got 'image/height'."
 
 
-def test_devices_and_pipes_are_quarantined(jsonl: Any, kit: Any, tmp_path: Path) -> None:
+def test_devices_and_pipes_are_quarantined(jsonl: Any, tmp_path: Path) -> None:
     import os
 
     os.mkfifo(tmp_path / "pipe.jpg")
-    kit.write(tmp_path / "in", {"1.jpg": kit.jpeg(0)})
+    write_files(tmp_path / "in", {"1.jpg": make_jpeg(0)})
     path = jsonl(
         *({"image": name} for name in ("/dev/zero", "pipe.jpg", "in", "gone.jpg", "in/1.jpg", "in/../in/1.jpg"))
     )
-    kit.make(path, tmp_path / "out", shuffle=False)
+    make_dataset(path, tmp_path / "out", shuffle=False)
     lines = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
     assert {line["path"]: line["reason"] for line in map(json.loads, lines)} == {
         "/dev/zero": "is no regular file",
@@ -427,4 +429,4 @@ def test_devices_and_pipes_are_quarantined(jsonl: Any, kit: Any, tmp_path: Path)
         "in": "is no regular file",
         "gone.jpg": "cannot be read: No such file or directory",
     }
-    assert kit.images(tmp_path / "out") == {"in/1.jpg": kit.jpeg(0)}
+    assert read_images(tmp_path / "out") == {"in/1.jpg": make_jpeg(0)}

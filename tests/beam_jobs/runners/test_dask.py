@@ -25,6 +25,9 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.runners import dask
 from beam_jobs.runners.local import parse_options
 from beam_jobs.shard_job import ShardResult
+from tests.beam_jobs.commands import check_no_orphans, finish_command, start_command, wait_for
+from tests.beam_jobs.datasets import make_dataset, read_tree
+from tests.beam_jobs.images import make_jpeg, make_photos, write_files
 from tests.observers import Recorder
 from tfpipe.errors import ConfigError, DataError, MissingDependencyError
 from tfpipe.format.image_form import ImageForm
@@ -35,10 +38,10 @@ SLOW: dict[str, Any] = {**OPTIONS, "form": ImageForm(encoding="jpeg", square=512
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Path:
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dask") / "photos"
-    kit.write(folder, kit.photos({"cat": 150, "dog": 130}))
-    return Path(kit.write(folder, {"cat/bad.jpg": b"bad", "dog/twin.jpg": kit.jpeg(3)}))
+    write_files(folder, make_photos({"cat": 150, "dog": 130}))
+    return Path(write_files(folder, {"cat/bad.jpg": b"bad", "dog/twin.jpg": make_jpeg(3)}))
 
 
 def run(source: Path, output: Path, address: str | None = None, **options: Any) -> ShardResult:
@@ -46,20 +49,20 @@ def run(source: Path, output: Path, address: str | None = None, **options: Any) 
     return shard_job.run(ShardConfig(str(source), str(output), **options), args)
 
 
-def test_threads(photos: Path, tmp_path: Path, kit: Any) -> None:
-    kit.make(photos, tmp_path / "straight", **OPTIONS)
+def test_threads(photos: Path, tmp_path: Path) -> None:
+    make_dataset(photos, tmp_path / "straight", **OPTIONS)
     with distributed.LocalCluster(n_workers=1, threads_per_worker=4, dashboard_address="127.0.0.1:0") as cluster:
         assert run(photos, tmp_path / "out", cluster.scheduler_address, **OPTIONS).kept_shards == 0
-    assert kit.tree(tmp_path / "out") == kit.tree(tmp_path / "straight")
+    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
 
 
 @pytest.mark.slow
-def test_a_cluster_of_this_machine(photos: Path, tmp_path: Path, kit: Any) -> None:
-    kit.make(photos, tmp_path / "straight", **OPTIONS)
+def test_a_cluster_of_this_machine(photos: Path, tmp_path: Path) -> None:
+    make_dataset(photos, tmp_path / "straight", **OPTIONS)
     observer = Recorder()
     config = ShardConfig(str(photos), str(tmp_path / "out"), workers=2, **OPTIONS)
     result = shard_job.run(config, ["--runner=DaskRunner"], observer)
-    assert kit.tree(tmp_path / "out") == kit.tree(tmp_path / "straight")
+    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
     assert (result.kept_shards, result.manifest.quarantined) == (0, 1)
     last = observer.progresses[-1]
     assert (last.done, last.bad, last.shards) == (282, 1, 12)
@@ -180,16 +183,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def straight(photos: Path, tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Path:
+def straight(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What an undisturbed run on this machine makes of the slow job."""
     output = tmp_path_factory.mktemp("dask") / "straight"
-    kit.make(photos, output, **SLOW)
+    make_dataset(photos, output, **SLOW)
     return output
 
 
-def once_underway(output: Path, kit: Any, act: Callable[[], None]) -> threading.Thread:
+def once_underway(output: Path, act: Callable[[], None]) -> threading.Thread:
     def wait() -> None:
-        kit.wait_for(lambda: len([*output.glob(".tfpipe/rows/*.json")]) >= 2, 60)
+        wait_for(lambda: len([*output.glob(".tfpipe/rows/*.json")]) >= 2, 60)
         act()
 
     thread = threading.Thread(target=wait)
@@ -198,15 +201,15 @@ def once_underway(output: Path, kit: Any, act: Callable[[], None]) -> threading.
 
 
 @pytest.mark.slow
-def test_a_worker_is_killed(photos: Path, straight: Path, tmp_path: Path, kit: Any, cluster: Cluster) -> None:
+def test_a_worker_is_killed(photos: Path, straight: Path, tmp_path: Path, cluster: Cluster) -> None:
     cluster.scheduler()
     cluster.worker()
     cluster.worker()
     first = cluster.pids(2)
-    killer = once_underway(tmp_path / "out", kit, lambda: os.kill(first[0], signal.SIGKILL))
+    killer = once_underway(tmp_path / "out", lambda: os.kill(first[0], signal.SIGKILL))
     result = run(photos, tmp_path / "out", cluster.address, **SLOW)
     killer.join()
-    assert kit.tree(tmp_path / "out") == kit.tree(straight)
+    assert read_tree(tmp_path / "out") == read_tree(straight)
     assert result.kept_shards == 0  # what the dead worker had finished was finished by this run
     left = cluster.pids(2)
     assert first[0] not in left
@@ -214,43 +217,43 @@ def test_a_worker_is_killed(photos: Path, straight: Path, tmp_path: Path, kit: A
     # The command line, on the same cluster.
     form = ("--num-shards=12", "--seed=5", "--encoding=jpeg", "--square=512")
     engine = ("--runner=dask", f"--dask-address={cluster.address}")
-    code, out, err = kit.finish(kit.start(photos, tmp_path / "by-command", *form, *engine))
+    code, out, err = finish_command(start_command(photos, tmp_path / "by-command", *form, *engine))
     assert code == 0, err
     assert out.splitlines()[0].startswith("train: 281 records, 12 shards")
-    assert kit.tree(tmp_path / "by-command") == kit.tree(straight)
+    assert read_tree(tmp_path / "by-command") == read_tree(straight)
 
 
 @pytest.mark.slow
-def test_interrupted(photos: Path, straight: Path, tmp_path: Path, kit: Any) -> None:
+def test_interrupted(photos: Path, straight: Path, tmp_path: Path) -> None:
     form = ("--num-shards=12", "--seed=5", "--encoding=jpeg", "--square=512")
-    command = kit.start(photos, tmp_path / "out", *form, "--runner=dask", "--workers=1")
-    once_underway(tmp_path / "out", kit, lambda: os.killpg(command.pid, signal.SIGINT)).join()
-    code, _, err = kit.finish(command)
+    command = start_command(photos, tmp_path / "out", *form, "--runner=dask", "--workers=1")
+    once_underway(tmp_path / "out", lambda: os.killpg(command.pid, signal.SIGINT)).join()
+    code, _, err = finish_command(command)
     assert code == 130, err
     assert re.search(
         r"^Interrupted\. \d+ of 12 shards are finished\. Run the same command again to go on\.$", err, re.M
     )
     assert "Traceback" not in err
-    kit.no_orphans(command)
-    again = kit.start(photos, tmp_path / "out", *form, "--runner=dask", "--workers=1")
-    kit.wait_for(lambda: [*(tmp_path / "out" / ".tfpipe" / "progress").glob("*")], 60)
+    check_no_orphans(command)
+    again = start_command(photos, tmp_path / "out", *form, "--runner=dask", "--workers=1")
+    wait_for(lambda: [*(tmp_path / "out" / ".tfpipe" / "progress").glob("*")], 60)
     again.kill()
     again.communicate()
-    kit.no_orphans(again)
-    kit.make(photos, tmp_path / "out", **SLOW)
-    assert kit.tree(tmp_path / "out") == kit.tree(straight)
+    check_no_orphans(again)
+    make_dataset(photos, tmp_path / "out", **SLOW)
+    assert read_tree(tmp_path / "out") == read_tree(straight)
 
 
 @pytest.mark.slow
 def test_no_worker_is_left(
-    photos: Path, straight: Path, tmp_path: Path, kit: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    photos: Path, straight: Path, tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dask, "_LOOK_EVERY_S", 0.5)
     monkeypatch.setattr(dask, "_WORKERS_WITHIN_S", 2)
     cluster.scheduler()
     worker = cluster.worker(nanny=False)
     cluster.pids(1)
-    killer = once_underway(tmp_path / "out", kit, worker.kill)
+    killer = once_underway(tmp_path / "out", worker.kill)
     with pytest.raises(DataError) as caught:
         run(photos, tmp_path / "out", cluster.address, **SLOW)
     killer.join()
@@ -260,15 +263,15 @@ def test_no_worker_is_left(
     cluster.worker(nanny=False)
     cluster.pids(1)
     assert run(photos, tmp_path / "out", cluster.address, **SLOW).kept_shards >= 2
-    assert kit.tree(tmp_path / "out") == kit.tree(straight)
+    assert read_tree(tmp_path / "out") == read_tree(straight)
 
 
 @pytest.mark.slow
-def test_the_scheduler_is_killed(photos: Path, straight: Path, tmp_path: Path, kit: Any, cluster: Cluster) -> None:
+def test_the_scheduler_is_killed(photos: Path, straight: Path, tmp_path: Path, cluster: Cluster) -> None:
     scheduler = cluster.scheduler()
     cluster.worker(nanny=False)
     cluster.pids(1)
-    killer = once_underway(tmp_path / "out", kit, scheduler.kill)
+    killer = once_underway(tmp_path / "out", scheduler.kill)
     started = time.monotonic()
     with pytest.raises(DataError) as caught:
         run(photos, tmp_path / "out", cluster.address, **SLOW)
@@ -276,8 +279,8 @@ def test_the_scheduler_is_killed(photos: Path, straight: Path, tmp_path: Path, k
     assert str(caught.value) == f"The connection to the Dask scheduler was lost. {GO_ON}"
     assert time.monotonic() - started < 90
     cluster.stop()  # a worker without its scheduler may still be writing
-    kit.make(photos, tmp_path / "out", **SLOW)
-    assert kit.tree(tmp_path / "out") == kit.tree(straight)
+    make_dataset(photos, tmp_path / "out", **SLOW)
+    assert read_tree(tmp_path / "out") == read_tree(straight)
 
 
 HIDING = """

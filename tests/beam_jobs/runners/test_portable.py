@@ -22,6 +22,16 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.runners import portable
 from beam_jobs.runners.local import parse_options
 from beam_jobs.shard_job import ShardResult, _find_in_text
+from tests.beam_jobs.commands import (
+    check_no_orphans,
+    finish_command,
+    list_processes,
+    read_command_line,
+    start_command,
+    wait_for,
+)
+from tests.beam_jobs.datasets import make_dataset, read_tree
+from tests.beam_jobs.images import make_jpeg, make_photos, write_files
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.image_form import ImageForm
 
@@ -31,10 +41,10 @@ SLOW: dict[str, Any] = {**OPTIONS, "workers": 0, "form": ImageForm(encoding="jpe
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Path:
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("portable") / "photos"
-    kit.write(folder, kit.photos({"cat": 150, "dog": 130}))
-    return Path(kit.write(folder, {"cat/bad.jpg": b"bad", "dog/twin.jpg": kit.jpeg(3)}))
+    write_files(folder, make_photos({"cat": 150, "dog": 130}))
+    return Path(write_files(folder, {"cat/bad.jpg": b"bad", "dog/twin.jpg": make_jpeg(3)}))
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
@@ -56,14 +66,14 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture(scope="module")
-def job_service(tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Iterator[str]:
+def job_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where it listens."""
     folder = tmp_path_factory.mktemp("service")
     port = folder / "port"
     main = "apache_beam.runners.portability.local_job_service_main"
     process = start(folder, main, "--port_file", str(port), "--staging_dir", str(folder / "staging"))
     try:
-        kit.wait_for(port.exists, 60)
+        wait_for(port.exists, 60)
         yield f"localhost:{port.read_text()}"
     finally:
         stop(process)
@@ -82,13 +92,13 @@ def worker_pool(tmp_path: Path) -> Iterator[tuple[str, int]]:
         stop(process)
 
 
-def reach(address: str, kit: Any) -> None:
+def reach(address: str) -> None:
     def answers() -> bool:
         host, _, port = address.rpartition(":")
         with socket.socket() as probe:
             return probe.connect_ex((host, int(port))) == 0
 
-    kit.wait_for(answers, 60)
+    wait_for(answers, 60)
 
 
 def run(source: Path, output: Path, job_service: str, worker_pool: str = "", **options: Any) -> ShardResult:
@@ -98,10 +108,10 @@ def run(source: Path, output: Path, job_service: str, worker_pool: str = "", **o
     return shard_job.run(ShardConfig(str(source), str(output), **options), [*filter(None, args)])
 
 
-def test_this_process_is_the_worker(photos: Path, tmp_path: Path, kit: Any, job_service: str) -> None:
-    kit.make(photos, tmp_path / "straight", **OPTIONS)
+def test_this_process_is_the_worker(photos: Path, tmp_path: Path, job_service: str) -> None:
+    make_dataset(photos, tmp_path / "straight", **OPTIONS)
     result = run(photos, tmp_path / "out", job_service, **OPTIONS)
-    assert kit.tree(tmp_path / "out") == kit.tree(tmp_path / "straight")
+    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
     assert (result.kept_shards, result.manifest.quarantined) == (0, 1)
 
 
@@ -180,15 +190,15 @@ def test_how_it_may_end(state: str, text: str, sentence: str) -> None:
 
 @pytest.mark.slow
 def test_workers_in_processes_of_their_own(
-    photos: Path, tmp_path: Path, kit: Any, job_service: str, worker_pool: tuple[str, int]
+    photos: Path, tmp_path: Path, job_service: str, worker_pool: tuple[str, int]
 ) -> None:
     address, session = worker_pool
-    reach(address, kit)
-    kit.make(photos, tmp_path / "straight", **SLOW)
+    reach(address)
+    make_dataset(photos, tmp_path / "straight", **SLOW)
 
     def kill() -> None:
-        kit.wait_for(lambda: len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")]) >= 2, 60)
-        (worker,) = (pid for pid in kit.processes(session) if "SdkHarness" in kit.command(pid))
+        wait_for(lambda: len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")]) >= 2, 60)
+        (worker,) = (pid for pid in list_processes(session) if "SdkHarness" in read_command_line(pid))
         os.kill(worker, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
@@ -201,46 +211,46 @@ def test_workers_in_processes_of_their_own(
     finished = len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")])
     result = run(photos, tmp_path / "out", job_service, address, **{**SLOW, "workers": 2})
     assert 2 <= result.kept_shards == finished < 12
-    assert kit.tree(tmp_path / "out") == kit.tree(tmp_path / "straight")
+    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
     # And the command line, which this test's own process has no part in.
     form = ("--num-shards=12", "--seed=5", "--encoding=jpeg", "--square=512")
     engine = ("--runner=portable", f"--job-endpoint={job_service}", f"--worker-pool={address}")
-    code, out, err = kit.finish(kit.start(photos, tmp_path / "by-command", *form, *engine))
+    code, out, err = finish_command(start_command(photos, tmp_path / "by-command", *form, *engine))
     assert code == 0, err
     assert out.splitlines()[0].startswith("train: 281 records, 12 shards")
-    assert kit.tree(tmp_path / "by-command") == kit.tree(tmp_path / "straight")
+    assert read_tree(tmp_path / "by-command") == read_tree(tmp_path / "straight")
 
 
 @pytest.mark.slow
-def test_interrupted(photos: Path, tmp_path: Path, kit: Any, job_service: str) -> None:
+def test_interrupted(photos: Path, tmp_path: Path, job_service: str) -> None:
     form = ("--num-shards=12", "--seed=5", "--encoding=jpeg", "--square=512")
-    command = kit.start(photos, tmp_path / "out", *form, "--runner=portable", f"--job-endpoint={job_service}")
-    kit.wait_for(lambda: len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")]) >= 2, 60)
+    command = start_command(photos, tmp_path / "out", *form, "--runner=portable", f"--job-endpoint={job_service}")
+    wait_for(lambda: len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")]) >= 2, 60)
     os.killpg(command.pid, signal.SIGINT)
-    code, _, err = kit.finish(command)
+    code, _, err = finish_command(command)
     assert code == 130, err
     assert re.search(
         r"^Interrupted\. \d+ of 12 shards are finished\. Run the same command again to go on\.$", err, re.M
     )
     assert "Traceback" not in err
-    kit.no_orphans(command)
+    check_no_orphans(command)
     assert run(photos, tmp_path / "out", job_service, **{**SLOW, "workers": 2}).kept_shards >= 2
-    kit.make(photos, tmp_path / "straight", **SLOW)
-    assert kit.tree(tmp_path / "out") == kit.tree(tmp_path / "straight")
+    make_dataset(photos, tmp_path / "straight", **SLOW)
+    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
 
 
 @pytest.mark.slow
-def test_a_pool_process_of_this_worker_is_killed(photos: Path, tmp_path: Path, kit: Any, job_service: str) -> None:
+def test_a_pool_process_of_this_worker_is_killed(photos: Path, tmp_path: Path, job_service: str) -> None:
     options = {**SLOW, "workers": 2}
     form = ("--num-shards=12", "--seed=5", "--encoding=jpeg", "--square=512")
     engine = ("--workers=2", "--runner=portable", f"--job-endpoint={job_service}")
-    command = kit.start(photos, tmp_path / "out", *form, *engine)
-    kit.wait_for(lambda: len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")]) >= 2, 60)
-    os.kill(max(pid for pid in kit.processes(command.pid) if "forkserver" in kit.command(pid)), signal.SIGKILL)
-    code, _, err = kit.finish(command)
+    command = start_command(photos, tmp_path / "out", *form, *engine)
+    wait_for(lambda: len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")]) >= 2, 60)
+    os.kill(max(pid for pid in list_processes(command.pid) if "forkserver" in read_command_line(pid)), signal.SIGKILL)
+    code, _, err = finish_command(command)
     assert code == 1
     assert err.splitlines()[-1].startswith("Error: A worker process died: it was killed, or memory ran out. Finished")
-    kit.no_orphans(command)
+    check_no_orphans(command)
     assert run(photos, tmp_path / "out", job_service, **options).kept_shards >= 2
-    kit.make(photos, tmp_path / "straight", **SLOW)
-    assert kit.tree(tmp_path / "out") == kit.tree(tmp_path / "straight")
+    make_dataset(photos, tmp_path / "straight", **SLOW)
+    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")

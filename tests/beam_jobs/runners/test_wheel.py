@@ -12,11 +12,12 @@ import venv
 import zipfile
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from beam_jobs.runners.wheel import build_wheel
+from tests.beam_jobs.commands import ROOT
+from tests.beam_jobs.datasets import read_tree
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
 
@@ -28,7 +29,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(build_wheel(str(tmp_path_factory.mktemp("wheel"))))
 
 
-def test_its_name_and_contents(wheel: Path, kit: Any) -> None:
+def test_its_name_and_contents(wheel: Path) -> None:
     assert wheel.name == f"{STEM}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as opened:
         inside = {name: opened.read(name) for name in opened.namelist()}
@@ -36,7 +37,7 @@ def test_its_name_and_contents(wheel: Path, kit: Any) -> None:
     assert code == {
         f"{package}/{name}": data
         for package in ("tfpipe", "beam_jobs")
-        for name, data in kit.tree(kit.root / package).items()
+        for name, data in read_tree(ROOT / package).items()
         if "__pycache__" not in name
     }
     about = inside[f"{STEM}.dist-info/METADATA"].decode()

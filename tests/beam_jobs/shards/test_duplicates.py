@@ -13,6 +13,8 @@ import pytest
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
+from tests.beam_jobs.datasets import make_dataset, read_images
+from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files, write_tar, write_zip
 from tfpipe.errors import DataError
 from tfpipe.format.manifest import Duplicates
 
@@ -22,9 +24,9 @@ def lines(output: Path) -> list[Any]:
 
 
 @pytest.fixture
-def twins(tmp_path: Path, kit: Any) -> Path:
+def twins(tmp_path: Path) -> Path:
     """Two copies within train, one pair across, one image three times."""
-    a, b, c, d = (kit.jpeg(i) for i in range(4))
+    a, b, c, d = (make_jpeg(i) for i in range(4))
     files = {
         "train/cat/1.jpg": a,
         "train/cat/2.jpg": a,
@@ -36,16 +38,16 @@ def twins(tmp_path: Path, kit: Any) -> Path:
         "val/cat/6.jpg": d,
         "val/dog/7.jpg": a,
     }
-    return kit.write(tmp_path / "in", files)
+    return write_files(tmp_path / "in", files)
 
 
-def test_counted_and_listed(twins: Path, tmp_path: Path, kit: Any) -> None:
+def test_counted_and_listed(twins: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    manifest = kit.make(twins, output, shuffle=False, num_shards=2)
+    manifest = make_dataset(twins, output, shuffle=False, num_shards=2)
     assert manifest.duplicates == Duplicates(within={"train": 1}, across=2, dropped=0)
     assert lines(output) == [
         {
-            "sha256": hashlib.sha256(kit.jpeg(0)).hexdigest(),
+            "sha256": hashlib.sha256(make_jpeg(0)).hexdigest(),
             "records": [
                 {"split": "train", "index": 0, "path": "train/cat/1.jpg"},
                 {"split": "train", "index": 1, "path": "train/cat/2.jpg"},
@@ -53,7 +55,7 @@ def test_counted_and_listed(twins: Path, tmp_path: Path, kit: Any) -> None:
             ],
         },
         {
-            "sha256": hashlib.sha256(kit.jpeg(1)).hexdigest(),
+            "sha256": hashlib.sha256(make_jpeg(1)).hexdigest(),
             "records": [
                 {"split": "train", "index": 2, "path": "train/cat/3.jpg"},
                 {"split": "validation", "index": 0, "path": "val/cat/5.jpg"},
@@ -62,18 +64,18 @@ def test_counted_and_listed(twins: Path, tmp_path: Path, kit: Any) -> None:
     ]
 
 
-def test_the_index_is_that_of_the_record(tmp_path: Path, kit: Any) -> None:
+def test_the_index_is_that_of_the_record(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)
     files = {}
     for i in range(60):
         kind = rng.random()
-        data = b"bad" if kind < 0.2 else kit.jpeg(rng.randrange(10) if kind < 0.6 else 100 + i, (8, 8))
+        data = b"bad" if kind < 0.2 else make_jpeg(rng.randrange(10) if kind < 0.6 else 100 + i, (8, 8))
         files[f"{rng.choice('ab')}/{i:02d}.jpg"] = data
     output = tmp_path / "out"
-    kit.make(kit.write(tmp_path / "in", files), output, num_shards=7, seed=seed, max_bad=60)
-    names = [*kit.images(output)]
+    make_dataset(write_files(tmp_path / "in", files), output, num_shards=7, seed=seed, max_bad=60)
+    names = [*read_images(output)]
     listed = [record for line in lines(output) for record in line["records"]]
     assert all(names[record["index"]] == record["path"] for record in listed)
     counts: dict[bytes, int] = {}
@@ -82,8 +84,8 @@ def test_the_index_is_that_of_the_record(tmp_path: Path, kit: Any) -> None:
     assert len(listed) == sum(count for data, count in counts.items() if count > 1 and data != b"bad")
 
 
-def test_none(tmp_path: Path, kit: Any) -> None:
-    manifest = kit.make(kit.write(tmp_path / "in", kit.photos({"cat": 4})), tmp_path / "out")
+def test_none(tmp_path: Path) -> None:
+    manifest = make_dataset(write_files(tmp_path / "in", make_photos({"cat": 4})), tmp_path / "out")
     assert manifest.duplicates == Duplicates(within={}, across=0, dropped=0)
     assert not (tmp_path / "out" / "duplicates.jsonl").exists()
 
@@ -97,28 +99,28 @@ def dropped(source: Path, **options: Any) -> tuple[list[str], int]:
     return sorted(ref.path for ref in plan.listing.refs), plan.listing.dropped
 
 
-def test_the_evaluation_copy_stays(twins: Path, tmp_path: Path, kit: Any) -> None:
+def test_the_evaluation_copy_stays(twins: Path, tmp_path: Path) -> None:
     stay = ["train/dog/4.jpg", "train/dog/bad.jpg", "val/cat/5.jpg", "val/cat/6.jpg", "val/dog/7.jpg"]
     assert dropped(twins) == (stay, 4)
-    manifest = kit.make(twins, tmp_path / "out", drop_duplicates=True, workers=2)
+    manifest = make_dataset(twins, tmp_path / "out", drop_duplicates=True, workers=2)
     assert manifest.duplicates == Duplicates(within={}, across=0, dropped=4)
     assert (manifest.splits["train"].records, manifest.splits["validation"].records) == (1, 3)
     assert manifest.splits["train"].class_counts == (0, 1)
 
 
-def test_then_the_first_by_path_stays(tmp_path: Path, kit: Any) -> None:
-    kit.write(tmp_path / "in", {"c/1.jpg": b"same", "a/9.jpg": b"same", "b/1.jpg": b"same", "b/2.jpg": b"diff"})
+def test_then_the_first_by_path_stays(tmp_path: Path) -> None:
+    write_files(tmp_path / "in", {"c/1.jpg": b"same", "a/9.jpg": b"same", "b/1.jpg": b"same", "b/2.jpg": b"diff"})
     assert dropped(tmp_path / "in") == (["a/9.jpg", "b/2.jpg"], 2)
 
 
-def test_only_equal_sizes_are_read(tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    kit.write(tmp_path / "in", {"a/1.jpg": b"1", "a/2.jpg": b"22", "a/3.jpg": b"333"})
+def test_only_equal_sizes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_files(tmp_path / "in", {"a/1.jpg": b"1", "a/2.jpg": b"22", "a/3.jpg": b"333"})
     monkeypatch.setattr("beam_jobs.shards.duplicates.fetch", None)
     assert dropped(tmp_path / "in")[1] == 0
 
 
-def test_what_cannot_be_read_stays(tmp_path: Path, kit: Any) -> None:
-    source = kit.write(tmp_path / "in", {"a/1.jpg": b"", "a/2.jpg": b""})
+def test_what_cannot_be_read_stays(tmp_path: Path) -> None:
+    source = write_files(tmp_path / "in", {"a/1.jpg": b"", "a/2.jpg": b""})
     (source / "a" / "gone.jpg").symlink_to("nowhere")
     assert dropped(source) == (["a/1.jpg", "a/gone.jpg"], 1)
 
@@ -127,33 +129,33 @@ FILES = {"cat/1.jpg": b"same", "cat/2.jpg": b"diff", "dog/3.jpg": b"same", "dog/
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.tar.xz", "a.zip"])
-def test_in_archives(tmp_path: Path, kit: Any, name: str) -> None:
+def test_in_archives(tmp_path: Path, name: str) -> None:
     if name == "a.zip":
-        path = kit.zip(tmp_path / name, FILES)
+        path = write_zip(tmp_path / name, FILES)
     else:
-        path = kit.tar(tmp_path / name, FILES, {"a.tar": "w", "a.tar.gz": "w:gz", "a.tar.xz": "w:xz"}[name])
+        path = write_tar(tmp_path / name, FILES, {"a.tar": "w", "a.tar.gz": "w:gz", "a.tar.xz": "w:xz"}[name])
     assert dropped(path) == (["cat/1.jpg", "cat/2.jpg", "dog/4.jpg"], 1)
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
-def test_a_link_in_a_tar_is_a_copy(tmp_path: Path, kit: Any, mode: str) -> None:
+def test_a_link_in_a_tar_is_a_copy(tmp_path: Path, mode: str) -> None:
     link = tarfile.TarInfo("dog/1.jpg")
     link.type, link.linkname = tarfile.SYMTYPE, "../cat/1.jpg"
     path = tmp_path / ("a.tar" if mode == "w" else "a.tar.gz")
-    path.write_bytes(kit.tar_bytes({"cat/1.jpg": b"x"}, mode, extra=[link]))
+    path.write_bytes(make_tar({"cat/1.jpg": b"x"}, mode, extra=[link]))
     assert dropped(path) == (["cat/1.jpg"], 1)
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
-def test_in_a_tar_of_tars(tmp_path: Path, kit: Any, mode: str) -> None:
-    inner = {"cat.tar": kit.tar_bytes({"1.jpg": b"same"}), "dog.tar": kit.tar_bytes({"2.jpg": b"same"})}
-    path = kit.tar(tmp_path / ("a.tar" if mode == "w" else "a.tar.gz"), inner, mode)
+def test_in_a_tar_of_tars(tmp_path: Path, mode: str) -> None:
+    inner = {"cat.tar": make_tar({"1.jpg": b"same"}), "dog.tar": make_tar({"2.jpg": b"same"})}
+    path = write_tar(tmp_path / ("a.tar" if mode == "w" else "a.tar.gz"), inner, mode)
     assert dropped(path) == (["cat/1.jpg"], 1)
 
 
-def test_a_split_that_holds_nothing_but_copies(tmp_path: Path, kit: Any) -> None:
+def test_a_split_that_holds_nothing_but_copies(tmp_path: Path) -> None:
     """Left without an image, a split must not turn into an empty shard, nor vanish without a word."""
-    kit.write(tmp_path / "in", {"train/1.jpg": kit.jpeg(1), "val/1.jpg": kit.jpeg(1), "val/2.jpg": kit.jpeg(2)})
+    write_files(tmp_path / "in", {"train/1.jpg": make_jpeg(1), "val/1.jpg": make_jpeg(1), "val/2.jpg": make_jpeg(2)})
     with pytest.raises(DataError) as caught:
         dropped(tmp_path / "in")
     assert str(caught.value) == "Split 'train' holds nothing but copies of images in other splits."

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from tests.beam_jobs.datasets import make_dataset, read_images, read_tree
+from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files, write_zip
 from tfpipe.errors import DataError
 from tfpipe.format import manifest_json
 from tfpipe.format.manifest import ImageSizes
 
 
-def refused(kit: Any, source: Path, output: Path, **options: Any) -> str:
+def refused(source: Path, output: Path, **options: Any) -> str:
     with pytest.raises(DataError) as caught:
-        kit.make(source, output, **options)
+        make_dataset(source, output, **options)
     assert not (output / "manifest.json").exists()
     return str(caught.value)
 
@@ -26,17 +28,17 @@ def quarantined(output: Path) -> list[str]:
 
 
 @pytest.fixture
-def mixed(tmp_path: Path, kit: Any) -> Path:
+def mixed(tmp_path: Path) -> Path:
     """Eight good images and four bad ones."""
     bad = {f"cat/bad{i}.jpg": b"bad %d" % i for i in range(3)} | {"dog/bad3.jpg": b""}
-    return kit.write(tmp_path / "in", kit.photos({"cat": 5, "dog": 3}) | bad)
+    return write_files(tmp_path / "in", make_photos({"cat": 5, "dog": 3}) | bad)
 
 
-def test_the_manifest_says_what_is_there(mixed: Path, tmp_path: Path, kit: Any) -> None:
+def test_the_manifest_says_what_is_there(mixed: Path, tmp_path: Path) -> None:
     (mixed / "cat" / "notes.txt").write_text("x")
-    (mixed / "cat" / "wide.png").write_bytes(kit.png(9, (40, 10)))
+    (mixed / "cat" / "wide.png").write_bytes(make_png(9, (40, 10)))
     output = tmp_path / "out"
-    manifest = kit.make(mixed, output, num_shards=2, seed=3)
+    manifest = make_dataset(mixed, output, num_shards=2, seed=3)
     assert manifest_json.loads((output / "manifest.json").read_text()) == manifest
     assert (manifest.name, manifest.seed, manifest.label_names) == ("in", 3, ("cat", "dog"))
     assert (manifest.quarantined, manifest.skipped, manifest.changed) == (4, {"*.txt": 1}, {})
@@ -58,8 +60,8 @@ def test_the_manifest_says_what_is_there(mixed: Path, tmp_path: Path, kit: Any) 
     ]
 
 
-def test_a_line_of_the_quarantine(mixed: Path, tmp_path: Path, kit: Any) -> None:
-    kit.make(mixed, tmp_path / "out", shuffle=False, keep_quarantined=True)
+def test_a_line_of_the_quarantine(mixed: Path, tmp_path: Path) -> None:
+    make_dataset(mixed, tmp_path / "out", shuffle=False, keep_quarantined=True)
     lines = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
     assert json.loads(lines[-1]) == {
         "path": "dog/bad3.jpg",
@@ -74,9 +76,9 @@ def test_a_line_of_the_quarantine(mixed: Path, tmp_path: Path, kit: Any) -> None
 
 
 @pytest.mark.parametrize(("max_bad", "allowed"), [(3, 3), (0, 0), (0.3, 3), (0.0, 0)])
-def test_too_many_bad_images(mixed: Path, tmp_path: Path, kit: Any, max_bad: Any, allowed: int) -> None:
+def test_too_many_bad_images(mixed: Path, tmp_path: Path, max_bad: Any, allowed: int) -> None:
     output = tmp_path / "out"
-    assert refused(kit, mixed, output, max_bad=max_bad, shuffle=False) == (
+    assert refused(mixed, output, max_bad=max_bad, shuffle=False) == (
         f"At most {allowed} of 12 images may be bad, got 4, the first cat/bad0.jpg: not an image: it begins like text. "
         f"They are listed in {output}/quarantine/quarantined.jsonl; mend them and run again with "
         "--overwrite, or allow more with --max-bad."
@@ -85,52 +87,50 @@ def test_too_many_bad_images(mixed: Path, tmp_path: Path, kit: Any, max_bad: Any
 
 
 @pytest.mark.parametrize("max_bad", [4, 0.34, 1.0])
-def test_just_enough(mixed: Path, tmp_path: Path, kit: Any, max_bad: Any) -> None:
-    assert kit.make(mixed, tmp_path / "out", max_bad=max_bad).quarantined == 4
+def test_just_enough(mixed: Path, tmp_path: Path, max_bad: Any) -> None:
+    assert make_dataset(mixed, tmp_path / "out", max_bad=max_bad).quarantined == 4
 
 
-def test_the_default_limit(tmp_path: Path, kit: Any) -> None:
-    good = kit.jpeg(1, (8, 8))
-    source = kit.write(tmp_path / "in", {"ok.jpg": good} | {f"{i}.jpg": b"bad" for i in range(10)})
-    assert kit.make(source, tmp_path / "ten").quarantined == 10
+def test_the_default_limit(tmp_path: Path) -> None:
+    good = make_jpeg(1, (8, 8))
+    source = write_files(tmp_path / "in", {"ok.jpg": good} | {f"{i}.jpg": b"bad" for i in range(10)})
+    assert make_dataset(source, tmp_path / "ten").quarantined == 10
     (source / "10.jpg").write_bytes(b"bad")
-    assert refused(kit, source, tmp_path / "eleven").startswith(
-        "At most 10 of 12 images may be bad, got 11, the first "
-    )
+    assert refused(source, tmp_path / "eleven").startswith("At most 10 of 12 images may be bad, got 11, the first ")
 
 
-def test_allowing_more_goes_on_without_writing_again(mixed: Path, tmp_path: Path, kit: Any) -> None:
+def test_allowing_more_goes_on_without_writing_again(mixed: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    refused(kit, mixed, output, max_bad=1, num_shards=3)
+    refused(mixed, output, max_bad=1, num_shards=3)
     stamps = {path: path.stat().st_mtime_ns for path in output.glob("*.tfrecord")}
     assert len(stamps) == 3
-    kit.make(mixed, output, max_bad=4, num_shards=3)
+    make_dataset(mixed, output, max_bad=4, num_shards=3)
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
-    kit.make(mixed, tmp_path / "straight", max_bad=4, num_shards=3)
-    assert kit.tree(output) == kit.tree(tmp_path / "straight")
+    make_dataset(mixed, tmp_path / "straight", max_bad=4, num_shards=3)
+    assert read_tree(output) == read_tree(tmp_path / "straight")
 
 
-def test_mending_what_was_unreadable_leaves_no_trace(tmp_path: Path, kit: Any) -> None:
+def test_mending_what_was_unreadable_leaves_no_trace(tmp_path: Path) -> None:
     """Same names, same sizes: the same plan goes on, and ends as if nothing had been wrong."""
-    path = kit.zip(tmp_path / "a.zip", kit.photos({"cat": 3}), 0)
+    path = write_zip(tmp_path / "a.zip", make_photos({"cat": 3}), 0)
     whole = path.read_bytes()
-    at = whole.index(kit.jpeg(2)) + 100
+    at = whole.index(make_jpeg(2)) + 100
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-    refused(kit, path, tmp_path / "out", max_bad=0)
+    refused(path, tmp_path / "out", max_bad=0)
     path.write_bytes(whole)
-    kit.make(path, tmp_path / "out", max_bad=0)
-    kit.make(path, tmp_path / "straight", max_bad=0)
-    assert kit.tree(tmp_path / "out") == kit.tree(tmp_path / "straight")
+    make_dataset(path, tmp_path / "out", max_bad=0)
+    make_dataset(path, tmp_path / "straight", max_bad=0)
+    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
 
 
 # Shards without an image
 
 
 @pytest.fixture
-def sparse(tmp_path: Path, kit: Any) -> Path:
+def sparse(tmp_path: Path) -> Path:
     """By path, one image to a shard: of the six shards the first, third and last come out empty."""
-    good = kit.photos({"a": 6})
-    return kit.write(
+    good = make_photos({"a": 6})
+    return write_files(
         tmp_path / "in",
         {name: b"bad" if i in (0, 2, 5) else data for i, (name, data) in enumerate(good.items())},
     )
@@ -139,34 +139,34 @@ def sparse(tmp_path: Path, kit: Any) -> Path:
 SPARSE = {"num_shards": 6, "shuffle": False}
 
 
-def test_empty_shards_are_left_out_and_the_others_renumbered(sparse: Path, tmp_path: Path, kit: Any) -> None:
+def test_empty_shards_are_left_out_and_the_others_renumbered(sparse: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    manifest = kit.make(sparse, output, **SPARSE)
+    manifest = make_dataset(sparse, output, **SPARSE)
     names = [f"train-0000{k}-of-00003" for k in range(3)]
     assert [shard.file for shard in manifest.splits["train"].shards] == [f"{name}.tfrecord" for name in names]
     assert sorted(path.stem for path in output.glob("*.tfrecord")) == names
     assert sorted(path.stem for path in (output / "index").iterdir()) == names
-    assert [*kit.images(output)] == ["a/001.jpg", "a/003.jpg", "a/004.jpg"]
+    assert [*read_images(output)] == ["a/001.jpg", "a/003.jpg", "a/004.jpg"]
 
 
-def test_a_renumbered_dataset_stays_as_it_is_when_run_again(sparse: Path, tmp_path: Path, kit: Any) -> None:
+def test_a_renumbered_dataset_stays_as_it_is_when_run_again(sparse: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    first = kit.make(sparse, output, **SPARSE)
-    before = kit.tree(output)
-    assert kit.make(sparse, output, **SPARSE) == first
-    assert kit.tree(output) == before
+    first = make_dataset(sparse, output, **SPARSE)
+    before = read_tree(output)
+    assert make_dataset(sparse, output, **SPARSE) == first
+    assert read_tree(output) == before
 
 
-def test_a_shard_of_a_renumbered_dataset_is_mended(sparse: Path, tmp_path: Path, kit: Any) -> None:
+def test_a_shard_of_a_renumbered_dataset_is_mended(sparse: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    kit.make(sparse, output, **SPARSE)
-    before = kit.tree(output)
+    make_dataset(sparse, output, **SPARSE)
+    before = read_tree(output)
     (output / "train-00001-of-00003.tfrecord").write_bytes(b"damaged")
-    kit.make(sparse, output, **SPARSE)
-    assert kit.tree(output) == before
+    make_dataset(sparse, output, **SPARSE)
+    assert read_tree(output) == before
 
 
-def test_a_crash_between_two_renames(sparse: Path, tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_between_two_renames(sparse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from beam_jobs.storage import filesystem
 
     output = tmp_path / "out"
@@ -181,16 +181,16 @@ def test_a_crash_between_two_renames(sparse: Path, tmp_path: Path, kit: Any, mon
     with monkeypatch.context() as patch:
         patch.setattr(filesystem, "rename", crash)
         with pytest.raises(KeyboardInterrupt):
-            kit.make(sparse, output, **SPARSE)
-    kit.make(sparse, output, **SPARSE)
-    kit.make(sparse, tmp_path / "straight", **SPARSE)
-    assert kit.tree(output) == kit.tree(tmp_path / "straight")
+            make_dataset(sparse, output, **SPARSE)
+    make_dataset(sparse, output, **SPARSE)
+    make_dataset(sparse, tmp_path / "straight", **SPARSE)
+    assert read_tree(output) == read_tree(tmp_path / "straight")
 
 
-def test_a_split_without_a_good_image(tmp_path: Path, kit: Any) -> None:
-    source = kit.write(tmp_path / "in", {"train/1.jpg": kit.jpeg(1), "test/2.jpg": b"bad", "test/3.jpg": b"bad"})
+def test_a_split_without_a_good_image(tmp_path: Path) -> None:
+    source = write_files(tmp_path / "in", {"train/1.jpg": make_jpeg(1), "test/2.jpg": b"bad", "test/3.jpg": b"bad"})
     output = tmp_path / "out"
-    assert refused(kit, source, output) == (
+    assert refused(source, output) == (
         f"Split 'test' has no image that can be read; see {output}/quarantine/quarantined.jsonl."
     )
 
@@ -211,36 +211,36 @@ def test_a_split_without_a_good_image(tmp_path: Path, kit: Any) -> None:
         "index/train-00001-of-00002.idx",
     ],
 )
-def test_whatever_is_missing_is_made_again(mixed: Path, tmp_path: Path, kit: Any, name: str) -> None:
+def test_whatever_is_missing_is_made_again(mixed: Path, tmp_path: Path, name: str) -> None:
     (mixed / "dog" / "copy.jpg").write_bytes((mixed / "dog" / "000.jpg").read_bytes())
     output = tmp_path / "out"
-    kit.make(mixed, output, num_shards=2)
-    before = kit.tree(output)
+    make_dataset(mixed, output, num_shards=2)
+    before = read_tree(output)
     (output / name).unlink()
     if name == "manifest.json":  # without it nothing says whose shards these are
-        kit.make(mixed, output, num_shards=2, overwrite=True)
+        make_dataset(mixed, output, num_shards=2, overwrite=True)
     else:
-        kit.make(mixed, output, num_shards=2)
-    assert kit.tree(output) == before
+        make_dataset(mixed, output, num_shards=2)
+    assert read_tree(output) == before
 
 
-def test_a_source_that_changed_under_a_complete_dataset(tmp_path: Path, kit: Any) -> None:
+def test_a_source_that_changed_under_a_complete_dataset(tmp_path: Path) -> None:
     """Same name and size, other bytes: a mended shard must not contradict the manifest."""
-    source = kit.write(tmp_path / "in", {f"{i}.png": kit.png(i, (4, 4)) for i in range(4)})
+    source = write_files(tmp_path / "in", {f"{i}.png": make_png(i, (4, 4)) for i in range(4)})
     output = tmp_path / "out"
-    kit.make(source, output)
+    make_dataset(source, output)
     data = bytearray((source / "1.png").read_bytes())
-    other = next(png for png in (kit.png(k, (4, 4)) for k in range(100, 1000)) if len(png) == len(data))
+    other = next(png for png in (make_png(k, (4, 4)) for k in range(100, 1000)) if len(png) == len(data))
     (source / "1.png").write_bytes(other)
     shard = output / "train-00000-of-00001.tfrecord"
     shard.unlink()
     with pytest.raises(DataError) as caught:
-        kit.make(source, output)
+        make_dataset(source, output)
     assert str(caught.value) == (
         f"{shard.name} was missing or damaged and came out different when made again: images have changed since. "
         f"{output} is no longer complete; run the same command again to make all of it anew."
     )
     assert not (output / "manifest.json").exists()
-    kit.make(source, output)
-    kit.make(source, tmp_path / "straight")
-    assert kit.tree(output) == kit.tree(tmp_path / "straight")
+    make_dataset(source, output)
+    make_dataset(source, tmp_path / "straight")
+    assert read_tree(output) == read_tree(tmp_path / "straight")

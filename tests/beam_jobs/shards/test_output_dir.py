@@ -19,6 +19,9 @@ from beam_jobs.shards.output_dir import check_output, open_work
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.storage import filesystem
+from tests.beam_jobs.commands import ROOT
+from tests.beam_jobs.datasets import make_dataset, read_tree
+from tests.beam_jobs.images import make_jpeg, make_photos, write_files, write_tar
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 
 
@@ -30,8 +33,8 @@ def refused(kind: type[TfpipeError], source: Path, output: Path, **options: Any)
 
 
 @pytest.fixture
-def photos(tmp_path: Path, kit: Any) -> Path:
-    return kit.write(tmp_path / "in", kit.photos({"cat": 4}))
+def photos(tmp_path: Path) -> Path:
+    return write_files(tmp_path / "in", make_photos({"cat": 4}))
 
 
 # Refused outputs
@@ -45,8 +48,8 @@ def test_inside_the_input(photos: Path, below: str) -> None:
     )
 
 
-def test_a_name_that_only_begins_alike(photos: Path, kit: Any) -> None:
-    kit.make(photos, photos.with_name("input"))
+def test_a_name_that_only_begins_alike(photos: Path) -> None:
+    make_dataset(photos, photos.with_name("input"))
 
 
 def test_a_file(photos: Path, tmp_path: Path) -> None:
@@ -57,11 +60,11 @@ def test_a_file(photos: Path, tmp_path: Path) -> None:
     )
 
 
-def test_a_note_beside_a_dataset(photos: Path, tmp_path: Path, kit: Any) -> None:
+def test_a_note_beside_a_dataset(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    made = kit.make(photos, output)
-    kit.write(output, {"notes.md": b"mine"})
-    assert kit.make(photos, output) == made
+    made = make_dataset(photos, output)
+    write_files(output, {"notes.md": b"mine"})
+    assert make_dataset(photos, output) == made
     assert refused(ConfigError, photos, output, seed=1, overwrite=True) == (
         f"{output} holds files that tfpipe did not write, such as notes.md; choose an empty directory."
     )
@@ -69,13 +72,13 @@ def test_a_note_beside_a_dataset(photos: Path, tmp_path: Path, kit: Any) -> None
 
 
 @pytest.mark.parametrize("name", ["holiday.jpg", "data", "train-0-of-1.tfrecord", ".git"])
-def test_foreign_files(photos: Path, tmp_path: Path, kit: Any, name: str) -> None:
-    output = kit.write(tmp_path / "out", {name: b"precious"})
+def test_foreign_files(photos: Path, tmp_path: Path, name: str) -> None:
+    output = write_files(tmp_path / "out", {name: b"precious"})
     for overwrite in (False, True):
         assert refused(ConfigError, photos, output, overwrite=overwrite) == (
             f"{output} holds files that tfpipe did not write, such as {name}; choose an empty directory."
         )
-    assert kit.tree(output) == {name: b"precious"}
+    assert read_tree(output) == {name: b"precious"}
 
 
 def test_below_a_file(photos: Path, tmp_path: Path) -> None:
@@ -84,59 +87,59 @@ def test_below_a_file(photos: Path, tmp_path: Path) -> None:
     assert refused(DataError, photos, output) == f"Could not write to {output}: Not a directory."
 
 
-def test_another_dataset(photos: Path, tmp_path: Path, kit: Any) -> None:
+def test_another_dataset(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    kit.make(photos, output)
-    before = kit.tree(output)
+    make_dataset(photos, output)
+    before = read_tree(output)
     message = (
         f"{output} holds a dataset made from other images, with other options or by another version of tfpipe. Choose "
         "an empty directory, or replace it with --overwrite."
     )
     for options in ({"seed": 1}, {"num_shards": 2}, {"split": "test"}, {"keep_quarantined": True}):
         assert refused(ConfigError, photos, output, **options) == message
-    (photos / "cat" / "more.jpg").write_bytes(kit.jpeg(99))
+    (photos / "cat" / "more.jpg").write_bytes(make_jpeg(99))
     assert refused(ConfigError, photos, output) == message
-    assert kit.tree(output) == before
+    assert read_tree(output) == before
 
 
-def test_shards_without_a_manifest(photos: Path, tmp_path: Path, kit: Any) -> None:
-    kit.make(photos, tmp_path / "out")
+def test_shards_without_a_manifest(photos: Path, tmp_path: Path) -> None:
+    make_dataset(photos, tmp_path / "out")
     (tmp_path / "out" / "manifest.json").unlink()
     assert "replace it with --overwrite" in refused(ConfigError, photos, tmp_path / "out")
 
 
-def test_a_damaged_manifest(photos: Path, tmp_path: Path, kit: Any) -> None:
+def test_a_damaged_manifest(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    kit.make(photos, output)
-    before = kit.tree(output)
+    make_dataset(photos, output)
+    before = read_tree(output)
     (output / "manifest.json").write_text("{")
     assert "replace it with --overwrite" in refused(ConfigError, photos, output)
-    kit.make(photos, output, overwrite=True)
-    assert kit.tree(output) == before
+    make_dataset(photos, output, overwrite=True)
+    assert read_tree(output) == before
 
 
-def test_what_does_not_shape_the_result_is_no_other_dataset(photos: Path, tmp_path: Path, kit: Any) -> None:
+def test_what_does_not_shape_the_result_is_no_other_dataset(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    kit.make(photos, output, workers=1)
-    before = kit.tree(output)
+    make_dataset(photos, output, workers=1)
+    before = read_tree(output)
     os.rename(photos, tmp_path / "moved")
     (tmp_path / "elsewhere").mkdir()
     os.rename(tmp_path / "moved", tmp_path / "elsewhere" / "in")
-    kit.make(tmp_path / "elsewhere" / "in", output, workers=3, max_bad=0, overwrite=True)
-    assert kit.tree(output) == before
+    make_dataset(tmp_path / "elsewhere" / "in", output, workers=3, max_bad=0, overwrite=True)
+    assert read_tree(output) == before
 
 
 # One at a time
 
 
-def test_a_second_process_is_refused(photos: Path, tmp_path: Path, kit: Any) -> None:
+def test_a_second_process_is_refused(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     config = ShardConfig(str(photos), str(output))
     plan = plan_shards(config)
     with open_work(config, plan):
         result = subprocess.run(
             [sys.executable, "-m", "tfpipe", "shard", str(photos), str(output)],
-            cwd=kit.root,
+            cwd=ROOT,
             capture_output=True,
             text=True,
             timeout=60,
@@ -148,13 +151,13 @@ def test_a_second_process_is_refused(photos: Path, tmp_path: Path, kit: Any) -> 
     assert "Traceback" not in result.stderr
 
 
-def test_a_lock_left_behind_holds_nobody_up(photos: Path, tmp_path: Path, kit: Any) -> None:
-    kit.write(tmp_path / "out", {".tfpipe/lock": b""})
-    kit.make(photos, tmp_path / "out")
+def test_a_lock_left_behind_holds_nobody_up(photos: Path, tmp_path: Path) -> None:
+    write_files(tmp_path / "out", {".tfpipe/lock": b""})
+    make_dataset(photos, tmp_path / "out")
 
 
-def test_a_refused_output_is_left_as_it_was(photos: Path, tmp_path: Path, kit: Any) -> None:
-    kit.make(photos, tmp_path / "out")
+def test_a_refused_output_is_left_as_it_was(photos: Path, tmp_path: Path) -> None:
+    make_dataset(photos, tmp_path / "out")
     refused(ConfigError, photos, tmp_path / "out", seed=1)
     assert not (tmp_path / "out" / ".tfpipe").exists()
 
@@ -166,21 +169,21 @@ class CrashError(BaseException):
     """Stands for the power going off: nothing in the job expects it."""
 
 
-def test_overwrite_replaces(photos: Path, tmp_path: Path, kit: Any) -> None:
+def test_overwrite_replaces(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    kit.make(photos, output, num_shards=4)
-    kit.make(photos, output, num_shards=2, overwrite=True)
-    kit.make(photos, tmp_path / "straight", num_shards=2)
-    assert kit.tree(output) == kit.tree(tmp_path / "straight")
+    make_dataset(photos, output, num_shards=4)
+    make_dataset(photos, output, num_shards=2, overwrite=True)
+    make_dataset(photos, tmp_path / "straight", num_shards=2)
+    assert read_tree(output) == read_tree(tmp_path / "straight")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "straight"]
 
 
 def test_a_crash_while_overwriting_leaves_the_old_dataset(
-    photos: Path, tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "out"
-    kit.make(photos, output, num_shards=4)
-    before = kit.tree(output)
+    make_dataset(photos, output, num_shards=4)
+    before = read_tree(output)
     config = ShardConfig(str(photos), str(output), num_shards=2, overwrite=True)
 
     def crash() -> None:
@@ -192,24 +195,24 @@ def test_a_crash_while_overwriting_leaves_the_old_dataset(
 
     with pytest.raises(CrashError):
         crash()
-    assert kit.tree(output) == before
-    kit.make(photos, output, num_shards=4)  # the old one is still there to be run again
+    assert read_tree(output) == before
+    make_dataset(photos, output, num_shards=4)  # the old one is still there to be run again
     stamp = (tmp_path / "out.tfpipe-new" / "train-00000-of-00002.tfrecord").stat().st_mtime_ns
-    kit.make(photos, output, num_shards=2, overwrite=True)
+    make_dataset(photos, output, num_shards=2, overwrite=True)
     assert (output / "train-00000-of-00002.tfrecord").stat().st_mtime_ns == stamp  # its finished shard was kept
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
 @pytest.mark.parametrize("moment", range(4))
 def test_a_crash_in_the_exchange_loses_nothing(
-    photos: Path, tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch, moment: int
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
     """Before, between and after the two renames, and while the old dataset is removed."""
     output = tmp_path / "out"
-    kit.make(photos, output, num_shards=4)
-    old = kit.tree(output)
-    kit.make(photos, tmp_path / "straight", num_shards=2)
-    new = kit.tree(tmp_path / "straight")
+    make_dataset(photos, output, num_shards=4)
+    old = read_tree(output)
+    make_dataset(photos, tmp_path / "straight", num_shards=2)
+    new = read_tree(tmp_path / "straight")
     steps: list[Any] = []
     rename, remove_tree = os.rename, filesystem.remove_tree
 
@@ -228,25 +231,25 @@ def test_a_crash_in_the_exchange_loses_nothing(
         patch.setattr(filesystem, "remove_tree", step(remove_tree))
         if moment < 3:
             with pytest.raises(CrashError):
-                kit.make(photos, output, num_shards=2, overwrite=True)
+                make_dataset(photos, output, num_shards=2, overwrite=True)
         else:
-            kit.make(photos, output, num_shards=2, overwrite=True)
+            make_dataset(photos, output, num_shards=2, overwrite=True)
     check_output(ShardConfig(str(photos), str(output)))  # any later run looks first
-    assert kit.tree(output) in (old, new)
-    kit.make(photos, output, num_shards=2, overwrite=True)
-    assert kit.tree(output) == new
+    assert read_tree(output) in (old, new)
+    make_dataset(photos, output, num_shards=2, overwrite=True)
+    assert read_tree(output) == new
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "straight"]
 
 
-def test_overwriting_through_a_link(photos: Path, tmp_path: Path, kit: Any) -> None:
+def test_overwriting_through_a_link(photos: Path, tmp_path: Path) -> None:
     """As where /data/flowers leads to another disk."""
     (tmp_path / "disk").mkdir()
     output = tmp_path / "out"
     output.symlink_to("disk")
     for num_shards in (1, 2, 3):
-        kit.make(photos, output, num_shards=num_shards, overwrite=True)
-        kit.make(photos, tmp_path / f"straight{num_shards}", num_shards=num_shards)
-        assert kit.tree(output) == kit.tree(tmp_path / f"straight{num_shards}")
+        make_dataset(photos, output, num_shards=num_shards, overwrite=True)
+        make_dataset(photos, tmp_path / f"straight{num_shards}", num_shards=num_shards)
+        assert read_tree(output) == read_tree(tmp_path / f"straight{num_shards}")
     assert [name for name in os.listdir(tmp_path) if "tfpipe" in name] == []
 
 
@@ -254,9 +257,9 @@ def test_overwriting_through_a_link(photos: Path, tmp_path: Path, kit: Any) -> N
 
 
 @pytest.mark.parametrize("moment", range(0, 16))
-def test_killed_at_every_rename(photos: Path, tmp_path: Path, kit: Any, moment: int) -> None:
+def test_killed_at_every_rename(photos: Path, tmp_path: Path, moment: int) -> None:
     """A process that vanishes between writing a file and naming it; the next run goes on and leaves no trace."""
-    kit.make(photos, tmp_path / "straight", num_shards=2)
+    make_dataset(photos, tmp_path / "straight", num_shards=2)
     output = tmp_path / "out"
     child = os.fork()
     if child == 0:
@@ -270,20 +273,18 @@ def test_killed_at_every_rename(photos: Path, tmp_path: Path, kit: Any, moment: 
 
         os.replace = vanish  # type: ignore[assignment]
         try:
-            kit.make(photos, output, num_shards=2)
+            make_dataset(photos, output, num_shards=2)
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    kit.make(photos, output, num_shards=2)
-    assert kit.tree(output) == kit.tree(tmp_path / "straight")
+    make_dataset(photos, output, num_shards=2)
+    assert read_tree(output) == read_tree(tmp_path / "straight")
 
 
 @pytest.mark.parametrize("name", ["write_plan", "unpack_tar", "plan_header"])
-def test_an_interrupted_preparation_leaves_nothing(
-    tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_an_interrupted_preparation_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Whatever the planning is doing when Ctrl-C comes."""
-    source = kit.tar(tmp_path / "a.tar.gz", kit.photos({"cat": 3}), "w:gz")
+    source = write_tar(tmp_path / "a.tar.gz", make_photos({"cat": 3}), "w:gz")
     config = ShardConfig(str(source), str(tmp_path / "out"))
     plan = plan_shards(config)
     real = getattr(output_dir, name)
@@ -305,15 +306,15 @@ def _cut_short(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
 
 
 def test_an_interrupted_preparation_leaves_what_an_earlier_run_had(
-    tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = kit.write(tmp_path / "in", kit.photos({"cat": 3}))
+    source = write_files(tmp_path / "in", make_photos({"cat": 3}))
     config = ShardConfig(str(source), str(tmp_path / "out"))
     with contextlib.suppress(RuntimeError), open_work(config, plan_shards(config)) as work:
         write_shard(work, work.header(), 0)
         raise RuntimeError
-    before = kit.tree(tmp_path / "out")
+    before = read_tree(tmp_path / "out")
     monkeypatch.setattr(output_dir, "write_plan", _cut_short)
     with pytest.raises(KeyboardInterrupt), open_work(config, plan_shards(config)):
         pass
-    assert kit.tree(tmp_path / "out") == before
+    assert read_tree(tmp_path / "out") == before

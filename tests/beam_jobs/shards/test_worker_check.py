@@ -6,7 +6,6 @@ import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.shards.output_dir import open_work
 from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.worker_check import Agreement, not_installed
+from tests.beam_jobs.images import make_photos, write_files
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
 from tfpipe.images.normalize import codec_versions
@@ -24,8 +24,8 @@ SHARE = "All workers must reach images and output by the same names: on a disk t
 
 
 @pytest.fixture
-def work(tmp_path: Path, kit: Any) -> Iterator[WorkDir]:
-    source = kit.write(tmp_path / "in", kit.photos({"cat": 4}))
+def work(tmp_path: Path) -> Iterator[WorkDir]:
+    source = write_files(tmp_path / "in", make_photos({"cat": 4}))
     config = ShardConfig(str(source), str(tmp_path / "out"), num_shards=2)
     with open_work(config, plan_shards(config)) as work:
         yield work

@@ -18,6 +18,8 @@ from beam_jobs.shards import write_shard as write_shard_module
 from beam_jobs.shards.output_dir import open_work
 from beam_jobs.shards.work_dir import WorkDir, WrittenShard
 from beam_jobs.shards.write_shard import write_shard
+from tests.beam_jobs.datasets import make_dataset, read_records, read_tree
+from tests.beam_jobs.images import make_image, make_jpeg, make_photos, make_png, write_files, write_zip
 from tfpipe.errors import DataError
 from tfpipe.format.record_index import decode_index
 
@@ -35,13 +37,13 @@ def written(source: Path, output: Path, **options: Any) -> tuple[WorkDir, list[W
         return work, rows
 
 
-def test_records_equal_the_sources(tmp_path: Path, kit: Any) -> None:
+def test_records_equal_the_sources(tmp_path: Path) -> None:
     import tensorflow as tf
 
-    photos = kit.write(tmp_path / "in", kit.photos({"cat": 5, "dog": 4}))
-    (photos / "dog" / "last.png").write_bytes(kit.png(5, (9, 11)))
+    photos = write_files(tmp_path / "in", make_photos({"cat": 5, "dog": 4}))
+    (photos / "dog" / "last.png").write_bytes(make_png(5, (9, 11)))
     output = tmp_path / "out"
-    kit.make(photos, output, num_shards=3)
+    make_dataset(photos, output, num_shards=3)
     files = sorted(output.glob("*.tfrecord"))
     assert [path.name for path in files] == [f"train-0000{k}-of-00003.tfrecord" for k in range(3)]
     spec = {
@@ -80,14 +82,14 @@ def test_records_equal_the_sources(tmp_path: Path, kit: Any) -> None:
             "image/class/label": int(name.startswith("dog")),
             "image/class/text": name[:3].encode(),
         }
-    assert sorted(seen) == sorted(kit.tree(photos))
+    assert sorted(seen) == sorted(read_tree(photos))
 
 
-def test_index(tmp_path: Path, kit: Any) -> None:
+def test_index(tmp_path: Path) -> None:
     import tensorflow as tf
 
     output = tmp_path / "out"
-    kit.make(kit.write(tmp_path / "in", kit.photos({"cat": 7})), output, num_shards=2)
+    make_dataset(write_files(tmp_path / "in", make_photos({"cat": 7})), output, num_shards=2)
     for shard in sorted(output.glob("*.tfrecord")):
         data = shard.read_bytes()
         payloads = [one.numpy() for one in tf.data.TFRecordDataset(str(shard))]
@@ -96,14 +98,14 @@ def test_index(tmp_path: Path, kit: Any) -> None:
         assert [data[offset + 12 : offset + size - 4] for offset, size in table] == payloads
 
 
-def test_row(tmp_path: Path, kit: Any) -> None:
+def test_row(tmp_path: Path) -> None:
     files = {
-        "1.jpg": kit.jpeg(1, (20, 10)),
-        "2.jpg": kit.jpeg(2, (30, 40), progressive=True),
-        "3.jpeg": kit.png(3, (8, 50)),
+        "1.jpg": make_jpeg(1, (20, 10)),
+        "2.jpg": make_jpeg(2, (30, 40), progressive=True),
+        "3.jpeg": make_png(3, (8, 50)),
     }
-    files |= {"4.gif": kit._image(4, (16, 16), "GIF"), "bad.jpg": b"no image"}
-    work, (row,) = written(kit.write(tmp_path / "in", files), tmp_path / "out", shuffle=False)
+    files |= {"4.gif": make_image(4, (16, 16), "GIF"), "bad.jpg": b"no image"}
+    work, (row,) = written(write_files(tmp_path / "in", files), tmp_path / "out", shuffle=False)
     shard = (tmp_path / "out" / "train-00000-of-00001.tfrecord").read_bytes()
     assert row == WrittenShard(
         file="train-00000-of-00001.tfrecord",
@@ -135,11 +137,11 @@ def test_row(tmp_path: Path, kit: Any) -> None:
     assert digests == b"".join(hashlib.sha256(data).digest() for data in good)
 
 
-def test_a_damaged_image_says_so(tmp_path: Path, kit: Any) -> None:
-    jpeg, png = kit.jpeg(1, (64, 64)), bytearray(kit.png(1, (64, 64)))
+def test_a_damaged_image_says_so(tmp_path: Path) -> None:
+    jpeg, png = make_jpeg(1, (64, 64)), bytearray(make_png(1, (64, 64)))
     png[len(png) // 2] ^= 1
     files = {"cut.jpg": jpeg[: len(jpeg) // 2], "flip.png": bytes(png), "ok.jpg": jpeg}
-    _, (row,) = written(kit.write(tmp_path / "in", files), tmp_path / "out", shuffle=False)
+    _, (row,) = written(write_files(tmp_path / "in", files), tmp_path / "out", shuffle=False)
     cut, flip = row.quarantined
     assert (cut["path"], cut["kind"], cut["reason"], cut["exception"]) == (
         "cut.jpg",
@@ -151,8 +153,8 @@ def test_a_damaged_image_says_so(tmp_path: Path, kit: Any) -> None:
     assert re.fullmatch(r"\w+: .+", flip["exception"])
 
 
-def test_kinds_of_unreadable(tmp_path: Path, kit: Any) -> None:
-    source = kit.write(tmp_path / "in", {"ok.jpg": kit.jpeg(1)})
+def test_kinds_of_unreadable(tmp_path: Path) -> None:
+    source = write_files(tmp_path / "in", {"ok.jpg": make_jpeg(1)})
     (source / "gone.jpg").symlink_to("nowhere")
     (source / "loop.jpg").symlink_to("loop.jpg")
     _, (row,) = written(source, tmp_path / "out", shuffle=False)
@@ -172,25 +174,27 @@ def test_kinds_of_unreadable(tmp_path: Path, kit: Any) -> None:
     ]
 
 
-def test_a_file_too_large_for_a_record(tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_too_large_for_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_shard_module, "MAX_SOURCE_BYTES", 1000)
-    big = kit.jpeg(1, (64, 64))
-    _, (row,) = written(kit.write(tmp_path / "in", {"big.jpg": big, "ok.jpg": kit.jpeg(1, (8, 8))}), tmp_path / "out")
+    big = make_jpeg(1, (64, 64))
+    _, (row,) = written(
+        write_files(tmp_path / "in", {"big.jpg": big, "ok.jpg": make_jpeg(1, (8, 8))}), tmp_path / "out"
+    )
     assert [line["reason"] for line in row.quarantined] == [
         f"{len(big)} bytes, more than the 1000 that one record can hold"
     ]
 
 
-def test_bytes_of_bad_images_are_kept_by_content(tmp_path: Path, kit: Any) -> None:
+def test_bytes_of_bad_images_are_kept_by_content(tmp_path: Path) -> None:
     files = {
         "odd.J%G": b"odd bytes",
         "same.jpg": b"same",
         "again.jpg": b"same",
-        "ok.jpg": kit.jpeg(1),
+        "ok.jpg": make_jpeg(1),
     }
     files["empty.jpg"] = b""
     output = tmp_path / "out"
-    _, (row,) = written(kit.write(tmp_path / "in", files), output, keep_quarantined=True, shuffle=False)
+    _, (row,) = written(write_files(tmp_path / "in", files), output, keep_quarantined=True, shuffle=False)
     odd, same = (hashlib.sha256(data).hexdigest() for data in (b"odd bytes", b"same"))
     assert {line["path"]: line.get("bytes") for line in row.quarantined} == {
         "odd.J%G": f"bytes/{odd}",
@@ -198,28 +202,28 @@ def test_bytes_of_bad_images_are_kept_by_content(tmp_path: Path, kit: Any) -> No
         "again.jpg": f"bytes/{same}.jpg",
         "empty.jpg": None,
     }
-    kept = kit.tree(output / "quarantine")
+    kept = read_tree(output / "quarantine")
     assert kept == {f"bytes/{odd}": b"odd bytes", f"bytes/{same}.jpg": b"same"}
 
 
-def test_hostile_names_in_a_table_never_become_paths(tmp_path: Path, kit: Any) -> None:
-    kit.write(tmp_path, {"up.jpg": b"bad", "in/ok.jpg": kit.jpeg(1)})
+def test_hostile_names_in_a_table_never_become_paths(tmp_path: Path) -> None:
+    write_files(tmp_path, {"up.jpg": b"bad", "in/ok.jpg": make_jpeg(1)})
     table = tmp_path / "in" / "t.csv"
     table.write_text("image\n../up.jpg\nok.jpg\n")
-    before = set(kit.tree(tmp_path))
-    kit.make(table, tmp_path / "out", keep_quarantined=True)
-    new = set(kit.tree(tmp_path)) - before
+    before = set(read_tree(tmp_path))
+    make_dataset(table, tmp_path / "out", keep_quarantined=True)
+    new = set(read_tree(tmp_path)) - before
     assert all(name.startswith("out/") for name in new)
     assert f"out/quarantine/bytes/{hashlib.sha256(b'bad').hexdigest()}.jpg" in new
 
 
-def test_names_that_are_no_utf8(tmp_path: Path, kit: Any) -> None:
+def test_names_that_are_no_utf8(tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9")
-    kit.make(
-        kit.write(tmp_path / "in", {f"{name}/{name}.jpg": kit.jpeg(1), f"{name}/bad.jpg": b"x"}),
+    make_dataset(
+        write_files(tmp_path / "in", {f"{name}/{name}.jpg": make_jpeg(1), f"{name}/bad.jpg": b"x"}),
         tmp_path / "out",
     )
-    (record,) = kit.records(tmp_path / "out")
+    (record,) = read_records(tmp_path / "out")
     assert record["image/filename"] == [b"caf\xe9/caf\xe9.jpg"]
     assert record["image/class/text"] == [b"caf\xe9"]
     (line,) = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
@@ -229,8 +233,8 @@ def test_names_that_are_no_utf8(tmp_path: Path, kit: Any) -> None:
 # Again
 
 
-def test_a_finished_shard_is_kept(tmp_path: Path, kit: Any) -> None:
-    source = kit.write(tmp_path / "in", kit.photos({"cat": 6}))
+def test_a_finished_shard_is_kept(tmp_path: Path) -> None:
+    source = write_files(tmp_path / "in", make_photos({"cat": 6}))
     _, first = written(source, tmp_path / "out", num_shards=2)
     assert [row.kept for row in first] == [False, False]
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.tfrecord")}
@@ -284,20 +288,20 @@ def other_row(work: WorkDir, file: str) -> None:
     "damage",
     [damage_shard, shorten_shard, remove_shard, remove_index, damage_index, cut_row, empty_row, other_row],
 )
-def test_a_damaged_shard_is_made_again(tmp_path: Path, kit: Any, damage: Any) -> None:
-    source = kit.write(tmp_path / "in", kit.photos({"cat": 6}))
+def test_a_damaged_shard_is_made_again(tmp_path: Path, damage: Any) -> None:
+    source = write_files(tmp_path / "in", make_photos({"cat": 6}))
     work, first = written(source, tmp_path / "out", num_shards=2)
-    before = lasting(kit.tree(tmp_path / "out"))
+    before = lasting(read_tree(tmp_path / "out"))
     damage(work, first[1].file)
     _, second = written(source, tmp_path / "out", num_shards=2)
     assert [row.kept for row in second] == [True, False]
-    assert lasting(kit.tree(tmp_path / "out")) == before
+    assert lasting(read_tree(tmp_path / "out")) == before
 
 
-def test_an_unreadable_image_is_tried_again(tmp_path: Path, kit: Any) -> None:
-    path = kit.zip(tmp_path / "a.zip", {"cat/1.jpg": kit.jpeg(1), "cat/2.jpg": kit.jpeg(2)}, 0)
+def test_an_unreadable_image_is_tried_again(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "a.zip", {"cat/1.jpg": make_jpeg(1), "cat/2.jpg": make_jpeg(2)}, 0)
     whole = path.read_bytes()
-    at = whole.index(kit.jpeg(2)) + 100
+    at = whole.index(make_jpeg(2)) + 100
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
     _, (row,) = written(path, tmp_path / "out")
     assert (row.records, row.kept) == (1, False)
@@ -313,8 +317,8 @@ def test_an_unreadable_image_is_tried_again(tmp_path: Path, kit: Any) -> None:
     assert row.kept
 
 
-def test_an_output_that_cannot_be_written(tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = kit.write(tmp_path / "in", kit.photos({"cat": 2}))
+def test_an_output_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_files(tmp_path / "in", make_photos({"cat": 2}))
     shard = tmp_path / "out" / "train-00000-of-00001.tfrecord"
     shard.mkdir(parents=True)
     monkeypatch.setattr("beam_jobs.shards.output_dir._is_free_for", lambda *_: True)
@@ -323,10 +327,10 @@ def test_an_output_that_cannot_be_written(tmp_path: Path, kit: Any, monkeypatch:
     assert str(caught.value).startswith(f"Could not write {shard}: Is a directory (")
 
 
-def test_the_same_ref_twice_is_two_records(tmp_path: Path, kit: Any) -> None:
-    kit.write(tmp_path, {"1.jpg": kit.jpeg(1)})
+def test_the_same_ref_twice_is_two_records(tmp_path: Path) -> None:
+    write_files(tmp_path, {"1.jpg": make_jpeg(1)})
     table = tmp_path / "t.csv"
     table.write_text("image,n\n1.jpg,5\n1.jpg,6\n")
-    kit.make(table, tmp_path / "out")
-    assert [record["n"].tolist() for record in kit.records(tmp_path / "out")] == [[5], [6]]
+    make_dataset(table, tmp_path / "out")
+    assert [record["n"].tolist() for record in read_records(tmp_path / "out")] == [[5], [6]]
     assert ImageRef("1.jpg") == ImageRef("1.jpg")

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from beam_jobs.storage import filesystem
+from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
+from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files, write_tar
 from tfpipe.errors import DataError
 
 
@@ -224,31 +226,31 @@ class TestObjectStore:
         filesystem.remove_tree("memtest://b/d")
         assert store == {}
 
-    def test_a_job_from_and_to_an_object_store(self, store: dict[str, bytes], tmp_path: Path, kit: Any) -> None:
-        photos = kit.photos({"cat": 3, "dog": 2})
+    def test_a_job_from_and_to_an_object_store(self, store: dict[str, bytes], tmp_path: Path) -> None:
+        photos = make_photos({"cat": 3, "dog": 2})
         store.update({f"memtest://in/photos/{name}": data for name, data in photos.items()})
-        store["memtest://in/photos/cat.tar"] = kit.tar_bytes({"tarred.jpg": kit.jpeg(77)})
-        kit.write(tmp_path / "photos", photos)
-        kit.tar(tmp_path / "photos" / "cat.tar", {"tarred.jpg": kit.jpeg(77)})
-        kit.make("memtest://in/photos", "memtest://out/ds", num_shards=2)
-        kit.make(tmp_path / "photos", tmp_path / "ds", num_shards=2)
+        store["memtest://in/photos/cat.tar"] = make_tar({"tarred.jpg": make_jpeg(77)})
+        write_files(tmp_path / "photos", photos)
+        write_tar(tmp_path / "photos" / "cat.tar", {"tarred.jpg": make_jpeg(77)})
+        make_dataset("memtest://in/photos", "memtest://out/ds", num_shards=2)
+        make_dataset(tmp_path / "photos", tmp_path / "ds", num_shards=2)
         remote = {name.removeprefix("memtest://out/ds/"): data for name, data in store.items() if "//out" in name}
-        assert remote == kit.tree(tmp_path / "ds")
+        assert remote == read_tree(tmp_path / "ds")
 
-    def test_reshard_and_merge_on_an_object_store(self, store: dict[str, bytes], tmp_path: Path, kit: Any) -> None:
-        kit.make(kit.write(tmp_path / "photos", kit.photos({"cat": 3, "dog": 2})), tmp_path / "ds", num_shards=2)
-        store.update({f"memtest://in/ds/{name}": data for name, data in kit.tree(tmp_path / "ds").items()})
-        kit.join(["memtest://in/ds", tmp_path / "ds"], "memtest://out/ds")
-        kit.join([tmp_path / "ds", tmp_path / "ds"], tmp_path / "out")
+    def test_reshard_and_merge_on_an_object_store(self, store: dict[str, bytes], tmp_path: Path) -> None:
+        make_dataset(write_files(tmp_path / "photos", make_photos({"cat": 3, "dog": 2})), tmp_path / "ds", num_shards=2)
+        store.update({f"memtest://in/ds/{name}": data for name, data in read_tree(tmp_path / "ds").items()})
+        join_datasets(["memtest://in/ds", tmp_path / "ds"], "memtest://out/ds")
+        join_datasets([tmp_path / "ds", tmp_path / "ds"], tmp_path / "out")
         remote = {name.removeprefix("memtest://out/ds/"): data for name, data in store.items() if "//out" in name}
-        assert remote == kit.tree(tmp_path / "out")
+        assert remote == read_tree(tmp_path / "out")
         with pytest.raises(DataError, match=r"^memtest://in/none holds no manifest\.json: it is no finished tfpipe"):
-            kit.join(["memtest://in/none"], "memtest://out/none")
+            join_datasets(["memtest://in/none"], "memtest://out/none")
 
-    def test_overwriting_on_an_object_store(self, store: dict[str, bytes], kit: Any) -> None:
-        store.update({f"memtest://in/photos/{name}": data for name, data in kit.photos({"cat": 4}).items()})
-        kit.make("memtest://in/photos", "memtest://out/ds", num_shards=4)
-        kit.make("memtest://in/photos", "memtest://out/ds", num_shards=2, overwrite=True)
+    def test_overwriting_on_an_object_store(self, store: dict[str, bytes]) -> None:
+        store.update({f"memtest://in/photos/{name}": data for name, data in make_photos({"cat": 4}).items()})
+        make_dataset("memtest://in/photos", "memtest://out/ds", num_shards=4)
+        make_dataset("memtest://in/photos", "memtest://out/ds", num_shards=2, overwrite=True)
         left = [name for name in store if "//out" in name]
         assert sorted(name for name in left if name.endswith(".tfrecord")) == [
             "memtest://out/ds/train-00000-of-00002.tfrecord",

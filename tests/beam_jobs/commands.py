@@ -1,0 +1,113 @@
+"""Real `tfpipe` commands as processes: started, awaited, killed, and searched for what they leave behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+ROOT = Path(__file__).resolve().parents[2]
+
+T = TypeVar("T")
+
+
+def start_command(*args: object, command: str = "shard", **options: Any) -> subprocess.Popen[str]:
+    """Starts `python -m tfpipe COMMAND ARGS` in a session of its own, so that all of its processes can be found."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tfpipe", command, *map(str, args)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+
+
+def finish_command(process: subprocess.Popen[str], seconds: float = 60) -> tuple[int, str, str]:
+    """Waits for what `start_command` started; returns its exit code, standard output and standard error."""
+    out, err = process.communicate(timeout=seconds)
+    return process.returncode, out, err
+
+
+def list_processes(session: int) -> list[int]:
+    """Returns the ids of a session's processes, without those that have ended and were not waited for."""
+    pids = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == session and fields[0] not in "ZX":
+                pids.append(int(entry.name))
+    return pids
+
+
+def read_command_line(pid: int) -> str:
+    """Returns the command line of a process, empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def wait_for(condition: Callable[[], T], seconds: float = 20.0) -> T:
+    """Returns the first true value of `condition()`."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"nothing within {seconds} s")
+
+
+def check_no_orphans(process: subprocess.Popen[str]) -> None:
+    """Sees that all processes of a killed run end by themselves; else they would write beside the next run."""
+    try:
+        wait_for(lambda: not list_processes(process.pid), 5)
+    except AssertionError:
+        orphans = {pid: read_command_line(pid) for pid in list_processes(process.pid)}
+        for pid in orphans:
+            os.kill(pid, signal.SIGKILL)
+        raise AssertionError(f"still there: {orphans}") from None
+
+
+def kill_until_done(args: Sequence[object], output: Path, kills: int, longest: float, command: str) -> None:
+    """Kills a real run at random moments, then lets it end.
+
+    The moments come from a seed, which is printed. `TFPIPE_FUZZ_SEED=N python -m pytest ...` repeats them.
+
+    Args:
+        args: Arguments of the command.
+        output: The dataset that it writes.
+        kills: How often it is killed.
+        longest: The latest moment, in seconds from its start.
+        command: Name of the `tfpipe` command.
+    """
+    seed = int(os.environ.get("TFPIPE_FUZZ_SEED") or random.randrange(2**32))
+    print(f"repeat with TFPIPE_FUZZ_SEED={seed}")
+    rng = random.Random(seed)
+    story = []
+    for _ in range(kills):
+        process = start_command(*args, command=command)
+        moment = rng.uniform(0.3, longest)
+        try:
+            process.wait(moment)
+            story.append(f"done before {moment:.3f}")
+        except subprocess.TimeoutExpired:
+            process.kill()
+            story.append(f"{moment:.3f}: {len([*output.glob('*.tfrecord')])} shards")
+        process.wait()
+        check_no_orphans(process)
+        process.communicate()
+    print(story)
+    code, _, err = finish_command(start_command(*args, command=command))
+    assert code == 0, err

@@ -1,0 +1,58 @@
+"""Datasets made in this process, and how they are read back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.run_in_process import run_in_process
+from tfpipe.format.example import decode_example
+from tfpipe.format.manifest import Manifest
+from tfpipe.format.tfrecord import scan_records
+
+
+def make_dataset(source: Path | str, output: Path | str, **options: Any) -> Manifest:
+    """Makes a dataset in this process, with `options` of `ShardConfig`."""
+    return run_in_process(ShardConfig(str(source), str(output), **options))
+
+
+def join_datasets(datasets: Sequence[Path | str], output: Path | str, **options: Any) -> Manifest:
+    """Makes a dataset of the records of finished datasets, with `options` of `ShardConfig`."""
+    return make_dataset(datasets[0], output, datasets=tuple(map(str, datasets)), **options)
+
+
+def read_tree(folder: Path) -> dict[str, bytes]:
+    """Returns every file below a folder."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def read_payloads(output: Path, split: str = "train") -> list[bytes]:
+    """Returns the payloads of a split's records, in order."""
+    payloads: list[bytes] = []
+    for path in sorted(output.glob(f"{split}-*.tfrecord")):
+        with path.open("rb") as file:
+            payloads += [payload for _, payload in scan_records(file)]
+    return payloads
+
+
+def read_records(output: Path, split: str = "train") -> list[dict[str, Any]]:
+    """Returns the decoded records of a split, in order."""
+    return [decode_example(payload) for payload in read_payloads(output, split)]
+
+
+def read_images(output: Path, split: str = "train") -> dict[str, bytes]:
+    """Returns the stored images of a split by file name, in the order of the records."""
+    records = read_records(output, split)
+    return {os.fsdecode(r["image/filename"][0]): bytes(r["image/encoded"][0]) for r in records}
+
+
+def parse_with_tensorflow(output: Path, spec: Mapping[str, Any], split: str = "train") -> list[dict[str, Any]]:
+    """Returns the records of a split as TensorFlow parses them by a parse spec."""
+    import tensorflow as tf
+
+    files = sorted(map(str, output.glob(f"{split}-*.tfrecord")))
+    records = [tf.io.parse_single_example(payload, dict(spec)) for payload in tf.data.TFRecordDataset(files)]
+    return [{name: value.numpy() for name, value in record.items()} for record in records]
