@@ -1,7 +1,7 @@
-"""Traces of TensorFlow's profiler: real ones where xprof is installed, else its answers as they were recorded.
+"""Traces of TensorFlow's profiler: a real one where xprof is installed, else answers in xprof's form.
 
-The tables below have the columns and properties of xprof 2.24.2 for a trace of TensorFlow 2.21, cut to what is read:
-`xspace_to_tool_data([path], "input_pipeline_analyzer", {})` and the same with "overview_page".
+The tables below have the columns and properties of xprof 2.24.2 for a trace of TensorFlow 2.21, and only those that are
+read: `xspace_to_tool_data([path], "input_pipeline_analyzer", {})` and the same with "overview_page".
 """
 
 import importlib.util
@@ -16,11 +16,17 @@ import numpy as np
 import pytest
 
 from tfpipe.errors import DataError, FormatError, MissingDependencyError
-from tfpipe.profiler.live.xprof_trace import read_trace, timing_of
+from tfpipe.profiler.live.xprof_trace import parse_timing, read_trace
 
 
 def tables(*steps: tuple[float, float], other: float = 0.0, hardware: str = "CPU_ONLY") -> str:
-    """Of steps of so many milliseconds, with so many of input, and of what is neither input nor compute."""
+    """Returns xprof's answer for some steps, as JSON.
+
+    Args:
+        steps: The duration of each step, and the part of it that was input, in milliseconds.
+        other: The part of each step that was neither input nor compute, in milliseconds.
+        hardware: The kind of hardware, as xprof calls it.
+    """
     names = ("stepnum", "hostComputeTimeMs", "infeedTimeMs", "otherTimeMs", "tooltip", "stepTimeMs")
     columns = [{"id": name} for name in names]
     rows = [
@@ -33,8 +39,8 @@ def tables(*steps: tuple[float, float], other: float = 0.0, hardware: str = "CPU
 OVERVIEW = json.dumps([{"cols": [], "p": {"device_idle_time_percent": "12.5%"}, "rows": []}])
 
 
-def test_the_share_of_input_in_the_steps() -> None:
-    timing, hardware = timing_of(tables((20, 15), (30, 15)).encode(), OVERVIEW, 8, "logs")
+def test_input_wait_is_the_share_of_input_in_the_steps() -> None:
+    timing, hardware = parse_timing(tables((20, 15), (30, 15)).encode(), OVERVIEW, 8, "logs")
     assert (timing.method, timing.steps, timing.images_per_step, hardware) == ("trace", 2, 8, "CPU_ONLY")
     assert timing.wall_s == pytest.approx(0.05)
     assert timing.input_wait_fraction.median == pytest.approx(0.6)
@@ -42,22 +48,22 @@ def test_the_share_of_input_in_the_steps() -> None:
 
 
 def test_a_cpu_is_idle_while_it_neither_computes_nor_waits_for_input() -> None:
-    timing, _ = timing_of(tables((20, 5), (30, 5), other=5), OVERVIEW, 0, "logs")
+    timing, _ = parse_timing(tables((20, 5), (30, 5), other=5), OVERVIEW, 0, "logs")
     assert timing.input_wait_fraction.median == pytest.approx(0.2)
     assert timing.idle_fraction.median == pytest.approx(0.4)
     assert timing.idle_fraction.high == pytest.approx(0.5, abs=0.02)
 
 
 def test_a_device_of_its_own_has_idle_time_of_its_own() -> None:
-    timing, hardware = timing_of(tables((20, 15), other=2, hardware="GPU"), OVERVIEW, 0, "logs")
+    timing, hardware = parse_timing(tables((20, 15), other=2, hardware="GPU"), OVERVIEW, 0, "logs")
     assert timing.idle_fraction.median == 0.125
     assert timing.input_wait_fraction.median == 0.75
     assert hardware == "GPU"
 
 
-def test_a_trace_without_steps() -> None:
+def test_a_trace_without_steps_is_refused() -> None:
     with pytest.raises(DataError) as caught:
-        timing_of(tables(), OVERVIEW, 0, "logs")
+        parse_timing(tables(), OVERVIEW, 0, "logs")
     assert str(caught.value) == (
         "The trace in logs has no steps. Put `tf.profiler.experimental.Trace('train', step_num=step, _r=1)` around "
         "each, or let Keras take the trace."
@@ -65,9 +71,9 @@ def test_a_trace_without_steps() -> None:
 
 
 @pytest.mark.parametrize("answer", ["", "{}x", '[{"cols": [{"id": "stepnum"}], "rows": [], "p": 1}]'])
-def test_answers_of_another_form(answer: str) -> None:
+def test_answers_of_another_form_are_refused(answer: str) -> None:
     with pytest.raises(FormatError, match=r"xprof's tables for logs cannot be read .*Try xprof 2.24."):
-        timing_of(answer, OVERVIEW, 0, "logs")
+        parse_timing(answer, OVERVIEW, 0, "logs")
 
 
 def test_without_xprof_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -84,13 +90,13 @@ Xprof = Callable[..., list[list[str]]]
 
 @pytest.fixture
 def xprof(monkeypatch: pytest.MonkeyPatch) -> Xprof:
-    """Puts answers in the place of xprof; returns the paths of the files that it was asked for, as they come."""
+    """Returns a function that replaces xprof by given answers, and returns the paths that xprof is then asked for."""
 
-    def answers(input_tables: str | Exception | None, overview: str | None = OVERVIEW) -> list[list[str]]:
-        asked: list[list[str]] = []
+    def replace_xprof(input_tables: str | Exception | None, overview: str | None = OVERVIEW) -> list[list[str]]:
+        asked_paths: list[list[str]] = []
 
         def convert(paths: list[str], tool: str, _: object) -> tuple[str | None, str]:
-            asked.append([Path(path).resolve().as_posix() for path in paths])
+            asked_paths.append([Path(path).resolve().as_posix() for path in paths])
             Path(paths[0]).with_name("ALL_HOSTS.op_stats_v2.pb").touch()  # as xprof does
             if isinstance(input_tables, Exception):
                 raise input_tables
@@ -98,13 +104,13 @@ def xprof(monkeypatch: pytest.MonkeyPatch) -> Xprof:
 
         for name in ("xprof", "xprof.convert", "xprof.convert.raw_to_tool_data"):
             monkeypatch.setitem(sys.modules, name, SimpleNamespace(xspace_to_tool_data=convert))
-        return asked
+        return asked_paths
 
-    return answers
+    return replace_xprof
 
 
-def run_of(folder: Path, name: str, *hosts: str) -> Path:
-    """Files where the profiler puts them."""
+def make_run(folder: Path, name: str, *hosts: str) -> Path:
+    """Makes empty files where the profiler puts those of a run. Returns the run's folder."""
     run = folder / "plugins" / "profile" / name
     run.mkdir(parents=True)
     for host in hosts:
@@ -113,17 +119,17 @@ def run_of(folder: Path, name: str, *hosts: str) -> Path:
 
 
 def test_the_newest_run_is_read_with_all_its_hosts(xprof: Xprof, tmp_path: Path) -> None:
-    asked = xprof(tables((20, 15)))
-    run_of(tmp_path, "2026_01_02_03_04_05", "b")
-    newest = run_of(tmp_path, "2026_01_12_03_04_05", "b", "a")
+    asked_paths = xprof(tables((20, 15)))
+    make_run(tmp_path, "2026_01_02_03_04_05", "b")
+    newest = make_run(tmp_path, "2026_01_12_03_04_05", "b", "a")
     trace = read_trace(tmp_path, 8)
     assert (trace.run, trace.other_runs, trace.hosts, trace.hardware) == (newest, 1, ("a", "b"), "CPU_ONLY")
     assert trace.step.images_per_step == 8
-    assert asked == [[str(newest / f"{host}.xplane.pb") for host in "ab"]] * 2
+    assert asked_paths == [[str(newest / f"{host}.xplane.pb") for host in "ab"]] * 2
     assert sorted(path.name for path in newest.iterdir()) == ["a.xplane.pb", "b.xplane.pb"]  # nothing is left there
 
 
-def test_a_folder_without_a_trace(xprof: Xprof, tmp_path: Path) -> None:
+def test_a_folder_without_a_trace_is_refused(xprof: Xprof, tmp_path: Path) -> None:
     xprof(None)
     with pytest.raises(DataError) as caught:
         read_trace(tmp_path)
@@ -140,9 +146,9 @@ def test_a_folder_without_a_trace(xprof: Xprof, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("answer", "why"), [(None, ": a file is damaged or cut off"), (RuntimeError("no such plane"), ": no such plane")]
 )
-def test_a_damaged_trace(xprof: Xprof, tmp_path: Path, answer: Exception | None, why: str) -> None:
+def test_a_damaged_trace_is_refused(xprof: Xprof, tmp_path: Path, answer: Exception | None, why: str) -> None:
     xprof(answer)
-    run = run_of(tmp_path, "2026_01_02_03_04_05", "a")
+    run = make_run(tmp_path, "2026_01_02_03_04_05", "a")
     with pytest.raises(DataError) as caught:
         read_trace(tmp_path)
     assert str(caught.value) == f"xprof cannot read the trace in {run}{why}. Take it again."
@@ -153,7 +159,7 @@ def test_a_damaged_trace(xprof: Xprof, tmp_path: Path, answer: Exception | None,
 
 def test_the_command_says_which_figure_is_which(xprof: Xprof, tmp_path: Path, tfpipe) -> None:
     xprof(tables((20, 5), (20, 5), other=5))
-    run = run_of(tmp_path, "2026_01_02_03_04_05", "a")
+    run = make_run(tmp_path, "2026_01_02_03_04_05", "a")
     done = tfpipe("profile", "--trace", tmp_path, "--price-per-hour", 10)
     assert done.code == 0
     assert done.lines == [
@@ -168,7 +174,7 @@ def test_the_command_says_which_figure_is_which(xprof: Xprof, tmp_path: Path, tf
 def test_the_command_on_a_device_with_several_hosts_and_runs(xprof: Xprof, tmp_path: Path, tfpipe) -> None:
     xprof(tables((2000, 500), hardware="TPU"))
     for day in range(3):
-        run = run_of(tmp_path, f"2026_01_0{day}_03_04_05", "a", "b")
+        run = make_run(tmp_path, f"2026_01_0{day}_03_04_05", "a", "b")
     done = tfpipe("profile", "--trace", tmp_path, "--max-idle", "12%")
     assert done.code == 1
     assert done.lines[1:] == [
@@ -178,9 +184,9 @@ def test_the_command_on_a_device_with_several_hosts_and_runs(xprof: Xprof, tmp_p
     assert done.err == "The accelerator is idle for 12.5%, more than 12.0%.\n"
 
 
-def test_the_command_as_json(xprof: Xprof, tmp_path: Path, tfpipe) -> None:
+def test_the_command_prints_json(xprof: Xprof, tmp_path: Path, tfpipe) -> None:
     xprof(tables((20, 5), hardware="GPU"))
-    run = run_of(tmp_path, "2026_01_02_03_04_05", "a")
+    run = make_run(tmp_path, "2026_01_02_03_04_05", "a")
     done = tfpipe("profile", "--trace", tmp_path, "--json", "--max-idle", "20%")
     assert done.code == 0
     assert done.json == {
@@ -213,7 +219,7 @@ def test_what_the_command_refuses(xprof: Xprof, tfpipe, args: tuple[str, ...], c
 
 
 @pytest.mark.skipif(importlib.util.find_spec("xprof") is None, reason="xprof is not installed: pip install xprof")
-def test_a_real_trace_and_a_clock_on_the_host(tmp_path: Path) -> None:
+def test_a_real_trace_agrees_with_a_clock_on_the_host(tmp_path: Path) -> None:
     import tensorflow as tf
 
     def slow(x):

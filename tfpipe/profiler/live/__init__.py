@@ -1,1 +1,1 @@
-"""Measuring the idle time of a training that runs."""
+"""Measures the idle time of a training while it runs."""

@@ -1,73 +1,74 @@
-"""`IdleMonitor` as a callback of Keras."""
+"""The Keras callback that records the steps of `model.fit`."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.profiler.live.graph_clock import block_until_done
-
-if TYPE_CHECKING:
-    from tfpipe.profiler.live.idle_monitor import IdleMonitor
-    from tfpipe.profiler.live.step_recorder import Step
+from tfpipe.profiler.live.device_sync import block_until_done, count_local_replicas
+from tfpipe.profiler.live.step_ledger import TrainCall
+from tfpipe.profiler.live.step_recorder import StepRecorder
 
 
-def idle_callback(monitor: IdleMonitor) -> tf.keras.callbacks.Callback:
-    """The callback as a class of Keras, which is not loaded before somebody asks for one."""
+def make_keras_callback(recorder: StepRecorder) -> tf.keras.callbacks.Callback:
+    """Returns a callback that tells a recorder when steps begin and end.
+
+    The class is made here because TensorFlow loads Keras with the first use of `tf.keras`.
+    """
 
     class IdleCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
-        """Knows when steps begin.
+        """A callback without a hook for the end of a step.
 
-        Has no hook for their end: Keras would fetch the logs of every step for it, and with that wait for the device.
+        For such a hook Keras would fetch the logs of every step, and with that wait for the device.
         """
 
         def __init__(self) -> None:
             super().__init__()
-            self._probe: Step | None = None
+            self._probe: TrainCall | None = None
             self._steps = 1
 
         def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
             strategy = getattr(self.model, "distribute_strategy", None) or tf.distribute.get_strategy()
-            monitor.use_strategy(strategy)
+            recorder.set_replicas(count_local_replicas(strategy))
             self._steps = int(getattr(self.model, "steps_per_execution", 1) or 1)
 
         def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-            monitor.pause()
+            recorder.pause(time.time())
 
         def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-            self._end_step()
-            probing = monitor.probes_now()
-            if probing:
+            self._end_call()
+            is_probe = recorder.decide_probe()
+            if is_probe:
                 self._wait_for_device()
-            step = monitor.begin_step(time.time(), self._steps)
-            self._probe = step if probing else None
+            call = recorder.begin(time.time(), self._steps)
+            self._probe = call if is_probe else None
 
         def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-            self._leave_step()
-            monitor.pause()
+            self._leave_call()
+            recorder.pause(time.time())
 
         def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-            self._leave_step()
-            found = monitor.end_epoch()
+            self._leave_call()
+            idle_logs = recorder.end_epoch(time.time())
             if logs is not None:
-                logs.update(found)
+                logs.update(idle_logs)
 
-        def _end_step(self) -> None:
+        def _end_call(self) -> None:
             probe, self._probe = self._probe, None
             if probe is not None:
                 self._wait_for_device()
-                probe.compute_from, probe.compute_until = probe.begin, time.time()
-            monitor.end_step(time.time())
+                probe.set_probe(probe.begin, time.time())
+            recorder.end(time.time())
 
-        def _leave_step(self) -> None:
-            # Keras has prepared an evaluation, or the logs of the epoch, since the last step has ended.
+        def _leave_call(self) -> None:
+            # Since the last step ended, Keras has prepared an evaluation or the logs of the epoch.
             self._probe = None
-            monitor.leave_step()
+            recorder.leave(time.time())
 
         def _wait_for_device(self) -> None:
-            if not monitor.runs_in_step:
+            if not recorder.is_synchronous:
                 weights = self.model.trainable_variables[-1:]
                 block_until_done([weight.value for weight in weights])
 

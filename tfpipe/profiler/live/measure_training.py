@@ -14,24 +14,28 @@ from typing import Any
 import tensorflow as tf
 
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.profiler.live.graph_clock import block_until_done, images_in, runs_in_step
+from tfpipe.profiler.live.device_sync import block_until_done, count_images, steps_are_synchronous
 from tfpipe.profiler.types import Spread, StepTiming
 
-_BLOCKS = 20  # pairs, so that their percentiles mean something
+_BLOCKS = 20  # enough for the 10th and the 90th percentile
 _MAX_BLOCK = 16
 
 
 @dataclass(frozen=True)
 class _Block:
-    """As many steps end to end as on the batch that lies on the device."""
+    """A number of real steps, and as many on the batch that lies on the device. Times in seconds.
+
+    Attributes:
+        steps: The number of steps of each kind.
+        compute_s: The time of the steps on the resident batch.
+        wall_s: The time of the real steps.
+        wait_s: The part of `wall_s` in which they waited for their batches.
+    """
 
     steps: int
     compute_s: float
-    """On the resident batch."""
     wall_s: float
-    """Of real steps."""
     wait_s: float
-    """In which they asked for their batches."""
 
 
 def measure_training(
@@ -39,27 +43,27 @@ def measure_training(
 ) -> StepTiming:
     """Measures how long the accelerator is idle in a training as it is.
 
-    Real steps alternate with the same steps on one batch that already lies on the device, so that drift of the machine
-    meets both. After a step of either kind a batch is taken, which the second kind throws away: the pipeline is neither
-    spared nor pressed, and where it works on the trainer's own cores, it slows both down alike. A step that is slow for
-    want of cores is not idle.
+    Real steps alternate with the same steps on one batch that already lies on the device, so a machine that becomes
+    slower meanwhile slows both. A batch is taken after each step of either kind, and the second kind throws it away.
+    So the pipeline always has the same work, and where it needs the trainer's cores it slows both kinds alike. A step
+    that is slow for want of cores is not idle.
 
-    On CPUs, where a step has ended when its call returns, every other step is a real one, and the wait is that of all.
-    Elsewhere steps are dispatched ahead, as the trainer does it: there blocks of each kind take turns, and only at
-    their ends is the device waited for.
+    On CPUs a step has ended when its call returns. There every other step is a real one, and the wait is the mean over
+    both kinds. Elsewhere steps are dispatched ahead of the device. There blocks of each kind take turns, and the device
+    is waited for only at their ends.
 
     Args:
-        train_step: Takes an element of the dataset, and returns something that it computed, such as the loss (without
-            it, the end of a step on a TPU cannot be seen). May be compiled, or call `strategy.run`. It does train: the
-            model moves on by about twice `steps`, half of them on one batch. Save it before.
-        dataset: Anything that gives batches when iterated; distributed where the step is. Begins again when it ends.
-        steps: How many real steps are measured; a multiple of the block's length, at least so many.
-        warm_up: Real steps before, which are left out.
+        train_step: Takes an element of the dataset. Should return a value that it computed, such as the loss: without
+            it, the end of a step on a TPU cannot be seen. May be compiled, or call `strategy.run`. It does train: the
+            model moves on by about twice `steps`, half of them on one batch. Save the model before.
+        dataset: Gives batches when iterated; distributed where the step is. Begins again when it ends.
+        steps: The number of real steps to measure; rounded up to a multiple of the block's length.
+        warm_up: The number of real steps before, which are left out.
 
     Returns:
-        Shares are of the whole run, spreads over blocks of it. `idle_fraction` is one less compute by wall time; the
-        wait is the host's, and longer where steps are dispatched ahead. Both have in them what a trainer in Python
-        spends on taking a batch that is ready, some 0.2 to 0.6 ms. Images are those of this process.
+        Shares of the whole run, with spreads over its blocks. `idle_fraction` is one less compute by wall time; the
+        wait is the host's, and longer where steps are dispatched ahead. Both contain the 0.2 to 0.6 ms that a trainer
+        in Python needs to take a batch that is ready. Images are those of this process.
 
     Raises:
         ConfigError: A number is too small.
@@ -70,78 +74,93 @@ def measure_training(
     if warm_up < 1:
         raise ConfigError(f"`warm_up` must be at least 1, for what is compiled in the first step, got {warm_up}.")
     length = min(_MAX_BLOCK, max(1, steps // _BLOCKS))
-    run = _Run(train_step, dataset, warm_up)
-    blocks = [run.block(length) for _ in range(-(-steps // length))]
-    wall_s = sum(one.wall_s for one in blocks)
-    compute_s, wait_s = sum(one.compute_s for one in blocks), sum(one.wait_s for one in blocks)
-    done = sum(one.steps for one in blocks)
+    training = _Training(train_step, dataset, warm_up)
+    blocks = [training.run_block(length) for _ in range(-(-steps // length))]
+    compute_s, wall_s = sum(block.compute_s for block in blocks), sum(block.wall_s for block in blocks)
+    wait_s = sum(block.wait_s for block in blocks)
     return StepTiming(
         method="training",
-        steps=done,
-        images_per_step=images_in(run.resident),
-        step_s=Spread.of([one.compute_s / one.steps for one in blocks]),
+        steps=length * len(blocks),
+        images_per_step=count_images(training.resident),
+        step_s=Spread.of([block.compute_s / block.steps for block in blocks]),
         wall_s=wall_s,
-        idle_fraction=Spread.of([_idle(one.compute_s, one.wall_s) for one in blocks], _idle(compute_s, wall_s)),
-        input_wait_fraction=Spread.of([one.wait_s / one.wall_s for one in blocks], wait_s / wall_s),
+        idle_fraction=Spread.of(
+            [_get_idle_fraction(block.compute_s, block.wall_s) for block in blocks],
+            _get_idle_fraction(compute_s, wall_s),
+        ),
+        input_wait_fraction=Spread.of([block.wait_s / block.wall_s for block in blocks], wait_s / wall_s),
     )
 
 
-def _idle(compute_s: float, wall_s: float) -> float:
+def _get_idle_fraction(compute_s: float, wall_s: float) -> float:
     return max(0.0, 1.0 - compute_s / wall_s)
 
 
-class _Run:
-    """The training meanwhile: always one batch ahead, as a trainer is that asks while the device works."""
+class _Training:
+    """A training that always holds one batch ahead, as a trainer does that asks while the device works."""
 
     def __init__(self, train_step: Callable[[Any], Any], dataset: Iterable[Any], warm_up: int) -> None:
         self.train_step, self.dataset = train_step, dataset
         self.iterator = iter(dataset)
         self.batch = self.pull()
-        self.resident = _on_device(self.batch)
+        self.resident = _copy_to_device(self.batch)
         block_until_done(self.train_step(self.resident))  # may be compiled once more, for where the batch lies
         for _ in range(warm_up):
             result = self.train_step(self.batch)
             self.batch = self.pull()
             block_until_done(result)
 
-    def block(self, length: int) -> _Block:
-        """So many steps of each kind."""
-        return self._paired(length) if runs_in_step() else self._in_turns(length)
+    def run_block(self, length: int) -> _Block:
+        """Makes `length` steps of each kind."""
+        return self._run_pairs(length) if steps_are_synchronous() else self._run_in_turns(length)
 
-    def _paired(self, length: int) -> _Block:
-        """One of each kind after the other."""
+    def pull(self) -> Any:
+        """Returns the next batch; after the last one, the first one again."""
+        for _ in range(2):
+            try:
+                return next(self.iterator)
+            except StopIteration:
+                self.iterator = iter(self.dataset)
+        raise DataError("The dataset has no batch to train on.")
+
+    def _run_pairs(self, length: int) -> _Block:
+        """Alternates a real step and one on the resident batch."""
         real_s = compute_s = wait_s = 0.0
         for _ in range(length):
             begin = time.perf_counter()
             self.train_step(self.batch)
             done = time.perf_counter()
             self.batch = self.pull()
-            taken = time.perf_counter()
+            pulled = time.perf_counter()
             self.train_step(self.resident)
             computed = time.perf_counter()
             self.batch = self.pull()
-            real_s, compute_s = real_s + done - begin, compute_s + computed - taken
-            # Both waits, since batches may come two by two, and one wait would be that of the first or of the second.
-            wait_s += (taken - done + time.perf_counter() - computed) / 2
+            real_s, compute_s = real_s + done - begin, compute_s + computed - pulled
+            # The mean of both waits: batches may come two by two, and one wait would be the first's or the second's.
+            wait_s += (pulled - done + time.perf_counter() - computed) / 2
         return _Block(length, compute_s, real_s + wait_s, wait_s)
 
-    def _in_turns(self, length: int) -> _Block:
-        """Steps on the resident batch, then real ones."""
+    def _run_in_turns(self, length: int) -> _Block:
+        """Makes all steps on the resident batch, then all real ones."""
         begin = time.perf_counter()
         for _ in range(length):
             result = self.train_step(self.resident)
         block_until_done(result)
         compute_s = time.perf_counter() - begin
-        # What the pipeline has made meanwhile must not feed the real steps.
+        # The batches that the pipeline has made meanwhile must not feed the real steps.
         for _ in range(length):
             self.batch = self.pull()
-        result = self.train_step(self.batch)  # and its buffers must not be emptier than in the course of a training
+        # One step more, so that the pipeline's buffers are not emptier than in the course of a training.
+        result = self.train_step(self.batch)
         self.batch = self.pull()
         block_until_done(result)
-        return _Block(length, compute_s, *self._real(length))
+        return _Block(length, compute_s, *self._run_real(length))
 
-    def _real(self, length: int) -> tuple[float, float]:
-        """From one moment, a batch at hand and the device done, to the next such; and what of it `pull` took."""
+    def _run_real(self, length: int) -> tuple[float, float]:
+        """Returns the time of real steps, and the part of it that `pull` took.
+
+        The time begins and ends in the same state: a batch is at hand, and the device is done.
+        """
         wait_s, begin = 0.0, time.perf_counter()
         for _ in range(length):
             result = self.train_step(self.batch)
@@ -151,18 +170,9 @@ class _Run:
         block_until_done(result)
         return time.perf_counter() - begin, wait_s
 
-    def pull(self) -> Any:
-        """The next batch."""
-        for _ in range(2):
-            try:
-                return next(self.iterator)
-            except StopIteration:
-                self.iterator = iter(self.dataset)
-        raise DataError("The dataset has no batch to train on.")
 
-
-def _on_device(batch: Any) -> Any:
-    """A copy where a step without a strategy runs; what a strategy has distributed lies on its devices already."""
+def _copy_to_device(batch: Any) -> Any:
+    """Copies a batch to where a step without a strategy runs. A strategy's batches lie on its devices already."""
     kinds = [kind for kind in ("TPU", "GPU") if tf.config.list_logical_devices(kind)]
     if not kinds:
         return batch

@@ -1,108 +1,124 @@
-"""The book of a training's steps: when each began and ended, what it waited, and what follows for all together.
+"""Records the steps of a training and adds them up: input wait and idle time of each period, each epoch, and the whole.
 
-Pure: times come in as numbers. `tfpipe.profiler.live.idle_monitor` reads the clocks.
+    recorder = StepRecorder(every_steps=100, warm_up=10, is_synchronous=True)
+    call = recorder.begin(now)
+    call.wait_s = 0.02                      # or `recorder.clock` tells it later
+    recorder.end(now)
+    recorder.result().idle_fraction
+
+Pure: all times come in as numbers, in seconds, as `time.time()` gives them. `IdleMonitor` and its Keras callback read
+the clocks.
 """
 
 from __future__ import annotations
 
-import statistics
+import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from tfpipe.errors import DataError
+from tfpipe.profiler.live.step_ledger import Delivery, StepLedger, TrainCall
+from tfpipe.profiler.types import Spread, StepTiming
+
+logger = logging.getLogger(__name__)
 
 IdleFrom = Literal["wait", "probes"]
 
+_PROBE_EVERY = 50  # a probe empties the device's queue once, so it costs at most one step's overlap in 50
+_FIRST_PROBES = 5  # one after another, for a first estimate
+_MAX_REPORTS = 10_000
+_MAX_STEPS_PER_READ = 64
 
-class Delivered(Protocol):
-    """An element that a watched dataset gave; see `tfpipe.profiler.live.graph_clock.Delivery`."""
 
-    @property
-    def index(self) -> int:
-        """In its iterator."""
-
-    @property
-    def asked(self) -> float:
-        """When somebody asked for it."""
+class DeliveryClock(Protocol):
+    """A clock inside a dataset; see `tfpipe.profiler.live.graph_clock.GraphClock`."""
 
     @property
-    def got(self) -> float:
-        """When it was there."""
+    def capacity(self) -> int:
+        """The number of deliveries that the clock remembers."""
+
+    def take(self) -> Sequence[Delivery]:
+        """Returns the deliveries since the last call, in their order."""
+
+
+@dataclass(frozen=True)
+class MonitorReport:
+    """The idle time of one period, which is a number of steps in a row.
+
+    Attributes:
+        step: The step of the whole training at which the period ended.
+        steps: The number of steps in the period.
+        wall_s: The time that the period took.
+        input_wait_fraction: The share of the time for which the trainer stood still for a batch.
+        idle_fraction_estimate: The share of the time for which the device had no batch.
+        idle_from: The source of the estimate. "probes": the time that the compute of timed steps leaves, at most the
+            wait. "wait": the wait itself, which is exact on CPUs and an upper bound elsewhere.
+        images_per_second: The rate at which the trainer took images.
+    """
+
+    step: int
+    steps: int
+    wall_s: float
+    input_wait_fraction: float
+    idle_fraction_estimate: float
+    idle_from: IdleFrom
+    images_per_second: float
 
     @property
-    def images(self) -> int:
-        """In it."""
+    def logs(self) -> dict[str, float]:
+        """The figures that Keras and TensorBoard show, by name."""
+        return {
+            "input_wait_fraction": self.input_wait_fraction,
+            "idle_fraction_estimate": self.idle_fraction_estimate,
+            "images_per_second": self.images_per_second,
+        }
 
 
 @dataclass
-class Step:
-    """One call of a train function, of one step or several."""
+class StepSums:
+    """The sums over some steps.
 
-    begin: float
-    asks: float
-    """It cannot have asked for its batch before."""
-    steps: int = 1
-    end: float | None = None
-    wait_s: float | None = None
-    """Unknown until its deliveries have been found."""
-    images: int = 0
-    compute_from: float | None = None
-    """Its compute was timed, on a device that had nothing else to do: from then on, less what it waited after that."""
-    compute_until: float | None = None
-    compute_s: float | None = None
-    counts: bool = True
-    """False where nobody saw when it ended."""
-    since: float | None = None
-    """Of the first step after a pause: when training went on; an iterator may have begun since."""
-
-    def receive(self, deliveries: Sequence[Delivered]) -> None:
-        """Works out the wait from the clock inside the graph.
-
-        Where a thread stands between clock and trainer (every strategy with more than one device has one), that thread
-        asks early: the trainer waits only from the moment in which it asks itself.
-        """
-        self.wait_s = sum(max(0.0, one.got - max(one.asked, self.asks)) for one in deliveries)
-        self.images = sum(one.images for one in deliveries)
-        if self.compute_from is not None and self.compute_until is not None:
-            begin = self.compute_from
-            waited = sum(max(0.0, one.got - max(one.asked, self.asks, begin)) for one in deliveries)
-            self.compute_s = max(0.0, self.compute_until - begin - waited)
-
-
-@dataclass
-class Sums:
-    """Steps added up."""
+    Attributes:
+        steps: The number of steps.
+        images: The number of images that they took.
+        wall_s: The time from the begin of each to its end.
+        wait_s: The time in which the trainer stood still for a batch.
+    """
 
     steps: int = 0
     images: int = 0
     wall_s: float = 0.0
     wait_s: float = 0.0
 
-    def add(self, step: Step) -> None:
-        """Adds a step that has ended and whose wait is known."""
-        assert step.end is not None
-        assert step.wait_s is not None
-        self.steps += step.steps
-        self.images += step.images
-        self.wall_s += step.end - step.begin
-        self.wait_s += step.wait_s
+    def add(self, call: TrainCall) -> None:
+        """Adds a call that has ended and whose wait is known."""
+        assert call.end is not None
+        assert call.wait_s is not None
+        self.steps += call.steps
+        self.images += call.images
+        self.wall_s += call.end - call.begin
+        self.wait_s += call.wait_s
 
     @property
     def input_wait_fraction(self) -> float:
-        """Share of the time in which the trainer stood still for a batch."""
+        """The share of the time for which the trainer stood still for a batch."""
         return min(1.0, self.wait_s / self.wall_s) if self.wall_s > 0 else 0.0
 
     @property
     def images_per_second(self) -> float:
-        """Taken by the trainer."""
+        """The rate at which the trainer took images."""
         return self.images / self.wall_s if self.wall_s > 0 else 0.0
 
-    def idle_fraction(self, compute_s: float | None) -> float:
-        """Share of the time in which the device had no batch: what its compute leaves, but never more than the wait.
+    def estimate_idle_fraction(self, compute_s: float | None) -> float:
+        """Returns the share of the time for which the device had no batch.
+
+        It is the time that the compute leaves, but never more than the wait.
 
         Args:
-            compute_s: Of one step; None where the device works on a step while its call lasts, and is idle while
-                the trainer waits.
+            compute_s: The compute time of one step, in seconds. None where a device works on a step while its call
+                lasts, and is idle while the trainer waits.
         """
         wait = self.input_wait_fraction
         if compute_s is None or self.wall_s <= 0:
@@ -110,82 +126,183 @@ class Sums:
         return max(0.0, min(wait, 1.0 - self.steps * compute_s / self.wall_s))
 
 
-@dataclass
-class Ledger:
-    """Steps in the order in which they were made, and the deliveries of the clock that belong to them."""
+class StepRecorder:
+    """The record of one training: its steps in order, and their sums.
 
-    replicas: int = 1
-    """Elements that a step takes if each replica takes its own; a global batch is one element."""
-    waiting: deque[Step] = field(default_factory=lambda: deque(maxlen=4096))
-    compute_s: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
-    _iterators: list[dict[int, Delivered]] = field(default_factory=list)
-    _next: int = 0
-    _per_step: int | None = None
+    Attributes:
+        is_synchronous: Whether a step has ended when its call returns, as on CPUs.
+        clock: The clock inside the dataset, where there is one. Without it the caller sets `TrainCall.wait_s`.
+        reports: A report for every `every_steps` steps; the last ones of a long training.
+        open_call: The call that has begun and has not ended.
+        last_end: The time at which the last call ended; None after a pause.
+    """
+
+    def __init__(
+        self,
+        *,
+        every_steps: int,
+        warm_up: int,
+        is_synchronous: bool,
+        started_at: float = 0.0,
+        on_report: Callable[[MonitorReport], None] = lambda report: None,
+    ) -> None:
+        """Begins a record.
+
+        Args:
+            every_steps: The number of steps in a report.
+            warm_up: The number of first steps that are left out of everything.
+            is_synchronous: Whether a step has ended when its call returns.
+            started_at: The time from which iterators of the dataset belong to this training.
+            on_report: Called with each report.
+        """
+        self.is_synchronous = is_synchronous
+        self.clock: DeliveryClock | None = None
+        self.reports: deque[MonitorReport] = deque(maxlen=_MAX_REPORTS)
+        self.open_call: TrainCall | None = None
+        self.last_end: float | None = None
+        self._every_steps, self._warm_up, self._on_report = every_steps, warm_up, on_report
+        self._ledger = StepLedger()
+        self._resumed_at: float | None = started_at
+        self._ended_steps = self._settled_steps = self._probes = 0
+        self._period, self._epoch, self._total = StepSums(), StepSums(), StepSums()
+        self._has_warned = False
+
+    def set_replicas(self, count: int) -> None:
+        """Tells how many replicas of this process may each take a batch of their own.
+
+        The largest number counts: outside the scope of a strategy a caller sees only one replica.
+        """
+        self._ledger.replicas = max(self._ledger.replicas, count)
+
+    def begin(self, asks: float, steps: int = 1) -> TrainCall:
+        """Begins a call, which asks for its batch at once.
+
+        Args:
+            asks: The current time.
+            steps: The number of steps that the call makes.
+        """
+        call = TrainCall(begin=asks, asks=asks, steps=steps, resumed_at=self._resumed_at)
+        self._resumed_at, self.open_call = None, call
+        return call
+
+    def end(self, now: float) -> None:
+        """Ends the open call, if there is one, and reads the clock before the clock forgets."""
+        call, self.open_call = self.open_call, None
+        if call is None:
+            return
+        call.end = self.last_end = now
+        self._ledger.waiting.append(call)
+        self._ended_steps += call.steps
+        rows_per_step = 4 * self._ledger.elements_per_step
+        capacity = _MAX_STEPS_PER_READ if self.clock is None else self.clock.capacity // rows_per_step
+        steps_per_read = max(1, min(_MAX_STEPS_PER_READ, self._every_steps, capacity))
+        if self._ended_steps // steps_per_read != (self._ended_steps - call.steps) // steps_per_read:
+            self.settle()
+
+    def leave(self, now: float) -> None:
+        """Ends the open call without counting it: it ended some time ago, and nobody knows when."""
+        if self.open_call is not None:
+            self.open_call.counts = False
+        self.end(now)
+
+    def cancel(self) -> None:
+        """Forgets the open call, which got no batch because the dataset has ended."""
+        self.open_call = None
+
+    def pause(self, now: float) -> None:
+        """Leaves out the time from now to the next step, in which a training evaluates or saves."""
+        self.end(now)
+        self.settle()
+        if lost := self._ledger.forget_waiting():
+            logger.debug("The clock has no wait for %d steps.", lost)
+        self.last_end, self._resumed_at = None, now
+
+    def end_epoch(self, now: float) -> dict[str, float]:
+        """Pauses, and returns the figures that Keras logs for the epoch; none where no step was seen."""
+        self.pause(now)
+        sums, self._epoch = self._epoch, StepSums()
+        if sums.steps:
+            return self._make_report(sums).logs
+        if not self._has_warned and self._ended_steps > self._warm_up:
+            self._has_warned = True
+            logger.warning("%s", self._explain_no_steps())
+        return {}
+
+    def decide_probe(self) -> bool:
+        """Returns whether the compute of the next step is timed; ask once for each step."""
+        if self.is_synchronous:
+            return True  # costs nothing
+        if self._ended_steps < self._warm_up:
+            return False
+        self._probes += 1
+        return self._probes <= _FIRST_PROBES or self._probes % _PROBE_EVERY == 0
+
+    def settle(self) -> None:
+        """Reads the clock, and adds up the calls whose wait is known now."""
+        deliveries = self.clock.take() if self.clock is not None else ()
+        for call in self._ledger.settle(deliveries):
+            self._settled_steps += call.steps
+            if self._settled_steps <= self._warm_up:
+                self._ledger.compute_s.clear()
+                continue
+            if not call.counts:
+                continue
+            for sums in (self._period, self._epoch, self._total):
+                sums.add(call)
+            if self._period.steps >= self._every_steps:
+                report = self._make_report(self._period)
+                self.reports.append(report)
+                self._on_report(report)
+                self._period = StepSums()
+
+    def result(self) -> StepTiming:
+        """Returns the timing of all steps after the warm-up. Spreads are over the reports.
+
+        Raises:
+            DataError: No step was seen after the warm-up.
+        """
+        self.settle()
+        total = self._total
+        if not total.steps:
+            raise DataError(self._explain_no_steps())
+        idle_fraction = total.estimate_idle_fraction(self._device_compute_s)
+        waits = [report.input_wait_fraction for report in self.reports] or [total.input_wait_fraction]
+        idles = [report.idle_fraction_estimate for report in self.reports] or [idle_fraction]
+        without_wait = (total.wall_s - total.wait_s) / total.steps
+        return StepTiming(
+            method="monitor",
+            steps=total.steps,
+            images_per_step=round(total.images / total.steps),
+            step_s=Spread.of(self._ledger.compute_s or [without_wait]),
+            wall_s=total.wall_s,
+            idle_fraction=Spread.of(idles, idle_fraction),
+            input_wait_fraction=Spread.of(waits, total.input_wait_fraction),
+        )
 
     @property
-    def per_step(self) -> int:
-        """Elements that one step takes, as far as is known."""
-        return self._per_step or self.replicas
+    def _device_compute_s(self) -> float | None:
+        """The compute time of a step; None where a device is idle exactly while the trainer waits."""
+        return None if self.is_synchronous else self._ledger.get_typical_compute_s()
 
-    def settle(self, deliveries: Iterable[Delivered]) -> list[Step]:
-        """Gives steps their deliveries; returns those that are complete, and forgets them."""
-        for one in deliveries:
-            if one.index == 0 or not self._iterators:
-                self._iterators.append({})
-            self._iterators[-1][one.index] = one
-        if self._per_step is None and any(step.wait_s is None for step in self.waiting):
-            self._per_step = self._guess_per_step()
-            if self._per_step is None:
-                return []
-        done = []
-        while self.waiting and self.waiting[0].end is not None:
-            step = self.waiting[0]
-            if step.wait_s is None and not self._find(step):
-                break
-            done.append(self.waiting.popleft())
-            if step.counts and step.compute_s is not None:
-                self.compute_s.append(step.compute_s / step.steps)
-        return done
+    def _make_report(self, sums: StepSums) -> MonitorReport:
+        compute_s = self._device_compute_s
+        return MonitorReport(
+            step=self._settled_steps,
+            steps=sums.steps,
+            wall_s=sums.wall_s,
+            input_wait_fraction=sums.input_wait_fraction,
+            idle_fraction_estimate=sums.estimate_idle_fraction(compute_s),
+            idle_from="wait" if compute_s is None else "probes",
+            images_per_second=sums.images_per_second,
+        )
 
-    def forget_waiting(self) -> int:
-        """Gives up steps whose deliveries never came, at a pause; returns how many."""
-        count = sum(step.steps for step in self.waiting)
-        self._next += count * self.per_step
-        self.waiting.clear()
-        return count
-
-    def typical_compute_s(self) -> float | None:
-        """Of one step; None before the first one was timed."""
-        return statistics.median(self.compute_s) if self.compute_s else None
-
-    def _find(self, step: Step) -> bool:
-        if step.since is not None:
-            # A new epoch: a new iterator, or the old one goes on.
-            since = step.since
-            begun = [i for i, seen in enumerate(self._iterators) if i and 0 in seen and seen[0].asked >= since]
-            if begun:
-                self._move_to(begun[-1])
-        wanted = range(self._next, self._next + step.steps * self.per_step)
-        if len(self._iterators) > 1 and not any(i in self._iterators[0] for i in wanted):
-            self._move_to(1)
-            wanted = range(step.steps * self.per_step)
-        if not self._iterators or wanted[-1] not in self._iterators[0]:
-            return False
-        mine = [self._iterators[0].pop(i) for i in wanted if i in self._iterators[0]]
-        step.receive(mine)
-        self._next = wanted[-1] + 1
-        return True
-
-    def _move_to(self, iterator: int) -> None:
-        del self._iterators[:iterator]
-        self._next = 0
-
-    def _guess_per_step(self) -> int | None:
-        """A global batch a step, or a batch for each replica: whichever is nearer to what was seen."""
-        if self.replicas == 1:
-            return 1
-        steps = sum(step.steps for step in self.waiting if step.end is not None)
-        seen = max((max(one) + 1 for one in self._iterators if one), default=0)
-        if steps < 8 or not seen:  # a replica has a batch or two ahead of it, which must not decide
-            return None
-        return 1 if seen < steps * (1 + self.replicas) / 2 else self.replicas
+    def _explain_no_steps(self) -> str:
+        if self._ended_steps > self._warm_up:
+            return (
+                f"{self._ended_steps} steps were made, and the clock saw no batch of them. Train on the dataset that "
+                "`IdleMonitor.watch` returned, in this process, or take batches from `IdleMonitor.iterate`."
+            )
+        return (
+            f"No step was seen after the {self._warm_up} of the warm-up; {self._ended_steps} were made. Train for "
+            "longer."
+        )

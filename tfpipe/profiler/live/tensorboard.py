@@ -1,4 +1,4 @@
-"""Curves for TensorBoard, which need not be installed to write them."""
+"""Writes curves for TensorBoard, which need not be installed."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from pathlib import Path
 
 import tensorflow as tf
 
-# What `tf.summary.scalar` writes, which asks for TensorBoard to be installed.
+# The metadata that `tf.summary.scalar` writes; that function asks for TensorBoard to be installed.
 _SCALAR = tf.compat.v1.SummaryMetadata(
     plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"), data_class=1
 )
 
 
 class Scalars:
-    """Points of curves; the file is made with the first one."""
+    """The curves of one run in TensorBoard."""
 
     def __init__(self, log_dir: str | Path) -> None:
-        """Curves of a folder, which may be a URL.
+        """Names the folder; its file appears with the first point.
 
         Args:
-            log_dir: A run of its own in TensorBoard.
+            log_dir: A folder for this run alone, which may be a URL.
         """
         self._log_dir = str(log_dir)
         self._writer: tf.summary.SummaryWriter | None = None
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """A point of each curve, by its name, at this step."""
+        """Writes the values of some curves, by name, at one step."""
         self._writer = self._writer or tf.summary.create_file_writer(self._log_dir)
         with self._writer.as_default(step=step):
             for name, value in values.items():

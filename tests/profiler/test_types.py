@@ -1,0 +1,13 @@
+"""Spread: the median and the percentiles of a few values."""
+
+from tfpipe.profiler.types import Spread
+
+
+def test_a_spread_has_the_median_and_both_percentiles() -> None:
+    assert Spread.of([3.0]).median == 3
+    spread = Spread.of([float(i) for i in range(11)])
+    assert (spread.low, spread.median, spread.high) == (1, 5, 9)
+
+
+def test_the_figure_of_the_whole_takes_the_place_of_the_median() -> None:
+    assert Spread.of([1.0, 2.0], 1.8).median == 1.8
