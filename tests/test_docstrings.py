@@ -1,0 +1,372 @@
+"""The rules of CONTRIBUTING.md for docstrings, checked by reading the source.
+
+`python tests/test_docstrings.py tfpipe/images` prints the places below a folder that break them.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+PACKAGES = ("tfpipe", "beam_jobs")
+
+# The files and folders that still break a rule. Remove a line when `python tests/test_docstrings.py` finds nothing.
+NOT_YET: tuple[str, ...] = (
+    "beam_jobs/__main__.py",
+    "beam_jobs/config.py",
+    "beam_jobs/estimate.py",
+    "beam_jobs/inputs",
+    "beam_jobs/list_and_plan.py",
+    "beam_jobs/plan",
+    "beam_jobs/prices.py",
+    "beam_jobs/runners",
+    "beam_jobs/shard_job.py",
+    "beam_jobs/shards",
+    "beam_jobs/storage",
+    "beam_jobs/transforms.py",
+    "tfpipe/cli",
+    "tfpipe/data_service.py",
+    "tfpipe/distribution",
+    "tfpipe/doctor",
+    "tfpipe/errors.py",
+    "tfpipe/format",
+    "tfpipe/images",
+    "tfpipe/integrity",
+    "tfpipe/open_dataset.py",
+    "tfpipe/order.py",
+    "tfpipe/pipeline/build.py",
+    "tfpipe/pipeline/config",
+    "tfpipe/pipeline/device",
+    "tfpipe/pipeline/file_cache",
+    "tfpipe/pipeline/plan",
+    "tfpipe/pipeline/service_client.py",
+    "tfpipe/pipeline/stage.py",
+    "tfpipe/pipeline/stages",
+    "tfpipe/profiler/diagnose",
+    "tfpipe/profiler/live",
+    "tfpipe/profiler/measure",
+    "tfpipe/profiler/report",
+    "tfpipe/profiler/types.py",
+    "tfpipe/readers",
+    "tfpipe/system",
+    "tfpipe/training",
+    "tfpipe/tuning",
+)
+
+# The first word of a function's docstring. Plurals of the project's nouns (Records, Shards, Names) are left out.
+VERBS = """
+    Accepts Acquires Adapts Adds Adjusts Admits Adopts Advances Advises Agrees Aligns Allocates Allows
+    Alternates Announces Answers Appends Applies Approximates Archives Asks Assembles Asserts Assigns Attaches
+    Augments Averages Awaits
+    Balances Batches Begins Benchmarks Binds Blends Blurs Breaks Brings Broadcasts Builds
+    Caches Calculates Calibrates Calls Cancels Casts Catches Centers Changes Checks Chooses Claims Clamps
+    Classifies Cleans Clears Clips Clones Closes Collects Combines Compares Compiles Completes Compresses
+    Computes Concatenates Configures Confirms Connects Constructs Consumes Contains Continues Converts Copies
+    Corrects Counts Covers Creates Crops Cuts Cycles
+    Deals Decides Declares Decodes Decompresses Decorates Decreases Deduplicates Defines Delays Delegates
+    Deletes Delivers Denies Derives Describes Deserializes Detaches Detects Determines Diagnoses Disables
+    Discards Disconnects Discovers Distributes Divides Does Downloads Drains Draws Drives Drops Dumps
+    Emits Empties Enables Encodes Encrypts Ends Ensures Enters Enumerates Escapes Establishes Estimates
+    Evaluates Examines Excludes Executes Exits Expands Expects Explains Exports Exposes Extends Extracts
+    Fails Falls Feeds Fetches Fills Filters Finalizes Finds Finishes Fits Fixes Flags Flattens Flips Flushes
+    Folds Follows Forces Forgets Formats Forwards Frees Freezes Fuses
+    Gathers Generates Gets Gives Goes Groups Guards Guesses
+    Halts Handles Hands Hashes Hides Holds
+    Identifies Ignores Implements Imports Includes Increases Infers Inflates Initializes Inserts Inspects
+    Installs Interleaves Interns Interpolates Interprets Interrupts Inverts Invokes Issues Iterates
+    Joins Judges
+    Keeps Kills
+    Launches Lays Leaves Lets Limits Listens Lists Loads Locates Locks Logs Looks Lowers
+    Makes Maps Marks Matches Maximizes Measures Merges Minimizes Mirrors Mixes Modifies Monitors Mounts Moves
+    Multiplies
+    Narrows Needs Normalizes Notices Notifies
+    Observes Obtains Offers Omits Opens Overrides Overwrites Owns
+    Packs Pads Parses Passes Pastes Patches Pauses Peeks Performs Permits Permutes Picks Plays Polls Pops
+    Predicts Prefetches Prefixes Prepares Prepends Presents Preserves Prevents Prints Probes Produces Profiles
+    Promises Proposes Protects Proves Provides Publishes Pulls Puts
+    Quantizes Quarantines Queries Quotes
+    Raises Reaches Reacts Reads Rebuilds Receives Recognizes Recommends Reconstructs Recovers Reduces Reencodes
+    Refreshes Refuses Registers Rejects Releases Reloads Remembers Removes Renames Renders Reopens Reorders
+    Repairs Repeats Replaces Replays Reports Represents Requests Requires Reschedules Reserves Resets Reshapes
+    Reshards Resizes Resolves Restarts Restores Restricts Resumes Resynchronizes Retries Retrieves Returns
+    Reuses Reverses Reverts Rewrites Rises Rolls Rotates Rounds Runs
+    Samples Sanitizes Saves Says Scales Scans Schedules Seals Searches Seeks Sees Selects Sends Separates
+    Serializes Serves Sets Shifts Shortens Shows Shrinks Shuffles Shuts Simplifies Simulates Skips Sleeps Slices
+    Slows Solves Sorts Spawns Specifies Splits Spreads Squeezes Stacks Starts Stops Stores Strips Submits
+    Subtracts Suggests Summarizes Sums Supplies Suppresses Survives Suspends Swaps Synchronizes
+    Tabulates Takes Tallies Tears Tells Tests Throttles Touches Tracks Trains Transcodes Transfers Transforms
+    Translates Transposes Traverses Treats Tries Triggers Trims Truncates Tunes Turns
+    Undoes Unescapes Unites Unlinks Unlocks Unpacks Unwraps Updates Uploads Uses
+    Validates Verifies Visits
+    Waits Wakes Walks Warms Warns Watches Weighs Wraps Writes
+    Yields
+    Zips
+""".split()
+
+# The first word of a class's or a property's docstring.
+ARTICLES = "A All An Any Both Each Every No One Several Some The Three Two Whether".split()
+
+# No docstring begins with these, and no entry of its sections does.
+BANNED = "As|How|Likewise|Of|So|The same|Those|What|Where|Who|Whose"
+
+SECTIONS = ("Args:", "Attributes:", "Raises:", "Returns:", "Yields:")
+PROPERTIES = {"abstractproperty", "cached_property", "property"}
+COMMANDS = {"command", "group"}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Fault = tuple[int, str]
+
+
+def find_faults(source: str) -> list[Fault]:
+    """Returns the line and the sentence of each broken rule."""
+    faults = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            faults += list(check_fields(node))
+        if isinstance(node, ast.Module | ast.ClassDef | Function) and (text := ast.get_docstring(node)):
+            line = node.body[0].lineno
+            faults += [(line, sentence) for sentence in (check_start(node, text), check_banned(text)) if sentence]
+            faults += [(line + offset, sentence) for offset, sentence in check_sections(text)]
+    return sorted(set(faults))
+
+
+def check_start(node: ast.AST, text: str) -> str | None:
+    """Returns the sentence for a function that begins without a verb, or another docstring without an article."""
+    first, second, *_ = *re.split(r"[\s,.:;]+", text, maxsplit=2), "", ""
+    if isinstance(node, ast.ClassDef):
+        name, kind = node.name, "class"
+    elif isinstance(node, Function):
+        name, kind = node.name, "function"
+        decorators = {get_last_name(decorator) for decorator in node.decorator_list}
+        if decorators & COMMANDS:
+            return None
+        if decorators & PROPERTIES:
+            kind = "property"
+    else:
+        return None
+    if kind == "function":
+        if first in VERBS and second != "of":
+            return None
+        if first in VERBS:
+            return f"{name} begins with '{first} of', where {first!r} is a noun: begin with a verb."
+        return f"{name} begins with {first!r}, which is not in VERBS: begin with a verb; if it is one, add it."
+    if first in ARTICLES:
+        return None
+    return f"{name}, a {kind}, begins with {first!r}: begin with an article, one of {', '.join(ARTICLES)}."
+
+
+def check_banned(text: str) -> str | None:
+    """Returns the sentence for a docstring that begins with one of BANNED."""
+    if banned := re.match(rf"({BANNED})\b", text):
+        return f"The docstring begins with {banned[0]!r}: begin with a verb or a noun phrase."
+    return None
+
+
+def check_sections(text: str) -> Iterator[Fault]:
+    """Yields the faults of Args, Attributes, Raises, Returns and Yields; lines count from the docstring's first."""
+    entry = re.compile(rf"(\*{{0,2}}\w+)[^:]*: ({BANNED})\b")
+    section, indent, first = "", 0, False
+    for number, line in enumerate(text.splitlines()):
+        here = len(line) - len(line.lstrip())
+        if line.strip() in SECTIONS:
+            section, indent = line.strip(), here
+            first = True
+        elif section and line.strip():
+            if here <= indent:
+                section = ""
+                continue
+            if here < indent + 4 or (first and here > indent + 4):
+                yield number, f"`{section}` indents its entries by {here - indent}: indent by 4."
+            elif here == indent + 4 and section in ("Args:", "Attributes:") and (start := entry.match(line.strip())):
+                yield number, f"The entry of {start[1]} begins with {start[2]!r}: begin with a noun phrase."
+            first = False
+
+
+def check_fields(node: ast.ClassDef) -> Iterator[Fault]:
+    """Yields string literals below fields, and the public fields of a public dataclass that lack an entry."""
+    for field, below in zip(node.body, node.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and is_text(below.value):
+            yield below.lineno, f"A string below a field of {node.name}: use its `Attributes:` section."
+    if node.name.startswith("_") or "dataclass" not in {get_last_name(item) for item in node.decorator_list}:
+        return
+    fields = [
+        item.target.id
+        for item in node.body
+        if isinstance(item, ast.AnnAssign)
+        and isinstance(item.target, ast.Name)
+        and not item.target.id.startswith("_")
+        and "ClassVar" not in ast.unparse(item.annotation)
+    ]
+    entries = list(get_attributes(ast.get_docstring(node) or ""))
+    if fields != entries:
+        for name in fields:
+            if name not in entries:
+                yield node.lineno, f"{node.name}.{name} has no entry in `Attributes:`."
+        for name in entries:
+            if name not in fields:
+                yield node.lineno, f"{node.name} has an entry for {name} in `Attributes:`, which is not a field."
+        if sorted(fields) == sorted(entries):
+            yield node.lineno, f"{node.name} has its entries in `Attributes:` in another order than its fields."
+
+
+def get_attributes(text: str) -> dict[str, str]:
+    """Returns the entries of a class's `Attributes:` section, each as one line of text by its name."""
+    entries: dict[str, str] = {}
+    inside, name = False, ""
+    for line in text.splitlines():
+        if line == "Attributes:":
+            inside = True
+        elif inside and line.strip():
+            if not line.startswith(" "):
+                break
+            start = re.match(r"(?:  |    )(\w+)(?: \([^)]*\))?: ?(.*)", line)
+            if start:
+                name = start[1]
+                entries[name] = start[2]
+            elif name:
+                entries[name] += " " + line.strip()
+    return entries
+
+
+def get_last_name(decorator: ast.expr) -> str:
+    """Returns `command` for `@click.command(...)`."""
+    function = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return ast.unparse(function).rpartition(".")[2]
+
+
+def is_text(node: ast.expr) -> bool:
+    """Tests whether an expression is a string literal."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def find_all_faults(root: Path, paths: list[Path]) -> list[str]:
+    """Returns `file:line: sentence` for each broken rule in the files and below the folders."""
+    files = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
+    return [
+        f"{file.relative_to(root)}:{line}: {sentence}"
+        for file in files
+        for line, sentence in find_faults(file.read_text(encoding="utf-8"))
+    ]
+
+
+def test_every_docstring_keeps_the_rules() -> None:
+    faults = find_all_faults(REPOSITORY, [REPOSITORY / package for package in PACKAGES])
+    left = [
+        fault for fault in faults if not fault.startswith(tuple(f"{path}{end}" for path in NOT_YET for end in "/:"))
+    ]
+    assert not left, "\n" + "\n".join(left)
+
+
+def test_the_lists_are_sorted_and_without_repetition() -> None:
+    for words in (VERBS, ARTICLES, list(NOT_YET), BANNED.split("|")):
+        assert words == sorted(set(words))
+
+
+def test_every_path_not_yet_clean_exists() -> None:
+    assert [path for path in NOT_YET if not (REPOSITORY / path).exists()] == []
+
+
+CLEAN = '''
+"""A module."""
+
+from dataclasses import dataclass
+
+SIZE = 3
+"""The note on a constant."""
+
+
+@dataclass
+class Shard:
+    """A file of records.
+
+    Attributes:
+        name: The file's name:
+            without its folder.
+        size (int): The number of bytes.
+
+    Raises:
+        ConfigError: The name is empty.
+    """
+
+    name: str
+    size: int = 0
+    _cache: int = 0
+    kinds: ClassVar[int] = 0
+
+    @property
+    def path(self) -> str:
+        """The whole path."""
+
+    def read(self) -> bytes:
+        """Reads the file.
+
+        Args:
+            name: The name.
+
+        Returns:
+            The bytes.
+        """
+        def work() -> None:
+            """Runs in a thread."""
+
+
+@click.command(short_help="a")
+def shard() -> None:
+    """Write shards."""
+
+
+def no_docstring() -> None: ...
+'''
+
+PLANTED = [
+    ('"""A module."""', '"""What the module is."""', "The docstring begins with 'What'"),
+    ('"""A module."""', '"""The same module."""', "The docstring begins with 'The same'"),
+    ('"""A file of records.', '"""Rows of records.', "Shard, a class, begins with 'Rows'"),
+    ('"""The whole path."""', '"""Path of it."""', "path, a property, begins with 'Path'"),
+    ('"""Reads the file.', '"""The file\'s bytes.', "read begins with 'The', which is not in VERBS"),
+    ('"""Reads the file.', '"""Batches of an epoch.', "read begins with 'Batches of', where 'Batches' is a noun"),
+    ('"""Runs in', '"""Rows in', "work begins with 'Rows', which is not in VERBS"),
+    ('@click.command(short_help="a")\n', "", "shard begins with 'Write'"),
+    ("            name: The name.", "          name: The name.", "`Args:` indents its entries by 2"),
+    ("            The bytes.", "              The bytes.", "`Returns:` indents its entries by 6"),
+    ("            name: The name.", "            name: Of the file.", "The entry of name begins with 'Of'"),
+    ("    size: int = 0\n", '    size: int = 0\n    """The bytes."""\n', "A string below a field of Shard"),
+    ("    size: int = 0\n", "    size: int = 0\n    seed: int = 0\n", "Shard.seed has no entry"),
+    ("    size: int = 0\n", "", "Shard has an entry for size"),
+    ("    name: str\n    size: int = 0\n", "    size: int\n    name: str\n", "in another order"),
+]
+
+
+def test_clean_source_has_no_faults() -> None:
+    assert find_faults(CLEAN) == []
+
+
+@pytest.mark.parametrize(("clean", "planted", "sentence"), PLANTED, ids=[sentence for *_, sentence in PLANTED])
+def test_a_planted_fault_is_found(clean: str, planted: str, sentence: str) -> None:
+    assert CLEAN.count(clean) == 1
+    (fault,) = find_faults(CLEAN.replace(clean, planted))
+    assert sentence in fault[1]
+
+
+def test_the_line_of_a_fault_is_its_own() -> None:
+    source = dedent('''
+        def f():
+            """Reads.
+
+            Args:
+              a: The letter.
+            """
+    ''')
+    assert [line for line, _ in find_faults(source)] == [6]
+
+
+if __name__ == "__main__":
+    places = find_all_faults(REPOSITORY, [Path(path).resolve() for path in sys.argv[1:]])
+    print("\n".join(places))
+    print(f"{len(places)} places")
+    sys.exit(bool(places))
