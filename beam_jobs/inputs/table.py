@@ -26,8 +26,9 @@ from beam_jobs.plan.image_ref import Box, ImageRef, Value
 from beam_jobs.plan.image_table import TELL_EVERY, RefList
 from beam_jobs.plan.split_and_shard import Listing
 from beam_jobs.storage import filesystem
-from tfpipe.errors import ConfigError, DataError, MissingDependencyError
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import check_split_name
+from tfpipe.system.extras import importing
 from tfpipe.system.progress import Observer, Progress
 
 _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
@@ -101,13 +102,9 @@ def _read_jsonl(file: Any, path: str) -> Iterator[Row]:
 
 
 def _read_parquet(file: Any, path: str) -> Iterator[Row]:
-    try:
+    with importing("A Parquet manifest", "pyarrow", "tfpipe[beam]"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise MissingDependencyError(
-            "A Parquet manifest needs pyarrow. Install it with: pip install 'tfpipe[beam]'."
-        ) from error
     try:
         for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=10_000):
             yield from batch.to_pylist()

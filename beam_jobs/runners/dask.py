@@ -16,8 +16,9 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.shards.worker_check import not_installed
-from tfpipe.errors import ConfigError, DataError, MissingDependencyError, first_line
+from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.system.child_process import hold_interrupts
+from tfpipe.system.extras import importing
 from tfpipe.system.host_limits import usable_cpus
 
 _RUNNER = "DaskRunner"
@@ -44,13 +45,9 @@ def load_options() -> None:
     Raises:
         MissingDependencyError: Dask is not installed.
     """
-    try:
+    with importing("The runner for Dask", "Dask", "tfpipe[dask]"):
         import dask.distributed  # noqa: F401
         from apache_beam.runners.dask import dask_runner  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError(
-            "The runner for Dask needs Dask. Install it with: pip install 'tfpipe[dask]'."
-        ) from error
 
 
 def check_options(config: ShardConfig, options: PipelineOptions) -> None:

@@ -23,7 +23,8 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import BEAM_RUNNERS, SubmittedJob
 from beam_jobs.runners.wheel import build_wheel
 from beam_jobs.shards.work_dir import WorkDir
-from tfpipe.errors import ConfigError, DataError, MissingDependencyError, TfpipeError, first_line
+from tfpipe.errors import ConfigError, DataError, TfpipeError, first_line
+from tfpipe.system.extras import importing
 
 _logger = logging.getLogger(__name__)
 
@@ -52,13 +53,8 @@ def check_options(config: ShardConfig, options: PipelineOptions) -> None:
         ConfigError: An option is missing, or does not go with Dataflow.
         MissingDependencyError: Beam's part for Google Cloud is not installed.
     """
-    try:
+    with importing("The runner for Dataflow", "Beam's part for Google Cloud", "tfpipe[dataflow]"):
         from apache_beam.runners.dataflow.internal import apiclient  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError(
-            "The runner for Dataflow needs Beam's part for Google Cloud. Install it with: pip install "
-            "'tfpipe[dataflow]'."
-        ) from error
     cloud = options.view_as(GoogleCloudOptions)
     for name in ("project", "region"):
         if not getattr(cloud, name):

@@ -12,19 +12,16 @@ from typing import IO, Any, BinaryIO, cast
 
 from beam_jobs.storage import object_store
 from beam_jobs.storage.object_store import PATIENCE, Patience
-from tfpipe.errors import DataError, MissingDependencyError
+from tfpipe.errors import DataError
+from tfpipe.system.extras import importing
 
-try:
+with importing("gs://", "Google's client", "tfpipe[dataflow]"):
     import google.auth.exceptions
     import requests
     from google.api_core import exceptions
     from google.cloud import storage
     from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
     from google.cloud.storage.retry import DEFAULT_RETRY
-except ImportError as error:
-    raise MissingDependencyError(
-        "gs:// needs Google's client. Install it with: pip install 'tfpipe[dataflow]'."
-    ) from error
 
 _THREADS = 8  # below the ten connections that the client keeps
 _LISTED = "items(name,size),prefixes,nextPageToken"

@@ -15,14 +15,13 @@ from apache_beam.utils.retry import with_exponential_backoff
 
 from beam_jobs.storage import object_store
 from beam_jobs.storage.object_store import PATIENCE, Patience
-from tfpipe.errors import DataError, MissingDependencyError
+from tfpipe.errors import DataError
+from tfpipe.system.extras import importing
 
-try:
+with importing("s3://", "Amazon's client", "tfpipe[aws]"):
     import boto3
     from botocore import exceptions
     from botocore.config import Config
-except ImportError as error:
-    raise MissingDependencyError("s3:// needs Amazon's client. Install it with: pip install 'tfpipe[aws]'.") from error
 
 _DELETE_AT_ONCE = 1000  # as many as the protocol allows
 _CONNECTIONS = 16

@@ -1,6 +1,5 @@
 """`tfpipe serve`: a tf.data service on this machine."""
 
-import importlib.util
 import json
 import os
 import signal
@@ -10,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tfpipe.cli.shared.inputs import need_tensorflow
 from tfpipe.cli.shared.params import counted, debug_option
-from tfpipe.errors import ConfigError, MissingDependencyError
+from tfpipe.errors import ConfigError
 
 if TYPE_CHECKING:
     from tfpipe.data_service import Service
-
-_MISSING = "`tfpipe serve` needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."
 
 
 @click.command(short_help="Run preprocessing for trainers on this machine.")
@@ -50,8 +48,7 @@ def serve(
         raise ConfigError("--port is the dispatcher's, and --dispatcher names one elsewhere: leave one of them out.")
     if dispatcher_only and workers:
         raise ConfigError(f"--dispatcher-only excludes --workers, got {workers}. Leave one of them out.")
-    if importlib.util.find_spec("tensorflow") is None:
-        raise MissingDependencyError(_MISSING)
+    need_tensorflow("serve")
     _quiet_tensorflow()
     from tfpipe.data_service import Service, ServiceConfig
 

@@ -21,23 +21,20 @@ from typing import Any
 
 import numpy as np
 
-from tfpipe.errors import ConfigError, MissingDependencyError
+from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.images.decode import resize_window
 from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.readers.batch_reader import BatchReader, Rank, arranged
 from tfpipe.readers.resume import Position, Resumable
+from tfpipe.system.extras import importing
 from tfpipe.system.host_limits import usable_cpus
 
-try:
+with importing("`tfpipe.readers.jax`", "JAX", "tfpipe[jax]"):
     import jax
     import jax.numpy as jnp
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
-except ImportError as error:
-    raise MissingDependencyError(
-        "`tfpipe.readers.jax` needs JAX. Install it with: pip install 'tfpipe[jax]'."
-    ) from error
 
 _READY_BATCHES = 2  # on the devices, beside the one in use
 

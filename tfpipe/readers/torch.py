@@ -21,21 +21,18 @@ from typing import Any
 
 import numpy as np
 
-from tfpipe.errors import ConfigError, MissingDependencyError
+from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.readers.batch_reader import BatchReader, Rank, arranged
 from tfpipe.readers.resume import Position, Resumable
+from tfpipe.system.extras import importing
 from tfpipe.system.host_limits import usable_cpus
 
-try:
+with importing("`tfpipe.readers.torch`", "PyTorch", "tfpipe[torch]"):
     import torch
     from torch.utils.data import DataLoader, IterableDataset, get_worker_info
-except ImportError as error:
-    raise MissingDependencyError(
-        "`tfpipe.readers.torch` needs PyTorch. Install it with: pip install 'tfpipe[torch]'."
-    ) from error
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -228,13 +225,9 @@ def xla_loader(loader: ShardLoader, device: Any = None) -> Iterable[Any]:
     Raises:
       MissingDependencyError: torch_xla is not installed.
     """
-    try:
+    with importing("`xla_loader`", "the `torch_xla` package", "torch_xla[tpu]"):
         import torch_xla
         from torch_xla.distributed.parallel_loader import MpDeviceLoader
-    except ImportError as error:
-        raise MissingDependencyError(
-            "`xla_loader` needs the `torch_xla` package. Install it with: pip install 'torch_xla[tpu]'."
-        ) from error
     loaded: Iterable[Any] = MpDeviceLoader(loader, torch_xla.device() if device is None else device)
     return loaded
 

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO, cast
 
-from tfpipe.errors import DataError, FormatError, MissingDependencyError
+from tfpipe.errors import DataError, FormatError
+from tfpipe.system.extras import importing
 
 _WRITE_BUFFER_BYTES = 1 << 20
 _THREADS = 16  # an object store answers in tens of milliseconds, however small the file
@@ -231,12 +232,8 @@ def _check_size(path: str, size: int, max_bytes: int) -> None:
 
 
 def _tensorflow(path: str) -> Any:
-    try:
+    with importing(f"Reading {path}", "TensorFlow", "tfpipe[tensorflow]"):
         import tensorflow
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"Reading {path} needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."
-        ) from error
     scheme = path.partition("://")[0]
     if scheme not in tensorflow.io.gfile.get_registered_schemes():
         raise DataError(

@@ -1,7 +1,6 @@
 """What commands that run a pipeline do first: open the data, read the options, start TensorFlow."""
 
 import glob
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -9,7 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tfpipe.cli.shared.params import PER_REPLICA_BATCH_SIZE
-from tfpipe.errors import ConfigError, MissingDependencyError
+from tfpipe.errors import ConfigError
+from tfpipe.system.extras import check_installed
 
 if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
@@ -18,15 +18,12 @@ if TYPE_CHECKING:
 
 
 def need_tensorflow(command: str) -> None:
-    """Looks whether TensorFlow is installed, without loading it.
+    """Checks that TensorFlow is installed, without loading it.
 
     Raises:
-        MissingDependencyError: It is not.
+        MissingDependencyError: TensorFlow is not installed.
     """
-    if importlib.util.find_spec("tensorflow") is None:
-        raise MissingDependencyError(
-            f"`tfpipe {command}` needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."
-        )
+    check_installed("tensorflow", f"`tfpipe {command}`", "TensorFlow", "tfpipe[tensorflow]")
 
 
 @contextmanager

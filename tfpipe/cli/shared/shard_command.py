@@ -1,6 +1,5 @@
 """The job as commands run it: what `shard`, `reshard` and `merge` have in common."""
 
-import importlib.util
 import json
 import time
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from tfpipe.cli.shared.params import (
 )
 from tfpipe.cli.shared.progress import ShardDisplay
 from tfpipe.cli.shared.runner_options import HowToRun, engine_options
-from tfpipe.errors import MissingDependencyError
+from tfpipe.system.extras import check_installed
 from tfpipe.system.units import human_bytes
 
 if TYPE_CHECKING:
@@ -80,15 +79,12 @@ def run_options(command: Command) -> Command:
 
 
 def need_beam(command: str) -> None:
-    """Looks whether Beam is installed, without loading it.
+    """Checks that Apache Beam is installed, without loading it.
 
     Raises:
-        MissingDependencyError: It is not.
+        MissingDependencyError: Apache Beam is not installed.
     """
-    if importlib.util.find_spec("apache_beam") is None:
-        raise MissingDependencyError(
-            f"`tfpipe {command}` needs Apache Beam. Install it with: pip install 'tfpipe[beam]'."
-        )
+    check_installed("apache_beam", f"`tfpipe {command}`", "Apache Beam", "tfpipe[beam]")
 
 
 def run_job(config: ShardConfig, how: HowToRun) -> None:

@@ -19,8 +19,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tfpipe.errors import DataError, FormatError, MissingDependencyError
+from tfpipe.errors import DataError, FormatError
 from tfpipe.profiler.types import Spread, StepTiming
+from tfpipe.system.extras import importing
 
 _INPUT, _OVERVIEW = "input_pipeline_analyzer", "overview_page"
 _CPU_ONLY = "CPU_ONLY"
@@ -66,12 +67,8 @@ def read_trace(log_dir: str | Path, images_per_step: int = 0) -> Trace:
         DataError: There is no trace, or it has no steps, or it is damaged.
         FormatError: This version of `xprof` answers in another form.
     """
-    try:
+    with importing("Reading a trace", "the `xprof` package", "tfpipe[trace]"):
         convert = import_module("xprof.convert.raw_to_tool_data").xspace_to_tool_data
-    except ImportError as error:
-        raise MissingDependencyError(
-            "Reading a trace needs the `xprof` package. Install it with: pip install 'tfpipe[trace]'."
-        ) from error
     *older_runs, newest_run = _find_runs(Path(log_dir))
     paths = sorted(newest_run.glob("*.xplane.pb"))
     with _link_elsewhere(paths) as links:

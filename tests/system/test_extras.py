@@ -1,0 +1,33 @@
+"""The sentence about a package that is not installed."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tfpipe.errors import MissingDependencyError
+from tfpipe.system.extras import check_installed, importing
+
+SENTENCE = "Flying needs Wings. Install it with: pip install 'tfpipe[wings]'."
+
+
+def test_an_import_that_fails_names_what_to_install() -> None:
+    with pytest.raises(MissingDependencyError) as caught, importing("Flying", "Wings", "tfpipe[wings]"):
+        import no_such_package  # type: ignore[import-not-found]  # noqa: F401
+    assert str(caught.value) == SENTENCE
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+
+
+def test_other_errors_pass() -> None:
+    with pytest.raises(ZeroDivisionError), importing("Flying", "Wings", "tfpipe[wings]"):
+        _ = 1 / 0
+
+
+def test_a_check_names_what_to_install_and_loads_nothing() -> None:
+    with pytest.raises(MissingDependencyError) as caught:
+        check_installed("no_such_package", "Flying", "Wings", "tfpipe[wings]")
+    assert str(caught.value) == SENTENCE
+    loaded = "this" in sys.modules
+    check_installed("this", "Flying", "Wings", "tfpipe[wings]")
+    assert ("this" in sys.modules) == loaded

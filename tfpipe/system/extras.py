@@ -1,0 +1,45 @@
+"""Optional packages: a missing one is named together with the extra of tfpipe that installs it.
+
+    with importing("The runner for Dask", "Dask", "tfpipe[dask]"):
+        import dask.distributed
+
+raises "The runner for Dask needs Dask. Install it with: pip install 'tfpipe[dask]'." where Dask is missing.
+"""
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator
+
+from tfpipe.errors import MissingDependencyError
+
+
+@contextlib.contextmanager
+def importing(user: str, package: str, requirement: str) -> Iterator[None]:
+    """Turns an `ImportError` of the block into an error that says what to install.
+
+    Args:
+        user: The subject of the sentence: the part of tfpipe that needs the package.
+        package: The package, by the name that people know.
+        requirement: The argument for `pip install`.
+
+    Raises:
+        MissingDependencyError: An import in the block failed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise _missing(user, package, requirement) from error
+
+
+def check_installed(module: str, user: str, package: str, requirement: str) -> None:
+    """Checks that a module is installed, without loading it; further arguments as for `importing`.
+
+    Raises:
+        MissingDependencyError: The module is not installed.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise _missing(user, package, requirement)
+
+
+def _missing(user: str, package: str, requirement: str) -> MissingDependencyError:
+    return MissingDependencyError(f"{user} needs {package}. Install it with: pip install '{requirement}'.")
