@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfpipe.errors import ConfigError, TfpipeError
 from tfpipe.pipeline.service_client import check_address, split_address
-from tfpipe.system.child_process import die_with_parent
+from tfpipe.system.child_process import die_with_parent, hold_interrupts
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
@@ -180,8 +180,10 @@ class Service:
         context = multiprocessing.get_context("spawn")
         worker.ready, child = context.Pipe(duplex=False)
         arguments = (self._joins.removeprefix("grpc://"), worker.address, worker.port, child)
-        worker.process = context.Process(target=_work, args=arguments, name="tfpipe-worker", daemon=True)
-        worker.process.start()
+        process = context.Process(target=_work, args=arguments, name="tfpipe-worker", daemon=True)
+        with hold_interrupts():  # or `stop` could meet a process that is half started
+            process.start()
+            worker.process = process
         child.close()  # so that this end sees the child's end
 
 

@@ -26,6 +26,7 @@ from tfpipe.cli.train import train
 from tfpipe.cli.tune import tune
 from tfpipe.cli.verify import verify
 from tfpipe.errors import TfpipeError
+from tfpipe.system.interrupts import keep_interrupts
 
 INTERRUPTED = 130
 
@@ -61,7 +62,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode shows ? for what it lacks
             stream.reconfigure(errors="replace")
     try:
-        code = tfpipe.main(prog_name="tfpipe", standalone_mode=False)
+        with keep_interrupts():
+            code = tfpipe.main(prog_name="tfpipe", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         code = error.exit_code

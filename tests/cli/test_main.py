@@ -1,0 +1,63 @@
+"""Commands that are interrupted where Python ignores exceptions: in a callback of the garbage collector."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Runs a command, and sends itself three SIGINT in garbage collections once a module is being loaded.
+_INTERRUPTED_COMMAND = f"""
+import gc, os, sys, threading
+
+module = sys.argv.pop(1)
+strikes = iter(range(3))
+
+def strike(phase, info):
+    main = threading.current_thread() is threading.main_thread()
+    if main and module in sys.modules and next(strikes, None) is not None:
+        os.kill(os.getpid(), {int(signal.SIGINT)})
+        for _ in range(100):
+            pass
+
+gc.callbacks.append(strike)
+gc.set_threshold(20)
+from tfpipe.cli.main import main
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [
+        ("tfpipe.integrity.verify", "verify DATASET"),
+        ("tfpipe.integrity.repair", "repair DATASET out"),
+        ("beam_jobs.shard_job", "reshard DATASET out --num-shards 2"),
+        ("tfpipe.profiler.measure.profile", "profile DATASET --step-ms 10 --global-batch-size 4"),
+        pytest.param("tfpipe.training.train", "train DATASET --epochs 9", marks=pytest.mark.slow),
+        pytest.param("tfpipe.tuning.search", "tune DATASET --global-batch-size 4", marks=pytest.mark.slow),
+        pytest.param("tfpipe.tuning.bench", "bench DATASET --global-batch-size 4", marks=pytest.mark.slow),
+        pytest.param("tfpipe.doctor.run", "doctor DATASET", marks=pytest.mark.slow),
+        pytest.param("tfpipe.data_service", "serve", marks=pytest.mark.slow),
+    ],
+)
+def test_an_interrupt_in_a_garbage_collection(module: str, command: str, small_dataset: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_INTERRUPTED_COMMAND)
+    arguments = [str(small_dataset) if word == "DATASET" else word for word in command.split()]
+    run = subprocess.run(
+        [sys.executable, str(script), module, *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == 130, run.stderr
+    assert "Exception ignored" not in run.stderr
+    assert "Traceback" not in run.stderr
