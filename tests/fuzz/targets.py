@@ -26,7 +26,7 @@ from tfpipe.format.recovery.resync import Damage
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.schema import Schema
 from tfpipe.format.tfrecord import FRAME_BYTES, read_record, scan_records
-from tfpipe.integrity.foreign.metadata_files import read_sidecars
+from tfpipe.integrity.foreign.metadata_files import read_metadata
 
 _MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
@@ -153,9 +153,9 @@ def _tfds(data: bytes) -> None:
     with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
         for name in (file_names.TFDS_INFO, file_names.TFDS_FEATURES, "labels.txt"):
             Path(folder, name).write_bytes(data)
-        found = read_sidecars(folder)
+        found = read_metadata(folder)
     assert all(isinstance(note, str) and len(note) < 4000 for note in found.notes)
-    assert len(found.records_of) <= len(found.split_of)
+    assert len(found.file_records) <= len(found.file_splits)
 
 
 def _index(data: bytes) -> None:

@@ -8,16 +8,16 @@ from tfpipe.format.example import encode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.integrity.check_record import ContentCheck
-from tfpipe.integrity.damage_kinds import KINDS, OF_RECORDS, Damage
+from tfpipe.integrity.damage_kinds import KINDS, RECORD_KINDS, Damage
 
 CHECK = ContentCheck(SCHEMA, label_names=LABELS)
 LISTS = Schema((FeatureSpec("a", "int64", ()), FeatureSpec("b", "float", (2,)), FeatureSpec("c", "bytes", None)))
 
 
 def test_a_good_record() -> None:
-    one = CHECK.look(payload(3))
+    one = CHECK.check(payload(3))
     assert (one.faults, one.key) == ((), "dog/3.png")
-    assert one.identity == CHECK.look(payload(3, label=1)).identity != CHECK.look(payload(4)).identity
+    assert one.identity == CHECK.check(payload(3, label=1)).identity != CHECK.check(payload(4)).identity
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_a_good_record() -> None:
     ],
 )
 def test_the_schema(values: dict[str, object], faults: list[str]) -> None:
-    found = ContentCheck(LISTS).look(encode_example(values)).faults  # type: ignore[arg-type]
+    found = ContentCheck(LISTS).check(encode_example(values)).faults  # type: ignore[arg-type]
     assert [text for _, text in found] == faults
     assert {kind for kind, _ in found} <= {"schema"}
 
@@ -42,23 +42,23 @@ def test_the_schema(values: dict[str, object], faults: list[str]) -> None:
 def test_raw_pixels() -> None:
     raw = ContentCheck(SCHEMA, ImageForm("raw", square=4), LABELS)
     good = {"encoded": bytes(48), "format": "RAW", "height": 90, "width": 70}
-    assert raw.look(payload(0, **good)).faults == ()
-    (fault,) = raw.look(payload(0, **{**good, "encoded": bytes(47)})).faults
+    assert raw.check(payload(0, **good)).faults == ()
+    (fault,) = raw.check(payload(0, **{**good, "encoded": bytes(47)})).faults
     assert fault == ("image", "47 bytes of raw pixels, not 4 x 4 x 3")
 
 
 def test_nothing_is_decoded_where_nothing_shall_be() -> None:
     cut = payload(0, encoded=png(0)[:-9])
-    assert CHECK.look(cut).faults == (("image", "truncated PNG"),)
-    assert ContentCheck(SCHEMA, label_names=LABELS, decode=False).look(cut).faults == ()
+    assert CHECK.check(cut).faults == (("image", "truncated PNG"),)
+    assert ContentCheck(SCHEMA, label_names=LABELS, decode=False).check(cut).faults == ()
 
 
 def test_strangers() -> None:
     anything = ContentCheck()
-    assert anything.look(encode_example({"x": np.arange(3), "y": b"text"})).faults == ()
-    (fault,) = anything.look(encode_example({"x": [b"\xff\xd8\xff", b"z"]})).faults
+    assert anything.check(encode_example({"x": np.arange(3), "y": b"text"})).faults == ()
+    (fault,) = anything.check(encode_example({"x": [b"\xff\xd8\xff", b"z"]})).faults
     assert fault == ("image", "feature 'x': truncated JPEG: it ends before the image data")
-    ((kind, text),) = anything.look(b"\xff\xff").faults
+    ((kind, text),) = anything.check(b"\xff\xff").faults
     assert kind == "example"
     assert text.startswith("Not a tf.train.Example: ")
 
@@ -76,4 +76,4 @@ def test_damage_as_json_and_back() -> None:
         "key": None,
     }
     assert Damage.from_json(whole.to_json()) == whole
-    assert set(KINDS) >= OF_RECORDS
+    assert set(KINDS) >= RECORD_KINDS

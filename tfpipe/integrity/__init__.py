@@ -1,4 +1,5 @@
-"""Whether a dataset is whole, and what can be saved of one that is not. Without TensorFlow and without Beam.
+"""Checks whether a dataset is intact, and saves every undamaged record of one that is not.
 
-`verify.py` and `repair.py` say what is done; `check_file.py` and `rescue.py` do it to one file, in a worker process.
+`verify.py` and `repair.py` hold the main flows. `check_file.py` and `repair_shard.py` do the work for one file, in a
+worker process. No module here loads TensorFlow or Beam.
 """

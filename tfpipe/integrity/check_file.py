@@ -170,7 +170,7 @@ def _check_records(
             assert places is not None
             follows = one.number < len(places) and places[one.number, 1] == one.size
         if content is not None:
-            looked = look_at(reader, one, content)
+            looked = check_content(reader, one, content)
             _take_in(report, looked, content, one.number, one.offset)
             identities += looked.identity
             found.append((one.number, one.offset))
@@ -194,7 +194,7 @@ def _check_compressed(
     try:
         for payload in scan_compressed(reader.as_file(), compression, read):
             if content is not None:
-                looked = content.look(payload)
+                looked = content.check(payload)
                 _take_in(report, looked, content, report.records, None)
                 identities += looked.identity
             report.records += 1
@@ -210,18 +210,18 @@ def _take_in(report: FileReport, looked: Content, content: ContentCheck, number:
     name = report.job.name
     report.damaged += [Damage(name, kind, text, number, offset, looked.key) for kind, text in looked.faults]
     if not looked.faults:
-        label, kind = content.label_of(looked.features), looked.features.get(keys.IMAGE_FORMAT)
+        label, kind = content.get_label(looked.features), looked.features.get(keys.IMAGE_FORMAT)
         if label is not None:
             report.classes[label] += 1
         if isinstance(kind, list) and kind:
             report.formats[kind[0].decode("ascii", "replace")] += 1
 
 
-def look_at(reader: HashedReader, one: Intact, content: ContentCheck) -> Content:
+def check_content(reader: HashedReader, one: Intact, content: ContentCheck) -> Content:
     """Checks the content of a record that `scan` just found."""
     if one.size > _MAX_PAYLOAD_BYTES:
         return Content((("example", f"it has {one.size:,} bytes, more than a protocol buffer can have"),), {})
-    return content.look(reader.payload(one.offset, one.size))
+    return content.check(reader.payload(one.offset, one.size))
 
 
 def describe(name: str, reader: HashedReader, one: FrameDamage) -> Damage:

@@ -1,4 +1,4 @@
-"""What is inside a record whose checksums hold: an Example, of the schema, with an image that decodes."""
+"""Checks the content of a record whose checksums hold: it is an Example, fits the schema, and its image decodes."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.errors import ConfigError, FormatError
+from tfpipe.errors import FormatError
 from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.image_form import ImageForm
@@ -26,22 +26,27 @@ Fault = tuple[Kind, str]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """One record's content."""
+    """The content of one record.
+
+    Attributes:
+        faults: The kinds of damage, each with the end of a sentence that describes it.
+        features: The features of the Example; empty if the payload is not a valid Example.
+        image_key: The feature that holds the image.
+    """
 
     faults: tuple[Fault, ...]
     features: Mapping[str, Feature]
-    """Empty where the payload is no Example."""
     image_key: str = keys.IMAGE_ENCODED
 
     @property
     def key(self) -> str:
-        """The path of the image's source, where the record has one."""
+        """The path of the image's source; empty if the record does not give it."""
         value = _text(self.features, keys.IMAGE_FILENAME)
         return "" if value is None else value.decode("utf-8", "replace")
 
     @property
     def identity(self) -> bytes:
-        """Equal for equal images: of the source file where its SHA-256 is known, else of what is stored."""
+        """A hash that is equal for equal images: of the source file if its SHA-256 is known, else of the stored bytes."""
         digest = _text(self.features, keys.IMAGE_SHA256)
         if digest is not None and len(digest) == 64:
             try:
@@ -54,15 +59,15 @@ class Content:
 
 @dataclass(frozen=True)
 class ContentCheck:
-    """How records are to be looked at; the same for all of a dataset.
+    """The check that is made of every record of a dataset.
 
     Attributes:
-      schema: None where nothing is known of the records: then an Example is all that they must be, and what looks like
-        an image is one.
-      form: Of the images.
-      label_names: Of the classes.
-      decode: Decode the images.
-      foreign: Where and how records are laid out that something else wrote.
+        schema: The schema of the records. None if nothing is known of them: then each must be an Example, and a value
+            that looks like an image must decode.
+        form: The form of the images.
+        label_names: The names of the classes.
+        decode: Whether to decode the images.
+        foreign: The facts about records that another program wrote; None for tfpipe's own.
     """
 
     schema: Schema | None = None
@@ -72,31 +77,26 @@ class ContentCheck:
     foreign: Foreign | None = None
 
     @classmethod
-    def of(cls, manifest: Manifest, decode: bool = True) -> "ContentCheck":
-        """What the manifest asks of its records.
+    def from_manifest(cls, manifest: Manifest, decode: bool = True) -> "ContentCheck":
+        """Builds the check that a manifest asks for.
 
         Raises:
-          FormatError: It names an image form that cannot be.
+            FormatError: The manifest's image form is not valid.
         """
-        known = {name: manifest.image[name] for name in ImageForm.__dataclass_fields__ if name in manifest.image}
-        try:
-            form = ImageForm(**known)  # type: ignore[arg-type]
-        except ConfigError as error:
-            raise FormatError(f"The manifest's image form cannot be used: {error}") from None
-        return cls(manifest.schema, form, manifest.label_names, decode, manifest.foreign)
+        return cls(manifest.schema, ImageForm.recorded(manifest.image), manifest.label_names, decode, manifest.foreign)
 
-    def label_of(self, features: Mapping[str, Feature]) -> int | None:
-        """The record's class, counted from 0; None where it has none."""
+    def get_label(self, features: Mapping[str, Feature]) -> int | None:
+        """Returns the class of a record, counted from 0, or None if it has no class."""
         key = keys.CLASS_LABEL if self.foreign is None else self.foreign.label_key
         labels = features.get(key) if key is not None else None
         if not isinstance(labels, np.ndarray) or labels.size != 1 or labels.dtype.kind != "i":
             return None
         if self.foreign is None:
             return int(labels[0])
-        # As in unlabelled splits of TFDS, what is negative is of no class.
+        # A negative label means no class, as in the unlabelled splits of TFDS.
         return int(labels[0]) - self.foreign.label_base if labels[0] >= 0 else None
 
-    def look(self, payload: bytes) -> Content:
+    def check(self, payload: bytes) -> Content:
         """Checks one payload."""
         try:
             features = decode_example(payload)
@@ -105,8 +105,8 @@ class ContentCheck:
         if self.schema is None:
             return Content(tuple(_foreign_faults(features)) if self.decode else (), features)
         faults = list(_schema_faults(self.schema, features, strict=self.foreign is None))
-        if not faults:  # what follows relies on it
-            faults += _label_faults(self.label_of(features), self.label_names, features)
+        if not faults:  # the next checks rely on a right schema
+            faults += _label_faults(self.get_label(features), self.label_names, features)
             faults += self._image_faults(features)
         image_key = keys.IMAGE_ENCODED if self.foreign is None else self.foreign.image_key
         return Content(tuple(faults), features, image_key)
@@ -131,16 +131,16 @@ class ContentCheck:
             yield "image", error.reason
             return
         facts = {keys.IMAGE_CHANNELS: channels}
-        if self.form.square is None:  # else the record tells the size of the original
+        if self.form.square is None:  # with `square` the record gives the size of the original
             facts |= {keys.IMAGE_WIDTH: width, keys.IMAGE_HEIGHT: height}
         for key, fact in facts.items():
-            said = features.get(key)
-            if isinstance(said, np.ndarray) and said.size == 1 and said[0] != fact:
-                yield "image", f"{key} says {said[0]}, the image says {fact}"
+            recorded = features.get(key)
+            if isinstance(recorded, np.ndarray) and recorded.size == 1 and recorded[0] != fact:
+                yield "image", f"{key} says {recorded[0]}, the image says {fact}"
 
 
 def _schema_faults(schema: Schema, features: Mapping[str, Feature], strict: bool) -> Iterator[Fault]:
-    """`strict`: a list must be there even if it is empty, and nothing else may be."""
+    """Yields the differences from the schema. With `strict` empty lists must exist too, and other features may not."""
     for spec in schema.features:
         if spec.name not in features:
             if strict or spec.shape is not None:
@@ -152,15 +152,15 @@ def _schema_faults(schema: Schema, features: Mapping[str, Feature], strict: bool
 
 
 def _wrong_value(spec: FeatureSpec, value: Feature) -> str:
-    """How a value differs from what it must be; empty where it does not."""
+    """Returns how a value differs from its specification, or "" if it does not."""
     kind = "nothing" if value is None else "bytes" if isinstance(value, list) else _dtype_name(value)
     count = 0 if value is None else len(value)
     if spec.shape is None:
         return "" if kind in (spec.dtype, "nothing") or not count else f"a list of {spec.dtype}, got {kind}"
     if kind != spec.dtype:
         return f"{spec.dtype}, got {kind}"
-    must = prod(spec.shape)
-    return "" if count == must else f"{must} {spec.dtype}, got {count}"
+    expected = prod(spec.shape)
+    return "" if count == expected else f"{expected} {spec.dtype}, got {count}"
 
 
 def _dtype_name(value: NDArray[np.int64] | NDArray[np.float32]) -> str:
@@ -171,7 +171,7 @@ def _label_faults(label: int | None, names: tuple[str, ...], features: Mapping[s
     if label is None or not names:
         return
     if not 0 <= label < len(names):
-        yield "label", f"label {label} is none of the {len(names)} classes"
+        yield "label", f"label {label} is not one of the {len(names)} classes"
         return
     text = _text(features, keys.CLASS_TEXT)
     if text is not None and text != names[label].encode("utf-8", "surrogateescape"):
@@ -179,17 +179,17 @@ def _label_faults(label: int | None, names: tuple[str, ...], features: Mapping[s
 
 
 def _foreign_faults(features: Mapping[str, Feature], sure: bool = False) -> Iterator[Fault]:
-    """`sure`: these are images, whatever they look like."""
+    """Yields the images that do not decode. With `sure` every value counts as an image, whatever it looks like."""
     for name, value in features.items():
-        for one in value if isinstance(value, list) else ():
-            if sure or one.startswith(_MAGIC) or (one[:4] == b"RIFF" and one[8:12] == b"WEBP"):
+        for data in value if isinstance(value, list) else ():
+            if sure or data.startswith(_MAGIC) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP"):
                 try:
-                    check_encoded(one)
+                    check_encoded(data)
                 except BadImage as error:
                     yield "image", f"feature {name[:80]!r}: {error.reason}"
 
 
 def _text(features: Mapping[str, Feature], name: str) -> bytes | None:
-    """The one value of a bytes feature."""
+    """Returns the value of a bytes feature that has exactly one, else None."""
     value = features.get(name)
     return value[0] if isinstance(value, list) and len(value) == 1 else None

@@ -1,4 +1,4 @@
-"""A manifest for shards that have lost theirs, as far as their records tell it."""
+"""Makes a manifest for shards that have lost theirs, as far as their records tell."""
 
 import contextlib
 import math
@@ -27,30 +27,31 @@ _LABELS_FILE = f"{keys.CLASS_LABEL.replace('/', '-')}.labels.txt"
 
 
 def recover_manifest(directory: str) -> Manifest | None:
-    """Reads all records of a directory's shards, and says what they have in common.
+    """Makes a manifest from what all records of a directory's shards have in common.
 
-    Known are the schema, the form of raw images, and the names of the classes that occur or stand in the file that TFDS
-    reads; not known is what was done to images before they were written, or how records were shuffled.
+    The records tell the schema, the form of raw images, and the names of the classes that occur, or that the file for
+    TFDS lists. They do not tell how images were changed before they were written, or how records were shuffled.
 
     Returns:
-      The manifest, whose counts and checksums of shards mean nothing; None where no shard has an Example with an image.
+        The manifest, in which the counts and checksums of shards mean nothing. None if no shard has an Example with an
+        image.
     """
     names = shard_files(directory)
-    seen = _Seen()
+    summary = _RecordSummary()
     for name in names:
         for features in _examples(os.path.join(directory, name)):
-            seen.add(features)
-    if keys.IMAGE_ENCODED not in seen.counts:
+            summary.add(features)
+    if keys.IMAGE_ENCODED not in summary.counts:
         return None
-    labels = _label_names(directory, seen)
+    labels = _label_names(directory, summary)
     try:
-        schema = seen.schema()
+        schema = summary.schema()
     except ConfigError as error:
         raise DataError(f"The manifest cannot be made from the records of {directory}: {error}") from None
     splits = {}
     for split in dict.fromkeys(file_names.parse_shard_name(name).split for name in names):
-        mine = [name for name in names if file_names.parse_shard_name(name).split == split]
-        shards = tuple(_shard(directory, name) for name in mine)
+        split_files = [name for name in names if file_names.parse_shard_name(name).split == split]
+        shards = tuple(_shard(directory, name) for name in split_files)
         splits[split] = SplitInfo(split, shards, {}, (0,) * len(labels), ImageSizes(0, 0, 0, 0, 0, 0))
     return Manifest(
         name=os.path.basename(os.path.abspath(directory)),
@@ -63,14 +64,14 @@ def recover_manifest(directory: str) -> Manifest | None:
         skipped={},
         quarantined=0,
         duplicates=Duplicates({}, 0, 0),
-        image=seen.image(),
+        image=summary.image(),
         fingerprint="",
         tool_version=__version__,
     )
 
 
-class _Seen:
-    """What the records had so far."""
+class _RecordSummary:
+    """The features and labels of the records so far."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -80,7 +81,7 @@ class _Seen:
         self.raw_bytes = 0
 
     def add(self, features: Mapping[str, Feature]) -> None:
-        """Takes in one record."""
+        """Adds one record."""
         for name, value in features.items():
             if value is None:
                 continue
@@ -100,17 +101,17 @@ class _Seen:
             self.raw_bytes = len(stored[0])
 
     def schema(self) -> keys.Schema:
-        """The format's own features, as it writes them together, and all others as they came."""
+        """Returns the schema: the format's own features, which are written together, then all other features."""
         boxes, box_labels = keys.BBOX_XMIN in self.counts, keys.BBOX_LABEL in self.counts
-        own = image_schema(labelled=keys.CLASS_LABEL in self.counts, boxes=boxes, box_labels=boxes and box_labels)
+        standard = image_schema(labelled=keys.CLASS_LABEL in self.counts, boxes=boxes, box_labels=boxes and box_labels)
         extra = [
             FeatureSpec(name, self.kinds[name], () if self.single[name] else None)
-            for name in sorted(self.counts.keys() - set(own.names))
+            for name in sorted(self.counts.keys() - set(standard.names))
         ]
-        return keys.Schema((*own.features, *extra))
+        return keys.Schema((*standard.features, *extra))
 
     def image(self) -> dict[str, object]:
-        """The image form, as far as it shows."""
+        """Returns the image form, as far as the records show it."""
         side = math.isqrt(self.raw_bytes // 3)
         return {"encoding": "raw", "square": side} if side else {"encoding": "keep"}
 
@@ -118,23 +119,23 @@ class _Seen:
 def _examples(path: str) -> Iterator[dict[str, Feature]]:
     with contextlib.suppress(OSError, FormatError), file_io.open_file(path) as file:
         reader = HashedReader(file)
-        for one in scan(reader):
-            if isinstance(one, Intact):
+        for record in scan(reader):
+            if isinstance(record, Intact):
                 with contextlib.suppress(FormatError):
-                    yield decode_example(reader.payload(one.offset, one.size))
+                    yield decode_example(reader.payload(record.offset, record.size))
 
 
-def _label_names(directory: str, seen: _Seen) -> tuple[str, ...]:
-    """Names by label: of the file that lists them if it fits the records, else of the records themselves."""
-    if not seen.texts:
+def _label_names(directory: str, summary: _RecordSummary) -> tuple[str, ...]:
+    """Returns the class names: from the file that lists them if it fits the records, else from the records."""
+    if not summary.texts:
         return ()
-    count = max(seen.texts) + 1
+    count = max(summary.texts) + 1
     with contextlib.suppress(OSError, DataError, FormatError, UnicodeDecodeError):
         listed = file_io.read_bytes(os.path.join(directory, _LABELS_FILE), _MAX_LABELS_BYTES).decode().splitlines()
-        fits = len(listed) >= count and all(not name or listed[k] == name for k, name in seen.texts.items())
+        fits = len(listed) >= count and all(not name or listed[k] == name for k, name in summary.texts.items())
         if fits and len(set(listed)) == len(listed):
             return tuple(listed)
-    names = [seen.texts.get(k) or f"class {k}" for k in range(count)]
+    names = [summary.texts.get(k) or f"class {k}" for k in range(count)]
     return tuple(names) if len(set(names)) == count else tuple(f"class {k}" for k in range(count))
 
 

@@ -76,7 +76,7 @@ def repair(
             shutil.rmtree(output + STAGING, ignore_errors=True)
             return done
         with _staging(output, identity) as staging:
-            content = ContentCheck.of(manifest, decode=not quick)
+            content = ContentCheck.from_manifest(manifest, decode=not quick)
             with shared_counters(total_bytes(jobs), observer or Observer()) as counters:
                 for _ in run_jobs(rescue_file, jobs, (content, staging, counters), workers):
                     pass

@@ -17,7 +17,7 @@ from tfpipe.format.record_index import decode_index, encode_index
 from tfpipe.format.recovery.hashed_reader import BUFFER_BYTES, HashedReader
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.tfrecord import record_footer, record_header
-from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, describe, load_places, look_at
+from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, check_content, describe, load_places
 from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.system.file_io import new_file, open_file, write_file
@@ -147,7 +147,7 @@ def _good_records(
             if not isinstance(one, Intact):
                 lost.append(describe(job.name, reader, one))
                 continue
-            looked = look_at(reader, one, content)
+            looked = check_content(reader, one, content)
             if looked.faults:
                 kind, text = looked.faults[0]
                 lost.append(Damage(job.name, kind, text, one.number, one.offset, looked.key))

@@ -156,7 +156,7 @@ def _open_manifest(directory: str, report: VerifyReport) -> Manifest | None:
 
 def _content(manifest: Manifest, report: VerifyReport) -> ContentCheck:
     try:
-        return ContentCheck.of(manifest)
+        return ContentCheck.from_manifest(manifest)
     except FormatError as error:
         report.damaged.append(Damage(file_names.MANIFEST, "manifest", str(error).rstrip(".")))
         return ContentCheck(manifest.schema, ImageForm(), manifest.label_names, False, manifest.foreign)

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from tfpipe.errors import ConfigError, DataError, FormatError
-from tfpipe.integrity.foreign.find_files import ForeignFiles, find_files, missing_files, split_of, splits_of
+from tfpipe.integrity.foreign.find_files import (
+    ForeignFiles,
+    describe_missing_files,
+    find_files,
+    group_by_split,
+    infer_split,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,25 +33,25 @@ from tfpipe.integrity.foreign.find_files import ForeignFiles, find_files, missin
     ],
 )
 def test_the_split_is_in_the_name(name: str, split: str) -> None:
-    assert split_of(name) == split
+    assert infer_split(name) == split
 
 
 def test_splits_keep_the_order_of_names() -> None:
     files = ForeignFiles("/data", ("b-test-0", "extra", "a-train-1", "a-val-0", "z"))
-    assert splits_of(files, {"extra": "unsupervised"}, None) == {
+    assert group_by_split(files, {"extra": "unsupervised"}, None) == {
         "train": ("a-train-1", "z"),
         "validation": ("a-val-0",),
         "test": ("b-test-0",),
         "unsupervised": ("extra",),
     }
-    assert splits_of(files, {"extra": "unsupervised"}, "all") == {"all": files.names}
+    assert group_by_split(files, {"extra": "unsupervised"}, "all") == {"all": files.names}
     with pytest.raises(ConfigError, match="A split's name must be letters"):
-        splits_of(files, {}, "../x")
+        group_by_split(files, {}, "../x")
 
 
 def test_missing_files_are_said() -> None:
     names = ["a/train-00000-of-00003", "a/train-00002-of-00003", "x.tfrecord-00000-of-00001", "part-7"]
-    assert missing_files(names) == ["Of the 3 files a/train-*-of-00003, 2 are there."]
+    assert describe_missing_files(names) == ["2 of the 3 files a/train-*-of-00003 exist."]
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -71,7 +77,7 @@ def test_folders_count_where_the_directory_has_none(tmp_path: Path) -> None:
     touch(tmp_path, "train/1.tfrec", "val/1.tfrec", "index/1.tfrec.idx", "readme.md")
     files = find_files(str(tmp_path))
     assert files == ForeignFiles(str(tmp_path), ("train/1.tfrec", "val/1.tfrec"))
-    assert list(splits_of(files, {}, None)) == ["train", "validation"]
+    assert list(group_by_split(files, {}, None)) == ["train", "validation"]
 
 
 def test_a_pattern_takes_all_that_fits(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tfpipe.integrity.foreign.metadata_files import Sidecars, read_sidecars
+from tfpipe.integrity.foreign.metadata_files import Metadata, read_metadata
 
 CORE = "tensorflow_datasets.core.features"
 FEATURES = {
@@ -48,27 +48,27 @@ def write(folder: Path, **texts: object) -> Path:
 
 def test_tfds_tells_splits_counts_images_and_classes(tmp_path: Path) -> None:
     write(tmp_path, dataset_info_json=INFO, features_json=FEATURES)
-    found = read_sidecars(str(tmp_path))
+    found = read_metadata(str(tmp_path))
     files = {
         "flowers-train.tfrecord-00000-of-00002": ("train", 5),
         "flowers-train.tfrecord-00001-of-00002": ("train", 6),
         "unsupervised_00000.tfrecord": ("unsupervised", 7),
     }
     assert (found.name, found.notes) == ("flowers", [])
-    assert {name: (found.split_of[name], found.records_of[name]) for name in files} == files
+    assert {name: (found.file_splits[name], found.file_records[name]) for name in files} == files
     assert (found.images, found.classes) == (["image"], {"deep/class": ("0", "1", "2")})
 
 
 def test_names_of_classes_come_from_their_file(tmp_path: Path) -> None:
     write(tmp_path, features_json=FEATURES, deep__class_txt="a\nb\nc\n")
-    assert read_sidecars(str(tmp_path)).classes == {"deep/class": ("a", "b", "c")}
+    assert read_metadata(str(tmp_path)).classes == {"deep/class": ("a", "b", "c")}
 
 
 def test_a_list_of_names_may_number_them(tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("0:daisy\n1:red rose\n\n")
-    assert read_sidecars(str(tmp_path)).listed == ("daisy", "red rose")
+    assert read_metadata(str(tmp_path)).listed == ("daisy", "red rose")
     (tmp_path / "labels.txt").write_text("1:daisy\n2:rose\n")
-    assert read_sidecars(str(tmp_path)).listed == ("1:daisy", "2:rose")
+    assert read_metadata(str(tmp_path)).listed == ("1:daisy", "2:rose")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_list_of_names_may_number_them(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_used_is_a_note(tmp_path: Path, name: str, text: str, note: str) -> None:
     (tmp_path / name).write_text(text)
-    found = read_sidecars(str(tmp_path))
+    found = read_metadata(str(tmp_path))
     assert len(found.notes) == 1
     assert found.notes[0].startswith("Not used: ")
     assert note in found.notes[0]
@@ -101,9 +101,9 @@ def test_hostile_sidecars_neither_block_nor_fill_memory(tmp_path: Path) -> None:
     (tmp_path / "features.json").symlink_to(tmp_path / "features.json")
     with (tmp_path / "labels.txt").open("wb") as file:
         file.truncate(1 << 40)
-    assert len(read_sidecars(str(tmp_path)).notes) == 3
+    assert len(read_metadata(str(tmp_path)).notes) == 3
     huge = {"pythonClassName": "x.ClassLabel", "classLabel": {"numClasses": "999999999"}}
     for name in os.listdir(tmp_path):
         (tmp_path / name).unlink()
     write(tmp_path, features_json={"featuresDict": {"features": {"y": huge}}})
-    assert read_sidecars(str(tmp_path)) == Sidecars(classes={"y": ()})
+    assert read_metadata(str(tmp_path)) == Metadata(classes={"y": ()})

@@ -1,4 +1,4 @@
-"""Which files are meant, and which split each belongs to, by their names."""
+"""Finds the TFRecord files that a user means, and the split of each file, by their names."""
 
 import glob
 import os
@@ -11,7 +11,7 @@ from tfpipe.format import file_names
 from tfpipe.open_dataset import check_local
 
 DEFAULT_SPLIT = "train"
-"""Of files whose names say nothing."""
+"""The split of files whose names do not tell one."""
 
 _OF = re.compile(r"-(\d{1,9})-of-(\d{1,9})(?!\d)")
 _LIKE_RECORDS = re.compile(r"tfrec|-\d{1,9}-of-\d{1,9}", re.IGNORECASE)
@@ -26,28 +26,28 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class ForeignFiles:
-    """Files below one directory.
+    """The files below one directory.
 
     Attributes:
-      root: An absolute path.
-      names: Relative to it, sorted.
+        root: The directory, as an absolute path.
+        names: The names relative to `root`, sorted.
     """
 
     root: str
     names: tuple[str, ...]
 
     def path(self, name: str) -> str:
-        """Of one of them."""
+        """Returns the path of one of the files."""
         return os.path.join(self.root, name)
 
 
 def find_files(target: str) -> ForeignFiles:
-    """The files that a pattern names, one file, or what looks like TFRecords in a directory or its subfolders.
+    """Finds the files that match a pattern, one file, or the files of a directory that are named like TFRecords.
 
     Raises:
-      ConfigError: `target` is a URL.
-      DataError: There are none.
-      FormatError: A name is not one that a manifest can hold.
+        ConfigError: `target` is a URL.
+        DataError: No file was found.
+        FormatError: A manifest cannot hold the name of a file.
     """
     check_local(target)
     if os.path.isdir(target):
@@ -72,29 +72,30 @@ def find_files(target: str) -> ForeignFiles:
     return ForeignFiles(root, names)
 
 
-def splits_of(files: ForeignFiles, named: dict[str, str], split: str | None) -> dict[str, tuple[str, ...]]:
-    """The files of each split, in the order of their names; train, validation and test come first.
+def group_by_split(files: ForeignFiles, listed_splits: dict[str, str], split: str | None) -> dict[str, tuple[str, ...]]:
+    """Returns the files of each split, in the order of their names. Train, validation and test come first.
 
     Args:
-      files: All of them.
-      named: Split of each file whose base name some list gives.
-      split: The split of all files; None: by their names.
+        files: All files.
+        listed_splits: The split of each file that some metadata file lists, by the file's base name.
+        split: The split of all files. None: the split follows from each file's name.
     """
     if split is not None:
         file_names.check_split_name(split)
-    found: dict[str, list[str]] = {}
+    files_by_split: dict[str, list[str]] = {}
     for name in files.names:
-        of = split or named.get(os.path.basename(name)) or split_of(f"{os.path.basename(files.root)}/{name}")
-        found.setdefault(of, []).append(name)
-    order = list(dict.fromkeys(_WORDS.values()))
-    ordered = sorted(found, key=lambda one: (order.index(one) if one in order else len(order), one))
-    return {one: tuple(found[one]) for one in ordered}
+        base_name = os.path.basename(name)
+        file_split = split or listed_splits.get(base_name) or infer_split(f"{os.path.basename(files.root)}/{name}")
+        files_by_split.setdefault(file_split, []).append(name)
+    usual = list(dict.fromkeys(_WORDS.values()))
+    ordered = sorted(files_by_split, key=lambda name: (usual.index(name) if name in usual else len(usual), name))
+    return {name: tuple(files_by_split[name]) for name in ordered}
 
 
-def split_of(name: str) -> str:
-    """By the word in the file's name, or else by the folder, that names a split: `val-00001-of-00008` is validation.
+def infer_split(name: str) -> str:
+    """Infers the split from a word in the file's name, or else in its folders: `val-00001-of-00008` is validation.
 
-    TFDS' own `dataset-split.tfrecord-00000-of-00001` gives it as it is.
+    A name in TFDS's form, `dataset-split.tfrecord-00000-of-00001`, gives the split as it is.
     """
     *folders, file = name.split("/")
     if (match := _TFDS.fullmatch(file)) and match[1][0].isalpha():
@@ -103,30 +104,29 @@ def split_of(name: str) -> str:
     return next((_WORDS[word] for word in words if word in _WORDS), DEFAULT_SPLIT)
 
 
-def missing_files(names: Sequence[str]) -> list[str]:
-    """A sentence for each set of files `x-00000-of-00008` that is not complete."""
+def describe_missing_files(names: Sequence[str]) -> list[str]:
+    """Returns a sentence for each set of files `x-00000-of-00008` that is not complete."""
     sets: dict[tuple[str, str, str], set[int]] = {}
     for name in names:
         if match := _OF.search(os.path.basename(name)):
             start = name[: len(name) - len(os.path.basename(name)) + match.start()]
             sets.setdefault((start, match[2], os.path.basename(name)[match.end() :]), set()).add(int(match[1]))
     return [
-        f"Of the {int(count):,} files {start}-*-of-{count}{end}, {len(seen):,} are there."
-        for (start, count, end), seen in sets.items()
-        if len(seen) < int(count)
+        f"{len(numbers):,} of the {int(count):,} files {start}-*-of-{count}{end} exist."
+        for (start, count, end), numbers in sets.items()
+        if len(numbers) < int(count)
     ]
 
 
 def _below(root: str) -> list[str]:
-    """Files in a directory that are named like TFRecords; if there are none, those in its folders."""
+    """Returns the files of a directory that are named like TFRecords or, if it has none, those of its folders."""
     for folders in (
         [root],
         [entry.path for entry in _entries(root) if os.path.isdir(entry.path) and entry.name[0] != "."],
     ):
         entries = [entry for folder in sorted(folders) for entry in _entries(folder)]
-        found = [entry.path for entry in entries if _is_like_records(entry)]
-        if found:
-            return sorted(found)
+        if paths := [entry.path for entry in entries if _is_like_records(entry)]:
+            return sorted(paths)
     return []
 
 
@@ -139,9 +139,9 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _is_like_records(entry: os.DirEntry[str]) -> bool:
-    """By its name. What is no file is refused when it is opened; a folder is not meant."""
-    named = _LIKE_RECORDS.search(entry.name) and not _NO_RECORDS.search(entry.name) and entry.name[0] != "."
-    return bool(named) and not os.path.isdir(entry.path)
+    """Returns whether a file is named like TFRecords. A path that is not a regular file is refused when it is opened."""
+    fits = _LIKE_RECORDS.search(entry.name) and not _NO_RECORDS.search(entry.name) and entry.name[0] != "."
+    return bool(fits) and not os.path.isdir(entry.path)
 
 
 def _check_indexes(names: Sequence[str]) -> None:

@@ -19,11 +19,11 @@ from tfpipe.format.manifest import Compression, Duplicates, Foreign, ImageSizes,
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.tfrecord import HEADER_BYTES
 from tfpipe.integrity.foreign import infer_schema
-from tfpipe.integrity.foreign.find_files import ForeignFiles, find_files, missing_files, splits_of
+from tfpipe.integrity.foreign.find_files import ForeignFiles, describe_missing_files, find_files, group_by_split
 from tfpipe.integrity.foreign.infer_schema import LabelBase, Labels
-from tfpipe.integrity.foreign.metadata_files import Sidecars, read_sidecars
+from tfpipe.integrity.foreign.metadata_files import Metadata, read_metadata
 from tfpipe.integrity.foreign.scan_file import OTHER, Keys, Survey, SurveyJob, damaged, records_of, survey_file
-from tfpipe.integrity.foreign.write_index import Export, Writing, open_output
+from tfpipe.integrity.foreign.write_index import Export, IndexOutput, open_output
 from tfpipe.integrity.progress import shared_counters
 from tfpipe.system import file_io
 from tfpipe.system.host_limits import usable_cpus
@@ -95,10 +95,10 @@ def index(options: IndexOptions, observer: Observer | None = None) -> IndexRepor
       FormatError: A file is damaged; with record and byte.
     """
     files = find_files(options.target)
-    told = read_sidecars(files.root)
-    splits = splits_of(files, told.split_of, options.split)
-    notes = [*told.notes, *missing_files(files.names)]
-    with open_output(options.output or files.root, options.export) as writing:
+    told = read_metadata(files.root)
+    splits = group_by_split(files, told.file_splits, options.split)
+    notes = [*told.notes, *describe_missing_files(files.names)]
+    with open_output(options.output or files.root, options.export) as output:
         heads = {name: file_io.read_start(files.path(name), HEADER_BYTES) for name in files.names}
         compression = _compression(files, heads)
         _check_export(options, compression)
@@ -106,14 +106,14 @@ def index(options: IndexOptions, observer: Observer | None = None) -> IndexRepor
         asked = Keys(options.image_key or "", options.label_key)
         keys = infer_schema.choose_keys(first, asked, told)
         jobs = [
-            SurveyJob(files.path(name), name, split, compression, writing.pending_index(name))
+            SurveyJob(files.path(name), name, split, compression, output.pending_index(name))
             for split, names in splits.items()
             for name in names
         ]
         surveys = _survey_all(keys, jobs, observer or Observer())
-        manifest = _manifest(_Found(options, files, told, keys, jobs, surveys, compression), writing, notes)
-        writing.commit(manifest)
-    return IndexReport(writing.directory, manifest, tuple(notes))
+        manifest = _manifest(_Found(options, files, told, keys, jobs, surveys, compression), output, notes)
+        output.commit(manifest)
+    return IndexReport(output.directory, manifest, tuple(notes))
 
 
 def _compression(files: ForeignFiles, heads: Mapping[str, bytes]) -> Compression:
@@ -178,7 +178,7 @@ class _Found:
 
     options: IndexOptions
     files: ForeignFiles
-    told: Sidecars
+    told: Metadata
     keys: Keys
     jobs: Sequence[SurveyJob]
     surveys: Sequence[Survey]
@@ -189,7 +189,7 @@ class _Found:
         return ((job, survey) for job, survey in zip(self.jobs, self.surveys, strict=True) if job.split == split)
 
 
-def _manifest(found: _Found, writing: Writing, notes: list[str]) -> Manifest:
+def _manifest(found: _Found, output: IndexOutput, notes: list[str]) -> Manifest:
     seen, keys, options = Survey(), found.keys, found.options
     for survey in found.surveys:
         seen.merge(survey)
@@ -217,8 +217,8 @@ def _manifest(found: _Found, writing: Writing, notes: list[str]) -> Manifest:
         image={},
         fingerprint=digest.hexdigest(),
         tool_version=__version__,
-        foreign=Foreign(writing.root_of(found.files), keys.image, labels.key, labels.base, found.compression),
-        directory=writing.directory,
+        foreign=Foreign(output.get_root(found.files), keys.image, labels.key, labels.base, found.compression),
+        directory=output.directory,
     )
 
 
@@ -250,7 +250,7 @@ def _sizes(total: Survey) -> ImageSizes:
 def _unlike_told(found: _Found) -> Iterator[str]:
     """Where TFDS' own count is another one."""
     for job, survey in zip(found.jobs, found.surveys, strict=True):
-        told = found.told.records_of.get(os.path.basename(job.name))
+        told = found.told.file_records.get(os.path.basename(job.name))
         if told is not None and told != survey.records:
             yield f"{job.name} has {survey.records:,} records where dataset_info.json says {told:,}."
 

@@ -11,7 +11,7 @@ from tfpipe.format.example import Feature
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec, Schema
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
-from tfpipe.integrity.foreign.metadata_files import Sidecars
+from tfpipe.integrity.foreign.metadata_files import Metadata
 from tfpipe.integrity.foreign.scan_file import FeatureTally, Keys, Survey
 
 LabelBase: TypeAlias = Literal["auto", "0", "1"]
@@ -37,7 +37,7 @@ class Labels:
     names: tuple[str, ...] = ()
 
 
-def choose_keys(first: Mapping[str, Feature], asked: Keys, sidecars: Sidecars) -> Keys:
+def choose_keys(first: Mapping[str, Feature], asked: Keys, sidecars: Metadata) -> Keys:
     """Where image and label lie, by what was asked for, by TFDS' word, by usual names, or by looking at the bytes.
 
     Args:
@@ -58,7 +58,7 @@ def choose_keys(first: Mapping[str, Feature], asked: Keys, sidecars: Sidecars) -
     return Keys(image, label, text if text in first else None)
 
 
-def _choose_image(first: Mapping[str, Feature], sidecars: Sidecars) -> str:
+def _choose_image(first: Mapping[str, Feature], sidecars: Metadata) -> str:
     likely = [key for key in (*sidecars.images, *_IMAGE_KEYS) if _is_one(first, key, bytes)]
     readable = [key for key in (*likely, *sorted(first)) if _is_image(first.get(key))]
     found = list(dict.fromkeys(readable)) or likely
@@ -131,7 +131,7 @@ def check_images(schema: Schema, key: str, records: int) -> None:
         raise DataError(f"Each of the {records:,} records must have one image under {key!r}; it is {why}.")
 
 
-def infer_labels(schema: Schema, seen: Survey, keys: Keys, base: LabelBase, told: Sidecars, notes: list[str]) -> Labels:
+def infer_labels(schema: Schema, seen: Survey, keys: Keys, base: LabelBase, told: Metadata, notes: list[str]) -> Labels:
     """The classes, their names, and what is stored for the first of them.
 
     Without a word of the user, TFDS counts from 0; a list of names says it by its length; else the smallest label is

@@ -1,6 +1,6 @@
-"""What stands beside foreign shards and tells about them: the files of TFDS, and lists of label names.
+"""Reads the files beside foreign shards that describe them: the metadata of TFDS, and lists of label names.
 
-All of it is a hint. What cannot be read is said, and the records are believed instead.
+All of it is a hint. A file that cannot be used is reported in a note, and the records alone count.
 """
 
 import os
@@ -16,61 +16,69 @@ from tfpipe.system import file_io
 _MAX_BYTES = 2**26
 _MAX_SHARDS = 1_000_000
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-_LABEL_FILES = ("labels.txt",)  # of TF-Slim's converters, `0:daisy` a line
+_LABEL_FILES = ("labels.txt",)  # written by TF-Slim's converters, a line like `0:daisy` for each class
 
 
 @dataclass
-class Sidecars:
-    """What was found beside the shards."""
+class Metadata:
+    """The facts that the files beside the shards give.
+
+    Attributes:
+        name: The name of the dataset.
+        file_splits: The split of each file.
+        file_records: The number of records that each file should hold.
+        images: The features that are images.
+        classes: The features that are classes, counted from 0, with the names of the classes; empty without names.
+        listed: The label names of a file that does not name their feature.
+        notes: Sentences about files that cannot be used.
+    """
 
     name: str = ""
-    """Of the dataset."""
-    split_of: dict[str, str] = field(default_factory=dict)
-    """By the name of a file."""
-    records_of: dict[str, int] = field(default_factory=dict)
-    """By the name of a file, what it is said to hold."""
+    file_splits: dict[str, str] = field(default_factory=dict)
+    file_records: dict[str, int] = field(default_factory=dict)
     images: list[str] = field(default_factory=list)
-    """Features that are images."""
     classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Features that are classes, counted from 0, with their names; without them where nobody gives any."""
     listed: tuple[str, ...] = ()
-    """Label names of a file that says no more."""
     notes: list[str] = field(default_factory=list)
-    """Sentences on what cannot be used."""
 
 
-def read_sidecars(root: str) -> Sidecars:
-    """Reads what stands in a local directory."""
-    found = Sidecars()
+def read_metadata(root: str) -> Metadata:
+    """Reads the metadata files of a local directory."""
+    metadata = Metadata()
     for name, read in ((file_names.TFDS_INFO, _read_info), (file_names.TFDS_FEATURES, _read_features)):
         path = os.path.join(root, name)
-        if (text := _text(path, found)) is not None:
+        if (text := _text(path, metadata)) is not None:
             try:
-                read(parse_json(text, path), found)
+                read(parse_json(text, path), metadata)
             except (FormatError, ConfigError) as error:
-                found.notes.append(f"Not used: {error}")
-    for feature in list(found.classes):
-        if names := _label_file(os.path.join(root, f"{feature.replace('/', '-')}.labels.txt"), found):
-            found.classes[feature] = names
-    found.listed = next((names for one in _LABEL_FILES if (names := _label_file(os.path.join(root, one), found))), ())
-    return found
+                metadata.notes.append(f"Not used: {error}")
+    for feature in list(metadata.classes):
+        if names := _label_file(os.path.join(root, f"{feature.replace('/', '-')}.labels.txt"), metadata):
+            metadata.classes[feature] = names
+    metadata.listed = next(
+        (names for file in _LABEL_FILES if (names := _label_file(os.path.join(root, file), metadata))), ()
+    )
+    return metadata
 
 
-def _read_info(root: Node, found: Sidecars) -> None:
-    """`dataset_info.json`: the splits and the records of each of their files."""
+def _read_info(root: Node, metadata: Metadata) -> None:
+    """Reads `dataset_info.json`: the splits, and the number of records of each of their files."""
     fields = dict(root.items())
-    found.name = fields["name"].text() if "name" in fields else ""
+    metadata.name = fields["name"].text() if "name" in fields else ""
     for split in fields["splits"].elements() if "splits" in fields else ():
-        told = dict(split.items())
-        name, lengths = split.field("name").text(), told["shardLengths"].elements() if "shardLengths" in told else []
+        split_fields = dict(split.items())
+        name, lengths = (
+            split.field("name").text(),
+            split_fields["shardLengths"].elements() if "shardLengths" in split_fields else [],
+        )
         if len(lengths) > _MAX_SHARDS:
             raise split.error("a split with fewer shards")
-        template = told["filepathTemplate"].text() if "filepathTemplate" in told else _TEMPLATE
+        template = split_fields["filepathTemplate"].text() if "filepathTemplate" in split_fields else _TEMPLATE
         for index, length in enumerate(lengths):
-            file = _file_name(template, found.name, name, index, len(lengths))
-            found.split_of[file] = file_names.check_split_name(name)
+            file = _file_name(template, metadata.name, name, index, len(lengths))
+            metadata.file_splits[file] = file_names.check_split_name(name)
             if isinstance(length.value, str) and re.fullmatch(r"[0-9]{1,18}", length.value):
-                found.records_of[file] = int(length.value)
+                metadata.file_records[file] = int(length.value)
 
 
 def _file_name(template: str, dataset: str, split: str, index: int, count: int) -> str:
@@ -85,48 +93,48 @@ def _file_name(template: str, dataset: str, split: str, index: int, count: int) 
     return re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), template)
 
 
-def _read_features(root: Node, found: Sidecars) -> None:
-    """`features.json`: which features are images and which are classes, as far as it says so."""
+def _read_features(root: Node, metadata: Metadata) -> None:
+    """Reads `features.json`, which tells the features that are images and those that are classes."""
     for path, node in _leaves(root, ""):
-        told = dict(node.items())
-        kind = told["pythonClassName"].text().rpartition(".")[2] if "pythonClassName" in told else ""
+        fields = dict(node.items())
+        kind = fields["pythonClassName"].text().rpartition(".")[2] if "pythonClassName" in fields else ""
         if kind == "Image":
-            found.images.append(path)
+            metadata.images.append(path)
         elif kind == "ClassLabel":
-            count = _number_of_classes(told)
-            # More than a million of them are no names: a hint may not take memory without bounds.
-            found.classes[path] = tuple(map(str, range(count))) if count <= 1_000_000 else ()
+            count = _count_classes(fields)
+            # More than a million names are left out: a hint may not take memory without bounds.
+            metadata.classes[path] = tuple(map(str, range(count))) if count <= 1_000_000 else ()
 
 
-def _number_of_classes(told: dict[str, Node]) -> int:
-    told = dict(told["classLabel"].items()) if "classLabel" in told else {}
-    text = str(told["numClasses"].value) if "numClasses" in told else ""
+def _count_classes(feature: dict[str, Node]) -> int:
+    fields = dict(feature["classLabel"].items()) if "classLabel" in feature else {}
+    text = str(fields["numClasses"].value) if "numClasses" in fields else ""
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
 
 
 def _leaves(node: Node, path: str) -> Iterator[tuple[str, Node]]:
-    told = dict(node.items())
-    if "featuresDict" not in told:
+    fields = dict(node.items())
+    if "featuresDict" not in fields:
         yield path, node
         return
-    for name, below in told["featuresDict"].field("features").items():
+    for name, below in fields["featuresDict"].field("features").items():
         yield from _leaves(below, f"{path}/{name}" if path else name)
 
 
-def _label_file(path: str, found: Sidecars) -> tuple[str, ...]:
-    """One name a line, or `3:name`; none where there is no such file or it cannot be used."""
-    text = _text(path, found)
+def _label_file(path: str, metadata: Metadata) -> tuple[str, ...]:
+    """Reads a file with a name on each line, or `3:name`. Returns no names if the file is missing or not usable."""
+    text = _text(path, metadata)
     lines = [] if text is None else [line.strip() for line in text.splitlines() if line.strip()]
     numbered = [re.fullmatch(r"(\d{1,9})\s*:\s*(.+)", line) for line in lines]
     if lines and [match and int(match[1]) for match in numbered] == list(range(len(lines))):
         lines = [match[2] for match in numbered if match]
     if len(set(lines)) != len(lines):
-        found.notes.append(f"Not used: {path} names a class twice.")
+        metadata.notes.append(f"Not used: {path} names a class twice.")
         return ()
     return tuple(lines)
 
 
-def _text(path: str, found: Sidecars) -> str | None:
+def _text(path: str, metadata: Metadata) -> str | None:
     if not os.path.lexists(path):
         return None
     try:
@@ -134,7 +142,7 @@ def _text(path: str, found: Sidecars) -> str | None:
     except FileNotFoundError:
         return None
     except UnicodeDecodeError:
-        found.notes.append(f"Not used: {path} is not UTF-8.")
+        metadata.notes.append(f"Not used: {path} is not UTF-8.")
     except (DataError, FormatError) as error:
-        found.notes.append(f"Not used: {error}")
+        metadata.notes.append(f"Not used: {error}")
     return None

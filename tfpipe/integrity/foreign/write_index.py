@@ -1,11 +1,11 @@
-"""Where `indexing.py` writes, and how: beside the final names first, so that whoever looks finds all of it or nothing.
+"""The output directory of `index.py`. Files are written under other names first, so all of them appear or none.
 
 ```
 OUTPUT/
-  manifest.json                  last of all
+  manifest.json                  written last
   index/train-00003-of-00008.idx
-  dali/, vahidk/                 the same for other readers, where that was asked for
-  .tfpipe-index/                 while it is made; one that was left behind is replaced
+  dali/, vahidk/                 the same indexes for other readers, if requested
+  .tfpipe-index/                 exists during the run; one that a killed run left behind is replaced
 ```
 """
 
@@ -23,19 +23,19 @@ from tfpipe.integrity.foreign.find_files import ForeignFiles
 from tfpipe.system import file_io
 
 Export: TypeAlias = Literal["dali", "vahidk"]
-"""Readers that want an index for each file: NVIDIA DALI, and the `tfrecord` package of vahidk."""
+"""The readers that need an index for each file: NVIDIA DALI, and the `tfrecord` package of vahidk."""
 
 _SUFFIX = {"dali": ".idx", "vahidk": ".index"}
 
 
 @dataclass(frozen=True)
-class Writing:
-    """An output directory while it is filled.
+class IndexOutput:
+    """An output directory that is being filled.
 
     Attributes:
-      directory: As the user named it.
-      exports: Readers that get index files of their own.
-      old: The manifest that is there already.
+        directory: The directory, as the user named it.
+        exports: The readers that get index files of their own.
+        old: The manifest that the directory held before; None without one.
     """
 
     directory: str
@@ -44,25 +44,25 @@ class Writing:
 
     @property
     def work(self) -> str:
-        """Where everything is written first, on the same disk."""
+        """The folder in which everything is written first, on the same disk."""
         return os.path.join(self.directory, file_names.INDEX_WORK_DIR)
 
     def pending_index(self, shard: str) -> str:
-        """Where a worker writes the index of a shard, whose folder is made here."""
+        """Returns the path where a worker writes the index of a shard, and makes its folder."""
         path = os.path.join(self.work, file_names.index_name(shard))
         os.makedirs(os.path.dirname(path), exist_ok=True)
         return path
 
-    def root_of(self, files: ForeignFiles) -> str:
-        """What the manifest names as the place of the shards."""
+    def get_root(self, files: ForeignFiles) -> str:
+        """Returns the directory of the shards, as the manifest names it."""
         return "." if os.path.realpath(self.directory) == os.path.realpath(files.root) else files.root
 
     def commit(self, manifest: Manifest) -> None:
-        """Gives all of it its final name."""
+        """Gives all files their final names."""
         text = manifest_json.dumps(manifest).encode()
         final = os.path.join(self.directory, file_names.MANIFEST)
         if self.old is not None and manifest_json.dumps(self.old).encode() != text:
-            os.remove(final)  # or it would stand beside indexes that are not its own
+            os.remove(final)  # otherwise the old manifest would stand beside the new indexes after a crash
         new = {file_names.index_name(name) for name in _shards(manifest)}
         for name in _shards(self.old) if self.old is not None else ():
             if file_names.index_name(name) not in new:
@@ -83,31 +83,31 @@ class Writing:
 
 
 @contextlib.contextmanager
-def open_output(directory: str, exports: Sequence[Export]) -> Iterator[Writing]:
-    """The output directory, made if it is not there; of what fails inside the block nothing is left.
+def open_output(directory: str, exports: Sequence[Export]) -> Iterator[IndexOutput]:
+    """Opens the output directory and makes it if needed. If the block fails, nothing of its work is left.
 
     Raises:
-      ConfigError: It holds a manifest of a dataset that tfpipe wrote, or one that is none.
-      DataError: It cannot be written.
+        ConfigError: The directory holds a dataset that tfpipe wrote, or a file that is not a valid manifest.
+        DataError: The directory cannot be written.
     """
     if file_io.is_url(directory):
         raise ConfigError(f"The index is written to a local directory, got {directory!r}. Copy it from there.")
-    writing = Writing(directory, exports, _old_manifest(directory))
+    output = IndexOutput(directory, exports, _old_manifest(directory))
     made = not os.path.isdir(directory)
     try:
-        shutil.rmtree(writing.work, ignore_errors=True)
-        os.makedirs(writing.work)
+        shutil.rmtree(output.work, ignore_errors=True)
+        os.makedirs(output.work)
         try:
-            yield writing
+            yield output
         finally:
-            shutil.rmtree(writing.work, ignore_errors=True)
+            shutil.rmtree(output.work, ignore_errors=True)
             if made:
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)  # only an empty one
     except OSError as error:
         raise DataError(
             f"{error.filename or directory} cannot be written: {error.strerror or error}. Choose another place with "
-            "--output."
+            "`output`."
         ) from error
 
 
@@ -119,13 +119,12 @@ def _old_manifest(directory: str) -> Manifest | None:
         return None
     except (FormatError, UnicodeDecodeError):
         raise ConfigError(
-            f"{path} is no manifest that can be replaced. Remove it, or choose another place with --output."
+            f"{path} is not a manifest that can be replaced. Remove it, or choose another place with `output`."
         ) from None
     if old.foreign is None:
         raise ConfigError(
-            f"{directory} is a dataset that `tfpipe shard` wrote and is indexed already: "
-            f"{file_names.INDEX_DIR}/ is in the "
-            f"form that {' and '.join(get_args(Export))} take."
+            f"{directory} is a dataset that `tfpipe shard` wrote, and it has an index already: {file_names.INDEX_DIR}/ "
+            f"has the form that {' and '.join(get_args(Export))} read."
         )
     return replace(old, directory=directory)
 
