@@ -84,7 +84,7 @@ def test_a_flipped_bit_is_named(made: Path, verify) -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "detail"),
     [
-        ({"label": 2}, "label", "label 2 is none of the 2 classes"),
+        ({"label": 2}, "label", "label 2 is not one of the 2 classes"),
         ({"label": 1}, "label", "label 1 is 'dog', its text is 'cat'"),
         ({"encoded": b"<html>"}, "image", "not an image: it begins like HTML"),
         ({"encoded": png(0)[:-20]}, "image", "truncated PNG"),

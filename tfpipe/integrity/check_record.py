@@ -46,7 +46,7 @@ class Content:
 
     @property
     def identity(self) -> bytes:
-        """A hash that is equal for equal images: of the source file if its SHA-256 is known, else of the stored bytes."""
+        """A hash that is equal for equal images: of the source if its SHA-256 is known, else of the stored bytes."""
         digest = _text(self.features, keys.IMAGE_SHA256)
         if digest is not None and len(digest) == 64:
             try:

@@ -23,6 +23,7 @@ from tfpipe.integrity.foreign import index as index_module
 from tfpipe.integrity.foreign.index import IndexOptions, IndexReport, index
 from tfpipe.open_dataset import load_manifest
 from tfpipe.readers.record_reader import RecordReader
+from tfpipe.system.progress import Observer, Progress
 
 
 def run(target: Path | str, **options: object) -> IndexReport:
@@ -88,11 +89,16 @@ def test_records_are_read_at_random(copy: Path) -> None:
 def test_elsewhere_with_workers_and_other_readers(imagenet: Path, tmp_path: Path, monkeypatch, caplog) -> None:
     monkeypatch.setattr(index_module, "_ALONE_BYTES", 0)
     before = hashes(imagenet)
-    seen = []
+    seen: list[Progress] = []
+
+    class Watcher(Observer):
+        def progress(self, progress: Progress) -> None:
+            seen.append(progress)
+
     options = IndexOptions(f"{imagenet}/train-*", str(tmp_path / "out"), export=("dali", "vahidk"))
-    index(options, seen.append)
+    index(options, Watcher())
     assert hashes(imagenet) == before
-    assert (seen[-1].records, seen[-1].bytes) == (40, seen[-1].num_bytes)
+    assert (seen[-1].records, seen[-1].done) == (40, seen[-1].total)
     manifest = load_manifest(str(tmp_path / "out"))
     assert "lie outside it" in caplog.text
     assert manifest.shard_directory(manifest.directory) == str(imagenet)
@@ -130,7 +136,7 @@ def test_again_after_a_change(copy: Path, foreign) -> None:
     (copy / "train-00000-of-00004").unlink()
     second = run(copy)
     assert second.manifest.splits["train"].records == 20
-    assert second.notes == ("Of the 4 files train-*-of-00004, 3 are there.",)
+    assert second.notes == ("3 of the 4 files train-*-of-00004 exist.",)
     assert not (copy / "index/train-00000-of-00004.idx").exists()
 
 
@@ -341,14 +347,18 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_own_and_broken_manifests_are_not_replaced(small_dataset: Path, copy: Path, tmp_path: Path) -> None:
-    refuse(small_dataset, f"{small_dataset} is a dataset that `tfpipe shard` wrote and is indexed already", ConfigError)
+    refuse(
+        small_dataset,
+        f"{small_dataset} is a dataset that `tfpipe shard` wrote, and it has an index already",
+        ConfigError,
+    )
     (copy / "manifest.json").write_text("{}")
-    refuse(copy, f"{copy}/manifest.json is no manifest that can be replaced.", ConfigError)
+    refuse(copy, f"{copy}/manifest.json is not a manifest that can be replaced.", ConfigError)
 
 
 def test_a_directory_that_cannot_be_written(copy: Path) -> None:
     (copy.parent / "file").write_text("")
-    with pytest.raises(DataError, match=r"cannot be written: Not a directory\. Choose another place with --output"):
+    with pytest.raises(DataError, match=r"cannot be written: Not a directory\. Choose another place with `output`"):
         run(copy, output=str(copy.parent / "file" / "out"))
 
 

@@ -139,7 +139,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _is_like_records(entry: os.DirEntry[str]) -> bool:
-    """Returns whether a file is named like TFRecords. A path that is not a regular file is refused when it is opened."""
+    """Returns whether a file is named like TFRecords. Only opening it tells whether it is a regular file."""
     fits = _LIKE_RECORDS.search(entry.name) and not _NO_RECORDS.search(entry.name) and entry.name[0] != "."
     return bool(fits) and not os.path.isdir(entry.path)
 

@@ -55,9 +55,8 @@ def read_metadata(root: str) -> Metadata:
     for feature in list(metadata.classes):
         if names := _label_file(os.path.join(root, f"{feature.replace('/', '-')}.labels.txt"), metadata):
             metadata.classes[feature] = names
-    metadata.listed = next(
-        (names for file in _LABEL_FILES if (names := _label_file(os.path.join(root, file), metadata))), ()
-    )
+    lists = (_label_file(os.path.join(root, file), metadata) for file in _LABEL_FILES)
+    metadata.listed = next((names for names in lists if names), ())
     return metadata
 
 
@@ -67,10 +66,8 @@ def _read_info(root: Node, metadata: Metadata) -> None:
     metadata.name = fields["name"].text() if "name" in fields else ""
     for split in fields["splits"].elements() if "splits" in fields else ():
         split_fields = dict(split.items())
-        name, lengths = (
-            split.field("name").text(),
-            split_fields["shardLengths"].elements() if "shardLengths" in split_fields else [],
-        )
+        name = split.field("name").text()
+        lengths = split_fields["shardLengths"].elements() if "shardLengths" in split_fields else []
         if len(lengths) > _MAX_SHARDS:
             raise split.error("a split with fewer shards")
         template = split_fields["filepathTemplate"].text() if "filepathTemplate" in split_fields else _TEMPLATE
