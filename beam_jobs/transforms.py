@@ -5,7 +5,7 @@ graph stays small whatever the size of the data, and shuffling costs nothing.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -139,7 +139,7 @@ class _WriteShardFn(beam.DoFn):
         if row.quarantined:
             self._bad_rows.append(row)
             check_bad(self._work, self._header, self._bad_rows, self._settings.max_bad)
-        return asdict(row)
+        return row.to_json()
 
 
 def _numbers(count: int) -> Iterator[int]:
@@ -153,7 +153,7 @@ def finish(rows: Iterable[RowDict], settings: JobSettings) -> str:
         DataError: A shard is missing, more images are bad than allowed, or this process may not take part.
     """
     work, header = settings.open_plan()
-    made = [WrittenShard(**row) for row in rows]
+    made = [WrittenShard.from_json(row) for row in rows]
     check_present(work, header, made)
     work.write_kept(row.file for row in made if row.kept)
     return finish_dataset(work, header, made, settings.max_bad).fingerprint

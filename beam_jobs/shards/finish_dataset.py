@@ -1,10 +1,8 @@
 """From the rows of all shards to a complete dataset: quarantine, duplicates, metadata, and the manifest last."""
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 from beam_jobs.shards.duplicates import find_duplicates
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
@@ -12,7 +10,8 @@ from beam_jobs.storage import filesystem
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
 from tfpipe.format import file_names, manifest_json, tfds_metadata
-from tfpipe.format.manifest import Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.manifest import Duplicates, Manifest, ShardInfo
+from tfpipe.format.shard_stats import merge_stats, sort_counts
 
 
 def check_bad(work: WorkDir, header: PlanHeader, rows: Sequence[WrittenShard], max_bad: int) -> None:
@@ -172,22 +171,23 @@ def _manifest(
     records = header.records
     for split in dict.fromkeys(split for split, _ in rows):
         mine = [row for of, row in rows if of == split]
-        labels = _total(row.labels for row in mine)
-        splits[split] = SplitInfo(
-            name=split,
-            shards=tuple(ShardInfo(row.file, row.records, row.bytes, row.sha256) for row in mine),
-            formats=_total(row.formats for row in mine),
-            class_counts=tuple(labels.get(str(label), 0) for label in range(len(header.label_names))),
-            sizes=_sizes(mine),
+        splits[split] = merge_stats(row.stats for row in mine).to_split_info(
+            split,
+            [ShardInfo(row.file, row.records, row.bytes, row.sha256) for row in mine],
+            num_classes=len(header.label_names),
         )
+    stats = merge_stats(row.stats for _, row in rows)
+    if records:
+        stats.changed.update(records.changed)
+        stats.noticed.update(records.noticed)
     return Manifest(
         name=header.name,
         splits=splits,
         label_names=header.label_names,
         schema=header.schema,
         seed=header.seed,
-        changed=_total([records.changed if records else {}, *(row.changed for _, row in rows)]),
-        noticed=_total([records.noticed if records else {}, *(row.noticed for _, row in rows)]),
+        changed=sort_counts(stats.changed),
+        noticed=sort_counts(stats.noticed),
         skipped=dict(sorted(header.skipped.items())),
         quarantined=quarantined,
         duplicates=duplicates,
@@ -195,20 +195,3 @@ def _manifest(
         fingerprint=header.fingerprint,
         tool_version=__version__,
     )
-
-
-def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for count in counts:
-        total.update(count)
-    return dict(sorted(total.items()))
-
-
-def _sizes(rows: Sequence[WrittenShard]) -> ImageSizes:
-    records = sum(row.records for row in rows)
-    sides: dict[str, Any] = {}
-    for side in ("height", "width"):
-        sides[f"min_{side}"] = min(row.sizes[f"min_{side}"] for row in rows)
-        sides[f"max_{side}"] = max(row.sizes[f"max_{side}"] for row in rows)
-        sides[f"mean_{side}"] = round(sum(row.sizes[f"sum_{side}"] for row in rows) / records, 1)
-    return ImageSizes(**sides)

@@ -22,6 +22,7 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import FORMAT_VERSION, Manifest
 from tfpipe.format.schema import Schema, image_schema
+from tfpipe.format.shard_stats import ShardStats
 from tfpipe.images.normalize import codec_versions
 
 _NEW, _OLD = ".tfpipe-new", ".tfpipe-old"
@@ -211,7 +212,7 @@ def _prepare(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
         known = None
     for shard in (one for split in known.splits.values() for one in split.shards) if known else ():
         if work.row(shard.file) is None:
-            work.write_row(WrittenShard(shard.file, shard.records, shard.bytes, shard.sha256, {}, {}, {}, {}, {}, []))
+            work.write_row(WrittenShard(shard.file, shard.records, shard.bytes, shard.sha256, ShardStats(), []))
     write_plan(work, replace(header, unpacked=unpacked), plan)
 
 

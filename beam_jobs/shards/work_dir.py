@@ -30,6 +30,7 @@ from tfpipe.errors import FormatError
 from tfpipe.format import file_names
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import Schema
+from tfpipe.format.shard_stats import ShardStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +93,26 @@ class PlanHeader:
 
 @dataclass(frozen=True)
 class WrittenShard:
-    """What became of one shard; `labels` are its images of each class, by the label as text."""
+    """One shard as it was written: its size and checksum, the counts of its images, and a line about each bad one."""
 
     file: str
     records: int
     bytes: int
     sha256: str
-    formats: dict[str, int]
-    labels: dict[str, int]
-    changed: dict[str, int]
-    noticed: dict[str, int]
-    sizes: dict[str, int]
+    stats: ShardStats
     quarantined: list[dict[str, Any]]
     kept: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON values, the counts of `stats` among them."""
+        fields = {name: getattr(self, name) for name in ("file", "records", "bytes", "sha256")}
+        return fields | self.stats.to_json() | {"quarantined": self.quarantined, "kept": self.kept}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "WrittenShard":
+        """Returns what `to_json` gave; raises KeyError, TypeError, ValueError or AttributeError for anything else."""
+        names = ("file", "records", "bytes", "sha256", "quarantined", "kept")
+        return cls(**{name: fields[name] for name in names}, stats=ShardStats.from_json(fields, fields["records"]))
 
 
 @dataclass(frozen=True)
@@ -159,13 +167,13 @@ class WorkDir:
     def row(self, file: str) -> WrittenShard | None:
         """The row of a shard that some run finished; None where there is none to rely on."""
         try:
-            return WrittenShard(**json.loads(filesystem.read_bytes(self.path("rows", f"{file}.json"))))
-        except (OSError, ValueError, TypeError):  # not there, or cut off by a crash: the shard is made again
-            return None
+            return WrittenShard.from_json(json.loads(filesystem.read_bytes(self.path("rows", f"{file}.json"))))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None  # not there, or cut off by a crash: the shard is made again
 
     def write_row(self, row: WrittenShard) -> None:
         """Says that a shard is finished."""
-        data = json.dumps({**asdict(row), "kept": False}).encode()
+        data = json.dumps({**row.to_json(), "kept": False}).encode()
         filesystem.write_bytes(self.path("rows", f"{row.file}.json"), data)
 
     def finished(self) -> set[str]:

@@ -8,7 +8,6 @@ that it holds in memory.
 import hashlib
 import json
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
@@ -27,6 +26,7 @@ from tfpipe.format import schema as keys
 from tfpipe.format.file_names import QUARANTINED_BYTES_DIR, index_name
 from tfpipe.format.record_index import decode_index, encode_index
 from tfpipe.format.schema import FeatureSpec
+from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 
@@ -83,27 +83,16 @@ class _Tally:
     sizes: list[int] = field(default_factory=list)
     sources: bytearray = field(default_factory=bytearray)
     names: list[str] = field(default_factory=list)
-    formats: Counter[str] = field(default_factory=Counter)
-    labels: Counter[str] = field(default_factory=Counter)
-    changed: Counter[str] = field(default_factory=Counter)
-    noticed: Counter[str] = field(default_factory=Counter)
-    pixels: Counter[str] = field(default_factory=Counter)
+    stats: ShardStats = field(default_factory=ShardStats)
 
     def add(self, record: Record, size: int) -> None:
         image = record.image
         self.sizes.append(size)
         self.sources += record.sha256
         self.names.append(record.name)
-        self.formats[image.format] += 1
-        if record.label >= 0:
-            self.labels[str(record.label)] += 1
-        self.changed.update(image.changed)
-        self.noticed.update(image.noticed)
-        for name, value in (("height", image.height), ("width", image.width)):
-            known = self.pixels
-            known[f"sum_{name}"] += value
-            known[f"max_{name}"] = max(known[f"max_{name}"], value)
-            known[f"min_{name}"] = min(known[f"min_{name}"] or value, value)
+        self.stats.add(image.format, image.height, image.width, record.label if record.label >= 0 else None)
+        self.stats.changed.update(image.changed)
+        self.stats.noticed.update(image.noticed)
 
 
 def _write(
@@ -130,11 +119,7 @@ def _write(
         records=len(tally.sizes),
         bytes=sum(tally.sizes),
         sha256=tally.digest.hexdigest(),
-        formats=dict(tally.formats),
-        labels=dict(tally.labels),
-        changed=dict(tally.changed),
-        noticed=dict(tally.noticed),
-        sizes=dict(tally.pixels),
+        stats=tally.stats,
         quarantined=bad,
     )
     work.write_row(row)

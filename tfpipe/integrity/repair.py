@@ -187,8 +187,7 @@ def _prepare(staging: Staging, identity: str) -> None:
 
 def _row(staging: Staging, job: FileJob) -> Rescued:
     with open(staging.path("rows", f"{job.name}.json"), "rb") as file:
-        fields = json.load(file)
-    return Rescued(**fields)
+        return Rescued.from_json(json.load(file))
 
 
 def _publish(data: str, output: str) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -13,9 +13,11 @@ import numpy as np
 from tfpipe.errors import FormatError
 from tfpipe.format import file_names
 from tfpipe.format import schema as keys
+from tfpipe.format.example import Feature
 from tfpipe.format.record_index import decode_index, encode_index
 from tfpipe.format.recovery.hashed_reader import BUFFER_BYTES, HashedReader
 from tfpipe.format.recovery.scan import Intact, scan
+from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, check_content, describe, load_places
 from tfpipe.integrity.check_record import Content, ContentCheck
@@ -35,13 +37,23 @@ class Rescued:
     records: int = 0
     bytes: int = 0
     sha256: str = ""
-    formats: Counter[str] = field(default_factory=Counter)
-    classes: Counter[str] = field(default_factory=Counter)
-    """By label, as text."""
-    pixels: Counter[str] = field(default_factory=Counter)
-    """`sum_height`, `min_height`, `max_height`, and the same of the width."""
+    stats: ShardStats = field(default_factory=ShardStats)
     lost: list[dict[str, Any]] = field(default_factory=list)
     """As `Damage.to_json`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON values."""
+        fields = {name: getattr(self, name) for name in ("file", "split", "records", "bytes", "sha256", "lost")}
+        counts = self.stats.to_json()
+        return fields | {"formats": counts["formats"], "classes": counts["labels"], "pixels": counts["sizes"]}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "Rescued":
+        """Returns what `to_json` gave; raises KeyError, TypeError, ValueError or AttributeError for anything else."""
+        counts = {"formats": fields["formats"], "labels": fields["classes"], "sizes": fields["pixels"]}
+        names = ("file", "split", "records", "bytes", "sha256", "lost")
+        stats = ShardStats.from_json({**counts, "changed": {}, "noticed": {}}, fields["records"])
+        return cls(**{name: fields[name] for name in names}, stats=stats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +89,12 @@ class Staging:
         """What an earlier run made of a shard, if that is still there as it was."""
         try:
             with open(self.path("rows", f"{name}.json"), "rb") as file:
-                fields = json.load(file)
-            counters = {key: Counter(fields[key]) for key in ("formats", "classes", "pixels")}
-            row = Rescued(**{**fields, **counters})
+                row = Rescued.from_json(json.load(file))
             with open(self.index(name), "rb") as file:
                 decode_index(file.read(), row.bytes, row.records)
             same = os.stat(self.shard(name)).st_size == row.bytes and _sha256(self.shard(name)) == row.sha256
             return row if same else None
-        except (OSError, ValueError, TypeError, KeyError):  # not there, or cut off: made again
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):  # not there, or cut off: made again
             return None
 
 
@@ -122,15 +132,12 @@ def _rescue(content: ContentCheck, staging: Staging, progress: Progress, report:
                         digest.update(part)
                     sizes.append(sum(map(len, parts)))
                     digests += _source_digest(looked)
-                    _tally(row, looked)
+                    _count(row.stats, looked.features)
     row.records, row.bytes, row.sha256 = len(sizes), sum(sizes), digest.hexdigest()
     row.lost = [one.to_json() for one in lost if one.kind != "index"]
     write_file(staging.index(job.name), encode_index(sizes))
     write_file(staging.path("digests", job.name), bytes(digests))
-    write_file(
-        staging.path("rows", f"{job.name}.json"),
-        json.dumps({key: getattr(row, key) for key in Rescued.__slots__}).encode(),
-    )
+    write_file(staging.path("rows", f"{job.name}.json"), json.dumps(row.to_json()).encode())
     progress.done(report)
     return row
 
@@ -173,20 +180,22 @@ def _open(job: FileJob, lost: list[Damage]) -> BinaryIO | None:
     return None
 
 
-def _tally(row: Rescued, looked: Content) -> None:
-    features = looked.features
-    label, kind = features.get(keys.CLASS_LABEL), features.get(keys.IMAGE_FORMAT)
-    if isinstance(label, np.ndarray) and label.size == 1:
-        row.classes[str(int(label[0]))] += 1
-    if isinstance(kind, list) and len(kind) == 1:
-        row.formats[kind[0].decode("ascii", "replace")] += 1
-    for side, key in (("height", keys.IMAGE_HEIGHT), ("width", keys.IMAGE_WIDTH)):
-        value = features.get(key)
-        if isinstance(value, np.ndarray) and value.size == 1:
-            pixels, known = max(0, int(value[0])), row.pixels
-            known[f"sum_{side}"] += pixels
-            known[f"max_{side}"] = max(known[f"max_{side}"], pixels)
-            known[f"min_{side}"] = min(known.get(f"min_{side}", pixels), pixels)
+def _count(stats: ShardStats, features: Mapping[str, Feature]) -> None:
+    """Adds the image of one record, as far as the record describes it."""
+    texts = features.get(keys.IMAGE_FORMAT)
+    image_format = texts[0].decode("ascii", "replace") if isinstance(texts, list) and len(texts) == 1 else None
+    height, width = (_get_number(features, key) for key in (keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH))
+    stats.add(
+        image_format,
+        None if height is None else max(0, height),
+        None if width is None else max(0, width),
+        _get_number(features, keys.CLASS_LABEL),
+    )
+
+
+def _get_number(features: Mapping[str, Feature], key: str) -> int | None:
+    value = features.get(key)
+    return int(value[0]) if isinstance(value, np.ndarray) and value.size == 1 else None
 
 
 def _source_digest(looked: Content) -> bytes:

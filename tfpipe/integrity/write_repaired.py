@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -17,8 +16,9 @@ from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format import schema as keys
 from tfpipe.format.digest_groups import list_duplicates
 from tfpipe.format.example import decode_example
-from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.manifest import Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import decode_index
+from tfpipe.format.shard_stats import merge_stats
 from tfpipe.format.tfrecord import read_record
 from tfpipe.integrity.repair_shard import DIGEST_BYTES, Rescued, Staging, final_names
 from tfpipe.system import file_io
@@ -100,27 +100,8 @@ def _describe(staging: Staging, manifest: Manifest, named: _Named) -> tuple[Mani
 
 
 def _split(name: str, mine: _Named, num_classes: int) -> SplitInfo:
-    classes, formats = Counter[str](), Counter[str]()
-    for row, _ in mine:
-        classes.update(row.classes)
-        formats.update(row.formats)
-    return SplitInfo(
-        name=name,
-        shards=tuple(ShardInfo(file, row.records, row.bytes, row.sha256) for row, file in mine),
-        formats=dict(sorted(formats.items())),
-        class_counts=tuple(classes[str(k)] for k in range(num_classes)),
-        sizes=_sizes([row for row, _ in mine]),
-    )
-
-
-def _sizes(rows: list[Rescued]) -> ImageSizes:
-    records = sum(row.records for row in rows)
-    sides: dict[str, int | float] = {}
-    for side in ("height", "width"):
-        sides[f"min_{side}"] = min(row.pixels.get(f"min_{side}", 0) for row in rows)
-        sides[f"max_{side}"] = max(row.pixels.get(f"max_{side}", 0) for row in rows)
-        sides[f"mean_{side}"] = round(sum(row.pixels.get(f"sum_{side}", 0) for row in rows) / records, 1)
-    return ImageSizes(**sides)  # type: ignore[arg-type]
+    shards = [ShardInfo(file, row.records, row.bytes, row.sha256) for row, file in mine]
+    return merge_stats(row.stats for row, _ in mine).to_split_info(name, shards, num_classes)
 
 
 def _path_of(staging: Staging, row: Rescued, record: int) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.beam_jobs.datasets import make_dataset, read_records, read_tree
 from tests.beam_jobs.images import make_image, make_jpeg, make_photos, make_png, write_files, write_zip
 from tfpipe.errors import DataError
 from tfpipe.format.record_index import decode_index
+from tfpipe.format.shard_stats import ShardStats, SideStats
 
 
 def written(source: Path, output: Path, **options: Any) -> tuple[WorkDir, list[WrittenShard]]:
@@ -112,14 +114,14 @@ def test_row(tmp_path: Path) -> None:
         records=4,
         bytes=len(shard),
         sha256=hashlib.sha256(shard).hexdigest(),
-        formats={"JPEG": 2, "PNG": 2},
-        labels={},
-        changed={"gif_to_png": 1},
-        noticed={"progressive": 1, "name_differs": 1},
-        sizes={
-            **{"sum_height": 116, "max_height": 50, "min_height": 10},
-            **{"sum_width": 74, "max_width": 30, "min_width": 8},
-        },
+        stats=ShardStats(
+            images=4,
+            formats=Counter({"JPEG": 2, "PNG": 2}),
+            changed=Counter({"gif_to_png": 1}),
+            noticed=Counter({"progressive": 1, "name_differs": 1}),
+            heights=SideStats(smallest=10, largest=50, total=116),
+            widths=SideStats(smallest=8, largest=30, total=74),
+        ),
         quarantined=[
             {
                 "path": "bad.jpg",

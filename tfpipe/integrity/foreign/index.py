@@ -15,14 +15,15 @@ from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.compressed import detect_compression, scan_compressed
 from tfpipe.format.example import Feature, decode_example
-from tfpipe.format.manifest import Compression, Duplicates, Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.manifest import Compression, Duplicates, Foreign, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.recovery.hashed_reader import HashedReader
+from tfpipe.format.shard_stats import merge_stats, sort_counts
 from tfpipe.format.tfrecord import HEADER_BYTES
 from tfpipe.integrity.foreign import infer_schema
 from tfpipe.integrity.foreign.find_files import ForeignFiles, describe_missing_files, find_files, group_by_split
 from tfpipe.integrity.foreign.infer_schema import LabelBase, Labels
 from tfpipe.integrity.foreign.metadata_files import Metadata, read_metadata
-from tfpipe.integrity.foreign.scan_file import OTHER, Keys, Survey, SurveyJob, damaged, records_of, survey_file
+from tfpipe.integrity.foreign.scan_file import Keys, Survey, SurveyJob, damaged, records_of, survey_file
 from tfpipe.integrity.foreign.write_index import Export, IndexOutput, open_output
 from tfpipe.integrity.progress import shared_counters
 from tfpipe.system import file_io
@@ -199,8 +200,9 @@ def _manifest(found: _Found, output: IndexOutput, notes: list[str]) -> Manifest:
     if labels.key is None and options.label_key is not None:
         raise DataError(f"{options.label_key!r} holds no labels. {notes[-1]} Leave --label-key out.")
     notes += _unlike_told(found)
-    if other := sum(count for kind, count in seen.formats.items() if kind not in ("JPEG", "PNG", "GIF", "BMP")):
-        notes.append(f"{other:,} images are of formats that TensorFlow does not decode: {_counted(seen.formats)}.")
+    formats = seen.stats.formats
+    if other := sum(count for kind, count in formats.items() if kind not in ("JPEG", "PNG", "GIF", "BMP")):
+        notes.append(f"{other:,} images are of formats that TensorFlow does not decode: {_counted(formats)}.")
     splits = {split: _split(found, split, labels) for split in dict.fromkeys(job.split for job in found.jobs)}
     digest = hashlib.sha256(b"".join(survey.sha256.encode() for survey in found.surveys))
     return Manifest(
@@ -210,7 +212,7 @@ def _manifest(found: _Found, output: IndexOutput, notes: list[str]) -> Manifest:
         schema=schema,
         seed=0,
         changed={},
-        noticed=dict(sorted(seen.noticed.items())),
+        noticed=sort_counts(seen.stats.noticed),
         skipped={},
         quarantined=0,
         duplicates=Duplicates({}, 0, 0),
@@ -223,28 +225,11 @@ def _manifest(found: _Found, output: IndexOutput, notes: list[str]) -> Manifest:
 
 
 def _split(found: _Found, split: str, labels: Labels) -> SplitInfo:
-    total, shards = Survey(), []
-    for job, survey in found.of(split):
-        shards.append(ShardInfo(job.name, survey.records, survey.file_bytes, survey.sha256))
-        total.merge(survey)
-    counts = [total.labels[k + labels.base] for k in range(len(labels.names))] if labels.key is not None else []
-    return SplitInfo(split, tuple(shards), dict(sorted(total.formats.items())), tuple(counts), _sizes(total))
-
-
-def _sizes(total: Survey) -> ImageSizes:
-    images = sum(total.formats.values()) - total.formats[OTHER]
-    if not images:
-        return ImageSizes(0, 0, 0.0, 0, 0, 0.0)
-
-    heights, widths = total.heights, total.widths
-    return ImageSizes(
-        min_height=heights.least,
-        max_height=heights.most,
-        mean_height=round(heights.total / images, 1),
-        min_width=widths.least,
-        max_width=widths.most,
-        mean_width=round(widths.total / images, 1),
-    )
+    files = list(found.of(split))
+    shards = [ShardInfo(job.name, survey.records, survey.file_bytes, survey.sha256) for job, survey in files]
+    num_classes = len(labels.names) if labels.key is not None else 0
+    stats = merge_stats(survey.stats for _, survey in files)
+    return stats.to_split_info(split, shards, num_classes, labels.base)
 
 
 def _unlike_told(found: _Found) -> Iterator[str]:

@@ -141,7 +141,7 @@ def infer_labels(schema: Schema, seen: Survey, keys: Keys, base: LabelBase, told
     if key is None:
         notes.append("No feature was found to be a class: the dataset has no labels.")
         return Labels()
-    stored = sorted(label for label in seen.labels if label >= 0)
+    stored = sorted(label for label in seen.stats.labels if label >= 0)
     reason = _no_classes(schema, key, stored)
     if reason is not None:
         notes.append(f"The dataset has no labels: {key!r} {reason}.")
@@ -150,7 +150,7 @@ def infer_labels(schema: Schema, seen: Survey, keys: Keys, base: LabelBase, told
     first = _base(base, stored, key in told.classes, len(names))
     if stored[0] < first:
         raise ConfigError(f"--label-base {base} must be at most the smallest label, got {stored[0]}.")
-    if negative := sum(count for label, count in seen.labels.items() if label < 0):
+    if negative := sum(count for label, count in seen.stats.labels.items() if label < 0):
         notes.append(f"{negative:,} labels are below 0 and of no class.")
     count = stored[-1] - first + 1
     if names and len(names) < count:

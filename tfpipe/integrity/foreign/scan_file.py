@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from tfpipe.format.manifest import Compression
 from tfpipe.format.record_index import MAX_RECORDS, encode_index
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Search
+from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
@@ -81,24 +81,6 @@ class FeatureTally:
 
 
 @dataclass(slots=True)
-class Side:
-    """Heights or widths, in pixels."""
-
-    least: int = 2**62
-    most: int = 0
-    total: int = 0
-
-    def add(self, pixels: int) -> None:
-        """One image's."""
-        self.least, self.most, self.total = min(self.least, pixels), max(self.most, pixels), self.total + pixels
-
-    def merge(self, other: "Side") -> None:
-        """Those of another file."""
-        self.least, self.most = min(self.least, other.least), max(self.most, other.most)
-        self.total += other.total
-
-
-@dataclass(slots=True)
 class Survey:
     """What was found in a file, or with `merge` in several."""
 
@@ -107,11 +89,7 @@ class Survey:
     sha256: str = ""
     payload_bytes: int = 0
     features: dict[str, FeatureTally] = field(default_factory=dict)
-    formats: Counter[str] = field(default_factory=Counter)
-    noticed: Counter[str] = field(default_factory=Counter)
-    heights: Side = field(default_factory=Side)
-    widths: Side = field(default_factory=Side)
-    labels: Counter[int] = field(default_factory=Counter)
+    stats: ShardStats = field(default_factory=ShardStats)
     texts: dict[int, set[bytes]] = field(default_factory=dict)
     """The class names that come with a label: two, where there are more."""
 
@@ -122,11 +100,7 @@ class Survey:
         self.payload_bytes += other.payload_bytes
         for name, tally in other.features.items():
             self.features.setdefault(name, FeatureTally()).merge(tally)
-        self.formats.update(other.formats)
-        self.noticed.update(other.noticed)
-        self.heights.merge(other.heights)
-        self.widths.merge(other.widths)
-        self.labels.update(other.labels)
+        self.stats.merge(other.stats)
         for label, texts in other.texts.items():
             self.add_texts(label, texts)
 
@@ -239,19 +213,18 @@ def _add_image(survey: Survey, value: Feature) -> None:
     try:
         header = read_image_header(value[0])
     except BadImage:
-        survey.formats[OTHER] += 1
+        survey.stats.formats[OTHER] += 1
         return
-    survey.formats[header.format] += 1
-    survey.noticed.update(header.noticed)
-    survey.heights.add(header.height)
-    survey.widths.add(header.width)
+    survey.stats.add(header.format, header.height, header.width)
+    survey.stats.noticed.update(header.noticed)
 
 
 def _add_label(survey: Survey, value: Feature, text: Feature) -> None:
     if not isinstance(value, np.ndarray) or value.dtype != np.int64 or value.size != 1:
         return
     label = int(value[0])
-    if label in survey.labels or len(survey.labels) < _MAX_LABELS:
-        survey.labels[label] += 1
+    labels = survey.stats.labels
+    if label in labels or len(labels) < _MAX_LABELS:
+        labels[label] += 1
         if isinstance(text, list) and len(text) == 1:
             survey.add_texts(label, {text[0]})

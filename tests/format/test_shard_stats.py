@@ -1,0 +1,103 @@
+"""Counts of images: added, merged, stored, and written into a manifest."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from tfpipe.format.manifest import ImageSizes, ShardInfo, SplitInfo
+from tfpipe.format.shard_stats import ShardStats, SideStats, merge_stats, sort_counts
+
+IMAGES = [("PNG", 10, 20, 2), ("JPEG", 7, 30, 0), ("JPEG", 12, 5, 2), ("PNG", 10, 41, 1)]
+
+
+def count(images: list[tuple[str, int, int, int]]) -> ShardStats:
+    stats = ShardStats()
+    for image in images:
+        stats.add(*image)
+    return stats
+
+
+def test_images_are_added() -> None:
+    stats = count(IMAGES)
+    assert stats.images == 4
+    assert stats.formats == {"PNG": 2, "JPEG": 2}
+    assert stats.labels == {2: 2, 0: 1, 1: 1}
+    assert stats.heights == SideStats(smallest=7, largest=12, total=39)
+    assert stats.widths == SideStats(smallest=5, largest=41, total=96)
+
+
+def test_what_a_record_does_not_say_is_not_counted() -> None:
+    stats = count(IMAGES)
+    stats.add(None, None, 100)
+    assert stats.images == 5
+    assert stats.formats.total() == 4
+    assert stats.labels.total() == 4
+    assert (stats.heights.total, stats.widths.total) == (39, 196)
+
+
+def test_shards_in_any_order_and_cut_make_the_same_sum() -> None:
+    rng = random.Random(1)
+    images = [
+        (rng.choice(["JPEG", "PNG"]), rng.randint(1, 50), rng.randint(1, 50), rng.randint(0, 3)) for _ in range(99)
+    ]
+    whole = count(images)
+    rng.shuffle(images)
+    assert merge_stats([count(images[:20]), ShardStats(), count(images[20:21]), count(images[21:])]) == whole
+
+
+def test_changes_and_notes_are_merged() -> None:
+    one, other = ShardStats(), ShardStats()
+    one.changed.update(["resized", "exif_rotated"])
+    other.changed.update(["resized"])
+    other.noticed.update(["progressive"])
+    total = merge_stats([one, other])
+    assert (total.changed, total.noticed) == ({"resized": 2, "exif_rotated": 1}, {"progressive": 1})
+
+
+def test_a_split_of_the_manifest() -> None:
+    shards = [ShardInfo("train-00000-of-00001.tfrecord", 4, 100, "0" * 64)]
+    assert count(IMAGES).to_split_info("train", shards, num_classes=4) == SplitInfo(
+        name="train",
+        shards=tuple(shards),
+        formats={"JPEG": 2, "PNG": 2},
+        class_counts=(1, 1, 2, 0),
+        sizes=ImageSizes(7, 12, 9.8, 5, 41, 24.0),
+    )
+
+
+def test_labels_that_count_from_one() -> None:
+    assert count(IMAGES).to_split_info("train", [], num_classes=2, label_base=1).class_counts == (1, 2)
+
+
+def test_no_labels() -> None:
+    assert count(IMAGES).to_split_info("train", [], num_classes=0).class_counts == ()
+
+
+def test_no_images() -> None:
+    assert ShardStats().to_image_sizes() == ImageSizes(0, 0, 0.0, 0, 0, 0.0)
+
+
+@pytest.mark.parametrize("images", [IMAGES, IMAGES[:1], []], ids=len)
+def test_json_and_back(images: list[tuple[str, int, int, int]]) -> None:
+    stats = count(images)
+    stats.changed["resized"] += 3
+    assert ShardStats.from_json(json.loads(json.dumps(stats.to_json())), len(images)) == stats
+
+
+def test_the_json_that_earlier_versions_wrote() -> None:
+    sizes = {"sum_height": 17, "max_height": 10, "min_height": 7, "sum_width": 50, "max_width": 30, "min_width": 20}
+    fields = {
+        "formats": {"PNG": 1, "JPEG": 1},
+        "labels": {"2": 1, "0": 1},
+        "changed": {},
+        "noticed": {},
+        "sizes": sizes,
+    }
+    assert count(IMAGES[:2]).to_json() == fields
+
+
+def test_counts_in_the_order_of_their_names() -> None:
+    assert list(sort_counts({"b": 1, "a": 2}).items()) == [("a", 2), ("b", 1)]

@@ -1,0 +1,169 @@
+"""Counts of the images in a shard: added image by image, merged over shards, and written as a split's `SplitInfo`.
+
+stats = ShardStats()
+stats.add("JPEG", height=375, width=500, label=3)      # for each record
+split_stats = merge_stats(stats_of_each_shard)         # for each split
+split_stats.to_split_info("train", shards, num_classes=10)
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfpipe.format.manifest import ImageSizes, ShardInfo, SplitInfo
+
+
+@dataclass(slots=True)
+class SideStats:
+    """The heights, or the widths, of images.
+
+    Attributes:
+        smallest: The smallest one in pixels; None before the first image.
+        largest: The largest one in pixels.
+        total: The sum in pixels.
+    """
+
+    smallest: int | None = None
+    largest: int = 0
+    total: int = 0
+
+    def add(self, pixels: int) -> None:
+        """Adds the side of one image."""
+        self.smallest = pixels if self.smallest is None else min(self.smallest, pixels)
+        self.largest = max(self.largest, pixels)
+        self.total += pixels
+
+    def merge(self, other: "SideStats") -> None:
+        """Adds the sides of other images."""
+        if other.smallest is not None:
+            self.smallest = other.smallest if self.smallest is None else min(self.smallest, other.smallest)
+        self.largest = max(self.largest, other.largest)
+        self.total += other.total
+
+
+@dataclass(slots=True)
+class ShardStats:
+    """What the records of one or more shards hold.
+
+    Attributes:
+        images: The number of images whose size is known, as a rule of all of them.
+        formats: How many images are stored in each format.
+        labels: How many images have each label.
+        changed: How many images were changed before they were stored, by what was done to them.
+        noticed: How many images have a property worth knowing.
+        heights: Their heights.
+        widths: Their widths.
+    """
+
+    images: int = 0
+    formats: Counter[str] = field(default_factory=Counter)
+    labels: Counter[int] = field(default_factory=Counter)
+    changed: Counter[str] = field(default_factory=Counter)
+    noticed: Counter[str] = field(default_factory=Counter)
+    heights: SideStats = field(default_factory=SideStats)
+    widths: SideStats = field(default_factory=SideStats)
+
+    def add(self, image_format: str | None, height: int | None, width: int | None, label: int | None = None) -> None:
+        """Adds one image; None stands for what its record does not say."""
+        self.images += 1
+        if image_format is not None:
+            self.formats[image_format] += 1
+        if height is not None:
+            self.heights.add(height)
+        if width is not None:
+            self.widths.add(width)
+        if label is not None:
+            self.labels[label] += 1
+
+    def merge(self, other: "ShardStats") -> None:
+        """Adds the images of another shard."""
+        self.images += other.images
+        self.formats.update(other.formats)
+        self.labels.update(other.labels)
+        self.changed.update(other.changed)
+        self.noticed.update(other.noticed)
+        self.heights.merge(other.heights)
+        self.widths.merge(other.widths)
+
+    def to_image_sizes(self) -> ImageSizes:
+        """Returns the extent of the images, all zeros if there are none."""
+        images, heights, widths = max(1, self.images), self.heights, self.widths
+        return ImageSizes(
+            min_height=heights.smallest or 0,
+            max_height=heights.largest,
+            mean_height=round(heights.total / images, 1),
+            min_width=widths.smallest or 0,
+            max_width=widths.largest,
+            mean_width=round(widths.total / images, 1),
+        )
+
+    def to_split_info(self, name: str, shards: Iterable[ShardInfo], num_classes: int, label_base: int = 0) -> SplitInfo:
+        """Returns what the manifest says of a split with these images.
+
+        Args:
+            name: The split's name.
+            shards: Its shards, in order.
+            num_classes: The number of classes; 0 if there are no labels.
+            label_base: The label of class 0.
+        """
+        return SplitInfo(
+            name=name,
+            shards=tuple(shards),
+            formats=sort_counts(self.formats),
+            class_counts=tuple(self.labels[k + label_base] for k in range(num_classes)),
+            sizes=self.to_image_sizes(),
+        )
+
+    def to_json(self) -> dict[str, dict[str, int]]:
+        """Returns all counts but `images`, which whoever stores them knows as the number of records."""
+        sizes: dict[str, int] = {}
+        for name, side in (("height", self.heights), ("width", self.widths)):
+            if side.smallest is not None:
+                sizes |= {f"sum_{name}": side.total, f"max_{name}": side.largest, f"min_{name}": side.smallest}
+        return {
+            "formats": dict(self.formats),
+            "labels": {str(label): count for label, count in self.labels.items()},
+            "changed": dict(self.changed),
+            "noticed": dict(self.noticed),
+            "sizes": sizes,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any], images: int) -> "ShardStats":
+        """Returns what `to_json` gave.
+
+        Args:
+            fields: The counts by name; others are passed over.
+            images: The number of images.
+
+        Raises:
+            KeyError, TypeError, ValueError, AttributeError: `to_json` did not give this.
+        """
+        sizes = fields["sizes"]
+        heights, widths = (
+            SideStats(sizes.get(f"min_{name}"), sizes.get(f"max_{name}", 0), sizes.get(f"sum_{name}", 0))
+            for name in ("height", "width")
+        )
+        return cls(
+            images=images,
+            formats=Counter(fields["formats"]),
+            labels=Counter({int(label): count for label, count in fields["labels"].items()}),
+            changed=Counter(fields["changed"]),
+            noticed=Counter(fields["noticed"]),
+            heights=heights,
+            widths=widths,
+        )
+
+
+def merge_stats(stats: Iterable[ShardStats]) -> ShardStats:
+    """Returns the sum over shards."""
+    total = ShardStats()
+    for shard_stats in stats:
+        total.merge(shard_stats)
+    return total
+
+
+def sort_counts(counts: Mapping[str, int]) -> dict[str, int]:
+    """Returns counts in the order of their names, as the manifest has them."""
+    return dict(sorted(counts.items()))
