@@ -121,7 +121,7 @@ def test_versions(tensorflow: str, installed: dict[str, str], target: Target, ex
                 "failure",
                 "The TPU 'my-tpu' reads on its own hosts, which cannot see /data/pets of this machine.",
                 "Copy the dataset to an object store the TPU can read, such as gs://, or run on the TPU's own "
-                "machine with --tpu local.",
+                "machine with `tpu` local.",
             ),
         ),
         (
@@ -176,7 +176,7 @@ def test_file_access(path: str, target: Target, expected: Check) -> None:
                 "warning",
                 "128 images: 128 for each of 1 replica on 1 host; 1 step an epoch. How many replicas 'my-tpu' has is "
                 "not known here.",
-                "Say how many there are with --replicas and --hosts.",
+                "Say how many there are with `num_replicas` and `num_hosts`.",
             ),
         ),
     ],
@@ -321,7 +321,7 @@ def test_cache(facts: CacheFacts, expected: Check) -> None:
             None,
             1,
             HERE,
-            Check("cpu", "skipped", "Not asked.", "Give --images-per-second to learn whether the hosts keep up."),
+            Check("cpu", "skipped", "Not asked.", "Give `images_per_second` to learn whether the hosts keep up."),
         ),
         (
             1200.0,

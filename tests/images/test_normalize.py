@@ -387,11 +387,11 @@ def test_header_that_promises_too_much(make: Any) -> None:
     gif[6:10] = struct.pack("<HH", 30000, 30000)
     bmp = bytearray(make.save(make.image(), "BMP"))
     bmp[18:26] = struct.pack("<ii", 30000, 30000)
-    wanted = "30000 x 30000 pixels, more than --max-pixels 64000000 allows"
+    wanted = "30000 x 30000 pixels, more than `max_pixels` 64000000 allows"
     for data in (jpeg, png, gif, bmp, b"P6 30000 30000 255\n"):
         assert reason(bytes(data)) == wanted
     assert reason(bytes(webp)) == wanted.replace("30000", "10000")
-    assert reason(make.jpeg(), ImageForm(max_pixels=959)) == "40 x 24 pixels, more than --max-pixels 959 allows"
+    assert reason(make.jpeg(), ImageForm(max_pixels=959)) == "40 x 24 pixels, more than `max_pixels` 959 allows"
     assert prepare_image(make.jpeg(), ImageForm(max_pixels=960)).width == 40
 
 

@@ -96,15 +96,15 @@ GOOD: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "must be a file that --save wrote, and is no JSON."),
-        ("[]", "must be a file that --save of this version wrote."),
-        (json.dumps({**GOOD, "version": 2}), "must be a file that --save of this version wrote."),
-        (json.dumps({**GOOD, "scores": [0.5, 0.5]}), "must be a file that --save wrote: some of it is missing or no"),
+        ("{", "must be a file that `save` wrote, and is no JSON."),
+        ("[]", "must be a file that `save` of this version wrote."),
+        (json.dumps({**GOOD, "version": 2}), "must be a file that `save` of this version wrote."),
+        (json.dumps({**GOOD, "scores": [0.5, 0.5]}), "must be a file that `save` wrote: some of it is missing or no"),
         (
             json.dumps({**GOOD, "scores": [0.5, 0.5, 0]}),
-            "must be a file that --save wrote: some of it is missing or no",
+            "must be a file that `save` wrote: some of it is missing or no",
         ),
-        (json.dumps({**GOOD, "place": {}}), "must be a file that --save wrote: some of it is missing or no number."),
+        (json.dumps({**GOOD, "place": {}}), "must be a file that `save` wrote: some of it is missing or no number."),
     ],
 )
 def test_a_file_that_is_something_else(tmp_path: Path, text: str, message: str) -> None:

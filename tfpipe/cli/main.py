@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 the data or the machine does not allow it; 2 a wrong optio
 import io
 import logging
 import sys
+from typing import Any
 
 import click
 
@@ -21,6 +22,7 @@ from tfpipe.cli.repair import repair
 from tfpipe.cli.reshard import reshard
 from tfpipe.cli.serve import serve
 from tfpipe.cli.shard import shard
+from tfpipe.cli.shared.option_names import name_options
 from tfpipe.cli.shared.params import debug_option
 from tfpipe.cli.train import train
 from tfpipe.cli.tune import tune
@@ -31,7 +33,21 @@ from tfpipe.system.interrupts import keep_interrupts
 INTERRUPTED = 130
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class _Commands(click.Group):
+    """The commands; a library's error that leaves one names its options."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Called by click to run a command."""
+        try:
+            return super().invoke(ctx)
+        except TfpipeError as error:
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            if command is not None:
+                error.args = (name_options(str(error), command),)
+            raise
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="tfpipe")
 @debug_option
 def tfpipe() -> None:

@@ -107,7 +107,7 @@ def check_file_access(path: str, target: Target) -> Check:
             "failure",
             f"The TPU {target.tpu!r} reads on its own hosts, which cannot see {path} of this machine.",
             "Copy the dataset to an object store the TPU can read, such as gs://, or run on the TPU's own machine "
-            "with --tpu local.",
+            "with `tpu` local.",
         )
     if hosts > 1:
         advice = "Mount it on all of them under this path, or use an object store."
@@ -124,7 +124,7 @@ def check_batch(facts: BatchFacts, target: Target) -> Check:
     if facts.steps_per_epoch is not None:
         found += f"; {counted(facts.steps_per_epoch, 'step')} an epoch"
     if not facts.replicas_known:
-        advice = "Say how many there are with --replicas and --hosts."
+        advice = "Say how many there are with `num_replicas` and `num_hosts`."
         return Check("batch", "warning", f"{found}. How many replicas {target.tpu!r} has is not known here.", advice)
     if target.tpu is not None and facts.batch_size % _TPU_SUBLANES:
         below = facts.batch_size // _TPU_SUBLANES * _TPU_SUBLANES
@@ -235,7 +235,7 @@ def check_cpu(measured: float | None, cores: int, num_hosts: int, target: Target
     """
     name, wanted = "cpu", target.images_per_second
     if wanted is None or measured is None:
-        return Check(name, "skipped", "Not asked.", "Give --images-per-second to learn whether the hosts keep up.")
+        return Check(name, "skipped", "Not asked.", "Give `images_per_second` to learn whether the hosts keep up.")
     share = wanted / num_hosts
     whose = "are wanted" if num_hosts == 1 else f"are wanted of each of {num_hosts} hosts"
     found = f"This host makes {measured:,.0f} images/s with {counted(cores, 'core')}; {share:,.0f} {whose}."

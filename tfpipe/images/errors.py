@@ -25,4 +25,4 @@ def check_size(width: int, height: int, max_pixels: int) -> None:
     if width <= 0 or height <= 0:
         raise BadImage(f"{width} x {height} pixels, which is no image")
     if width * height > max_pixels:
-        raise BadImage(f"{width} x {height} pixels, more than --max-pixels {max_pixels} allows")
+        raise BadImage(f"{width} x {height} pixels, more than `max_pixels` {max_pixels} allows")

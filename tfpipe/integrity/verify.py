@@ -26,7 +26,7 @@ from tfpipe.system.progress import Observer
 WORKERS = Workers(
     preload=["tfpipe.integrity.check_file"],
     death="A worker process died: it was killed, memory ran out, or a library crashed on what it was given. Try again "
-    "with --workers 1, which needs the least memory, or with --quick, which decodes nothing.",
+    "with `workers` 1, which needs the least memory, or with `quick`, which decodes nothing.",
 )
 
 

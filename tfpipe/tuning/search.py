@@ -153,7 +153,7 @@ def _first(job: Job, config: PipelineConfig, until: float, tick: Tick | None) ->
     except TimeIsUpError:
         raise DataError(
             "The pipeline was not warm when the time was up: its storage is slow, or its cache large. Give more "
-            "--seconds, or begin without a cache."
+            "`seconds`, or begin without a cache."
         ) from None
     finally:
         waiting = False

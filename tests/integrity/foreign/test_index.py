@@ -196,7 +196,7 @@ def test_the_smallest_label_tells_the_base(foreign, tmp_path: Path, labels, aske
 
 def test_a_base_above_the_smallest_label_is_refused(foreign, tmp_path: Path) -> None:
     foreign.write(tmp_path / "x.tfrecord", records(foreign, [0, 1]))
-    with pytest.raises(ConfigError, match="--label-base 1 must be at most the smallest label, got 0"):
+    with pytest.raises(ConfigError, match="`label_base` 1 must be at most the smallest label, got 0"):
         run(tmp_path, label_base="1")
     assert os.listdir(tmp_path) == ["x.tfrecord"]
 
@@ -253,14 +253,14 @@ def test_keys_are_found_by_name_and_content(foreign, tmp_path: Path) -> None:
     manifest = run(tmp_path).manifest
     assert (manifest.image_key, manifest.label_key, manifest.label_base) == ("photo", "class", 1)
     foreign.write(tmp_path / "x.tfrecord", [{"left": image, "right": image}])
-    with pytest.raises(ConfigError, match="Name one of several images with --image-key: left, right"):
+    with pytest.raises(ConfigError, match="Name one of several images with `image_key`: left, right"):
         run(tmp_path)
     assert run(tmp_path, image_key="right").manifest.image_key == "right"
     foreign.write(tmp_path / "x.tfrecord", [{"a": 1, "b": 2.5}])
-    with pytest.raises(ConfigError, match="holds the image with --image-key; the first record has 'a', 'b'"):
+    with pytest.raises(ConfigError, match="holds the image with `image_key`; the first record has 'a', 'b'"):
         run(tmp_path)
     foreign.write(tmp_path / "x.tfrecord", [{"image": image, "b": b"x"}])
-    with pytest.raises(ConfigError, match=r"--label-key must name a feature with one int64 value; .*, got 'b'"):
+    with pytest.raises(ConfigError, match=r"`label_key` must name a feature with one int64 value; .*, got 'b'"):
         run(tmp_path, label_key="b")
 
 

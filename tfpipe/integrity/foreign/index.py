@@ -198,7 +198,7 @@ def _manifest(found: _Found, output: IndexOutput, notes: list[str]) -> Manifest:
     infer_schema.check_images(schema, keys.image, seen.records)
     labels = infer_schema.infer_labels(schema, seen, keys, options.label_base, found.told, notes)
     if labels.key is None and options.label_key is not None:
-        raise DataError(f"{options.label_key!r} holds no labels. {notes[-1]} Leave --label-key out.")
+        raise DataError(f"{options.label_key!r} holds no labels. {notes[-1]} Leave `label_key` out.")
     notes += _unlike_told(found)
     formats = seen.stats.formats
     if other := sum(count for kind, count in formats.items() if kind not in ("JPEG", "PNG", "GIF", "BMP")):

@@ -50,10 +50,10 @@ def choose_keys(first: Mapping[str, Feature], asked: Keys, sidecars: Metadata) -
     """
     image = asked.image or _choose_image(first, sidecars)
     label = asked.label or next((key for key in (*sidecars.classes, *_LABEL_KEYS) if _is_one(first, key, int)), None)
-    for key, option, kind in ((image, "--image-key", bytes), (label, "--label-key", int)):
+    for key, option, kind in ((image, "image_key", bytes), (label, "label_key", int)):
         if key is not None and not _is_one(first, key, kind):
             what = "image" if kind is bytes else "int64"
-            raise ConfigError(f"{option} must name a feature with one {what} value; {_shown(first)}, got {key!r}.")
+            raise ConfigError(f"`{option}` must name a feature with one {what} value; {_shown(first)}, got {key!r}.")
     text = f"{label[: -len('label')]}text" if label is not None and label.endswith("label") else None
     return Keys(image, label, text if text in first else None)
 
@@ -63,9 +63,9 @@ def _choose_image(first: Mapping[str, Feature], sidecars: Metadata) -> str:
     readable = [key for key in (*likely, *sorted(first)) if _is_image(first.get(key))]
     found = list(dict.fromkeys(readable)) or likely
     if not found:
-        raise ConfigError(f"Name the feature that holds the image with --image-key; {_shown(first)}.")
+        raise ConfigError(f"Name the feature that holds the image with `image_key`; {_shown(first)}.")
     if found[0] not in likely and len(found) > 1:
-        raise ConfigError(f"Name one of several images with --image-key: {', '.join(found[:_MAX_SHOWN])}.")
+        raise ConfigError(f"Name one of several images with `image_key`: {', '.join(found[:_MAX_SHOWN])}.")
     return found[0]
 
 
@@ -149,7 +149,7 @@ def infer_labels(schema: Schema, seen: Survey, keys: Keys, base: LabelBase, told
     names = told.classes.get(key) or told.listed
     first = _base(base, stored, key in told.classes, len(names))
     if stored[0] < first:
-        raise ConfigError(f"--label-base {base} must be at most the smallest label, got {stored[0]}.")
+        raise ConfigError(f"`label_base` {base} must be at most the smallest label, got {stored[0]}.")
     if negative := sum(count for label, count in seen.stats.labels.items() if label < 0):
         notes.append(f"{negative:,} labels are below 0 and of no class.")
     count = stored[-1] - first + 1
