@@ -175,7 +175,7 @@ def test_foreign_files(tmp_path: Path, verify) -> None:
     assert kinds(verify(tmp_path / "b", "--json")) == ["unreadable"]
     done = verify(tmp_path / "none-*")
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith(f"Error: No file fits {tmp_path}/none-*: give the directory of a dataset, a file, or")
+    assert done.err.startswith(f"Error: No file fits {tmp_path}/none-*. Give the directory of a dataset, a file, or")
 
 
 def test_links_in_a_circle_and_pipes(made: Path, verify) -> None:

@@ -1,4 +1,4 @@
-"""One file looked at from end to end: what a worker process does."""
+"""Checks one file from end to end. This is the work of a worker process."""
 
 import contextlib
 import os
@@ -25,54 +25,67 @@ from tfpipe.integrity.check_record import IDENTITY_BYTES, Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.system.file_io import open_file
 
-_OF_FRAMING = ("length_crc", "payload_crc", "truncated", "garbage", "missing", "compressed")
+_FRAMING_KINDS = ("length_crc", "payload_crc", "truncated", "garbage", "missing", "compressed")
 _LEAST_LINE_BYTES = len("0 16\n")
 _REPORT_EVERY_S = 0.2
 _MAX_PAYLOAD_BYTES = 2**31  # a protocol buffer cannot be larger
-_MAX_KEY_BYTES = 16 << 20  # a larger payload is not looked into for its name
+_MAX_KEY_BYTES = 16 << 20  # the path of the image is not read from a larger payload
 
 
 @dataclass(frozen=True, slots=True)
 class FileJob:
-    """One file to look at."""
+    """A file to check.
+
+    Attributes:
+        path: The path of the file.
+        name: The file's name in reports.
+        split: The split that the file belongs to; empty without a manifest.
+        shard: The file's entry in the manifest; None without a manifest.
+        index: The path of the file's index; None without one.
+        compression: The compression by the manifest. Without a manifest it is detected from the first bytes.
+    """
 
     path: str
     name: str
-    """What it is called in reports."""
     split: str = ""
     shard: ShardInfo | None = None
-    """What the manifest says of it."""
     index: str | None = None
-    """Path of its index; None: it has none."""
     compression: Compression = ""
-    """As the manifest says; without a manifest it is found out."""
 
 
 @dataclass(slots=True)
 class FileReport:
-    """What was found in one file."""
+    """The result of checking one file.
+
+    Attributes:
+        job: The file.
+        records: The number of intact records.
+        bytes: The size of the file.
+        damaged: The damages of the file and its index.
+        classes: The number of intact records of each class.
+        formats: The number of intact records of each image format.
+        identities: A hash of each intact record's image, in order, if the content was checked: uint8 [records, 16].
+        places: The number and the offset of each of these records: int64 [records, 2].
+    """
 
     job: FileJob
     records: int = 0
-    """Intact ones."""
     bytes: int = 0
     damaged: list[Damage] = field(default_factory=list)
     classes: Counter[int] = field(default_factory=Counter)
     formats: Counter[str] = field(default_factory=Counter)
     identities: NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, IDENTITY_BYTES), np.uint8))
-    """Of each intact record, in order, where content was looked at: [records, 16]."""
     places: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))
-    """Number and offset of each of these."""
 
 
 Counters: TypeAlias = Any
-"""How far all workers are together: bytes, records, damages, in a `multiprocessing` array of three int64."""
+"""The sums over all workers: bytes, records and damages, in a `multiprocessing` array of three int64."""
 
 
 def check_file(content: ContentCheck | None, counters: Counters | None, job: FileJob) -> FileReport:
-    """Looks at framing and checksums, at the content unless `content` is None, at the index and the manifest's word.
+    """Checks the framing, the checksums, the index and the manifest's entry, and the content unless `content` is None.
 
-    Never raises for what is in a file.
+    Damage in the file is reported and never raised.
     """
     report, progress = FileReport(job), Progress(counters)
     try:
@@ -99,15 +112,14 @@ def check_file(content: ContentCheck | None, counters: Counters | None, job: Fil
 
 
 def load_places(job: FileJob, damaged: list[Damage]) -> Places | None:
-    """The index of a file as far as it can be used; what is wrong with it goes to `damaged`."""
+    """Reads a file's index as far as it can be used, and adds what is wrong with it to `damaged`."""
     assert job.index is not None
     name = file_names.index_name(job.name)
     try:
         with open_file(job.index) as file:
             size = os.fstat(file.fileno()).st_size
             records = min(size // _LEAST_LINE_BYTES, MAX_RECORDS) if job.shard is None else job.shard.records
-            most = max_index_bytes(2**62 if job.shard is None else job.shard.bytes, records)
-            if size > most:
+            if size > max_index_bytes(2**62 if job.shard is None else job.shard.bytes, records):
                 damaged.append(Damage(name, "index", f"it has {size:,} bytes, more than {records:,} records can need"))
                 return None
             data = file.read(size)
@@ -122,7 +134,7 @@ def load_places(job: FileJob, damaged: list[Damage]) -> Places | None:
             return decode_index(data, job.shard.bytes, job.shard.records)
     except FormatError as error:
         damaged.append(Damage(name, "index", str(error).split(". ")[0].rstrip(".")))
-    try:  # by its own word: it may still tell where records are, and `scan` leaves one that is wrong
+    try:  # read the index without the manifest: it may still tell where records are, and `scan` drops a wrong one
         last = data.rstrip(b"\n").rpartition(b"\n")[2].split()
         return decode_index(data, sum(map(int, last)), data.count(b"\n")) if len(last) == 2 and data else None
     except (FormatError, ValueError):
@@ -130,61 +142,62 @@ def load_places(job: FileJob, damaged: list[Damage]) -> Places | None:
 
 
 class Progress:
-    """One worker's part in the counters, told now and then: their lock costs as much as a small record."""
+    """One worker's part of the counters. It is added now and then, because the lock costs as much as a small record."""
 
     def __init__(self, counters: Counters | None) -> None:
         self._counters, self._next = counters, 0.0
-        self._told = (0, 0, 0)
+        self._reported = (0, 0, 0)
 
     def step(self, num_bytes: int, records: int, damaged: int) -> None:
-        """How far this file is."""
+        """Takes in how far this file has been read."""
         if self._counters is not None and (now := time.monotonic()) >= self._next:
             self._next = now + _REPORT_EVERY_S
-            self._tell((num_bytes, records, damaged))
+            self._add((num_bytes, records, damaged))
 
     def done(self, report: FileReport) -> None:
-        """At the end of the file."""
+        """Takes in the result at the end of the file."""
         if self._counters is not None:
-            self._tell((report.bytes, report.records, len(report.damaged)))
+            self._add((report.bytes, report.records, len(report.damaged)))
 
-    def _tell(self, now: tuple[int, int, int]) -> None:
+    def _add(self, sums: tuple[int, int, int]) -> None:
         assert self._counters is not None
         with self._counters.get_lock():
             for k in range(3):
-                self._counters[k] += now[k] - self._told[k]
-        self._told = now
+                self._counters[k] += sums[k] - self._reported[k]
+        self._reported = sums
 
 
 def _check_records(
     reader: HashedReader, report: FileReport, content: ContentCheck | None, places: Places | None, progress: Progress
 ) -> None:
     name, damaged = report.job.name, report.damaged
-    identities, found = bytearray(), []
-    follows = places is not None
-    for one in scan(reader, places):
-        if not isinstance(one, Intact):
-            damaged.append(describe(name, reader, one))
+    identities, record_places = bytearray(), []
+    fits_index = places is not None
+    for item in scan(reader, places):
+        if not isinstance(item, Intact):
+            damaged.append(describe(name, reader, item))
             continue
         report.records += 1
-        if follows:
+        if fits_index:
             assert places is not None
-            follows = one.number < len(places) and places[one.number, 1] == one.size
+            fits_index = item.number < len(places) and places[item.number, 1] == item.size
         if content is not None:
-            looked = check_content(reader, one, content)
-            _take_in(report, looked, content, one.number, one.offset)
-            identities += looked.identity
-            found.append((one.number, one.offset))
-        progress.step(one.offset + one.size, report.records, len(damaged))
+            record = check_content(reader, item, content)
+            _add_record(report, record, content, item.number, item.offset)
+            identities += record.identity
+            record_places.append((item.number, item.offset))
+        progress.step(item.offset + item.size, report.records, len(damaged))
     report.identities = np.frombuffer(bytes(identities), np.uint8).reshape(-1, IDENTITY_BYTES)
-    report.places = np.array(found, np.int64).reshape(-1, 2)
-    if places is not None and not follows and not any(one.kind == "index" for one in damaged):
-        damaged.append(Damage(file_names.index_name(name), "index", "it is of another file: records have other sizes"))
+    report.places = np.array(record_places, np.int64).reshape(-1, 2)
+    if places is not None and not fits_index and not any(damage.kind == "index" for damage in damaged):
+        text = "it belongs to another file: records have other sizes"
+        damaged.append(Damage(file_names.index_name(name), "index", text))
 
 
 def _check_compressed(
     reader: HashedReader, report: FileReport, content: ContentCheck | None, compression: Compression, progress: Progress
 ) -> None:
-    """As `_check_records`; nothing can be found again behind damage, and records have no place of their own."""
+    """Checks a compressed file. No record after a damage can be read, and records have no offset in the file."""
     identities, at = bytearray(), 0
 
     def read(piece: bytes) -> None:
@@ -194,9 +207,9 @@ def _check_compressed(
     try:
         for payload in scan_compressed(reader.as_file(), compression, read):
             if content is not None:
-                looked = content.check(payload)
-                _take_in(report, looked, content, report.records, None)
-                identities += looked.identity
+                record = content.check(payload)
+                _add_record(report, record, content, report.records, None)
+                identities += record.identity
             report.records += 1
             progress.step(at, report.records, len(report.damaged))
     except FormatError as error:
@@ -206,46 +219,42 @@ def _check_compressed(
     report.places = np.stack([np.arange(len(report.identities)), np.zeros(len(report.identities), np.int64)], axis=1)
 
 
-def _take_in(report: FileReport, looked: Content, content: ContentCheck, number: int, offset: int | None) -> None:
+def _add_record(report: FileReport, record: Content, content: ContentCheck, number: int, offset: int | None) -> None:
     name = report.job.name
-    report.damaged += [Damage(name, kind, text, number, offset, looked.key) for kind, text in looked.faults]
-    if not looked.faults:
-        label, kind = content.get_label(looked.features), looked.features.get(keys.IMAGE_FORMAT)
+    report.damaged += [Damage(name, kind, text, number, offset, record.key) for kind, text in record.faults]
+    if not record.faults:
+        label, kind = content.get_label(record.features), record.features.get(keys.IMAGE_FORMAT)
         if label is not None:
             report.classes[label] += 1
         if isinstance(kind, list) and kind:
             report.formats[kind[0].decode("ascii", "replace")] += 1
 
 
-def check_content(reader: HashedReader, one: Intact, content: ContentCheck) -> Content:
+def check_content(reader: HashedReader, record: Intact, content: ContentCheck) -> Content:
     """Checks the content of a record that `scan` just found."""
-    if one.size > _MAX_PAYLOAD_BYTES:
-        return Content((("example", f"it has {one.size:,} bytes, more than a protocol buffer can have"),), {})
-    return content.check(reader.payload(one.offset, one.size))
+    if record.size > _MAX_PAYLOAD_BYTES:
+        return Content((("example", f"it has {record.size:,} bytes, more than a protocol buffer can have"),), {})
+    return content.check(reader.payload(record.offset, record.size))
 
 
-def describe(name: str, reader: HashedReader, one: FrameDamage) -> Damage:
-    """A damage of the framing; with the image's path where a damaged payload still tells it."""
+def describe(name: str, reader: HashedReader, damage: FrameDamage) -> Damage:
+    """Describes a damage of the framing, with the image's path if the damaged payload still gives it."""
     key = ""
-    if one.kind == "payload_crc" and FRAME_BYTES < one.size <= _MAX_KEY_BYTES:
+    if damage.kind == "payload_crc" and FRAME_BYTES < damage.size <= _MAX_KEY_BYTES:
         with contextlib.suppress(FormatError):
-            payload = reader.peek(one.offset + HEADER_BYTES, one.size - FRAME_BYTES)
+            payload = reader.peek(damage.offset + HEADER_BYTES, damage.size - FRAME_BYTES)
             key = Content((), decode_example(payload)).key
-    return Damage(name, one.kind, one.detail, one.number, one.offset, key)
+    return Damage(name, damage.kind, damage.detail, damage.number, damage.offset, key)
 
 
 def _compare(report: FileReport, shard: ShardInfo, reader: HashedReader) -> None:
-    """What the manifest says of the file, where no damaged record explains the difference."""
-    if any(_is_of_framing(one) for one in report.damaged):
+    """Compares the file with its entry in the manifest, unless a damaged record explains every difference."""
+    if any(damage.record is not None and damage.kind in _FRAMING_KINDS for damage in report.damaged):
         return
-    name, say = report.job.name, report.damaged.append
+    name, add = report.job.name, report.damaged.append
     if report.bytes != shard.bytes:
-        say(Damage(name, "size", f"the file has {report.bytes:,} bytes, the manifest says {shard.bytes:,}"))
+        add(Damage(name, "size", f"the file has {report.bytes:,} bytes, the manifest says {shard.bytes:,}"))
     elif reader.sha256() != shard.sha256:
-        say(Damage(name, "sha256", "the file's SHA-256 is not the manifest's"))
+        add(Damage(name, "sha256", "the file's SHA-256 is not the manifest's"))
     if report.records != shard.records:
-        say(Damage(name, "count", f"the file has {report.records:,} records, the manifest says {shard.records:,}"))
-
-
-def _is_of_framing(one: Damage) -> bool:
-    return one.record is not None and one.kind in _OF_FRAMING
+        add(Damage(name, "count", f"the file has {report.records:,} records, the manifest says {shard.records:,}"))

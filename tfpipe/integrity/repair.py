@@ -1,7 +1,7 @@
-"""A clean dataset out of a damaged one: every undamaged record, and no other.
+"""Writes a clean dataset from a damaged one: every undamaged record, and no other.
 
-The source is only read. Everything is made in a folder beside the output, which is renamed at the end: under the final
-name there is the whole result or nothing. A run that was killed is completed by the same call.
+The source is only read. Everything is written to a folder beside the output, which is renamed at the end. So the final
+name holds the whole result or nothing. The same call completes a run that was killed.
 """
 
 import contextlib
@@ -35,15 +35,19 @@ _FOLDERS = ("shards", "rows", "digests")
 
 @dataclass(frozen=True, slots=True)
 class RepairResult:
-    """What was written and what was lost."""
+    """The result of a repair.
+
+    Attributes:
+        records: The number of records that were written.
+        shards: The number of shards that were written.
+        lost: The damages of the source, by its file names.
+        inferred: Whether the manifest was made from the records, because the source's manifest cannot be used.
+    """
 
     records: int
-    """Written."""
     shards: int
     lost: list[Damage]
-    """By the names of the source."""
     inferred: bool
-    """The source's manifest could not be used."""
 
 
 def repair(
@@ -57,15 +61,16 @@ def repair(
     """Writes the undamaged records of a dataset as a new one.
 
     Args:
-      source: The dataset's directory.
-      output: A directory that does not exist yet, or is empty.
-      quick: Do not decode the images: a record whose checksums hold and that fits the schema is undamaged.
-      workers: Processes; None: one a core; 0: none, this process does it all.
-      observer: The object that is told how far it is.
+        source: The directory of the dataset.
+        output: A directory that does not exist yet, or is empty.
+        quick: Whether to skip decoding the images. A record then counts as undamaged if its checksums hold and it fits
+            the schema.
+        workers: The number of worker processes. None: one for each core. 0: this process does all the work.
+        observer: The object that is told how far the job is.
 
     Raises:
-      ConfigError: The output cannot be one.
-      DataError: There is no dataset, no undamaged record, or the output cannot be written.
+        ConfigError: The output is not a directory that can be written to.
+        DataError: There is no dataset or no undamaged record, or the output cannot be written.
     """
     source, output = _check(source, output)
     try:
@@ -92,7 +97,7 @@ def repair(
 
 
 def _check(source: str, output: str) -> tuple[str, str]:
-    """Both as absolute paths without links."""
+    """Returns both paths as absolute paths without links."""
     for path in (source, output):
         check_local(path)
     if not os.path.isdir(source):
@@ -100,14 +105,14 @@ def _check(source: str, output: str) -> tuple[str, str]:
     real, target = os.path.realpath(source), os.path.realpath(output)
     if target == real or target.startswith(real + os.sep) or real.startswith(target + os.sep):
         raise ConfigError(f"The output must lie outside of the dataset, got {output} for {source}.")
-    taken = os.path.lexists(target) and (not os.path.isdir(target) or bool(os.listdir(target)))
-    if taken and not os.path.isfile(os.path.join(target, file_names.REPAIR)):
+    is_in_use = os.path.lexists(target) and (not os.path.isdir(target) or bool(os.listdir(target)))
+    if is_in_use and not os.path.isfile(os.path.join(target, file_names.REPAIR)):
         raise ConfigError(f"{output} must not exist yet; choose another name.")
     return real, target
 
 
 def _manifest(source: str) -> tuple[Manifest, bool]:
-    """The dataset's manifest, or one made from its records; and whether it was."""
+    """Returns the dataset's manifest, or one made from its records; and whether it was made."""
     try:
         manifest = load_manifest(source)
     except (FormatError, DataError) as error:
@@ -117,13 +122,13 @@ def _manifest(source: str) -> tuple[Manifest, bool]:
         return inferred, True
     if manifest.foreign is not None:
         raise ConfigError(
-            f"{source} describes files that something else wrote; only datasets of tfpipe can be repaired."
+            f"{source} describes files that another program wrote; only datasets of tfpipe can be repaired."
         )
     return manifest, False
 
 
 def _identity(source: str, jobs: list[FileJob], quick: bool) -> str:
-    """Of all that shapes the result: another source, or the same one changed meanwhile, begins anew."""
+    """Returns a hash of everything that shapes the result. After a change of the source a repair begins anew."""
     paths = [os.path.join(source, file_names.MANIFEST), *(job.path for job in jobs), *(job.index or "" for job in jobs)]
     facts: list[object] = [__version__, source, quick]
     for path in paths:
@@ -136,10 +141,10 @@ def _identity(source: str, jobs: list[FileJob], quick: bool) -> str:
 
 
 def _finished(output: str, identity: str) -> RepairResult | None:
-    """What a finished repair says of itself.
+    """Reads the result of a finished repair; None if there is no result yet.
 
     Raises:
-      ConfigError: The output is the result of another one.
+        ConfigError: The output is the result of another repair.
     """
     try:
         with open(os.path.join(output, file_names.REPAIR), "rb") as file:
@@ -150,13 +155,13 @@ def _finished(output: str, identity: str) -> RepairResult | None:
         document = {}
     if not isinstance(document, dict) or document.get("identity") != identity:
         raise ConfigError(f"{output} holds the result of another repair; choose another name.")
-    lost = [Damage.from_json(one) for one in document["lost"]]
+    lost = [Damage.from_json(damage) for damage in document["lost"]]
     return RepairResult(document["records"], document["shards"], lost, document["manifest_inferred"])
 
 
 @contextlib.contextmanager
 def _staging(output: str, identity: str) -> Iterator[Staging]:
-    """The folder to work in, locked; removed when the block ends well."""
+    """Opens and locks the working folder. It is removed if the block ends without an error."""
     staging = Staging(output + STAGING)
     os.makedirs(staging.base, exist_ok=True)
     with open(staging.path("lock"), "wb") as lock:
@@ -170,14 +175,14 @@ def _staging(output: str, identity: str) -> Iterator[Staging]:
 
 
 def _prepare(staging: Staging, identity: str) -> None:
-    """Keeps what belongs to this repair, and nothing else."""
+    """Removes everything from the working folder that does not belong to this repair."""
     plan = staging.path("plan.json")
-    known = ""
+    old_identity = ""
     with contextlib.suppress(OSError, UnicodeDecodeError), open(plan, encoding="utf-8") as file:
-        known = file.read(1000)
+        old_identity = file.read(1000)
     for name in os.listdir(staging.base):
-        kept = name == "lock" or (known == identity and name in (*_FOLDERS, "plan.json"))
-        if not kept:
+        is_kept = name == "lock" or (old_identity == identity and name in (*_FOLDERS, "plan.json"))
+        if not is_kept:
             path = staging.path(name)
             shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)
     for folder in _FOLDERS:
@@ -191,14 +196,14 @@ def _row(staging: Staging, job: FileJob) -> Rescued:
 
 
 def _publish(data: str, output: str) -> None:
-    """Gives the whole result its name, and sees that the name is on disk."""
+    """Gives the whole result its final name, and makes sure that the name is on disk."""
     sync_folders(data)
     os.rename(data, output)
     _sync(os.path.dirname(output))
 
 
 def sync_folders(top: str) -> None:
-    """Puts the names of a tree's files on disk; the files themselves were when they were written."""
+    """Puts the names of a tree's files on disk. The files themselves are there since they were written."""
     for folder, _, _ in os.walk(top):
         _sync(folder)
 

@@ -1,4 +1,4 @@
-"""Whether every byte of a dataset, or of TFRecord files from anywhere, is what it must be."""
+"""Checks every byte of a dataset, or of TFRecord files from any program."""
 
 import glob
 import os
@@ -25,19 +25,21 @@ from tfpipe.system.progress import Observer
 
 WORKERS = Workers(
     preload=["tfpipe.integrity.check_file"],
-    death="A worker process died: it was killed, memory ran out, or a library crashed on what it was given. Try again "
-    "with `workers` 1, which needs the least memory, or with `quick`, which decodes nothing.",
+    death="A worker process died: it was killed, memory ran out, or a library crashed on its input. Try again with "
+    "`workers` 1, which needs the least memory, or with `quick`, which decodes nothing.",
 )
 
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """What to look at.
+    """The options of `verify`.
 
     Attributes:
-      quick: Framing, checksums and the manifest only; no Example is parsed and no image decoded.
-      allow_duplicates: An image in two splits is no fault.
-      workers: Processes; None: one a core; 0: none, the files are read in this process.
+        quick: Whether to check the framing, the checksums and the manifest only. Then no Example is parsed and no
+            image is decoded. Default: False.
+        allow_duplicates: Whether an image may be in two splits. Default: False.
+        workers: The number of worker processes. At least 0; with 0 this process reads the files. None: one for each
+            core. Default: None.
     """
 
     quick: bool = False
@@ -47,26 +49,32 @@ class VerifyOptions:
 
 @dataclass
 class VerifyReport:
-    """What was found."""
+    """The result of a verification.
+
+    Attributes:
+        files: The number of files.
+        records: The number of intact records, by the checks that were made.
+        bytes: The size of all files.
+        damaged: Everything that is wrong.
+    """
 
     files: int = 0
     records: int = 0
-    """Intact ones, as far as they were looked at."""
     bytes: int = 0
     damaged: list[Damage] = field(default_factory=list)
 
 
 def verify(target: str, options: VerifyOptions, observer: Observer | None = None) -> VerifyReport:
-    """Looks at all of a dataset, or of the files that a pattern names.
+    """Checks a whole dataset, or the files that match a pattern.
 
     Args:
-      target: A dataset's directory, a file, or a pattern such as `/data/train-*`.
-      options: What to look at.
-      observer: The object that is told how far it is.
+        target: The directory of a dataset, a file, or a pattern such as `/data/train-*`.
+        options: The checks to make.
+        observer: The object that is told how far the job is.
 
     Raises:
-      ConfigError: `target` is a URL.
-      DataError: There is nothing to look at, or a worker process died.
+        ConfigError: `target` is a URL.
+        DataError: No file was found, or a worker process died.
     """
     check_local(target)
     report = VerifyReport()
@@ -77,20 +85,20 @@ def verify(target: str, options: VerifyOptions, observer: Observer | None = None
     else:
         manifest, jobs, content = None, _foreign_jobs(target), ContentCheck()
     reports = list(_check_all(jobs, None if options.quick else content, options.workers, observer or Observer()))
-    report.files, report.records = len(jobs), sum(one.records for one in reports)
-    report.bytes = sum(one.bytes for one in reports)
-    for one in reports:
-        report.damaged += one.damaged
+    report.files, report.records = len(jobs), sum(file.records for file in reports)
+    report.bytes = sum(file.bytes for file in reports)
+    for file in reports:
+        report.damaged += file.damaged
     if manifest is not None:
-        report.damaged += _strangers(target, manifest)
+        report.damaged += _find_extra_and_missing(target, manifest)
         if not options.quick:
-            report.damaged += _counts(manifest, reports)
-            report.damaged += [] if options.allow_duplicates else _duplicates(reports)
+            report.damaged += _check_counts(manifest, reports)
+            report.damaged += [] if options.allow_duplicates else _find_duplicates(reports)
     return report
 
 
 def dataset_jobs(directory: str, manifest: Manifest) -> list[FileJob]:
-    """One for each shard, in the manifest's order."""
+    """Returns a job for each shard, in the manifest's order."""
     root, compression = manifest.shard_directory(directory), manifest.compression
     return [
         FileJob(
@@ -107,7 +115,7 @@ def dataset_jobs(directory: str, manifest: Manifest) -> list[FileJob]:
 
 
 def shard_files(directory: str) -> list[str]:
-    """Names of the files in a directory that are named like shards, in their order."""
+    """Returns the files of a directory that are named like shards, sorted."""
     names = sorted(os.listdir(directory))
     return [name for name in names if _is_shard(name)]
 
@@ -115,18 +123,18 @@ def shard_files(directory: str) -> list[str]:
 def run_jobs(
     function: Callable[..., FileReport], jobs: Sequence[FileJob], shared: tuple[object, ...], workers: int | None
 ) -> Iterator[FileReport]:
-    """Calls `function(*shared, job)` for each job in worker processes; results come in any order."""
+    """Calls `function(*shared, job)` for each job in worker processes. Yields the results in any order."""
     count = min(usable_cpus() if workers is None else workers, len(jobs))
     if not count:
         yield from (function(*shared, job) for job in jobs)
         return
-    # The largest first, so that the last to finish is a small one.
+    # The largest file comes first, so that the last one to finish is small.
     ordered = sorted(jobs, key=lambda job: -_size(job.path))
     yield from WORKERS.map_unordered(function, ordered, count, shared=shared)
 
 
 def total_bytes(jobs: Iterable[FileJob]) -> int:
-    """Of all files, as far as they can be asked."""
+    """Returns the size of all files. A file whose size cannot be read counts 0."""
     return sum(_size(job.path) for job in jobs)
 
 
@@ -136,7 +144,7 @@ def _check_all(
     workers: int | None,
     observer: Observer,
 ) -> Iterator[FileReport]:
-    """The reports in the order of the jobs."""
+    """Yields the reports in the order of the jobs."""
     order = {job.path: k for k, job in enumerate(jobs)}
     with shared_counters(total_bytes(jobs), observer) as counters:
         reports = list(run_jobs(check_file, jobs, (content, counters), workers))
@@ -144,7 +152,7 @@ def _check_all(
 
 
 def _open_manifest(directory: str, report: VerifyReport) -> Manifest | None:
-    """None where it cannot be used, which is damage as long as there are shards."""
+    """Loads the manifest. Returns None for one that cannot be used, which is a damage if there are shards."""
     try:
         return load_manifest(directory)
     except (FormatError, DataError) as error:
@@ -163,7 +171,7 @@ def _content(manifest: Manifest, report: VerifyReport) -> ContentCheck:
 
 
 def _nameless_jobs(directory: str) -> list[FileJob]:
-    """Shards without a manifest, with an index where there is one."""
+    """Returns a job for each shard of a directory without a manifest, with its index if it has one."""
     jobs = []
     for name in shard_files(directory):
         index = os.path.join(directory, file_names.index_name(name))
@@ -176,20 +184,23 @@ def _foreign_jobs(target: str) -> list[FileJob]:
     if not paths:
         what = "No file fits" if glob.has_magic(target) else "There is no"
         raise DataError(
-            f"{what} {target}: give the directory of a dataset, a file, or a pattern such as /data/train-*."
+            f"{what} {target}. Give the directory of a dataset, a file, or a pattern such as /data/train-*."
         )
     return [FileJob(path, path) for path in paths]
 
 
-def _strangers(directory: str, manifest: Manifest) -> Iterator[Damage]:
-    """Files that should be there and are not, and the other way round; beside foreign shards anything may lie."""
+def _find_extra_and_missing(directory: str, manifest: Manifest) -> Iterator[Damage]:
+    """Yields the files that the manifest does not know, and those that should exist and do not.
+
+    Any file may lie beside foreign shards, so these are not searched.
+    """
     if manifest.foreign is not None:
         return
-    known = {shard.file for split in manifest.splits.values() for shard in split.shards}
+    shards = {shard.file for split in manifest.splits.values() for shard in split.shards}
     for name in shard_files(directory):
-        if name not in known:
+        if name not in shards:
             yield Damage(name, "extra", "the manifest knows no such shard")
-    indexes = {file_names.index_name(name) for name in known}
+    indexes = {file_names.index_name(name) for name in shards}
     folder = os.path.join(directory, file_names.INDEX_DIR)
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         if name.endswith(".idx") and f"{file_names.INDEX_DIR}/{name}" not in indexes:
@@ -202,31 +213,31 @@ def _strangers(directory: str, manifest: Manifest) -> Iterator[Damage]:
             yield Damage(name, "missing", "the file is missing")
 
 
-def _counts(manifest: Manifest, reports: Sequence[FileReport]) -> Iterator[Damage]:
-    """Splits whose classes or formats are others than the manifest counts, where no damaged record explains it."""
+def _check_counts(manifest: Manifest, reports: Sequence[FileReport]) -> Iterator[Damage]:
+    """Yields the counts of classes and formats that differ from the manifest's, in splits without damaged records."""
     for name, split in manifest.splits.items():
-        mine = [report for report in reports if report.job.split == name]
-        if any(one.kind != "index" for report in mine for one in report.damaged):
+        split_reports = [report for report in reports if report.job.split == name]
+        if any(damage.kind != "index" for report in split_reports for damage in report.damaged):
             continue
-        yield from _compare_counts(split, mine, formats=manifest.foreign is None)
+        yield from _compare_counts(split, split_reports, formats=manifest.foreign is None)
 
 
 def _compare_counts(split: SplitInfo, reports: Sequence[FileReport], formats: bool) -> Iterator[Damage]:
     classes = sum((report.classes for report in reports), Counter())
-    found = sum((report.formats for report in reports), Counter())
-    for k, said in enumerate(split.class_counts):
-        if classes[k] != said:
-            text = f"split {split.name!r} has {classes[k]:,} records of class {k}, the manifest says {said:,}"
+    images = sum((report.formats for report in reports), Counter())
+    for k, expected in enumerate(split.class_counts):
+        if classes[k] != expected:
+            text = f"split {split.name!r} has {classes[k]:,} records of class {k}, the manifest says {expected:,}"
             yield Damage(file_names.MANIFEST, "count", text)
-    for kind in sorted(found.keys() | split.formats.keys()) if formats else ():
-        if found[kind] != split.formats.get(kind, 0):
-            said = split.formats.get(kind, 0)
-            text = f"split {split.name!r} has {found[kind]:,} images of format {kind}, the manifest says {said:,}"
+    for kind in sorted(images.keys() | split.formats.keys()) if formats else ():
+        expected = split.formats.get(kind, 0)
+        if images[kind] != expected:
+            text = f"split {split.name!r} has {images[kind]:,} images of format {kind}, the manifest says {expected:,}"
             yield Damage(file_names.MANIFEST, "count", text)
 
 
-def _duplicates(reports: Sequence[FileReport]) -> Iterator[Damage]:
-    """Images that occur in another split earlier in the manifest; 40 bytes of memory a record."""
+def _find_duplicates(reports: Sequence[FileReport]) -> Iterator[Damage]:
+    """Yields the images that also occur in an earlier split of the manifest. This takes 40 bytes of memory a record."""
     if not reports:
         return
     starts = np.cumsum([0, *(len(report.places) for report in reports)])[:-1]
