@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from tfpipe.pipeline.config.pipeline_config import PipelineConfig
     from tfpipe.pipeline.plan.mixture import mix
     from tfpipe.pipeline.plan.source import tfrecord_files
-    from tfpipe.pipeline.stages._outputs import masked_sum
+    from tfpipe.pipeline.stage import Stage, Stages
+    from tfpipe.pipeline.stages.batch import masked_sum
     from tfpipe.profiler.live.idle_monitor import IdleMonitor
     from tfpipe.profiler.live.measure_training import measure_training
     from tfpipe.readers.data_source import data_source
@@ -32,6 +33,8 @@ __all__ = [
     "Manifest",
     "MissingDependencyError",
     "PipelineConfig",
+    "Stage",
+    "Stages",
     "TfpipeError",
     "__version__",
     "build_dataset",
@@ -57,13 +60,15 @@ _MODULES = {
     "Manifest": "tfpipe.format.manifest",
     "MissingDependencyError": "tfpipe.errors",
     "PipelineConfig": "tfpipe.pipeline.config.pipeline_config",
+    "Stage": "tfpipe.pipeline.stage",
+    "Stages": "tfpipe.pipeline.stage",
     "TfpipeError": "tfpipe.errors",
     "build_dataset": "tfpipe.pipeline.build",
     "build_stages": "tfpipe.pipeline.build",
     "distribute_dataset": "tfpipe.distribution",
     "tfrecord_files": "tfpipe.pipeline.plan.source",
     "load_manifest": "tfpipe.open_dataset",
-    "masked_sum": "tfpipe.pipeline.stages._outputs",
+    "masked_sum": "tfpipe.pipeline.stages.batch",
     "measure_training": "tfpipe.profiler.live.measure_training",
     "mix": "tfpipe.pipeline.plan.mixture",
     "data_source": "tfpipe.readers.data_source",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from tensorflow.python.autograph.core.ag_ctx import Status, control_status_ctx
 
 from tfpipe.errors import ConfigError
@@ -15,10 +16,10 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.read_plan import InputContext
+from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
 from tfpipe.pipeline.plan.source import tfrecord_files
 from tfpipe.pipeline.stage import STAGE_NAMES, Stage, Stages
-from tfpipe.pipeline.stages import _outputs
+from tfpipe.pipeline.stages import parse
 
 COUNTED = {
     ("none", "exact"): "repeat list read shuffle parse decode augment batch prefetch",
@@ -74,8 +75,13 @@ def test_every_part_of_a_pipeline_runs(few: Manifest, cache: str, kind: str) -> 
 
 
 def test_autograph_converts_users_stages_only(few: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-    converted, parse = [], _outputs.parse
-    monkeypatch.setattr(_outputs, "parse", lambda plan, payload: converted.append(_converts()) or parse(plan, payload))
+    converted, parse_example = [], parse.parse_example
+
+    def parse_and_note(plan: ReadPlan, payload: tf.Tensor) -> parse.Features:
+        converted.append(_converts())
+        return parse_example(plan, payload)
+
+    monkeypatch.setattr(parse, "parse_example", parse_and_note)
 
     def own(features):
         converted.append(_converts())

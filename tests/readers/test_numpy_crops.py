@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tfpipe.pipeline.config.augment_config import AugmentOptions
-from tfpipe.pipeline.stages import _host_images, _order_ops
+from tfpipe.pipeline.stages import _crop_box, _order_ops
 from tfpipe.readers import numpy_crops
 
 SEED = 20261121
@@ -50,7 +50,7 @@ def test_windows_are_those_of_the_pipeline(options: AugmentOptions, squeezed: bo
     def draw(element):
         seed, original, size = element
         extent = tf.unstack(size) if squeezed else None
-        return _host_images.sample_window(seed, tf.unstack(original), extent, options)
+        return _crop_box.sample_crop_box(seed, tf.unstack(original), extent, options)
 
     expected = in_graph(draw, (seeds, originals, stored), tf.int32)
     first = numpy_crops.first_numbers(seeds)
@@ -70,7 +70,7 @@ def test_centres_are_those_of_the_pipeline(squeezed: bool) -> None:
 
     def center(element):
         original, size = element
-        return _host_images.center_window(
+        return _crop_box.center_crop_box(
             tf.unstack(original), tf.unstack(size) if squeezed else None, (224, 192), 0.875
         )
 
@@ -84,7 +84,7 @@ def test_centres_are_those_of_the_pipeline(squeezed: bool) -> None:
 
 def test_flips_are_those_of_the_pipeline() -> None:
     seeds = drawn()[0]
-    expected = in_graph(_host_images.sample_flip, seeds, tf.bool)
+    expected = in_graph(_crop_box.sample_flip, seeds, tf.bool)
     assert numpy_crops.sample_flips(seeds) == expected.tolist()
     assert 0.4 < expected.mean() < 0.6
 
@@ -92,5 +92,5 @@ def test_flips_are_those_of_the_pipeline() -> None:
 @pytest.mark.parametrize("seed", [0, 7, -1, 2**64 - 1])
 def test_seeds_are_those_of_the_pipeline(seed: int) -> None:
     records = np.array([0, 1, 2**40 + 3, 17], np.int64)
-    expected = _order_ops.example_seed(seed, tf.constant(5, tf.int64), tf.constant(records)).numpy()
+    expected = _order_ops.make_seeds(seed, tf.constant(5, tf.int64), tf.constant(records)).numpy()
     assert numpy_crops.example_seeds(seed, 5, records).tolist() == expected.tolist()

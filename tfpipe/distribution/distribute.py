@@ -130,7 +130,7 @@ def _plan(
     """The plan of the first host, after what no host could divide is refused: before a cache is filled."""
     replicas, hosts = strategy.num_replicas_in_sync, num_hosts(strategy)
     plan = ReadPlan(source_of(manifest, split), config, hosts, 0, replicas, start_step)
-    _ = plan.batch_sizes, plan.exact and plan.order  # each refuses what cannot be shared
+    plan.check_shares()
     return plan
 
 

@@ -27,7 +27,7 @@ from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source, as_source
-from tfpipe.pipeline.stages import _memory_cache
+from tfpipe.pipeline.stages.cache import check_cache_fits, estimate_cache_bytes
 from tfpipe.system import host_limits
 from tfpipe.system.file_io import is_url
 
@@ -221,11 +221,17 @@ class _Examined:
 
     def _deal_batch(self) -> Check:
         plan = self.plan
-        global_batch_size, batch_size = plan.batch_sizes
+        plan.check_shares()
         streams = plan.order.num_streams if plan.exact else None
         known = not self.target.tpu_elsewhere or self.target.num_replicas is not None
         facts = BatchFacts(
-            global_batch_size, batch_size, self.num_replicas, self.num_hosts, streams, plan.steps_per_epoch, known
+            plan.global_batch_size,
+            plan.batch_size,
+            self.num_replicas,
+            self.num_hosts,
+            streams,
+            plan.steps_per_epoch,
+            known,
         )
         return runtime_checks.check_batch(facts, self.target)
 
@@ -251,14 +257,14 @@ class _Examined:
             return runtime_checks.check_cache(CacheFacts("none", None, 0, 0))
         # A folder takes the whole split, also for evaluation; memory takes this host's share.
         whole = dataclasses.replace(config, training=True) if config.cache_dir is not None else config
-        needed = _memory_cache.cache_bytes(dataclasses.replace(self.plan, config=whole))
+        needed = estimate_cache_bytes(dataclasses.replace(self.plan, config=whole))
         folder = config.cache_dir
         if folder is None:
             found = runtime_checks.check_cache(
                 CacheFacts(config.cache, None, needed, host_limits.available_memory_bytes())
             )
             if found.status == "ok":
-                _memory_cache.check_fits(self.plan)  # whatever else it may refuse
+                check_cache_fits(self.plan)  # whatever else it may refuse
             return found
         free = host_limits.free_disk_bytes(folder)
         return runtime_checks.check_cache(CacheFacts(config.cache, folder, needed, free, self._is_filled(folder)))

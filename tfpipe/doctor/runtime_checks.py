@@ -17,7 +17,7 @@ _ORDINARY = ("tensorflow", "tensorflow-cpu", "tf-nightly")
 _TPU_SUBLANES = 8
 _TPU_DTYPES = ("uint8", "int32", "int64", "uint32", "float32", "bfloat16", "bool")
 _MEMORY_SHARE = 0.5  # beyond which what is held in memory leaves the trainer too little to be sure
-_CACHE_SHARE = 0.9  # as `tfpipe.pipeline.stages._memory_cache` allows
+_CACHE_SHARE = 0.9  # as `tfpipe.pipeline.stages.cache` allows
 _HEADROOM = 1.2  # of the host over what the accelerator consumes
 
 

@@ -17,8 +17,20 @@ from tfpipe.errors import ConfigError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.system.units import parse_bytes
 
-STAGE_NAMES = ("list", "read", "shuffle", "parse", "decode", "cache", "repeat", "augment", "batch", "prefetch")
-"""Every stage there is, in the field's usual order; `build.py` says which stand where."""
+STAGE_NAMES = (
+    "list",
+    "read",
+    "shuffle",
+    "parse",
+    "decode",
+    "cache",
+    "repeat",
+    "augment",
+    "mix",
+    "batch",
+    "prefetch",
+)
+"""The names of all stages, in their usual order; `build.py` says which stand where."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +116,7 @@ Customize = Callable[[Stages], Stages]
 """Changes the stages of a pipeline before it is built: puts a map of one's own among them, or a cache elsewhere."""
 
 
-def customized(stages: Stages, customize: Customize | None) -> Stages:
+def customize_stages(stages: Stages, customize: Customize | None) -> Stages:
     """The stages after somebody's own change of them; without one as they are.
 
     Raises:

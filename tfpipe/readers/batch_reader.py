@@ -22,7 +22,6 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH, FeatureSpec
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.output_checks import check_outputs
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import from_manifest
 from tfpipe.readers import numpy_crops
@@ -103,12 +102,11 @@ class BatchReader:
         hosts = (1, 0) if config.training else (rank.ranks, rank.number)
         self.config, self.manifest, self.split, self.rank = config, manifest, split, rank
         self.plan = ReadPlan(source, config, *hosts, rank.replicas, start_step)
-        check_outputs(self.plan)
+        self.plan.check()
         self._reader = RecordReader(manifest.directory, manifest, split)
         self._form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
         self._resize, self._transform = resize, transform
         source.check()
-        _ = self.steps_per_epoch, self.plan.batch_sizes  # each refuses what cannot be shared
 
     @cached_property
     def steps_per_epoch(self) -> int:

@@ -1,6 +1,6 @@
 """The windows and flips of the input pipeline, drawn without TensorFlow: the same numbers for the same records.
 
-`tfpipe.pipeline.stages._host_images` draws them with TensorFlow's stateless operations on the host, whose numbers are
+`tfpipe.pipeline.stages._crop_box` draws them with TensorFlow's stateless operations on the host, whose numbers are
 those of
 Philox-4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") under a key that is itself drawn from
 the seed. They are computed here once more, in float32 where TensorFlow does so; `tests/readers/test_numpy_crops.py`
@@ -27,7 +27,7 @@ Size = tuple[int, int]
 """Height and width in pixels."""
 
 CROP_ATTEMPTS = 10
-"""Windows tried before the whole image is taken, as in `tfpipe.pipeline.stages._host_images`."""
+"""Windows tried before the whole image is taken, as in `tfpipe.pipeline.stages._crop_box`."""
 
 _FLIP_KEY = np.array((0x243F6A88, 0x05A308D3), np.int32)  # as there
 _HALF_MARGIN = 1e-9
@@ -44,7 +44,7 @@ _Words = NDArray[np.uint64]
 
 
 def example_seeds(seed: int, epoch: int, records: IntArray) -> NDArray[np.int32]:
-    """The seed of each record in one epoch, as `order_ops.example_seed` gives it.
+    """The seed of each record in one epoch, as `_order_ops.make_seeds` gives it.
 
     Args:
       seed: Of the run.

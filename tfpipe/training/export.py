@@ -42,8 +42,8 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_HEIGHT, IMAGE_WIDTH
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.stored_images import StoredImages
-from tfpipe.pipeline.stages import _host_images as image_ops
-from tfpipe.pipeline.stages._decode_image import crop
+from tfpipe.pipeline.stages.augment import augment_on_host, crop_for_host
+from tfpipe.pipeline.stages.decode import decode_for_host, decode_whole
 from tfpipe.system import file_io
 
 if TYPE_CHECKING:
@@ -179,20 +179,18 @@ class ServedModel(tf.Module):  # type: ignore[misc]
     def _decode(self, features: _Features, stored: StoredImages) -> tf.Tensor:
         """What the stages `decode` and `augment` do to a record in evaluation."""
         if self._config.augment == "none":
-            image = image_ops.decode_whole(features, stored, self._config)
+            image = decode_whole(features, stored, self._config)
         else:
-            image, _ = image_ops.decode_for_host(features, None, stored, self._config)
-        return image_ops.augment_on_host(image, None, self._config)
+            image, _ = decode_for_host(features, None, stored, self._config)
+        return augment_on_host(image, None, self._config)
 
     def _crop_decoded(self, features: _Features) -> tf.Tensor:
         """The same for a whole image that is decoded already."""
         config, image = self._config, features["image"]
         if config.augment == "host":
-            stored = tf.unstack(tf.shape(image))[:2]
-            original = [tf.cast(features[name], tf.int32) for name in (IMAGE_HEIGHT, IMAGE_WIDTH)]
-            fraction = config.augment_options.crop_fraction
-            image = crop(image, image_ops.center_window(tuple(original), tuple(stored), config.size, fraction))
-        return image_ops.augment_on_host(image, None, config)
+            height, width = (tf.cast(features[name], tf.int32) for name in (IMAGE_HEIGHT, IMAGE_WIDTH))
+            image, _ = crop_for_host(image, (height, width), None, config)
+        return augment_on_host(image, None, config)
 
 
 def has_model(directory: str) -> bool:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfpipe.distribution.devices import is_chief, num_hosts
 from tfpipe.pipeline.device.augment import augment
-from tfpipe.pipeline.stages._outputs import masked_sum
+from tfpipe.pipeline.stages.batch import masked_sum
 from tfpipe.training.config import MOMENTUM, TrainConfig
 from tfpipe.training.models import BuildModel, build_model
 

@@ -65,9 +65,9 @@ class Start:
 def pipeline_of(data: Any, split: str | None, config: PipelineConfig, customize: Any = None) -> Any:
     """The dataset of a manifest's split or of foreign files, with own stages or without; evaluation never ends."""
     from tfpipe.pipeline.build import build_stages
-    from tfpipe.pipeline.stage import customized
+    from tfpipe.pipeline.stage import customize_stages
 
-    dataset = customized(build_stages(data, split, config), customize).dataset()
+    dataset = customize_stages(build_stages(data, split, config), customize).dataset()
     return dataset if config.training else dataset.repeat()
 
 

@@ -70,7 +70,7 @@ def test_streams_that_do_not_divide(
     plan: Callable[..., ReadPlan], num_hosts: int, options: dict, sentence: str
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        _ = plan(num_hosts, **options).order
+        plan(num_hosts, **options).check()
 
 
 def test_where_a_run_begins(plan: Callable[..., ReadPlan]) -> None:
@@ -79,9 +79,9 @@ def test_where_a_run_begins(plan: Callable[..., ReadPlan]) -> None:
     assert plan(order="throughput", start_step=33).start == (2, 1)
     assert plan(global_batch_size=100, num_streams=4).steps_per_epoch == 2
     with pytest.raises(ConfigError, match=r"at most the 256 records of an epoch, got 264"):
-        _ = plan(global_batch_size=264).steps_per_epoch
+        plan(global_batch_size=264).check()
     with pytest.raises(ConfigError, match=r"at most the 257 records of 'train' of .*, got 258\.$"):
-        _ = plan(global_batch_size=258, order="throughput").steps_per_epoch
+        plan(global_batch_size=258, order="throughput").check()
     with pytest.raises(ConfigError, match=r"`start_step` must be at least 0, got -1\."):
         plan(start_step=-1)
     with pytest.raises(ConfigError, match=r"evaluation begins at 0, got 3\."):

@@ -14,8 +14,15 @@ from tfpipe.pipeline.config.augment_config import AugmentOptions  # noqa: E402
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig  # noqa: E402
 from tfpipe.pipeline.device import augment  # noqa: E402
 from tfpipe.pipeline.plan.stored_images import StoredImages  # noqa: E402
-from tfpipe.pipeline.stages import _host_images  # noqa: E402
-from tfpipe.pipeline.stages._decode_image import decode_crop, decode_image  # noqa: E402
+from tfpipe.pipeline.stages import _crop_box  # noqa: E402
+from tfpipe.pipeline.stages.augment import augment_on_host, convert_values, crop_for_host, resize_image  # noqa: E402
+from tfpipe.pipeline.stages.decode import (  # noqa: E402
+    decode_crop,
+    decode_for_device,
+    decode_for_host,
+    decode_image,
+    decode_whole,
+)
 
 JPEG, RAW = StoredImages(frozenset(["JPEG"])), StoredImages(frozenset(["RAW"]), (32, 32))
 OPTIONS = AugmentOptions()
@@ -69,7 +76,7 @@ def check_area_and_aspect(height: np.ndarray, width: np.ndarray, sizes: np.ndarr
 
 def test_crops_keep_area_and_aspect_within_bounds():
     sizes = np.random.default_rng(1).integers(200, 600, (3000, 2)).astype(np.int32)
-    windows = mapped(lambda s, n: _host_images.sample_window(s, (n[0], n[1]), None, OPTIONS), seeds_of(3000), sizes)
+    windows = mapped(lambda s, n: _crop_box.sample_crop_box(s, (n[0], n[1]), None, OPTIONS), seeds_of(3000), sizes)
     assert windows.dtype == np.int32
     y, x, height, width = windows.T
     assert (windows >= [0, 0, 1, 1]).all()
@@ -85,7 +92,7 @@ def test_crops_keep_area_and_aspect_within_bounds():
 def test_crops_of_a_squeezed_image_have_their_shape_in_the_original():
     originals = np.random.default_rng(2).integers(200, 600, (3000, 2)).astype(np.int32)
     windows = mapped(
-        lambda s, n: _host_images.sample_window(s, (n[0], n[1]), (256, 128), OPTIONS), seeds_of(3000), originals
+        lambda s, n: _crop_box.sample_crop_box(s, (n[0], n[1]), (256, 128), OPTIONS), seeds_of(3000), originals
     )
     y, x, height, width = windows.T
     assert (windows >= [0, 0, 1, 1]).all()
@@ -93,7 +100,7 @@ def test_crops_of_a_squeezed_image_have_their_shape_in_the_original():
     assert (x + width).max() <= 128
     check_area_and_aspect(height / 256 * originals[:, 0], width / 128 * originals[:, 1], originals, 0.05)
     # The same window as of the original, up to a pixel.
-    plain = mapped(lambda s, n: _host_images.sample_window(s, (n[0], n[1]), None, OPTIONS), seeds_of(3000), originals)
+    plain = mapped(lambda s, n: _crop_box.sample_crop_box(s, (n[0], n[1]), None, OPTIONS), seeds_of(3000), originals)
     scale = np.tile([256, 128] / originals, 2)
     assert np.abs(plain * scale - windows).max() <= 1.01
 
@@ -103,8 +110,8 @@ def test_crops_of_a_squeezed_image_have_their_shape_in_the_original():
 )
 def test_tiny_images_have_windows_of_a_pixel_at_least(original, stored):
     for function in (
-        lambda s: _host_images.sample_window(s, original, stored, OPTIONS),
-        lambda s: _host_images.center_window(original, stored, (224, 224), 0.875),
+        lambda s: _crop_box.sample_crop_box(s, original, stored, OPTIONS),
+        lambda s: _crop_box.center_crop_box(original, stored, (224, 224), 0.875),
     ):
         windows = mapped(function, seeds_of(50))
         extent = np.array(stored or original)
@@ -115,14 +122,14 @@ def test_tiny_images_have_windows_of_a_pixel_at_least(original, stored):
 
 def test_where_no_crop_fits_it_is_the_whole_image():
     options = AugmentOptions(scale=(0.99, 1.0), ratio=(3.0, 3.0))
-    windows = mapped(lambda s: _host_images.sample_window(s, (100, 100), None, options), seeds_of(5))
+    windows = mapped(lambda s: _crop_box.sample_crop_box(s, (100, 100), None, options), seeds_of(5))
     np.testing.assert_array_equal(windows, [[0, 0, 100, 100]] * 5)
 
 
 def test_draws_are_a_function_of_the_seed_alone():
     def both(seed: Any) -> Any:
-        window = _host_images.sample_window(seed, (300, 400), None, OPTIONS)
-        return tf.concat([window, [tf.cast(_host_images.sample_flip(seed), tf.int32)]], 0)
+        window = _crop_box.sample_crop_box(seed, (300, 400), None, OPTIONS)
+        return tf.concat([window, [tf.cast(_crop_box.sample_flip(seed), tf.int32)]], 0)
 
     once = mapped(both, seeds_of(200))
     np.testing.assert_array_equal(mapped(both, seeds_of(200), parallel=4), once)
@@ -132,10 +139,10 @@ def test_draws_are_a_function_of_the_seed_alone():
 
 @pytest.mark.parametrize("seeds", [seeds_of(4000), tf.stack([tf.zeros(4000, tf.int32), tf.range(4000)], 1)])
 def test_half_are_flipped_whatever_the_window(seeds):
-    flips = mapped(_host_images.sample_flip, seeds)
+    flips = mapped(_crop_box.sample_flip, seeds)
     assert flips.dtype == bool
     assert abs(flips.mean() - 0.5) < 0.03
-    windows = mapped(lambda s: _host_images.sample_window(s, (500, 500), None, OPTIONS), seeds)
+    windows = mapped(lambda s: _crop_box.sample_crop_box(s, (500, 500), None, OPTIONS), seeds)
     for column in (*windows.T, windows[:, 3] / windows[:, 2]):
         assert abs(np.corrcoef(flips, column)[0, 1]) < 0.05
 
@@ -145,12 +152,12 @@ def test_center_windows_are_the_devices_boxes_in_whole_pixels(out):
     sizes = np.random.default_rng(3).integers(1, 600, (300, 2)).astype(np.int32)
     boxes = augment.center_crop_boxes(sizes[:, 0], sizes[:, 1], 0.875, out[1] / out[0]).numpy()
     for stored in (None, (256, 300)):
-        windows = mapped(lambda n, s=stored: _host_images.center_window((n[0], n[1]), s, out, 0.875), sizes)
+        windows = mapped(lambda n, s=stored: _crop_box.center_crop_box((n[0], n[1]), s, out, 0.875), sizes)
         exact = boxes * np.tile(sizes if stored is None else [stored] * 300, 2)
         exact[:, 2:] -= exact[:, :2]
         assert np.abs(exact - windows).max() <= 1
-    assert _host_images.center_window((256, 512), None, (224, 224), 0.875).numpy().tolist() == [16, 144, 224, 224]
-    assert _host_images.center_window((256, 512), (256, 256), (224, 224), 0.875).numpy().tolist() == [16, 72, 224, 112]
+    assert _crop_box.center_crop_box((256, 512), None, (224, 224), 0.875).numpy().tolist() == [16, 144, 224, 224]
+    assert _crop_box.center_crop_box((256, 512), (256, 256), (224, 224), 0.875).numpy().tolist() == [16, 72, 224, 112]
 
 
 # Pixels
@@ -160,7 +167,7 @@ def test_center_windows_are_the_devices_boxes_in_whole_pixels(out):
 @pytest.mark.parametrize("window", [(0, 0, 40, 50), (3, 7, 30, 22), (39, 0, 1, 50), (5, 40, 35, 10)])
 def test_host_and_device_agree(window, antialias):
     encoded, out = jpeg(draw(40, 50)), (24, 28)
-    host = _host_images.resize_image(decode_crop(encoded, tf.constant(window), out, JPEG, False), out, antialias)
+    host = resize_image(decode_crop(encoded, tf.constant(window), out, JPEG, False), out, antialias)
     y, x, height, width = window
     box = np.array([[y / 40, x / 50, (y + height) / 40, (x + width) / 50]], np.float32)
     image = decode_image(encoded, JPEG)[None]
@@ -172,15 +179,13 @@ def test_host_and_device_agree(window, antialias):
 
 def test_uint8_is_the_nearest_and_floats_are_the_devices():
     image = tf.constant(np.random.default_rng(0).uniform(0, 255, (5, 7, 3)), tf.float32)
-    np.testing.assert_array_equal(
-        _host_images.finish(image, "uint8", OPTIONS), np.floor(image.numpy() + np.float32(0.5))
-    )
+    np.testing.assert_array_equal(convert_values(image, "uint8", OPTIONS), np.floor(image.numpy() + np.float32(0.5)))
     ends = tf.constant([[[0.0, 254.5, 255.0]]])
-    assert _host_images.finish(ends, "uint8", OPTIONS).numpy().tolist() == [[[0, 255, 255]]]
+    assert convert_values(ends, "uint8", OPTIONS).numpy().tolist() == [[[0, 255, 255]]]
     options = AugmentOptions(mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 0.125))
     for dtype in (tf.float32, tf.bfloat16):
         expected = augment.normalize(image, dtype, options.mean, options.std)
-        result = _host_images.finish(image, dtype.name, options)
+        result = convert_values(image, dtype.name, options)
         assert result.dtype == dtype
         np.testing.assert_array_equal(result.numpy(), expected.numpy())
 
@@ -197,9 +202,9 @@ def test_host_mode(dtype, training, flip):
     features = record(jpeg(draw(60, 90)), 60, 90)
 
     def whole(seed: Any) -> Any:
-        image, flipped = _host_images.decode_for_host(features, seed, JPEG, asked)
+        image, flipped = decode_for_host(features, seed, JPEG, asked)
         assert (flipped is not None) == (training and flip)
-        return _host_images.augment_on_host(image, flipped, asked)
+        return augment_on_host(image, flipped, asked)
 
     dataset = tf.data.Dataset.from_tensor_slices(seeds_of(6)).map(whole)
     assert dataset.element_spec == tf.TensorSpec((12, 16, 3), tf.as_dtype(dtype))
@@ -207,65 +212,65 @@ def test_host_mode(dtype, training, flip):
     assert len({image.tobytes() for image in results}) == (6 if training else 1)
     if training:
         seed = seeds_of(6)[4]
-        window = _host_images.sample_window(seed, (60, 90), None, options)
+        window = _crop_box.sample_crop_box(seed, (60, 90), None, options)
     else:
-        seed, window = None, _host_images.center_window((60, 90), None, (12, 16), 0.875)
-    image = _host_images.resize_image(decode_crop(features["image/encoded"], window, (12, 16), JPEG, True), (12, 16))
-    image = _host_images.finish(image, dtype, options)
-    if training and flip and _host_images.sample_flip(seed):
+        seed, window = None, _crop_box.center_crop_box((60, 90), None, (12, 16), 0.875)
+    image = resize_image(decode_crop(features["image/encoded"], window, (12, 16), JPEG, True), (12, 16))
+    image = convert_values(image, dtype, options)
+    if training and flip and _crop_box.sample_flip(seed):
         image = image[:, ::-1]
     np.testing.assert_array_equal(results[4], image.numpy())
 
 
 def test_flips_mirror():
     image, asked = tf.constant(draw(20, 24)), config(image_dtype="uint8")
-    plain = _host_images.augment_on_host(image, None, asked).numpy()
-    np.testing.assert_array_equal(_host_images.augment_on_host(image, tf.constant(False), asked), plain)
-    np.testing.assert_array_equal(_host_images.augment_on_host(image, tf.constant(True), asked), plain[:, ::-1])
+    plain = augment_on_host(image, None, asked).numpy()
+    np.testing.assert_array_equal(augment_on_host(image, tf.constant(False), asked), plain)
+    np.testing.assert_array_equal(augment_on_host(image, tf.constant(True), asked), plain[:, ::-1])
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_a_decoded_image_is_cropped_as_a_stored_one(training):
     pixels, asked, seed = draw(32, 32), config(training=training), seeds_of(1)[0]
-    stored, flip = _host_images.decode_for_host(record(pixels.tobytes(), 100, 300), seed, RAW, asked)
-    cached, again = _host_images.crop_for_host(tf.constant(pixels), (100, 300), seed, asked)
+    stored, flip = decode_for_host(record(pixels.tobytes(), 100, 300), seed, RAW, asked)
+    cached, again = crop_for_host(tf.constant(pixels), (100, 300), seed, asked)
     np.testing.assert_array_equal(stored, cached)
     assert stored.shape[0] > stored.shape[1]  # squeezed as the whole is
     assert flip is again is None or bool(flip) == bool(again)
     without = {"image/encoded": tf.constant(pixels.tobytes())}
-    alone, _ = _host_images.decode_for_host(without, seed, RAW, asked)
-    np.testing.assert_array_equal(alone, _host_images.crop_for_host(tf.constant(pixels), None, seed, asked)[0])
+    alone, _ = decode_for_host(without, seed, RAW, asked)
+    np.testing.assert_array_equal(alone, crop_for_host(tf.constant(pixels), None, seed, asked)[0])
 
 
 def test_device_mode_hands_over_whole_images_of_one_size():
     asked, pixels = config(augment="device"), draw(60, 90)
     features, encoded = record(jpeg(pixels), 60, 90), jpeg(pixels)
-    graph = tf.function(lambda: _host_images.decode_for_device(features, JPEG, asked, (40, 48))).get_concrete_function()
+    graph = tf.function(lambda: decode_for_device(features, JPEG, asked, (40, 48))).get_concrete_function()
     assert graph.output_shapes == (40, 48, 3)
-    expected = _host_images.finish(_host_images.resize_image(decode_image(encoded, JPEG), (40, 48)), "uint8", OPTIONS)
+    expected = convert_values(resize_image(decode_image(encoded, JPEG), (40, 48)), "uint8", OPTIONS)
     np.testing.assert_array_equal(graph(), expected)
     # What is stored in that size is handed over as it is.
     raw = draw(32, 32)
-    same = _host_images.decode_for_device(record(raw.tobytes(), 60, 90), RAW, asked, (32, 32))
+    same = decode_for_device(record(raw.tobytes(), 60, 90), RAW, asked, (32, 32))
     np.testing.assert_array_equal(same, raw)
     # Twice as large on both sides: reduced while decoding.
-    half = _host_images.decode_for_device(features, JPEG, asked, (30, 45))
+    half = decode_for_device(features, JPEG, asked, (30, 45))
     np.testing.assert_array_equal(half, tf.io.decode_jpeg(encoded, ratio=2, channels=3))
 
 
 @pytest.mark.parametrize("dct_scaling", [True, False])
 def test_mode_none_shows_the_whole_image(dct_scaling):
     asked, features = config(augment="none", dct_scaling=dct_scaling), record(jpeg(draw(60, 90)), 60, 90)
-    image = _host_images.decode_whole(features, JPEG, asked)
+    image = decode_whole(features, JPEG, asked)
     assert image.shape == ((30, 45, 3) if dct_scaling else (60, 90, 3))
-    result = _host_images.augment_on_host(image, None, asked).numpy().astype(float)
+    result = augment_on_host(image, None, asked).numpy().astype(float)
     whole = tf.image.resize(tf.io.decode_jpeg(features["image/encoded"]), (16, 16), antialias=True)
     assert np.abs(result - whole).mean() < 12
 
 
 def test_random_crops_need_a_seed():
     with pytest.raises(ConfigError) as caught:
-        _host_images.decode_for_host(record(jpeg(draw(9, 9)), 9, 9), None, JPEG, config())
+        decode_for_host(record(jpeg(draw(9, 9)), 9, 9), None, JPEG, config())
     assert str(caught.value) == (
         "Random crops need a seed for each record, got None. Give two int32, or set `training` off."
     )

@@ -11,7 +11,8 @@ tf = pytest.importorskip("tensorflow")
 
 from tfpipe.errors import ConfigError  # noqa: E402
 from tfpipe.pipeline.plan.stored_images import StoredImages  # noqa: E402
-from tfpipe.pipeline.stages._decode_image import crop, decode_crop, decode_image, image_size_of  # noqa: E402
+from tfpipe.pipeline.stages._crop_box import crop  # noqa: E402
+from tfpipe.pipeline.stages.decode import decode_crop, decode_image, read_image_size  # noqa: E402
 
 JPEG, PNG, MIXED, FOREIGN = (StoredImages(frozenset(names)) for names in (["JPEG"], ["PNG"], ["JPEG", "PNG"], []))
 
@@ -74,7 +75,7 @@ def test_every_format_becomes_three_channels(kind, known, size, grey):
     if grey:
         np.testing.assert_array_equal(whole[..., 0], whole[..., 2])
     np.testing.assert_array_equal(cut(encoded, (0, 0, *size), (64, 64), known), whole)
-    assert [int(n) for n in in_graph(lambda e: image_size_of(e, known), encoded)] == list(size)
+    assert [int(n) for n in in_graph(lambda e: read_image_size(e, known), encoded)] == list(size)
 
 
 def test_raw_pixels_and_fixed_sizes_have_static_shapes():
@@ -86,7 +87,7 @@ def test_raw_pixels_and_fixed_sizes_have_static_shapes():
         np.testing.assert_array_equal(next(iter(dataset)), pixels)
         np.testing.assert_array_equal(cut(encoded, (1, 2, 4, 5), (4, 4), known), pixels[1:5, 2:7])
         # The record's height and width are the original's here.
-        assert [int(n) for n in image_size_of(tf.constant(encoded), known, 600, 900)] == [6, 9]
+        assert [int(n) for n in read_image_size(tf.constant(encoded), known, 600, 900)] == [6, 9]
     for known in (JPEG, PNG, MIXED, FOREIGN):
         for function in (
             lambda e, w, known=known: decode_image(e, known),
@@ -100,9 +101,10 @@ def test_raw_pixels_and_fixed_sizes_have_static_shapes():
 def test_sizes_come_from_the_record_only_where_tfpipe_wrote_it():
     encoded = jpeg(draw(30, 20))
     # A wrong height shows where the answer is from.
-    assert [int(n) for n in image_size_of(encoded, JPEG, tf.constant(7, tf.int64), tf.constant(8, tf.int64))] == [7, 8]
-    assert [int(n) for n in in_graph(lambda e: image_size_of(e, FOREIGN, 7, 8), encoded)] == [30, 20]
-    assert all(n.dtype == tf.int32 for n in image_size_of(encoded, JPEG, tf.constant(7, tf.int64), tf.constant(8)))
+    height, width = read_image_size(encoded, JPEG, tf.constant(7, tf.int64), tf.constant(8, tf.int64))
+    assert (int(height), int(width)) == (7, 8)
+    assert [int(n) for n in in_graph(lambda e: read_image_size(e, FOREIGN, 7, 8), encoded)] == [30, 20]
+    assert all(n.dtype == tf.int32 for n in read_image_size(encoded, JPEG, tf.constant(7, tf.int64), tf.constant(8)))
 
 
 def test_damage_and_wrong_sizes_are_errors():

@@ -12,11 +12,14 @@ import tensorflow as tf
 
 from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline import stages as stage
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import from_manifest
 from tfpipe.pipeline.stages import _order_ops
+from tfpipe.pipeline.stages.list import list_exact
+from tfpipe.pipeline.stages.read import read_exact
+from tfpipe.pipeline.stages.repeat import repeat_epochs
+from tfpipe.pipeline.stages.shuffle import shuffle_exact
 
 BATCH = 16
 RECORDS = 257
@@ -31,7 +34,7 @@ def plan_of(manifest: Manifest, num_hosts: int = 1, host: int = 0, start_step: i
 
 def elements(plan: ReadPlan, steps: int) -> Seen:
     dataset = None
-    for one in (stage.repeat, stage.list_exact, stage.read_exact, stage.shuffle_exact):
+    for one in (repeat_epochs, list_exact, read_exact, shuffle_exact):
         dataset = one(plan).apply(dataset)
     seen: Seen = []
     for payloads, records, seeds in dataset.take(steps * plan.host_batch_size).batch(4096).as_numpy_iterator():
@@ -89,7 +92,7 @@ def test_each_record_at_most_once_an_epoch_and_from_any_step_on(many: Manifest, 
         assert len(part) == per_epoch * batch
         assert RECORDS - len(part) < batch + plan.order.num_streams
         numbers = np.array([number for _, number, _ in part])
-        seeds = _order_ops.example_seed(11, tf.constant(epoch, tf.int64), tf.constant(numbers))
+        seeds = _order_ops.make_seeds(11, tf.constant(epoch, tf.int64), tf.constant(numbers))
         assert [seed for _, _, seed in part] == list(map(tuple, seeds.numpy().tolist()))
     assert len({seed for part in epochs for _, _, seed in part}) == 3 * per_epoch * batch  # each epoch's own
     assert epochs[0] != epochs[1]

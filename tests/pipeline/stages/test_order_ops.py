@@ -29,9 +29,9 @@ def test_windows_and_permutations_are_those_of_the_order(order: ExactOrder, epoc
     streams = range(order.num_streams // 2, order.num_streams) if order.num_streams > 1 else range(1)
 
     def read(epoch, window):
-        sequence = _order_ops.sequence(order, epoch)
-        runs = _order_ops.window_runs(order, sequence, streams, window)
-        return tf.stack(runs, axis=1), _order_ops.window_permutations(order, epoch, streams, window)
+        sequence = _order_ops.make_epoch_runs(order, epoch)
+        runs = _order_ops.make_window_runs(order, sequence, streams, window)
+        return tf.stack(runs, axis=1), _order_ops.make_window_permutations(order, epoch, streams, window)
 
     for window in {0, 1 % order.num_windows, order.num_windows - 1}:
         runs, permutations = graph(read, epoch, window)
@@ -50,15 +50,15 @@ def test_keys_and_permutations_for_random_parts() -> None:
         key = graph(lambda a, b, first=first: _order_ops.extend_key(key_of(first), a, b), second, third)
         assert int(key) == key_of(first, second, third)
         size = draw.randrange(1, 2000)
-        np.testing.assert_array_equal(_order_ops.permutation(key, size), permutation(int(key), size))
+        np.testing.assert_array_equal(_order_ops.make_permutations(key, size), permutation(int(key), size))
 
 
 def test_a_seed_of_each_record_and_epoch() -> None:
-    seeds = _order_ops.example_seed(5, tf.constant(3, tf.int64), tf.range(1000, dtype=tf.int64))
+    seeds = _order_ops.make_seeds(5, tf.constant(3, tf.int64), tf.range(1000, dtype=tf.int64))
     assert seeds.shape == (1000, 2)
     assert seeds.dtype == tf.int32
     assert len({tuple(seed) for seed in seeds.numpy()}) == 1000
-    one = _order_ops.example_seed(5, tf.constant(3, tf.int64), tf.constant(17, tf.int64))
+    one = _order_ops.make_seeds(5, tf.constant(3, tf.int64), tf.constant(17, tf.int64))
     np.testing.assert_array_equal(one, seeds[17])
-    other = _order_ops.example_seed(5, tf.constant(4, tf.int64), tf.constant(17, tf.int64))
+    other = _order_ops.make_seeds(5, tf.constant(4, tf.int64), tf.constant(17, tf.int64))
     assert one.numpy().tolist() != other.numpy().tolist()

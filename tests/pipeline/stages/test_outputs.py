@@ -13,10 +13,9 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.config.pipeline_config import AugmentOptions, PipelineConfig
 from tfpipe.pipeline.device import augment
-from tfpipe.pipeline.plan.output_checks import RESERVED
-from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.read_plan import RESERVED, ReadPlan
 from tfpipe.pipeline.plan.source import from_manifest, tfrecord_files
-from tfpipe.pipeline.stages._outputs import masked_sum
+from tfpipe.pipeline.stages.batch import masked_sum
 
 EVALUATION = {"training": False, "image_size": 8, "global_batch_size": 8}
 

@@ -12,11 +12,13 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Manifest
 from tfpipe.order import expand_runs
-from tfpipe.pipeline import stages as stage
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import from_manifest
-from tfpipe.pipeline.stages import _read
+from tfpipe.pipeline.stages.list import list_exact, list_files, list_once, split_runs
+from tfpipe.pipeline.stages.read import read_exact, read_files, read_once
+from tfpipe.pipeline.stages.repeat import repeat_epochs
+from tfpipe.pipeline.stages.shuffle import shuffle_buffer, shuffle_exact
 
 RECORDS = 257
 
@@ -36,8 +38,8 @@ def numbers(dataset: tf.data.Dataset) -> list[int]:
 
 
 def read_epochs(plan: ReadPlan, epochs: int) -> tf.data.Dataset:
-    listed = stage.list_files(plan).apply(stage.repeat(plan).apply(None).take(epochs))
-    return stage.read_files(plan).apply(listed)
+    listed = list_files(plan).apply(repeat_epochs(plan).apply(None).take(epochs))
+    return read_files(plan).apply(listed)
 
 
 @pytest.mark.parametrize("on_bad_record", ["raise", "skip"])
@@ -53,7 +55,7 @@ def test_two_hosts_share_the_files_between_them(many: Manifest) -> None:
     parts = [numbers(read_epochs(plan_of(many, 2, host), 1)) for host in range(2)]
     assert sorted(parts[0] + parts[1]) == list(range(RECORDS))
     with pytest.raises(ConfigError) as caught:
-        stage.list_files(plan_of(many, 9, 0, global_batch_size=9)).apply(None)
+        list_files(plan_of(many, 9, 0, global_batch_size=9)).apply(None)
     assert str(caught.value) == (
         f"9 input pipelines but only 8 files in 'train' of {many.directory}. Write 9 or more shards, or read in exact "
         "order, which shares out records."
@@ -67,7 +69,7 @@ def test_seeds_are_those_of_the_exact_order(many: Manifest) -> None:
     by_files = seeds(plan := plan_of(many), read_epochs(plan, 1))
     plan = plan_of(many, order="exact")
     dataset = None
-    for one in (stage.repeat, stage.list_exact, stage.read_exact, stage.shuffle_exact):
+    for one in (repeat_epochs, list_exact, read_exact, shuffle_exact):
         dataset = one(plan).apply(dataset)
     in_order = seeds(plan, dataset)
     both = by_files.keys() & in_order.keys()
@@ -77,7 +79,7 @@ def test_seeds_are_those_of_the_exact_order(many: Manifest) -> None:
 
 def test_the_buffer_draws_from_one_epoch(many: Manifest) -> None:
     plan = plan_of(many)  # 256 MiB would hold the 257 records a thousand times
-    seen = numbers(stage.shuffle_buffer(plan).apply(read_epochs(plan, 2)))
+    seen = numbers(shuffle_buffer(plan).apply(read_epochs(plan, 2)))
     assert Counter(seen) == dict.fromkeys(range(RECORDS), 2)
     assert np.mean(np.abs(np.diff(seen))) > RECORDS / 5  # of a permutation a third
 
@@ -87,7 +89,7 @@ def test_evaluation_reads_each_record_once_in_the_order_of_the_files(many: Manif
     seen: list[int] = []
     for host in range(3):
         plan = plan_of(many, 3, host, training=False, block_length=block_length, global_batch_size=3)
-        part = numbers(stage.read_once(plan).apply(stage.list_once(plan).apply(None)))
+        part = numbers(read_once(plan).apply(list_once(plan).apply(None)))
         assert len(part) == plan.evaluation_records
         seen += part
     assert seen == list(range(RECORDS))
@@ -95,7 +97,7 @@ def test_evaluation_reads_each_record_once_in_the_order_of_the_files(many: Manif
 
 def test_runs_are_cut_and_stay_the_same_records() -> None:
     runs = np.array([[0, 3, 10], [2, 0, 1], [5, 7, 8]])
-    pieces = _read.split_runs(runs, 4)
+    pieces = split_runs(runs, 4)
     assert pieces.tolist() == [[0, 3, 4], [0, 7, 4], [0, 11, 2], [2, 0, 1], [5, 7, 4], [5, 11, 4]]
     np.testing.assert_array_equal(expand_runs(pieces), expand_runs(runs))
-    assert _read.split_runs(runs, 16).tolist() == runs.tolist()
+    assert split_runs(runs, 16).tolist() == runs.tolist()

@@ -4,7 +4,7 @@ Either way shard k has the records of the source's shard k, under the same numbe
 appears under its name when it is complete, with its index before it; one that is there already is kept.
 
 Costs: copying is one read, one write and one SHA-256 (0.5 to 1 ms a MB on one core). Decoding costs a core as
-`augment.decode_for_device` says, and 0.3 ms a record for the Example, the checksums and the write, at 256 x 256.
+`decode.decode_for_device` says, and 0.3 ms a record for the Example, the checksums and the write, at 256 x 256.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header, sc
 from tfpipe.pipeline.file_cache import files
 from tfpipe.pipeline.file_cache.files import CHUNK_BYTES, Progress
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.stages import _read
-from tfpipe.pipeline.stages._host_images import decode_for_device
+from tfpipe.pipeline.stages.decode import decode_for_device
+from tfpipe.pipeline.stages.list import list_runs_once, record_numbers
+from tfpipe.pipeline.stages.read import read_runs
 from tfpipe.system import file_io, host_limits
 
 _COPIES = 8  # shards copied at once: an object store gives one reader a fraction of what it gives several
@@ -223,7 +224,7 @@ def _decoded(plan: ReadPlan, runs: NDArray[np.int64]) -> Iterator[bytes]:
         except StopIteration:
             return
         except tf.errors.OpError as error:
-            suspects = _read.numbers_of(plan, runs)[done : done + batch_size]
+            suspects = record_numbers(plan, runs)[done : done + batch_size]
             raise _explained(plan, suspects, error) from error
         for payload, image in zip(payloads.numpy(), images.numpy(), strict=True):
             yield _raw_example(payload, image)
@@ -233,7 +234,7 @@ def _decoded(plan: ReadPlan, runs: NDArray[np.int64]) -> Iterator[bytes]:
 def _decoded_batches(plan: ReadPlan, runs: NDArray[np.int64], batch_size: int) -> tf.data.Dataset:
     options = tf.data.Options()
     options.autotune.enabled = False  # it would hold back at first, and a small cache is all beginning
-    payloads = _read.read_runs(plan, _read.list_once(plan, runs), plan.config.block_length)
+    payloads = read_runs(plan, list_runs_once(plan, runs), plan.config.block_length)
     return (
         payloads.map(
             lambda payload: (payload, _decode(plan, payload)),
@@ -270,7 +271,7 @@ def _explained(plan: ReadPlan, suspects: NDArray[np.int64], error: tf.errors.OpE
         shard = int(np.searchsorted(plan.source.bases, number, side="right")) - 1
         record = number - int(plan.source.bases[shard])
         run = np.array([(shard, record, 1)], np.int64)
-        payload = next(iter(_read.read_runs(plan, _read.list_once(plan, run), 1)))
+        payload = next(iter(read_runs(plan, list_runs_once(plan, run), 1)))
         reason = "it is damaged, or its file cannot be read"
         if payload.numpy():
             try:

@@ -1,4 +1,10 @@
-"""How many and which: batch sizes, hosts, the order, and where a run begins. Numbers only, no TensorFlow."""
+"""The read plan of one host: its batches, its part of the order, and where a run begins. Loads no TensorFlow.
+
+plan = ReadPlan(source, config, num_hosts=4, host=1, num_replicas=8)
+plan.check()                                  # refuses what the hosts cannot share, or the data cannot give
+plan.global_batch_size, plan.batch_size       # images of all replicas, and of one
+plan.order, plan.streams                      # the exact order, and this host's streams of it
+"""
 
 from __future__ import annotations
 
@@ -12,29 +18,32 @@ from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.source import Source
 from tfpipe.system.units import parse_bytes
 
+RESERVED = ("image", "label", "mask", "height", "width", "seed", "encoded", "flip", "number")
+"""Names under which the pipeline hands over something itself; `extra_features` must not name them."""
+
 _DEFAULT_STREAMS = 8
 
 
 class InputContext(Protocol):
-    """The part of `tf.distribute.InputContext` that is asked."""
+    """The part of `tf.distribute.InputContext` that a read plan uses."""
 
     @property
     def num_input_pipelines(self) -> int:
-        """Hosts that read."""
+        """The number of hosts that read."""
 
     @property
     def input_pipeline_id(self) -> int:
-        """Which of them this one is."""
+        """The number of this host, from 0."""
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """Replicas of all hosts."""
+        """The number of replicas of all hosts."""
 
 
 def split_batch(
     num_replicas: int, *, global_batch_size: int | None = None, per_replica_batch_size: int | None = None
 ) -> tuple[int, int]:
-    """The batch of all replicas together and of each, from exactly one of the two.
+    """Computes the batch size of all replicas together and that of each, from exactly one of the two.
 
     Returns:
         The global batch size and the batch size per replica, in images.
@@ -62,16 +71,26 @@ def split_batch(
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """What one host reads of a source, in which portions, and from where on."""
+    """The records that one host reads of a source, in which batches, and from where on.
+
+    Attributes:
+        source: The files and what is known of them.
+        config: The options of the pipeline.
+        num_hosts: The number of hosts that read, at least 1.
+        host: The number of this host, from 0.
+        num_replicas: The number of replicas of all hosts, a multiple of `num_hosts`.
+        start_step: The global step that comes first, counted since the start of the run.
+
+    Raises:
+        ConfigError: The start or the numbers of hosts and replicas cannot be.
+    """
 
     source: Source
     config: PipelineConfig
     num_hosts: int = 1
     host: int = 0
     num_replicas: int = 1
-    """Of all hosts."""
     start_step: int = 0
-    """Global step that comes first, counted since the start of the run."""
 
     def __post_init__(self) -> None:
         if self.start_step < 0:
@@ -86,7 +105,7 @@ class ReadPlan:
 
     @classmethod
     def of(cls, source: Source, config: PipelineConfig, context: InputContext | None, start_step: int) -> ReadPlan:
-        """The plan of one host as `tf.distribute` describes it; of a single host with one replica for None."""
+        """Makes the plan of a host that `tf.distribute` describes; None stands for one host with one replica."""
         if context is None:
             return cls(source, config, start_step=start_step)
         return cls(
@@ -98,9 +117,60 @@ class ReadPlan:
             start_step,
         )
 
-    @cached_property
-    def batch_sizes(self) -> tuple[int, int]:
-        """Images in a global batch, and in that of one replica."""
+    def check(self) -> None:
+        """Refuses what hosts and replicas cannot share, and what the source cannot give.
+
+        Raises:
+            ConfigError: The batch size, the order or an option does not fit the replicas, the hosts or the source.
+        """
+        self.check_features()
+        self.check_shares()
+
+    def check_shares(self) -> None:
+        """Refuses a batch or an order that replicas, hosts and streams cannot share, or that the records do not fill.
+
+        Raises:
+            ConfigError: With the sizes that would do.
+        """
+        self._split_batch()
+        if self.exact:
+            self.order.host_streams(self.num_hosts, self.host)
+        if self.steps_per_epoch == 0:
+            raise ConfigError(
+                f"`global_batch_size` must be at most the {self.source.num_records} records of {self.source.name}, got "
+                f"{self.global_batch_size}."
+            )
+
+    def check_features(self) -> None:
+        """Refuses labels and features that the source does not have.
+
+        Raises:
+            ConfigError: A label or a feature is missing, or a feature has a reserved name.
+        """
+        config, source = self.config, self.source
+        if config.on_bad_record == "skip" and source.shard_records is None:
+            raise ConfigError(
+                f"`on_bad_record` skip needs to know where each record begins, and {source.unplaced}. Use raise."
+            )
+        if source.label_key is None and (config.one_hot or config.as_supervised):
+            option = "one_hot" if config.one_hot else "as_supervised"
+            raise ConfigError(f"`{option}` needs labels, and {source.name} has none.")
+        if config.one_hot and not source.num_classes:
+            raise ConfigError(f"`one_hot` needs the number of classes of {source.name}: give `num_classes`.")
+        for name in config.extra_features:
+            if name in RESERVED:
+                raise ConfigError(
+                    f"`extra_features` must not name {name!r}: the pipeline hands over something of that name."
+                )
+            if name not in source.schema:
+                raise ConfigError(
+                    f"`extra_features` must name features of {source.name}, got {name!r}; "
+                    f"it has {', '.join(source.schema.names)}."
+                )
+
+    # Batches
+
+    def _split_batch(self) -> tuple[int, int]:
         return split_batch(
             self.num_replicas,
             global_batch_size=self.config.global_batch_size,
@@ -109,18 +179,49 @@ class ReadPlan:
 
     @property
     def global_batch_size(self) -> int:
-        """Images in a batch of all replicas together."""
-        return self.batch_sizes[0]
+        """The images in a batch of all replicas together."""
+        return self._split_batch()[0]
 
     @property
     def batch_size(self) -> int:
-        """Images in a batch of one replica, which is what the dataset yields."""
-        return self.batch_sizes[1]
+        """The images in a batch of one replica, which is what the dataset yields."""
+        return self._split_batch()[1]
 
     @property
     def host_batch_size(self) -> int:
-        """Images that one host hands over in a step, as one batch for each of its replicas."""
+        """The images that one host hands over in a step, as one batch for each of its replicas."""
         return self.global_batch_size // self.num_hosts
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """The global steps of an epoch; None if nobody counted the records.
+
+        Training takes full batches only. Evaluation takes every record, so the last batch may be filled up.
+        """
+        records = self.source.num_records
+        if records is None:
+            return None
+        if not self.config.training:
+            largest_share = -(-records // self.num_hosts)
+            return -(-largest_share // self.host_batch_size)
+        if self.exact:
+            return self.order.steps_per_epoch(self.global_batch_size)
+        return records // self.global_batch_size
+
+    @property
+    def start(self) -> tuple[int, int]:
+        """The epoch, and the step in it, with which training begins."""
+        return divmod(self.start_step, self.steps_per_epoch or 2**62)
+
+    @property
+    def evaluation_records(self) -> int | None:
+        """The records that this host reads in evaluation; None if nobody counted them."""
+        records = self.source.num_records
+        if records is None:
+            return None
+        return records * (self.host + 1) // self.num_hosts - records * self.host // self.num_hosts
+
+    # Order
 
     @property
     def exact(self) -> bool:
@@ -141,9 +242,9 @@ class ReadPlan:
 
     @cached_property
     def order(self) -> ExactOrder:
-        """The order of training; the window is rounded to whole shares of a batch, so that none spans two."""
+        """The exact order of training. Its window is rounded to whole shares of a batch, so that no batch spans two."""
         config = self.config
-        streams = config.num_streams or max(_power_of_two(self.global_batch_size), self.num_hosts)
+        streams = config.num_streams or max(_choose_num_streams(self.global_batch_size), self.num_hosts)
         if self.global_batch_size % streams:
             raise ConfigError(
                 f"The global batch size must be a multiple of the {streams} streams, got {self.global_batch_size}. "
@@ -151,9 +252,7 @@ class ReadPlan:
             )
         share = self.global_batch_size // streams
         window = max(round(config.window_records / share), 1) * share
-        order = ExactOrder(self.source.shard_records or (), config.seed, streams, config.run_records, window)
-        order.host_streams(self.num_hosts, self.host)  # refuses what does not divide
-        return order
+        return ExactOrder(self.source.shard_records or (), config.seed, streams, config.run_records, window)
 
     @property
     def streams(self) -> range:
@@ -162,38 +261,30 @@ class ReadPlan:
 
     @property
     def share(self) -> int:
-        """Records of each stream in a global batch."""
+        """The records of each stream in a global batch."""
         return self.global_batch_size // self.order.num_streams
 
     @property
-    def steps_per_epoch(self) -> int | None:
-        """Global steps of an epoch: in training those that are full, in evaluation all; None if nobody counted."""
-        records = self.source.num_records
+    def shuffle_records(self) -> int:
+        """The size of the shuffle buffer of the throughput order, in records of average size.
+
+        It is at most an epoch of this host: a larger buffer would take the same records again before the first step.
+        """
+        size, records = self.config.shuffle_buffer_size, self.source.num_records
+        if not isinstance(size, int):
+            size = max(round(parse_bytes(size, "shuffle_buffer_size") / self.source.record_bytes), 1)
         if records is None:
-            return None
-        if not self.config.training:
-            most = -(-records // self.num_hosts)  # of any host
-            return -(-most // self.host_batch_size)
-        steps = self.order.steps_per_epoch(self.global_batch_size) if self.exact else records // self.global_batch_size
-        if not steps:
-            raise ConfigError(
-                f"`global_batch_size` must be at most the {records} records of {self.source.name}, got "
-                f"{self.global_batch_size}."
-            )
-        return steps
+            records = max(round(self.source.total_bytes / self.source.record_bytes), 1)  # an estimate
+        return min(size, -(-records // self.num_hosts))
 
     @property
-    def evaluation_records(self) -> int | None:
-        """Records that this host reads in evaluation; None if nobody counted."""
-        records = self.source.num_records
-        if records is None:
-            return None
-        return records * (self.host + 1) // self.num_hosts - records * self.host // self.num_hosts
+    def deterministic(self) -> bool:
+        """Whether elements keep their order, so that a slow one holds up the next."""
+        if self.config.deterministic is not None:
+            return self.config.deterministic
+        return self.exact or not self.config.training
 
-    @property
-    def start(self) -> tuple[int, int]:
-        """Epoch, and step in it, with which training begins."""
-        return divmod(self.start_step, self.steps_per_epoch or 2**62)
+    # Images
 
     @property
     def caches_whole(self) -> bool:
@@ -202,33 +293,14 @@ class ReadPlan:
 
     @property
     def decoded_size(self) -> tuple[int, int]:
-        """Height and width of whole images, for the device or a cache of decoded ones."""
+        """The height and width of whole images, for the device or for a cache of decoded ones."""
         stored = self.source.images.size
         return self.config.resolve_decoded_size(stored[0] if stored is not None else None)
 
-    @property
-    def shuffle_records(self) -> int:
-        """Size of the shuffle buffer of the throughput order, in records of average size.
 
-        At most an epoch of this host: a larger one would be filled with the same records again, before the first step.
-        """
-        size, records = self.config.shuffle_buffer_size, self.source.num_records
-        if not isinstance(size, int):
-            size = max(round(parse_bytes(size, "shuffle_buffer_size") / self.source.record_bytes), 1)
-        if records is None:
-            records = max(round(self.source.total_bytes / self.source.record_bytes), 1)  # about
-        return min(size, -(-records // self.num_hosts))
-
-    @property
-    def deterministic(self) -> bool:
-        """Whether a slow element holds up the next."""
-        if self.config.deterministic is not None:
-            return self.config.deterministic
-        return self.exact or not self.config.training
-
-
-def _power_of_two(number: int) -> int:
-    return min(number & -number, _DEFAULT_STREAMS)
+def _choose_num_streams(global_batch_size: int) -> int:
+    """Returns the largest power of two up to `_DEFAULT_STREAMS` that divides the batch."""
+    return min(global_batch_size & -global_batch_size, _DEFAULT_STREAMS)
 
 
 def _check_positive(name: str, value: int) -> None:

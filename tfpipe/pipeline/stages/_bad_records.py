@@ -1,7 +1,7 @@
 """Records that are damaged or cannot be read: an error that says where, or left out and counted.
 
-`tf.data` itself would name no file, and with `ignore_errors` lose the rest of it. So the reader puts a hole, an empty
-payload, in place of each record it does not get, and the order and number of all others stay what they were.
+`tf.data` itself would name no file, and with `ignore_errors` lose the rest of it. So the stage `read` puts a hole, an
+empty payload, in place of each record that it does not get. The order and the numbers of all others stay the same.
 """
 
 import tensorflow as tf
@@ -12,29 +12,35 @@ HOLE = ""
 
 
 def leave_out(plan: ReadPlan, records: tf.data.Dataset) -> tf.data.Dataset:
-    """Drops holes, and counts the records that they stand for, each once in all epochs; more than `max_bad_records`
-    are an error.
+    """Drops holes, and counts the records that they stand for, each once in all epochs.
+
+    More than `max_bad_records` of them end the reading with an error.
     """
 
     def count(bad: tf.Tensor, element: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
         payload, record, _ = element
-        return tf.cond(tf.equal(payload, HOLE), lambda: _with(plan, bad, record), lambda: bad), element
+        return tf.cond(tf.equal(payload, HOLE), lambda: _add_bad_record(plan, bad, record), lambda: bad), element
 
     counted = records.scan(tf.zeros([0], tf.int64), count)
     return counted.filter(lambda payload, *_: tf.not_equal(payload, HOLE))
 
 
 def or_raise(plan: ReadPlan, payload: tf.Tensor, bad: tf.Tensor) -> tf.Tensor:
-    """The payload, a scalar or many; or, where there are numbers of bad records, an error that places the lowest.
+    """Returns the payloads, or raises an error that places the bad record with the lowest number.
 
-    What is read in one go is lost from the damage on, so of the holes in it the first one is the culprit.
+    In what is read in one go all is lost from the damage on, so the first hole in it is the culprit.
+
+    Args:
+        plan: The read plan.
+        payload: One payload or several.
+        bad: int64 of shape [n]: numbers of bad records; there is an error if n is above 0.
     """
 
     def fail() -> tf.Tensor:
         sentence = tf.strings.join(
             [
                 "A record must be whole and readable: ",
-                place_of(plan, tf.reduce_min(bad)),
+                describe_place(plan, tf.reduce_min(bad)),
                 " is damaged, or its file cannot be read. Copy the file again, save the rest with `tfpipe repair`, or "
                 "set on_bad_record to skip.",
             ]
@@ -45,8 +51,8 @@ def or_raise(plan: ReadPlan, payload: tf.Tensor, bad: tf.Tensor) -> tf.Tensor:
     return tf.cond(tf.size(bad) > 0, fail, lambda: payload)
 
 
-def place_of(plan: ReadPlan, record: tf.Tensor) -> tf.Tensor:
-    """Where a record lies, as text: "record 3 of /data/train-00000-of-00008.tfrecord (byte 4711)"."""
+def describe_place(plan: ReadPlan, record: tf.Tensor) -> tf.Tensor:
+    """Says where a record lies: "record 3 of /data/train-00000-of-00008.tfrecord (byte 4711)"."""
     with tf.init_scope():  # captured once; in the function itself they would be stored with each copy of it
         bases, offsets = tf.constant(plan.source.bases), tf.constant(plan.source.offsets())
     file = tf.searchsorted(bases, record[None], side="right", out_type=tf.int64)[0] - 1
@@ -56,17 +62,17 @@ def place_of(plan: ReadPlan, record: tf.Tensor) -> tf.Tensor:
     return tf.strings.join(["record ", number, " of ", path, " (byte ", tf.strings.as_string(offset), ")"])
 
 
-def _with(plan: ReadPlan, bad: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
-    """The numbers of bad records, and this one, which is reported where it is new."""
-    most = plan.config.max_bad_records
+def _add_bad_record(plan: ReadPlan, bad: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
+    """Adds a record to the numbers of bad ones, and reports it where it is new."""
+    limit = plan.config.max_bad_records
 
     def report() -> tf.Tensor:
-        place, more = place_of(plan, record), tf.concat([bad, record[None]], axis=0)
+        place, extended = describe_place(plan, record), tf.concat([bad, record[None]], axis=0)
         sentence = tf.strings.join(
-            [f"At most {most} bad records may be left out (`max_bad_records`); one more is ", place, "."]
+            [f"At most {limit} bad records may be left out (`max_bad_records`); one more is ", place, "."]
         )
-        notice = tf.print("tfpipe leaves out", place, "as damaged:", tf.size(more), "so far")
-        with tf.control_dependencies([notice, tf.debugging.Assert(tf.size(more) <= most, [sentence])]):
-            return tf.identity(more)
+        notice = tf.print("tfpipe leaves out", place, "as damaged:", tf.size(extended), "so far")
+        with tf.control_dependencies([notice, tf.debugging.Assert(tf.size(extended) <= limit, [sentence])]):
+            return tf.identity(extended)
 
     return tf.cond(tf.reduce_any(tf.equal(bad, record)), lambda: bad, report)

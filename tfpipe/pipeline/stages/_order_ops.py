@@ -2,9 +2,8 @@
 
 A pipeline that asked Python for its order could not run in a remote host's input pipeline or in a tf.data service,
 and would hold Python's lock in the middle of training. So hashes, permutations and cuts are done here once more,
-with 64-bit unsigned arithmetic, which wraps in TensorFlow as it does in NumPy.
-`tests/pipeline/stages/test_order_ops.py`
-holds the two together: every function gives what `ExactOrder` gives, bit by bit.
+with 64-bit unsigned arithmetic, which wraps in TensorFlow as it does in NumPy. Every function gives what `ExactOrder`
+gives, bit by bit; `tests/pipeline/stages/test_order_ops.py` compares the two.
 
 Costs on one core: an epoch's sequence of 80,000 runs (1.28 million records) takes about 10 ms, a window of 4,096
 records about 1 ms.
@@ -20,26 +19,37 @@ from tfpipe.system.hash_permutation import EXAMPLE, GAMMA, LEAD, ROUNDS, RUNS, W
 
 
 class Runs(NamedTuple):
-    """Adjacent records of one shard each, in reading order: three int64 vectors of equal length."""
+    """Runs of adjacent records of one shard, in reading order: three int64 vectors of equal length.
+
+    Attributes:
+        shard: The number of each run's shard.
+        first: The first record of each run, counted in its shard.
+        count: The records of each run.
+    """
 
     shard: tf.Tensor
     first: tf.Tensor
     count: tf.Tensor
 
 
-class Sequence(NamedTuple):
-    """An epoch's runs, permuted, and the position where each begins, with the end: int64 [runs + 1]."""
+class EpochRuns(NamedTuple):
+    """The runs of an epoch, permuted.
+
+    Attributes:
+        runs: The runs in reading order.
+        starts: The position where each run begins, and the end: int64 [runs + 1].
+    """
 
     runs: Runs
     starts: tf.Tensor
 
 
 def extend_key(key: tf.Tensor | int, *parts: tf.Tensor) -> tf.Tensor:
-    """The key with further parts; what `key_of` does with all of them.
+    """Extends a key by further parts, to what `key_of` gives for all of them.
 
     Args:
-        key: Of the first parts, from `key_of`: uint64, or a Python number.
-        *parts: int64 tensors of shapes that broadcast.
+        key: The key of the first parts, from `key_of`: uint64, or a Python number.
+        *parts: The further parts: int64 tensors of shapes that broadcast.
 
     Returns:
         uint64 of the broadcast shape.
@@ -50,21 +60,21 @@ def extend_key(key: tf.Tensor | int, *parts: tf.Tensor) -> tf.Tensor:
     return result
 
 
-def permutation(keys: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """For each key a permutation of `size` numbers: int64 of the keys' shape and one axis more."""
+def make_permutations(keys: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """Makes a permutation of `size` numbers for each key: int64 of the keys' shape and one axis more."""
     counter = tf.bitcast(tf.range(1, tf.cast(size, tf.int64) + 1), tf.uint64)
     hashes = _mix(counter * _constant(GAMMA) + keys[..., None])
     # `top_k` gives the largest first; no two hashes are equal. Signed numbers would sort otherwise.
     return tf.cast(tf.math.top_k(tf.bitwise.invert(hashes), tf.cast(size, tf.int32)).indices, tf.int64)
 
 
-def example_seed(seed: int, epoch: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
-    """The seed of one record in one epoch, for stateless random numbers: int32 of the records' shape and [2]."""
+def make_seeds(seed: int, epoch: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
+    """Computes the seed of records in one epoch, for stateless random numbers: int32 of their shape and [2]."""
     return tf.bitcast(extend_key(key_of(EXAMPLE, seed), epoch, record), tf.int32)
 
 
-def sequence(order: ExactOrder, epoch: tf.Tensor) -> Sequence:
-    """The runs of an epoch. `epoch` is an int64 scalar."""
+def make_epoch_runs(order: ExactOrder, epoch: tf.Tensor) -> EpochRuns:
+    """Computes the runs of an epoch, which is an int64 scalar."""
     size = order.run_records
     # The remainder of a division of unsigned numbers, by halves that fit a signed one.
     high, low = _halves(extend_key(key_of(LEAD, order.seed), epoch))
@@ -75,41 +85,42 @@ def sequence(order: ExactOrder, epoch: tf.Tensor) -> Sequence:
     index = tf.range(tf.size(shard, tf.int64)) - tf.repeat(tf.cumsum(per_shard, exclusive=True), per_shard)
     first = tf.maximum(index * size - lead, 0)
     count = tf.minimum((index + 1) * size - lead, tf.gather(records, shard)) - first
-    shuffled = permutation(extend_key(key_of(RUNS, order.seed), epoch), tf.size(shard))
+    shuffled = make_permutations(extend_key(key_of(RUNS, order.seed), epoch), tf.size(shard))
     runs = Runs(*(tf.gather(column, shuffled) for column in (shard, first, count)))
-    return Sequence(runs, tf.concat([[0], tf.cumsum(runs.count)], axis=0))
+    return EpochRuns(runs, tf.concat([[0], tf.cumsum(runs.count)], axis=0))
 
 
-def window_runs(order: ExactOrder, read: Sequence, streams: range, window: tf.Tensor) -> Runs:
-    """What several streams read for one window, stream after stream; `window` is an int64 scalar."""
+def make_window_runs(order: ExactOrder, epoch_runs: EpochRuns, streams: range, window: tf.Tensor) -> Runs:
+    """Computes the runs that several streams read for one window, stream after stream; `window` is an int64 scalar."""
     base = tf.constant([stream * order.records_per_stream for stream in streams], tf.int64)
-    begin, end = _window(order, window)
+    begin, end = _window_bounds(order, window)
     start, stop = base + begin, base + end
-    first = tf.searchsorted(read.starts, start, side="right", out_type=tf.int64) - 1
-    last = tf.searchsorted(read.starts, stop, side="left", out_type=tf.int64)
+    first = tf.searchsorted(epoch_runs.starts, start, side="right", out_type=tf.int64) - 1
+    last = tf.searchsorted(epoch_runs.starts, stop, side="left", out_type=tf.int64)
     numbers = tf.ragged.range(first, last)
     row, index = numbers.value_rowids(), numbers.values
-    begins = tf.maximum(tf.gather(read.starts, index), tf.gather(start, row))
-    ends = tf.minimum(tf.gather(read.starts, index + 1), tf.gather(stop, row))
-    moved = begins - tf.gather(read.starts, index)
-    return Runs(tf.gather(read.runs.shard, index), tf.gather(read.runs.first, index) + moved, ends - begins)
+    begins = tf.maximum(tf.gather(epoch_runs.starts, index), tf.gather(start, row))
+    ends = tf.minimum(tf.gather(epoch_runs.starts, index + 1), tf.gather(stop, row))
+    moved = begins - tf.gather(epoch_runs.starts, index)
+    runs = epoch_runs.runs
+    return Runs(tf.gather(runs.shard, index), tf.gather(runs.first, index) + moved, ends - begins)
 
 
-def window_permutations(order: ExactOrder, epoch: tf.Tensor, streams: range, window: tf.Tensor) -> tf.Tensor:
-    """In which order each stream's records of a window leave it: int64 [streams, records of the window]."""
-    begin, end = _window(order, window)
+def make_window_permutations(order: ExactOrder, epoch: tf.Tensor, streams: range, window: tf.Tensor) -> tf.Tensor:
+    """Computes the order in which each stream's records leave a window: int64 [streams, records of the window]."""
+    begin, end = _window_bounds(order, window)
     prefix = extend_key(key_of(WINDOW, order.seed), epoch)
     keys = extend_key(prefix, tf.constant(list(streams), tf.int64), window)
-    return permutation(keys, end - begin)
+    return make_permutations(keys, end - begin)
 
 
-def _window(order: ExactOrder, window: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _window_bounds(order: ExactOrder, window: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     start = window * order.window_records
     return start, tf.minimum(start + order.window_records, order.records_per_stream)
 
 
 def _mix(z: tf.Tensor) -> tf.Tensor:
-    """The finishing rounds of SplitMix64."""
+    """Mixes bits by the finishing rounds of SplitMix64."""
     for shift, factor in ROUNDS:
         z = tf.bitwise.bitwise_xor(z, tf.bitwise.right_shift(z, _constant(shift))) * _constant(factor)
     return tf.bitwise.bitwise_xor(z, tf.bitwise.right_shift(z, _constant(31)))

@@ -1,8 +1,8 @@
-"""Several pipelines dealt into one batch: the stage `mix`, in place of all that comes before `batch`."""
+"""The stage `mix`: the pipelines of several datasets in one batch, in place of all that comes before `batch`."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
@@ -12,37 +12,42 @@ from tfpipe.pipeline.stage import Stage, Stages
 from tfpipe.system.hash_permutation import MIXTURE, IntArray, key_of, permutation
 
 
-class Part(NamedTuple):
-    """One of the pipelines of a mixture."""
+@dataclass(frozen=True)
+class MixturePart:
+    """The pipeline of one dataset of a mixture.
+
+    Attributes:
+        stages: All stages up to finished images.
+        plan: The read plan, whose batch size is the part's share of a batch.
+        labels: The class in the mixture of each class of this dataset.
+    """
 
     stages: Stages
-    """Up to finished images."""
     plan: ReadPlan
-    """Its batch size is its share of a batch."""
     labels: list[int]
-    """Class in the mixture of each class of its own."""
 
 
-def mix(whole: ReadPlan, parts: list[Part]) -> Stage:
+def mix_datasets(plan: ReadPlan, parts: list[MixturePart]) -> Stage:
     """Takes from each part its share of every batch, spread over the batch by one fixed permutation."""
 
     def apply(_: None) -> tf.data.Dataset:
-        datasets = [_relabelled(part) for part in parts]
-        choices = tf.data.Dataset.from_tensor_slices(tf.constant(_pattern(whole, parts))).repeat()
+        datasets = [_map_labels(part) for part in parts]
+        choices = tf.data.Dataset.from_tensor_slices(tf.constant(_choose_parts(plan, parts))).repeat()
         return tf.data.Dataset.choose_from_datasets(datasets, choices, stop_on_empty_dataset=False)
 
-    settings = {part.plan.source.name: f"{part.plan.global_batch_size} of {whole.global_batch_size}" for part in parts}
+    settings = {part.plan.source.name: f"{part.plan.global_batch_size} of {plan.global_batch_size}" for part in parts}
     return Stage("mix", apply, settings, "the same share of every batch, so that any step can be found again")
 
 
-def _pattern(whole: ReadPlan, parts: list[Part]) -> IntArray:
-    """Which part each image of this host's batch comes from; replicas get about equal shares."""
+def _choose_parts(plan: ReadPlan, parts: list[MixturePart]) -> IntArray:
+    """Chooses the part from which each image of this host's batch comes; replicas get about equal shares."""
     blocks = [np.full(part.plan.host_batch_size, number, np.int64) for number, part in enumerate(parts)]
-    flat: IntArray = np.concatenate(blocks)
-    return flat[permutation(key_of(MIXTURE, whole.config.seed), len(flat))]
+    choices: IntArray = np.concatenate(blocks)
+    return choices[permutation(key_of(MIXTURE, plan.config.seed), len(choices))]
 
 
-def _relabelled(part: Part) -> tf.data.Dataset:
+def _map_labels(part: MixturePart) -> tf.data.Dataset:
+    """Builds the part's dataset, with labels that count the classes of the mixture."""
     dataset = part.stages.dataset()
     if "label" not in dataset.element_spec or part.labels == list(range(len(part.labels))):
         return dataset

@@ -20,12 +20,14 @@ import tensorflow as tf
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.normalize import BadImage, prepare_image
-from tfpipe.pipeline import stages as stage
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stage import Stages, tf_data_options
-from tfpipe.pipeline.stages import _outputs
+from tfpipe.pipeline.stages.augment import augment_images
+from tfpipe.pipeline.stages.batch import batch_examples
+from tfpipe.pipeline.stages.decode import decode_images
+from tfpipe.pipeline.stages.parse import add_seed, parse_records
 from tfpipe.system import host_limits
 
 RECORDS, BATCH = 32, 32
@@ -129,7 +131,7 @@ def _smaller(source: Source, payloads: list[bytes], short_side: int) -> list[byt
 def _dataset(source: Source, config: PipelineConfig, payloads: list[bytes]) -> tf.data.Dataset:
     """Batches of these records for ever."""
     plan = ReadPlan(source, config)
-    stages, finish = [stage.parse(plan), stage.decode(plan)], [stage.augment(plan), stage.batch(plan)]
+    stages, finish = [parse_records(plan), decode_images(plan)], [augment_images(plan), batch_examples(plan)]
     if config.cache == "decoded":
         cached = Stages(stages).dataset_of(_records(payloads)).cache()
         numbers: Any = tf.data.Dataset.range(2**62)
@@ -200,4 +202,4 @@ def _fetched(plan: ReadPlan, cached: tf.data.Dataset, number: tf.Tensor) -> Any:
         output_shapes=[spec.shape for spec in flat],
     )
     features = tf.nest.pack_sequence_as(cached.element_spec, tensors)
-    return _outputs.with_seed(plan, features, tf.stack([tf.cast(number, tf.int32), tf.constant(7)]))
+    return add_seed(plan, features, tf.stack([tf.cast(number, tf.int32), tf.constant(7)]))

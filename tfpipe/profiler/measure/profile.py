@@ -18,7 +18,7 @@ from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source, as_source
-from tfpipe.pipeline.stage import STAGE_NAMES, Customize, Stages, customized
+from tfpipe.pipeline.stage import STAGE_NAMES, Customize, Stages, customize_stages
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, idle_fraction
 from tfpipe.profiler.measure import host_usage
 from tfpipe.profiler.measure.option_costs import try_changes
@@ -66,7 +66,7 @@ def profile_pipeline(
         DataError: A record is damaged, or a file cannot be read.
     """
     source = as_source(data, split)
-    stages = customized(build_stages(data, split, replace(config, map_fusion=False)), customize)
+    stages = customize_stages(build_stages(data, split, replace(config, map_fusion=False)), customize)
     facts = {**_facts(data, split, source, config), "own_stages": _own_stages(stages)}
     made = _build(stages)
     dataset = made[-1][2] if stages.options is None else made[-1][2].with_options(stages.options)
@@ -190,7 +190,7 @@ def _late_caches(planned: Sequence[tuple[str, str]]) -> list[str]:
 
 def _own_stages(stages: Stages) -> list[str]:
     """Names that are no stage of this project's."""
-    return [name for name in stages.names if name not in (*STAGE_NAMES, "mix")]
+    return [name for name in stages.names if name not in STAGE_NAMES]
 
 
 def _shuffled_records(plan: ReadPlan) -> int:

@@ -1,0 +1,134 @@
+"""The stage `augment`: crop, flip, resize and values, as the model gets them; on the device it leaves all that to it.
+
+    augment="host"    augment_on_host, after crop_for_host where decoded images come from a cache
+    augment="device"  nothing: `device.augment` does all of it
+    augment="none"    augment_on_host without a flip
+
+Costs of one 224 x 224 record, CPU time on one core of a busy machine, to about 15 %: resize from 256 x 256 370 us,
+rounding to uint8 up to 150 us, normalizing 200 us, flip 130 us on average (twice that for those that are flipped).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from tfpipe.pipeline.config.augment_config import AugmentOptions
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.stage import Stage
+from tfpipe.pipeline.stages._crop_box import Extent, choose_crop_box, choose_flip, crop
+from tfpipe.pipeline.stages.parse import Features, map_in_parallel, parallel_settings
+
+
+def augment_images(plan: ReadPlan) -> Stage:
+    """Makes of each image what the trainer gets."""
+    config = plan.config
+    settings = {"where": config.augment, "image_dtype": config.image_dtype, **parallel_settings(plan)}
+    size = plan.decoded_size if config.augment == "device" else config.size
+    settings["size"] = f"{size[0]}x{size[1]}"
+    reason = {
+        "host": "random resized crop and flip" if config.training else "resize short side, center crop",
+        "device": "left to the device: uint8 is handed over",
+        "none": "plain resize",
+    }[config.augment]
+
+    def apply(dataset: tf.data.Dataset) -> tf.data.Dataset:
+        # Nothing is left to do for the device: not even a call.
+        if config.augment == "device":
+            return dataset
+        return map_in_parallel(plan, dataset, lambda features: _augment(plan, features))
+
+    return Stage("augment", apply, settings, reason)
+
+
+def _augment(plan: ReadPlan, features: Features) -> Features:
+    """Puts the image as the model gets it in place of the decoded one."""
+    config = plan.config
+    image, flip = features["image"], features.get("flip")
+    if config.augment == "host" and plan.caches_whole:
+        sizes = [tf.cast(features[name], tf.int32) for name in ("height", "width") if name in features]
+        image, flip = crop_for_host(image, (sizes[0], sizes[1]) if sizes else None, features["seed"], config)
+    used = ("image", "flip", "seed", "height", "width")
+    others = {name: value for name, value in features.items() if name not in used}
+    return {**others, "image": augment_on_host(image, flip, config)}
+
+
+def crop_for_host(
+    image: tf.Tensor, original_size: Extent | None, seed: tf.Tensor | None, config: PipelineConfig
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """Crops an image that is decoded already, such as one from a cache, as `decode_for_host` does.
+
+    Args:
+        image: uint8 of shape [height, width, 3].
+        original_size: The original's size; None where the image has it.
+        seed: int32 of shape [2]; not used in evaluation.
+        config: The options of the crop.
+
+    Returns:
+        uint8 of shape [h, w, 3], the crop; and a scalar bool, whether to flip, None where nothing is flipped.
+    """
+    height, width, _ = image.shape if image.shape.is_fully_defined() else tf.unstack(tf.shape(image))
+    if original_size is None:
+        crop_box = choose_crop_box((height, width), None, seed, config)
+    else:
+        crop_box = choose_crop_box(original_size, (height, width), seed, config)
+    return crop(image, crop_box), choose_flip(seed, config)
+
+
+def augment_on_host(image: tf.Tensor, flip: tf.Tensor | None, config: PipelineConfig) -> tf.Tensor:
+    """Resizes an image to the model's input, gives it its dtype, and mirrors it where `flip` says so.
+
+    Args:
+        image: uint8 of shape [h, w, 3].
+        flip: Scalar bool; None for no.
+        config: The size, the dtype and the options of both.
+
+    Returns:
+        `config.image_dtype` of shape [*config.size, 3].
+    """
+    options = config.augment_options
+    result = convert_values(resize_image(image, config.size, options.antialias), config.image_dtype, options)
+    if flip is None:
+        return result
+    # Last: the output is smaller than most crops, and uint8 a quarter of float32. As a choice: half need no copy.
+    return tf.ensure_shape(tf.cond(flip, lambda: tf.reverse(result, [1]), lambda: result), result.shape)
+
+
+def resize_image(image: tf.Tensor, out_size: tuple[int, int], antialias: bool = False) -> tf.Tensor:
+    """Resizes bilinearly, with half-pixel centers.
+
+    Args:
+        image: uint8 of shape [height, width, 3].
+        out_size: Height and width in pixels.
+        antialias: Average over what an output pixel covers where the image shrinks; about three times the cost.
+
+    Returns:
+        float32 of shape [*out_size, 3], in 0..255 up to rounding.
+    """
+    if image.shape[:2] == out_size:
+        return tf.cast(image, tf.float32)
+    return tf.image.resize(image, out_size, antialias=antialias)
+
+
+def convert_values(image: tf.Tensor, dtype: str, options: AugmentOptions) -> tf.Tensor:
+    """Converts pixels to the values that the model gets.
+
+    Args:
+        image: float32 of shape [height, width, 3], static, in 0..255.
+        dtype: "uint8": rounded to the nearest, halves up. "float32" or "bfloat16": normalized, exactly as
+            `device.normalize` does.
+        options: `mean` and `std` are used.
+
+    Returns:
+        `dtype` of the same shape.
+    """
+    if dtype == "uint8":
+        return tf.cast(image + 0.5, tf.uint8)
+    height, width, channels = image.shape
+    # A row at a time: with 3 channels as the last axis TensorFlow repeats the constants pixel by pixel, which takes
+    # 680 us where this takes 200.
+    offset = np.tile(np.array([255.0 * value for value in options.mean], np.float32), width)
+    factor = np.tile(np.array([1.0 / (255.0 * value) for value in options.std], np.float32), width)
+    rows = (tf.reshape(image, [height, width * channels]) - offset) * factor
+    return tf.reshape(tf.cast(rows, dtype), [height, width, channels])

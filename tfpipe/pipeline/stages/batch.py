@@ -1,0 +1,96 @@
+"""The stage `batch`: batches of static shape in the form that a trainer takes, and the mask of the padding in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfpipe.errors import ConfigError
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.stage import Stage
+from tfpipe.pipeline.stages.parse import Features
+
+
+def batch_examples(plan: ReadPlan) -> Stage:
+    """Makes batches of static shape, in the form that the config asks for."""
+
+    def apply(examples: tf.data.Dataset) -> tf.data.Dataset:
+        if not plan.config.training:
+            examples = _pad_evaluation(plan, examples)
+        batches = examples.batch(plan.batch_size, drop_remainder=True)
+        return batches.map(lambda features: _hand_over(plan, features))
+
+    settings = {"batch_size": plan.batch_size, "global_batch_size": plan.global_batch_size}
+    reason = "static shapes" if plan.config.training else "static shapes; the last batch is filled up and masked"
+    return Stage("batch", apply, settings, reason)
+
+
+def masked_sum(values: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Sums a metric over the real examples of a batch, and counts them.
+
+    Add up both over batches and replicas, then divide.
+
+    Args:
+        values: Of shape [batch], such as `tf.equal(prediction, label)`; any number type or bool.
+        mask: Of shape [batch]: bool, or float as in a tuple.
+
+    Returns:
+        float32 scalars: sum, count.
+    """
+    weights = tf.cast(mask, tf.float32)
+    # Not a product alone: a padded image may have given NaN.
+    kept = tf.where(weights > 0, tf.cast(values, tf.float32), 0.0)
+    return tf.reduce_sum(kept * weights), tf.reduce_sum(weights)
+
+
+def _pad_evaluation(plan: ReadPlan, examples: tf.data.Dataset) -> tf.data.Dataset:
+    """Adds "mask", and zeros behind the last example where the mask is False, so that the last batch is full.
+
+    Every host yields the same number of batches, since hosts that step together must stop together. A padded image
+    is 1 x 1 in the original: a device that divides by 0 gets NaN, and a weight of 0 in Keras does not remove it.
+    """
+    marked = examples.map(lambda features: {**features, "mask": tf.constant(True)})
+    zeros = {
+        name: tf.fill(spec.shape, "") if spec.dtype == tf.string else tf.zeros(spec.shape, spec.dtype)
+        for name, spec in marked.element_spec.items()
+    }
+    zeros |= {name: tf.ones_like(zeros[name]) for name in ("height", "width") if name in zeros}
+    steps, padding = plan.steps_per_epoch, tf.data.Dataset.from_tensors(zeros)
+    if plan.num_hosts > 1 and plan.source.shard_records is None:
+        raise ConfigError(
+            f"Evaluation on {plan.num_hosts} hosts needs to know where each record lies, and {plan.source.unplaced}. "
+            "Evaluate on one host."
+        )
+    if steps is None:
+        padded = marked.concatenate(padding.repeat(plan.host_batch_size - 1))
+        # Either all replicas of the host get a batch, or none does.
+        return padded.window(plan.host_batch_size, drop_remainder=True).flat_map(tf.data.Dataset.zip)
+    total, host_records = steps * plan.host_batch_size, plan.evaluation_records or 0
+    max_lost = min(plan.config.max_bad_records, host_records) if plan.config.on_bad_record == "skip" else 0
+    padded = marked.concatenate(padding.repeat(total - host_records + max_lost))
+    if not max_lost:
+        return padded
+    # Not `take`: it may end before what is cached has ended, and then the cache is thrown away.
+    return padded.enumerate().filter(lambda i, _: i < total).map(lambda _, features: features)
+
+
+def _hand_over(plan: ReadPlan, batch: Features) -> Any:
+    """Returns a batch as the trainer gets it: a dictionary, or (image, label[, mask]) with `as_supervised`.
+
+    Labels become int32, or with `one_hot` float32 [batch, classes]. In a tuple the mask is float32, as Keras takes
+    sample weights; and with augment="device" the first element is a dictionary of image, height, width and seed.
+    """
+    config, result = plan.config, dict(batch)
+    if "label" in result:
+        result["label"] = tf.cast(result["label"], tf.int32)
+        if config.one_hot:
+            result["label"] = tf.one_hot(result["label"], plan.source.num_classes)
+    if not config.as_supervised:
+        return result
+    input_names = ("image", "height", "width", "seed", *config.extra_features)
+    inputs = {name: result[name] for name in input_names if name in result}
+    first = inputs if len(inputs) > 1 else inputs["image"]
+    if "mask" in result:
+        return first, result["label"], tf.cast(result["mask"], tf.float32)
+    return first, result["label"]

@@ -1,0 +1,96 @@
+"""The stage `cache`: encoded or decoded images kept in memory, or in files that are filled before the first step."""
+
+from __future__ import annotations
+
+import logging
+
+import tensorflow as tf
+
+from tfpipe.errors import ConfigError
+from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.stage import Stage
+from tfpipe.system import host_limits
+from tfpipe.system.units import human_bytes
+
+logger = logging.getLogger(__name__)
+
+_MEMORY_SHARE = 0.9  # of the memory that is free; the trainer and its buffers need the rest
+_ELEMENT_BYTES = 200  # of a label, a few numbers and their tensors
+
+
+def cache_bytes(plan: ReadPlan) -> Stage:
+    """Keeps encoded records in memory."""
+    return _cache_in_memory(plan, "encoded records, above decoding: no file is read twice")
+
+
+def cache_decoded(plan: ReadPlan) -> Stage:
+    """Keeps images in memory: whole ones in training, finished ones in evaluation."""
+    if plan.config.training:
+        reason = "decoded images, above augmentation: none is decoded twice, and each crop is a new one"
+    else:
+        reason = "finished images: evaluation does the same to them every time"
+    return _cache_in_memory(plan, reason)
+
+
+def cache_in_files(manifest: Manifest, split: str, config: PipelineConfig) -> Stage:
+    """Stands for a cache in files, which is a dataset of its own and was filled before."""
+    folder = manifest.directory
+    settings = {"kind": config.cache, "where": folder, "size": human_bytes(manifest.splits[split].bytes)}
+    # The folder is an element for those who look at this stage alone; the stages below read its files themselves.
+    return Stage(
+        "cache",
+        lambda _: tf.data.Dataset.from_tensors(folder),
+        settings,
+        "filled before the first step; the stages below read it",
+    )
+
+
+def estimate_cache_bytes(plan: ReadPlan) -> int | None:
+    """Estimates from the manifest what this host's cache will hold when it is full; None if nobody counted.
+
+    Training fetches any record on any host, so each holds them all; evaluation reads the same share every time.
+    """
+    records = plan.source.num_records
+    if records is None:
+        return None
+    config = plan.config
+    if not config.training:
+        records = -(-records // plan.num_hosts)
+    if config.cache == "bytes":
+        return round(records * plan.source.record_bytes)
+    whole = config.training or config.augment == "device"
+    height, width = plan.decoded_size if whole else config.size
+    channel_bytes = 1 if whole else {"uint8": 1, "float32": 4, "bfloat16": 2}[config.image_dtype]
+    return records * (height * width * 3 * channel_bytes + _ELEMENT_BYTES)
+
+
+def check_cache_fits(plan: ReadPlan) -> None:
+    """Refuses a cache in memory that would not fit.
+
+    Raises:
+        ConfigError: The cache needs more memory than is free, or the config leaves records out of a decoded cache.
+    """
+    config = plan.config
+    if config.training and config.cache == "decoded" and config.on_bad_record == "skip":
+        raise ConfigError(
+            "`on_bad_record` skip excludes a cache of decoded images: every record must have its place in it. Use "
+            "cache='bytes', or mend the data first."
+        )
+    needed, free = estimate_cache_bytes(plan), host_limits.available_memory_bytes()
+    if needed is None:
+        logger.warning("Nobody counted the records of %s, so its cache may outgrow the memory.", plan.source.name)
+    elif needed > _MEMORY_SHARE * free:
+        raise ConfigError(
+            f"`cache` {plan.config.cache} of {plan.source.name} needs {human_bytes(needed)} of memory, and "
+            f"{human_bytes(free)} are free, of which it may take nine tenths. Use a smaller `decoded_size`, a "
+            "`cache_dir`, or no cache."
+        )
+
+
+def _cache_in_memory(plan: ReadPlan, reason: str) -> Stage:
+    needed = estimate_cache_bytes(plan)
+    size = "unknown" if needed is None else human_bytes(needed)
+    settings = {"kind": plan.config.cache, "where": "memory", "size": size}
+    return Stage("cache", lambda dataset: dataset.cache(), settings, reason)

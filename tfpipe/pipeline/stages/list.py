@@ -1,0 +1,138 @@
+"""The stage `list`: which records or files this host reads, and in which order.
+
+An element is a run of adjacent records (shard, first record, count, slots) or a file (its number, the epoch). A run has
+at least as many slots as records: the reader fills the rest with holes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from tfpipe.errors import ConfigError
+from tfpipe.order import evaluation_order, expand_runs
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.stage import Stage
+from tfpipe.pipeline.stages import _exact_order, _order_ops
+from tfpipe.system.hash_permutation import FILES, IntArray, key_of
+
+
+def list_exact(plan: ReadPlan) -> Stage:
+    """Lists runs of records in the exact order."""
+    order = plan.order
+    settings = {
+        **_file_settings(plan),
+        "order": "exact",
+        "seed": order.seed,
+        "num_streams": order.num_streams,
+        "streams_here": len(plan.streams),
+        "run_records": order.run_records,
+        "start_step": plan.start_step,
+    }
+    reason = "runs of adjacent records, permuted over all files: the same for any number of hosts, from any step on"
+    return Stage("list", lambda epochs: _exact_order.list_runs(plan, epochs), settings, reason)
+
+
+def list_files(plan: ReadPlan) -> Stage:
+    """Lists this host's files, in a new order every epoch."""
+
+    def apply(epochs: tf.data.Dataset | None) -> tf.data.Dataset:
+        return _shuffle_files(plan, tf.data.Dataset.range(1) if epochs is None else epochs)
+
+    settings = {**_file_settings(plan), "order": "throughput"}
+    return Stage("list", apply, settings, "files in a new order every epoch")
+
+
+def list_once(plan: ReadPlan) -> Stage:
+    """Lists this host's share of the records for evaluation; all files where nobody counted their records."""
+    if plan.source.shard_records is None:
+        return Stage("list", lambda _: _list_all_files(plan), _file_settings(plan), "one pass over all files")
+    settings = {**_file_settings(plan), "records_here": len(record_numbers(plan, evaluation_runs(plan)))}
+    reason = "every record once, an equal share for each host"
+    return Stage("list", lambda _: list_runs_once(plan, evaluation_runs(plan)), settings, reason)
+
+
+def list_first_use(plan: ReadPlan) -> Stage:
+    """Lists every record once for a cache, beginning with those that training needs first."""
+    reason = "the cache is filled in the order of the first epoch, which then waits for nothing else"
+    return Stage("list", lambda _: list_runs_once(plan, first_use_runs(plan)), _file_settings(plan), reason)
+
+
+def list_runs_once(plan: ReadPlan, runs: IntArray) -> tf.data.Dataset:
+    """Lists runs that are read once, in this order: shard, first, count, slots."""
+    pieces = split_runs(runs, plan.config.block_length)
+    return tf.data.Dataset.from_tensor_slices(tuple(tf.constant(pieces[:, column]) for column in (0, 1, 2, 2)))
+
+
+def evaluation_runs(plan: ReadPlan) -> IntArray:
+    """Returns the runs of this host's share of the evaluation: int64 [n, 3]."""
+    return evaluation_order(plan.source.shard_records or (), plan.num_hosts, plan.host)
+
+
+def first_use_runs(plan: ReadPlan) -> IntArray:
+    """Returns runs that read every record once, beginning with those that training needs first: int64 [n, 3]."""
+    order, (epoch, step) = plan.order, plan.start
+    first_window = step * plan.share // order.window_records
+    first_epoch = [
+        order.window_runs(epoch, stream, window)
+        for window in range(first_window, order.num_windows)
+        for stream in plan.streams
+    ]
+    unread = np.ones(plan.source.num_records or 0, bool)
+    unread[record_numbers(plan, np.concatenate(first_epoch))] = False
+    return np.concatenate([*first_epoch, _join_into_runs(plan, np.flatnonzero(unread))])
+
+
+def record_numbers(plan: ReadPlan, runs: IntArray) -> IntArray:
+    """Returns the number of each record in the runs, counted through all files: int64 [records]."""
+    shard, record = expand_runs(runs).T
+    numbers: IntArray = plan.source.bases[shard] + record
+    return numbers
+
+
+def split_runs(runs: IntArray, max_records: int) -> IntArray:
+    """Splits runs into runs of at most `max_records` records, so that several are read at once: int64 [n, 3]."""
+    shard, first, count = runs.T
+    parts = -(-count // max_records)
+    row = np.repeat(np.arange(len(runs)), parts)
+    at = (np.arange(len(row)) - np.repeat(np.cumsum(parts) - parts, parts)) * max_records
+    return np.stack([shard[row], first[row] + at, np.minimum(count[row] - at, max_records)], axis=1)
+
+
+def _list_all_files(plan: ReadPlan) -> tf.data.Dataset:
+    """Lists all files once and in order: number of the file, epoch 0."""
+    epoch = tf.constant(0, tf.int64)
+    return tf.data.Dataset.range(len(plan.source.files)).map(lambda file: (file, epoch))
+
+
+def _shuffle_files(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
+    """Lists this host's files in a new order every epoch: number of the file, epoch."""
+    if len(plan.source.files) < plan.num_hosts:
+        raise ConfigError(
+            f"{plan.num_hosts} input pipelines but only {len(plan.source.files)} files in {plan.source.name}. Write "
+            f"{plan.num_hosts} or more shards, or read in exact order, which shares out records."
+        )
+    host_files = np.arange(plan.host, len(plan.source.files), plan.num_hosts, dtype=np.int64)
+    prefix = key_of(FILES, plan.config.seed, plan.start_step)
+
+    def list_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
+        order = _order_ops.make_permutations(_order_ops.extend_key(prefix, epoch), tf.constant(len(host_files)))
+        shuffled = tf.gather(tf.constant(host_files), order)
+        return tf.data.Dataset.from_tensor_slices(shuffled).map(lambda file: (file, epoch))
+
+    return epochs.flat_map(list_epoch)
+
+
+def _join_into_runs(plan: ReadPlan, numbers: IntArray) -> IntArray:
+    """Joins rising record numbers into runs, cut where a number is missing or a shard ends: int64 [n, 3]."""
+    bases = plan.source.bases
+    shard = np.searchsorted(bases, numbers, side="right") - 1
+    begins_run = np.ones(len(numbers), bool)
+    begins_run[1:] = (np.diff(numbers) != 1) | (np.diff(shard) != 0)
+    starts = np.flatnonzero(begins_run)
+    counts = np.diff(np.append(starts, len(numbers)))
+    return np.stack([shard[starts], numbers[starts] - bases[shard[starts]], counts], axis=1).astype(np.int64)
+
+
+def _file_settings(plan: ReadPlan) -> dict[str, object]:
+    return {"files": len(plan.source.files), "host": f"{plan.host} of {plan.num_hosts}"}

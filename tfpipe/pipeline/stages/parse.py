@@ -1,0 +1,94 @@
+"""The stage `parse`: named features out of encoded records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH, FeatureSpec
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.stage import Stage
+from tfpipe.pipeline.stages import _bad_records
+
+Features = dict[str, tf.Tensor]
+
+_TF_DTYPES = {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}
+_PADDING: dict[str, Any] = {"bytes": "", "int64": -1, "float": 0.0}
+
+
+def parse_records(plan: ReadPlan) -> Stage:
+    """Parses the features that the pipeline needs out of each record."""
+    skips_bad = plan.config.on_bad_record == "skip" and plan.source.shard_records is not None
+
+    def parse(payload: tf.Tensor, record: tf.Tensor, seed: tf.Tensor) -> Features:
+        features = parse_example(plan, payload)
+        if not plan.caches_whole:
+            return add_seed(plan, features, seed)
+        # The stage `repeat` behind the cache adds seeds, in an order that is not exact from the record's number.
+        return features if plan.exact else {**features, "number": record}
+
+    def apply(records: tf.data.Dataset) -> tf.data.Dataset:
+        return map_in_parallel(plan, _bad_records.leave_out(plan, records) if skips_bad else records, parse)
+
+    settings = {**parallel_settings(plan), "on_bad_record": plan.config.on_bad_record}
+    return Stage("parse", apply, settings, "only the features that are needed")
+
+
+def parse_example(plan: ReadPlan, payload: tf.Tensor) -> Features:
+    """Parses the features that the pipeline needs out of one `tf.train.Example`.
+
+    Returns:
+        "encoded" (string), "label" (int64) where there are labels, "height" and "width" (int64, of the original)
+        where the manifest vouches for them, and each extra feature under its own name. Lists are padded or cut to
+        `max_boxes`.
+    """
+    source = plan.source
+    keys = {"encoded": source.image_key}
+    if source.label_key is not None:
+        keys["label"] = source.label_key
+    if source.has_sizes:
+        keys |= {"height": IMAGE_HEIGHT, "width": IMAGE_WIDTH}
+    extra_specs = {name: source.schema[name] for name in plan.config.extra_features}
+    parsers = {key: _make_parser(source.schema[key]) for key in keys.values()}
+    parsers |= {name: _make_parser(spec) for name, spec in extra_specs.items()}
+    example = tf.io.parse_single_example(payload, parsers)
+    features = {name: example[key] for name, key in keys.items()}
+    if source.label_base:
+        features["label"] -= source.label_base
+    for name, spec in extra_specs.items():
+        features[name] = _pad_list(example[name], spec, plan.config.max_boxes)
+    return features
+
+
+def add_seed(plan: ReadPlan, features: Mapping[str, tf.Tensor], seed: tf.Tensor) -> Features:
+    """Adds "seed", int32 [2], the record's seed in this epoch, where the augmentation draws random numbers."""
+    if not plan.config.training or plan.config.augment == "none":
+        return dict(features)
+    return {**features, "seed": seed}
+
+
+def map_in_parallel(plan: ReadPlan, dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
+    """Maps a function over a dataset with as many parallel calls as the config asks for."""
+    calls = plan.config.num_parallel_calls or tf.data.AUTOTUNE
+    return dataset.map(function, num_parallel_calls=calls, deterministic=plan.deterministic)
+
+
+def parallel_settings(plan: ReadPlan) -> dict[str, object]:
+    """Returns what `map_in_parallel` is built with, for the settings of a stage."""
+    return {"num_parallel_calls": plan.config.num_parallel_calls, "deterministic": plan.deterministic}
+
+
+def _make_parser(spec: FeatureSpec) -> Any:
+    dtype = _TF_DTYPES[spec.dtype]
+    return tf.io.VarLenFeature(dtype) if spec.shape is None else tf.io.FixedLenFeature(spec.shape, dtype)
+
+
+def _pad_list(value: Any, spec: FeatureSpec, length: int) -> tf.Tensor:
+    """Pads or cuts a list to one length; -1, 0.0 or "" stand behind its end. Returns other features as they are."""
+    if spec.shape is not None:
+        return value
+    values = value.values[:length]
+    padding = tf.fill([length - tf.size(values)], tf.constant(_PADDING[spec.dtype], values.dtype))
+    return tf.ensure_shape(tf.concat([values, padding], axis=0), [length])

@@ -1,0 +1,38 @@
+"""The stage `prefetch`: batches that wait for the trainer, from this host or from the workers of a tf.data service."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfpipe.pipeline import service_client
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.stage import Stage, tf_data_options
+
+
+def prefetch_batches(plan: ReadPlan) -> Stage:
+    """Prepares batches ahead of the trainer, and says how many there will be."""
+    config = plan.config
+
+    def apply(batches: tf.data.Dataset) -> tf.data.Dataset:
+        count = _count_batches(plan)
+        if count is not None:
+            batches = batches.apply(tf.data.experimental.assert_cardinality(count))
+        if config.service is not None:
+            # Workers obey the options that are set above the service.
+            batches = batches.with_options(tf_data_options(config, plan.deterministic))
+            batches = service_client.distribute(batches, config.service, training=config.training)
+        if config.prefetch_batches == 0:
+            return batches
+        return batches.prefetch(config.prefetch_batches or tf.data.AUTOTUNE)
+
+    settings = {"buffer_size": config.prefetch_batches, "service": config.service or "none"}
+    return Stage("prefetch", apply, settings, "the next batch is made while the device works on this one")
+
+
+def _count_batches(plan: ReadPlan) -> int | None:
+    """Counts the batches of the whole dataset; None if nobody counted the records."""
+    if plan.config.training:
+        infinite: int = tf.data.INFINITE_CARDINALITY
+        return infinite
+    steps = plan.steps_per_epoch
+    return None if steps is None else steps * plan.host_batch_size // plan.batch_size
