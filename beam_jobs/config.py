@@ -1,4 +1,4 @@
-"""ShardConfig: everything that the job can be asked for. Frozen, validated, without Beam."""
+"""ShardConfig: the options of the job that writes shards. Frozen, validated, without Beam."""
 
 import math
 from collections.abc import Mapping
@@ -8,56 +8,96 @@ from typing import Any
 from tfpipe.errors import ConfigError
 from tfpipe.format.file_names import check_split_name
 from tfpipe.format.image_form import ImageForm
+from tfpipe.system.options import Count, Flag, Kind, Nested, Seed, check_options, option
 
 DEFAULT_MAX_BAD_SHARE = 0.01
 DEFAULT_MAX_BAD_AT_LEAST = 10
 
 
 @dataclass(frozen=True)
+class _CountOrShare(Kind):
+    """A number of images, or a share of them."""
+
+    allowed = "A whole number, or a share from 0.0 to 1.0."
+
+    def check(self, name: str, value: object) -> None:
+        """Checks the limits: an integer is a count, a float is a share."""
+        if isinstance(value, int | float) and value >= 0 and (isinstance(value, int) or value <= 1):
+            return
+        raise ConfigError(f"`{name}` must be a count or a share between 0 and 1, got {value}.")
+
+
+@dataclass(frozen=True)
+class _Shares(Kind):
+    """The share of each split, by its name."""
+
+    allowed = "Shares above 0 that add up to 1."
+
+    def check(self, name: str, value: object) -> None:
+        """Checks each name and share, and the sum."""
+        assert isinstance(value, Mapping)
+        for split, share in value.items():
+            check_split_name(split)
+            if not 0 < share <= 1:
+                raise ConfigError(f"The share of split {split!r} must be above 0 and at most 1, got {share}.")
+        if value and not math.isclose(sum(value.values()), 1, abs_tol=1e-6):
+            raise ConfigError(f"The shares of `{name}` must add up to 1, got {sum(value.values()):g}.")
+
+
+@dataclass(frozen=True)
 class ShardConfig:
-    """What goes in, what comes out, and how.
+    """The options of one job: the input, the output, and the way from one to the other.
 
     Attributes:
-        input: A folder, a CSV, JSONL or Parquet manifest, or a tar or zip archive; a path or URL.
-        output: The dataset directory to write; a path or URL.
-        split: Name of the one split; None: `train`, unless the input names splits or `splits` is given.
-        splits: Share of each split, summing to 1; images are assigned by a stable hash of their path.
-        group_by: Column of the manifest whose equal values must come into one split.
-        labels: File with one class name per line, fixing the labels; None: names in sorted order.
-        num_shards: Shards of every split; None: decided from `shard_size_bytes`. Never more than images.
-        shard_size_bytes: Size of a shard where `num_shards` is None. 128 MiB: large enough that opening a file
-            costs nothing beside reading it, small enough for hundreds of them in a data set the size of ImageNet;
-            the tf.data guide asks for 100 MB and more.
-        shuffle: Mix all images of a split; False: by path.
-        seed: Seed of the shuffle; 64 bits.
-        form: What the stored images shall look like.
-        max_bad: How many images may be quarantined: a count (int) or a share (float below 1);
-            None: 1 %, but never fewer than 10.
-        keep_quarantined: Store the bytes of quarantined images too.
-        drop_duplicates: Leave out all but one of the images with equal bytes.
-        overwrite: Replace another dataset in `output` once the new one is complete.
-        workers: Processes that read, check and write; 0: one per core.
-        datasets: Finished datasets whose records go in, united, instead of what `input` holds; they bring their own
-            splits, labels and image form. `input` then is their name for messages.
-        form_changes: Fields of `ImageForm` to change in the images of `datasets`; empty: they stay as they are.
+        input: The input: a folder, a CSV, JSONL or Parquet manifest, or a tar or zip archive; a path or URL. Required.
+        output: The dataset directory to write; a path or URL. Required.
+        split: The name of the one split. None: `train`, unless the input names splits or `splits` is given.
+            Default: None.
+        splits: The share of each split. Images are assigned by a stable hash of their path. Shares above 0 that add up
+            to 1. Default: {}.
+        group_by: The column of the input's manifest whose equal values must come into one split. Default: None.
+        labels: The file with one class name per line, which fixes the labels. None: the names in sorted order.
+            Default: None.
+        num_shards: The number of shards of every split, but never more than its images. None: as many as
+            `shard_size_bytes` gives. At least 1. Default: None.
+        shard_size_bytes: The size of a shard where `num_shards` is None. 128 MiB is so large that opening a file costs
+            nothing beside reading it, and so small that a dataset like ImageNet has more than a thousand shards; the
+            guide of tf.data asks for 100 MB and more. At least 1. Default: 128 * 2**20.
+        shuffle: Whether all images of a split are mixed. Otherwise they stay in the order of their paths.
+            Default: True.
+        seed: The seed of the shuffle. From -2**63 to 2**63 - 1. Default: 0.
+        form: The form of the stored images. Default: ImageForm().
+        max_bad: The number of images (an int) or the share of images (a float) that may be quarantined. None: 1 %, but
+            never fewer than 10. A whole number, or a share from 0.0 to 1.0. Default: None.
+        keep_quarantined: Whether the bytes of quarantined images are stored too. Default: False.
+        drop_duplicates: Whether only one of the images with equal bytes is kept. Default: False.
+        overwrite: Whether another dataset in `output` is replaced once the new one is complete. Default: False.
+        workers: The number of processes that read, check and write. 0: one per core. At least 0. Default: 0.
+        datasets: The finished datasets whose records go in, united, instead of the images in `input`. They bring their
+            own splits, labels and image form. `input` then is only their name in messages. Default: ().
+        form_changes: The fields of `ImageForm` to change in the images of `datasets`. Empty: they stay as they are.
+            Default: {}.
+
+    Raises:
+        ConfigError: A value cannot be used, or two options exclude each other.
     """
 
     input: str
     output: str
     split: str | None = None
-    splits: Mapping[str, float] = field(default_factory=dict)
+    splits: Mapping[str, float] = option(_Shares(), default_factory=dict)
     group_by: str | None = None
     labels: str | None = None
-    num_shards: int | None = None
-    shard_size_bytes: int = 128 * 2**20
-    shuffle: bool = True
-    seed: int = 0
-    form: ImageForm = field(default_factory=ImageForm)
-    max_bad: int | float | None = None
-    keep_quarantined: bool = False
-    drop_duplicates: bool = False
-    overwrite: bool = False
-    workers: int = 0
+    num_shards: int | None = option(Count(1), None)
+    shard_size_bytes: int = option(Count(1), 128 * 2**20)
+    shuffle: bool = option(Flag(), True)
+    seed: int = option(Seed(signed=True), 0)
+    form: ImageForm = option(Nested(ImageForm), default_factory=ImageForm)
+    max_bad: int | float | None = option(_CountOrShare(), None)
+    keep_quarantined: bool = option(Flag(), False)
+    drop_duplicates: bool = option(Flag(), False)
+    overwrite: bool = option(Flag(), False)
+    workers: int = option(Count(0, zero="all cores"), 0)
     datasets: tuple[str, ...] = ()
     form_changes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -70,35 +110,15 @@ class ShardConfig:
         if self.split is not None:
             check_split_name(self.split)
             if self.splits:
-                raise ConfigError("--split and --splits exclude each other.")
-        self._check_splits()
+                raise ConfigError("`split` and `splits` exclude each other. Leave one of them out.")
+        check_options(self)
         if self.group_by and not self.splits:
-            raise ConfigError("--group-by keeps groups together between --splits; give --splits too.")
-        if self.num_shards is not None and self.num_shards < 1:
-            raise ConfigError(f"`num_shards` must be at least 1, got {self.num_shards}.")
-        if not -(2**63) <= self.seed < 2**63:
-            raise ConfigError(f"`seed` must fit into 64 bits, got {self.seed}.")
-        if self.shard_size_bytes < 1:
-            raise ConfigError(f"`shard_size_bytes` must be at least 1, got {self.shard_size_bytes}.")
-        if self.max_bad is not None and not (
-            self.max_bad >= 0 and (isinstance(self.max_bad, int) or self.max_bad <= 1)
-        ):
-            raise ConfigError(f"`max_bad` must be a count or a share between 0 and 1, got {self.max_bad}.")
-        if self.workers < 0:
-            raise ConfigError(f"`workers` must be at least 1, or 0 for all cores, got {self.workers}.")
+            raise ConfigError("`group_by` needs `splits`, between which it keeps groups together. Give both.")
         if self.form_changes and not self.datasets:
             raise ConfigError("`form_changes` are for `datasets`; the form of images is `form`.")
 
-    def _check_splits(self) -> None:
-        for name, share in self.splits.items():
-            check_split_name(name)
-            if not 0 < share <= 1:
-                raise ConfigError(f"The share of split {name!r} must be above 0 and at most 1, got {share}.")
-        if self.splits and not math.isclose(sum(self.splits.values()), 1, abs_tol=1e-6):
-            raise ConfigError(f"The shares of --splits must add up to 1, got {sum(self.splits.values()):g}.")
-
     def max_bad_images(self, num_images: int) -> int:
-        """How many of `num_images` may be quarantined."""
+        """Returns the number of images, out of `num_images`, that may be quarantined."""
         if self.max_bad is None:
             return max(DEFAULT_MAX_BAD_AT_LEAST, int(num_images * DEFAULT_MAX_BAD_SHARE))
         return self.max_bad if isinstance(self.max_bad, int) else int(num_images * self.max_bad)

@@ -60,6 +60,7 @@ FLOORS = {
 NEIGHBOURS = {
     ("tfpipe.format", "tfpipe.errors"),
     ("tfpipe.system", "tfpipe.errors"),
+    ("tfpipe.format", "tfpipe.system"),  # its options
     ("tfpipe.__main__", "tfpipe.cli"),
     ("beam_jobs.__main__", "tfpipe.cli"),
     ("tfpipe.pipeline.plan", "tfpipe.order"),
@@ -108,8 +109,6 @@ HEAVY = {
     "jinja2": ("tfpipe.profiler.report.html",),
     "tensorflow_datasets": (),
 }
-
-MAX_LINES = 320
 
 
 @dataclass(frozen=True)
@@ -281,13 +280,6 @@ class House:
             if module.path.stem in {"util", "utils"}
         ]
 
-    def long(self) -> list[str]:
-        return [
-            f"{module.path} has {lines} lines, more than {MAX_LINES}."
-            for module in self.modules.values()
-            if (lines := len(module.text.splitlines())) > MAX_LINES
-        ]
-
 
 CHECKS = (
     House.homeless,
@@ -298,7 +290,6 @@ CHECKS = (
     House.prints,
     House.environment,
     House.drawers,
-    House.long,
 )
 
 
@@ -439,7 +430,6 @@ PLANTED = [
     ("environment", {"tfpipe/order.py": "import os\nA = os.environ.get('A')\n"}, "the environment"),
     ("environment", {"beam_jobs/process_pool.py": "from os import getenv\n"}, "the environment"),
     ("drawers", {"tfpipe/format/utils.py": ""}, "utils"),
-    ("long", {"tfpipe/order.py": "\n" * 321}, "321 lines"),
 ]
 
 

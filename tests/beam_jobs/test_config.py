@@ -19,7 +19,7 @@ NAME_RULE = "A split's name must be letters, digits and underscores and begin wi
     [
         ({"split": "a b"}, NAME_RULE + "'a b'."),
         ({"split": ""}, NAME_RULE + "''."),
-        ({"split": "x", "splits": {"a": 1.0}}, "--split and --splits exclude each other."),
+        ({"split": "x", "splits": {"a": 1.0}}, "`split` and `splits` exclude each other. Leave one of them out."),
         ({"splits": {"1": 1.0}}, NAME_RULE + "'1'."),
         (
             {"splits": {"a": 0.0, "b": 1.0}},
@@ -29,8 +29,11 @@ NAME_RULE = "A split's name must be letters, digits and underscores and begin wi
             {"splits": {"a": math.nan}},
             "The share of split 'a' must be above 0 and at most 1, got nan.",
         ),
-        ({"splits": {"a": 0.5, "b": 0.4}}, "The shares of --splits must add up to 1, got 0.9."),
-        ({"group_by": "who"}, "--group-by keeps groups together between --splits; give --splits too."),
+        ({"splits": {"a": 0.5, "b": 0.4}}, "The shares of `splits` must add up to 1, got 0.9."),
+        (
+            {"group_by": "who"},
+            "`group_by` needs `splits`, between which it keeps groups together. Give both.",
+        ),
         ({"num_shards": 0}, "`num_shards` must be at least 1, got 0."),
         ({"shard_size_bytes": 0}, "`shard_size_bytes` must be at least 1, got 0."),
         ({"max_bad": -1}, "`max_bad` must be a count or a share between 0 and 1, got -1."),
@@ -80,4 +83,4 @@ def test_max_bad_images(max_bad: float | None, num_images: int, allowed: int) ->
 def test_a_seed_of_more_than_64_bits(seed: int) -> None:
     with pytest.raises(ConfigError) as caught:
         ShardConfig("in", "out", seed=seed)
-    assert str(caught.value) == f"`seed` must fit into 64 bits, got {seed}."
+    assert str(caught.value) == f"`seed` must be a whole number that fits into 64 bits, got {seed}."

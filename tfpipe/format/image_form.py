@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from tfpipe.errors import ConfigError, FormatError
+from tfpipe.system.options import Choice, Count, Flag, check_options, option
 
 Encoding = Literal["keep", "jpeg", "raw"]
 
@@ -19,40 +20,34 @@ class ImageForm:
     """The form every image is brought into before it is stored.
 
     Attributes:
-        encoding: "keep" stores JPEG and PNG as they came and turns other formats into PNG (lossless sources)
-            or JPEG (lossy ones); "jpeg" stores JPEG only; "raw" stores `square * square * 3` bytes of RGB.
-        resize_short: An image whose short side is longer than this many pixels is reduced to it, keeping its
-            aspect; smaller ones stay. None: no image is reduced.
-        square: The whole image is squeezed to `square` x `square` pixels. "raw" needs it, `resize_short`
-            excludes it.
-        quality: JPEG quality, 1 to 100, of whatever is encoded anew. 95: hardly a visible loss, and about the
-            size of a camera's own files.
-        reencode_progressive: Encode progressive JPEGs anew as baseline, which decode about twice as fast.
-        max_pixels: Images with more pixels than this are refused from their header. What is kept as it is costs
-            hardly any memory; what is converted or turned costs 8 bytes a pixel for a moment (WebP 16), so the
-            default bounds a worker at 0.5 GB (1 GB) and admits what cameras of 60 megapixels take.
+        encoding: The encoding of stored images. "keep": JPEG and PNG stay as they are; other formats become PNG where
+            they are lossless, else JPEG. "jpeg": JPEG only. "raw": `square * square * 3` bytes of RGB.
+            "keep", "jpeg" or "raw". Default: "keep".
+        resize_short: The short side, in pixels, that larger images are reduced to. They keep their aspect, and smaller
+            images stay. None: no image is reduced. From 1 to 65500. Default: None.
+        square: The side, in pixels, of the square that every image is squeezed to. "raw" needs it, `resize_short`
+            excludes it. None: no image is squeezed. From 1 to 65500. Default: None.
+        quality: The JPEG quality of images that are encoded again. At 95 the loss is hardly visible, and the size is
+            about that of a camera's files. From 1 to 100. Default: 95.
+        reencode_progressive: Whether progressive JPEGs are encoded again as baseline, which decodes about twice as
+            fast. Default: False.
+        max_pixels: The largest number of pixels of an image; larger ones are refused from their header. An image that
+            is converted or turned costs 8 bytes a pixel for a moment (WebP 16). So the default bounds a worker at
+            0.5 GB (1 GB) and admits images of cameras with 60 megapixels. At least 1. Default: 64_000_000.
 
     Raises:
         ConfigError: An option is out of range, or two options exclude each other.
     """
 
-    encoding: Encoding = "keep"
-    resize_short: int | None = None
-    square: int | None = None
-    quality: int = 95
-    reencode_progressive: bool = False
-    max_pixels: int = 64_000_000
+    encoding: Encoding = option(Choice(get_args(Encoding)), "keep")
+    resize_short: int | None = option(Count(1, MAX_SIDE), None)
+    square: int | None = option(Count(1, MAX_SIDE), None)
+    quality: int = option(Count(1, 100), 95)
+    reencode_progressive: bool = option(Flag(), False)
+    max_pixels: int = option(Count(1), 64_000_000)
 
     def __post_init__(self) -> None:
-        """Checks each option, then the pairs."""
-        if self.encoding not in get_args(Encoding):
-            raise ConfigError(f"`encoding` must be keep, jpeg or raw, got {self.encoding!r}.")
-        if self.resize_short is not None:
-            _check_range("resize_short", self.resize_short, 1, MAX_SIDE)
-        if self.square is not None:
-            _check_range("square", self.square, 1, MAX_SIDE)
-        _check_range("quality", self.quality, 1, 100)
-        _check_range("max_pixels", self.max_pixels, 1, None)
+        check_options(self)
         if self.square is not None and self.resize_short is not None:
             raise ConfigError("`square` and `resize_short` exclude each other. Give one of them.")
         if self.encoding == "raw" and self.square is None:
@@ -72,13 +67,3 @@ class ImageForm:
             return cls(**options)  # type: ignore[arg-type]
         except ConfigError as error:
             raise FormatError(f"The manifest's image form cannot be used: {error}") from None
-
-
-def _check_range(name: str, value: object, low: int, high: int | None) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError(f"`{name}` must be a whole number, got {value!r}.")
-    if high is None:
-        if value < low:
-            raise ConfigError(f"`{name}` must be at least {low}, got {value}.")
-    elif not low <= value <= high:
-        raise ConfigError(f"`{name}` must be from {low} to {high}, got {value}.")

@@ -28,6 +28,7 @@ from tfpipe.readers import numpy_crops
 from tfpipe.readers.record_lookup import one_label
 from tfpipe.readers.record_reader import RecordReader
 from tfpipe.system.hash_permutation import IntArray
+from tfpipe.system.options import get_options
 
 Batch = dict[str, Any]
 
@@ -42,14 +43,6 @@ Run = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
 
 _PADDING: dict[str, Any] = {"bytes": b"", "int64": -1, "float": 0.0}
 _DTYPES: dict[str, Any] = {"int64": np.int64, "float": np.float32}
-_REFUSED: dict[str, tuple[Any, ...]] = {
-    "order": ("throughput",),
-    "service": (),
-    "cache": ("bytes", "decoded"),
-    "augment": ("device",),
-    "on_bad_record": ("skip",),
-    "deterministic": (False,),
-}
 
 
 @dataclass(frozen=True)
@@ -253,9 +246,9 @@ def arranged(batch: Batch, config: PipelineConfig) -> Any:
 
 
 def _check_config(config: PipelineConfig) -> None:
-    for name, refused in _REFUSED.items():
+    for name, option in get_options(config).items():
         value = getattr(config, name)
-        if value in refused or (name == "service" and value is not None):
+        if option.without_tensorflow is not None and value not in option.without_tensorflow:
             raise ConfigError(
                 f"`{name}` {value!r} is for the TensorFlow pipeline only: here records are read one by one, in exact "
                 "order. Leave it out."

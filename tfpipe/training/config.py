@@ -1,4 +1,4 @@
-"""TrainConfig: everything that can be asked of the reference trainer. Frozen, validated, without TensorFlow."""
+"""TrainConfig: the options of the reference trainer. Frozen, validated, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.config import validators as checks
 from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.system.options import Choice, Count, Flag, Number, Text, check_options, get_names, option
 
 Precision = Literal["auto", "float32", "bfloat16"]
 TFLite = Literal["dynamic", "int8"]
@@ -16,113 +16,116 @@ TFLite = Literal["dynamic", "int8"]
 MODELS = ("small_cnn", "resnet50", "mobilenet_v3_small")
 
 MOMENTUM = 0.9
-"""Of Nesterov's SGD (Goyal et al. 2017, "Accurate, large minibatch SGD", who use it without Nesterov's look ahead)."""
+"""The momentum of Nesterov's SGD (Goyal et al. 2017, "Accurate, large minibatch SGD", without look ahead)."""
 
-_BATCH_OF_RATE = 256
-_MAX_BATCH, _FEWEST_STEPS = 128, 4
-
-_ORDER_AND_IMAGES = (
-    *("image_size", "augment", "decoded_size", "dct_scaling", "image_dtype"),
-    *("seed", "order", "num_streams", "run_records", "window_records"),
-)
+_REFERENCE_BATCH_SIZE = 256
+_MAX_BATCH_SIZE, _MIN_STEPS = 128, 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """What is trained, for how long, how fast it learns, and what is kept.
+    """The options of a training run: the data, the length, the learning rate, and the files that it keeps.
 
-    A ConfigError says which value cannot be used.
+    Attributes:
+        pipeline: The batch, the images, the order, and the seed of everything: weights, order, crops and dropout. The
+            trainer decides about `training` and about the form of batches. Required.
+        output: The folder of the run, on any file system that TensorFlow can write. Required.
+        model: The model: small_cnn, resnet50, mobilenet_v3_small, or `module:function` for a model of the user.
+            Default: "small_cnn".
+        split: The split to train on. The evaluation reads `validation`, or else `test`, where there is one.
+            Default: "train".
+        epochs: The number of epochs. None: 100 for small_cnn; 90 for the others, as Goyal et al. 2017 train ResNet-50.
+            At least 1. Default: None.
+        learning_rate: The rate for a global batch of 256. It grows in proportion with the batch: the linear scaling
+            rule of Goyal et al. 2017. None: their 0.1; 0.5 for small_cnn, tried on the sample images. Above 0.
+            Default: None.
+        warmup_epochs: The number of epochs in which the rate rises evenly, before it falls to 0 along a cosine
+            (Loshchilov and Hutter 2016, "SGDR"). It must be below `epochs`. None: 5, as in Goyal et al. 2017, but at
+            most a tenth of all epochs. At least 0. Default: None.
+        weight_decay: The factor of the weights in their own gradient, without biases and the scales of normalization
+            (Goyal et al. 2017). At least 0. Default: 1e-4.
+        label_smoothing: The share of a label that is spread over all classes. Szegedy et al. 2015 use 0.1, Goyal et
+            al. 2017 none. At least 0 and below 1. Default: 0.0.
+        precision: The type of the sums, as for `tfpipe.set_precision`. "auto": bfloat16 where the device is built for
+            it. "auto", "float32" or "bfloat16". Default: "auto".
+        deterministic: Whether TensorFlow takes only operations that give the same bits each time, where it has them.
+            They are slower. On a CPU, a run that was stopped and resumed then equals one that was not. Default: False.
+        steps_per_execution: The number of steps without a return to Python. None: 50 on a TPU, where the return costs
+            most, else 1. At least 1. Default: None.
+        checkpoint_every_steps: The number of steps between checkpoints, which is the most that a killed run loses. The
+            end of the training is always saved. At least 1. Default: 500.
+        keep_checkpoints: The number of checkpoints that are kept; older ones are deleted. At least 1. Default: 3.
+        log_every_steps: The number of steps for each line in metrics.jsonl and each point in TensorBoard. At least 1.
+            Default: 20.
+        tflite: The numbers of an additional export for TFLite: 8 bits for the weights ("dynamic") or for all sums
+            ("int8"). None: no such export. "dynamic" or "int8". Default: None.
+
+    Raises:
+        ConfigError: A value cannot be used.
     """
 
     pipeline: PipelineConfig
-    """Batch, images, order, and the seed of everything: weights, order, crops and dropout. Whether it trains and in
-    which form it hands its batches over is the trainer's choice."""
-    output: str
-    """Folder of the run, on any file system that TensorFlow can write."""
+    output: str = option(Text())
     model: str = "small_cnn"
-    """small_cnn, resnet50, mobilenet_v3_small, or `module:function` for a model of the user's own."""
     split: str = "train"
-    """What is trained on. Evaluated is `validation`, or else `test`, where there is one."""
-    epochs: int | None = None
-    """None: 100 for small_cnn; 90 for the others, as Goyal et al. 2017 train ResNet-50."""
+    epochs: int | None = option(Count(1), None)
 
     # learning
-    learning_rate: float | None = None
-    """For a global batch of 256, and in proportion for any other: the linear scaling rule of Goyal et al. 2017. None:
-    their 0.1; 0.5 for small_cnn, tried on the sample images."""
-    warmup_epochs: float | None = None
-    """The rate rises evenly over so many epochs, then falls to 0 along a cosine (Loshchilov and Hutter 2016, "SGDR").
-    None: 5, as in Goyal et al. 2017, but at most a tenth of all epochs."""
-    weight_decay: float = 1e-4
-    """Factor of the weights in their own gradient, biases and the scales of normalisation left out (Goyal et al.
-    2017)."""
-    label_smoothing: float = 0.0
-    """Share of a label that is spread over all classes. Szegedy et al. 2015 use 0.1, Goyal et al. 2017 none."""
-    precision: Precision = "auto"
-    """As for `tfpipe.set_precision`: "auto" is bfloat16 where the device is built for it."""
-    deterministic: bool = False
-    """Take only operations that give the same bits each time, where TensorFlow has them; slower. On a CPU a run that
-    was stopped and went on then equals one that was not."""
+    learning_rate: float | None = option(Number(above=0), None)
+    warmup_epochs: float | None = option(Number(at_least=0), None)
+    weight_decay: float = option(Number(at_least=0), 1e-4)
+    label_smoothing: float = option(Number(at_least=0, below=1), 0.0)
+    precision: Precision = option(Choice(get_args(Precision)), "auto")
+    deterministic: bool = option(Flag(), False)
 
     # running
-    steps_per_execution: int | None = None
-    """Steps that run one after the other without a return to Python. None: 50 on a TPU, where the return costs most,
-    else 1."""
-    checkpoint_every_steps: int = 500
-    """A run that is killed loses at most so many steps. The end of the training is always saved."""
-    keep_checkpoints: int = 3
-    """The older ones are deleted."""
-    log_every_steps: int = 20
-    """Steps of a line in metrics.jsonl, and of a point in TensorBoard."""
-    tflite: TFLite | None = None
-    """Export for TFLite too, with weights ("dynamic") or all sums ("int8") in 8 bits."""
+    steps_per_execution: int | None = option(Count(1), None)
+    checkpoint_every_steps: int = option(Count(1), 500)
+    keep_checkpoints: int = option(Count(1), 3)
+    log_every_steps: int = option(Count(1), 20)
+    tflite: TFLite | None = option(Choice(get_args(TFLite)), None)
 
     def __post_init__(self) -> None:
         if self.model not in MODELS and ":" not in self.model:
             raise ConfigError(f"`model` must be {', '.join(MODELS)} or module:function, got {self.model!r}.")
-        checks.check_text("output", self.output)
-        for name in ("epochs", "steps_per_execution"):
-            if getattr(self, name) is not None:
-                checks.check_count(name, getattr(self, name), 1)
-        for name in ("checkpoint_every_steps", "keep_checkpoints", "log_every_steps"):
-            checks.check_count(name, getattr(self, name), 1)
-        checks.check_choice("precision", self.precision, get_args(Precision))
-        if self.tflite is not None:
-            checks.check_choice("tflite", self.tflite, get_args(TFLite))
-        checks.check_flag("deterministic", self.deterministic)
-        self._check_rates()
+        check_options(self)
+        if not 0 <= self.num_warmup_epochs < self.num_epochs:
+            raise ConfigError(
+                f"`warmup_epochs` must be at least 0 and below the {self.num_epochs} epochs, got "
+                f"{self.warmup_epochs!r}."
+            )
 
     @property
     def num_epochs(self) -> int:
-        """`epochs`, or what stands for it."""
+        """The value of `epochs`, or its default for the model."""
         return self.epochs or (100 if self.model == "small_cnn" else 90)
 
     @property
     def base_learning_rate(self) -> float:
-        """`learning_rate`, or what stands for it: for a global batch of 256."""
+        """The value of `learning_rate`, or its default for the model: the rate for a global batch of 256."""
         if self.learning_rate is not None:
             return self.learning_rate
         return 0.5 if self.model == "small_cnn" else 0.1
 
     @property
     def num_warmup_epochs(self) -> float:
-        """`warmup_epochs`, or what stands for it."""
+        """The value of `warmup_epochs`, or its default for the number of epochs."""
         return min(5.0, self.num_epochs / 10) if self.warmup_epochs is None else self.warmup_epochs
 
     def peak_learning_rate(self, global_batch_size: int) -> float:
-        """The highest rate, after the warm-up."""
-        return self.base_learning_rate * global_batch_size / _BATCH_OF_RATE
+        """Returns the highest rate, after the warm-up."""
+        return self.base_learning_rate * global_batch_size / _REFERENCE_BATCH_SIZE
 
     @property
     def training_pipeline(self) -> PipelineConfig:
-        """For the training: labels as numbers, batches as dictionaries."""
+        """The config for training: labels are numbers, batches are dictionaries."""
         return replace(self.pipeline, training=True, one_hot=False, as_supervised=False, extra_features=())
 
     @property
     def evaluation_pipeline(self) -> PipelineConfig:
-        """For the evaluation, and for who serves the model: images of `image_size`, the middle of each.
+        """The config for evaluating and for serving the model: the center of each image, in `image_size`.
 
-        They are cropped on the host: what the device does in training needs whole images of one size.
+        Images are cropped on the host, because the device's crops need whole images of one size.
         """
         augment = "host" if self.pipeline.augment == "device" else self.pipeline.augment
         return replace(
@@ -136,9 +139,10 @@ class TrainConfig:
         )
 
     def asked(self, global_batch_size: int) -> dict[str, Any]:
-        """What decides the numbers of a run, plain values: a run that goes on must ask for the same."""
+        """Returns the values that decide the numbers of a run. A run that is resumed must ask for the same."""
         pipeline = asdict(self.pipeline)
-        options = {**pipeline.pop("augment_options"), **{name: pipeline[name] for name in _ORDER_AND_IMAGES}}
+        names = get_names(PipelineConfig, "order", "images")
+        options = {**pipeline.pop("augment_options"), **{name: pipeline[name] for name in names}}
         return {
             "model": self.model,
             "split": self.split,
@@ -152,24 +156,11 @@ class TrainConfig:
             **options,
         }
 
-    def _check_rates(self) -> None:
-        if self.learning_rate is not None and not 0 < self.learning_rate < float("inf"):
-            raise ConfigError(f"`learning_rate` must be above 0, got {self.learning_rate!r}.")
-        if not 0 <= self.num_warmup_epochs < self.num_epochs:
-            raise ConfigError(
-                f"`warmup_epochs` must be at least 0 and below the {self.num_epochs} epochs, got "
-                f"{self.warmup_epochs!r}."
-            )
-        if not 0 <= self.weight_decay < float("inf"):
-            raise ConfigError(f"`weight_decay` must be at least 0, got {self.weight_decay!r}.")
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"`label_smoothing` must be at least 0 and below 1, got {self.label_smoothing!r}.")
-
 
 def default_pipeline(model: str) -> dict[str, Any]:
-    """Options of the pipeline where nobody asks for others.
+    """Returns the options of the pipeline that a model needs where nobody asks for others.
 
-    small_cnn is for trying things out, on few images: they are small, and crops show at least half of one.
+    small_cnn is for trying things out on few images: they are small, and crops show at least half of one.
     """
     if model != "small_cnn":
         return {}
@@ -177,11 +168,13 @@ def default_pipeline(model: str) -> dict[str, Any]:
 
 
 def default_batch_size(records: int, num_replicas: int) -> int:
-    """Images of a replica where nobody says how many: a power of two, at most 128, for at least 4 steps an epoch.
+    """Returns the batch size of a replica where nobody gives one: a power of two, at most 128.
+
+    It allows at least 4 steps an epoch.
 
     Args:
-        records: Of the split.
-        num_replicas: That share the global batch.
+        records: The number of records in the split.
+        num_replicas: The number of replicas that share the global batch.
     """
-    most = max(records // (_FEWEST_STEPS * num_replicas), 1)
-    return min(1 << (most.bit_length() - 1), _MAX_BATCH)
+    largest = max(records // (_MIN_STEPS * num_replicas), 1)
+    return min(1 << (largest.bit_length() - 1), _MAX_BATCH_SIZE)

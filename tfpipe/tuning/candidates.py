@@ -12,18 +12,14 @@ from typing import Any
 
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.system.options import get_names
 
 Changes = Mapping[str, Any]
 
-MECHANICAL = (
-    *("cycle_length", "block_length", "read_parallel_calls", "num_parallel_calls", "prefetch_batches", "autotune"),
-    *("ram_budget", "cpu_budget", "private_threadpool_size", "max_intra_op_parallelism", "map_fusion"),
-    "inject_prefetch",
-)
-"""Options that change how fast batches come and nothing else. Where order is "throughput", which promises none, another
-`cycle_length` gives another one that is as good."""
-CACHES = ("cache", "cache_dir")
-"""Likewise where bytes are kept; decoded images are cropped from a smaller picture than before."""
+MECHANICAL = get_names(PipelineConfig, "speed")
+"""The options that change how fast batches come and nothing else."""
+CACHES = get_names(PipelineConfig, "cache")
+"""The options of the cache. They are mechanical where bytes are kept; decoded images are cropped from smaller ones."""
 
 
 def is_mechanical(changes: Changes) -> bool:

@@ -31,11 +31,8 @@ def test_defaults_are_valid_and_hashable() -> None:
     assert PipelineConfig(per_replica_batch_size=32) != config()
 
 
-def test_every_field_is_described_and_checked() -> None:
-    source = Path(sys.modules[PipelineConfig.__module__].__file__ or "").read_text()
+def test_every_option_is_checked() -> None:
     for field in dataclasses.fields(PipelineConfig):
-        _, _, after = source.partition(f"\n    {field.name}: ")
-        assert after.split("\n")[1].startswith('    """'), field.name
         assert f"`{field.name}`" in refused(**{"global_batch_size": 256, field.name: object()})
 
 

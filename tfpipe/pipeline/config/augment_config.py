@@ -1,80 +1,107 @@
-"""How training and evaluation images are changed: the options that host and device share."""
+"""AugmentOptions: how training and evaluation images are changed, on the host and on the device alike."""
 
 from dataclasses import dataclass
 
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.config.validators import check_flag
+from tfpipe.system.options import Choice, Flag, Kind, Share, check_options, is_number, option
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
-"""Mean of red, green and blue over ImageNet's training images, where white is 1; as in torchvision."""
+"""The mean of red, green and blue over ImageNet's training images, where white is 1; as in torchvision."""
 
 IMAGENET_STD = (0.229, 0.224, 0.225)
-"""Their standard deviation, likewise."""
+"""The standard deviation of red, green and blue over the same images; as in torchvision."""
 
-Size = int | tuple[int, int]
-"""Of an image: the side of a square in pixels, or height and width."""
+ImageSize = int | tuple[int, int]
+"""The size of an image: the side of a square in pixels, or height and width."""
+
+
+@dataclass(frozen=True)
+class _Interval(Kind):
+    """Two rising numbers above 0: shares where the second is at most 1."""
+
+    shares: bool
+
+    @property
+    def allowed(self) -> str:
+        """The limits."""
+        return "Two rising shares in (0, 1]." if self.shares else "Two rising numbers above 0."
+
+    def check(self, name: str, value: object) -> None:
+        """Checks that there are two numbers, and their order and limits."""
+        assert isinstance(value, tuple)
+        if len(value) != 2 or not 0 < value[0] <= value[1] <= (1 if self.shares else value[1]):
+            raise ConfigError(f"`{name}` must be {self.allowed[0].lower()}{self.allowed[1:-1]}, got {value}.")
+
+
+@dataclass(frozen=True)
+class _Channels(Kind):
+    """One number for each channel."""
+
+    positive: bool
+
+    @property
+    def allowed(self) -> str:
+        """The limits."""
+        return "Numbers above 0, one for each channel." if self.positive else "One number for each channel."
+
+    def check(self, name: str, value: object) -> None:
+        """Checks the limits, and that there is a number."""
+        assert isinstance(value, tuple)
+        if self.positive and (not value or min(value) <= 0):
+            raise ConfigError(f"`{name}` must be numbers above 0, one for each channel, got {value}.")
 
 
 @dataclass(frozen=True)
 class AugmentOptions:
-    """How images are cropped, mirrored and normalized.
+    """The options of cropping, flipping and normalizing images.
 
     Attributes:
-      scale: Share of the image's area in a training crop, smallest and largest (Szegedy et al. 2014).
-      ratio: Aspect ratio of a training crop in the original, smallest and largest (Szegedy et al. 2014).
-      flip: Mirror half of the training images.
-      crop_fraction: Share of the side kept in evaluation: 224 of 256 (He et al. 2015).
-      antialias: Widen the resize kernel where a crop shrinks, as Pillow does. Off, as in `tf.image.resize`; worth
-        it where the output is much smaller than what is stored. The same cost either way.
-      matmul_dtype: "float32", or "bfloat16" where the device is faster with it; see `device.crop_and_resize`.
-      mean: Of each channel, where white is 1.
-      std: Of each channel, likewise.
+        scale: The smallest and the largest share of the image's area in a training crop (Szegedy et al. 2014).
+            Two rising shares in (0, 1]. Default: (0.08, 1.0).
+        ratio: The smallest and the largest ratio of width to height of a training crop in the original (Szegedy et al.
+            2014). Two rising numbers above 0. Default: (3 / 4, 4 / 3).
+        flip: Whether half of the training images are flipped from left to right. Default: True.
+        crop_fraction: The share of each side that evaluation keeps: 224 of 256 pixels (He et al. 2015). In (0, 1].
+            Default: 0.875.
+        antialias: Whether the resize kernel widens where a crop shrinks, as Pillow's does. It is off in
+            `tf.image.resize`, and worth it where the output is much smaller than the stored image. It costs nothing.
+            Default: False.
+        matmul_dtype: The type in which the device resizes, see `tfpipe.pipeline.device.augment`. bfloat16 is for
+            devices that are faster with it. "float32" or "bfloat16". Default: "float32".
+        mean: The mean of each channel, where white is 1, as `tfpipe.pipeline.config.augment_config.IMAGENET_MEAN`.
+            One number for each channel. Default: (0.485, 0.456, 0.406).
+        std: The standard deviation of each channel, where white is 1, as `IMAGENET_STD`. Numbers above 0, one for each
+            channel. Default: (0.229, 0.224, 0.225).
 
     Raises:
-      ConfigError: A value cannot be used.
+        ConfigError: A value cannot be used.
     """
 
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    flip: bool = True
-    crop_fraction: float = 0.875
-    antialias: bool = False
-    matmul_dtype: str = "float32"
-    mean: tuple[float, ...] = IMAGENET_MEAN
-    std: tuple[float, ...] = IMAGENET_STD
+    scale: tuple[float, float] = option(_Interval(shares=True), (0.08, 1.0))
+    ratio: tuple[float, float] = option(_Interval(shares=False), (3 / 4, 4 / 3))
+    flip: bool = option(Flag(), True)
+    crop_fraction: float = option(Share(), 0.875)
+    antialias: bool = option(Flag(), False)
+    matmul_dtype: str = option(Choice(("float32", "bfloat16")), "float32")
+    mean: tuple[float, ...] = option(_Channels(positive=False), IMAGENET_MEAN)
+    std: tuple[float, ...] = option(_Channels(positive=True), IMAGENET_STD)
 
     def __post_init__(self) -> None:
-        """Numbers become floats and lists, as files have them, tuples: equal options have one hash and one text."""
+        # Files have integers and lists. As floats and tuples, equal options have one hash and one text.
         for name in ("scale", "ratio", "mean", "std"):
-            object.__setattr__(self, name, _floats(name, getattr(self, name)))
-        for name in ("flip", "antialias"):
-            check_flag(name, getattr(self, name))
-        if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise ConfigError(f"`scale` must be two rising shares in (0, 1], got {self.scale}.")
-        if len(self.ratio) != 2 or not 0 < self.ratio[0] <= self.ratio[1]:
-            raise ConfigError(f"`ratio` must be two rising numbers above 0, got {self.ratio}.")
-        if not _is_number(self.crop_fraction) or not 0 < self.crop_fraction <= 1:
-            raise ConfigError(f"`crop_fraction` must be in (0, 1], got {self.crop_fraction!r}.")
+            object.__setattr__(self, name, _to_floats(name, getattr(self, name)))
+        check_options(self)
         object.__setattr__(self, "crop_fraction", float(self.crop_fraction))
-        if self.matmul_dtype not in ("float32", "bfloat16"):
-            raise ConfigError(f"`matmul_dtype` must be 'float32' or 'bfloat16', got {self.matmul_dtype!r}.")
-        if not self.std or min(self.std) <= 0:
-            raise ConfigError(f"`std` must be numbers above 0, one for each channel, got {self.std}.")
         if len(self.mean) != len(self.std):
             raise ConfigError(f"`mean` and `std` must have one number for each channel, got {self.mean}, {self.std}.")
 
 
-def as_pair(size: Size) -> tuple[int, int]:
-    """Height and width."""
+def as_pair(size: ImageSize) -> tuple[int, int]:
+    """Returns height and width."""
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
-def _floats(name: str, values: object) -> tuple[float, ...]:
-    if not isinstance(values, list | tuple) or not all(map(_is_number, values)):
+def _to_floats(name: str, values: object) -> tuple[float, ...]:
+    if not isinstance(values, list | tuple) or not all(map(is_number, values)):
         raise ConfigError(f"`{name}` must be a list of finite numbers, got {values!r}.")
     return tuple(map(float, values))
-
-
-def _is_number(value: object) -> bool:
-    """Finite, and within what a float can hold."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300

@@ -1,4 +1,4 @@
-"""PipelineConfig: everything that can be asked of the input pipeline. Frozen, validated, without TensorFlow.
+"""PipelineConfig: the options of the input pipeline. Frozen, validated, without TensorFlow.
 
 config = PipelineConfig(global_batch_size=256, image_dtype="bfloat16")
 dataclasses.replace(config, cycle_length=16).to_file("pipeline.toml")
@@ -8,13 +8,27 @@ PipelineConfig.from_file("pipeline.toml")
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from tfpipe.errors import ConfigError
+from tfpipe.format.image_form import MAX_SIDE
 from tfpipe.pipeline.config import toml_json
-from tfpipe.pipeline.config import validators as checks
-from tfpipe.pipeline.config.augment_config import IMAGENET_MEAN, IMAGENET_STD, AugmentOptions, Size, as_pair
+from tfpipe.pipeline.config.augment_config import IMAGENET_MEAN, IMAGENET_STD, AugmentOptions, ImageSize, as_pair
+from tfpipe.system.options import (
+    Address,
+    Amount,
+    Choice,
+    Count,
+    Flag,
+    Names,
+    Nested,
+    Seed,
+    Size,
+    Text,
+    check_options,
+    option,
+)
 
 __all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "AugmentOptions", "PipelineConfig"]
 
@@ -28,141 +42,170 @@ AutoShardPolicy = Literal["off", "auto", "file", "data", "hint"]
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineConfig:
-    """What is read, in which order, what becomes of each image, and what tf.data may use for it.
+    """The options of an input pipeline: what it reads, in which order, what it does to images, what tf.data may use.
 
-    Exactly one of the two batch sizes must be given; all else has a default. A list, as files have it, becomes a
-    tuple. A ConfigError says which value cannot be used, or which two exclude each other.
+    Exactly one of the two batch sizes must be given. Every other option has a default. A list, as files have it,
+    becomes a tuple.
+
+    Attributes:
+        global_batch_size: The number of images in a batch of all replicas together. The number of replicas must divide
+            it. At least 1. Default: None.
+        per_replica_batch_size: The number of images in a batch of one replica. The global batch grows with the number
+            of replicas. At least 1. Default: None.
+        image_size: The size of the images that the model gets, in pixels: the side of a square, or height and width.
+            224 is the size of He et al. 2015. A side from 1 to 65500, or (height, width). Default: 224.
+        training: Whether the pipeline shuffles, draws random crops and flips, and repeats for ever. Otherwise it makes
+            one pass in order, which is always the same. Default: True.
+        augment: The place where images are cropped and flipped. "host": a random resized crop and a flip in training, a
+            center crop in evaluation, fused with decoding. "device": the batch holds whole images, squeezed to
+            `decoded_size`, with the original heights and widths and a seed each;
+            `tfpipe.pipeline.device.augment` does the rest inside the training step. "none": whole images, resized to
+            `image_size`. "host", "device" or "none". Default: "host".
+        augment_options: The areas and shapes of crops, the flips, the mean and the standard deviation. They are the
+            same on host and device. Default: AugmentOptions().
+        decoded_size: The size of whole images for `augment` "device" and `cache` "decoded", in pixels. None: the size
+            that `resolve_decoded_size` returns. A side from 1 to 65500, or (height, width). Default: None.
+        dct_scaling: Whether libjpeg may decode at 1/2, 1/4 or 1/8 of the size, where the crop or the whole image is at
+            least that many times larger than the result. It saves decoding time. Default: True.
+        image_dtype: The type of the pixels. Floats are normalized with the mean and deviation of `augment_options`.
+            uint8 takes a quarter of the bytes of float32 on the way to the device, which then normalizes.
+            "uint8", "float32" or "bfloat16". Default: "uint8".
+        one_hot: Whether labels are one-hot float32 vectors instead of integers. Default: False.
+        extra_features: The names of further features of the records that a batch holds. Default: ().
+        max_boxes: The number of bounding boxes of an image in a batch. Fewer boxes are padded, and boxes beyond it are
+            left out. At least 1. Default: 64.
+        as_supervised: Whether a batch is a pair (image, label), as Keras expects it, instead of a dictionary.
+            Default: False.
+        seed: The seed of the order and of every random crop. From -2**63 to 2**64 - 1. Default: 0.
+        order: The order of the records. "exact": the order of `tfpipe.order`, which is the same for any number of
+            hosts, and in which a run can start at any step. "throughput": interleaved files, then a shuffle buffer.
+            "auto": exact with a manifest; throughput for files found by a pattern, with a `service`, and where
+            `deterministic` is false. A cache in memory always gives the exact order, because all of its records cost
+            the same. "auto", "exact" or "throughput". Default: "auto".
+        num_streams: The number of parts of an epoch that exact order reads side by side, see
+            `tfpipe.order.ExactOrder`. None: the largest power of two that divides the global batch size, at most 8, or
+            the number of hosts where that is more. At least 1. Default: None.
+        run_records: The number of adjacent records that exact order reads at once. Fewer mix better and seek more
+            often. At least 1. Default: 16.
+        window_records: The number of consecutive records of a stream that exact order holds in memory and permutes.
+            At least 1. Default: 512.
+        shuffle_buffer_size: The size of the shuffle buffer of throughput order: a number counts records, text such as
+            "256MiB" counts bytes. At least 1, as a number or a size such as 128MiB. Default: "256MiB".
+        cycle_length: The number of files, or of streams, that are read side by side. At least 1. Default: 8.
+        block_length: The number of records taken from one file or stream before the next one has its turn. In exact
+            order it is at least `run_records`, hence the default. At least 1. Default: 16.
+        read_parallel_calls: The number of threads that read. None: tf.data adjusts it while it runs (AUTOTUNE).
+            At least 1. Default: None.
+        deterministic: Whether the order is kept where one read or decode is slower than the next. None: it is kept in
+            exact order and in evaluation only. Default: None.
+        on_bad_record: The reaction to a record whose checksum is wrong or whose file cannot be read. "raise": an error
+            that says where it is. "skip": the record is left out and counted. An intact record that holds no image is
+            always an error. "raise" or "skip". Default: "raise".
+        max_bad_records: The number of records that "skip" may leave out before it is an error. 0: none. At least 0.
+            Default: 100.
+        cache: The data that is kept after the first epoch. "bytes": the records, so that nothing is read twice.
+            "decoded": images decoded to `decoded_size`, so that nothing is decoded twice either; they take more space.
+            "none", "bytes" or "decoded". Default: "none".
+        cache_dir: The local folder of the cache. None: it is in memory. Default: None.
+        num_parallel_calls: The number of threads that decode and augment. None: AUTOTUNE. At least 1. Default: None.
+        prefetch_batches: The number of finished batches that wait for the trainer. 0: none. None: AUTOTUNE. At least 0.
+            Default: None.
+        autotune: Whether tf.data adjusts what is left to AUTOTUNE. Otherwise its fixed defaults hold. Default: True.
+        ram_budget: The memory that AUTOTUNE may plan with, in bytes or as text such as "8GiB". None: tf.data's share of
+            the free memory. At least 1, as a number or a size such as 128MiB. Default: None.
+        cpu_budget: The number of cores that AUTOTUNE may plan with. None: all cores. At least 1. Default: None.
+        private_threadpool_size: The number of threads of a pool for this pipeline alone. None: it shares TensorFlow's
+            pool. At least 1. Default: None.
+        max_intra_op_parallelism: The number of threads within one operation of the pipeline. 0: TensorFlow decides.
+            There are many images, so one thread for each is best: 1 saves 5 % of the processor time (2 cores, 256 px
+            JPEG). At least 0. Default: 1.
+        map_fusion: Whether `parse`, `decode` and `augment` run as one function. It saves 6 % of the processor time, and
+            20 % in those stages (2 cores, 256 px JPEG), but tf.data's statistics then do not tell them apart.
+            Default: True.
+        inject_prefetch: Whether tf.data adds a prefetch where the last stage is not one. Default: True.
+        auto_shard_policy: The way in which `tf.distribute` divides a dataset among hosts. "off": the pipeline has
+            divided it already. "off", "auto", "file", "data" or "hint". Default: "off".
+        service: The dispatcher of a tf.data service, "grpc://host:port", whose workers run the pipeline. They give
+            records to any host that asks, so exact order and caches are excluded. None: this host runs the pipeline.
+            Begins with grpc://. Default: None.
+
+    Raises:
+        ConfigError: A value cannot be used, or two options exclude each other.
     """
 
     # batch
-    global_batch_size: int | None = None
-    """Images in a batch of all replicas together; the number of replicas must divide it."""
-    per_replica_batch_size: int | None = None
-    """Images in a batch of one replica; the global batch grows with the number of replicas."""
+    global_batch_size: int | None = option(Count(1), None)
+    per_replica_batch_size: int | None = option(Count(1), None)
 
     # image
-    image_size: Size = 224
-    """Of what the model gets, in pixels: the side, or height and width."""
-    training: bool = True
-    """Shuffle, draw random crops and flips, repeat for ever; else one pass, in order, always the same."""
-    augment: Augment = "host"
-    """Where images are cropped and flipped.
-
-    "host": random resized crop and flip in training, centre crop in evaluation, fused with decoding. "device": whole
-    images, squeezed to `decoded_size`, are handed over with the originals' heights and widths and a seed each, and
-    `tfpipe.pipeline.device.augment` does the rest inside the train step. "none": whole images, resized to
-    `image_size`."""
-    augment_options: AugmentOptions = field(default_factory=AugmentOptions)
-    """How: shares and shapes of crops, flips, mean and deviation; alike on host and device."""
-    decoded_size: Size | None = None
-    """Size of whole images for augment="device" and cache="decoded", in pixels. None: as `resolve_decoded_size`."""
-    dct_scaling: bool = True
-    """Let libjpeg decode at 1/2, 1/4 or 1/8 where the crop, or the whole image, is at least that many times larger than
-    what it is resized to."""
-    image_dtype: ImageDtype = "uint8"
-    """Floats are normalized with the mean and deviation of `augment_options`. uint8 is a quarter of float32 on the
-    way to the device: normalize there."""
-    one_hot: bool = False
-    """Labels as one-hot float32 vectors; else as integers."""
-    extra_features: tuple[str, ...] = ()
-    """Further features of the records to hand over, by name."""
-    max_boxes: int = 64
-    """Bounding boxes of an image are padded to this many, and those beyond are left out."""
-    as_supervised: bool = False
-    """Hand over (image, label), as Keras wants it; else a dictionary."""
+    image_size: ImageSize = option(Size(MAX_SIDE), 224, affects="images")
+    training: bool = option(Flag(), True)
+    augment: Augment = option(Choice(get_args(Augment)), "host", affects="images", without_tensorflow=("host", "none"))
+    augment_options: AugmentOptions = option(Nested(AugmentOptions), default_factory=AugmentOptions)
+    decoded_size: ImageSize | None = option(Size(MAX_SIDE), None, affects="images")
+    dct_scaling: bool = option(Flag(), True, affects="images")
+    image_dtype: ImageDtype = option(Choice(get_args(ImageDtype)), "uint8", affects="images")
+    one_hot: bool = option(Flag(), False)
+    extra_features: tuple[str, ...] = option(Names(), ())
+    max_boxes: int = option(Count(1), 64)
+    as_supervised: bool = option(Flag(), False)
 
     # order
-    seed: int = 0
-    """Of the order and of every random crop. Any integer of 64 bits, with or without a sign."""
-    order: Order = "auto"
-    """Which record comes when.
-
-    "exact": as `tfpipe.order` has it, the same for any number of hosts, and a run can start at any step.
-    "throughput": files interleaved, then a shuffle buffer. "auto": exact from a manifest; throughput for files
-    found by a pattern, with a `service`, and where `deterministic` is false. A cache in memory always gives the exact
-    order: any record in it costs the same."""
-    num_streams: int | None = None
-    """Exact order: parts of an epoch read side by side, see `tfpipe.order.ExactOrder`. None: the largest power of two
-    that divides the global batch size, at most 8, or the number of hosts where that is more."""
-    run_records: int = 16
-    """Exact order: adjacent records read at once. Fewer mix better and seek more often."""
-    window_records: int = 512
-    """Exact order: consecutive records of a stream that are held in memory and permuted."""
-    shuffle_buffer_size: int | str = "256MiB"
-    """Throughput order: what is held in memory to draw from; records if a number, bytes if text ("256MiB")."""
+    seed: int = option(Seed(), 0, affects="order")
+    order: Order = option(Choice(get_args(Order)), "auto", affects="order", without_tensorflow=("auto", "exact"))
+    num_streams: int | None = option(Count(1), None, affects="order")
+    run_records: int = option(Count(1), 16, affects="order")
+    window_records: int = option(Count(1), 512, affects="order")
+    # Throughput order promises no order, so a buffer or a cycle of another size gives an order that is as good.
+    shuffle_buffer_size: int | str = option(Amount(), "256MiB")
 
     # reading
-    cycle_length: int = 8
-    """Files, or streams, that are read side by side."""
-    block_length: int = 16
-    """Records taken from one before the next has its turn; in exact order at least `run_records`."""
-    read_parallel_calls: int | None = None
-    """Threads that read. None: tf.data adjusts them while it runs (AUTOTUNE)."""
-    deterministic: bool | None = None
-    """Keep the order where one read or decode is slower than the next. None: yes in exact order and in evaluation,
-    else no."""
-    on_bad_record: OnBadRecord = "raise"
-    """What to do about a record whose checksum is wrong or whose file cannot be read: end with an error that says where
-    it is, or leave it out and count it. An intact record that holds no image is always an error."""
-    max_bad_records: int = 100
-    """How many may be left out before it is an error all the same; 0: none."""
+    cycle_length: int = option(Count(1), 8, affects="speed")
+    block_length: int = option(Count(1), 16, affects="speed")
+    read_parallel_calls: int | None = option(Count(1), None, affects="speed")
+    deterministic: bool | None = option(Flag(), None, without_tensorflow=(None, True))
+    on_bad_record: OnBadRecord = option(Choice(get_args(OnBadRecord)), "raise", without_tensorflow=("raise",))
+    max_bad_records: int = option(Count(0), 100)
 
     # cache
-    cache: Cache = "none"
-    """Keep after the first epoch: the records' bytes (no second read), or images decoded to `decoded_size` (no second
-    decoding either, but more space)."""
-    cache_dir: str | None = None
-    """Local folder for the cache. None: in memory."""
+    cache: Cache = option(Choice(get_args(Cache)), "none", affects="cache", without_tensorflow=("none",))
+    cache_dir: str | None = option(Text(), None, affects="cache")
 
     # tf.data
-    num_parallel_calls: int | None = None
-    """Threads that decode and augment. None: AUTOTUNE."""
-    prefetch_batches: int | None = None
-    """Finished batches that wait for the trainer; 0: none. None: AUTOTUNE."""
-    autotune: bool = True
-    """Let tf.data adjust what is left to AUTOTUNE; else its own fixed defaults hold."""
-    ram_budget: int | str | None = None
-    """Memory that AUTOTUNE may plan with, bytes or text such as "8GiB". None: tf.data's share of what is free."""
-    cpu_budget: int | None = None
-    """Cores that AUTOTUNE may plan with. None: all."""
-    private_threadpool_size: int | None = None
-    """Threads of a pool of the pipeline's own. None: it shares TensorFlow's."""
-    max_intra_op_parallelism: int = 1
-    """Threads within one operation of the pipeline. One: images are many, so each is best left to a single thread, and
-    5 % of the processor time is saved (2 cores, 256 px JPEG). 0: as TensorFlow decides."""
-    map_fusion: bool = True
-    """Run `parse`, `decode` and `augment` as one function: 6 % less processor time, and 20 % less in those stages (2
-    cores, 256 px JPEG). Then tf.data's own statistics do not tell them apart."""
-    inject_prefetch: bool = True
-    """Let tf.data add a prefetch where the last stage is none."""
-    auto_shard_policy: AutoShardPolicy = "off"
-    """How `tf.distribute` shall divide a data set among hosts. "off": the pipeline has done it already."""
-    service: str | None = None
-    """Dispatcher of a tf.data service, "grpc://host:port", whose workers run the pipeline. None: this host does.
-    Its workers deal records to whoever asks, so there is no exact order, and no cache."""
+    num_parallel_calls: int | None = option(Count(1), None, affects="speed")
+    prefetch_batches: int | None = option(Count(0), None, affects="speed")
+    autotune: bool = option(Flag(), True, affects="speed")
+    ram_budget: int | str | None = option(Amount(), None, affects="speed")
+    cpu_budget: int | None = option(Count(1), None, affects="speed")
+    private_threadpool_size: int | None = option(Count(1), None, affects="speed")
+    max_intra_op_parallelism: int = option(Count(0), 1, affects="speed")
+    map_fusion: bool = option(Flag(), True, affects="speed")
+    inject_prefetch: bool = option(Flag(), True, affects="speed")
+    auto_shard_policy: AutoShardPolicy = option(Choice(get_args(AutoShardPolicy)), "off")
+    service: str | None = option(Address(), None, without_tensorflow=(None,))
 
     def __post_init__(self) -> None:
         for name in ("image_size", "decoded_size", "extra_features"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))  # a list has no hash
         _check_batch(self)
-        _check_each(self)
+        check_options(self)
         _check_pairs(self)
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of what the model gets."""
+        """The height and width of the images that the model gets."""
         return as_pair(self.image_size)
 
     def resolve_decoded_size(self, stored_square: int | None = None) -> tuple[int, int]:
-        """Height and width of whole images: `decoded_size`, or what stands for it.
+        """Returns the height and width of whole images.
 
         Args:
-            stored_square: Side of the images where the data set has them squared, as its manifest says.
+            stored_square: The side of the images where the dataset stores squares, as its manifest says.
 
         Returns:
-            `decoded_size` if given, else the stored square, else 8/7 of `image_size` in whole pixels, of which the
-            default `crop_fraction` leaves just `image_size`: 256 for 224.
+            `decoded_size` if it is given, else the stored square, else 8/7 of `image_size` in whole pixels: 256 for
+            224. The default `crop_fraction` of these is just `image_size`.
         """
         if self.decoded_size is not None:
             return as_pair(self.decoded_size)
@@ -173,33 +216,33 @@ class PipelineConfig:
 
     @classmethod
     def from_file(cls, path: toml_json.FilePath) -> PipelineConfig:
-        """Reads a .toml or .json file of options; those that it leaves out have their defaults.
+        """Reads a .toml or .json file of options. Options that it leaves out have their defaults.
 
-        A table `tuned` is ignored: in it a tuner notes on which host and data it tried the options. Any other name
-        that is no option is refused.
+        A table `tuned` is ignored: a tuner notes there on which host and data it tried the options. Any other name
+        that is not an option is refused.
 
         Raises:
-            ConfigError: The file is missing or not what its name says, or an option in it cannot be used.
+            ConfigError: The file is missing or not in the format that its name says, or an option cannot be used.
         """
         return toml_json.build(cls, toml_json.read(path), str(path))
 
     def to_toml(self) -> str:
-        """As TOML: every option that is not None."""
+        """Returns every option that is not None as TOML."""
         return toml_json.to_toml(self._table())
 
     def to_json(self) -> str:
-        """As JSON: every option that is not None."""
+        """Returns every option that is not None as JSON."""
         return toml_json.to_json(self._table())
 
     def to_file(self, path: toml_json.FilePath, notes: Mapping[str, Any] | None = None) -> None:
-        """Writes a .toml or .json file, in one step: nobody finds half of it.
+        """Writes a .toml or .json file in one step, so that a reader never sees a part of it.
 
         Args:
-            path: Of the file.
-            notes: For its table `tuned`.
+            path: The path of the file.
+            notes: The content of its table `tuned`.
 
         Raises:
-            ConfigError: The name ends otherwise, or the file cannot be written.
+            ConfigError: The name has another ending, or the file cannot be written.
         """
         toml_json.write(path, {**self._table(), **({toml_json.NOTES: dict(notes)} if notes else {})})
 
@@ -207,71 +250,11 @@ class PipelineConfig:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-_FLAGS = (
-    *("training", "dct_scaling", "one_hot", "as_supervised", "deterministic"),
-    *("autotune", "inject_prefetch", "map_fusion"),
-)
-_SIZES = ("image_size", "decoded_size")
-_AMOUNTS = ("shuffle_buffer_size", "ram_budget")
-_CHOICES = {
-    "augment": Augment,
-    "image_dtype": ImageDtype,
-    "order": Order,
-    "on_bad_record": OnBadRecord,
-    "cache": Cache,
-    "auto_shard_policy": AutoShardPolicy,
-}
-_COUNTS = {
-    **dict.fromkeys(("global_batch_size", "per_replica_batch_size", "max_boxes"), 1),
-    **dict.fromkeys(("num_streams", "run_records", "window_records", "cycle_length", "block_length"), 1),
-    **dict.fromkeys(("read_parallel_calls", "num_parallel_calls", "cpu_budget", "private_threadpool_size"), 1),
-    **dict.fromkeys(("max_bad_records", "prefetch_batches", "max_intra_op_parallelism"), 0),
-}
-
-
 def _check_batch(config: PipelineConfig) -> None:
-    whole, share = config.global_batch_size, config.per_replica_batch_size
-    if (whole is None) == (share is None):
-        got = "neither" if whole is None else f"{whole} and {share}"
+    all_replicas, one_replica = config.global_batch_size, config.per_replica_batch_size
+    if (all_replicas is None) == (one_replica is None):
+        got = "neither" if all_replicas is None else f"{all_replicas} and {one_replica}"
         raise ConfigError(f"Exactly one of `global_batch_size` and `per_replica_batch_size` must be given, got {got}.")
-
-
-def _check_each(config: PipelineConfig) -> None:
-    """Every option by itself; None only where it is the default."""
-    for one in fields(config):
-        name, value = one.name, getattr(config, one.name)
-        if value is None and one.default is None:
-            continue
-        if name in _FLAGS:
-            checks.check_flag(name, value)
-        elif name in _COUNTS:
-            checks.check_count(name, value, _COUNTS[name])
-        elif name in _CHOICES:
-            checks.check_choice(name, value, get_args(_CHOICES[name]))
-        elif name in _SIZES:
-            checks.check_size(name, value)
-        elif name in _AMOUNTS:
-            checks.check_amount(name, value)
-        else:
-            _check_other(name, value)
-
-
-def _check_other(name: str, value: object) -> None:
-    """The options that are like no other."""
-    match name:
-        case "augment_options":
-            if not isinstance(value, AugmentOptions):
-                raise ConfigError(f"`augment_options` must be AugmentOptions, got {value!r}.")
-        case "extra_features":
-            checks.check_names(name, value)
-        case "seed":
-            checks.check_seed(name, value)
-        case "cache_dir":
-            checks.check_text(name, value)
-        case "service":
-            checks.check_address(name, value)
-        case _:
-            raise AssertionError(f"no check for `{name}`")
 
 
 def _check_pairs(config: PipelineConfig) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.config.augment_config import IMAGENET_MEAN, IMAGENET_STD, AugmentOptions, Size, as_pair
+from tfpipe.pipeline.config.augment_config import IMAGENET_MEAN, IMAGENET_STD, AugmentOptions, ImageSize, as_pair
 from tfpipe.pipeline.device.random_boxes import (
     center_crop_boxes,
     resize_weights,
@@ -70,7 +70,7 @@ def crop_and_resize(
     images: tf.Tensor,
     boxes: tf.Tensor,
     flips: tf.Tensor | None,
-    size: Size,
+    size: ImageSize,
     *,
     matmul_dtype: tf.DType = tf.float32,
     antialias: bool = False,
@@ -114,7 +114,7 @@ def augment(
     seeds: tf.Tensor | None,
     heights: tf.Tensor | None,
     widths: tf.Tensor | None,
-    size: Size,
+    size: ImageSize,
     training: bool,
     dtype: tf.DType = tf.float32,
     options: AugmentOptions | None = None,
@@ -171,7 +171,7 @@ class AugmentLayer(tf.keras.layers.Layer):  # type: ignore[misc]
 
     def __init__(
         self,
-        size: Size,
+        size: ImageSize,
         options: AugmentOptions | None = None,
         seed: int | None = None,
         name: str | None = None,

@@ -1,0 +1,348 @@
+"""Options: dataclass fields that know which values they take.
+
+    @dataclass(frozen=True)
+    class ReadConfig:
+        cycle_length: int = option(Count(1), 8, affects="speed")
+        order: str = option(Choice(("exact", "throughput")), "exact")
+        cpu_budget: int | None = option(Count(1), None)
+
+        def __post_init__(self) -> None:
+            check_options(self)     # ConfigError: `cycle_length` must be at least 1, got 0.
+
+Whatever needs to know about an option reads it from the field: the check of its value, the command line, a search for
+faster options, and the test that compares the documentation of each option with its range and default.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, Literal, TypeGuard
+
+from tfpipe.errors import ConfigError
+from tfpipe.system.units import A_SIZE, parse_bytes
+
+Affects = Literal["speed", "cache", "order", "images"]
+
+_KEY = "option"
+
+
+class Kind(ABC):
+    """The values that an option takes."""
+
+    @property
+    @abstractmethod
+    def allowed(self) -> str:
+        """The sentence that documents the values, as in "At least 1."; empty where the type says it all."""
+
+    @abstractmethod
+    def check(self, name: str, value: object) -> None:
+        """Raises a ConfigError that names the option unless it can have this value."""
+
+
+@dataclass(frozen=True)
+class Flag(Kind):
+    """A switch: true or false."""
+
+    allowed = ""
+
+    def check(self, name: str, value: object) -> None:
+        """Checks that the value is true or false."""
+        if not isinstance(value, bool):
+            raise ConfigError(f"`{name}` must be true or false, got {value!r}.")
+
+
+@dataclass(frozen=True)
+class Count(Kind):
+    """A whole number.
+
+    Attributes:
+        lowest: The lowest value.
+        highest: The highest value. None: there is none.
+        zero: The meaning of 0 where `lowest` is 0, for messages, as in "all cores". None: 0 is a plain number.
+    """
+
+    lowest: int
+    highest: int | None = None
+    zero: str | None = None
+
+    @property
+    def allowed(self) -> str:
+        """The limits."""
+        if self.highest is not None:
+            return f"From {self.lowest} to {self.highest}."
+        return f"At least {self.lowest}."
+
+    def check(self, name: str, value: object) -> None:
+        """Checks that the value is a whole number within the limits; `True` is not one."""
+        if not _is_whole(value):
+            raise ConfigError(f"`{name}` must be a whole number, got {value!r}.")
+        if self.highest is not None and not self.lowest <= value <= self.highest:
+            raise ConfigError(f"`{name}` must be from {self.lowest} to {self.highest}, got {value}.")
+        if value < self.lowest:
+            limit = f"at least {self.lowest}" if self.zero is None else f"at least 1, or 0 for {self.zero}"
+            raise ConfigError(f"`{name}` must be {limit}, got {value}.")
+
+
+@dataclass(frozen=True)
+class Seed(Kind):
+    """A whole number of 64 bits.
+
+    Attributes:
+        signed: Whether 2**63 and more is refused, because the seed is stored with a sign.
+    """
+
+    signed: bool = False
+
+    @property
+    def allowed(self) -> str:
+        """The limits."""
+        return "From -2**63 to 2**63 - 1." if self.signed else "From -2**63 to 2**64 - 1."
+
+    def check(self, name: str, value: object) -> None:
+        """Checks that the value is a whole number that fits."""
+        if not _is_whole(value) or not -(2**63) <= value < 2 ** (63 if self.signed else 64):
+            raise ConfigError(f"`{name}` must be a whole number that fits into 64 bits, got {value!r}.")
+
+
+@dataclass(frozen=True)
+class Number(Kind):
+    """A finite number.
+
+    Attributes:
+        above: The lower limit, which the number must exceed. None: there is no such limit.
+        at_least: The lowest value. None: there is none.
+        below: The upper limit, which the number must not reach. None: there is no such limit.
+    """
+
+    above: float | None = None
+    at_least: float | None = None
+    below: float | None = None
+
+    @property
+    def allowed(self) -> str:
+        """The limits."""
+        return self._limits[0].upper() + self._limits[1:] + "."
+
+    def check(self, name: str, value: object) -> None:
+        """Checks that the value is a number within the limits."""
+        if not is_number(value) or not self._holds(value):
+            raise ConfigError(f"`{name}` must be {self._limits}, got {value!r}.")
+
+    @property
+    def _limits(self) -> str:
+        limits = {"above": self.above, "at least": self.at_least, "below": self.below}
+        return " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
+
+    def _holds(self, value: float) -> bool:
+        return (
+            (self.above is None or value > self.above)
+            and (self.at_least is None or value >= self.at_least)
+            and (self.below is None or value < self.below)
+        )
+
+
+@dataclass(frozen=True)
+class Share(Kind):
+    """A share of a whole, which is more than nothing."""
+
+    allowed = "In (0, 1]."
+
+    def check(self, name: str, value: object) -> None:
+        """Checks that the value is above 0 and at most 1."""
+        if not is_number(value) or not 0 < value <= 1:
+            raise ConfigError(f"`{name}` must be in (0, 1], got {value!r}.")
+
+
+@dataclass(frozen=True)
+class Choice(Kind):
+    """One of a few words.
+
+    Attributes:
+        words: The words.
+    """
+
+    words: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        """The words, in quotes."""
+        quoted = [f'"{word}"' for word in self.words]
+        return f"{', '.join(quoted[:-1])} or {quoted[-1]}."
+
+    def check(self, name: str, value: object) -> None:
+        """Checks that the value is one of the words."""
+        if value not in self.words:
+            raise ConfigError(f"`{name}` must be {', '.join(self.words[:-1])} or {self.words[-1]}, got {value!r}.")
+
+
+@dataclass(frozen=True)
+class Size(Kind):
+    """The size of an image: the side of a square in pixels, or height and width.
+
+    Attributes:
+        highest: The longest side.
+    """
+
+    highest: int
+
+    @property
+    def allowed(self) -> str:
+        """The limits."""
+        return f"A side from 1 to {self.highest}, or (height, width)."
+
+    def check(self, name: str, value: object) -> None:
+        """Checks that each side is a whole number within the limits."""
+        sides = value if isinstance(value, tuple) and len(value) == 2 else (value,)
+        if not all(_is_whole(side) and 1 <= side <= self.highest for side in sides):
+            raise ConfigError(
+                f"`{name}` must be a side from 1 to {self.highest} pixels, or (height, width), got {value!r}."
+            )
+
+
+@dataclass(frozen=True)
+class Amount(Kind):
+    """A whole number, or text such as 128MiB. The option says what a number without a unit counts."""
+
+    allowed = "At least 1, as a number or a size such as 128MiB."
+
+    def check(self, name: str, value: object) -> None:
+        """Checks that the value is above 0."""
+        if not (_is_whole(value) or isinstance(value, str)) or parse_bytes(value, name) < 1:
+            raise ConfigError(f"`{name}` must be at least 1, a whole number or {A_SIZE}, got {value!r}.")
+
+
+@dataclass(frozen=True)
+class Text(Kind):
+    """A text that is not empty, such as a path or a name."""
+
+    allowed = ""
+
+    def check(self, name: str, value: object) -> None:
+        """Checks that the value is text that a file can hold."""
+        if not _is_text(value):
+            raise ConfigError(f"`{name}` must be text in Unicode and not empty, got {value!r}.")
+
+
+@dataclass(frozen=True)
+class Names(Kind):
+    """A tuple of different names, which may be empty."""
+
+    allowed = ""
+
+    def check(self, name: str, value: object) -> None:
+        """Checks that the names are text, and that none occurs twice."""
+        if not isinstance(value, tuple) or not all(map(_is_text, value)):
+            raise ConfigError(f"`{name}` must be a list of names, none of them empty, got {value!r}.")
+        if len(set(value)) < len(value):
+            raise ConfigError(f"`{name}` must name each only once, got {value!r}.")
+
+
+@dataclass(frozen=True)
+class Address(Kind):
+    """The address of a tf.data service, `grpc://host:port`."""
+
+    allowed = "Begins with grpc://."
+
+    def check(self, name: str, value: object) -> None:
+        """Checks how the value begins."""
+        if not _is_text(value) or not value.startswith("grpc://") or value == "grpc://":
+            raise ConfigError(f"`{name}` must begin with grpc://, as in 'grpc://host:5000', got {value!r}.")
+
+
+@dataclass(frozen=True)
+class Nested(Kind):
+    """An object of another class, which holds options.
+
+    Attributes:
+        type: The other class.
+    """
+
+    type: type[Any]
+
+    allowed = ""
+
+    def check(self, name: str, value: object) -> None:
+        """Checks that the value is of the class, which has checked the options in it."""
+        if not isinstance(value, self.type):
+            raise ConfigError(f"`{name}` must be {self.type.__name__}, got {value!r}.")
+
+
+@dataclass(frozen=True)
+class Option:
+    """The facts about one option, which its field carries.
+
+    Attributes:
+        kind: The values that the option takes.
+        affects: The one thing that another value changes: "speed" and nothing else; "cache", what is kept between
+            epochs; "order", which record comes when; "images", what becomes of each image. None: anything else.
+        without_tensorflow: The values that the readers without TensorFlow support. None: every value.
+    """
+
+    kind: Kind
+    affects: Affects | None = None
+    without_tensorflow: tuple[Any, ...] | None = None
+
+
+def option(
+    kind: Kind,
+    default: Any = MISSING,
+    *,
+    default_factory: Callable[[], Any] | None = None,
+    affects: Affects | None = None,
+    without_tensorflow: tuple[Any, ...] | None = None,
+) -> Any:
+    """Makes a dataclass field that carries an `Option`.
+
+    Args:
+        kind: The values that the option takes.
+        default: The default. An option without one and without `default_factory` must be given.
+        default_factory: The function that makes the default, where it is an object.
+        affects: See `Option`.
+        without_tensorflow: See `Option`.
+    """
+    metadata = {_KEY: Option(kind, affects, without_tensorflow)}
+    if default_factory is not None:
+        return field(default_factory=default_factory, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def get_options(config: Any) -> dict[str, Option]:
+    """Returns the options of a dataclass or of an object of it, by name, in the order of the fields."""
+    return {item.name: item.metadata[_KEY] for item in fields(config) if _KEY in item.metadata}
+
+
+def get_names(config: Any, *affects: Affects) -> tuple[str, ...]:
+    """Returns the names of the options that affect one of these things."""
+    return tuple(name for name, facts in get_options(config).items() if facts.affects in affects)
+
+
+def check_options(config: Any) -> None:
+    """Checks each option of a config by itself. None is allowed where it is the default.
+
+    Raises:
+        ConfigError: A value is not one that its option takes.
+    """
+    for item in fields(config):
+        if _KEY in item.metadata and not (is_optional(item) and getattr(config, item.name) is None):
+            item.metadata[_KEY].kind.check(item.name, getattr(config, item.name))
+
+
+def is_optional(item: Field[Any]) -> bool:
+    """Tests whether an option may be None, which then stands for a default that is found later."""
+    return item.default is None
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Tests whether a value is a finite number that a float can hold; `True` is not one."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    """Tests for text that is not empty and that UTF-8 can hold: a file name may have half a surrogate pair."""
+    return isinstance(value, str) and value != "" and not any("\ud800" <= c <= "\udfff" for c in value)
