@@ -77,7 +77,7 @@ def test_of_a_broken_one_the_one_before_is_taken(
     assert (sums == 2.1).all()
     assert (model.get_weights()[0] == 2).all()
     assert "ckpt-3 cannot be read (" in caplog.text
-    assert "the one before it is taken." in caplog.text
+    assert "the one before it is used." in caplog.text
 
 
 def test_where_all_are_broken_nothing_begins_anew_unasked(open_run: Open, tmp_path: Path) -> None:

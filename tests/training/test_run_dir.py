@@ -9,29 +9,29 @@ pytest.importorskip("tensorflow")
 
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.training.checkpoints import Position
-from tfpipe.training.run_dir import RunFolder
+from tfpipe.training.run_dir import RunDir
 
-ASKED = {"model": "small_cnn", "epochs": 3, "scale": (0.08, 1.0)}
+OPTIONS = {"model": "small_cnn", "epochs": 3, "scale": (0.08, 1.0)}
 
 
 def test_a_run_is_begun_and_gone_on_with(tmp_path: Path) -> None:
     path = str(tmp_path / "runs" / "one")
-    assert not RunFolder(path).begin(ASKED)
+    assert not RunDir(path).begin(OPTIONS)
     assert json.loads((tmp_path / "runs/one/run.json").read_text()) == {
         "version": 1,
         **{"model": "small_cnn", "epochs": 3, "scale": [0.08, 1.0]},
     }
-    assert RunFolder(path).begin(ASKED)
+    assert RunDir(path).begin(OPTIONS)
 
 
 def test_what_a_kill_left_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "run.json.123.tmp").write_text("{")
-    assert not RunFolder(str(tmp_path)).begin(ASKED)
+    assert not RunDir(str(tmp_path)).begin(OPTIONS)
 
 
 def test_only_the_chief_writes(tmp_path: Path) -> None:
-    folder = RunFolder(str(tmp_path / "run"), is_chief=False)
-    assert not folder.begin(ASKED)
+    folder = RunDir(str(tmp_path / "run"), is_chief=False)
+    assert not folder.begin(OPTIONS)
     folder.write_metrics()
     assert not (tmp_path / "run").exists()
 
@@ -43,13 +43,13 @@ def test_only_the_chief_writes(tmp_path: Path) -> None:
 def test_a_damaged_description_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(FormatError, match=message):
-        RunFolder(str(tmp_path)).begin(ASKED)
+        RunDir(str(tmp_path)).begin(OPTIONS)
 
 
 def test_other_options_are_refused_with_both_values(tmp_path: Path) -> None:
-    RunFolder(str(tmp_path)).begin(ASKED)
+    RunDir(str(tmp_path)).begin(OPTIONS)
     with pytest.raises(ConfigError) as caught:
-        RunFolder(str(tmp_path)).begin({**ASKED, "model": "resnet50"})
+        RunDir(str(tmp_path)).begin({**OPTIONS, "model": "resnet50"})
     assert str(caught.value) == (
         f"The run in {tmp_path} was begun with model small_cnn, got resnet50. Ask for the same to go on, or choose "
         "another folder."
@@ -57,17 +57,17 @@ def test_other_options_are_refused_with_both_values(tmp_path: Path) -> None:
 
 
 def test_lines_after_the_checkpoint_are_dropped(tmp_path: Path) -> None:
-    folder = RunFolder(str(tmp_path))
-    folder.begin(ASKED)
+    folder = RunDir(str(tmp_path))
+    folder.begin(OPTIONS)
     kinds = ["step", "step", "epoch", "step", "step", "epoch"]
     folder.metrics = [
         {"kind": kind, "epoch": i // 3, "step": step}
         for i, (kind, step) in enumerate(zip(kinds, (1, 2, 2, 3, 4, 4), strict=True))
     ]
     folder.write_metrics()
-    again = RunFolder(str(tmp_path))
-    assert again.begin(ASKED)
-    assert again.last_epoch() == {"kind": "epoch", "epoch": 1, "step": 4}
+    again = RunDir(str(tmp_path))
+    assert again.begin(OPTIONS)
+    assert again.get_last_epoch() == {"kind": "epoch", "epoch": 1, "step": 4}
     again.go_back(Position(0, 1, 2), 2)  # the steps of the second epoch are done, its evaluation is not
     assert [(line["kind"], line["step"]) for line in again.metrics] == [
         *(("step", 1), ("step", 2), ("epoch", 2), ("step", 3), ("step", 4)),
@@ -79,4 +79,4 @@ def test_lines_after_the_checkpoint_are_dropped(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="file/run"):
-        RunFolder(str(tmp_path / "file" / "run")).begin(ASKED)
+        RunDir(str(tmp_path / "file" / "run")).begin(OPTIONS)

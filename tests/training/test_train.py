@@ -178,5 +178,5 @@ def test_a_dataset_without_labels_is_refused(tmp_path: Path, train: Train, draw_
 def test_a_folder_of_something_else_is_left_alone(train: Train, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("mine")
-    with pytest.raises(ConfigError, match=r"holds something else than a run, such as thesis.txt"):
+    with pytest.raises(ConfigError, match=r"must be empty or hold a run, and holds thesis.txt"):
         train()

@@ -10,18 +10,19 @@ import click
 
 from tfpipe.cli.shared.status import status_line
 from tfpipe.system.units import human_rate, human_share
+from tfpipe.training.results import TrainObserver
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from tfpipe.profiler.types import StepTiming
     from tfpipe.training.config import TrainConfig
-    from tfpipe.training.results import EpochResult, Metrics, Progress, TrainResult
+    from tfpipe.training.results import EpochResult, Metrics, StepResult, TrainResult
 
 _IDLE_WORTH_A_LOOK = 0.05
 
 
-class Output:
+class Output(TrainObserver):
     """Standard output has the epochs, or JSON; standard error all else."""
 
     def __init__(self, dataset: str, config: "TrainConfig", *, as_json: bool) -> None:
@@ -49,13 +50,13 @@ class Output:
         """A sentence."""
         click.echo(text, err=True)
 
-    def progress(self, progress: "Progress") -> None:
-        """The live line."""
-        idle, wait = progress.idle_fraction, progress.input_wait_fraction
+    def step(self, result: "StepResult") -> None:
+        """Updates the live line."""
+        idle, wait = result.idle_fraction, result.input_wait_fraction
         parts = [
-            f"epoch {progress.epoch + 1}/{progress.epochs}, step {progress.step}/{progress.steps}",
-            f"{human_rate(progress.images_per_second)} images/s",
-            _metrics(progress.metrics),
+            f"epoch {result.epoch + 1}/{result.num_epochs}, step {result.step}/{result.steps_per_epoch}",
+            f"{human_rate(result.images_per_second)} images/s",
+            _metrics(result.metrics),
             *([] if idle is None or wait is None else [f"{human_share(idle)} idle, {human_share(wait)} input wait"]),
         ]
         self._show("  ".join(parts))
@@ -67,7 +68,7 @@ class Output:
             return
         speed = result.images_per_second
         parts = [
-            f"Epoch {result.epoch + 1}/{result.epochs}: {_metrics(result.training)}",
+            f"Epoch {result.epoch + 1}/{result.num_epochs}: {_metrics(result.training)}",
             *([] if result.evaluation is None else [f"evaluation: {_metrics(result.evaluation)}"]),
             *([] if speed is None else [f"{human_rate(speed)} images/s"]),
         ]
@@ -113,7 +114,7 @@ def _metrics(metrics: "Metrics") -> str:
 def _plain(result: "EpochResult") -> dict[str, Any]:
     evaluation = None if result.evaluation is None else asdict(result.evaluation)
     return {
-        "epochs": result.epochs,
+        "epochs": result.num_epochs,
         "training": asdict(result.training),
         "evaluation": evaluation,
         "images_per_second": result.images_per_second,

@@ -1,4 +1,4 @@
-"""What a run needs to go on: model, optimizer, and where it is, as three integers."""
+"""Checkpoints hold what a run needs to go on: model, optimizer, and its position, which is three integers."""
 
 from __future__ import annotations
 
@@ -17,47 +17,58 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run is: what comes next is `step` of `epoch`, both from 0."""
+    """The place of a run.
+
+    Attributes:
+        seed: The seed of the run.
+        epoch: The number of the epoch, from 0.
+        step: The step of the epoch that comes next, from 0. The number of steps in an epoch means that all steps are
+            done, and the evaluation is not.
+    """
 
     seed: int
     epoch: int
     step: int
-    """All steps of the epoch: they are done, and its evaluation is not."""
 
     def after(self, steps: int) -> Position:
-        """So many steps later in the same epoch."""
+        """Returns the position some steps later in the same epoch."""
         return replace(self, step=self.step + steps)
 
     def next_epoch(self) -> Position:
-        """The first step of the next."""
+        """Returns the position of the next epoch's first step."""
         return replace(self, epoch=self.epoch + 1, step=0)
+
+    def count_steps(self, steps_per_epoch: int) -> int:
+        """Returns the number of steps done since the run began."""
+        return self.epoch * steps_per_epoch + self.step
 
 
 class Checkpoints:
     """The last few checkpoints of a run, on any file system that TensorFlow can write.
 
-    A checkpoint counts once the list of checkpoints names it, which is written last and in one step: a process that
-    ends while it saves leaves the one before.
+    A checkpoint counts once the list of checkpoints names it. The list is written last and in one step, so a process
+    that ends while it saves leaves the checkpoint before.
     """
 
     def __init__(
-        self, directory: str, model: tf.keras.Model, optimizer: Any, keep: int, num_sums: tuple[int, int]
+        self, directory: str, model: tf.keras.Model, optimizer: Any, keep: int, sums_shape: tuple[int, int]
     ) -> None:
-        """Looks what is there.
+        """Finds the checkpoints that are there.
 
         Args:
-            directory: For the checkpoints alone.
-            model: Built.
-            optimizer: Built.
-            keep: How many are kept.
-            num_sums: Shape of the sums that are saved beside them, of parts of an epoch.
+            directory: A folder for the checkpoints alone.
+            model: The model, built.
+            optimizer: Its optimizer, built.
+            keep: The number of checkpoints to keep.
+            sums_shape: The shape of the sums that are saved with each checkpoint.
         """
         zero = tf.constant(0, tf.int64)
-        # Not under the strategy: these three belong to no replica. A seed of 64 bits may lack the sign.
+        # Created outside the strategy: these three belong to no replica. The seed has 64 bits without a sign.
         self._position = {name: tf.Variable(zero, trainable=False) for name in ("seed", "epoch", "step")}
-        self._sums = tf.Variable(tf.zeros(num_sums, tf.float64), trainable=False)
-        # A model's checkpoint leaves out what its dropout draws from.
-        generators = [one.value for one in model.non_trainable_variables if not one.value.dtype.is_floating]
+        self._sums = tf.Variable(tf.zeros(sums_shape, tf.float64), trainable=False)
+        # A model's checkpoint leaves out the random generators of its dropout.
+        values = [variable.value for variable in model.non_trainable_variables]
+        generators = [value for value in values if not value.dtype.is_floating]
         self._checkpoint = tf.train.Checkpoint(
             model=model, optimizer=optimizer, generators=generators, position=self._position, sums=self._sums
         )
@@ -67,9 +78,9 @@ class Checkpoints:
         """Writes a checkpoint, then deletes the oldest if there are too many.
 
         Raises:
-            DataError: It cannot be written.
+            DataError: The checkpoint cannot be written.
         """
-        values = (_signed(position.seed), position.epoch, position.step)
+        values = (_to_signed(position.seed), position.epoch, position.step)
         for variable, value in zip(self._position.values(), values, strict=True):
             variable.assign(value)
         self._sums.assign(sums)
@@ -79,13 +90,13 @@ class Checkpoints:
             raise DataError(f"A checkpoint cannot be written: {first_line(error)}.") from error
 
     def restore(self, seed: int) -> tuple[Position, NDArray[np.float64]] | None:
-        """Goes back to the last checkpoint that can be read.
+        """Restores model and optimizer from the last checkpoint that can be read.
 
         Args:
-            seed: Of the run.
+            seed: The seed of the run.
 
         Returns:
-            Where it was, and the sums; None where none was ever saved.
+            The position and the sums of the checkpoint; None where there is no checkpoint.
 
         Raises:
             DataError: There are checkpoints, and none of them can be read.
@@ -93,21 +104,22 @@ class Checkpoints:
         paths = list(reversed(self._manager.checkpoints))
         for path in paths:
             try:
-                self._checkpoint.restore(path).assert_consumed()  # else what is missing stays as it was made
+                self._checkpoint.restore(path).assert_consumed()  # a missing value must not keep its initial one
             except (tf.errors.OpError, AssertionError, ValueError, RuntimeError, LookupError) as error:
-                logger.warning("%s cannot be read (%s); the one before it is taken.", path, first_line(error))
+                logger.warning("%s cannot be read (%s); the one before it is used.", path, first_line(error))
                 continue
-            found = Position(seed, *(int(self._position[name]) for name in ("epoch", "step")))
-            if int(self._position["seed"]) != _signed(seed):
+            position = Position(seed, *(int(self._position[name]) for name in ("epoch", "step")))
+            if int(self._position["seed"]) != _to_signed(seed):
                 raise DataError(f"{path} belongs to a run with another seed. Choose another folder for this one.")
-            return found, self._sums.numpy()
+            return position, self._sums.numpy()
         if paths:
             raise DataError(
                 f"None of the {len(paths)} checkpoints in {self._manager.directory} can be read. Delete the folder of "
-                "the run to begin anew."
+                "the run to begin again."
             )
         return None
 
 
-def _signed(seed: int) -> int:
+def _to_signed(seed: int) -> int:
+    """Returns the signed integer of 64 bits that has the same bits as an unsigned one."""
     return seed - 2**64 if seed >= 2**63 else seed

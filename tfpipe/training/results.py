@@ -1,122 +1,131 @@
-"""What a training says while it runs: plain values, made of the sums that steps count."""
+"""The figures of a training, as plain values: made of the sums that steps count, and told to an observer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from tfpipe.profiler.types import StepTiming
+from tfpipe.system.progress import Observer
 
-_CLASSES_FOR_TOP5 = 6
-"""With fewer, the best five are all."""
+if TYPE_CHECKING:  # the command line extends `TrainObserver` before it loads anything
+    import numpy as np
+    from numpy.typing import NDArray
+
+SUM_NAMES = ("loss", "correct", "top5_correct", "images")
+"""The sums that each step counts over its images, in this order."""
+
+_CLASSES_FOR_TOP5 = 6  # with fewer classes, the best five are all of them
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """Means over images."""
+    """The means over some images.
+
+    Attributes:
+        loss: The mean loss of an image.
+        accuracy: The share of images whose class has the highest logit.
+        top5: The share of images whose class is among the highest five; None for datasets of five classes or fewer.
+        images: The number of images.
+    """
 
     loss: float
     accuracy: float
-    """Share of images whose class has the highest logit."""
     top5: float | None
-    """Share of those whose class is among the highest five; None where there are no more classes than that."""
     images: int
 
     @classmethod
-    def of(cls, sums: NDArray[np.float64], num_classes: int) -> Metrics:
-        """From loss, right ones, right ones among the best five, and images, each summed up."""
-        loss, right, among, images = (float(value) for value in sums)
-        count = max(images, 1.0)
-        top5 = among / count if num_classes >= _CLASSES_FOR_TOP5 else None
-        return cls(loss / count, right / count, top5, round(images))
+    def from_sums(cls, sums: NDArray[np.float64], num_classes: int) -> Metrics:
+        """Divides sums, in the order of `SUM_NAMES`, by their number of images."""
+        loss, correct, top5_correct, images = (float(value) for value in sums)
+        divisor = max(images, 1.0)
+        top5 = top5_correct / divisor if num_classes >= _CLASSES_FOR_TOP5 else None
+        return cls(loss / divisor, correct / divisor, top5, round(images))
 
     @property
     def values(self) -> dict[str, float]:
-        """By name, without what there is not."""
-        found = {"loss": self.loss, "accuracy": self.accuracy}
-        return found if self.top5 is None else {**found, "top5": self.top5}
+        """The means by name, without `top5` where it is None."""
+        values = {"loss": self.loss, "accuracy": self.accuracy}
+        return values if self.top5 is None else {**values, "top5": self.top5}
 
 
 @dataclass(frozen=True)
-class Progress:
-    """Where a training is."""
+class StepResult:
+    """The state of a training inside an epoch.
+
+    Attributes:
+        epoch: The number of the epoch, from 0.
+        num_epochs: The number of epochs in the run.
+        step: The number of steps done in this epoch.
+        steps_per_epoch: The number of steps in an epoch.
+        metrics: The means of this epoch so far.
+        images_per_second: The rate since the last `StepResult`, over all hosts.
+        idle_fraction: The latest estimate of `IdleMonitor`; None before it has seen enough steps.
+        input_wait_fraction: The latest figure of `IdleMonitor`; None before it has seen enough steps.
+    """
 
     epoch: int
-    """From 0."""
-    epochs: int
+    num_epochs: int
     step: int
-    """Steps done in this epoch."""
-    steps: int
-    """Of an epoch."""
+    steps_per_epoch: int
     metrics: Metrics
-    """Of this epoch so far."""
     images_per_second: float
-    """Lately, all hosts together."""
     idle_fraction: float | None
-    """As `IdleMonitor` estimates it, lately; None before it has seen enough."""
     input_wait_fraction: float | None
 
 
 @dataclass(frozen=True)
 class EpochResult:
-    """An epoch that is done."""
+    """The result of an epoch that is done.
+
+    Attributes:
+        epoch: The number of the epoch, from 0.
+        num_epochs: The number of epochs in the run.
+        training: The means over the training images of the epoch.
+        evaluation: The means over the evaluation split; None where there is no such split.
+        images_per_second: The rate of training, over all hosts; None where the steps were not timed.
+        seconds: The time of training and evaluation, since the epoch began or the run went on.
+    """
 
     epoch: int
-    """From 0."""
-    epochs: int
+    num_epochs: int
     training: Metrics
     evaluation: Metrics | None
-    """None where there is no split for it."""
     images_per_second: float | None
-    """Trained, all hosts together; None where it was not seen whole."""
     seconds: float
-    """Of training and evaluation, since the epoch began or the run went on."""
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a training ended."""
+    """The result of a training.
+
+    Attributes:
+        output: The folder of the run.
+        finished: Whether all epochs are done and the model is exported. A run that was stopped can go on.
+        was_finished: Whether there was nothing left to do.
+        position: The epoch and the step that come next.
+        last: The line of the last finished epoch in metrics.jsonl.
+        timing: The timing of this process' steps; None where there were too few.
+        global_batch_size: The number of images in a batch of all replicas together.
+        tflite_accuracy: The accuracy of the quantized model, on the evaluation split or else the training split; None
+            where no such model was asked for.
+    """
 
     output: str
     finished: bool
-    """All epochs are done, and the model is exported; else it was asked to stop, and can go on."""
     was_finished: bool
-    """There was nothing left to do."""
     position: tuple[int, int]
-    """Epoch and step that come next."""
     last: dict[str, Any] | None
-    """The last epoch's line in metrics.jsonl."""
     timing: StepTiming | None
-    """Of this process' steps; None where there were too few."""
     global_batch_size: int
     tflite_accuracy: float | None = None
-    """Of the quantised model, on the evaluation split or else the training split."""
 
 
-class Audience(Protocol):
-    """Who watches."""
+class TrainObserver(Observer):
+    """An object that a training tells what it does. This one ignores everything; override what you want to hear."""
 
-    def note(self, text: str) -> None:
-        """A sentence."""
-
-    def progress(self, progress: Progress) -> None:
-        """About once a second."""
+    def step(self, result: StepResult) -> None:
+        """Takes in where the training is, about once a second."""
 
     def epoch(self, result: EpochResult) -> None:
-        """After each."""
-
-
-class Nobody:
-    """Watches nothing."""
-
-    def note(self, text: str) -> None:
-        """Not read."""
-
-    def progress(self, progress: Progress) -> None:
-        """Not seen."""
-
-    def epoch(self, result: EpochResult) -> None:
-        """Not seen."""
+        """Takes in the result of an epoch, after each."""

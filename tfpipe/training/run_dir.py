@@ -1,12 +1,12 @@
 """The folder of a run, on any file system that TensorFlow can write.
 
 ```
-run.json            what was asked for, and of which data
+run.json            the options and the dataset of the run
 metrics.jsonl       a line for every few steps, and one for each epoch
-checkpoints/        the last few
-logs/               for TensorBoard
+checkpoints/        the last few checkpoints
+logs/               curves for TensorBoard
 model/              the finished model, see `tfpipe.training.export`
-model-int8.tflite   where it was asked for
+model-int8.tflite   the same for TFLite, where it was asked for
 ```
 """
 
@@ -30,95 +30,104 @@ _MAX_BYTES = 1 << 30
 Line = dict[str, Any]
 
 
-class RunFolder:
-    """Where a run writes. Of several processes only the chief does."""
+class RunDir:
+    """The folder of a run. Where several processes train together, only the chief writes.
+
+    Attributes:
+        path: The path of the folder.
+        metrics: The lines of metrics.jsonl so far.
+    """
 
     def __init__(self, path: str, is_chief: bool = True) -> None:
-        """Looks at nothing yet.
+        """Names the folder; `begin` looks into it.
 
         Args:
-            path: Of the folder, which need not be there.
+            path: A local path or a URL. The folder need not be there.
             is_chief: Whether this process writes.
         """
         self.path, self._is_chief = path.rstrip("/") or "/", is_chief
         self.metrics: list[Line] = []
-        """Lines of metrics.jsonl so far."""
 
     def file(self, name: str) -> str:
-        """Path of something in it."""
+        """Returns the path of a file or folder in it."""
         return file_io.join(self.path, name)
 
-    def begin(self, asked: Mapping[str, Any]) -> bool:
-        """Begins a run, or goes on with one for which the same was asked.
+    def begin(self, options: Mapping[str, Any]) -> bool:
+        """Begins a run, or goes on with a run that has the same options.
 
         Args:
-            asked: Plain values.
+            options: The options that decide the numbers of the run, as plain values.
 
         Returns:
-            Whether it goes on.
+            True where the run goes on, False where it begins.
 
         Raises:
-            ConfigError: The folder holds a run for which something else was asked, or something else than a run.
-            DataError: It cannot be read or written.
+            ConfigError: The folder holds a run with other options, or something that is not a run.
+            DataError: The folder cannot be read or written.
             FormatError: run.json is damaged.
         """
         try:
             text = file_io.read_bytes(self.file(RUN), _MAX_BYTES)
         except FileNotFoundError:
             if self._is_chief:
-                self._make(asked)
+                self._create(options)
             return False
-        self._compare(text, asked)
+        self._check_same(text, options)
         self.metrics = self._read_metrics()
         return True
 
-    def last_epoch(self) -> Line | None:
-        """The line of the last epoch that was finished."""
+    def get_last_epoch(self) -> Line | None:
+        """Returns the line of the last finished epoch; None before the first."""
         return next((line for line in reversed(self.metrics) if line["kind"] == "epoch"), None)
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file or folder."""
+        """Returns whether the folder has a file or folder of this name."""
         return bool(tf.io.gfile.exists(self.file(name)))
 
     def go_back(self, position: Position, steps_per_epoch: int) -> None:
-        """Drops the lines of what comes after a checkpoint: it will be done once more."""
-        step = position.epoch * steps_per_epoch + position.step
-        kept = {"step": lambda line: line["step"] <= step, "epoch": lambda line: line["epoch"] < position.epoch}
-        self.metrics = [line for line in self.metrics if kept[line["kind"]](line)]
+        """Drops the lines of all that comes after a checkpoint, since the run does it again."""
+        done_steps = position.count_steps(steps_per_epoch)
+        self.metrics = [
+            line
+            for line in self.metrics
+            if (line["step"] <= done_steps if line["kind"] == "step" else line["epoch"] < position.epoch)
+        ]
 
     def write_metrics(self) -> None:
-        """Writes all lines, in one step."""
+        """Writes all lines to metrics.jsonl, in one step."""
         self._write(METRICS, "".join(json.dumps(line) + "\n" for line in self.metrics))
 
-    def _make(self, asked: Mapping[str, Any]) -> None:
+    def _create(self, options: Mapping[str, Any]) -> None:
         try:
             if tf.io.gfile.exists(self.path):
-                others = [name for name in tf.io.gfile.listdir(self.path) if not name.endswith(".tmp")]
-                if others:
+                # A process that was killed may have left a file under a temporary name.
+                names = [name for name in tf.io.gfile.listdir(self.path) if not name.endswith(".tmp")]
+                if names:
                     raise ConfigError(
-                        f"{self.path} holds something else than a run, such as {others[0].rstrip('/')}. Choose another "
+                        f"{self.path} must be empty or hold a run, and holds {names[0].rstrip('/')}. Choose another "
                         "folder."
                     )
             tf.io.gfile.makedirs(self.path)
         except tf.errors.OpError as error:
-            raise DataError(f"{self.path} cannot be made: {first_line(error)}.") from error
-        self._write(RUN, json.dumps({"version": _VERSION, **asked}, indent=2) + "\n")
+            raise DataError(f"{self.path} cannot be created: {first_line(error)}.") from error
+        self._write(RUN, json.dumps({"version": _VERSION, **options}, indent=2) + "\n")
 
-    def _compare(self, text: bytes, asked: Mapping[str, Any]) -> None:
+    def _check_same(self, text: bytes, options: Mapping[str, Any]) -> None:
+        """Checks that run.json has the same options."""
         try:
-            found = json.loads(text)
-            version = found.pop("version")
+            saved_options = json.loads(text)
+            version = saved_options.pop("version")
         except (ValueError, AttributeError, KeyError, TypeError):
-            raise FormatError(f"{self.file(RUN)} is damaged. Delete {self.path} to begin anew.") from None
+            raise FormatError(f"{self.file(RUN)} is damaged. Delete {self.path} to begin again.") from None
         if version != _VERSION:
             raise FormatError(f"{self.file(RUN)} has version {version}, and this tfpipe reads {_VERSION}.")
-        wanted = json.loads(json.dumps(asked))  # as a file has it: lists for tuples
-        for name in wanted:
-            if found.get(name) != wanted[name]:
+        new_options = json.loads(json.dumps(options))  # JSON has lists in place of tuples
+        for name, value in new_options.items():
+            if saved_options.get(name) != value:
                 why = " The learning rate falls to 0 with the last epoch." if name == "epochs" else ""
                 raise ConfigError(
-                    f"The run in {self.path} was begun with {name} {found.get(name)}, got {wanted[name]}.{why} Ask for "
-                    "the same to go on, or choose another folder."
+                    f"The run in {self.path} was begun with {name} {saved_options.get(name)}, got {value}.{why} Ask "
+                    "for the same to go on, or choose another folder."
                 )
 
     def _read_metrics(self) -> list[Line]:
@@ -129,7 +138,7 @@ class RunFolder:
         try:
             return [json.loads(line) for line in text.splitlines()]
         except ValueError:
-            raise FormatError(f"{self.file(METRICS)} is damaged. Delete {self.path} to begin anew.") from None
+            raise FormatError(f"{self.file(METRICS)} is damaged. Delete {self.path} to begin again.") from None
 
     def _write(self, name: str, text: str) -> None:
         if not self._is_chief:

@@ -4,8 +4,17 @@
     config = TrainConfig(pipeline=PipelineConfig(per_replica_batch_size=64), model="resnet50", output="runs/flowers")
     result = train(tfpipe.load_manifest("flowers"), config, strategy)
 
-The same call goes on with a run that was killed: from the last checkpoint, with exactly the records that would have
-come.
+The same call goes on with a run that was killed. It starts at the last checkpoint, with exactly the records that would
+have come.
+
+```
+train.py        this file: checks, sets up, runs the loop, exports
+loop.py         the loop over epochs and steps
+train_step.py   one step, compiled
+models.py       the model
+run_dir.py      the folder of the run;  checkpoints.py, run_log.py  what is written to it
+export.py       the finished model as a SavedModel;  tflite.py  as a TFLite file;  predict.py  classifies with it
+```
 """
 
 from __future__ import annotations
@@ -25,10 +34,11 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset
 from tfpipe.training.checkpoints import Checkpoints
 from tfpipe.training.config import TrainConfig
-from tfpipe.training.loop import SUMS, Loop
+from tfpipe.training.loop import SUMS_SHAPE, TrainLoop
 from tfpipe.training.models import BuildModel, build_model
-from tfpipe.training.results import Audience, Nobody, TrainResult
-from tfpipe.training.run_dir import CHECKPOINTS, MODEL, RunFolder
+from tfpipe.training.results import TrainObserver, TrainResult
+from tfpipe.training.run_dir import CHECKPOINTS, MODEL, RunDir
+from tfpipe.training.run_log import RunLog
 from tfpipe.training.train_step import Learner
 
 logger = logging.getLogger(__name__)
@@ -41,70 +51,88 @@ def train(
     config: TrainConfig,
     strategy: tf.distribute.Strategy,
     build: BuildModel | None = None,
-    audience: Audience | None = None,
+    observer: TrainObserver | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> TrainResult:
     """Trains, evaluates after each epoch, and exports; or goes on with the run in `config.output`.
 
-    Sets Keras' dtype policy and the random seeds of this process, with `deterministic` TensorFlow's switch for it too.
+    Sets Keras' dtype policy and the random seeds of this process, and with `deterministic` TensorFlow's switch for it.
 
     Args:
-        manifest: From `load_manifest`.
-        config: What is asked for.
-        strategy: From `resolve_strategy`. Another one may go on with a run, if the global batch stays the same.
-        build: Makes the user's own model.
-        audience: Is told how far it is.
-        stop: Asked after each step; once it is true, the run is saved and ends.
+        manifest: A dataset, from `load_manifest`.
+        config: The options of the training.
+        strategy: A strategy, from `resolve_strategy`. A run may go on under another strategy, if the global batch
+            stays the same.
+        build: Builds the user's own model.
+        observer: Told how far the training is.
+        stop: Asked after each step. Once it returns True, the run is saved and ends.
 
     Raises:
-        ConfigError: The options cannot be had with these data or replicas, or the folder holds another run.
-        DataError: The dataset has no labels, cannot be read, or the folder cannot be written; the loss is no number.
+        ConfigError: The options do not fit the dataset or the replicas, or the folder holds another run.
+        DataError: The dataset has no labels or cannot be read, the folder cannot be written, or the loss is not a
+            number.
         FormatError: The dataset or the folder is damaged.
     """
-    audience = audience or Nobody()
-    _check(manifest, config)
-    _seed(config)
+    observer = observer or TrainObserver()
+    _check_dataset(manifest, config)
+    _set_seeds(config)
     set_precision(config.precision, strategy)
-    pipeline = config.training_pipeline
-    batch, _ = replica_batch_size(
+    pipeline, evaluation_split = config.training_pipeline, get_evaluation_split(manifest, config.split)
+    global_batch_size, _ = replica_batch_size(
         strategy,
         global_batch_size=pipeline.global_batch_size,
         per_replica_batch_size=pipeline.per_replica_batch_size,
     )
     steps = steps_per_epoch(manifest, config.split, pipeline, strategy)
-    evaluation_split = evaluation_split_of(manifest, config.split)
-    folder = RunFolder(config.output, is_chief(strategy))
-    goes_on = folder.begin({"dataset": _fingerprint(manifest, config.split, evaluation_split), **config.asked(batch)})
-    if goes_on and _is_finished(folder, config):
-        return TrainResult(config.output, True, True, (config.num_epochs, 0), folder.last_epoch(), None, batch)
+
+    run_dir = RunDir(config.output, is_chief(strategy))
+    fingerprint = _get_fingerprint(manifest, config.split, evaluation_split)
+    goes_on = run_dir.begin({"dataset": fingerprint, **config.asked(global_batch_size)})
+    if goes_on and _is_finished(run_dir, config):
+        end = (config.num_epochs, 0)
+        return TrainResult(config.output, True, True, end, run_dir.get_last_epoch(), None, global_batch_size)
     if evaluation_split is None:
-        audience.note(f"{manifest.directory} has no split validation or test: what is said is about training images.")
-    learner = Learner(strategy, config, len(manifest.label_names), batch, steps, build)
-    checkpoints = Checkpoints(folder.file(CHECKPOINTS), learner.model, learner.optimizer, config.keep_checkpoints, SUMS)
-    loop = Loop(learner, manifest, evaluation_split, folder, checkpoints, audience)
-    if (found := checkpoints.restore(pipeline.seed)) is not None:
-        loop.go_to(*found)
-        audience.note(f"Goes on at step {loop.global_step:,} of {steps * config.num_epochs:,}, from a checkpoint.")
+        observer.note(
+            f"{manifest.directory} has no split validation or test, so all figures are about training images."
+        )
+
+    learner = Learner(strategy, config, len(manifest.label_names), global_batch_size, steps, build)
+    checkpoints = Checkpoints(
+        run_dir.file(CHECKPOINTS), learner.model, learner.optimizer, config.keep_checkpoints, SUMS_SHAPE
+    )
+    log = RunLog(learner, run_dir, observer)
+    loop = TrainLoop(learner, manifest, evaluation_split, run_dir, checkpoints, log)
+    if (restored := checkpoints.restore(pipeline.seed)) is not None:
+        loop.go_to(*restored)
+        observer.note(f"Goes on at step {loop.global_step:,} of {steps * config.num_epochs:,}, from a checkpoint.")
     else:
-        folder.metrics.clear()  # of a run that ended before its first checkpoint
+        run_dir.metrics.clear()  # a run may have ended before its first checkpoint
+
     finished = loop.run(stop)
-    quantised = _export(manifest, config, learner, folder, build) if finished and learner.is_chief else None
-    place = (loop.position.epoch, loop.position.step)
-    timing = loop.feed.timing() if loop.feed else None
-    return TrainResult(config.output, finished, False, place, folder.last_epoch(), timing, batch, quantised)
+    tflite_accuracy = _export(manifest, config, learner, run_dir, build) if finished and learner.is_chief else None
+    return TrainResult(
+        output=config.output,
+        finished=finished,
+        was_finished=False,
+        position=(loop.position.epoch, loop.position.step),
+        last=run_dir.get_last_epoch(),
+        timing=loop.timing,
+        global_batch_size=global_batch_size,
+        tflite_accuracy=tflite_accuracy,
+    )
 
 
-def evaluation_split_of(manifest: Manifest, split: str) -> str | None:
-    """The split that is evaluated, if there is one."""
+def get_evaluation_split(manifest: Manifest, split: str) -> str | None:
+    """Returns the split to evaluate on when training on `split`; None where there is no other one."""
     return next((name for name in ("validation", "test") if name in manifest.splits and name != split), None)
 
 
-def tflite_name(kind: str) -> str:
-    """Of the file in a run's folder."""
+def get_tflite_name(kind: str) -> str:
+    """Returns the name of the TFLite file in a run's folder."""
     return f"{MODEL}-{kind}.tflite"
 
 
-def _check(manifest: Manifest, config: TrainConfig) -> None:
+def _check_dataset(manifest: Manifest, config: TrainConfig) -> None:
     where = manifest.directory
     if config.split not in manifest.splits:
         raise ConfigError(f"{where} has no split {config.split!r}; it has {', '.join(manifest.splits)}.")
@@ -114,46 +142,48 @@ def _check(manifest: Manifest, config: TrainConfig) -> None:
         logger.warning("Without the exact order a run that goes on sees other records than one that was not stopped.")
 
 
-def _seed(config: TrainConfig) -> None:
+def _set_seeds(config: TrainConfig) -> None:
     tf.keras.utils.set_random_seed(config.pipeline.seed % 2**32)
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
 
 
-def _fingerprint(manifest: Manifest, *splits: str | None) -> str:
+def _get_fingerprint(manifest: Manifest, *splits: str | None) -> str:
+    """Returns a text that changes when the records of one of the splits change."""
     return "-".join(manifest.splits[split].fingerprint[:16] for split in splits if split is not None)
 
 
-def _is_finished(folder: RunFolder, config: TrainConfig) -> bool:
-    last = folder.last_epoch()
-    wanted = [MODEL] if config.tflite is None else [MODEL, tflite_name(config.tflite)]
-    return last is not None and last["epoch"] + 1 == config.num_epochs and all(map(folder.has, wanted))
+def _is_finished(run_dir: RunDir, config: TrainConfig) -> bool:
+    """Returns whether the last epoch is done and all models are exported."""
+    last = run_dir.get_last_epoch()
+    models = [MODEL] if config.tflite is None else [MODEL, get_tflite_name(config.tflite)]
+    return last is not None and last["epoch"] + 1 == config.num_epochs and all(map(run_dir.has, models))
 
 
 def _export(
-    manifest: Manifest, config: TrainConfig, learner: Learner, folder: RunFolder, build: BuildModel | None
+    manifest: Manifest, config: TrainConfig, learner: Learner, run_dir: RunDir, build: BuildModel | None
 ) -> float | None:
-    """Writes what is served. Returns the accuracy of the quantised model, where one was asked for."""
+    """Writes the models to serve. Returns the accuracy of the TFLite model, where one was asked for."""
     from tfpipe.training.export import export_model
 
     evaluation = config.evaluation_pipeline
-    # A copy outside the strategy, whose weights do not live on its devices.
+    # A copy outside the strategy: its weights do not live on the strategy's devices.
     model = build_model(config.model, learner.num_classes, evaluation, build)
     model.set_weights(learner.model.get_weights())
     form = ImageForm.recorded(manifest.image) if manifest.foreign is None else None
-    export_model(model, evaluation, manifest.label_names, folder.file(MODEL), form)
+    export_model(model, evaluation, manifest.label_names, run_dir.file(MODEL), form)
     if config.tflite is None:
         return None
     from tfpipe.training.tflite import evaluate_tflite, export_tflite
 
-    path = folder.file(tflite_name(config.tflite))
-    export_tflite(model, evaluation, config.tflite, _images(manifest, config), path)
-    split = evaluation_split_of(manifest, config.split) or config.split
+    path = run_dir.file(get_tflite_name(config.tflite))
+    export_tflite(model, evaluation, config.tflite, _read_calibration_images(manifest, config), path)
+    split = get_evaluation_split(manifest, config.split) or config.split
     return evaluate_tflite(path, build_dataset(manifest, split, evaluation))
 
 
-def _images(manifest: Manifest, config: TrainConfig) -> Iterator[NDArray[np.generic]]:
-    """A few images as the model gets them, to see which values its sums take."""
+def _read_calibration_images(manifest: Manifest, config: TrainConfig) -> Iterator[NDArray[np.generic]]:
+    """Yields a few training images as the model gets them, to show the range of each layer's values."""
     dataset = build_dataset(manifest, config.split, config.evaluation_pipeline).unbatch()
     for example in dataset.filter(lambda example: example["mask"]).take(_CALIBRATION_IMAGES):
         yield example["image"].numpy()
