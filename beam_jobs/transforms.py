@@ -1,7 +1,8 @@
-"""The steps of the Beam graph, one labelled PTransform each.
+"""The Beam graph: ListShards | WriteShards | FinishDataset.
 
-An element is a shard's number, then a shard's row: no image and no path ever passes between two steps, so the
-graph stays small whatever the size of the data, and shuffling costs nothing.
+It is a line with one leaf, so that every runner executes all of it. An element is the number of a shard, and then the
+shard as it was written. No image and no path passes between two steps, so the graph stays small whatever the size of
+the data, and shuffling costs nothing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,41 +22,18 @@ from beam_jobs.shards.worker_check import Agreement
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.storage import filesystem
 
-RowDict = dict[str, Any]
-
-
-class ListShards(beam.PTransform):
-    """Nothing -> the number of every planned shard, spread over the workers.
-
-    Args:
-        num_shards: In the plan.
-        count_here: Put every number into the graph, for an engine that spreads nothing but what it finds there.
-    """
-
-    def __init__(self, num_shards: int, *, count_here: bool = False) -> None:
-        super().__init__()
-        self._num_shards, self._count_here = num_shards, count_here
-
-    def expand(self, pipeline: Any) -> Any:
-        """Builds the step."""
-        if self._count_here:
-            return pipeline | "Create" >> beam.Create(range(self._num_shards), reshuffle=False)
-        count = pipeline | "Create" >> beam.Create([self._num_shards], reshuffle=False)
-        # Counted by a worker: the graph then holds one number, however many shards there are.
-        return count | "Number" >> beam.FlatMap(_numbers) | "Spread" >> beam.Reshuffle()
-
 
 @dataclass(frozen=True)
 class JobSettings:
-    """What the steps share; it travels to the workers with them.
+    """The settings that all steps share. Beam pickles them and sends them to the workers.
 
     Attributes:
-        output: The dataset directory under construction; a path or URL that every worker reaches.
-        max_bad: Stop once more images are bad.
-        workers: Processes that each Beam worker starts for the work; 0: the Beam worker does it itself.
+        output: The dataset directory under construction: a path or URL that every worker reaches.
+        max_bad: Number of bad images beyond which the job stops.
+        workers: Number of processes that each Beam worker starts; 0: the Beam worker writes shards itself.
         file_options: Beam arguments that the file systems need.
-        progress: As of `WorkDir`.
-        agreement: What the plan was made with; None: by this process.
+        progress: Folder for the workers' progress, as in `WorkDir`.
+        agreement: The versions and the plan that a worker must have; None for this process alone.
     """
 
     output: str
@@ -66,10 +44,10 @@ class JobSettings:
     agreement: Agreement | None = None
 
     def open_plan(self) -> tuple[WorkDir, PlanHeader]:
-        """The dataset directory and its plan, in a process where its file system may not be configured yet.
+        """Opens the dataset directory and its plan, and first configures the file systems of this process.
 
         Raises:
-            DataError: This worker may not take part, as `Agreement` has it.
+            DataError: This worker may not take part, see `Agreement`.
         """
         if self.file_options and filesystem.configured() != self.file_options:
             filesystem.configure(self.file_options)
@@ -77,8 +55,45 @@ class JobSettings:
         return work, self.agreement.open_plan(work) if self.agreement else work.header()
 
 
+def build_graph(pipeline: beam.Pipeline, num_shards: int, settings: JobSettings, *, whole: bool = True) -> None:
+    """Adds the steps of the job to a pipeline.
+
+    Args:
+        pipeline: An empty pipeline.
+        num_shards: Number of planned shards.
+        settings: Settings of the steps.
+        whole: Whether the runner spreads and gathers elements well. If not, the graph names every shard, and ends
+            with the written shards; `finish` then makes the dataset complete.
+    """
+    shards = pipeline | "List shards" >> ListShards(num_shards, in_graph=not whole)
+    written_shards = shards | "Write shards" >> WriteShards(settings)
+    if whole:
+        _ = written_shards | "Finish dataset" >> FinishDataset(settings)
+
+
+class ListShards(beam.PTransform):
+    """The first step: nothing -> the number of every planned shard, spread over the workers.
+
+    Args:
+        num_shards: Number of planned shards.
+        in_graph: Whether to put every number into the graph, for a runner that spreads only what it finds there.
+    """
+
+    def __init__(self, num_shards: int, *, in_graph: bool = False) -> None:
+        super().__init__()
+        self._num_shards, self._in_graph = num_shards, in_graph
+
+    def expand(self, pipeline: Any) -> Any:
+        """Builds the step."""
+        if self._in_graph:
+            return pipeline | "Create" >> beam.Create(range(self._num_shards), reshuffle=False)
+        count = pipeline | "Create" >> beam.Create([self._num_shards], reshuffle=False)
+        # A worker counts, so the graph holds one number, however many shards there are.
+        return count | "Number" >> beam.FlatMap(_count_up) | "Spread" >> beam.Reshuffle()
+
+
 class WriteShards(beam.PTransform):
-    """Shard numbers -> one row (a dict) for each shard that was written or kept."""
+    """The second step: shard numbers -> a `WrittenShard` for each shard that was written or kept."""
 
     def __init__(self, settings: JobSettings) -> None:
         super().__init__()
@@ -90,20 +105,37 @@ class WriteShards(beam.PTransform):
 
 
 class FinishDataset(beam.PTransform):
-    """All rows -> nothing but the manifest on disk, whose fingerprint is the one element that comes out."""
+    """The last step: all written shards -> the manifest on disk. Its fingerprint is the one element that comes out."""
 
     def __init__(self, settings: JobSettings) -> None:
         super().__init__()
         self._settings = settings
 
-    def expand(self, rows: Any) -> Any:
+    def expand(self, written_shards: Any) -> Any:
         """Builds the step."""
-        gathered = rows | "Gather rows" >> beam.combiners.ToList()
+        gathered = written_shards | "Gather rows" >> beam.combiners.ToList()
         return gathered | "Write manifest" >> beam.Map(finish, self._settings)
 
 
+def finish(written_shards: Iterable[WrittenShard], settings: JobSettings) -> str:
+    """Writes the files beside the shards, the manifest last, and returns the dataset's fingerprint.
+
+    Raises:
+        DataError: A shard is missing, more images are bad than allowed, or this process may not take part.
+    """
+    work, header = settings.open_plan()
+    shards = list(written_shards)
+    check_present(work, header, shards)
+    work.write_kept(shard.file for shard in shards if shard.kept)
+    return finish_dataset(work, header, shards, settings.max_bad).fingerprint
+
+
+def _count_up(count: int) -> Iterator[int]:
+    yield from range(count)  # Beam reads no element type from `range` itself
+
+
 class _WriteShardFn(beam.DoFn):
-    """Writes shards in this process as they come, or a bundle of them in a pool of processes."""
+    """Writes each shard in this process, or all shards of a bundle in a pool of processes."""
 
     def __init__(self, settings: JobSettings) -> None:
         super().__init__()
@@ -115,13 +147,14 @@ class _WriteShardFn(beam.DoFn):
 
     def start_bundle(self) -> None:
         self._waiting: list[int] = []
-        self._bad_rows: list[WrittenShard] = []
+        self._bad_shards: list[WrittenShard] = []
 
-    def process(self, shard: int) -> Iterator[RowDict]:
+    def process(self, shard_number: int) -> Iterator[WrittenShard]:
         if self._settings.workers:
-            self._waiting.append(shard)
+            self._waiting.append(shard_number)
         else:
-            yield self._count(write_shard(self._work, self._header, shard, self._metrics.image), by_image=True)
+            shard = write_shard(self._work, self._header, shard_number, self._metrics.image)
+            yield self._count(shard, by_image=True)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         if not self._waiting:
@@ -131,29 +164,12 @@ class _WriteShardFn(beam.DoFn):
         set_up = partial(filesystem.configure, options) if options else None
         window = GlobalWindow()
         workers = min(self._settings.workers, len(self._waiting))
-        for row in map_unordered(write_shard, self._waiting, workers, shared=shared, set_up=set_up):
-            yield WindowedValue(self._count(row, by_image=False), window.max_timestamp(), (window,))
+        for shard in map_unordered(write_shard, self._waiting, workers, shared=shared, set_up=set_up):
+            yield WindowedValue(self._count(shard, by_image=False), window.max_timestamp(), (window,))
 
-    def _count(self, row: WrittenShard, *, by_image: bool) -> RowDict:
-        self._metrics.shard(row, by_image=by_image)
-        if row.quarantined:
-            self._bad_rows.append(row)
-            check_bad(self._work, self._header, self._bad_rows, self._settings.max_bad)
-        return row.to_json()
-
-
-def _numbers(count: int) -> Iterator[int]:
-    yield from range(count)
-
-
-def finish(rows: Iterable[RowDict], settings: JobSettings) -> str:
-    """Writes what stands beside the shards, and says the dataset's fingerprint.
-
-    Raises:
-        DataError: A shard is missing, more images are bad than allowed, or this process may not take part.
-    """
-    work, header = settings.open_plan()
-    made = [WrittenShard.from_json(row) for row in rows]
-    check_present(work, header, made)
-    work.write_kept(row.file for row in made if row.kept)
-    return finish_dataset(work, header, made, settings.max_bad).fingerprint
+    def _count(self, shard: WrittenShard, *, by_image: bool) -> WrittenShard:
+        self._metrics.shard(shard, by_image=by_image)
+        if shard.quarantined:
+            self._bad_shards.append(shard)
+            check_bad(self._work, self._header, self._bad_shards, self._settings.max_bad)
+        return shard

@@ -1,13 +1,27 @@
-"""Where the job runs: the engine that a command names, and its options as Beam's own arguments. Without Beam."""
+"""Where the job runs: the options of each runner, and what the job asks of a runner. Loads no Beam.
 
+tfpipe shard IN OUT --runner dataflow --project p
+└─ RunnerConfig("dataflow", project="p").beam_args()      Beam's own arguments
+└─ make_runner(beam_args) -> DataflowRunner            one of local, dataflow, dask, portable
+└─ check -> prepare -> submit -> wait               called by `shard_job.run`
+"""
+
+import contextlib
+from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tfpipe.errors import ConfigError
-from tfpipe.system.progress import Observer
+from tfpipe.system.progress import POLL_EVERY_S, Observer, Progress
 
 if TYPE_CHECKING:
+    from apache_beam import Pipeline
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    from beam_jobs.config import ShardConfig
     from beam_jobs.plan.split_and_shard import Plan
+    from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
 
 BEAM_RUNNERS = {
     "direct": "FnApiRunner",
@@ -15,34 +29,37 @@ BEAM_RUNNERS = {
     "dask": "DaskRunner",
     "portable": "PortableRunner",
 }
-"""Beam's name for each engine."""
+"""Beam's name of each runner."""
 
 
-def _option(engine: str, beam: str) -> Any:
-    """An option of one engine, and what Beam calls it."""
-    return field(default=None, metadata={"engine": engine, "beam": beam})
+def _option(runner: str, beam: str) -> Any:
+    """Returns the field of an option that belongs to one runner and that Beam calls `beam`."""
+    return field(default=None, metadata={"runner": runner, "beam": beam})
 
 
 @dataclass(frozen=True)
-class Engine:
-    """An engine with its options; None: Beam's or the service's default.
+class RunnerConfig:
+    """A runner and its options. An option that is None has the default of Beam or of the service.
 
     Attributes:
-        runner: One of `BEAM_RUNNERS`; `direct` is this machine.
+        runner: A key of `BEAM_RUNNERS`; `direct` is this machine.
         project: Google Cloud project that pays for the job.
-        region: Where its machines stand, such as `europe-west4`; best where the buckets are.
-        max_workers: As many machines as the service may start.
-        machine_type: Such as `n2-standard-4`.
-        service_account: Email of the account that the machines work as.
-        network: Name of the network that they are in.
-        subnetwork: Its subnetwork, as in `regions/REGION/subnetworks/NAME`.
-        temp_location: Folder on `gs://` for what is handed to the machines; None: in OUTPUT, until the dataset is
-            complete.
-        dask_address: Of a cluster's scheduler, as in `tcp://HOST:8786`; None: a cluster of worker processes on this
-            machine, for the time of the job.
+        region: Region of the machines, such as `europe-west4`. Choose the region of the buckets.
+        max_workers: Number of machines that the service may start at most.
+        machine_type: Type of the machines, such as `n2-standard-4`.
+        service_account: Email of the account under which the machines work.
+        network: Name of the machines' network.
+        subnetwork: Subnetwork of the machines, as in `regions/REGION/subnetworks/NAME`.
+        temp_location: Folder on `gs://` for the files that the machines need to start. By default it lies in the
+            output, until the dataset is complete.
+        dask_address: Address of a cluster's scheduler, as in `tcp://HOST:8786`. By default the job starts worker
+            processes on this machine and ends them.
         job_endpoint: `HOST:PORT` of a job service.
-        worker_pool: `HOST:PORT` where the job service starts workers, by Beam's `worker_pool_main`; None: this process
-            is the worker.
+        worker_pool: `HOST:PORT` of Beam's `worker_pool_main`, by which the job service starts workers. By default
+            this process is the worker.
+
+    Raises:
+        ConfigError: An option belongs to another runner, or a value is out of range.
     """
 
     runner: str = "direct"
@@ -59,32 +76,38 @@ class Engine:
     worker_pool: str | None = _option("portable", "environment_config")
 
     def __post_init__(self) -> None:
-        for one, _ in self._given():
-            if one.metadata["engine"] != self.runner:
+        for option, _ in self._given_options():
+            if option.metadata["runner"] != self.runner:
                 raise ConfigError(
-                    f"--{one.name.replace('_', '-')} goes with --runner {one.metadata['engine']}, "
-                    f"got --runner {self.runner}. Leave one of them out."
+                    f"`{option.name}` goes with `runner` {option.metadata['runner']}, got `runner` {self.runner}. "
+                    "Leave one of them out."
                 )
         if self.max_workers is not None and self.max_workers < 1:
             raise ConfigError(f"`max_workers` must be at least 1, got {self.max_workers}.")
 
     def beam_args(self) -> tuple[str, ...]:
-        """The same as arguments for Beam; none for this machine."""
+        """Returns the options as arguments for Beam; this machine needs none."""
         if self.runner == "direct":
             return ()
-        options = [f"--{one.metadata['beam']}={value}" for one, value in self._given()]
+        arguments = [f"--{option.metadata['beam']}={value}" for option, value in self._given_options()]
         if self.runner == "portable":
-            options.append(f"--environment_type={'EXTERNAL' if self.worker_pool else 'LOOPBACK'}")
-        return (f"--runner={BEAM_RUNNERS[self.runner]}", *options)
+            arguments.append(f"--environment_type={'EXTERNAL' if self.worker_pool else 'LOOPBACK'}")
+        return (f"--runner={BEAM_RUNNERS[self.runner]}", *arguments)
 
-    def _given(self) -> list[tuple[Field[Any], Any]]:
-        options = [one for one in fields(self) if "engine" in one.metadata]
-        return [(one, value) for one in options if (value := getattr(self, one.name)) is not None]
+    def _given_options(self) -> list[tuple[Field[Any], Any]]:
+        options = [option for option in fields(self) if "runner" in option.metadata]
+        return [(option, value) for option in options if (value := getattr(self, option.name)) is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class SubmittedJob:
-    """A job that runs elsewhere, whether or not this process looks on."""
+    """A job that a service runs, whether or not this process watches it.
+
+    Attributes:
+        id: The service's name for the job.
+        project: Google Cloud project that pays for it.
+        region: Region of its machines.
+    """
 
     id: str
     project: str
@@ -92,12 +115,12 @@ class SubmittedJob:
 
     @property
     def page(self) -> str:
-        """Where a browser shows it."""
+        """The address of the job's page for a browser."""
         return f"https://console.cloud.google.com/dataflow/jobs/{self.region}/{self.id}?project={self.project}"
 
     @property
     def cancel_command(self) -> str:
-        """How to end it."""
+        """The shell command that ends the job."""
         return f"gcloud dataflow jobs cancel {self.id} --project={self.project} --region={self.region}"
 
 
@@ -109,3 +132,96 @@ class ShardObserver(Observer):
 
     def submitted(self, job: SubmittedJob) -> None:
         """Takes in the job that a service now runs. From here on it goes on without this process."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A planned job.
+
+    Attributes:
+        config: The user's options.
+        plan: The plan.
+        work: The dataset directory under construction.
+        header: The plan's header, as it stands in the working folder.
+    """
+
+    config: "ShardConfig"
+    plan: "Plan"
+    work: "WorkDir"
+    header: "PlanHeader"
+
+    @property
+    def num_shards(self) -> int:
+        """The number of planned shards."""
+        return len(self.plan.shards)
+
+
+class Runner:
+    """A runner of Beam that carries out one job.
+
+    The methods are called in the order in which they stand here. What this class does suits any runner that Beam
+    knows by name, such as Flink's; the modules beside this one know more about theirs.
+
+    Args:
+        options: Beam's options; `prepare` completes them in place.
+
+    Attributes:
+        options: Beam's options.
+        runs_whole_graph: Whether the runner also finishes the dataset. If not, `wait` returns the written shards, and
+            the launcher finishes the dataset from them.
+        has_same_codecs: Whether the workers must have the image libraries of this process.
+    """
+
+    runs_whole_graph = True
+    has_same_codecs = True
+
+    def __init__(self, options: "PipelineOptions") -> None:
+        self.options = options
+        self._result: Any = None
+
+    def check(self, config: "ShardConfig") -> None:
+        """Checks the options and whether the runner can be reached, before anything is listed."""
+
+    def progress_folder(self, work: "WorkDir") -> contextlib.AbstractContextManager[str | None]:
+        """Makes the folder where workers that share a disk with this process leave their progress."""
+        from beam_jobs.shards.progress import progress_folder
+
+        return progress_folder(work)
+
+    def progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
+        """Returns the function that reads how far the job is, and the seconds between two calls of it."""
+        from beam_jobs.shards import progress
+        from beam_jobs.storage import filesystem
+
+        if filesystem.is_remote(job.work.output):  # the workers may run on other machines, with other disks
+            return partial(progress.read_finished, job.work, job.header), progress.LIST_EVERY_S
+        return partial(progress.read_progress, job.work, job.header), POLL_EVERY_S
+
+    def pool_workers(self, workers: int) -> int:
+        """Returns how many processes each Beam worker starts; 0: the Beam worker writes shards itself.
+
+        Args:
+            workers: `ShardConfig.workers`.
+        """
+        return 0
+
+    def prepare(self, job: Job) -> contextlib.AbstractContextManager[None]:
+        """Completes the options for a block that submits the job and waits, and explains the errors of the block."""
+        return contextlib.nullcontext()
+
+    def make_beam_runner(self, job: Job) -> Any:
+        """Returns Beam's runner, or None where Beam finds it by its name in the options."""
+        return None
+
+    def submit(self, pipeline: "Pipeline", observer: ShardObserver) -> None:
+        """Hands the graph to Beam. A runner on this machine returns when the job is done."""
+        self._result = pipeline.run()
+
+    def wait(self) -> "list[WrittenShard]":
+        """Waits for the end of the job.
+
+        Returns:
+            The written shards where the graph lacks its last step; else nothing.
+        """
+        self._result.wait_until_finish()
+        return []

@@ -1,4 +1,4 @@
-"""Running the graph on Google's Dataflow: what must hold first, what the job is given, and how it ends."""
+"""The runner for Google's Dataflow: what must hold first, what the job gets, and how it ends."""
 
 import contextlib
 import logging
@@ -7,139 +7,153 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
+from apache_beam import Pipeline
 from apache_beam.options.pipeline_options import (
     GoogleCloudOptions,
-    PipelineOptions,
     SetupOptions,
-    StandardOptions,
     TestOptions,
     WorkerOptions,
 )
 from apache_beam.runners.runner import PipelineState
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.runners.base import BEAM_RUNNERS, SubmittedJob
+from beam_jobs.runners.base import Job, Runner, ShardObserver, SubmittedJob
+from beam_jobs.runners.beam_errors import GO_ON, find_error, find_raised
+from beam_jobs.runners.metrics import read_metrics
 from beam_jobs.runners.wheel import build_wheel
-from beam_jobs.shards.work_dir import WorkDir
+from beam_jobs.shards.work_dir import WorkDir, WrittenShard
 from tfpipe.errors import ConfigError, DataError, TfpipeError, first_line
 from tfpipe.system.extras import importing
+from tfpipe.system.progress import Progress
 
 _logger = logging.getLogger(__name__)
 
 METRICS_EVERY_S = 5.0
-"""The service brings its metrics up to date about as often."""
+"""Seconds between two looks at the job's metrics. The service updates them about as often."""
 
-_GO_ON = "Finished shards are kept; run the same command again to go on."
-_MAX_JOB_NAME = 63
-_INVALID = "Pipeline has validations errors:"
-_LOST = "Job did not reach to a terminal state"
-_STATE = re.compile(r"^Dataflow pipeline failed\. State: (\w+), Error:\n(.*)", re.DOTALL)
-_REQUEST = re.compile(r"^(?:GET|POST|PUT) \S+: ")  # which a client puts before what the service said
-_RAISED = re.compile(r"^[\w.]*(?:Error|Exception): .*", re.MULTILINE)
+_MAX_JOB_NAME_LENGTH = 63
+_INVALID_OPTIONS = "Pipeline has validations errors:"
+_LOST_JOB = "Job did not reach to a terminal state"
+_END_STATE = re.compile(r"^Dataflow pipeline failed\. State: (\w+), Error:\n(.*)", re.DOTALL)
+_REQUEST = re.compile(r"^(?:GET|POST|PUT) \S+: ")  # a client puts it before the service's message
 
 
-def is_dataflow(options: PipelineOptions) -> bool:
-    """Whether the graph is to run on Dataflow."""
-    runner: str | None = options.view_as(StandardOptions).runner
-    return runner == BEAM_RUNNERS["dataflow"]
+class DataflowRunner(Runner):
+    """Dataflow. The service runs the job to its end, whether or not this process watches."""
 
+    has_same_codecs = False  # the workers' image has its own libraries, the same on every machine
 
-def check_options(config: ShardConfig, options: PipelineOptions) -> None:
-    """Refuses what cannot run on Dataflow, before anything is listed.
+    def check(self, config: ShardConfig) -> None:
+        """Checks that the job can run on Dataflow.
 
-    Raises:
-        ConfigError: An option is missing, or does not go with Dataflow.
-        MissingDependencyError: Beam's part for Google Cloud is not installed.
-    """
-    with importing("The runner for Dataflow", "Beam's part for Google Cloud", "tfpipe[dataflow]"):
-        from apache_beam.runners.dataflow.internal import apiclient  # noqa: F401
-    cloud = options.view_as(GoogleCloudOptions)
-    for name in ("project", "region"):
-        if not getattr(cloud, name):
-            raise ConfigError(f"Dataflow needs a project and a region to run in; give --{name} too.")
-    places = [*config.inputs, config.output, cloud.temp_location, cloud.staging_location]
-    for place in places:
-        if place is not None and not place.startswith("gs://"):
+        Raises:
+            ConfigError: An option is missing, or does not go with Dataflow.
+            MissingDependencyError: Beam's part for Google Cloud is not installed.
+        """
+        with importing("The runner for Dataflow", "Beam's part for Google Cloud", "tfpipe[dataflow]"):
+            from apache_beam.runners.dataflow.internal import apiclient  # noqa: F401
+        cloud = self.options.view_as(GoogleCloudOptions)
+        for name in ("project", "region"):
+            if not getattr(cloud, name):
+                raise ConfigError(f"Dataflow needs a project and a region to run in; give `{name}` too.")
+        for path in (*config.inputs, config.output, cloud.temp_location, cloud.staging_location):
+            if path is not None and not path.startswith("gs://"):
+                raise ConfigError(
+                    f"Dataflow's machines read and write gs:// only, got {path}. Name a place in a bucket, or run "
+                    "on this machine."
+                )
+        if config.workers:
+            raise ConfigError("`workers` are processes of this machine; on Dataflow it is `max_workers`.")
+        if cloud.template_location or self.options.view_as(TestOptions).dry_run:
             raise ConfigError(
-                f"Dataflow's machines read and write gs:// only, got {place}. Name a place in a bucket, or run "
-                "on this machine."
+                "A job is planned for the images of one run, so it can be neither a template nor a Beam dry "
+                "run. Leave --template_location and --dry_run out; `tfpipe shard --dry-run` prints the plan."
             )
-    if config.workers:
-        raise ConfigError("--workers are processes of this machine; on Dataflow it is --max-workers.")
-    if cloud.template_location or options.view_as(TestOptions).dry_run:
-        raise ConfigError(
-            "A job is planned for the images of one run, so it can be neither a template nor a Beam dry "
-            "run. Leave --template_location and --dry_run out; --dry-run before -- prints the plan."
-        )
+
+    def progress_folder(self, work: WorkDir) -> contextlib.AbstractContextManager[str | None]:
+        """Makes no folder: no worker shares a disk with this process."""
+        return contextlib.nullcontext()
+
+    def progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
+        """Returns the reader of the job's metrics. They are unknown until the job is submitted."""
+
+        def read() -> Progress | None:
+            return self._result and read_metrics(self._result, job.plan.num_images, job.num_shards)
+
+        return read, METRICS_EVERY_S
+
+    @contextlib.contextmanager
+    def prepare(self, job: Job) -> Iterator[None]:
+        """Completes the options and makes the wheel that is sent with the job.
+
+        Options that the user gave stay. All files lie in the working folder, which goes once the dataset is complete.
+
+        Raises:
+            ConfigError: Beam finds an option invalid.
+            DataError: The service refused the job, cannot be reached, or the job did not end well.
+        """
+        cloud, setup = self.options.view_as(GoogleCloudOptions), self.options.view_as(SetupOptions)
+        cloud.temp_location = cloud.temp_location or job.work.path("dataflow")
+        cloud.staging_location = cloud.staging_location or cloud.temp_location
+        cloud.job_name = cloud.job_name or make_job_name(job.plan.listing.name)
+        machines = self.options.view_as(WorkerOptions)
+        if machines.max_num_workers and not machines.num_workers:
+            # All machines at once: the plan knows that there is work for them. The service would have to find out,
+            # and sees shard numbers only, a few bytes each.
+            machines.num_workers = min(machines.max_num_workers, job.num_shards)
+        with explain_errors(), tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
+            if setup.sdk_location != "container":  # an image of the user's brings all that the job needs
+                setup.extra_packages = [*(setup.extra_packages or ()), build_wheel(folder)]
+            yield
+
+    def submit(self, pipeline: Pipeline, observer: ShardObserver) -> None:
+        """Hands the graph to the service, and tells the observer where the job can be watched."""
+        super().submit(pipeline, observer)
+        cloud = self.options.view_as(GoogleCloudOptions)
+        observer.submitted(SubmittedJob(self._result.job_id(), cloud.project, cloud.region))
+
+    def wait(self) -> list[WrittenShard]:
+        """Waits for the end of the job.
+
+        Raises:
+            DataError: The job did not end well. Beam does not say so of a job that was cancelled before the wait.
+        """
+        state = self._result.wait_until_finish()
+        if state != PipelineState.DONE:
+            raise DataError(_explain_early_end(state))
+        return []
 
 
 @contextlib.contextmanager
-def prepared(options: PipelineOptions, work: WorkDir, name: str, num_shards: int) -> Iterator[None]:
-    """Completes the options for the block that submits the job, and makes the wheel that is sent with it.
-
-    What the user gave stays. All of it is removed with the working folder, once the dataset is complete.
-
-    Args:
-        options: Beam's, changed in place.
-        work: The dataset directory under construction.
-        name: Of the dataset.
-        num_shards: In the plan.
-    """
-    cloud, setup = options.view_as(GoogleCloudOptions), options.view_as(SetupOptions)
-    cloud.temp_location = cloud.temp_location or work.path("dataflow")
-    cloud.staging_location = cloud.staging_location or cloud.temp_location
-    cloud.job_name = cloud.job_name or _job_name(name)
-    machines = options.view_as(WorkerOptions)
-    if machines.max_num_workers and not machines.num_workers:
-        # All of them at once: the plan knows that there is work for them. The service would have to find that out,
-        # and sees shard numbers only, a few bytes each.
-        machines.num_workers = min(machines.max_num_workers, num_shards)
-    with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
-        if setup.sdk_location != "container":  # that image brings all it needs
-            setup.extra_packages = [*(setup.extra_packages or ()), build_wheel(folder)]
-        yield
-
-
-def submitted_job(result: Any, options: PipelineOptions) -> SubmittedJob:
-    """Names the job for those who watch it elsewhere."""
-    cloud = options.view_as(GoogleCloudOptions)
-    return SubmittedJob(result.job_id(), cloud.project, cloud.region)
-
-
-@contextlib.contextmanager
-def explain_errors(find_ours: Callable[[str], TfpipeError | None]) -> Iterator[None]:
-    """Turns what the service, its clients and the job's end raise into one sentence.
-
-    Args:
-        find_ours: Finds an error of ours in a traceback.
+def explain_errors() -> Iterator[None]:
+    """Turns the errors of the service, of its clients and of the job into one sentence.
 
     Raises:
         ConfigError: Beam finds an option invalid.
-        DataError: Anything else.
+        DataError: Anything else went wrong.
     """
     from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
     from google.api_core.exceptions import GoogleAPIError
     from google.auth.exceptions import GoogleAuthError
 
     try:
-        with _quiet_threads():
+        with _silence_threads():
             yield
     except TfpipeError:
         raise
     except DataflowRuntimeException as error:
-        raise find_ours(str(error)) or DataError(_why_it_ended(str(error))) from error
+        raise find_error(str(error)) or DataError(_explain_end(str(error))) from error
     except (GoogleAPIError, GoogleAuthError, OSError) as error:
-        said = _REQUEST.sub("", first_line(error))
-        raise DataError(f"Dataflow could not be given the job: {said}.") from error
+        message = _REQUEST.sub("", first_line(error))
+        raise DataError(f"Dataflow could not be given the job: {message}.") from error
     except ValueError as error:
-        if not str(error).startswith(_INVALID):
+        if not str(error).startswith(_INVALID_OPTIONS):
             raise
-        invalid = first_line(ValueError(str(error)[len(_INVALID) :]))
-        raise ConfigError(f"Dataflow cannot take these options: {invalid}.") from error
+        message = first_line(ValueError(str(error)[len(_INVALID_OPTIONS) :]))
+        raise ConfigError(f"Dataflow cannot take these options: {message}.") from error
     except AssertionError as error:
-        if not str(error).startswith(_LOST):
+        if not str(error).startswith(_LOST_JOB):
             raise
         raise DataError(
             "Dataflow could not be asked about the job any more; it goes on. When it has ended, run the same command "
@@ -147,9 +161,17 @@ def explain_errors(find_ours: Callable[[str], TfpipeError | None]) -> Iterator[N
         ) from error
 
 
+def make_job_name(dataset: str) -> str:
+    """Returns `tfpipe-NAME-20261121-093000`: lower-case letters, digits and dashes, as the service requires."""
+    moment = time.strftime("%Y%m%d-%H%M%S")
+    word = re.sub("[^a-z0-9]+", "-", dataset.lower()).strip("-")
+    room = _MAX_JOB_NAME_LENGTH - len(f"tfpipe--{moment}")
+    return "-".join(part for part in ("tfpipe", word[:room].rstrip("-"), moment) if part)
+
+
 @contextlib.contextmanager
-def _quiet_threads() -> Iterator[None]:
-    """Keeps the thread in which Beam asks for the job's state from printing why it could not."""
+def _silence_threads() -> Iterator[None]:
+    """Keeps the thread in which Beam asks for the job's state from printing its traceback."""
     before = threading.excepthook
     threading.excepthook = lambda args: _logger.debug("A thread of Beam's ended", exc_info=args.exc_value)
     try:
@@ -158,35 +180,16 @@ def _quiet_threads() -> Iterator[None]:
         threading.excepthook = before
 
 
-def wait(result: Any) -> None:
-    """Waits for a job's end; the runner's own wait says nothing of one that was cancelled before it began to look.
-
-    Raises:
-        DataError: It did not end well.
-    """
-    state = result.wait_until_finish()
-    if state != PipelineState.DONE:
-        raise DataError(_ended_early(state))
+def _explain_early_end(state: str) -> str:
+    return f"The Dataflow job was ended before it was done (it is {state.lower()}). {GO_ON}"
 
 
-def _ended_early(state: str) -> str:
-    return f"The Dataflow job was ended before it was done (it is {state.lower()}). {_GO_ON}"
-
-
-def _why_it_ended(text: str) -> str:
-    """A sentence about a job that did not end well."""
-    found = _STATE.match(text)
-    state, reason = (found[1], found[2]) if found else ("FAILED", text)
+def _explain_end(text: str) -> str:
+    """Returns a sentence about a job that did not end well."""
+    end = _END_STATE.match(text)
+    state, reason = end.groups() if end else ("FAILED", text)
     if state != "FAILED":
-        return _ended_early(state)
-    raised = _RAISED.findall(reason)  # the innermost comes first, then where Beam caught it
-    said = raised[0] if raised else first_line(RuntimeError(reason))
-    return f"The Dataflow job failed: {said.rstrip('.')[:300]}. {_GO_ON}"
-
-
-def _job_name(dataset: str) -> str:
-    """`tfpipe-NAME-20261121-093000`, of lower-case letters, digits and dashes, as the service wants it."""
-    moment = time.strftime("%Y%m%d-%H%M%S")
-    word = re.sub("[^a-z0-9]+", "-", dataset.lower()).strip("-")
-    room = _MAX_JOB_NAME - len(f"tfpipe--{moment}")
-    return "-".join(part for part in ("tfpipe", word[:room].rstrip("-"), moment) if part)
+        return _explain_early_end(state)
+    raised = find_raised(reason)  # the innermost comes first, then where Beam caught it
+    message = raised[0] if raised else first_line(RuntimeError(reason))
+    return f"The Dataflow job failed: {message.rstrip('.')[:300]}. {GO_ON}"

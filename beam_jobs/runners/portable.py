@@ -1,110 +1,109 @@
-"""Running the graph by a job service (`--runner=PortableRunner`): Beam's own, or that of a cluster."""
+"""The runner for a job service (`--runner=PortableRunner`): Beam's own service, or the service of a cluster."""
 
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import grpc
-from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, StandardOptions
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 
-from beam_jobs.runners.base import BEAM_RUNNERS
-from tfpipe.errors import ConfigError, DataError, TfpipeError, first_line
+from beam_jobs.config import ShardConfig
+from beam_jobs.runners.base import Job, Runner
+from beam_jobs.runners.beam_errors import GO_ON, find_error, find_raised
+from beam_jobs.shards.work_dir import WrittenShard
+from tfpipe.errors import ConfigError, DataError, first_line
+from tfpipe.system.host_limits import usable_cpus
 
 _CONNECT_WITHIN_S = 10
-_LONGEST_JOB_S = 30 * 24 * 3600
-_EMBEDDED = "embed"  # a job service in this process
-_GO_ON = "Finished shards are kept; run the same command again to go on."
+_MAX_JOB_S = 30 * 24 * 3600
+_EMBEDDED = "embed"  # Beam's word for a job service in this process
 _FAILED = re.compile(r"^Pipeline \S+ failed in state (\w+): (.*)", re.DOTALL)
 _WORKER_LOST = "Channel closed prematurely"
-_DETAILS = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)  # of a connection, in an error of gRPC
-_RAISED = re.compile(r"^[\w.]*(?:Error|Exception): .*", re.MULTILINE)
+_CONNECTION_DETAILS = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)  # in an error of gRPC
 
 
-def is_portable(options: PipelineOptions) -> bool:
-    """Whether the graph is to be handed to a job service."""
-    runner: str | None = options.view_as(StandardOptions).runner
-    return runner == BEAM_RUNNERS["portable"]
+class PortableRunner(Runner):
+    """A job service. Its one worker is a thread of this process ("loopback"), or a process of a worker pool."""
 
+    def __init__(self, options: PipelineOptions) -> None:
+        super().__init__(options)
+        self._portable_options = options.view_as(PortableOptions)
 
-def check_options(options: PipelineOptions) -> None:
-    """Looks whether there is a job service, before anything is listed.
+    def check(self, config: ShardConfig) -> None:
+        """Checks that the job service answers.
 
-    Raises:
-        ConfigError: None is named.
-        DataError: It does not answer.
-    """
-    endpoint = options.view_as(PortableOptions).job_endpoint
-    if not endpoint:
-        raise ConfigError("The portable runner needs a job service to run on; give --job-endpoint HOST:PORT.")
-    if endpoint == _EMBEDDED:
-        return
-    with grpc.insecure_channel(endpoint) as channel:
+        Raises:
+            ConfigError: No job service is named.
+            DataError: The job service does not answer.
+        """
+        endpoint = self._portable_options.job_endpoint
+        if not endpoint:
+            raise ConfigError("The portable runner needs a job service to run on; give `job_endpoint` HOST:PORT.")
+        if endpoint == _EMBEDDED:
+            return
+        with grpc.insecure_channel(endpoint) as channel:
+            try:
+                grpc.channel_ready_future(channel).result(timeout=_CONNECT_WITHIN_S)
+            except grpc.FutureTimeoutError as error:
+                raise DataError(
+                    f"No job service answers at {endpoint}. Start Beam's own with: python -m "
+                    "apache_beam.runners.portability.local_job_service_main --port PORT"
+                ) from error
+
+    def pool_workers(self, workers: int) -> int:
+        """Returns the processes of the one worker; in this process one for each core by default."""
+        is_loopback = self._portable_options.environment_type == "LOOPBACK"
+        return workers or (usable_cpus() if is_loopback else 0)
+
+    @contextlib.contextmanager
+    def prepare(self, job: Job) -> Iterator[None]:
+        """Lets the job take long, and silences what Beam logs in the block.
+
+        Raises:
+            DataError: The job failed or was ended, a worker died, or the job service is gone.
+        """
+        # After this time, a minute by default, Beam stops watching the job, which also ends the job's workers.
+        timeout_s = self._portable_options.job_server_timeout or 0
+        self._portable_options.job_server_timeout = max(timeout_s, _MAX_JOB_S)
+        root_logger, no_output = logging.getLogger(), logging.NullHandler()
+        root_logger.addHandler(no_output)  # without one, Beam's logging would open a handler on the terminal
+        root_logger.addFilter(_is_not_from_job)
         try:
-            grpc.channel_ready_future(channel).result(timeout=_CONNECT_WITHIN_S)
-        except grpc.FutureTimeoutError as error:
-            raise DataError(
-                f"No job service answers at {endpoint}. Start Beam's own with: python -m "
-                "apache_beam.runners.portability.local_job_service_main --port PORT"
-            ) from error
+            yield
+        except grpc.RpcError as error:
+            raise DataError(f"The connection to the job service was lost. {GO_ON}") from error
+        except RuntimeError as error:
+            failure = _FAILED.match(str(error))
+            if failure is None:
+                raise
+            state, text = failure.groups()
+            raise find_error(text) or DataError(f"{_explain_end(state, text)} {GO_ON}") from error
+        finally:
+            root_logger.removeFilter(_is_not_from_job)
+            root_logger.removeHandler(no_output)
 
-
-def is_loopback(options: PipelineOptions) -> bool:
-    """Whether the job's one worker is a thread of this process."""
-    return bool(options.view_as(PortableOptions).environment_type == "LOOPBACK")
-
-
-@contextlib.contextmanager
-def prepared(options: PipelineOptions, find_ours: Callable[[str], TfpipeError | None]) -> Iterator[None]:
-    """Completes the options for the block that submits the job and waits, and keeps what Beam logs in it silent.
-
-    Args:
-        options: Beam's, changed in place.
-        find_ours: Finds an error of ours in a traceback.
-
-    Raises:
-        DataError: The job failed or was ended, a worker died, or the job service is gone.
-    """
-    portable = options.view_as(PortableOptions)
-    # Beam also ends its looking on after this time, a minute by default, and with it the job's workers.
-    portable.job_server_timeout = max(portable.job_server_timeout or 0, _LONGEST_JOB_S)
-    root, nothing = logging.getLogger(), logging.NullHandler()
-    root.addHandler(nothing)  # else Beam's logging on the root logger would open one on the terminal
-    root.addFilter(_is_not_of_the_job)
-    try:
-        yield
-    except grpc.RpcError as error:
-        raise DataError(f"The connection to the job service was lost. {_GO_ON}") from error
-    except RuntimeError as error:
-        found = _FAILED.match(str(error))
-        if found is None:
+    def wait(self) -> list[WrittenShard]:
+        """Waits for the end of the job, and cancels the job when this process is interrupted."""
+        try:
+            return super().wait()
+        except KeyboardInterrupt:
+            with contextlib.suppress(grpc.RpcError):
+                self._result.cancel()
             raise
-        raise find_ours(found[2]) or DataError(f"{_why_it_ended(found[1], found[2])} {_GO_ON}") from error
-    finally:
-        root.removeFilter(_is_not_of_the_job)
-        root.removeHandler(nothing)
 
 
-def wait(result: Any) -> None:
-    """Waits for the job's end, and cancels it when this process is interrupted; `result` is what Beam's `run` gave."""
-    try:
-        result.wait_until_finish()
-    except KeyboardInterrupt:
-        with contextlib.suppress(grpc.RpcError):
-            result.cancel()
-        raise
-
-
-def _why_it_ended(state: str, text: str) -> str:
+def _explain_end(state: str, text: str) -> str:
+    """Returns a sentence about a job that ended in `state`, of which the service says `text`."""
     if state != "FAILED":
         return f"The job was ended before it was done (it is {state.lower()})."
     if _WORKER_LOST in text:
         return "A Beam worker process died: it was killed, or memory ran out."
-    found = _DETAILS.findall(text) or _RAISED.findall(text)
-    return f"The job failed: {(found[-1] if found else first_line(RuntimeError(text))).rstrip('.')[:300]}."
+    reasons = _CONNECTION_DETAILS.findall(text) or find_raised(text)
+    reason = reasons[-1] if reasons else first_line(RuntimeError(text))
+    return f"The job failed: {reason.rstrip('.')[:300]}."
 
 
-def _is_not_of_the_job(record: logging.LogRecord) -> bool:
-    """Beam hands on the job's messages, tracebacks included, which come as an error too."""
+def _is_not_from_job(record: logging.LogRecord) -> bool:
+    """Returns False for the job's messages, which Beam logs with tracebacks; they come as an error, too."""
     return record.module != "portable_runner"

@@ -1,6 +1,5 @@
 """Whether a worker may take part in a job: it must see the plan, and write the bytes that any other would write."""
 
-import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from tfpipe._version import __version__
 from tfpipe.errors import DataError
 from tfpipe.images.normalize import codec_versions
 
-_MISSING = re.compile(r"ModuleNotFoundError\W+No module named '([\w.]+)'")
 _SHARE = "All workers must reach images and output by the same names: on a disk they share, or in a bucket."
 
 
@@ -58,17 +56,6 @@ class Agreement:
         if header.fingerprint != self.fingerprint:
             raise DataError(f"The worker on {host} finds another job's plan in {work.base}. {_SHARE}")
         return header
-
-
-def not_installed(text: str) -> DataError | None:
-    """The sentence about a module that a worker lacks, where that is what a traceback says."""
-    found = _MISSING.search(text)
-    if found is None:
-        return None
-    return DataError(
-        f"A worker of the cluster could not import {found[1]}. Install the same tfpipe on all of its machines, with "
-        "the same extras as here."
-    )
 
 
 def _versions() -> dict[str, str]:

@@ -15,7 +15,7 @@ import pytest
 
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
-from beam_jobs.shard_job import ShardResult, _find_in_text, _plain
+from beam_jobs.shard_job import ShardResult
 from tests.beam_jobs.commands import (
     check_no_orphans,
     finish_command,
@@ -28,7 +28,7 @@ from tests.beam_jobs.commands import (
 from tests.beam_jobs.datasets import make_dataset, read_images, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files, write_tar, write_zip
 from tests.observers import Recorder
-from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.system.progress import Progress
 
 THREADS = ("--direct_running_mode=multi_threading", "--direct_num_workers=2")
@@ -198,32 +198,6 @@ def test_tensorflow_datasets_opens_it(straight: Path, photos: Path) -> None:
     everything = list(builder.as_dataset(split="train"))
     names = [one["image"]["filename"].numpy().decode() for one in everything]
     assert names == [*read_images(straight)]
-
-
-# Errors on their way out of Beam
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            "Traceback\n  x\ntfpipe.errors.DataError: A [b]. [while running 'Write/x']\n\nmore",
-            DataError("A [b]."),
-        ),
-        ("tfpipe.errors.FormatError: bad", FormatError("bad")),
-        ("tfpipe.errors.Unheard: bad", DataError("bad")),
-        ("ValueError: bad", None),
-        ("", None),
-    ],
-)
-def test_errors_that_come_as_text(text: str, expected: Exception | None) -> None:
-    found = _find_in_text(text)
-    assert (type(found), str(found)) == (type(expected), str(expected))
-
-
-def test_what_beam_adds_is_taken_off() -> None:
-    error = _plain(ConfigError("Wrong [really]. [while running 'Write shards/Write shard']"))
-    assert (type(error), str(error)) == (ConfigError, "Wrong [really].")
 
 
 # Worker processes that die

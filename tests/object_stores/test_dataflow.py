@@ -20,7 +20,7 @@ import tfpipe
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners import dataflow
-from beam_jobs.runners.base import Engine, SubmittedJob
+from beam_jobs.runners.base import RunnerConfig, SubmittedJob
 from tests.beam_jobs.commands import finish_command, start_command, wait_for
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
@@ -31,7 +31,7 @@ from tests.observers import Recorder
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.system.progress import Progress
 
-ENGINE = Engine(runner="dataflow", project="my-project", region="europe-west4", max_workers=3)
+ENGINE = RunnerConfig(runner="dataflow", project="my-project", region="europe-west4", max_workers=3)
 
 
 @pytest.fixture(scope="module")

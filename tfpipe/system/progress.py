@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from threading import Event, Thread
 
-_POLL_EVERY_S = 0.5
+POLL_EVERY_S = 0.5
+"""Seconds between two looks at a job whose progress costs next to nothing to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Observer:
 
 @contextlib.contextmanager
 def poll_progress(
-    read: Callable[[], Progress | None], observer: Observer, every_s: float = _POLL_EVERY_S
+    read: Callable[[], Progress | None], observer: Observer, every_s: float = POLL_EVERY_S
 ) -> Iterator[None]:
     """Tells an observer from a thread how far the block is, and once more at the block's end.
 

@@ -1,19 +1,19 @@
-"""Options of an engine, as Beam's arguments."""
+"""Options of a runner, as Beam's arguments."""
 
 from __future__ import annotations
 
 import pytest
 
-from beam_jobs.runners.base import Engine, SubmittedJob
+from beam_jobs.runners.base import RunnerConfig, SubmittedJob
 from tfpipe.errors import ConfigError
 
 
 def test_this_machine_needs_no_arguments() -> None:
-    assert Engine().beam_args() == ()
+    assert RunnerConfig().beam_args() == ()
 
 
 def test_dataflow() -> None:
-    engine = Engine(
+    config = RunnerConfig(
         runner="dataflow",
         project="p",
         region="r",
@@ -24,7 +24,7 @@ def test_dataflow() -> None:
         subnetwork="regions/r/subnetworks/s",
         temp_location="gs://b/t",
     )
-    assert engine.beam_args() == (
+    assert config.beam_args() == (
         "--runner=DataflowRunner",
         "--project=p",
         "--region=r",
@@ -38,20 +38,20 @@ def test_dataflow() -> None:
 
 
 def test_dask() -> None:
-    assert Engine("dask").beam_args() == ("--runner=DaskRunner",)
-    assert Engine("dask", dask_address="tcp://h:1").beam_args() == (
+    assert RunnerConfig("dask").beam_args() == ("--runner=DaskRunner",)
+    assert RunnerConfig("dask", dask_address="tcp://h:1").beam_args() == (
         "--runner=DaskRunner",
         "--dask_client_address=tcp://h:1",
     )
 
 
 def test_portable() -> None:
-    assert Engine("portable", job_endpoint="h:1").beam_args() == (
+    assert RunnerConfig("portable", job_endpoint="h:1").beam_args() == (
         "--runner=PortableRunner",
         "--job_endpoint=h:1",
         "--environment_type=LOOPBACK",
     )
-    assert Engine("portable", job_endpoint="h:1", worker_pool="p:2").beam_args() == (
+    assert RunnerConfig("portable", job_endpoint="h:1", worker_pool="p:2").beam_args() == (
         "--runner=PortableRunner",
         "--job_endpoint=h:1",
         "--environment_config=p:2",
@@ -59,24 +59,15 @@ def test_portable() -> None:
     )
 
 
-def test_beam_knows_them_all() -> None:
-    from beam_jobs.runners.local import parse_options
-
-    parse_options(Engine("dask", dask_address="tcp://h:1").beam_args())
-    parse_options(Engine("portable", job_endpoint="h:1", worker_pool="p:2").beam_args())
-    options = {"project": "p", "region": "r", "max_workers": 7, "machine_type": "m", "service_account": "a"}
-    parse_options(Engine("dataflow", **options, network="n", subnetwork="s", temp_location="t").beam_args())  # type: ignore[arg-type]
-
-
-def test_an_option_of_another_engine() -> None:
+def test_an_option_of_another_runner() -> None:
     with pytest.raises(ConfigError) as caught:
-        Engine(max_workers=3)
-    assert str(caught.value) == "--max-workers goes with --runner dataflow, got --runner direct. Leave one of them out."
+        RunnerConfig(max_workers=3)
+    assert str(caught.value) == "`max_workers` goes with `runner` dataflow, got `runner` direct. Leave one of them out."
 
 
 def test_no_workers() -> None:
     with pytest.raises(ConfigError, match=r"^`max_workers` must be at least 1, got 0\.$"):
-        Engine(runner="dataflow", max_workers=0)
+        RunnerConfig(runner="dataflow", max_workers=0)
 
 
 def test_a_job_elsewhere() -> None:

@@ -23,13 +23,14 @@ from dask import distributed
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners import dask
-from beam_jobs.runners.local import parse_options
+from beam_jobs.runners.choose import make_runner
 from beam_jobs.shard_job import ShardResult
 from tests.beam_jobs.commands import check_no_orphans, finish_command, start_command, wait_for
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, write_files
+from tests.beam_jobs.runners.jobs import make_job
 from tests.observers import Recorder
-from tfpipe.errors import ConfigError, DataError, MissingDependencyError
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.image_form import ImageForm
 
 GO_ON = "Finished shards are kept; run the same command again to go on."
@@ -69,28 +70,21 @@ def test_a_cluster_of_this_machine(photos: Path, tmp_path: Path) -> None:
 
 
 def test_options_are_checked() -> None:
-    options = parse_options(["--runner=DaskRunner", "--dask_client_address=tcp://127.0.0.1:1"])
+    runner = make_runner(["--runner=DaskRunner", "--dask_client_address=tcp://127.0.0.1:1"])
     with pytest.raises(ConfigError) as caught:
-        dask.check_options(ShardConfig("in", "out", workers=2), options)
-    assert str(caught.value) == "--workers are processes of this machine; a Dask cluster has its own. Leave it out."
+        runner.check(ShardConfig("in", "out", workers=2))
+    assert str(caught.value) == "`workers` are processes of this machine; a Dask cluster has its own. Leave it out."
 
 
 def test_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask, "_CONNECT_WITHIN_S", 0.5)
-    options = parse_options(["--runner=DaskRunner", "--dask_client_address=tcp://127.0.0.1:1"])
+    runner = make_runner(["--runner=DaskRunner", "--dask_client_address=tcp://127.0.0.1:1"])
     with pytest.raises(DataError) as caught:
-        dask.check_options(ShardConfig("in", "out"), options)
+        runner.check(ShardConfig("in", "out"))
     assert str(caught.value) == (
         "No Dask scheduler answers at tcp://127.0.0.1:1: Timed out trying to connect to tcp://127.0.0.1:1 after 0.5 s. "
         "Start one with `dask scheduler`."
     )
-
-
-def test_dask_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "dask.distributed", None)
-    with pytest.raises(MissingDependencyError) as caught:
-        parse_options(["--runner=DaskRunner"])
-    assert str(caught.value) == "The runner for Dask needs Dask. Install it with: pip install 'tfpipe[dask]'."
 
 
 @pytest.mark.parametrize(
@@ -98,9 +92,9 @@ def test_dask_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_partitions(asked: tuple[str, ...], shards: int, parts: int) -> None:
     args = [f"--dask_npartitions={count}" for count in asked]
-    options = parse_options(["--runner=DaskRunner", "--dask_client_address=tcp://x:1", *args])
-    with dask.prepared(options, 0, shards):
-        assert options.get_all_options()["npartitions"] == parts
+    runner = make_runner(["--runner=DaskRunner", "--dask_client_address=tcp://x:1", *args])
+    with runner.prepare(make_job(num_shards=shards)):
+        assert runner.options.get_all_options()["npartitions"] == parts
 
 
 @pytest.mark.parametrize(
@@ -121,8 +115,10 @@ def test_how_it_may_end(error: Exception, sentence: str, monkeypatch: pytest.Mon
 
     client = SimpleNamespace(cancel=lambda _: ended.append("cancel"), close=lambda: ended.append("close"))
     monkeypatch.setattr(dask, "_is_over", lambda _: True)
+    runner = make_runner(["--runner=DaskRunner"])
+    runner._result = SimpleNamespace(client=client, futures=[], wait_until_finish=fail)
     with pytest.raises(DataError) as caught:
-        dask.wait(SimpleNamespace(client=client, futures=[], wait_until_finish=fail))
+        runner.wait()
     assert str(caught.value) == sentence
     assert ended == ["cancel", "close"]
 

@@ -7,37 +7,31 @@ import sys
 from pathlib import Path
 
 import pytest
-from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, SetupOptions, WorkerOptions
+from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions, WorkerOptions
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners import dataflow
-from beam_jobs.runners.base import Engine
-from beam_jobs.runners.local import parse_options
-from beam_jobs.shards.work_dir import WorkDir
+from beam_jobs.runners.base import Runner, RunnerConfig
+from beam_jobs.runners.choose import make_runner
+from tests.beam_jobs.runners.jobs import make_job
 from tfpipe.errors import ConfigError, DataError, MissingDependencyError, TfpipeError
 
 CONFIG = ShardConfig("gs://in", "gs://out")
 
 
-def options(*more: str) -> PipelineOptions:
-    return parse_options([*Engine("dataflow", "my-project", "europe-west4").beam_args(), *more])
-
-
-def test_which_runner() -> None:
-    assert dataflow.is_dataflow(options())
-    assert not dataflow.is_dataflow(parse_options([]))
-    assert not dataflow.is_dataflow(parse_options(["--runner=DirectRunner"]))
+def make_dataflow(*more: str) -> Runner:
+    return make_runner([*RunnerConfig("dataflow", "my-project", "europe-west4").beam_args(), *more])
 
 
 def test_good_options() -> None:
-    dataflow.check_options(CONFIG, options("--temp_location=gs://other/tmp"))
+    make_dataflow("--temp_location=gs://other/tmp").check(CONFIG)
 
 
 @pytest.mark.parametrize(
     ("config", "more", "message"),
     [
-        (CONFIG, ["--project="], "Dataflow needs a project and a region to run in; give --project too."),
-        (CONFIG, ["--region="], "Dataflow needs a project and a region to run in; give --region too."),
+        (CONFIG, ["--project="], "Dataflow needs a project and a region to run in; give `project` too."),
+        (CONFIG, ["--region="], "Dataflow needs a project and a region to run in; give `region` too."),
         (
             ShardConfig("photos", "gs://out"),
             [],
@@ -49,7 +43,7 @@ def test_good_options() -> None:
         (
             ShardConfig("gs://in", "gs://out", workers=4),
             [],
-            "--workers are processes of this machine; on Dataflow it is --max-workers.",
+            "`workers` are processes of this machine; on Dataflow it is `max_workers`.",
         ),
         (CONFIG, ["--template_location=gs://t"], "A job is planned for the images of one run, "),
         (CONFIG, ["--dry_run=true"], "A job is planned for the images of one run, "),
@@ -57,23 +51,24 @@ def test_good_options() -> None:
 )
 def test_bad_options(config: ShardConfig, more: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        dataflow.check_options(config, options(*more))
+        make_dataflow(*more).check(config)
     assert str(caught.value).startswith(message)
 
 
 def test_without_beams_part_for_google(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apache_beam.runners.dataflow.internal", None)
     with pytest.raises(MissingDependencyError) as caught:
-        dataflow.check_options(CONFIG, options())
+        make_dataflow().check(CONFIG)
     assert str(caught.value) == (
         "The runner for Dataflow needs Beam's part for Google Cloud. Install it with: pip install 'tfpipe[dataflow]'."
     )
 
 
 def test_what_a_job_is_given() -> None:
-    given = options("--max_num_workers=9")
+    runner = make_dataflow("--max_num_workers=9")
+    given = runner.options
     cloud, setup = given.view_as(GoogleCloudOptions), given.view_as(SetupOptions)
-    with dataflow.prepared(given, WorkDir("gs://out/pets"), "Oxford Pets!", 4):
+    with runner.prepare(make_job("gs://out/pets", "Oxford Pets!")):
         assert cloud.temp_location == cloud.staging_location == "gs://out/pets/.tfpipe/dataflow"
         assert re.fullmatch(r"tfpipe-oxford-pets-\d{8}-\d{6}", cloud.job_name)
         assert given.view_as(WorkerOptions).num_workers == 4
@@ -84,7 +79,7 @@ def test_what_a_job_is_given() -> None:
 
 
 def test_what_the_user_gave_stays() -> None:
-    given = options(
+    runner = make_dataflow(
         "--temp_location=gs://a/t",
         "--staging_location=gs://a/s",
         "--job_name=mine",
@@ -93,8 +88,9 @@ def test_what_the_user_gave_stays() -> None:
         "--sdk_location=container",
         "--extra_package=mine.whl",
     )
+    given = runner.options
     cloud = given.view_as(GoogleCloudOptions)
-    with dataflow.prepared(given, WorkDir("gs://out/pets"), "pets", 4):
+    with runner.prepare(make_job("gs://out/pets")):
         assert (cloud.temp_location, cloud.staging_location, cloud.job_name) == ("gs://a/t", "gs://a/s", "mine")
         assert given.view_as(WorkerOptions).num_workers == 2
         assert given.view_as(SetupOptions).extra_packages == ["mine.whl"]
@@ -102,7 +98,7 @@ def test_what_the_user_gave_stays() -> None:
 
 @pytest.mark.parametrize("dataset", ["x" * 100, "-", "Ä", "2020 photos "])
 def test_job_names_are_as_the_service_wants_them(dataset: str) -> None:
-    name = dataflow._job_name(dataset)
+    name = dataflow.make_job_name(dataset)
     assert len(name) <= 63
     assert re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name)
 
@@ -135,7 +131,7 @@ RuntimeError: ZeroDivisionError: division by zero [while running 'Write shards/W
 def test_how_a_job_ends(text: str, message: str) -> None:
     from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
 
-    with pytest.raises(DataError) as caught, dataflow.explain_errors(lambda _: None):
+    with pytest.raises(DataError) as caught, dataflow.explain_errors():
         raise DataflowRuntimeException(text, None)
     go_on = "Finished shards are kept; run the same command again to go on."
     assert str(caught.value) == f"The Dataflow job {message}{go_on}"
@@ -144,10 +140,10 @@ def test_how_a_job_ends(text: str, message: str) -> None:
 def test_our_errors_stay() -> None:
     from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
 
-    with pytest.raises(ConfigError, match=r"^mine$"), dataflow.explain_errors(lambda _: None):
+    with pytest.raises(ConfigError, match=r"^mine$"), dataflow.explain_errors():
         raise ConfigError("mine")
-    with pytest.raises(DataError, match=r"^found$"), dataflow.explain_errors(lambda text: DataError("found")):
-        raise DataflowRuntimeException("text", None)
+    with pytest.raises(DataError, match=r"^theirs$"), dataflow.explain_errors():
+        raise DataflowRuntimeException("Traceback\ntfpipe.errors.DataError: theirs", None)
 
 
 @pytest.mark.parametrize(
@@ -167,12 +163,12 @@ def test_our_errors_stay() -> None:
     ],
 )
 def test_errors_of_the_service(error: Exception, kind: type[TfpipeError], message: str) -> None:
-    with pytest.raises(kind) as caught, dataflow.explain_errors(lambda _: None):
+    with pytest.raises(kind) as caught, dataflow.explain_errors():
         raise error
     assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), AssertionError("a bug"), KeyError("a bug")])
 def test_bugs_are_not_hidden(error: Exception) -> None:
-    with pytest.raises(type(error)), dataflow.explain_errors(lambda _: None):
+    with pytest.raises(type(error)), dataflow.explain_errors():
         raise error

@@ -20,8 +20,8 @@ from apache_beam.options.pipeline_options import PortableOptions
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners import portable
-from beam_jobs.runners.local import parse_options
-from beam_jobs.shard_job import ShardResult, _find_in_text
+from beam_jobs.runners.choose import make_runner
+from beam_jobs.shard_job import ShardResult
 from tests.beam_jobs.commands import (
     check_no_orphans,
     finish_command,
@@ -32,6 +32,7 @@ from tests.beam_jobs.commands import (
 )
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, write_files
+from tests.beam_jobs.runners.jobs import make_job
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.image_form import ImageForm
 
@@ -134,20 +135,20 @@ def test_no_job_service(monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path:
 
 def test_none_is_named() -> None:
     with pytest.raises(ConfigError) as caught:
-        portable.check_options(parse_options(["--runner=PortableRunner"]))
-    assert str(caught.value) == "The portable runner needs a job service to run on; give --job-endpoint HOST:PORT."
+        make_runner(["--runner=PortableRunner"]).check(ShardConfig("in", "out"))
+    assert str(caught.value) == "The portable runner needs a job service to run on; give `job_endpoint` HOST:PORT."
 
 
 def test_a_job_may_take_longer_than_a_minute() -> None:
-    options = parse_options(["--runner=PortableRunner", "--job_endpoint=x:1"])
-    with portable.prepared(options, _find_in_text):
-        assert options.view_as(PortableOptions).job_server_timeout == 30 * 24 * 3600
+    runner = make_runner(["--runner=PortableRunner", "--job_endpoint=x:1"])
+    with runner.prepare(make_job()):
+        assert runner.options.view_as(PortableOptions).job_server_timeout == 30 * 24 * 3600
 
 
 def test_tracebacks_of_the_job_stay_out_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     record = logging.LogRecord("root", logging.ERROR, "/x/portable_runner.py", 1, "Traceback", (), None)
     other = logging.LogRecord("root", logging.ERROR, "/x/other.py", 1, "Disk full", (), None)
-    with portable.prepared(parse_options(["--runner=PortableRunner"]), _find_in_text):
+    with make_runner(["--runner=PortableRunner"]).prepare(make_job()):
         logging.getLogger().handle(record)
         logging.getLogger().handle(other)
     assert caplog.messages == ["Disk full"]
@@ -182,8 +183,8 @@ def test_tracebacks_of_the_job_stay_out_of_the_log(caplog: pytest.LogCaptureFixt
     ],
 )
 def test_how_it_may_end(state: str, text: str, sentence: str) -> None:
-    options = parse_options(["--runner=PortableRunner"])
-    with pytest.raises(DataError) as caught, portable.prepared(options, _find_in_text):
+    runner = make_runner(["--runner=PortableRunner"])
+    with pytest.raises(DataError) as caught, runner.prepare(make_job()):
         raise RuntimeError(f"Pipeline job-1 failed in state {state}: {text}")
     assert str(caught.value) == sentence
 

@@ -13,7 +13,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.shards.output_dir import open_work
 from beam_jobs.shards.work_dir import WorkDir
-from beam_jobs.shards.worker_check import Agreement, not_installed
+from beam_jobs.shards.worker_check import Agreement
 from tests.beam_jobs.images import make_photos, write_files
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
@@ -75,16 +75,3 @@ def test_a_disk_that_holds_the_plan_of_another_job(work: WorkDir, tmp_path: Path
     assert str(caught.value) == (
         f"The worker on {HOST} finds another job's plan in {tmp_path / 'other' / '.tfpipe'}. {SHARE}"
     )
-
-
-@pytest.mark.parametrize("form", ["{0}: {1}", "Exception: {0}({1!r})", "Traceback\n{0}: {1}\nand so on"])
-def test_a_worker_without_tfpipe(form: str) -> None:
-    error = not_installed(form.format("ModuleNotFoundError", "No module named 'beam_jobs'"))
-    assert str(error) == (
-        "A worker of the cluster could not import beam_jobs. Install the same tfpipe on all of its machines, with the "
-        "same extras as here."
-    )
-
-
-def test_another_error() -> None:
-    assert not_installed("ValueError: no such thing") is None

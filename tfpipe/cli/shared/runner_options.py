@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from beam_jobs.prices import Prices
-from beam_jobs.runners.base import BEAM_RUNNERS, Engine
+from beam_jobs.runners.base import BEAM_RUNNERS, RunnerConfig
 from tfpipe.cli.shared.params import all_options
 from tfpipe.errors import ConfigError
 
@@ -15,7 +15,7 @@ engine_options = all_options(
     click.option(
         "--runner",
         type=click.Choice(list(BEAM_RUNNERS)),
-        default=Engine.runner,
+        default=RunnerConfig.runner,
         show_default=True,
         help="Where the job runs: direct is this machine.",
     ),
@@ -60,14 +60,14 @@ class HowToRun:
         Raises:
             ConfigError: Options do not go together.
         """
-        engine = Engine(**{one.name: options.pop(one.name) for one in fields(Engine)})
+        runner = RunnerConfig(**{one.name: options.pop(one.name) for one in fields(RunnerConfig)})
         named = next((arg for arg in beam_args if arg.split("=")[0] == "--runner"), None)
-        if engine.runner != Engine.runner and named is not None:
+        if runner.runner != RunnerConfig.runner and named is not None:
             raise ConfigError(
-                f"--runner {engine.runner} and {named} after -- exclude each other. Leave one of them out."
+                f"--runner {runner.runner} and {named} after -- exclude each other. Leave one of them out."
             )
         flags = {name: options.pop(name) for name in ("dry_run", "print_command", "as_json")}
         prices = Prices(*(options.pop(f"price_{name}") for name in ("per_vcpu_hour", "per_gib_month")))
         if prices != Prices() and not flags["dry_run"]:
             raise ConfigError("Prices are for --dry-run, which estimates a cost. Add it, or leave them out.")
-        return cls((*engine.beam_args(), *beam_args), **flags, prices=prices)
+        return cls((*runner.beam_args(), *beam_args), **flags, prices=prices)

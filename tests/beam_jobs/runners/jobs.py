@@ -1,0 +1,15 @@
+"""Planned jobs without images, for what a runner does before and after its work."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.runners.base import Job
+from beam_jobs.shards.work_dir import WorkDir
+
+
+def make_job(output: str = "out", name: str = "pets", num_shards: int = 4, workers: int = 0) -> Job:
+    """Returns a job of `num_shards` shards for a dataset called `name`."""
+    plan: Any = SimpleNamespace(shards=range(num_shards), num_images=0, listing=SimpleNamespace(name=name))
+    header: Any = None
+    return Job(ShardConfig("in", output, workers=workers), plan, WorkDir(output), header)

@@ -1,0 +1,89 @@
+"""Errors on their way out of Beam."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from beam_jobs.runners.beam_errors import fail_on_worker_death, find_error, remove_graph_place, unwrap_errors
+from tfpipe.errors import ConfigError, DataError, FormatError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "Traceback\n  x\ntfpipe.errors.DataError: A [b]. [while running 'Write/x']\n\nmore",
+            DataError("A [b]."),
+        ),
+        ("tfpipe.errors.FormatError: bad", FormatError("bad")),
+        ("tfpipe.errors.Unheard: bad", DataError("bad")),
+        ("ValueError: bad", None),
+        ("", None),
+    ],
+)
+def test_errors_that_come_as_text(text: str, expected: Exception | None) -> None:
+    error = find_error(text)
+    assert (type(error), str(error)) == (type(expected), str(expected))
+
+
+@pytest.mark.parametrize("form", ["{0}: {1}", "Exception: {0}({1!r})", "Traceback\n{0}: {1}\nand so on"])
+def test_a_module_that_a_worker_lacks_is_named(form: str) -> None:
+    error = find_error(form.format("ModuleNotFoundError", "No module named 'beam_jobs'"))
+    assert isinstance(error, DataError)
+    assert str(error) == (
+        "A worker of the cluster could not import beam_jobs. Install the same tfpipe on all of its machines, with the "
+        "same extras as here."
+    )
+
+
+def test_what_beam_adds_is_taken_off() -> None:
+    error = remove_graph_place(ConfigError("Wrong [really]. [while running 'Write shards/Write shard']"))
+    assert (type(error), str(error)) == (ConfigError, "Wrong [really].")
+
+
+def test_an_interrupt_that_beam_wrapped_is_one_again() -> None:
+    with pytest.raises(KeyboardInterrupt), unwrap_errors():
+        raise RuntimeError("KeyboardInterrupt [while running 'Write shards/Write shard']")
+
+
+def test_errors_of_others_pass() -> None:
+    with pytest.raises(RuntimeError, match=r"^a bug$"), unwrap_errors():
+        raise RuntimeError("a bug")
+
+
+def test_the_end_of_a_worker_ends_the_wait() -> None:
+    def run_worker() -> None:
+        raise RuntimeError("Worker subprocess exited with return code -9")
+
+    @fail_on_worker_death()
+    def wait() -> None:
+        threading.Thread(target=run_worker, name="run_worker").start()
+        time.sleep(30)
+
+    started = time.monotonic()
+    with pytest.raises(DataError, match=r"^A Beam worker process died: "):
+        wait()
+    assert time.monotonic() - started < 5
+
+
+def test_other_errors_and_other_threads_pass() -> None:
+    @fail_on_worker_death()
+    def fail() -> None:
+        thread = threading.Thread(target=lambda: [][0], name="other")
+        thread.start()
+        thread.join()
+        raise ZeroDivisionError
+
+    seen: list[threading.ExceptHookArgs] = []
+    before = threading.excepthook
+    threading.excepthook = seen.append
+    try:
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        assert [args.exc_type for args in seen] == [IndexError]
+        assert threading.excepthook == seen.append
+    finally:
+        threading.excepthook = before
