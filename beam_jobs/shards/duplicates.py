@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import json
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,8 +18,9 @@ from beam_jobs.plan.image_table import RefList
 from beam_jobs.plan.merge_manifests import Source
 from beam_jobs.plan.split_and_shard import DEFAULT_SPLIT, Listing
 from beam_jobs.process_pool import map_unordered
-from beam_jobs.shards.copy_record import identify
-from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
+from beam_jobs.shards.dataset_records import identify
+from beam_jobs.shards.record_source import open_source
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
 from tfpipe.format.digest_groups import equal_rows, list_duplicates
@@ -44,30 +44,14 @@ def find_duplicates(work: WorkDir, header: PlanHeader, rows: Sequence[WrittenSha
         digests += filesystem.read_bytes(work.digests_path(row.file))
     table = np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES)
 
-    def paths(shard: int, records: Sequence[int]) -> list[str]:
-        written = _written_paths(work, header, header.shards[shard], rows[shard])
-        return [written[record] for record in records]
+    source = open_source(header)
+
+    def list_paths(shard: int, records: Sequence[int]) -> list[str]:
+        names = source.list_names(work, header.shards[shard], rows[shard])
+        return [names[record] for record in records]
 
     shards = [(slot.split, row.records) for slot, row in zip(header.shards, rows, strict=True)]
-    return list_duplicates(table, shards, paths, header.dropped)
-
-
-def _written_paths(work: WorkDir, header: PlanHeader, slot: PlannedShard, row: WrittenShard) -> list[str]:
-    """The paths of a shard's records: those planned, less those quarantined, which come in the same order.
-
-    Where records come from finished datasets, the names that these know.
-    """
-    if header.records:
-        names: list[str] = json.loads(filesystem.read_bytes(work.names_path(row.file)))
-        return names
-    bad = iter([*(line["path"] for line in row.quarantined), None])
-    paths, skipped = [], next(bad)
-    for image in work.images(slot):
-        if image.path == skipped:
-            skipped = next(bad)
-        else:
-            paths.append(image.path)
-    return paths
+    return list_duplicates(table, shards, list_paths, header.dropped)
 
 
 def drop_duplicates(listing: Listing, workers: int) -> Listing:

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from beam_jobs.shards.duplicates import find_duplicates
+from beam_jobs.shards.record_source import open_source
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
 from tfpipe._version import __version__
@@ -26,13 +27,10 @@ def check_bad(work: WorkDir, header: PlanHeader, rows: Sequence[WrittenShard], m
     _write_quarantine(work, rows)
     num_images = sum(slot.images for slot in header.shards)
     first = next(line for row in rows for line in row.quarantined)
-    mend = "mend them and run again with --overwrite"
-    if header.records:
-        mend = "make a dataset of what is undamaged with `tfpipe repair`"
     raise DataError(
         f"At most {max_bad} of {num_images} images may be bad, got {num_bad}, the first {first['path']}: "
-        f"{first['reason']}. They are listed in {work.target(file_names.QUARANTINE)}; {mend}, or allow more "
-        f"with --max-bad."
+        f"{first['reason']}. They are listed in {work.target(file_names.QUARANTINE)}; {open_source(header).advice}, or "
+        "allow more with `max_bad`."
     )
 
 
@@ -168,7 +166,7 @@ def _manifest(
     header: PlanHeader, rows: Sequence[tuple[str, WrittenShard]], quarantined: int, duplicates: Duplicates
 ) -> Manifest:
     splits = {}
-    records = header.records
+    source = open_source(header)
     for split in dict.fromkeys(split for split, _ in rows):
         mine = [row for of, row in rows if of == split]
         splits[split] = merge_stats(row.stats for row in mine).to_split_info(
@@ -177,9 +175,8 @@ def _manifest(
             num_classes=len(header.label_names),
         )
     stats = merge_stats(row.stats for _, row in rows)
-    if records:
-        stats.changed.update(records.changed)
-        stats.noticed.update(records.noticed)
+    stats.changed.update(source.changed)
+    stats.noticed.update(source.noticed)
     return Manifest(
         name=header.name,
         splits=splits,
@@ -191,7 +188,7 @@ def _manifest(
         skipped=dict(sorted(header.skipped.items())),
         quarantined=quarantined,
         duplicates=duplicates,
-        image=records.image if records else asdict(header.form),
+        image=source.image_form,
         fingerprint=header.fingerprint,
         tool_version=__version__,
     )

@@ -15,6 +15,7 @@ from beam_jobs.inputs.archive import open_unpacked, unpack_tar
 from beam_jobs.plan.image_ref import encode_line
 from beam_jobs.plan.split_and_shard import Listing, Plan
 from beam_jobs.shards.finish_dataset import complete_manifest
+from beam_jobs.shards.record_source import open_source
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
 from tfpipe._version import __version__
@@ -189,7 +190,7 @@ def _fingerprint(header: PlanHeader, lines: str) -> str:
             "dropped": header.dropped,
             "keep_quarantined": header.keep_quarantined,
             "shards": [asdict(slot) for slot in header.shards],
-            **({"records": header.records.shaping()} if header.records else {}),
+            **open_source(header).get_fingerprint_facts(),
         },
         sort_keys=True,
     )

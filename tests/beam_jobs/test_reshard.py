@@ -279,7 +279,7 @@ def test_too_much_damage(broken: Path, tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"At most 0 of 38 images may be bad, got 1, the first pets/train:0: {SHARD}: Record at byte 0 is damaged: the "
         f"checksum of its length is wrong. They are listed in {tmp_path}/out/quarantine/quarantined.jsonl; make a "
-        "dataset of what is undamaged with `tfpipe repair`, or allow more with --max-bad."
+        "dataset of what is undamaged with `tfpipe repair`, or allow more with `max_bad`."
     )
     assert not (tmp_path / "out" / "manifest.json").exists()
     # The shard is looked at again: its copy may be whole by now.
@@ -310,8 +310,8 @@ def replace_record(folder: Path, number: int, **changes: Any) -> None:
         ({"image/class/label": [0, 1]}, "its record has no image/class/label of one whole number"),
         ({"image/height": b"9"}, "its record has no image/height of one whole number"),
         ({"image/encoded": None}, "its record has no image/encoded of one text"),
-        ({"image/sha256": "0f"}, "its image/sha256 is no SHA-256"),
-        ({"image/sha256": "x" * 64}, "its image/sha256 is no SHA-256"),
+        ({"image/sha256": "0f"}, "its image/sha256 is not a valid SHA-256"),
+        ({"image/sha256": "x" * 64}, "its image/sha256 is not a valid SHA-256"),
     ],
     ids=str,
 )

@@ -81,7 +81,7 @@ def test_too_many_bad_images(mixed: Path, tmp_path: Path, max_bad: Any, allowed:
     assert refused(mixed, output, max_bad=max_bad, shuffle=False) == (
         f"At most {allowed} of 12 images may be bad, got 4, the first cat/bad0.jpg: not an image: it begins like text. "
         f"They are listed in {output}/quarantine/quarantined.jsonl; mend them and run again with "
-        "--overwrite, or allow more with --max-bad."
+        "`overwrite`, or allow more with `max_bad`."
     )
     assert len(quarantined(output)) == 4
 

@@ -1,0 +1,221 @@
+"""The records of finished datasets as a source of records: each is copied as it is, or with its image in another form.
+
+What nothing asks to change is copied byte for byte: the image, and every feature. TensorFlow is not needed.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isqrt
+from typing import Any
+
+from beam_jobs.inputs.read_image import UnreadableError
+from beam_jobs.plan.image_ref import ImageRef, PlannedImage
+from beam_jobs.plan.merge_manifests import RecordInput, Source
+from beam_jobs.shards.record import Record, RejectedImage
+from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
+from beam_jobs.storage import filesystem
+from tfpipe.errors import FormatError
+from tfpipe.format import schema as keys
+from tfpipe.format.example import Feature, FeatureLike, decode_example, encode_example
+from tfpipe.format.image_form import ImageForm
+from tfpipe.format.tfrecord import read_record, read_record_at
+from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
+from tfpipe.system import file_io
+
+_DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetRecords:
+    """The records of finished datasets; see `RecordSource`.
+
+    Attributes:
+        header: The header of the plan.
+        records: The datasets, and what is known of their images.
+    """
+
+    header: PlanHeader
+    records: RecordInput
+    advice = "make a dataset of what is undamaged with `tfpipe repair`"
+
+    @property
+    def image_form(self) -> Mapping[str, Any]:
+        """The common form of the datasets, or the form that was asked for."""
+        return self.records.image
+
+    @property
+    def changed(self) -> Mapping[str, int]:
+        """The sums of the manifests."""
+        return self.records.changed
+
+    @property
+    def noticed(self) -> Mapping[str, int]:
+        """The sums of the manifests, as far as they still hold."""
+        return self.records.noticed
+
+    def get_fingerprint_facts(self) -> dict[str, Any]:
+        """Returns what identifies the datasets, and how their labels and images change."""
+        return {"records": self.records.shaping()}
+
+    def read(self, planned: PlannedImage) -> Record:
+        """Reads the record at the planned place, with the labels and the image form of the new dataset.
+
+        Raises:
+            RejectedImage: It is damaged, cannot be read, lacks a feature, or its image cannot be brought into the form.
+        """
+        try:
+            return self._read(planned)
+        except UnreadableError as error:
+            raise RejectedImage("unreadable", str(error)) from error
+        except BadImage as error:
+            raise RejectedImage("bad", error.reason) from error
+
+    def _read(self, planned: PlannedImage) -> Record:
+        header = self.header
+        source = _get_source(self.records.sources, planned)
+        payload, features = _read_features(source, planned)
+        stored = image = _get_image(features)
+        changes: dict[str, FeatureLike] = {}
+        label = -1
+        if header.label_names:
+            old_label = _get_number(features, keys.CLASS_LABEL)
+            label = _get_new_label(source, old_label)
+            if label != old_label:
+                changes[keys.CLASS_LABEL] = label
+                if keys.CLASS_TEXT in features:
+                    changes[keys.CLASS_TEXT] = header.label_names[label].encode()
+        if self.records.reformed:
+            image = _reform(stored, header.form, source)
+            if image.encoded != stored.encoded:
+                changes |= _make_image_features(image)
+        if changes:
+            payload = encode_example(features | changes)
+        return Record(payload, image, _get_digest(features), label, _get_text(features, keys.IMAGE_FILENAME))
+
+    def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
+        """Keeps the names, which only the records know."""
+        filesystem.write_bytes(work.names_path(file), json.dumps(names).encode())
+
+    def list_names(self, work: WorkDir, planned: PlannedShard, written: WrittenShard) -> list[str]:
+        """Returns the names that `save_names` kept."""
+        names: list[str] = json.loads(filesystem.read_bytes(work.names_path(written.file)))
+        return names
+
+
+def identify(sources: Mapping[str, Source], planned: ImageRef) -> tuple[bytes, int]:
+    """Reads a record; returns the SHA-256 of its original and the new label of its class, or -1.
+
+    Raises:
+        UnreadableError: It is damaged or cannot be read.
+        BadImage: It lacks a feature.
+    """
+    source = _get_source(sources, planned)
+    _, features = _read_features(source, planned)
+    label = _get_new_label(source, _get_number(features, keys.CLASS_LABEL)) if source.labels else -1
+    return _get_digest(features), label
+
+
+def _get_source(sources: Mapping[str, Source], planned: PlannedImage | ImageRef) -> Source:
+    return sources[planned.location.rpartition("/")[0]]
+
+
+def _read_features(source: Source, planned: PlannedImage | ImageRef) -> tuple[bytes, dict[str, Feature]]:
+    """Returns payload and features, once the checksums are checked."""
+    file_name = planned.location.rpartition("/")[2]
+    try:
+        payload = _read_payload(filesystem.join(source.directory, file_name), planned.offset, planned.size)
+        return payload, decode_example(payload)
+    except FormatError as error:
+        raise UnreadableError(f"{file_name}: {str(error).rstrip('.')}") from error
+    except OSError as error:
+        raise UnreadableError(f"{file_name} cannot be read: {error.strerror or error}") from error
+
+
+def _read_payload(path: str, offset: int, size: int) -> bytes:
+    """Reads one record, at a remote place by one request. Reads nothing ahead: a new shard's records lie scattered."""
+    if not filesystem.is_remote(path):
+        with file_io.open_file(path) as file:
+            return read_record(file, offset, size)
+    data = filesystem.read_range(path, offset, size)
+    return read_record_at(lambda at, count: data[at - offset : at - offset + count], offset + len(data), offset, size)
+
+
+def _get_image(features: Mapping[str, Feature]) -> PreparedImage:
+    return PreparedImage(
+        encoded=_get_bytes(features, keys.IMAGE_ENCODED),
+        format=_get_text(features, keys.IMAGE_FORMAT),
+        height=_get_number(features, keys.IMAGE_HEIGHT),
+        width=_get_number(features, keys.IMAGE_WIDTH),
+        channels=_get_number(features, keys.IMAGE_CHANNELS),
+        colorspace=_get_text(features, keys.IMAGE_COLORSPACE),
+        changed=(),
+        noticed=(),
+        boxes=(),  # fractions of an upright image, so they hold whatever its size
+    )
+
+
+def _reform(stored: PreparedImage, form: ImageForm, source: Source) -> PreparedImage:
+    """Returns the image in another form. Height and width stay those of the original if both forms are square."""
+    if stored.format == "RAW":
+        image = prepare_image(_as_ppm(stored.encoded), form)
+        changed = [kind.replace("ppm_", "raw_") for kind in image.changed if kind != "ppm_to_raw"]
+        image = replace(image, changed=tuple(changed))
+    else:
+        image = prepare_image(stored.encoded, form)
+    return replace(image, height=stored.height, width=stored.width) if source.square and form.square else image
+
+
+def _as_ppm(pixels: bytes) -> bytes:
+    """Returns raw pixels as a file of the simplest format that holds them."""
+    side = isqrt(len(pixels) // 3)
+    if side * side * 3 != len(pixels):
+        raise BadImage(f"{len(pixels)} bytes of raw pixels, which make no square")
+    return b"P6 %d %d 255\n" % (side, side) + pixels
+
+
+def _make_image_features(image: PreparedImage) -> dict[str, FeatureLike]:
+    return {
+        keys.IMAGE_ENCODED: image.encoded,
+        keys.IMAGE_FORMAT: image.format,
+        keys.IMAGE_HEIGHT: image.height,
+        keys.IMAGE_WIDTH: image.width,
+        keys.IMAGE_CHANNELS: image.channels,
+        keys.IMAGE_COLORSPACE: image.colorspace,
+    }
+
+
+def _get_new_label(source: Source, label: int) -> int:
+    if not 0 <= label < len(source.labels):
+        raise BadImage(f"its label is {label}, which is none of the {len(source.labels)} classes")
+    return source.labels[label]
+
+
+def _get_digest(features: Mapping[str, Feature]) -> bytes:
+    text = _get_text(features, keys.IMAGE_SHA256)
+    try:
+        digest = bytes.fromhex(text)
+    except ValueError:
+        digest = b""
+    if len(digest) != _DIGEST_BYTES:
+        raise BadImage(f"its {keys.IMAGE_SHA256} is not a valid SHA-256")
+    return digest
+
+
+def _get_number(features: Mapping[str, Feature], name: str) -> int:
+    value = features.get(name)
+    if value is None or isinstance(value, list) or value.dtype.kind != "i" or len(value) != 1:
+        raise BadImage(f"its record has no {name} of one whole number")
+    return int(value[0])
+
+
+def _get_bytes(features: Mapping[str, Feature], name: str) -> bytes:
+    value = features.get(name)
+    if not isinstance(value, list) or len(value) != 1:
+        raise BadImage(f"its record has no {name} of one text")
+    return value[0]
+
+
+def _get_text(features: Mapping[str, Feature], name: str) -> str:
+    """Returns a text; bytes that are not UTF-8 are escaped."""
+    return _get_bytes(features, name).decode("utf-8", "surrogateescape")

@@ -1,0 +1,113 @@
+"""Image files as a source of records: each is read, checked, brought into the stored form, and described."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from beam_jobs.inputs.read_image import UnreadableError, fetch
+from beam_jobs.plan.image_ref import PlannedImage, Value
+from beam_jobs.shards.record import Record, RejectedImage
+from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
+from tfpipe.format import schema as keys
+from tfpipe.format.schema import FeatureSpec
+from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
+
+_NONE: Mapping[str, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFiles:
+    """The images of a folder, an archive or a table; see `RecordSource`.
+
+    Attributes:
+        header: The header of the plan.
+    """
+
+    header: PlanHeader
+    advice = "mend them and run again with `overwrite`"
+    changed = noticed = _NONE
+
+    @property
+    def image_form(self) -> Mapping[str, Any]:
+        """The form that was asked for."""
+        return asdict(self.header.form)
+
+    def get_fingerprint_facts(self) -> dict[str, Any]:
+        """Returns nothing: the lines of the plan and the header's fields say all."""
+        return {}
+
+    def read(self, planned: PlannedImage) -> Record:
+        """Reads an image file and makes its record.
+
+        Raises:
+            RejectedImage: It cannot be read, or it is not an image that can be stored.
+        """
+        try:
+            data = fetch(self.header.root, planned, self.header.unpacked)
+        except UnreadableError as error:
+            raise RejectedImage("unreadable", str(error)) from error
+        try:
+            image = prepare_image(data, self.header.form, filename=planned.path, boxes=planned.boxes)
+        except BadImage as error:
+            raise RejectedImage("bad", error.reason, data) from error
+        sha256 = hashlib.sha256(data)
+        payload = self.header.schema.encode(_make_features(self.header, planned, image, sha256.hexdigest()))
+        return Record(payload, image, sha256.digest(), planned.label, planned.path)
+
+    def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
+        """Keeps nothing: the plan knows the names."""
+
+    def list_names(self, work: WorkDir, planned: PlannedShard, written: WrittenShard) -> list[str]:
+        """Returns the planned names without those of quarantined images, which come in the same order."""
+        bad_names = iter([*(line["path"] for line in written.quarantined), None])
+        names, next_bad = [], next(bad_names)
+        for image in work.images(planned):
+            if image.path == next_bad:
+                next_bad = next(bad_names)
+            else:
+                names.append(image.path)
+        return names
+
+
+def _make_features(header: PlanHeader, planned: PlannedImage, image: PreparedImage, sha256: str) -> dict[str, Any]:
+    """Returns one record's values by feature name, as far as the schema asks for them."""
+    schema = header.schema
+    values: dict[str, Any] = {
+        keys.IMAGE_ENCODED: image.encoded,
+        keys.IMAGE_FORMAT: image.format,
+        keys.IMAGE_HEIGHT: image.height,
+        keys.IMAGE_WIDTH: image.width,
+        keys.IMAGE_CHANNELS: image.channels,
+        keys.IMAGE_COLORSPACE: image.colorspace,
+        keys.IMAGE_FILENAME: _to_bytes(planned.path),
+        keys.IMAGE_SHA256: sha256,
+    }
+    if keys.CLASS_LABEL in schema:
+        values[keys.CLASS_LABEL] = planned.label
+        values[keys.CLASS_TEXT] = _to_bytes(header.label_names[planned.label])
+    if keys.BBOX_XMIN in schema:
+        names = keys.BBOX_XMIN, keys.BBOX_YMIN, keys.BBOX_XMAX, keys.BBOX_YMAX
+        for k, name in enumerate(names):
+            values[name] = np.array([box[k] for box in image.boxes], np.float32)
+    if keys.BBOX_LABEL in schema:
+        values[keys.BBOX_LABEL] = np.array(planned.box_labels, np.int64)
+    extra_specs = schema.features[-len(planned.extra) :] if planned.extra else ()
+    for spec, value in zip(extra_specs, planned.extra, strict=True):
+        values[spec.name] = _convert_extra(spec, value)
+    return values
+
+
+def _convert_extra(spec: FeatureSpec, value: Value) -> Any:
+    """Returns the value of a further column in the form that the encoder takes."""
+    if spec.dtype == "bytes":
+        return _to_bytes(value) if isinstance(value, str) else [_to_bytes(str(text)) for text in value]  # type: ignore[union-attr]
+    return np.array(value, np.int64 if spec.dtype == "int64" else np.float32) if spec.shape != () else value
+
+
+def _to_bytes(text: str) -> bytes:
+    """Returns text as UTF-8; bytes of a file name or column that were not UTF-8 come back as they were."""
+    return text.encode("utf-8", "surrogateescape")

@@ -1,0 +1,37 @@
+"""What a source of records gives for one planned image: a record, or the reason why there is none."""
+
+from typing import Literal, NamedTuple
+
+from tfpipe.images.normalize import PreparedImage
+
+
+class Record(NamedTuple):
+    """A record that is ready to be written.
+
+    Attributes:
+        payload: The serialized Example.
+        image: The image as it is stored.
+        sha256: The SHA-256 of the original file, 32 bytes.
+        label: The number of its class; -1 if it has none.
+        name: The name of the original file.
+    """
+
+    payload: bytes
+    image: PreparedImage
+    sha256: bytes
+    label: int
+    name: str
+
+
+class RejectedImage(Exception):
+    """An image of which no record can be made.
+
+    Attributes:
+        kind: `bad` if the image itself is wrong, `unreadable` if another run may be able to read it.
+        reason: What is wrong, without a capital letter and without a full stop.
+        data: The bytes of the file, as far as they were read.
+    """
+
+    def __init__(self, kind: Literal["bad", "unreadable"], reason: str, data: bytes = b"") -> None:
+        super().__init__(reason)
+        self.kind, self.reason, self.data = kind, reason, data

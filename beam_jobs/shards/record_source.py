@@ -1,0 +1,58 @@
+"""Where the records of a job come from: image files, or the records of finished datasets.
+
+`tfpipe shard` makes records of image files, `reshard` and `merge` copy those of finished datasets. All that differs
+between the two once the shards are planned is behind one interface:
+
+    source = open_source(header)
+    record = source.read(planned_image)
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from beam_jobs.plan.image_ref import PlannedImage
+from beam_jobs.shards.dataset_records import DatasetRecords
+from beam_jobs.shards.image_files import ImageFiles
+from beam_jobs.shards.record import Record
+from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
+
+
+class RecordSource(Protocol):
+    """The source of a job's records."""
+
+    @property
+    def image_form(self) -> Mapping[str, Any]:
+        """The form of the stored images, as the manifest has it."""
+
+    @property
+    def changed(self) -> Mapping[str, int]:
+        """How many images had been changed before this job, by what was done to them."""
+
+    @property
+    def noticed(self) -> Mapping[str, int]:
+        """How many images were known before this job to have a property worth knowing."""
+
+    @property
+    def advice(self) -> str:
+        """What to do about bad images, as the beginning of a sentence."""
+
+    def get_fingerprint_facts(self) -> dict[str, Any]:
+        """Returns what shapes the dataset besides the header's other fields, as JSON values."""
+
+    def read(self, planned: PlannedImage) -> Record:
+        """Reads one image and makes its record.
+
+        Raises:
+            RejectedImage: It cannot be read, or no record can be made of it.
+        """
+
+    def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
+        """Keeps the names of the images in a shard, in the order of its records, if the plan does not know them."""
+
+    def list_names(self, work: WorkDir, planned: PlannedShard, written: WrittenShard) -> list[str]:
+        """Returns the names of the images in a shard, in the order of its records."""
+
+
+def open_source(header: PlanHeader) -> RecordSource:
+    """Returns the source that the plan names."""
+    return ImageFiles(header) if header.records is None else DatasetRecords(header, header.records)
