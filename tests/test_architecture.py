@@ -21,7 +21,7 @@ FLOORS = {
     "tfpipe": 4,
     "tfpipe.__main__": 4,
     "tfpipe.cli": 4,
-    "beam_jobs.__main__": 3,
+    "beam_jobs.__main__": 4,
     "tfpipe.training": 3,
     "tfpipe.tuning": 3,
     "tfpipe.profiler": 3,

@@ -1,24 +1,25 @@
-"""The job as a plain Beam command."""
+"""`python -m beam_jobs`: the commands that --print-command prints, and what their worker processes load."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_jobs import __main__
-from beam_jobs.__main__ import _config, _parser, command_line
+from beam_jobs.__main__ import jobs
 from beam_jobs.config import ShardConfig
 from tests.beam_jobs.commands import ROOT, finish_command, start_command
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
+from tfpipe.cli.shared.command_line import format_command
+from tfpipe.cli.shared.runner_options import HowToRun
 from tfpipe.format.image_form import ImageForm
 
-EVERYTHING = ShardConfig(
+ALL_OPTIONS = ShardConfig(
     input="gs://in/a folder",
     output="gs://out",
     splits={"train": 0.75, "test": 0.25},
@@ -37,42 +38,59 @@ EVERYTHING = ShardConfig(
 )
 CONFIGS = [
     ShardConfig("in", "out"),
-    EVERYTHING,
+    ALL_OPTIONS,
     ShardConfig("in", "out", split="val", max_bad=25, form=ImageForm(encoding="raw", square=64)),
-    ShardConfig("a, b", "out", datasets=("a", "b"), form_changes={"encoding": "jpeg", "resize_short": 64}),
+    ShardConfig("in", "out", max_bad=0.00001),
+    ShardConfig("a b", "out", datasets=("a b",), form_changes={"encoding": "jpeg", "reencode_progressive": True}),
+    ShardConfig("a, b", "out", datasets=("a", "b"), num_shards=2),
 ]
+BEAM_ARGS = ("--runner=DataflowRunner", "--label", "a=b")
 
 
+@pytest.mark.parametrize("beam_args", [(), BEAM_ARGS])
 @pytest.mark.parametrize("config", CONFIGS, ids=range(len(CONFIGS)))
-def test_there_and_back(config: ShardConfig) -> None:
-    words = shlex.split(command_line(config, ["--runner=DataflowRunner", "--label", "a=b"]))
-    assert words[:3] == ["python", "-m", "beam_jobs.shard_job"]
-    given, rest = _parser().parse_known_args(words[3:])
-    assert _config(vars(given)) == config
-    assert rest == ["--runner=DataflowRunner", "--label", "a=b"]
+def test_a_printed_command_is_read_as_the_same_job(
+    config: ShardConfig, beam_args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[tuple[ShardConfig, tuple[str, ...]]] = []
+
+    def keep(config: ShardConfig, how: HowToRun) -> None:
+        runs.append((config, how.beam_args))
+
+    for command in ("shard", "reshard", "merge"):
+        monkeypatch.setattr(sys.modules[f"tfpipe.cli.{command}"], "run_job", keep)
+    words = shlex.split(format_command(config, beam_args))
+    assert words[:3] == ["python", "-m", "beam_jobs"]
+    jobs.main(words[3:], standalone_mode=False)
+    assert runs == [(config, beam_args)]
 
 
 def test_defaults_are_left_out() -> None:
-    assert command_line(ShardConfig("in", "out"), ()) == "python -m beam_jobs.shard_job --input=in --output=out"
+    assert format_command(ShardConfig("in", "out"), ()) == "python -m beam_jobs shard in out"
 
 
-def test_no_option_is_one_of_beams() -> None:
-    ours = {option.lstrip("-") for action in _parser()._actions for option in action.option_strings}
-    assert not ours & {*PipelineOptions([]).get_all_options(), "labels"}
+def run_module(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
-def test_the_printed_command_makes_the_same(tmp_path: Path) -> None:
-    write_files(tmp_path / "my photos", make_photos({"cat": 7, "dog": 6}))
-    source, output = tmp_path / "my photos", tmp_path / "out"
+def test_a_printed_command_makes_the_same_dataset(tmp_path: Path) -> None:
+    source, output = write_files(tmp_path / "my photos", make_photos({"cat": 7, "dog": 6})), tmp_path / "out"
     options = ["--splits", "a=0.7,b=0.3", "--num-shards", "2", "--seed", "5", "--encoding", "jpeg", "--workers", "1"]
     code, out, err = finish_command(start_command(source, output, *options, "--print-command"))
     assert (code, err) == (0, "")
     assert not output.exists()
     python, *words = shlex.split(out)
     assert python == "python"
-    made = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert made.returncode == 0, made.stderr
-    assert made.stderr.splitlines()[-1].startswith(f"{output} is complete: 13 records, ")
+    done = run_module(*words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith(f"{output} is complete: ")
     form = ImageForm(encoding="jpeg")
     make_dataset(source, tmp_path / "other", splits={"a": 0.7, "b": 0.3}, num_shards=2, seed=5, form=form)
     assert read_tree(output) == read_tree(tmp_path / "other")
@@ -81,16 +99,45 @@ def test_the_printed_command_makes_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["--input=a"], 2, "the following arguments are required: --output"),
-        (["--input=a", "--output=b", "--num_shards=x"], 2, "argument --num_shards: invalid int value: 'x'"),
-        (["--input=a", "--output=b", "--splits=[1]"], 2, "argument --splits: invalid json_object value: '[1]'"),
-        (["--input=a", "--output=b", "--num_shards=0"], 2, "Error: `num_shards` must be at least 1, got 0.\n"),
-        (["--input=nowhere", "--output=b"], 1, "nowhere does not exist.\n"),
-        (["--input=a", "--output=b", "--nix=1"], 2, "must be known to Beam, got --nix.\n"),
+        (["shard", "a"], 2, "Usage: python -m beam_jobs shard [OPTIONS] INPUT OUTPUT"),
+        (["shard", "a", "b", "--num-shards=0"], 2, "Error: --num-shards must be at least 1, got 0.\n"),
+        (["shard", "nowhere", "b"], 1, "nowhere does not exist.\n"),
+        (["shard", "a", "b", "--", "--nix=1"], 2, "must be known to Beam, got --nix.\n"),
     ],
 )
-def test_a_mistake(words: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        __main__.main(words)
-    assert stop.value.code == code
-    assert message in capsys.readouterr().err
+def test_a_mistake_is_a_sentence_and_an_exit_code(words: list[str], code: int, message: str) -> None:
+    done = run_module("-m", "beam_jobs", *words)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in done.stderr
+
+
+NOTE_IMPORTS = """
+import multiprocessing, os, sys
+
+class Note:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("apache_beam", "tfpipe.images.normalize"):
+            with open(os.environ["NOTES"], "a") as file:
+                file.write(f"{os.getpid()} {name}\\n")
+
+sys.meta_path.insert(0, Note())
+if os.environ["METHOD"] == "spawn":
+    multiprocessing.get_all_start_methods = lambda: ["spawn"]
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("module", ["beam_jobs", "tfpipe"])
+def test_worker_processes_load_no_beam(tmp_path: Path, module: str, method: str) -> None:
+    """Beam costs each of them more than a second and 100 MB."""
+    write_files(tmp_path / "site", {"sitecustomize.py": NOTE_IMPORTS.encode()})
+    source = write_files(tmp_path / "in", make_photos({"cat": 4}))
+    path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
+    words = ("-m", module, "shard", str(source), str(tmp_path / "out"), "--workers=1")
+    done = run_module(*words, PYTHONPATH=path, NOTES=str(tmp_path / "notes"), METHOD=method)
+    assert done.returncode == 0, done.stderr
+    notes = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
+    beam_processes = {pid for pid, name in notes if name == "apache_beam"}
+    image_processes = {pid for pid, name in notes if name == "tfpipe.images.normalize"}
+    assert len(beam_processes) == 1
+    assert image_processes - beam_processes  # a worker was there

@@ -139,9 +139,9 @@ def test_dry_run_as_json(tmp_path: Path, shard) -> None:
     [
         (["nowhere", "out"], 1, "nowhere does not exist."),
         ([SAMPLE, "out", "third"], 2, "INPUT and OUTPUT are two paths, got a third, 'third'"),
-        ([SAMPLE, "out", "--encoding", "raw"], 2, "`encoding` raw needs `square`"),
-        ([SAMPLE, "out", "--num-shards", "0"], 2, "`num_shards` must be at least 1, got 0."),
-        ([SAMPLE, "out", "--splits", "a=0.5"], 2, "The shares of `splits` must add up to 1, got 0.5."),
+        ([SAMPLE, "out", "--encoding", "raw"], 2, "--encoding raw needs --square"),
+        ([SAMPLE, "out", "--num-shards", "0"], 2, "--num-shards must be at least 1, got 0."),
+        ([SAMPLE, "out", "--splits", "a=0.5"], 2, "The shares of --splits must add up to 1, got 0.5."),
         ([SAMPLE, "out", "--group-by", "x", "--splits", "a=1"], 2, "--group-by names a column; it needs a CSV"),
         ([SAMPLE, "out", "--shard-size", "big"], 2, "must be a size such as 128MiB or 2GB, got 'big'."),
         ([SAMPLE, "out", "--", "--nonsense=1"], 2, "Options after -- must be known to Beam, got --nonsense."),
@@ -173,8 +173,7 @@ def test_the_command_of_a_job(shard) -> None:
     done = shard("gs://in/my photos", "gs://out", *DATAFLOW, *more, "--", "--label=team=vision")
     assert (done.code, done.err) == (0, "")
     assert done.out == (
-        "python -m beam_jobs.shard_job '--input=gs://in/my photos' --output=gs://out "
-        """'--splits={"a": 0.9, "b": 0.1}' --encoding=raw --square=64 """
+        "python -m beam_jobs shard 'gs://in/my photos' gs://out --splits=a=0.9,b=0.1 --encoding=raw --square=64 -- "
         "--runner=DataflowRunner --project=my-project --region=europe-west4 --max_num_workers=9 --label=team=vision\n"
     )
 

@@ -31,9 +31,10 @@ from tfpipe.errors import TfpipeError
 from tfpipe.system.interrupts import keep_interrupts
 
 INTERRUPTED = 130
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
-class _Commands(click.Group):
+class Commands(click.Group):
     """The commands; a library's error that leaves one names its options."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -47,7 +48,7 @@ class _Commands(click.Group):
             raise
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Commands, context_settings=CONTEXT_SETTINGS)
 @click.version_option(__version__, prog_name="tfpipe")
 @debug_option
 def tfpipe() -> None:
@@ -70,8 +71,13 @@ tfpipe.add_command(predict)
 tfpipe.add_command(serve)
 
 
-def main() -> None:
-    """The entry point: runs a command and exits."""
+def main(command: click.Command = tfpipe, name: str = "tfpipe") -> None:
+    """Runs the command line of this process and exits.
+
+    Args:
+        command: The group of commands.
+        name: The program's name for messages.
+    """
     debug = "--debug" in sys.argv[1:]  # before click has read anything, so that its own errors count too
     _configure_logging(debug)
     for stream in (sys.stdout, sys.stderr):
@@ -79,7 +85,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     try:
         with keep_interrupts():
-            code = tfpipe.main(prog_name="tfpipe", standalone_mode=False)
+            code = command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         error.show()
         code = error.exit_code

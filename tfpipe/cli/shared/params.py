@@ -34,7 +34,7 @@ class CountOrShare(click.ParamType):
         try:
             if value.endswith("%"):
                 return float(value[:-1]) / 100
-            return float(value) if "." in value else int(value)
+            return float(value) if "." in value or "e" in value else int(value)
         except ValueError:
             self.fail(f"must be a count such as 25 or a share such as 1%, got {value!r}.", param, ctx)
 

@@ -30,7 +30,7 @@ engine_options = all_options(
     click.option("--dask-address", metavar="URL", help="Dask: tcp://HOST:PORT.  [default: a cluster on this machine]"),
     click.option("--job-endpoint", metavar="HOST:PORT", help="Portable: a job service of Beam's."),
     click.option("--worker-pool", metavar="HOST:PORT", help="Portable: Beam's worker pool.  [default: this process]"),
-    click.option("--print-command", is_flag=True, help="Print the same job as a plain Beam command and stop."),
+    click.option("--print-command", is_flag=True, help="Print the job as a command for a scheduler and stop."),
 )
 """Adds the options to a command."""
 

@@ -10,6 +10,7 @@ import click
 
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.estimate_output import estimate_json, price_options, print_estimate
+from tfpipe.cli.shared.command_line import format_command
 from tfpipe.cli.shared.params import (
     Command,
     CountOrShare,
@@ -90,9 +91,7 @@ def need_beam(command: str) -> None:
 def run_job(config: ShardConfig, how: HowToRun) -> None:
     """Runs the job, or plans or names it only, and prints what came of it."""
     if how.print_command:
-        from beam_jobs.__main__ import command_line
-
-        click.echo(command_line(config, how.beam_args))
+        click.echo(format_command(config, how.beam_args))
         return
     if how.dry_run:
         _dry_run(config, how)
