@@ -14,7 +14,7 @@ def run_in_process(config: ShardConfig) -> Manifest:
     The shards have the same bytes as those of `shard_job.run`, which spreads them over workers.
 
     Args:
-        config: What to make.
+        config: The options of the job.
 
     Raises:
         ConfigError: An option does not fit the input or the output.

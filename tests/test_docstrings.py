@@ -33,9 +33,7 @@ NOT_YET: tuple[str, ...] = (
     "tfpipe/distribution",
     "tfpipe/doctor",
     "tfpipe/errors.py",
-    "tfpipe/format",
     "tfpipe/images",
-    "tfpipe/integrity",
     "tfpipe/open_dataset.py",
     "tfpipe/order.py",
     "tfpipe/pipeline/build.py",
@@ -52,7 +50,6 @@ NOT_YET: tuple[str, ...] = (
     "tfpipe/profiler/report",
     "tfpipe/profiler/types.py",
     "tfpipe/readers",
-    "tfpipe/system",
     "tfpipe/tuning",
 )
 

@@ -44,16 +44,16 @@ class SideStats:
 
 @dataclass(slots=True)
 class ShardStats:
-    """What the records of one or more shards hold.
+    """The counts of the images in one or more shards.
 
     Attributes:
-        images: The number of images whose size is known, as a rule of all of them.
-        formats: How many images are stored in each format.
-        labels: How many images have each label.
-        changed: How many images were changed before they were stored, by what was done to them.
-        noticed: How many images have a property worth knowing.
-        heights: Their heights.
-        widths: Their widths.
+        images: The number of images whose size is known, normally all of them.
+        formats: The number of images in each format.
+        labels: The number of images with each label.
+        changed: The number of images that were changed before they were stored, by the kind of change.
+        noticed: The number of images with a property worth knowing, by property.
+        heights: The heights of the images.
+        widths: The widths of the images.
     """
 
     images: int = 0
@@ -65,7 +65,7 @@ class ShardStats:
     widths: SideStats = field(default_factory=SideStats)
 
     def add(self, image_format: str | None, height: int | None, width: int | None, label: int | None = None) -> None:
-        """Adds one image; None stands for what its record does not say."""
+        """Adds one image. None stands for a value that its record does not give."""
         self.images += 1
         if image_format is not None:
             self.formats[image_format] += 1
@@ -87,7 +87,7 @@ class ShardStats:
         self.widths.merge(other.widths)
 
     def to_image_sizes(self) -> ImageSizes:
-        """Returns the extent of the images, all zeros if there are none."""
+        """Returns the sizes of the images, all zeros without images."""
         images, heights, widths = max(1, self.images), self.heights, self.widths
         return ImageSizes(
             min_height=heights.smallest or 0,
@@ -99,12 +99,12 @@ class ShardStats:
         )
 
     def to_split_info(self, name: str, shards: Iterable[ShardInfo], num_classes: int, label_base: int = 0) -> SplitInfo:
-        """Returns what the manifest says of a split with these images.
+        """Returns the manifest's entry for a split with these images.
 
         Args:
-            name: The split's name.
-            shards: Its shards, in order.
-            num_classes: The number of classes; 0 if there are no labels.
+            name: The name of the split.
+            shards: The shards of the split, in order.
+            num_classes: The number of classes; 0 without labels.
             label_base: The label of class 0.
         """
         return SplitInfo(
@@ -116,7 +116,7 @@ class ShardStats:
         )
 
     def to_json(self) -> dict[str, dict[str, int]]:
-        """Returns all counts but `images`, which whoever stores them knows as the number of records."""
+        """Returns all counts except `images`, which the caller stores as the number of records."""
         sizes: dict[str, int] = {}
         for name, side in (("height", self.heights), ("width", self.widths)):
             if side.smallest is not None:
@@ -131,14 +131,14 @@ class ShardStats:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], images: int) -> "ShardStats":
-        """Returns what `to_json` gave.
+        """Inverts `to_json`.
 
         Args:
-            fields: The counts by name; others are passed over.
+            fields: The counts by name. Other fields are ignored.
             images: The number of images.
 
         Raises:
-            KeyError, TypeError, ValueError, AttributeError: `to_json` did not give this.
+            KeyError, TypeError, ValueError, AttributeError: The fields do not come from `to_json`.
         """
         sizes = fields["sizes"]
         heights, widths = (

@@ -22,9 +22,9 @@ from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.progress import shared_counters
 from tfpipe.integrity.recover_manifest import recover_manifest
-from tfpipe.integrity.repair_shard import Rescued, Staging, rescue_file
+from tfpipe.integrity.repair_shard import RepairedShard, Staging, repair_shard
 from tfpipe.integrity.verify import dataset_jobs, run_jobs, total_bytes
-from tfpipe.integrity.write_repaired import assemble
+from tfpipe.integrity.write_repaired import write_repaired
 from tfpipe.open_dataset import check_local, load_manifest
 from tfpipe.system import file_io
 from tfpipe.system.progress import Observer
@@ -83,11 +83,11 @@ def repair(
         with _staging(output, identity) as staging:
             content = ContentCheck.from_manifest(manifest, decode=not quick)
             with shared_counters(total_bytes(jobs), observer or Observer()) as counters:
-                for _ in run_jobs(rescue_file, jobs, (content, staging, counters), workers):
+                for _ in run_jobs(repair_shard, jobs, (content, staging, counters), workers):
                     pass
             rows = [_row(staging, job) for job in jobs]
             document = {"identity": identity, "source": source, "manifest_inferred": inferred}
-            assemble(staging, manifest, rows, source, document)
+            write_repaired(staging, manifest, rows, source, document)
             _publish(staging.path("data"), output)
     except OSError as error:
         raise DataError(f"{output} cannot be written: {error.strerror or error}.") from error
@@ -190,9 +190,9 @@ def _prepare(staging: Staging, identity: str) -> None:
     file_io.write_file(plan, identity.encode())
 
 
-def _row(staging: Staging, job: FileJob) -> Rescued:
+def _row(staging: Staging, job: FileJob) -> RepairedShard:
     with open(staging.path("rows", f"{job.name}.json"), "rb") as file:
-        return Rescued.from_json(json.load(file))
+        return RepairedShard.from_json(json.load(file))
 
 
 def _publish(data: str, output: str) -> None:

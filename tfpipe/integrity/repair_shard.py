@@ -1,4 +1,4 @@
-"""The undamaged records of one shard, written as a clean one: what a worker process of a repair does."""
+"""Writes the undamaged records of one shard as a clean shard. This is the work of a repair's worker process."""
 
 import hashlib
 import json
@@ -28,18 +28,26 @@ DIGEST_BYTES = 32
 
 
 @dataclass(slots=True)
-class Rescued:
-    """What became of one shard."""
+class RepairedShard:
+    """A clean shard, and the records that were lost.
+
+    Attributes:
+        file: The name of the shard in the source.
+        split: The split.
+        records: The number of records.
+        bytes: The size of the clean shard.
+        sha256: The SHA-256 of the clean shard.
+        stats: The counts of its images.
+        lost: The damages, as `Damage.to_json` returns them.
+    """
 
     file: str
-    """Its name in the source."""
     split: str
     records: int = 0
     bytes: int = 0
     sha256: str = ""
     stats: ShardStats = field(default_factory=ShardStats)
     lost: list[dict[str, Any]] = field(default_factory=list)
-    """As `Damage.to_json`."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values."""
@@ -48,8 +56,8 @@ class Rescued:
         return fields | {"formats": counts["formats"], "classes": counts["labels"], "pixels": counts["sizes"]}
 
     @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> "Rescued":
-        """Returns what `to_json` gave; raises KeyError, TypeError, ValueError or AttributeError for anything else."""
+    def from_json(cls, fields: dict[str, Any]) -> "RepairedShard":
+        """Inverts `to_json`. Raises KeyError, TypeError, ValueError or AttributeError for any other value."""
         counts = {"formats": fields["formats"], "labels": fields["classes"], "sizes": fields["pixels"]}
         names = ("file", "split", "records", "bytes", "sha256", "lost")
         stats = ShardStats.from_json({**counts, "changed": {}, "noticed": {}}, fields["records"])
@@ -58,66 +66,69 @@ class Rescued:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """Folder of an unfinished repair.
+    """The working folder of an unfinished repair.
 
     ```
     OUTPUT.tfpipe-repair/
-      plan.json             what is repaired, by its identity
+      plan.json             the identity of the repair
       shards/NAME, *.idx    clean shards under their names in the source
-      rows/NAME.json        one for each of them, written after it
-      digests/NAME          32 bytes a record: SHA-256 of the image's source
+      rows/NAME.json        the description of each clean shard, written after it
+      digests/NAME          32 bytes for each record: the SHA-256 of the image's source
       data/                 the dataset, put together at the end and then renamed to OUTPUT
       lock                  held by the process that writes
     ```
+
+    Attributes:
+        base: The path of the folder.
     """
 
     base: str
 
     def path(self, *parts: str) -> str:
-        """A path in it."""
+        """Returns a path in the folder."""
         return os.path.join(self.base, *parts)
 
     def shard(self, name: str) -> str:
-        """A clean shard."""
+        """Returns the path of a clean shard."""
         return self.path("shards", name)
 
     def index(self, name: str) -> str:
-        """Its index."""
+        """Returns the path of a clean shard's index."""
         return self.path("shards", f"{name}.idx")
 
-    def row(self, name: str) -> Rescued | None:
-        """What an earlier run made of a shard, if that is still there as it was."""
+    def read_row(self, name: str) -> RepairedShard | None:
+        """Returns the clean shard that an earlier run wrote, or None if it does not exist unchanged."""
         try:
             with open(self.path("rows", f"{name}.json"), "rb") as file:
-                row = Rescued.from_json(json.load(file))
+                row = RepairedShard.from_json(json.load(file))
             with open(self.index(name), "rb") as file:
                 decode_index(file.read(), row.bytes, row.records)
-            same = os.stat(self.shard(name)).st_size == row.bytes and _sha256(self.shard(name)) == row.sha256
-            return row if same else None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):  # not there, or cut off: made again
+            is_same = os.stat(self.shard(name)).st_size == row.bytes and _sha256(self.shard(name)) == row.sha256
+            return row if is_same else None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):  # missing or cut off: written again
             return None
 
 
-def rescue_file(content: ContentCheck, staging: Staging, counters: Counters, job: FileJob) -> FileReport:
-    """Writes the clean shard, its index, digests and row, or keeps what an earlier run wrote.
+def repair_shard(content: ContentCheck, staging: Staging, counters: Counters, job: FileJob) -> FileReport:
+    """Writes the clean shard, its index, digests and row, or keeps those that an earlier run wrote.
 
     Returns:
-      How much was read, and what is lost.
+        The report of what was read and lost.
 
     Raises:
-      OSError: It cannot be written. What is wrong with the source never raises.
+        OSError: The output cannot be written. Damage in the source is reported and never raised.
     """
     report = FileReport(job)
-    row = staging.row(job.name)
+    row = staging.read_row(job.name)
     if row is None:
-        row = _rescue(content, staging, Progress(counters), report)
+        row = _write_shard(content, staging, Progress(counters), report)
     report.records = row.records
     return report
 
 
-def _rescue(content: ContentCheck, staging: Staging, progress: Progress, report: FileReport) -> Rescued:
+def _write_shard(content: ContentCheck, staging: Staging, progress: Progress, report: FileReport) -> RepairedShard:
     job, lost = report.job, report.damaged
-    row = Rescued(job.name, job.split)
+    row = RepairedShard(job.name, job.split)
     sizes: list[int] = []
     digests, digest = bytearray(), hashlib.sha256()
     with new_file(staging.shard(job.name)) as out:
@@ -125,16 +136,16 @@ def _rescue(content: ContentCheck, staging: Staging, progress: Progress, report:
         if source is not None:
             with source:
                 report.bytes = os.fstat(source.fileno()).st_size
-                for payload, looked in _good_records(source, content, progress, report):
+                for payload, record in _good_records(source, content, progress, report):
                     parts = record_header(len(payload)), payload, record_footer(payload)
                     for part in parts:
                         out.write(part)
                         digest.update(part)
                     sizes.append(sum(map(len, parts)))
-                    digests += _source_digest(looked)
-                    _count(row.stats, looked.features)
+                    digests += _source_digest(record)
+                    _count(row.stats, record.features)
     row.records, row.bytes, row.sha256 = len(sizes), sum(sizes), digest.hexdigest()
-    row.lost = [one.to_json() for one in lost if one.kind != "index"]
+    row.lost = [damage.to_json() for damage in lost if damage.kind != "index"]
     write_file(staging.index(job.name), encode_index(sizes))
     write_file(staging.path("digests", job.name), bytes(digests))
     write_file(staging.path("rows", f"{job.name}.json"), json.dumps(row.to_json()).encode())
@@ -145,23 +156,23 @@ def _rescue(content: ContentCheck, staging: Staging, progress: Progress, report:
 def _good_records(
     source: BinaryIO, content: ContentCheck, progress: Progress, report: FileReport
 ) -> Iterator[tuple[bytes, Content]]:
-    """Yields payload and content of every undamaged record; the rest goes to `report.damaged`."""
+    """Yields the payload and the content of every undamaged record, and adds the damages to `report.damaged`."""
     job, lost = report.job, report.damaged
     places = load_places(job, lost)
     reader = HashedReader(source)
     try:
-        for one in scan(reader, places):
-            if not isinstance(one, Intact):
-                lost.append(describe(job.name, reader, one))
+        for item in scan(reader, places):
+            if not isinstance(item, Intact):
+                lost.append(describe(job.name, reader, item))
                 continue
-            looked = check_content(reader, one, content)
-            if looked.faults:
-                kind, text = looked.faults[0]
-                lost.append(Damage(job.name, kind, text, one.number, one.offset, looked.key))
+            record = check_content(reader, item, content)
+            if record.faults:
+                kind, text = record.faults[0]
+                lost.append(Damage(job.name, kind, text, item.number, item.offset, record.key))
                 continue
             report.records += 1
-            yield reader.payload(one.offset, one.size), looked
-            progress.step(one.offset + one.size, report.records, len(lost))
+            yield reader.payload(item.offset, item.size), record
+            progress.step(item.offset + item.size, report.records, len(lost))
     except FormatError as error:
         lost.append(Damage(job.name, "changed", str(error).rstrip(".")))
     except OSError as error:
@@ -198,15 +209,15 @@ def _get_number(features: Mapping[str, Feature], key: str) -> int | None:
     return int(value[0]) if isinstance(value, np.ndarray) and value.size == 1 else None
 
 
-def _source_digest(looked: Content) -> bytes:
-    """SHA-256 of the image's source, by the record's word; of what is stored where it gives none."""
-    value = looked.features.get(keys.IMAGE_SHA256)
+def _source_digest(record: Content) -> bytes:
+    """Returns the SHA-256 of the image's source if the record gives it, else that of the stored bytes."""
+    value = record.features.get(keys.IMAGE_SHA256)
     if isinstance(value, list) and len(value) == 1 and len(value[0]) == 2 * DIGEST_BYTES:
         try:
             return bytes.fromhex(value[0].decode())
         except ValueError:
             pass
-    stored = looked.features.get(keys.IMAGE_ENCODED)
+    stored = record.features.get(keys.IMAGE_ENCODED)
     return hashlib.sha256(b"".join(stored) if isinstance(stored, list) else b"").digest()
 
 
@@ -218,12 +229,12 @@ def _sha256(path: str) -> str:
     return digest.hexdigest()
 
 
-def final_names(rows: list[Rescued]) -> list[tuple[Rescued, str]]:
-    """The shards that have records, with their names among these: in the same order, and without gaps."""
-    full = [row for row in rows if row.records]
-    count, seen = Counter(row.split for row in full), Counter[str]()
+def final_names(shards: list[RepairedShard]) -> list[tuple[RepairedShard, str]]:
+    """Returns the shards that have records, each with its new name. The order stays, and the numbers have no gaps."""
+    full_shards = [shard for shard in shards if shard.records]
+    num_shards, next_index = Counter(shard.split for shard in full_shards), Counter[str]()
     names = []
-    for row in full:
-        names.append((row, file_names.shard_name(row.split, seen[row.split], count[row.split])))
-        seen[row.split] += 1
+    for shard in full_shards:
+        names.append((shard, file_names.shard_name(shard.split, next_index[shard.split], num_shards[shard.split])))
+        next_index[shard.split] += 1
     return names

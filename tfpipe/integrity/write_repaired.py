@@ -1,4 +1,4 @@
-"""From rescued shards to a dataset: names without gaps, what stands beside the shards, and the manifest last."""
+"""Turns repaired shards into a dataset: names without gaps, the files beside the shards, and the manifest last."""
 
 import contextlib
 import hashlib
@@ -20,29 +20,29 @@ from tfpipe.format.manifest import Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import decode_index
 from tfpipe.format.shard_stats import merge_stats
 from tfpipe.format.tfrecord import read_record
-from tfpipe.integrity.repair_shard import DIGEST_BYTES, Rescued, Staging, final_names
+from tfpipe.integrity.repair_shard import DIGEST_BYTES, RepairedShard, Staging, final_names
 from tfpipe.system import file_io
 
 _MAX_QUARANTINE_BYTES = 1 << 30
-_Named = list[tuple[Rescued, str]]
+_NamedShards = list[tuple[RepairedShard, str]]
 
 
-def assemble(
-    staging: Staging, manifest: Manifest, rows: list[Rescued], source: str, document: Mapping[str, object]
+def write_repaired(
+    staging: Staging, manifest: Manifest, shards: list[RepairedShard], source: str, document: Mapping[str, object]
 ) -> None:
     """Puts the dataset together in `staging/data`.
 
     Args:
-      staging: With all shards rescued.
-      manifest: Of the source.
-      rows: One for each of its shards, in the manifest's order.
-      source: Its directory.
-      document: What `repair.json` is to hold beside the list of what was lost.
+        staging: The working folder, with all repaired shards.
+        manifest: The manifest of the source.
+        shards: The repaired shards, one for each shard of the source, in the manifest's order.
+        source: The directory of the source.
+        document: The content of `repair.json`, without the list of losses.
 
     Raises:
-      DataError: No record is undamaged.
+        DataError: No record is undamaged.
     """
-    named = final_names(rows)
+    named = final_names(shards)
     if not named:
         raise DataError(f"{source} has no undamaged record.")
     data = staging.path("data")
@@ -50,16 +50,16 @@ def assemble(
     new, lines = _describe(staging, manifest, named)
     quarantined = _copy_quarantine(source, data) if manifest.quarantined else False
     new = replace(new, quarantined=manifest.quarantined if quarantined else 0)
-    for row, name in named:
-        os.rename(staging.index(row.file), os.path.join(data, file_names.index_name(name)))
-        os.rename(staging.shard(row.file), os.path.join(data, name))
+    for shard, name in named:
+        os.rename(staging.index(shard.file), os.path.join(data, file_names.index_name(name)))
+        os.rename(staging.shard(shard.file), os.path.join(data, name))
     if lines:
         file_io.write_file(os.path.join(data, file_names.DUPLICATES), lines)
-    lost = [one for row in rows for one in row.lost]
-    counts = {"records": sum(row.records for row, _ in named), "shards": len(named)}
+    lost = [damage for shard in shards for damage in shard.lost]
+    counts = {"records": sum(shard.records for shard, _ in named), "shards": len(named)}
     text = json.dumps({"version": 1, "tool_version": __version__, **document, **counts, "lost": lost}, indent=1)
     file_io.write_file(os.path.join(data, file_names.REPAIR), text.encode() + b"\n")
-    with contextlib.suppress(ConfigError):  # names that TFDS cannot nest: the dataset is one without it
+    with contextlib.suppress(ConfigError):  # TFDS cannot nest some names; then its files are left out
         texts = {
             file_names.TFDS_FEATURES: tfds_metadata.features_json(new),
             file_names.TFDS_INFO: tfds_metadata.dataset_info_json(new),
@@ -69,24 +69,24 @@ def assemble(
     file_io.write_file(os.path.join(data, file_names.MANIFEST), manifest_json.dumps(new).encode())
 
 
-def _describe(staging: Staging, manifest: Manifest, named: _Named) -> tuple[Manifest, bytes]:
-    """The new manifest, and the lines of the duplicates.
+def _describe(staging: Staging, manifest: Manifest, named: _NamedShards) -> tuple[Manifest, bytes]:
+    """Returns the new manifest, and the lines of the duplicates.
 
-    What was done to images before they were written is known for all of them together only, so these counts stay.
+    The counts of changed images stay, because they are known for the whole dataset only.
     """
     splits = {}
     for name, split in manifest.splits.items():
-        mine = [(row, file) for row, file in named if row.split == name]
-        if mine:
-            splits[name] = _split(name, mine, len(manifest.label_names) if split.class_counts else 0)
+        split_shards = [(shard, file) for shard, file in named if shard.split == name]
+        if split_shards:
+            splits[name] = _describe_split(name, split_shards, len(manifest.label_names) if split.class_counts else 0)
     shards = [shard for split in splits.values() for shard in split.shards]
     facts = [manifest.fingerprint, *(shard.sha256 for shard in shards)]
     duplicates, lines = list_duplicates(
-        np.frombuffer(b"".join(_read(staging.path("digests", row.file)) for row, _ in named), np.uint8).reshape(
+        np.frombuffer(b"".join(_read(staging.path("digests", shard.file)) for shard, _ in named), np.uint8).reshape(
             -1, DIGEST_BYTES
         ),
-        [(row.split, row.records) for row, _ in named],
-        lambda shard, records: [_path_of(staging, named[shard][0], record) for record in records],
+        [(shard.split, shard.records) for shard, _ in named],
+        lambda shard, records: [_read_image_path(staging, named[shard][0], record) for record in records],
         manifest.duplicates.dropped,
     )
     new = replace(
@@ -99,22 +99,22 @@ def _describe(staging: Staging, manifest: Manifest, named: _Named) -> tuple[Mani
     return new, lines
 
 
-def _split(name: str, mine: _Named, num_classes: int) -> SplitInfo:
-    shards = [ShardInfo(file, row.records, row.bytes, row.sha256) for row, file in mine]
-    return merge_stats(row.stats for row, _ in mine).to_split_info(name, shards, num_classes)
+def _describe_split(name: str, named: _NamedShards, num_classes: int) -> SplitInfo:
+    shards = [ShardInfo(file, shard.records, shard.bytes, shard.sha256) for shard, file in named]
+    return merge_stats(shard.stats for shard, _ in named).to_split_info(name, shards, num_classes)
 
 
-def _path_of(staging: Staging, row: Rescued, record: int) -> str:
-    """The path of one image, out of its record."""
-    places = decode_index(_read(staging.index(row.file)), row.bytes, row.records)
-    with file_io.open_file(staging.shard(row.file)) as file:
+def _read_image_path(staging: Staging, shard: RepairedShard, record: int) -> str:
+    """Reads the path of one image from its record."""
+    places = decode_index(_read(staging.index(shard.file)), shard.bytes, shard.records)
+    with file_io.open_file(staging.shard(shard.file)) as file:
         features = decode_example(read_record(file, *places[record].tolist()))
     value = features.get(keys.IMAGE_FILENAME)
     return value[0].decode("utf-8", "surrogateescape") if isinstance(value, list) and value else ""
 
 
 def _copy_quarantine(source: str, data: str) -> bool:
-    """Takes over the list of images that are in no shard, and their bytes as far as they can be read."""
+    """Copies the list of quarantined images, and their bytes as far as they can be read."""
     try:
         lines = file_io.read_bytes(os.path.join(source, file_names.QUARANTINE), _MAX_QUARANTINE_BYTES)
     except (OSError, DataError, FormatError):

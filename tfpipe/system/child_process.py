@@ -1,4 +1,4 @@
-"""How a process that this one starts ends: with its parent, and without a word of its own after Ctrl-C."""
+"""Ends a child process with its parent, and keeps it silent after Ctrl-C."""
 
 import contextlib
 import ctypes

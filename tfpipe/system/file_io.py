@@ -24,7 +24,7 @@ _THREADS = 16  # an object store answers in tens of milliseconds, however small 
 
 
 def is_url(path: str) -> bool:
-    """Whether `path` names something on another machine."""
+    """Returns whether `path` names a file on another machine."""
     return "://" in path
 
 

@@ -1,4 +1,4 @@
-"""How far a job is, and the object that is told.
+"""The progress of a job, and the observer that is told of it.
 
 Every long job takes one observer. Its methods do nothing until a subclass overrides them, so a job calls them
 without asking whether anybody watches:
@@ -23,17 +23,17 @@ POLL_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job is: sums since it began.
+    """The progress of a job: sums since it began.
 
     Attributes:
-        done: Finished units.
-        total: Units of the whole job; None as long as it is unknown.
-        unit: What `done` and `total` count, such as "images", "bytes" or "s".
-        bytes: Bytes that were read; 0 where nobody counts them.
-        records: Records that were read, where `unit` is something else.
-        bad: Images or records that cannot be used.
-        shards: Finished shards.
-        num_shards: Shards of the whole job; 0 where the job has none.
+        done: The number of finished units.
+        total: The number of units of the whole job; None while it is unknown.
+        unit: The unit of `done` and `total`, such as "images", "bytes" or "s".
+        bytes: The number of bytes that were read; 0 if the job does not count them.
+        records: The number of records that were read, if `unit` is not "records".
+        bad: The number of images or records that cannot be used.
+        shards: The number of finished shards.
+        num_shards: The number of shards of the whole job; 0 for a job without shards.
     """
 
     done: int

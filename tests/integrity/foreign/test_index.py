@@ -151,7 +151,7 @@ def test_compressed_files_are_counted_and_have_no_index(foreign, tmp_path: Path,
     ]
     with pytest.raises(ConfigError, match=f"are {compression} compressed: their records can be read from the first on"):
         RecordReader(str(folder), manifest, "train")
-    with pytest.raises(ConfigError, match="`export` needs files in which records can be found by their place"):
+    with pytest.raises(ConfigError, match="`export` needs files in which a record can be found by its offset"):
         run(folder, export=("dali",))
 
 
@@ -227,7 +227,9 @@ def test_a_label_that_some_records_lack_is_none(foreign, tmp_path: Path) -> None
 
 def test_numbers_too_large_for_classes_are_no_labels(foreign, tmp_path: Path) -> None:
     foreign.write(tmp_path / "x.tfrecord", records(foreign, [2**62, 1]))
-    assert run(tmp_path).notes == (f"The dataset has no labels: 'label' reaches {2**62:,}, which is no class.",)
+    assert run(tmp_path).notes == (
+        f"The dataset has no labels: 'label' reaches {2**62:,}, which is too large for a class.",
+    )
 
 
 def test_features_that_vary_are_lists_and_mixed_kinds_are_left_out(foreign, tmp_path: Path) -> None:
@@ -269,7 +271,7 @@ def test_images_of_other_formats_are_said(foreign, tmp_path: Path) -> None:
     foreign.write(tmp_path / "x.tfrecord", [{"image": foreign.image(k, kind=kind)} for k, kind in enumerate(kinds)])
     report = run(tmp_path)
     assert dict(report.manifest.splits["train"].formats) == {"GIF": 1, "JPEG": 1, "WEBP": 1}
-    assert "1 images are of formats that TensorFlow does not decode: 1 GIF, 1 JPEG, 1 WEBP." in report.notes
+    assert "1 images have formats that TensorFlow does not decode: 1 GIF, 1 JPEG, 1 WEBP." in report.notes
 
 
 def test_a_record_without_an_image_is_refused(foreign, tmp_path: Path) -> None:

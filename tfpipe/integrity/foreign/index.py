@@ -1,7 +1,7 @@
-"""TFRecords that something else wrote become a dataset: they are read once, described, and left as they are.
+"""Makes a dataset of TFRecords that another program wrote: reads them once, and describes them as they are.
 
-Every file is read from end to end: the manifest vouches for its SHA-256, for every checksum, for the labels and for the
-form of the images, and none of that is to be had from headers alone.
+Every file is read from end to end, because the manifest vouches for its SHA-256, for every checksum, for the labels
+and for the formats of the images. Headers alone do not tell any of these.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from tfpipe.integrity.foreign import infer_schema
 from tfpipe.integrity.foreign.find_files import ForeignFiles, describe_missing_files, find_files, group_by_split
 from tfpipe.integrity.foreign.infer_schema import LabelBase, Labels
 from tfpipe.integrity.foreign.metadata_files import Metadata, read_metadata
-from tfpipe.integrity.foreign.scan_file import Keys, Survey, SurveyJob, damaged, records_of, survey_file
+from tfpipe.integrity.foreign.scan_file import FileScan, Keys, ScanJob, describe_failure, iterate_records, scan_file
 from tfpipe.integrity.foreign.write_index import Export, IndexOutput, open_output
 from tfpipe.integrity.progress import shared_counters
 from tfpipe.system import file_io
@@ -33,25 +33,26 @@ from tfpipe.system.progress import Observer
 
 WORKERS = Workers(
     preload=["tfpipe.integrity.foreign.scan_file"],
-    death="A worker process died: it was killed, memory ran out, or a library crashed on what it was given. Nothing "
-    "was written; run the same command again.",
+    death="A worker process died: it was killed, memory ran out, or a library crashed on its input. Nothing was "
+    "written; run the same command again.",
 )
 
-_ALONE_BYTES = 64 << 20  # what is smaller is read before worker processes have started
+_ALONE_BYTES = 64 << 20  # less data is read faster than worker processes start
 
 
 @dataclass(frozen=True)
 class IndexOptions:
-    """What to index, and what is known of it.
+    """The options of `index`.
 
     Attributes:
-      target: A directory, a file, or a pattern such as `/data/train-*`.
-      output: Directory for manifest and indexes; None: that of the files.
-      split: Of all files; None: by their names.
-      image_key: The feature that holds the image; None: found by name and content.
-      label_key: The feature that holds the class; None: found by name.
-      label_base: What is stored for class 0: "0", "1", or "auto", by the smallest label.
-      export: Of which readers the index files are written, too.
+        target: A directory, a file, or a pattern such as `/data/train-*`. Required.
+        output: The directory for the manifest and the indexes. None: the directory of the files. Default: None.
+        split: The split of all files. None: the split follows from each file's name. Default: None.
+        image_key: The feature that holds the image. None: it is found by its name and content. Default: None.
+        label_key: The feature that holds the class. None: it is found by its name. Default: None.
+        label_base: The number that is stored for class 0: "0", "1", or "auto", which goes by the smallest label.
+            Default: "auto".
+        export: The readers for which index files are written too: "dali", "vahidk". Default: ().
     """
 
     target: str
@@ -67,52 +68,56 @@ class IndexOptions:
         if self.label_base not in get_args(LabelBase):
             raise ConfigError(f"`label_base` must be auto, 0 or 1, got {self.label_base!r}.")
         if unknown := set(self.export) - set(get_args(Export)):
-            raise ConfigError(f"`export` must be of {' and '.join(get_args(Export))}, got {sorted(unknown)}.")
+            raise ConfigError(f"`export` must name {' or '.join(get_args(Export))}, got {sorted(unknown)}.")
 
 
 @dataclass(frozen=True)
 class IndexReport:
-    """What was written, and what somebody should know about it."""
+    """The result of `index`.
+
+    Attributes:
+        directory: The directory of the manifest.
+        manifest: The manifest.
+        notes: Sentences that the user should read.
+    """
 
     directory: str
-    """Where the manifest lies."""
     manifest: Manifest
     notes: tuple[str, ...] = field(default=())
-    """Sentences."""
 
 
 def index(options: IndexOptions, observer: Observer | None = None) -> IndexReport:
     """Describes foreign TFRecords by a manifest, and by an index of every file that is not compressed.
 
-    Nothing is written unless all of it can be, and the manifest comes last. One of an earlier call is replaced.
+    Nothing is written unless everything can be, and the manifest is written last. It replaces one of an earlier call.
 
     Args:
-      options: What to index.
-      observer: The object that is told how far it is.
+        options: The files and their description.
+        observer: The object that is told how far the job is.
 
     Raises:
-      ConfigError: An option cannot be used, or tfpipe itself wrote the dataset.
-      DataError: There are no records, a file cannot be read, or the output not be written.
-      FormatError: A file is damaged; with record and byte.
+        ConfigError: An option cannot be used, or tfpipe itself wrote the dataset.
+        DataError: There are no records, a file cannot be read, or the output cannot be written.
+        FormatError: A file is damaged. The message gives the record and the byte.
     """
     files = find_files(options.target)
-    told = read_metadata(files.root)
-    splits = group_by_split(files, told.file_splits, options.split)
-    notes = [*told.notes, *describe_missing_files(files.names)]
+    metadata = read_metadata(files.root)
+    splits = group_by_split(files, metadata.file_splits, options.split)
+    notes = [*metadata.notes, *describe_missing_files(files.names)]
     with open_output(options.output or files.root, options.export) as output:
         heads = {name: file_io.read_start(files.path(name), HEADER_BYTES) for name in files.names}
         compression = _compression(files, heads)
         _check_export(options, compression)
         first = _first_record(files, [name for name in files.names if heads[name]], compression)
-        asked = Keys(options.image_key or "", options.label_key)
-        keys = infer_schema.choose_keys(first, asked, told)
+        named_keys = Keys(options.image_key or "", options.label_key)
+        keys = infer_schema.choose_keys(first, named_keys, metadata)
         jobs = [
-            SurveyJob(files.path(name), name, split, compression, output.pending_index(name))
+            ScanJob(files.path(name), name, split, compression, output.pending_index(name))
             for split, names in splits.items()
             for name in names
         ]
-        surveys = _survey_all(keys, jobs, observer or Observer())
-        manifest = _manifest(_Found(options, files, told, keys, jobs, surveys, compression), output, notes)
+        scans = _scan_all(keys, jobs, observer or Observer())
+        manifest = _manifest(_ScannedFiles(options, files, metadata, keys, jobs, scans, compression), output, notes)
         output.commit(manifest)
     return IndexReport(output.directory, manifest, tuple(notes))
 
@@ -120,21 +125,21 @@ def index(options: IndexOptions, observer: Observer | None = None) -> IndexRepor
 def _compression(files: ForeignFiles, heads: Mapping[str, bytes]) -> Compression:
     by_kind = {detect_compression(head): name for name, head in heads.items() if head}
     if len(by_kind) > 1:
-        found = ", ".join(f"{files.path(name)} is {kind or 'not'}" for kind, name in sorted(by_kind.items()))
-        raise ConfigError(f"All files of a dataset must be compressed in one way: {found}. Index them apart.")
+        examples = ", ".join(f"{files.path(name)} is {kind or 'not'}" for kind, name in sorted(by_kind.items()))
+        raise ConfigError(f"All files of a dataset must be compressed in one way: {examples}. Index them apart.")
     return next(iter(by_kind), "")
 
 
 def _check_export(options: IndexOptions, compression: Compression) -> None:
     if options.export and compression:
         raise ConfigError(
-            f"`export` needs files in which records can be found by their place, and these are {compression} "
+            f"`export` needs files in which a record can be found by its offset, and these are {compression} "
             "compressed. Leave it out."
         )
 
 
 def _first_record(files: ForeignFiles, names: Sequence[str], compression: Compression) -> dict[str, Feature]:
-    """The features of the first record of all."""
+    """Reads the features of the first record of all files."""
     for name in names:
         path = files.path(name)
         try:
@@ -143,102 +148,102 @@ def _first_record(files: ForeignFiles, names: Sequence[str], compression: Compre
                     payload = next(scan_compressed(file, compression), None)
                 else:
                     reader = HashedReader(file)
-                    place = next(records_of(reader), None)
+                    place = next(iterate_records(reader), None)
                     payload = None if place is None else reader.payload(*place)
             if payload is not None:
                 return decode_example(payload)
         except FormatError as error:
-            raise FormatError(damaged(path, str(error))) from None
+            raise FormatError(describe_failure(path, str(error))) from None
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
     more = len(files.names) - 1
     raise DataError(f"There is no record in {files.path(files.names[0])}{f' and {more:,} more files' if more else ''}.")
 
 
-def _survey_all(keys: Keys, jobs: Sequence[SurveyJob], observer: Observer) -> list[Survey]:
-    """One of each file, in their order; whatever is damaged ends it at once."""
+def _scan_all(keys: Keys, jobs: Sequence[ScanJob], observer: Observer) -> list[FileScan]:
+    """Reads every file and returns the results in their order. A damaged file ends the job at once."""
     sizes = [file_io.total_bytes([job.path]) for job in jobs]
     workers = min(usable_cpus(), len(jobs))
     with shared_counters(sum(sizes), observer) as counters:
         if workers < 2 or sum(sizes) < _ALONE_BYTES:
-            return [survey_file(keys, counters, job) for job in jobs]
-        # The largest first, so that the last to finish is a small one.
+            return [scan_file(keys, counters, job) for job in jobs]
+        # The largest file comes first, so that the last one to finish is small.
         order = sorted(range(len(jobs)), key=lambda k: -sizes[k])
         numbered = ((k, jobs[k]) for k in order)
-        found = dict(WORKERS.map_unordered(_numbered, numbered, workers, shared=(keys, counters)))
-    return [found[k] for k in range(len(jobs))]
+        scans = dict(WORKERS.map_unordered(_scan_numbered, numbered, workers, shared=(keys, counters)))
+    return [scans[k] for k in range(len(jobs))]
 
 
-def _numbered(keys: Keys, counters: object, item: tuple[int, SurveyJob]) -> tuple[int, Survey]:
-    return item[0], survey_file(keys, counters, item[1])
+def _scan_numbered(keys: Keys, counters: object, item: tuple[int, ScanJob]) -> tuple[int, FileScan]:
+    return item[0], scan_file(keys, counters, item[1])
 
 
 @dataclass(frozen=True)
-class _Found:
-    """All that a manifest is made of."""
+class _ScannedFiles:
+    """The facts that the manifest is made of."""
 
     options: IndexOptions
     files: ForeignFiles
-    told: Metadata
+    metadata: Metadata
     keys: Keys
-    jobs: Sequence[SurveyJob]
-    surveys: Sequence[Survey]
+    jobs: Sequence[ScanJob]
+    scans: Sequence[FileScan]
     compression: Compression
 
-    def of(self, split: str) -> Iterator[tuple[SurveyJob, Survey]]:
-        """The files of a split."""
-        return ((job, survey) for job, survey in zip(self.jobs, self.surveys, strict=True) if job.split == split)
+    def get_split(self, split: str) -> Iterator[tuple[ScanJob, FileScan]]:
+        """Yields the files of a split."""
+        return ((job, scan) for job, scan in zip(self.jobs, self.scans, strict=True) if job.split == split)
 
 
-def _manifest(found: _Found, output: IndexOutput, notes: list[str]) -> Manifest:
-    seen, keys, options = Survey(), found.keys, found.options
-    for survey in found.surveys:
-        seen.merge(survey)
-    schema = infer_schema.infer_schema(seen, notes)
-    infer_schema.check_images(schema, keys.image, seen.records)
-    labels = infer_schema.infer_labels(schema, seen, keys, options.label_base, found.told, notes)
+def _manifest(scanned: _ScannedFiles, output: IndexOutput, notes: list[str]) -> Manifest:
+    total, keys, options = FileScan(), scanned.keys, scanned.options
+    for scan in scanned.scans:
+        total.merge(scan)
+    schema = infer_schema.infer_schema(total, notes)
+    infer_schema.check_images(schema, keys.image, total.records)
+    labels = infer_schema.infer_labels(schema, total, keys, options.label_base, scanned.metadata, notes)
     if labels.key is None and options.label_key is not None:
         raise DataError(f"{options.label_key!r} holds no labels. {notes[-1]} Leave `label_key` out.")
-    notes += _unlike_told(found)
-    formats = seen.stats.formats
+    notes += _check_counts(scanned)
+    formats = total.stats.formats
     if other := sum(count for kind, count in formats.items() if kind not in ("JPEG", "PNG", "GIF", "BMP")):
-        notes.append(f"{other:,} images are of formats that TensorFlow does not decode: {_counted(formats)}.")
-    splits = {split: _split(found, split, labels) for split in dict.fromkeys(job.split for job in found.jobs)}
-    digest = hashlib.sha256(b"".join(survey.sha256.encode() for survey in found.surveys))
+        notes.append(f"{other:,} images have formats that TensorFlow does not decode: {_list_formats(formats)}.")
+    splits = {split: _split(scanned, split, labels) for split in dict.fromkeys(job.split for job in scanned.jobs)}
+    digest = hashlib.sha256(b"".join(scan.sha256.encode() for scan in scanned.scans))
     return Manifest(
-        name=found.told.name or os.path.basename(found.files.root) or "dataset",
+        name=scanned.metadata.name or os.path.basename(scanned.files.root) or "dataset",
         splits=splits,
         label_names=labels.names,
         schema=schema,
         seed=0,
         changed={},
-        noticed=sort_counts(seen.stats.noticed),
+        noticed=sort_counts(total.stats.noticed),
         skipped={},
         quarantined=0,
         duplicates=Duplicates({}, 0, 0),
         image={},
         fingerprint=digest.hexdigest(),
         tool_version=__version__,
-        foreign=Foreign(output.get_root(found.files), keys.image, labels.key, labels.base, found.compression),
+        foreign=Foreign(output.get_root(scanned.files), keys.image, labels.key, labels.base, scanned.compression),
         directory=output.directory,
     )
 
 
-def _split(found: _Found, split: str, labels: Labels) -> SplitInfo:
-    files = list(found.of(split))
-    shards = [ShardInfo(job.name, survey.records, survey.file_bytes, survey.sha256) for job, survey in files]
+def _split(scanned: _ScannedFiles, split: str, labels: Labels) -> SplitInfo:
+    files = list(scanned.get_split(split))
+    shards = [ShardInfo(job.name, scan.records, scan.file_bytes, scan.sha256) for job, scan in files]
     num_classes = len(labels.names) if labels.key is not None else 0
-    stats = merge_stats(survey.stats for _, survey in files)
+    stats = merge_stats(scan.stats for _, scan in files)
     return stats.to_split_info(split, shards, num_classes, labels.base)
 
 
-def _unlike_told(found: _Found) -> Iterator[str]:
-    """Where TFDS' own count is another one."""
-    for job, survey in zip(found.jobs, found.surveys, strict=True):
-        told = found.told.file_records.get(os.path.basename(job.name))
-        if told is not None and told != survey.records:
-            yield f"{job.name} has {survey.records:,} records where dataset_info.json says {told:,}."
+def _check_counts(scanned: _ScannedFiles) -> Iterator[str]:
+    """Yields a note for each file whose number of records differs from the number that TFDS recorded."""
+    for job, scan in zip(scanned.jobs, scanned.scans, strict=True):
+        expected = scanned.metadata.file_records.get(os.path.basename(job.name))
+        if expected is not None and expected != scan.records:
+            yield f"{job.name} has {scan.records:,} records where dataset_info.json says {expected:,}."
 
 
-def _counted(formats: Counter[str]) -> str:
+def _list_formats(formats: Counter[str]) -> str:
     return ", ".join(f"{count:,} {kind}" for kind, count in sorted(formats.items()))

@@ -1,4 +1,4 @@
-"""From what was seen in foreign records to what a manifest says of them: keys, schema, labels. Pure."""
+"""Infers the keys, the schema and the labels of foreign records from what a scan of them found. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec,
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
 from tfpipe.integrity.foreign.metadata_files import Metadata
-from tfpipe.integrity.foreign.scan_file import FeatureTally, Keys, Survey
+from tfpipe.integrity.foreign.scan_file import FeatureStats, FileScan, Keys
 
 LabelBase: TypeAlias = Literal["auto", "0", "1"]
 
@@ -27,9 +27,9 @@ class Labels:
     """The classes of a dataset.
 
     Attributes:
-      key: The feature; None where there are no labels that can be used.
-      base: What is stored for class 0.
-      names: Of the classes; their stored numbers where nobody names them.
+        key: The feature that holds the class; None without labels that can be used.
+        base: The number that is stored for class 0.
+        names: The names of the classes, or their stored numbers if nothing names them.
     """
 
     key: str | None = None
@@ -37,19 +37,19 @@ class Labels:
     names: tuple[str, ...] = ()
 
 
-def choose_keys(first: Mapping[str, Feature], asked: Keys, sidecars: Metadata) -> Keys:
-    """Where image and label lie, by what was asked for, by TFDS' word, by usual names, or by looking at the bytes.
+def choose_keys(first: Mapping[str, Feature], named: Keys, metadata: Metadata) -> Keys:
+    """Chooses the features of image and label: by the user's word, by TFDS's metadata, by usual names, or by the bytes.
 
     Args:
-      first: The first record.
-      asked: What the user named; empty for what is to be found.
-      sidecars: What stands beside the files.
+        first: The first record.
+        named: The features that the user named; an empty name for a feature that is to be found.
+        metadata: The facts from the files beside the shards.
 
     Raises:
-      ConfigError: The feature that was asked for is not there, or no image is found.
+        ConfigError: A feature that the user named does not exist, or no image is found.
     """
-    image = asked.image or _choose_image(first, sidecars)
-    label = asked.label or next((key for key in (*sidecars.classes, *_LABEL_KEYS) if _is_one(first, key, int)), None)
+    image = named.image or _choose_image(first, metadata)
+    label = named.label or next((key for key in (*metadata.classes, *_LABEL_KEYS) if _is_one(first, key, int)), None)
     for key, option, kind in ((image, "image_key", bytes), (label, "label_key", int)):
         if key is not None and not _is_one(first, key, kind):
             what = "image" if kind is bytes else "int64"
@@ -58,15 +58,15 @@ def choose_keys(first: Mapping[str, Feature], asked: Keys, sidecars: Metadata) -
     return Keys(image, label, text if text in first else None)
 
 
-def _choose_image(first: Mapping[str, Feature], sidecars: Metadata) -> str:
-    likely = [key for key in (*sidecars.images, *_IMAGE_KEYS) if _is_one(first, key, bytes)]
+def _choose_image(first: Mapping[str, Feature], metadata: Metadata) -> str:
+    likely = [key for key in (*metadata.images, *_IMAGE_KEYS) if _is_one(first, key, bytes)]
     readable = [key for key in (*likely, *sorted(first)) if _is_image(first.get(key))]
-    found = list(dict.fromkeys(readable)) or likely
-    if not found:
+    candidates = list(dict.fromkeys(readable)) or likely
+    if not candidates:
         raise ConfigError(f"Name the feature that holds the image with `image_key`; {_shown(first)}.")
-    if found[0] not in likely and len(found) > 1:
-        raise ConfigError(f"Name one of several images with `image_key`: {', '.join(found[:_MAX_SHOWN])}.")
-    return found[0]
+    if candidates[0] not in likely and len(candidates) > 1:
+        raise ConfigError(f"Name one of several images with `image_key`: {', '.join(candidates[:_MAX_SHOWN])}.")
+    return candidates[0]
 
 
 def _is_one(features: Mapping[str, Feature], key: str, kind: type) -> bool:
@@ -92,97 +92,101 @@ def _shown(features: Mapping[str, Feature]) -> str:
     return f"the first record has {', '.join(map(repr, names[:_MAX_SHOWN])) or 'no feature'}{more}"
 
 
-def infer_schema(seen: Survey, notes: list[str]) -> Schema:
-    """One value everywhere, always n values, or a list of any length.
+def infer_schema(scan: FileScan, notes: list[str]) -> Schema:
+    """Infers the shape of each feature: one value, always n values, or a list of any length.
 
-    Left out, with a note: a feature of several kinds, which no parser takes, and one whose name is no text.
+    Two kinds of features are left out with a note: a feature with several kinds of values, which no parser reads, and
+    a feature whose name is not valid text.
     """
     specs = []
-    for name, tally in sorted(seen.features.items()):
-        if len(tally.kinds) != 1:
-            if tally.kinds:
-                notes.append(f"Left out: {name!r} is {' in some records and '.join(sorted(tally.kinds))} in others.")
+    for name, stats in sorted(scan.features.items()):
+        if len(stats.kinds) != 1:
+            if stats.kinds:
+                notes.append(f"Left out: {name!r} is {' in some records and '.join(sorted(stats.kinds))} in others.")
             continue
         try:
-            specs.append(_spec(name, tally, seen.records))
+            specs.append(_spec(name, stats, scan.records))
         except ConfigError as error:
             notes.append(f"Left out: {error}")
     return Schema(tuple(specs))
 
 
-def _spec(name: str, tally: FeatureTally, records: int) -> FeatureSpec:
-    dtype = next(one for one in get_args(DType) if one in tally.kinds)
-    missing = records - tally.records
+def _spec(name: str, stats: FeatureStats, records: int) -> FeatureSpec:
+    dtype = next(kind for kind in get_args(DType) if kind in stats.kinds)
+    missing = records - stats.records
     if missing:
         return FeatureSpec(name, dtype, None, f"missing in {missing:,} of {records:,} records")
-    if tally.fewest != tally.most or not tally.most:
-        return FeatureSpec(name, dtype, None, f"{tally.fewest:,} to {tally.most:,} values")
-    return FeatureSpec(name, dtype, () if tally.most == 1 else (tally.most,))
+    if stats.min_values != stats.max_values or not stats.max_values:
+        return FeatureSpec(name, dtype, None, f"{stats.min_values:,} to {stats.max_values:,} values")
+    return FeatureSpec(name, dtype, () if stats.max_values == 1 else (stats.max_values,))
 
 
 def check_images(schema: Schema, key: str, records: int) -> None:
-    """Refuses a dataset in which some record has no image.
+    """Checks that every record has exactly one image.
 
     Raises:
-      DataError: One has none, or several.
+        DataError: A record has no image, or several.
     """
     if key not in schema or schema[key].dtype != "bytes" or schema[key].shape != ():
         why = schema[key].doc if key in schema else "of several kinds"
         raise DataError(f"Each of the {records:,} records must have one image under {key!r}; it is {why}.")
 
 
-def infer_labels(schema: Schema, seen: Survey, keys: Keys, base: LabelBase, told: Metadata, notes: list[str]) -> Labels:
-    """The classes, their names, and what is stored for the first of them.
+def infer_labels(
+    schema: Schema, scan: FileScan, keys: Keys, base: LabelBase, metadata: Metadata, notes: list[str]
+) -> Labels:
+    """Infers the classes, their names, and the number that is stored for the first class.
 
-    Without a word of the user, TFDS counts from 0; a list of names says it by its length; else the smallest label is
-    that of class 0 if it is 0 or 1. Negative labels, as in TFDS' unlabelled splits, are of no class.
+    The user may give that number. Otherwise TFDS counts from 0, a list of names tells it by its length, and without
+    either the smallest label is that of class 0 if it is 0 or 1. A negative label means no class, as in the unlabelled
+    splits of TFDS.
     """
     key = keys.label
     if key is None:
         notes.append("No feature was found to be a class: the dataset has no labels.")
         return Labels()
-    stored = sorted(label for label in seen.stats.labels if label >= 0)
+    stored = sorted(label for label in scan.stats.labels if label >= 0)
     reason = _no_classes(schema, key, stored)
     if reason is not None:
         notes.append(f"The dataset has no labels: {key!r} {reason}.")
         return Labels()
-    names = told.classes.get(key) or told.listed
-    first = _base(base, stored, key in told.classes, len(names))
+    names = metadata.classes.get(key) or metadata.listed
+    first = _infer_base(base, stored, key in metadata.classes, len(names))
     if stored[0] < first:
         raise ConfigError(f"`label_base` {base} must be at most the smallest label, got {stored[0]}.")
-    if negative := sum(count for label, count in seen.stats.labels.items() if label < 0):
-        notes.append(f"{negative:,} labels are below 0 and of no class.")
+    if negative := sum(count for label, count in scan.stats.labels.items() if label < 0):
+        notes.append(f"{negative:,} labels are below 0 and belong to no class.")
     count = stored[-1] - first + 1
     if names and len(names) < count:
         notes.append(f"Not used: {len(names):,} label names for {count:,} classes.")
         names = ()
-    return Labels(key, first, names or _names_in_records(seen, first, count))
+    return Labels(key, first, names or _names_in_records(scan, first, count))
 
 
 def _no_classes(schema: Schema, key: str, stored: Sequence[int]) -> str | None:
-    """Why the values are no classes."""
+    """Returns why the values of a feature cannot be classes, or None if they can."""
     if key not in schema or schema[key].dtype != "int64" or schema[key].shape != ():
         return f"is {schema[key].doc if key in schema else 'of several kinds'}"
     if not stored:
         return "has no value of at least 0"
-    return f"reaches {stored[-1]:,}, which is no class" if stored[-1] >= _MAX_CLASSES else None
+    return f"reaches {stored[-1]:,}, which is too large for a class" if stored[-1] >= _MAX_CLASSES else None
 
 
-def _base(asked: LabelBase, stored: Sequence[int], of_tfds: bool, names: int) -> int:
-    if asked != "auto":
-        return int(asked)
-    if of_tfds:
+def _infer_base(base: LabelBase, stored: Sequence[int], is_tfds: bool, names: int) -> int:
+    if base != "auto":
+        return int(base)
+    if is_tfds:
         return 0
     if names:
         return int(stored[-1] >= names)
     return int(stored[0] == 1)
 
 
-def _names_in_records(seen: Survey, base: int, count: int) -> tuple[str, ...]:
-    """What the records call their classes, where each has a name of its own; else the numbers that are stored."""
+def _names_in_records(scan: FileScan, base: int, count: int) -> tuple[str, ...]:
+    """Returns the class names in the records if each class has its own name, else the stored numbers."""
     numbers = tuple(str(k + base) for k in range(count))
     names = list(numbers)
-    for label, texts in seen.texts.items():
+    for label, texts in scan.texts.items():
         if len(texts) > 1:
             return numbers
         if base <= label < base + count:

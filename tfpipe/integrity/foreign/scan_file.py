@@ -1,4 +1,4 @@
-"""One file of foreign records, read once from end to end: what a worker of `indexing.py` does."""
+"""Reads one file of foreign records once from end to end. This is the work of a worker process of `index.py`."""
 
 import hashlib
 import os
@@ -23,16 +23,22 @@ from tfpipe.integrity.check_file import FileJob, FileReport, Progress
 from tfpipe.system import file_io
 
 OTHER = "OTHER"
-"""Counted among the formats: what is no image file, or one whose header cannot be read."""
+"""The format under which values are counted that are not image files, or whose header cannot be read."""
 
-_MAX_FEATURES = 1_000  # of all records together: beyond that their names are data
+_MAX_FEATURES = 1_000  # over all records; with more names than this the names are data
 _MAX_LABELS = 1_000_000
-_MAX_RECORD_BYTES = 2**28  # a larger one is no image
+_MAX_RECORD_BYTES = 2**28  # a larger record is not an image
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Under which names image, class and class name lie."""
+    """The features that hold the image, the class and the class name.
+
+    Attributes:
+        image: The feature with the bytes of the image file.
+        label: The feature with the class; None without labels.
+        text: The feature with the name of the class; None without one.
+    """
 
     image: str
     label: str | None = None
@@ -40,130 +46,153 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True)
-class SurveyJob:
-    """One file to read."""
+class ScanJob:
+    """A file to read.
+
+    Attributes:
+        path: The path of the file.
+        name: The file's name in the manifest.
+        split: The split that the file belongs to.
+        compression: The compression of the file.
+        index: The path where its index is written. A compressed file gets no index.
+    """
 
     path: str
     name: str
     split: str
     compression: Compression
     index: str
-    """Where its index is written; that of a compressed file is not."""
 
 
 @dataclass(slots=True)
-class FeatureTally:
-    """One feature in the records of a file."""
+class FeatureStats:
+    """The values of one feature in the records of a file.
+
+    Attributes:
+        records: The number of records that have the feature.
+        kinds: The kinds of its values: bytes, int64, float. It is empty if no record has a value.
+        min_values: The smallest number of values in a record that has the feature.
+        max_values: The largest number of values.
+    """
 
     records: int = 0
-    """That have it."""
     kinds: set[str] = field(default_factory=set)
-    """bytes, int64, float; none for a feature without values of any kind."""
-    fewest: int = 2**62
-    """Values, where it is there."""
-    most: int = 0
+    min_values: int = 2**62
+    max_values: int = 0
 
     def add(self, value: Feature) -> None:
-        """One record's."""
+        """Adds the value of one record."""
         count = 0 if value is None else len(value)
         self.records += 1
-        self.fewest, self.most = min(self.fewest, count), max(self.most, count)
+        self.min_values, self.max_values = min(self.min_values, count), max(self.max_values, count)
         if isinstance(value, list):
             self.kinds.add("bytes")
         elif value is not None:
             self.kinds.add("float" if value.dtype.kind == "f" else "int64")
 
-    def merge(self, other: "FeatureTally") -> None:
-        """Those of another file."""
+    def merge(self, other: "FeatureStats") -> None:
+        """Adds the values of another file."""
         self.records += other.records
         self.kinds |= other.kinds
-        self.fewest, self.most = min(self.fewest, other.fewest), max(self.most, other.most)
+        self.min_values, self.max_values = (
+            min(self.min_values, other.min_values),
+            max(self.max_values, other.max_values),
+        )
 
 
 @dataclass(slots=True)
-class Survey:
-    """What was found in a file, or with `merge` in several."""
+class FileScan:
+    """The content of a file, or after `merge` of several files.
+
+    Attributes:
+        records: The number of records.
+        file_bytes: The size of the files.
+        sha256: The SHA-256 of the file; without meaning after `merge`.
+        payload_bytes: The size of all payloads.
+        features: The values of each feature.
+        stats: The counts of images and labels.
+        texts: The class names that come with each label, at most two of them.
+    """
 
     records: int = 0
     file_bytes: int = 0
     sha256: str = ""
     payload_bytes: int = 0
-    features: dict[str, FeatureTally] = field(default_factory=dict)
+    features: dict[str, FeatureStats] = field(default_factory=dict)
     stats: ShardStats = field(default_factory=ShardStats)
     texts: dict[int, set[bytes]] = field(default_factory=dict)
-    """The class names that come with a label: two, where there are more."""
 
-    def merge(self, other: "Survey") -> None:
-        """Adds what was found in another file; the checksum is nobody's then."""
+    def merge(self, other: "FileScan") -> None:
+        """Adds the content of another file. The SHA-256 then has no meaning."""
         self.records += other.records
         self.file_bytes += other.file_bytes
         self.payload_bytes += other.payload_bytes
-        for name, tally in other.features.items():
-            self.features.setdefault(name, FeatureTally()).merge(tally)
+        for name, feature_stats in other.features.items():
+            self.features.setdefault(name, FeatureStats()).merge(feature_stats)
         self.stats.merge(other.stats)
         for label, texts in other.texts.items():
             self.add_texts(label, texts)
 
     def add_texts(self, label: int, texts: set[bytes]) -> None:
-        """Names that came with a label."""
-        known = self.texts.setdefault(label, set())
-        if len(known) < 2:
-            known |= texts
+        """Adds class names that came with a label."""
+        label_texts = self.texts.setdefault(label, set())
+        if len(label_texts) < 2:
+            label_texts |= texts
 
 
-def survey_file(keys: Keys, counters: Any, job: SurveyJob) -> Survey:
+def scan_file(keys: Keys, counters: Any, job: ScanJob) -> FileScan:
     """Reads one file and writes its index.
 
     Args:
-        keys: Where image and label lie.
+        keys: The features of image and label.
         counters: The sums of `integrity.progress.shared_counters`.
         job: The file.
 
     Raises:
-        FormatError: It is damaged, or its records are no Examples; with file, record and byte.
-        DataError: It cannot be read.
+        FormatError: The file is damaged, or a record is not an Example. The message names file, record and byte.
+        DataError: The file cannot be read.
     """
-    survey, progress = Survey(), Progress(counters)
+    scan, progress = FileScan(), Progress(counters)
     try:
         with file_io.open_file(job.path) as file:
-            survey.file_bytes = os.fstat(file.fileno()).st_size
+            scan.file_bytes = os.fstat(file.fileno()).st_size
             if job.compression:
                 digest = hashlib.sha256()
                 for number, payload in enumerate(scan_compressed(file, job.compression, digest.update)):
-                    _add(survey, keys, payload, f"record {number}")
-                    progress.step(file.tell(), survey.records, 0)
-                survey.sha256 = digest.hexdigest()
+                    _add(scan, keys, payload, f"record {number}")
+                    progress.step(file.tell(), scan.records, 0)
+                scan.sha256 = digest.hexdigest()
             else:
                 reader, sizes = HashedReader(file, hashed=True), []
-                for at, size in records_of(reader):
-                    _add(survey, keys, reader.payload(at, size), f"record {survey.records} at byte {at}")
+                for at, size in iterate_records(reader):
+                    _add(scan, keys, reader.payload(at, size), f"record {scan.records} at byte {at}")
                     sizes.append(size)
                     if len(sizes) > MAX_RECORDS:
                         raise FormatError(f"it must have at most {MAX_RECORDS:,} records for its index to be read")
-                    progress.step(at + size, survey.records, 0)
-                survey.sha256 = reader.sha256()
+                    progress.step(at + size, scan.records, 0)
+                scan.sha256 = reader.sha256()
                 file_io.write_file(job.index, encode_index(sizes))
     except FormatError as error:
-        raise FormatError(damaged(job.path, str(error))) from None
+        raise FormatError(describe_failure(job.path, str(error))) from None
     except OSError as error:
         raise DataError(f"{error.filename or job.path} cannot be read or written: {error.strerror or error}.") from None
-    progress.done(FileReport(FileJob(job.path, job.name), survey.records, survey.file_bytes))
-    return survey
+    progress.done(FileReport(FileJob(job.path, job.name), scan.records, scan.file_bytes))
+    return scan
 
 
-def damaged(path: str, reason: str) -> str:
-    """The sentence for a file that cannot be indexed."""
+def describe_failure(path: str, reason: str) -> str:
+    """Returns the message about a file that cannot be indexed."""
     reason = reason.removeprefix(f"{path} ").rstrip(".")
     reason = reason[:1].lower() + reason[1:]
     advice = "`tfpipe verify` lists all that is damaged, `tfpipe repair` saves the rest."
     return f"{path} cannot be indexed: {reason}. {advice}"
 
 
-def records_of(reader: HashedReader) -> Iterator[tuple[int, int]]:
-    """Place and size of every record, checked.
+def iterate_records(reader: HashedReader) -> Iterator[tuple[int, int]]:
+    """Yields the offset and the size of every record, after a check of its checksums.
 
     Raises:
-        FormatError: One is damaged, or larger than any image.
+        FormatError: A record is damaged, or larger than any image.
     """
     at = number = 0
     while at < reader.size:
@@ -186,45 +215,45 @@ def _record_at(reader: HashedReader, at: int, number: int) -> int:
     return size
 
 
-def _add(survey: Survey, keys: Keys, payload: bytes, name: str) -> None:
+def _add(scan: FileScan, keys: Keys, payload: bytes, name: str) -> None:
     try:
         features = decode_example(payload)
     except FormatError as error:
-        raise FormatError(f"{name} is no tf.train.Example: {error}") from None
-    survey.records += 1
-    survey.payload_bytes += len(payload)
+        raise FormatError(f"{name} is not a tf.train.Example: {error}") from None
+    scan.records += 1
+    scan.payload_bytes += len(payload)
     for key, value in features.items():
-        tally = survey.features.get(key)
-        if tally is None:
-            tally = survey.features[key] = FeatureTally()
-            if len(survey.features) > _MAX_FEATURES:
+        feature_stats = scan.features.get(key)
+        if feature_stats is None:
+            feature_stats = scan.features[key] = FeatureStats()
+            if len(scan.features) > _MAX_FEATURES:
                 raise FormatError(
                     f"{name}: the records must have at most {_MAX_FEATURES:,} features of different names"
                 )
-        tally.add(value)
-    _add_image(survey, features.get(keys.image))
+        feature_stats.add(value)
+    _add_image(scan, features.get(keys.image))
     if keys.label is not None:
-        _add_label(survey, features.get(keys.label), features.get(keys.text or ""))
+        _add_label(scan, features.get(keys.label), features.get(keys.text or ""))
 
 
-def _add_image(survey: Survey, value: Feature) -> None:
+def _add_image(scan: FileScan, value: Feature) -> None:
     if not isinstance(value, list) or len(value) != 1:
-        return  # that it is missing, the tally of its feature says
+        return  # the statistics of the feature show that the image is missing
     try:
         header = read_image_header(value[0])
     except BadImage:
-        survey.stats.formats[OTHER] += 1
+        scan.stats.formats[OTHER] += 1
         return
-    survey.stats.add(header.format, header.height, header.width)
-    survey.stats.noticed.update(header.noticed)
+    scan.stats.add(header.format, header.height, header.width)
+    scan.stats.noticed.update(header.noticed)
 
 
-def _add_label(survey: Survey, value: Feature, text: Feature) -> None:
+def _add_label(scan: FileScan, value: Feature, text: Feature) -> None:
     if not isinstance(value, np.ndarray) or value.dtype != np.int64 or value.size != 1:
         return
     label = int(value[0])
-    labels = survey.stats.labels
+    labels = scan.stats.labels
     if label in labels or len(labels) < _MAX_LABELS:
         labels[label] += 1
         if isinstance(text, list) and len(text) == 1:
-            survey.add_texts(label, {text[0]})
+            scan.add_texts(label, {text[0]})
