@@ -17,7 +17,7 @@ from tfpipe.format.schema import CLASS_LABEL
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import from_manifest, tfrecord_files
+from tfpipe.pipeline.plan.source import Source, tfrecord_files
 from tfpipe.readers.record_reader import RecordReader
 
 CONFIG = PipelineConfig(global_batch_size=8, image_size=16)
@@ -191,7 +191,7 @@ def test_the_pipeline_is_looked_at_without_filling_a_cache(manifest: Manifest, t
 def test_labels_are_read_as_they_lie(manifest: Manifest, small_dataset: Path) -> None:
     with RecordReader(str(small_dataset), manifest, "train") as reader:
         expected = [int(features[CLASS_LABEL][0]) for features in reader]
-    source = from_manifest(manifest, "train")
+    source = Source.from_manifest(manifest, "train")
     assert probes.labels_of(source, 0, 100, CONFIG).tolist() == expected[:6]
     assert probes.labels_of(source, 1, 3, CONFIG).tolist() == expected[6:9]
 
@@ -265,7 +265,7 @@ def test_named_parts_and_facts() -> None:
 
 
 def test_the_plan_of_a_step_knows_its_classes(manifest: Manifest) -> None:
-    plan = ReadPlan(from_manifest(manifest, "train"), CONFIG)
+    plan = ReadPlan(Source.from_manifest(manifest, "train"), CONFIG)
     assert plan.source.num_classes == 3
     assert probes.tensorflow_version()
     assert probes.installed_packages()["keras"]

@@ -24,7 +24,7 @@ def _open(folder: str) -> str:
 
 
 def _source(folder: str) -> str:
-    found = source.from_manifest(tfpipe.load_manifest(folder), "train")
+    found = source.Source.from_manifest(tfpipe.load_manifest(folder), "train")
     found.check()
     return str(found.offsets())
 

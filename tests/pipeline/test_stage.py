@@ -52,7 +52,7 @@ def test_stages_of_ones_own() -> None:
     assert stages.replace("decode", own, own).names == ("list", "own", "own", "batch")
     assert stages.replace("decode").names == ("list", "batch")
     rest = Stages(stages.replace("list"))
-    assert next(rest.dataset_of(tf.data.Dataset.range(5, 10)).as_numpy_iterator()).tolist() == [-5, -6, -7, -8, -9]
+    assert next(rest.apply_to(tf.data.Dataset.range(5, 10)).as_numpy_iterator()).tolist() == [-5, -6, -7, -8, -9]
     for change in (stages.replace, stages.insert_after):
         with pytest.raises(ConfigError, match="no stage 'cache'"):
             change("cache", own)

@@ -19,7 +19,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.mixture import Mixture, source_of
+from tfpipe.pipeline.plan.mixture import Mixture, get_whole_source
 from tfpipe.pipeline.plan.read_plan import ReadPlan, split_batch
 from tfpipe.pipeline.plan.source import Source
 from tfpipe.system.file_io import is_url
@@ -129,7 +129,7 @@ def _plan(
 ) -> ReadPlan:
     """The plan of the first host, after what no host could divide is refused: before a cache is filled."""
     replicas, hosts = strategy.num_replicas_in_sync, num_hosts(strategy)
-    plan = ReadPlan(source_of(manifest, split), config, hosts, 0, replicas, start_step)
+    plan = ReadPlan(get_whole_source(manifest, split), config, hosts, 0, replicas, start_step)
     plan.check_shares()
     return plan
 

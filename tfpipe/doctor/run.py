@@ -26,7 +26,7 @@ from tfpipe.order import mixing_score
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source, as_source
+from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.stages.cache import check_cache_fits, estimate_cache_bytes
 from tfpipe.system import host_limits
 from tfpipe.system.file_io import is_url
@@ -82,7 +82,7 @@ class _Examined:
     """What is found out, each thing once and when it is first asked for."""
 
     def __init__(self, data: Manifest | Source, split: str | None, config: PipelineConfig, target: Target) -> None:
-        self.source = as_source(data, split)
+        self.source = get_source(data, split)
         self.info: SplitInfo | None = None
         self.image: Mapping[str, object] = {}
         self.directory = os.path.dirname(self.source.files[0])

@@ -14,10 +14,10 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline import service_client
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.file_cache.cache import cached_manifest, without_cache
-from tfpipe.pipeline.plan.mixture import Mixture, apportion, source_of
+from tfpipe.pipeline.file_cache.cache import fill_cache, without_cache
+from tfpipe.pipeline.plan.mixture import Mixture, apportion, get_whole_source
 from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
-from tfpipe.pipeline.plan.source import Source, as_source
+from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.stage import Stage, Stages, tf_data_options, without_autograph
 from tfpipe.pipeline.stages.augment import augment_images
 from tfpipe.pipeline.stages.batch import batch_examples
@@ -45,7 +45,7 @@ def build_dataset(
         manifest: From `load_manifest`; several datasets from `mix`; or files that something else wrote, from
             `tfrecord_files`.
         split: Name of a split; None for foreign files.
-        config: What is read, in which order, and what becomes of each image.
+        config: The options: the order, the batch and what becomes of each image.
         context: This host among all hosts, as `tf.distribute` hands it over; None for one host with one replica.
         start_step: The global step of the run with which training begins, in whichever epoch it lies. In exact order
             the batches are those that would have come then, after reading at most one window of records.
@@ -79,13 +79,13 @@ def build_stages(
     if isinstance(manifest, Mixture):
         return _mixture_stages(manifest, split, config, context, start_step)
     if config.cache_dir is None:
-        plan = ReadPlan.of(as_source(manifest, split), config, context, start_step)
+        plan = ReadPlan.for_host(get_source(manifest, split), config, context, start_step)
         return _with_options(_stages_from_files(plan), config, plan.deterministic)
     if not isinstance(manifest, Manifest) or split is None:
         raise ConfigError("`cache_dir` needs a split of a dataset with a manifest. Leave it out to use memory.")
     # A cache in files is a dataset like any other, filled before the first step.
-    cached = cached_manifest(manifest, split, config)
-    plan = ReadPlan.of(as_source(cached, split), without_cache(config), context, start_step)
+    cached = fill_cache(manifest, split, config)
+    plan = ReadPlan.for_host(get_source(cached, split), without_cache(config), context, start_step)
     stages = (cache_in_files(cached, split, config), *_stages_from_files(plan))
     return _with_options(stages, config, plan.deterministic)
 
@@ -138,7 +138,7 @@ def _mixture_stages(
     if not config.training or config.cache_dir is not None:
         refused = "evaluated" if not config.training else "cached in files"
         raise ConfigError(f"A mixture cannot be {refused} as a whole. Take its datasets one by one.")
-    whole = ReadPlan.of(source_of(mixture, split), config, context, start_step)
+    whole = ReadPlan.for_host(get_whole_source(mixture, split), config, context, start_step)
     shares = apportion(mixture.weights, whole.global_batch_size, whole.num_hosts)
     parts = []
     for manifest, share in zip(mixture.manifests, shares, strict=True):
@@ -150,10 +150,10 @@ def _mixture_stages(
             decoded_size=whole.decoded_size,
         )
         # Each host makes one batch of the part, whatever the number of its replicas: `batch` deals it out.
-        plan = replace(whole, source=as_source(manifest, split), config=part_config, num_replicas=whole.num_hosts)
+        plan = replace(whole, source=get_source(manifest, split), config=part_config, num_replicas=whole.num_hosts)
         _check(plan)
         stages = Stages((*_image_stages(plan), augment_images(plan)))
-        parts.append(MixturePart(stages, plan, mixture.labels_of(manifest)))
+        parts.append(MixturePart(stages, plan, mixture.map_labels(manifest)))
     stages_of_all = (mix_datasets(whole, parts), batch_examples(whole), prefetch_batches(whole))
     return _with_options(stages_of_all, config, deterministic=False)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Compression = Literal["AUTO", "SNAPPY"]
 
 _ANSWER_S = 3.0
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and settings, none
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # with empty settings
 _SETTINGS_FRAME = 4
 _FRAME_HEADER_BYTES = 9
 
@@ -49,18 +49,19 @@ def distribute(
     worker took batches ends with an error, not with a figure that is a little wrong.
 
     Args:
-        dataset: Finished batches. Options that shall hold on the workers must be set on it already.
-        address: The dispatcher, "grpc://host:port".
-        training: The dataset goes on for ever; else it is one pass.
-        job_name: Trainers with the same name share one job: each batch goes to one of them. They must ask with equal
-            datasets, and the name must be new to this dispatcher. None: a job of this dataset's own.
-        compression: Of what the workers send. None: nothing. "AUTO", TensorFlow's own default, is Snappy: decoded
-            uint8 images became 16 % smaller, and came at 0.25 instead of 0.8 GB/s over loopback, for about 15 ms more
-            of a core at each end per batch of 10 MB. So it can pay on networks below 2 Gbit/s only.
+        dataset: The finished batches. Options that are to hold on the workers must be set on it already.
+        address: The address of the dispatcher, "grpc://host:port".
+        training: Whether the dataset goes on for ever; else it is one pass.
+        job_name: The name of a job that several trainers share: each batch goes to one of them. They must ask with
+            equal datasets, and the name must be new to this dispatcher. None: a job of this dataset's own.
+        compression: The compression of what the workers send. None: nothing is compressed. "AUTO", TensorFlow's own
+            default, is Snappy: decoded uint8 images became 16 % smaller, and came at 0.25 instead of 0.8 GB/s over
+            loopback, for about 15 ms more of a core at each end per batch of 10 MB. So it can pay on networks below
+            2 Gbit/s only.
 
     Returns:
-        The dataset of the batches, in no certain order in training. How many are asked for at once is left to
-        TensorFlow (AUTOTUNE): as many as there are workers, and more where memory allows.
+        The dataset of the batches, in no certain order in training. TensorFlow chooses how many it asks for at once
+        (AUTOTUNE): as many as there are workers, and more where memory allows.
 
     Raises:
         ConfigError: The dispatcher does not answer.
@@ -86,14 +87,14 @@ def check_address(address: str, option: str = "`service`") -> None:
     Takes a few milliseconds, and at most about 3 s.
 
     Args:
-        address: "grpc://host:port".
-        option: Where the address came from, for the message.
+        address: The address, "grpc://host:port".
+        option: The option that gave the address, for the message.
 
     Raises:
-        ConfigError: The address is none, or nothing there speaks gRPC.
+        ConfigError: The address is not a valid one, or nothing there speaks gRPC.
     """
     host, port = split_address(address, option)
-    # In a thread, since no timeout holds for the search for a name.
+    # In a thread, because no timeout holds for the lookup of a name.
     answers: list[str] = []
     thread = threading.Thread(target=lambda: answers.append(_greet(host, port)), name="tfpipe-greet", daemon=True)
     thread.start()
@@ -107,7 +108,7 @@ def check_address(address: str, option: str = "`service`") -> None:
 
 
 def split_address(address: str, option: str = "`service`") -> tuple[str, int]:
-    """Host and port of "grpc://host:port"; an IPv6 address stands in brackets.
+    """Splits "grpc://host:port" into host and port; an IPv6 address stands in brackets.
 
     Raises:
         ConfigError: It has another form.
@@ -119,7 +120,10 @@ def split_address(address: str, option: str = "`service`") -> tuple[str, int]:
 
 
 def _greet(host: str, port: int) -> str:
-    """What is wrong with a server; nothing if it answers as gRPC does. A stopped process still accepts connections."""
+    """Says what is wrong with a server; returns "" if it answers as gRPC does.
+
+    To connect is not enough: a stopped process still accepts connections.
+    """
     try:
         with socket.create_connection((host, port), _ANSWER_S) as connection:
             connection.settimeout(_ANSWER_S)
@@ -131,6 +135,6 @@ def _greet(host: str, port: int) -> str:
         return f"no answer within {_ANSWER_S:g} s"
     except OSError as error:
         return (error.strerror or str(error)).lower()
-    except UnicodeError:  # no name can be like this
+    except UnicodeError:  # the name cannot be that of a host
         return "no such host"
     return "" if answer[3:4] == bytes([_SETTINGS_FRAME]) else "something else than gRPC listens there"

@@ -35,15 +35,19 @@ STAGE_NAMES = (
 
 @dataclass(frozen=True)
 class Stage:
-    """One step of a pipeline."""
+    """One step of a pipeline.
+
+    Attributes:
+        name: The name, one of `STAGE_NAMES` or your own.
+        apply: The function from the dataset of the stage before to that of this one; the first stage gets None.
+        settings: The values that it was built with, for people and for the profiler.
+        reason: The reason why it is there, or stands where it stands.
+    """
 
     name: str
     apply: Callable[[Any], Any] = field(repr=False, compare=False)
-    """From the dataset of the stage before to that of this one; the first stage gets None."""
     settings: Mapping[str, object] = field(default_factory=dict)
-    """What it was built with, for people and for the profiler."""
     reason: str = ""
-    """Why it is there, or stands where it stands."""
 
 
 class Stages(tuple[Stage, ...]):
@@ -52,53 +56,53 @@ class Stages(tuple[Stage, ...]):
     options: tf.data.Options | None = None
 
     def __new__(cls, stages: tuple[Stage, ...] | list[Stage], options: tf.data.Options | None = None) -> Stages:
-        """The stages, with the `tf.data` options that hold for all of them."""
-        made = super().__new__(cls, stages)
-        made.options = options
-        return made
+        """Makes a tuple of stages, with the `tf.data` options that hold for all of them."""
+        self = super().__new__(cls, stages)
+        self.options = options
+        return self
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The stages' names, in order."""
+        """The names of the stages, in order."""
         return tuple(stage.name for stage in self)
 
     def until(self, name: str) -> Stages:
-        """The stages up to and with `name`.
+        """Returns the stages up to and with `name`.
 
         Raises:
             ConfigError: No stage has this name.
         """
-        return Stages(self[: self._place_of(name) + 1], self.options)
+        return Stages(self[: self._find(name) + 1], self.options)
 
     def replace(self, name: str, *stages: Stage) -> Stages:
-        """Other stages in place of `name`; without any, the pipeline without it.
+        """Returns the pipeline with other stages in place of `name`, or without it where none are given.
 
         Raises:
             ConfigError: No stage has this name.
         """
-        place = self._place_of(name)
+        place = self._find(name)
         return Stages([*self[:place], *stages, *self[place + 1 :]], self.options)
 
     def insert_after(self, name: str, *stages: Stage) -> Stages:
-        """Further stages right behind `name`.
+        """Returns the pipeline with further stages right behind `name`.
 
         Raises:
             ConfigError: No stage has this name.
         """
-        place = self._place_of(name) + 1
+        place = self._find(name) + 1
         return Stages([*self[:place], *stages, *self[place:]], self.options)
 
-    def _place_of(self, name: str) -> int:
+    def _find(self, name: str) -> int:
         if name not in self.names:
             raise ConfigError(f"This pipeline has no stage {name!r}; it has {', '.join(self.names)}.")
         return self.names.index(name)
 
     def dataset(self) -> tf.data.Dataset:
         """Builds the dataset: every stage on the one before, then the options."""
-        return self.dataset_of(None)
+        return self.apply_to(None)
 
-    def dataset_of(self, dataset: Any) -> tf.data.Dataset:
-        """The same on a dataset that stands for the stages before these."""
+    def apply_to(self, dataset: Any) -> tf.data.Dataset:
+        """Builds the stages on a dataset that stands for the stages before these."""
         for stage in self:
             dataset = stage.apply(dataset)
         return dataset if self.options is None else dataset.with_options(self.options)
@@ -108,30 +112,33 @@ class Stages(tuple[Stage, ...]):
 
 
 def without_autograph(stage: Stage) -> Stage:
-    """The stage, for one that nowhere branches in Python on a tensor: to convert it takes longer than all else."""
+    """Returns the stage without AutoGraph's conversion, which takes longer than all else.
+
+    Only for stages that do not branch in Python on a tensor.
+    """
     return replace(stage, apply=tf.autograph.experimental.do_not_convert(stage.apply))
 
 
 Customize = Callable[[Stages], Stages]
-"""Changes the stages of a pipeline before it is built: puts a map of one's own among them, or a cache elsewhere."""
+"""A function that changes the stages of a pipeline before it is built: it inserts a map, or moves the cache."""
 
 
 def customize_stages(stages: Stages, customize: Customize | None) -> Stages:
-    """The stages after somebody's own change of them; without one as they are.
+    """Returns the stages as the user's function changes them; without one as they are.
 
     Raises:
-        ConfigError: What came back are no stages.
+        ConfigError: The function does not return stages.
     """
     if customize is None:
         return stages
-    changed = customize(stages)
-    if not isinstance(changed, Stages) or not changed:
-        raise ConfigError(f"What changes the stages must return tfpipe.pipeline.stage.Stages, got {changed!r:.80}.")
-    return changed
+    customized = customize(stages)
+    if not isinstance(customized, Stages) or not customized:
+        raise ConfigError(f"The function that changes the stages must return tfpipe.Stages, got {customized!r:.80}.")
+    return customized
 
 
 def tf_data_options(config: PipelineConfig, deterministic: bool) -> tf.data.Options:
-    """The `tf.data` options that a config asks for."""
+    """Makes the `tf.data` options that a config asks for."""
     options = tf.data.Options()
     options.deterministic = deterministic
     options.autotune.enabled = config.autotune
@@ -147,7 +154,7 @@ def tf_data_options(config: PipelineConfig, deterministic: bool) -> tf.data.Opti
         options.threading.private_threadpool_size = config.private_threadpool_size
     if config.max_intra_op_parallelism:
         options.threading.max_intra_op_parallelism = config.max_intra_op_parallelism
-    # A serial `map` that tf.data may turn into a parallel one would not be the one that was asked for.
+    # Without autotuning tf.data must not turn a serial `map` into a parallel one.
     options.experimental_optimization.apply_default_optimizations = config.autotune
     return options
 

@@ -23,7 +23,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH, FeatureSpec
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import from_manifest
+from tfpipe.pipeline.plan.source import Source
 from tfpipe.readers import numpy_crops
 from tfpipe.readers.record_lookup import one_label
 from tfpipe.readers.record_reader import RecordReader
@@ -90,7 +90,7 @@ class BatchReader:
         _check_config(config)
         if manifest.directory:
             manifest = replace(manifest, directory=_absolute(manifest.directory))
-        source = from_manifest(manifest, split)
+        source = Source.from_manifest(manifest, split)
         # In training every rank takes rows of one batch, so the order is that of a single host for any number of them.
         hosts = (1, 0) if config.training else (rank.ranks, rank.number)
         self.config, self.manifest, self.split, self.rank = config, manifest, split, rank

@@ -17,7 +17,7 @@ from types import TracebackType
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import Source, as_source
+from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.stage import Customize
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.types import Fix, Spread
@@ -72,7 +72,7 @@ class Job:
         """
         if config.cache == "none" or config.cache_dir is not None:
             return 0
-        records = as_source(self.data, self.split).num_records or 0
+        records = get_source(self.data, self.split).num_records or 0
         return math.ceil(records / self.accelerator_of(config).images_per_step)
 
 

@@ -22,7 +22,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config import toml_json
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import Source, as_source
+from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.system import host_limits
 
 _KEY_DIGITS = 8
@@ -50,7 +50,7 @@ class Place:
 
 def place_of(data: Manifest | Source, split: str | None) -> Place:
     """This host and these data."""
-    source = as_source(data, split)
+    source = get_source(data, split)
     return Place(
         processor=processor_name(),
         cores=host_limits.usable_cpus(),

@@ -18,7 +18,7 @@ from tfpipe.open_dataset import load_manifest
 from tfpipe.order import ExactOrder
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import from_manifest, tfrecord_files
+from tfpipe.pipeline.plan.source import Source, tfrecord_files
 
 IDS = PipelineConfig(
     global_batch_size=8,
@@ -110,9 +110,9 @@ def test_every_record_is_evaluated_once(indexed: Manifest, config: PipelineConfi
 
 
 def test_sizes_and_formats_come_from_the_headers(indexed: Manifest) -> None:
-    images = from_manifest(indexed, "train").images
+    images = Source.from_manifest(indexed, "train").images
     assert (images.formats, images.size, images.short_side) == ({"JPEG", "PNG"}, None, 18)
-    assert not from_manifest(indexed, "train").has_sizes
+    assert not Source.from_manifest(indexed, "train").has_sizes
 
 
 def test_cached_training_keeps_the_order(indexed: Manifest) -> None:

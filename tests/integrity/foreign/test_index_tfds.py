@@ -19,7 +19,7 @@ from tfpipe.integrity.verify import VerifyOptions, verify
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import from_manifest
+from tfpipe.pipeline.plan.source import Source
 
 NAMES = ["daisy", "rose", "tulip"]
 
@@ -65,7 +65,7 @@ def test_tfds_is_indexed_verified_and_resumed(written: Path) -> None:
     assert (manifest.label_base, manifest.label_names) == (0, tuple(NAMES))
     assert manifest.splits["train"].class_counts == (0, 20, 20)
     assert manifest.schema["tags"].shape is None
-    assert from_manifest(manifest, "train").images.size == (8, 8)
+    assert Source.from_manifest(manifest, "train").images.size == (8, 8)
     checked = verify(str(written), VerifyOptions(workers=0))
     assert (checked.records, checked.damaged) == (50, [])
     config = PipelineConfig(global_batch_size=4, augment="none", image_size=8, extra_features=("id",))

@@ -25,12 +25,13 @@ from tfpipe.format.tfrecord import record_footer, record_header, scan_records
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.file_cache.cache import cached_manifest, without_cache
+from tfpipe.pipeline.file_cache.cache import fill_cache, without_cache
 from tfpipe.readers.record_reader import RecordReader
 from tfpipe.system import host_limits
+from tfpipe.system.progress import Observer, Progress
 
 SIDE = 16  # 8/7 of 14
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 CHANGED = {"image/encoded", "image/format", "image/channels", "image/colorspace"}
 
 
@@ -41,6 +42,14 @@ def source(small_dataset: Path, tmp_path: Path) -> Manifest:
 
 def config_of(cache: str, folder: Path | str, **options) -> PipelineConfig:
     return PipelineConfig(global_batch_size=4, image_size=14, cache=cache, cache_dir=str(folder), **options)
+
+
+class Notes(Observer):
+    def __init__(self, calls: list[tuple[int, int | None]]) -> None:
+        self.calls = calls
+
+    def progress(self, progress: Progress) -> None:
+        self.calls.append((progress.done, progress.total))
 
 
 def files_in(folder: str | Path) -> dict[str, bytes]:
@@ -65,7 +74,7 @@ def flip_a_bit(path: Path, offset: int) -> None:
 
 
 def test_a_copy_has_the_bytes_of_the_source(source: Manifest, tmp_path: Path) -> None:
-    found = cached_manifest(source, "train", config_of("bytes", tmp_path / "cache"))
+    found = fill_cache(source, "train", config_of("bytes", tmp_path / "cache"))
     assert [path.read_bytes() for path in shards_of(found)] == [path.read_bytes() for path in shards_of(source)]
     assert found.splits == {"train": source.splits["train"]}
     assert found.fingerprint == source.fingerprint
@@ -76,7 +85,7 @@ def test_a_copy_has_the_bytes_of_the_source(source: Manifest, tmp_path: Path) ->
 
 
 def test_decoded_records_have_the_pixels_of_the_images(source: Manifest, tmp_path: Path) -> None:
-    found = cached_manifest(source, "train", config_of("decoded", tmp_path / "cache"))
+    found = fill_cache(source, "train", config_of("decoded", tmp_path / "cache"))
     assert load_manifest(found.directory) == found
     assert found.image["encoding"] == "raw"
     assert found.image["square"] == SIDE
@@ -99,8 +108,8 @@ def test_decoded_records_have_the_pixels_of_the_images(source: Manifest, tmp_pat
 
 
 def test_raw_images_of_that_size_stay_as_they_are(source: Manifest, tmp_path: Path) -> None:
-    first = cached_manifest(source, "train", config_of("decoded", tmp_path / "cache"))
-    again = cached_manifest(first, "train", config_of("decoded", tmp_path / "again"))
+    first = fill_cache(source, "train", config_of("decoded", tmp_path / "cache"))
+    again = fill_cache(first, "train", config_of("decoded", tmp_path / "again"))
     assert [path.read_bytes() for path in shards_of(again)] == [path.read_bytes() for path in shards_of(first)]
 
 
@@ -120,8 +129,8 @@ def test_the_pipeline_reads_the_same_records_from_it(source: Manifest, tmp_path:
 @pytest.mark.parametrize("cache", ["bytes", "decoded"])
 def test_a_whole_one_is_taken_without_a_look_at_the_source(source: Manifest, tmp_path: Path, cache: str) -> None:
     config = config_of(cache, tmp_path / "cache")
-    calls: list[tuple[int, int]] = []
-    found = cached_manifest(source, "train", config, lambda done, total: calls.append((done, total)))
+    calls: list[tuple[int, int | None]] = []
+    found = fill_cache(source, "train", config, Notes(calls))
     assert calls[-1] == (12, 12)
     assert calls == sorted(calls)
     before = files_in(found.directory)
@@ -129,7 +138,7 @@ def test_a_whole_one_is_taken_without_a_look_at_the_source(source: Manifest, tmp
     calls.clear()
     # How crops are drawn, and the batch, change nothing in it.
     other = dataclasses.replace(config, global_batch_size=8, seed=7, augment="device", training=False)
-    assert cached_manifest(source, "train", other, lambda *call: calls.append(call)) == found
+    assert fill_cache(source, "train", other, Notes(calls)) == found
     assert files_in(found.directory) == before
     assert not calls
 
@@ -138,7 +147,7 @@ def test_other_contents_get_a_folder_of_their_own(source: Manifest, tmp_path: Pa
     folder = tmp_path / "cache"
     decoded = config_of("decoded", folder)
     places = [
-        cached_manifest(source, "train", config).directory
+        fill_cache(source, "train", config).directory
         for config in (
             config_of("bytes", folder),
             decoded,
@@ -146,8 +155,8 @@ def test_other_contents_get_a_folder_of_their_own(source: Manifest, tmp_path: Pa
             dataclasses.replace(decoded, dct_scaling=False),
         )
     ]
-    places.append(cached_manifest(source, "validation", decoded).directory)
-    places.append(cached_manifest(dataclasses.replace(source, fingerprint="of others"), "train", decoded).directory)
+    places.append(fill_cache(source, "validation", decoded).directory)
+    places.append(fill_cache(dataclasses.replace(source, fingerprint="of others"), "train", decoded).directory)
     assert len(set(places)) == len(whole_caches(folder)) == 6
     assert all(load_manifest(place).directory == place for place in places)
 
@@ -155,7 +164,7 @@ def test_other_contents_get_a_folder_of_their_own(source: Manifest, tmp_path: Pa
 @pytest.mark.parametrize("damage", ["shard", "cut", "index", "manifest"])
 def test_a_damaged_one_is_filled_anew(source: Manifest, tmp_path: Path, damage: str) -> None:
     config = config_of("bytes", tmp_path / "cache")
-    found = cached_manifest(source, "train", config)
+    found = fill_cache(source, "train", config)
     before = files_in(found.directory)
     shard = shards_of(found)[1]
     if damage == "shard":
@@ -166,7 +175,7 @@ def test_a_damaged_one_is_filled_anew(source: Manifest, tmp_path: Path, damage: 
         next(Path(found.directory, "index").iterdir()).unlink()
     else:
         Path(found.directory, "manifest.json").write_text("{")
-    assert cached_manifest(source, "train", config) == found
+    assert fill_cache(source, "train", config) == found
     assert files_in(found.directory) == before
 
 
@@ -175,14 +184,22 @@ def test_a_damaged_one_is_filled_anew(source: Manifest, tmp_path: Path, damage: 
 FILL = """
 import os, signal, sys, time
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.file_cache.cache import cached_manifest
+from tfpipe.pipeline.file_cache.cache import fill_cache
 from tfpipe.open_dataset import load_manifest
+from tfpipe.system.progress import Observer
 
 manifest, folder = load_manifest(sys.argv[1]), sys.argv[2]
 
-def fill(cache, name, callback=None):
+class Marker(Observer):
+    def __init__(self, path):
+        self.path = path
+
+    def progress(self, progress):
+        open(self.path, "w").close()
+
+def fill(cache, name, observer=None):
     config = PipelineConfig(global_batch_size=4, image_size=14, cache=cache, cache_dir=f"{folder}/{name}")
-    cached_manifest(manifest, "train", config, callback)
+    fill_cache(manifest, "train", config, observer)
 
 def before_fsync(function):
     real = os.fsync
@@ -208,7 +225,7 @@ def fill_and_die(cache, moment):
 
 def fill_slowly(number):
     before_fsync(lambda: time.sleep(0.1))
-    fill("bytes", "both", lambda *_: open(f"{folder}/filled-{number}", "w").close())
+    fill("bytes", "both", Marker(f"{folder}/filled-{number}"))
 
 for cache, moments in (("bytes", (1, 2, 4, 5, 6, 8)), ("decoded", (2, 7))):
     for moment in moments:
@@ -227,14 +244,14 @@ def test_killed_and_simultaneous_fillers_leave_whole_caches(source: Manifest, tm
     assert len(list(tmp_path.glob("filled-*"))) == 1
     undisturbed = {}
     for cache in ("bytes", "decoded"):
-        undisturbed[cache] = files_in(cached_manifest(source, "train", config_of(cache, tmp_path / cache)).directory)
+        undisturbed[cache] = files_in(fill_cache(source, "train", config_of(cache, tmp_path / cache)).directory)
     folders = [path for path in tmp_path.glob("*-*") if path.is_dir()]
     assert len(folders) == 8
     for folder in folders:
         cache = folder.name.split("-")[0]
         for whole in whole_caches(folder):
             assert files_in(whole) == undisturbed[cache]
-        found = cached_manifest(source, "train", config_of(cache, folder))
+        found = fill_cache(source, "train", config_of(cache, folder))
         assert files_in(found.directory) == undisturbed[cache]
         assert not list(folder.glob(".partial*"))
     (both,) = whole_caches(tmp_path / "both")
@@ -244,7 +261,7 @@ def test_killed_and_simultaneous_fillers_leave_whole_caches(source: Manifest, tm
 @pytest.mark.parametrize("cache", ["bytes", "decoded"])
 def test_the_next_one_keeps_whole_shards_and_clears_the_rest(source: Manifest, tmp_path: Path, cache: str) -> None:
     config = config_of(cache, tmp_path / "cache")
-    found = cached_manifest(source, "train", config)
+    found = fill_cache(source, "train", config)
     before = files_in(found.directory)
     whole = Path(found.directory)
     partial = whole.with_name(f".partial-{whole.name[-16:]}")
@@ -253,7 +270,7 @@ def test_the_next_one_keeps_whole_shards_and_clears_the_rest(source: Manifest, t
     inode = first.stat().st_ino
     second.rename(f"{second}.tmp")
     (partial / "index" / f"{second.stem}.idx.tmp").write_bytes(b"0 ")
-    assert cached_manifest(source, "train", config) == found
+    assert fill_cache(source, "train", config) == found
     assert files_in(whole) == before
     assert (whole / first.name).stat().st_ino == inode
     assert not partial.exists()
@@ -261,23 +278,23 @@ def test_the_next_one_keeps_whole_shards_and_clears_the_rest(source: Manifest, t
 
 def test_a_kept_copy_is_checked(source: Manifest, tmp_path: Path) -> None:
     config = config_of("bytes", tmp_path / "cache")
-    found = cached_manifest(source, "train", config)
+    found = fill_cache(source, "train", config)
     whole = Path(found.directory)
     flip_a_bit(shards_of(found)[0], 50)
     whole.rename(whole.with_name(f".partial-{whole.name[-16:]}"))
-    cached_manifest(source, "train", config)
+    fill_cache(source, "train", config)
     assert [path.read_bytes() for path in shards_of(found)] == [path.read_bytes() for path in shards_of(source)]
 
 
 def test_others_wait_and_say_so_once(source: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = config_of("bytes", tmp_path / "cache")
-    found = cached_manifest(source, "train", config)
+    found = fill_cache(source, "train", config)
     shutil.rmtree(found.directory)
     (lock,) = (tmp_path / "cache").glob(".lock-*")
     caplog.set_level(logging.INFO, "tfpipe")
     with open(lock, "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        thread = threading.Thread(target=cached_manifest, args=(source, "train", config))
+        thread = threading.Thread(target=fill_cache, args=(source, "train", config))
         thread.start()
         deadline = time.monotonic() + 20
         while "Waiting for another process" not in caplog.text and time.monotonic() < deadline:
@@ -297,7 +314,7 @@ def test_a_disk_that_is_too_small_is_refused(
 ) -> None:
     monkeypatch.setattr(host_limits, "free_disk_bytes", lambda _: 2000)
     with pytest.raises(ConfigError, match=rf"needs {numbers} in .*cache, and 2\.0 KB are free there\. Free some"):
-        cached_manifest(source, "train", config_of(cache, tmp_path / "cache"))
+        fill_cache(source, "train", config_of(cache, tmp_path / "cache"))
     assert not whole_caches(tmp_path / "cache")
 
 
@@ -317,11 +334,11 @@ def test_a_disk_that_gets_full_is_one_sentence(
     monkeypatch.setattr(os, "fsync", fsync)
     config = config_of(cache, tmp_path / "cache")
     with pytest.raises(DataError, match=r"cannot be written: No space left on device\. Free some space and run again"):
-        cached_manifest(source, "train", config)
+        fill_cache(source, "train", config)
     assert not whole_caches(tmp_path / "cache")
     assert not list((tmp_path / "cache").rglob("*.tmp"))
     monkeypatch.undo()
-    assert cached_manifest(source, "train", config).splits["train"].records == 12
+    assert fill_cache(source, "train", config).splits["train"].records == 12
 
 
 @pytest.mark.parametrize(("cache", "on_bad_record"), [("bytes", "raise"), ("bytes", "skip"), ("decoded", "skip")])
@@ -332,7 +349,7 @@ def test_a_flipped_bit_is_found_and_named(source: Manifest, tmp_path: Path, cach
     flip_a_bit(shard, offset + 12 + len(payload) // 2)
     config = config_of(cache, tmp_path / "cache", on_bad_record=on_bad_record)
     with pytest.raises(FormatError) as caught:
-        cached_manifest(source, "train", config)
+        fill_cache(source, "train", config)
     text = str(caught.value)
     assert text.startswith("Every record must be whole to be cached")
     assert str(shard) in text
@@ -354,7 +371,7 @@ def test_an_image_that_cannot_be_decoded_is_named(source: Manifest, tmp_path: Pa
     data = shard.read_bytes()
     shard.write_bytes(data[:offset] + frame + data[offset + len(frame) :])
     with pytest.raises(FormatError) as caught:
-        cached_manifest(source, "train", config_of("decoded", tmp_path / "cache"))
+        fill_cache(source, "train", config_of("decoded", tmp_path / "cache"))
     assert f"record 3 of {shard} (byte {offset}) is not: its image cannot be decoded, " in str(caught.value)
     assert "{{" not in str(caught.value)
     assert "[Op" not in str(caught.value)
@@ -379,7 +396,7 @@ def test_another_file_than_the_manifest_says(
 ) -> None:
     change(shards_of(source)[1])
     with pytest.raises((FormatError, DataError), match=sentence):
-        cached_manifest(source, "train", config_of(cache, tmp_path / "cache"))
+        fill_cache(source, "train", config_of(cache, tmp_path / "cache"))
     assert not whole_caches(tmp_path / "cache")
 
 
@@ -392,30 +409,30 @@ def test_a_missing_index_is_named(source: Manifest, tmp_path: Path) -> None:
     Path(source.directory, "index", "train-00000-of-00002.idx").unlink()
     for cache in ("bytes", "decoded"):
         with pytest.raises(FormatError, match=r"train-00000-of-00002\.idx is missing\. Copy"):
-            cached_manifest(source, "train", config_of(cache, tmp_path / "cache"))
+            fill_cache(source, "train", config_of(cache, tmp_path / "cache"))
 
 
 def test_options_that_cannot_be_used(source: Manifest, tmp_path: Path) -> None:
     config = config_of("decoded", tmp_path / "cache")
     with pytest.raises(ConfigError, match=r"square `decoded_size`, got 16 x 20: .* Set `decoded_size` to 20"):
-        cached_manifest(source, "train", dataclasses.replace(config, decoded_size=(16, 20)))
+        fill_cache(source, "train", dataclasses.replace(config, decoded_size=(16, 20)))
     with pytest.raises(ConfigError, match="local folder as `cache_dir`, got 'decoded' and 'gs://a/b'"):
-        cached_manifest(source, "train", dataclasses.replace(config, cache_dir="gs://a/b"))
+        fill_cache(source, "train", dataclasses.replace(config, cache_dir="gs://a/b"))
     with pytest.raises(ConfigError, match="got 'none' and None"):
-        cached_manifest(source, "train", without_cache(config))
+        fill_cache(source, "train", without_cache(config))
     with pytest.raises(ConfigError, match="no split 'test'"):
-        cached_manifest(source, "test", config)
+        fill_cache(source, "test", config)
     assert not (tmp_path / "cache").exists()
 
 
 def test_a_folder_that_cannot_be_made(source: Manifest, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"cannot be written: Not a directory\. Give another `cache_dir`\."):
-        cached_manifest(source, "train", config_of("bytes", tmp_path / "file" / "cache"))
+        fill_cache(source, "train", config_of("bytes", tmp_path / "file" / "cache"))
 
 
 def test_any_name_of_a_dataset_stays_below_the_folder(source: Manifest, tmp_path: Path) -> None:
     named = dataclasses.replace(source, name="../../été: 1/…")
-    found = cached_manifest(named, "train", config_of("bytes", tmp_path / "cache"))
+    found = fill_cache(named, "train", config_of("bytes", tmp_path / "cache"))
     assert Path(found.directory).parent == tmp_path / "cache"
     assert found.name == named.name

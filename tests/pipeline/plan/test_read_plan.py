@@ -10,7 +10,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan, split_batch
-from tfpipe.pipeline.plan.source import Source, from_manifest, tfrecord_files
+from tfpipe.pipeline.plan.source import Source, tfrecord_files
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def plan(many: Manifest) -> Callable[..., ReadPlan]:
     def make(num_hosts: int = 1, host: int = 0, num_replicas: int | None = None, start_step: int = 0, **options):
         config = PipelineConfig(**({} if "per_replica_batch_size" in options else {"global_batch_size": 16}) | options)
         replicas = num_replicas or num_hosts
-        return ReadPlan(from_manifest(many, "train"), config, num_hosts, host, replicas, start_step)
+        return ReadPlan(Source.from_manifest(many, "train"), config, num_hosts, host, replicas, start_step)
 
     return make
 
@@ -141,9 +141,9 @@ def test_the_shuffle_buffer_in_records(plan: Callable[..., ReadPlan], uncounted:
 
 def test_what_tf_distribute_says(plan: Callable[..., ReadPlan], context) -> None:
     source, config = plan().source, PipelineConfig(global_batch_size=16)
-    made = ReadPlan.of(source, config, context(2, 1, 4), 5)
+    made = ReadPlan.for_host(source, config, context(2, 1, 4), 5)
     assert made == ReadPlan(source, config, num_hosts=2, host=1, num_replicas=4, start_step=5)
-    assert ReadPlan.of(source, config, None, 5) == ReadPlan(source, config, start_step=5)
+    assert ReadPlan.for_host(source, config, None, 5) == ReadPlan(source, config, start_step=5)
 
 
 def test_sizes_of_whole_images(plan: Callable[..., ReadPlan]) -> None:

@@ -16,7 +16,7 @@ from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import as_source, from_manifest, tfrecord_files
+from tfpipe.pipeline.plan.source import Source, get_source, tfrecord_files
 
 EVALUATION = {"global_batch_size": 8, "image_size": 8, "training": False}
 
@@ -136,23 +136,23 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_splits(few: Manifest, foreign: Path) -> None:
-    source = as_source(few, "train")
+    source = get_source(few, "train")
     assert source.shard_records == (7, 5, 2, 9)
     assert source.bases.tolist() == [0, 7, 12, 14, 23]
     assert source.num_classes == 3
     assert source.name == f"'train' of {few.directory}"
     with pytest.raises(ConfigError, match=r"no split 'test'; it has train, validation\."):
-        from_manifest(few, "test")
+        Source.from_manifest(few, "test")
     with pytest.raises(ConfigError, match=r"Say which split to read: train, validation\."):
-        as_source(few, None)
+        get_source(few, None)
     with pytest.raises(ConfigError, match=r"must come from `tfpipe.load_manifest`"):
-        from_manifest(dataclasses.replace(few, directory=""), "train")
+        Source.from_manifest(dataclasses.replace(few, directory=""), "train")
     with pytest.raises(ConfigError, match=r"have no splits: give None for the split, got 'train'\."):
-        as_source(tfrecord_files(str(foreign / "train-*")), "train")
+        get_source(tfrecord_files(str(foreign / "train-*")), "train")
 
 
 def test_indexes(copied: Manifest) -> None:
-    offsets = from_manifest(copied, "train").offsets()
+    offsets = Source.from_manifest(copied, "train").offsets()
     assert offsets.shape == (23,)
     assert offsets[[0, 7, 12, 14]].tolist() == [0, 0, 0, 0]
     index = Path(copied.directory, "index", "train-00001-of-00004.idx")
@@ -161,10 +161,10 @@ def test_indexes(copied: Manifest) -> None:
     # Indexes are remembered by their path.
     other = load_manifest(f"{copied.directory}/.")
     with pytest.raises(FormatError, match=re.escape(f"{index.name}: Line 1 of the index must begin at byte 0, got 1")):
-        from_manifest(other, "train").offsets()
+        Source.from_manifest(other, "train").offsets()
     index.unlink()
     with pytest.raises(FormatError, match=re.escape(f"{index.name} is missing. Copy the dataset again.")):
-        from_manifest(other, "train").offsets()
+        Source.from_manifest(other, "train").offsets()
 
 
 def test_a_record_that_promises_more_than_a_protocol_buffer_can_hold_is_refused(copied: Manifest) -> None:
@@ -176,10 +176,10 @@ def test_a_record_that_promises_more_than_a_protocol_buffer_can_hold_is_refused(
     path.parent.joinpath("index", path.stem + ".idx").write_text(f"0 {size}\n")
     shards = (dataclasses.replace(info, records=1, bytes=size), *copied.splits["train"].shards[1:])
     split = dataclasses.replace(copied.splits["train"], shards=shards)
-    source = from_manifest(dataclasses.replace(copied, splits={"train": split}), "train")
+    source = Source.from_manifest(dataclasses.replace(copied, splits={"train": split}), "train")
     source.check()
     with pytest.raises(FormatError) as caught:
         source.offsets()
     assert str(caught.value).endswith(
-        f"{path.stem}.idx: A record must have at most 2,147,483,648 bytes, the index has one of 2,147,483,665."
+        f"{path.stem}.idx: A record must have at most 2,147,483,648 bytes, got 2,147,483,665 in the index."
     )

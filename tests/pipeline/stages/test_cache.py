@@ -16,7 +16,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import from_manifest, tfrecord_files
+from tfpipe.pipeline.plan.source import Source, tfrecord_files
 from tfpipe.pipeline.stages.cache import estimate_cache_bytes
 from tfpipe.pipeline.stages.list import first_use_runs, record_numbers
 from tfpipe.system import host_limits
@@ -43,7 +43,7 @@ def test_the_order_is_that_without_a_cache_and_no_file_is_read_twice(
     seen = list(islice(batches, STEPS + 1))
     shutil.rmtree(copied.directory)
     seen += list(islice(batches, 2 * STEPS))
-    plan = ReadPlan(from_manifest(few, "train"), config_of())
+    plan = ReadPlan(Source.from_manifest(few, "train"), config_of())
     expected = []
     for global_step in range(start_step, start_step + len(seen)):
         shard, record = plan.order.batch(*plan.order.locate(global_step, 8), 8).T
@@ -67,7 +67,7 @@ def test_crops_of_cached_bytes_are_those_without_a_cache(few: Manifest) -> None:
 
 def test_a_cache_is_filled_in_the_order_of_its_use(many: Manifest) -> None:
     for num_hosts, host, start_step in ((1, 0, 0), (2, 1, 37)):
-        plan = ReadPlan(from_manifest(many, "train"), config_of(), num_hosts, host, num_hosts, start_step)
+        plan = ReadPlan(Source.from_manifest(many, "train"), config_of(), num_hosts, host, num_hosts, start_step)
         numbers = record_numbers(plan, first_use_runs(plan))
         assert sorted(numbers) == list(range(257))
         epoch, step = plan.start
@@ -122,13 +122,13 @@ def test_the_estimate_is_the_size_of_the_images(few: Manifest, options: dict, it
     config = config_of(**options)
     element = build_stages(few, "train", config).until("cache").dataset().element_spec["image"]
     assert int(np.prod(element.shape)) * element.dtype.size == item
-    estimate = estimate_cache_bytes(ReadPlan(from_manifest(few, "train"), config))
+    estimate = estimate_cache_bytes(ReadPlan(Source.from_manifest(few, "train"), config))
     assert estimate is not None
     assert 23 * item <= estimate <= 23 * (item + 200)
 
 
 def test_the_estimate_of_bytes_is_the_size_of_the_files(few: Manifest) -> None:
-    source, size = from_manifest(few, "train"), few.splits["train"].bytes
+    source, size = Source.from_manifest(few, "train"), few.splits["train"].bytes
     assert estimate_cache_bytes(ReadPlan(source, config_of(cache="bytes"))) == size
     for num_hosts, share in ((1, 23), (2, 12), (4, 6)):  # of an evaluation a host keeps what it reads
         plan = ReadPlan(source, config_of(cache="bytes", training=False), num_hosts, 0, num_hosts)
@@ -136,7 +136,7 @@ def test_the_estimate_of_bytes_is_the_size_of_the_files(few: Manifest) -> None:
 
 
 def test_a_cache_that_does_not_fit_is_refused(few: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = estimate_cache_bytes(ReadPlan(from_manifest(few, "train"), config_of(cache="decoded")))
+    needed = estimate_cache_bytes(ReadPlan(Source.from_manifest(few, "train"), config_of(cache="decoded")))
     assert needed == 23 * (9 * 9 * 3 + 200)
     monkeypatch.setattr(host_limits, "available_memory_bytes", lambda: round(needed / 0.9) - 2)
     with pytest.raises(ConfigError) as caught:

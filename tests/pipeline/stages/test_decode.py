@@ -205,11 +205,11 @@ def test_a_reduced_window_shows_what_the_full_one_does(ratio):
 
 
 def test_only_reductions_that_can_occur_are_in_the_graph():
-    assert StoredImages().ratios_for((224, 224)) == (2, 4, 8)
-    assert StoredImages(size=(448, 900)).ratios_for((224, 224)) == (2,)
-    assert StoredImages(size=(447, 900)).ratios_for((224, 224)) == ()
-    assert StoredImages(short_side=256).ratios_for((224, 224)) == ()
-    assert StoredImages(short_side=256).ratios_for((300, 64)) == (2, 4)
+    assert StoredImages().find_ratios((224, 224)) == (2, 4, 8)
+    assert StoredImages(size=(448, 900)).find_ratios((224, 224)) == (2,)
+    assert StoredImages(size=(447, 900)).find_ratios((224, 224)) == ()
+    assert StoredImages(short_side=256).find_ratios((224, 224)) == ()
+    assert StoredImages(short_side=256).find_ratios((300, 64)) == (2, 4)
 
 
 # What is known
@@ -223,9 +223,11 @@ def test_what_a_manifest_says():
             self.image = image
             self.splits = {"train": type("Split", (), {"formats": formats})()}
 
-    known = StoredImages.of(Fake({"JPEG": 2, "PNG": 1}, square=None, resize_short=256, encoding="keep"), "train")
+    known = StoredImages.from_manifest(
+        Fake({"JPEG": 2, "PNG": 1}, square=None, resize_short=256, encoding="keep"), "train"
+    )
     assert known == StoredImages(frozenset(["JPEG", "PNG"]), None, 256)
-    known = StoredImages.of(Fake({"RAW": 3}, square=64, resize_short=None, encoding="raw"), "train")
+    known = StoredImages.from_manifest(Fake({"RAW": 3}, square=64, resize_short=None, encoding="raw"), "train")
     assert known == StoredImages(frozenset(["RAW"]), (64, 64))
 
 

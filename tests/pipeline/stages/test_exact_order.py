@@ -14,7 +14,7 @@ from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import from_manifest
+from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stages import _order_ops
 from tfpipe.pipeline.stages.list import list_exact
 from tfpipe.pipeline.stages.read import read_exact
@@ -29,7 +29,7 @@ Seen = list[tuple[int, int, tuple[int, int]]]
 
 def plan_of(manifest: Manifest, num_hosts: int = 1, host: int = 0, start_step: int = 0, **options) -> ReadPlan:
     config = PipelineConfig(**{"global_batch_size": BATCH, "seed": 11, **options})
-    return ReadPlan(from_manifest(manifest, "train"), config, num_hosts, host, num_hosts, start_step)
+    return ReadPlan(Source.from_manifest(manifest, "train"), config, num_hosts, host, num_hosts, start_step)
 
 
 def elements(plan: ReadPlan, steps: int) -> Seen:

@@ -14,7 +14,7 @@ from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.config.pipeline_config import AugmentOptions, PipelineConfig
 from tfpipe.pipeline.device import augment
 from tfpipe.pipeline.plan.read_plan import RESERVED, ReadPlan
-from tfpipe.pipeline.plan.source import from_manifest, tfrecord_files
+from tfpipe.pipeline.plan.source import Source, tfrecord_files
 from tfpipe.pipeline.stages.batch import masked_sum
 
 EVALUATION = {"training": False, "image_size": 8, "global_batch_size": 8}
@@ -108,7 +108,7 @@ def test_an_evaluation_has_every_record_once_and_as_many_batches_on_each_host(
     hosts = range(num_hosts) if num_hosts < 16 else (0, 1, 15)
     for host in hosts:
         dataset = build_dataset(few, split, config, context(num_hosts, host, num_hosts))
-        steps = ReadPlan(from_manifest(few, split), config, num_hosts, host, num_hosts).steps_per_epoch
+        steps = ReadPlan(Source.from_manifest(few, split), config, num_hosts, host, num_hosts).steps_per_epoch
         assert dataset.cardinality() == steps == len(real[host])
         assert dataset.element_spec["image"].shape == (batch // num_hosts, 8, 8, 3)
         batches = list(dataset.as_numpy_iterator())

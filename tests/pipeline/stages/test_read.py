@@ -14,7 +14,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.order import expand_runs
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import from_manifest
+from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stages.list import list_exact, list_files, list_once, split_runs
 from tfpipe.pipeline.stages.read import read_exact, read_files, read_once
 from tfpipe.pipeline.stages.repeat import repeat_epochs
@@ -25,7 +25,7 @@ RECORDS = 257
 
 def plan_of(manifest: Manifest, num_hosts: int = 1, host: int = 0, start_step: int = 0, **options) -> ReadPlan:
     config = PipelineConfig(**{"global_batch_size": 8, "order": "throughput", **options})
-    return ReadPlan(from_manifest(manifest, "train"), config, num_hosts, host, num_hosts, start_step)
+    return ReadPlan(Source.from_manifest(manifest, "train"), config, num_hosts, host, num_hosts, start_step)
 
 
 def numbers(dataset: tf.data.Dataset) -> list[int]:

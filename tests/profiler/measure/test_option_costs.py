@@ -9,7 +9,7 @@ import pytest
 
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import Source, from_manifest
+from tfpipe.pipeline.plan.source import Source
 from tfpipe.profiler.measure import option_costs
 
 CONFIG = PipelineConfig(global_batch_size=4, image_size=16)
@@ -17,7 +17,7 @@ CONFIG = PipelineConfig(global_batch_size=4, image_size=16)
 
 @pytest.fixture(scope="module")
 def source(small_dataset: Path) -> Source:
-    return from_manifest(load_manifest(str(small_dataset)), "train")
+    return Source.from_manifest(load_manifest(str(small_dataset)), "train")
 
 
 @pytest.fixture(autouse=True)

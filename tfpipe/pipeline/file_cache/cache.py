@@ -1,21 +1,21 @@
 """A cache in files: a local dataset of one split, which the pipeline reads as it reads any other.
 
     config = PipelineConfig(global_batch_size=256, cache="decoded", cache_dir="/local/ssd")
-    manifest = cached_manifest(manifest, "train", config)        # filled by the first run, found by the next ones
+    manifest = fill_cache(manifest, "train", config)        # filled by the first run, found by the next ones
 
 It has the source's shards and records under the same numbers, so order, seeds, resuming and the check of every
 record are the same as without a cache; the pixels of cache="decoded" differ by having been resized twice.
 
 ```
 /local/ssd/
-  flowers-train-0123456789abcdef/    whole, by a rename at the end: shards, index/, manifest.json
-  .partial-0123456789abcdef/         one that is being filled, or whose filler died: the next one goes on with it
-  .lock-0123456789abcdef             empty; stays
+  flowers-train-0123456789abcdef/    a whole cache, renamed at the end: shards, index/, manifest.json
+  .partial-0123456789abcdef/         a cache that is being filled, or whose process died: the next one goes on with it
+  .lock-0123456789abcdef             an empty file that stays
 ```
 
-The number stands for what is in it: other data, another size or other decoding get a folder of their own, and none
+The number stands for the content: other data, another size or other decoding get a folder of their own, and none
 is ever removed. One process fills; the others wait for its lock, an flock(2), which the kernel drops when the
-process ends, however it ends: there are no stale locks. On a network folder that all hosts share it holds where
+process ends, however it ends: there are no stale locks. On a network folder that all hosts share the lock holds where
 that file system knows flock, as NFS does.
 """
 
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import hashlib
 import json
@@ -30,38 +31,39 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest, ShardInfo, SplitInfo
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.file_cache import files, fill
+from tfpipe.pipeline.file_cache.copy_shards import copy_shards
+from tfpipe.pipeline.file_cache.decode_shards import decode_shards
+from tfpipe.pipeline.file_cache.fill_threads import FillCounter, get_file_size
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source, from_manifest
+from tfpipe.pipeline.plan.source import Source
 from tfpipe.system import file_io, host_limits
+from tfpipe.system.progress import Observer
 from tfpipe.system.units import human_bytes
 
 logger = logging.getLogger(__name__)
 
 _VERSION = 1
-"""Raised when the same data would be cached as other bytes."""
+"""The version of the cache's bytes. Raise it when the same data would be cached as other bytes."""
 
 _RECORD_BYTES = 500  # of a decoded record beside its pixels
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # no space on the disk, or in this user's share of it
 
 
-def cached_manifest(
-    manifest: Manifest, split: str, config: PipelineConfig, progress: Callable[[int, int], None] | None = None
-) -> Manifest:
-    """The manifest of a split's cache in `config.cache_dir`, filled first if it is not there.
+def fill_cache(manifest: Manifest, split: str, config: PipelineConfig, observer: Observer | None = None) -> Manifest:
+    """Fills the cache of a split in `config.cache_dir`, if it is not there yet.
 
     Args:
         manifest: From `load_manifest`.
         split: Name of a split in it.
-        config: `cache` is bytes or decoded, `cache_dir` is given; and for decoded how images are decoded.
-        progress: Called now and then while it fills with the images that are finished and all images, from
-            several threads, one after the other.
+        config: Options with a `cache_dir` and `cache` bytes or decoded; for decoded also how images are decoded.
+        observer: The object to tell how many images are finished.
 
     Returns:
         A manifest of that split alone, whose `directory` is the cache. To read it, take `without_cache(config)`.
@@ -69,28 +71,34 @@ def cached_manifest(
     Raises:
         ConfigError: An option cannot be used, or the disk is too small.
         FormatError: A file of the source is damaged; the message says where. Also with on_bad_record="skip": leaving
-            a record out here would number the rest anew, and with it change order and seeds.
+            a record out here would number the rest anew, and so change their order and seeds.
         DataError: A file cannot be read or written.
     """
     cache = _Cache(manifest, split, config)
     cache.check()
-    found = cache.find()
-    if found is None:
-        with files.explain_os_errors(cache.folder):
+    filled = cache.find()
+    if filled is None:
+        with _explain_os_errors(cache.folder):
             os.makedirs(cache.parent, exist_ok=True)
             with _lock(cache):
-                found = cache.find() or _fill(cache, progress)
-    return found
+                filled = cache.find() or _fill(cache, observer or Observer())
+    return filled
 
 
 def without_cache(config: PipelineConfig) -> PipelineConfig:
-    """The config for reading from a filled cache."""
+    """Returns the config for reading from a filled cache."""
     return dataclasses.replace(config, cache="none", cache_dir=None)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Cache:
-    """What shall be cached, and where."""
+    """A cache in files: the split that it keeps, and where.
+
+    Attributes:
+        manifest: The manifest of the source.
+        split: The name of the split.
+        config: The options of the pipeline.
+    """
 
     manifest: Manifest
     split: str
@@ -103,12 +111,12 @@ class _Cache:
 
     @cached_property
     def source(self) -> Source:
-        return from_manifest(self.manifest, self.split)
+        return Source.from_manifest(self.manifest, self.split)
 
     @cached_property
     def plan(self) -> ReadPlan:
-        """How the source is read for decoding."""
-        # Whatever shall be done about damage later, here it is an error.
+        """The read plan of the source for decoding."""
+        # Damage is an error here, whatever the pipeline does about it later.
         config = dataclasses.replace(without_cache(self.config), training=False, on_bad_record="raise")
         return ReadPlan(self.source, config)
 
@@ -118,7 +126,7 @@ class _Cache:
 
     @cached_property
     def size(self) -> tuple[int, int]:
-        """Height and width of decoded images."""
+        """The height and width of decoded images."""
         return self.plan.decoded_size
 
     @property
@@ -128,7 +136,7 @@ class _Cache:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of everything that the cache's bytes depend on: 64 hexadecimal digits."""
+        """The hash of everything that the cache's bytes depend on: 64 hexadecimal digits."""
         parts: list[object] = [_VERSION, self.manifest.fingerprint, self.split, self.config.cache]
         parts.append([(shard.records, shard.sha256) for shard in self.info.shards])
         if self.decoded:
@@ -141,18 +149,18 @@ class _Cache:
 
     @property
     def folder(self) -> str:
-        """Where it is when it is whole."""
+        """The folder of the whole cache."""
         name = re.sub(r"[^A-Za-z0-9_-]+", "-", self.manifest.name).strip("-")[:64] or "dataset"
         return os.path.join(self.parent, f"{name}-{self.split}-{self.key}")
 
     @property
     def partial(self) -> str:
-        """Where it is before."""
+        """The folder of the cache while it is being filled."""
         return os.path.join(self.parent, f".partial-{self.key}")
 
     @property
     def needed_bytes(self) -> int:
-        """About what it takes, indexes included."""
+        """The estimated bytes of the cache, indexes included."""
         index = 24 * self.info.records
         if not self.decoded:
             return self.info.bytes + index
@@ -160,7 +168,11 @@ class _Cache:
         return self.info.records * (height * width * 3 + _RECORD_BYTES) + index
 
     def check(self) -> None:
-        """Refuses what cannot be cached in files."""
+        """Refuses what cannot be cached in files.
+
+        Raises:
+            ConfigError: The dataset, the split or an option cannot be used.
+        """
         cache, folder = self.config.cache, self.config.cache_dir
         if self.manifest.foreign is not None:
             raise ConfigError(
@@ -172,7 +184,7 @@ class _Cache:
                 "A cache in files needs `cache` bytes or decoded and a local folder as `cache_dir`, got "
                 f"{cache!r} and {folder!r}."
             )
-        height, width = self.size  # refuses a split that is not there
+        height, width = self.size
         if self.decoded and height != width:
             raise ConfigError(
                 f"A decoded cache in files needs a square `decoded_size`, got {height} x {width}: manifests know raw "
@@ -180,32 +192,32 @@ class _Cache:
             )
 
     def find(self) -> Manifest | None:
-        """The manifest of the whole cache, whose shards have the sizes it says; None where there is none."""
+        """Returns the manifest of the whole cache, whose shards have the sizes it says; None where there is none."""
         path = os.path.join(self.folder, file_names.MANIFEST)
         try:
             text = file_io.read_bytes(path, manifest_json.MAX_BYTES).decode()
-            found = dataclasses.replace(manifest_json.loads(text, path), directory=self.folder)
+            manifest = dataclasses.replace(manifest_json.loads(text, path), directory=self.folder)
         except FileNotFoundError:
             return None
         except (FormatError, DataError, UnicodeDecodeError) as error:
             logger.warning("The cache in %s is filled anew: %s", self.folder, error)
             return None
-        if found.fingerprint != self.new_fingerprint or set(found.splits) != {self.split}:
+        if manifest.fingerprint != self.new_fingerprint or set(manifest.splits) != {self.split}:
             return None
-        for shard in found.splits[self.split].shards:
+        for shard in manifest.splits[self.split].shards:
             index = os.path.join(self.folder, file_names.index_name(shard.file))
-            if files.file_size(os.path.join(self.folder, shard.file)) != shard.bytes or not os.path.exists(index):
+            if get_file_size(os.path.join(self.folder, shard.file)) != shard.bytes or not os.path.exists(index):
                 logger.warning("The cache in %s is filled anew: %s is not whole.", self.folder, shard.file)
                 return None
-        return found
+        return manifest
 
     @property
     def new_fingerprint(self) -> str:
-        """The manifest's: equal ones promise equal shards, so a copy keeps the source's."""
+        """The fingerprint in the cache's manifest: equal ones promise equal shards, so a copy keeps the source's."""
         return self.fingerprint if self.decoded else self.manifest.fingerprint
 
     def new_manifest(self, shards: tuple[ShardInfo, ...]) -> Manifest:
-        """Of the cache with these shards."""
+        """Makes the manifest of the cache with these shards."""
         info = dataclasses.replace(self.info, shards=shards)
         image = dict(self.manifest.image)
         if self.decoded:
@@ -232,48 +244,48 @@ def _lock(cache: _Cache) -> Iterator[None]:
         yield  # closing the file unlocks it
 
 
-def _fill(cache: _Cache, callback: Callable[[int, int], None] | None) -> Manifest:
+def _fill(cache: _Cache, observer: Observer) -> Manifest:
     """Fills the partial folder and gives it its name; the caller holds the lock."""
     if os.path.lexists(cache.folder):
         shutil.rmtree(cache.folder)  # damaged, or `find` would have taken it
     partial = cache.partial
     os.makedirs(os.path.join(partial, file_names.INDEX_DIR), exist_ok=True)
     _check_disk(cache, _clear(cache))
-    progress = files.Progress(f"the cache in {cache.folder}", cache.info.records, callback)
+    counter = FillCounter(f"the cache in {cache.folder}", cache.info.records, observer)
     if cache.decoded:
-        shards = fill.decode_shards(cache.plan, cache.info.shards, partial, progress)
+        shards = decode_shards(cache.plan, cache.info.shards, partial, counter)
     else:
-        shards = fill.copy_shards(cache.manifest.directory, cache.info.shards, partial, progress)
+        shards = copy_shards(cache.manifest.directory, cache.info.shards, partial, counter)
     manifest = cache.new_manifest(shards)
     file_io.write_file(os.path.join(partial, file_names.MANIFEST), manifest_json.dumps(manifest).encode())
     for folder in (os.path.join(partial, file_names.INDEX_DIR), partial):
-        files.sync_folder(folder)
+        _sync_folder(folder)
     os.rename(partial, cache.folder)
-    files.sync_folder(cache.parent)
-    progress.finish()
+    _sync_folder(cache.parent)
+    counter.finish()
     return manifest
 
 
 def _clear(cache: _Cache) -> int:
-    """Removes what a dead filler left but whole shards and indexes; returns the bytes of these shards."""
+    """Removes what a dead process left, but for whole shards and indexes; returns the bytes of these shards."""
     shards = {shard.file for shard in cache.info.shards}
     indexes = {file_names.index_name(file) for file in shards}
-    kept = 0
+    kept_bytes = 0
     for place in ("", file_names.INDEX_DIR):
         for entry in list(os.scandir(os.path.join(cache.partial, place))):
             name = os.path.join(place, entry.name)
             if name in shards:
-                kept += entry.stat().st_size
+                kept_bytes += entry.stat().st_size
             elif name not in indexes and name != file_names.INDEX_DIR:
                 os.remove(entry.path)
-    return kept
+    return kept_bytes
 
 
 def _check_disk(cache: _Cache, kept_bytes: int) -> None:
     """Refuses a cache that would not fit.
 
     Raises:
-        ConfigError: With what it needs and what there is.
+        ConfigError: The cache needs more space than is free.
     """
     needed, free = max(cache.needed_bytes - kept_bytes, 0), host_limits.free_disk_bytes(cache.parent)
     if needed > free:
@@ -282,3 +294,25 @@ def _check_disk(cache: _Cache, kept_bytes: int) -> None:
             f"The cache of {cache.source.name} needs {human_bytes(needed)} in {cache.parent}, and {human_bytes(free)} "
             f"are free there. {advice} or give another `cache_dir`."
         )
+
+
+def _sync_folder(path: str) -> None:
+    """Puts a folder's names on disk, after those of its files."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _explain_os_errors(folder: str) -> Iterator[None]:
+    """Turns a full disk, a missing permission and the like into a `DataError` of one sentence or two."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        advice = "Give another `cache_dir`."
+        if error.errno in _DISK_FULL:
+            advice = "Free some space and run again: finished shards are kept. Or remove the folder."
+        raise DataError(f"The cache in {folder} cannot be written: {reason}. {advice}") from error

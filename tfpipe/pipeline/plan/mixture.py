@@ -13,37 +13,41 @@ from dataclasses import dataclass, replace
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_manifest
-from tfpipe.pipeline.plan.source import Source, as_source
+from tfpipe.pipeline.plan.source import Source, get_source
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Datasets and their weights, from `mix`."""
+    """The datasets that are read as one, from `mix`.
+
+    Attributes:
+        manifests: The manifest of each dataset.
+        weights: The weight of each dataset, above 0; only their ratios count.
+    """
 
     manifests: tuple[Manifest, ...]
     weights: tuple[float, ...]
-    """One for each, above 0; only their ratios count."""
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """Names of all classes: those of the first dataset, then what each further one adds."""
+        """The names of all classes: those of the first dataset, then what each further one adds."""
         return tuple(dict.fromkeys(name for manifest in self.manifests for name in manifest.label_names))
 
-    def labels_of(self, manifest: Manifest) -> list[int]:
-        """Class in the mixture of each class of one of the datasets."""
+    def map_labels(self, manifest: Manifest) -> list[int]:
+        """Returns the class in the mixture of each class of one of the datasets."""
         numbers = {name: number for number, name in enumerate(self.label_names)}
         return [numbers[name] for name in manifest.label_names]
 
 
 def mix(weights: Mapping[str, float]) -> Mixture:
-    """Reads several datasets by weight. Classes of one name are one class.
+    """Opens several datasets to be read as one. Classes of one name are one class.
 
     Args:
-        weights: From the directory or URL of a dataset to its weight, above 0; they need not sum to 1.
+        weights: A weight above 0 for each directory or URL of a dataset; they need not sum to 1.
 
     Raises:
-        ConfigError: There is no dataset, a weight is not above 0, or some datasets have labels and some none.
-        DataError: One is no finished dataset.
+        ConfigError: There is no dataset, a weight is not above 0, or only some datasets have labels.
+        DataError: A directory is not a finished dataset.
         FormatError: A manifest cannot be used.
     """
     if not weights:
@@ -52,20 +56,20 @@ def mix(weights: Mapping[str, float]) -> Mixture:
         if not (isinstance(weight, int | float) and 0 < weight < float("inf")):
             raise ConfigError(f"A weight must be a number above 0, got {weight!r} for {directory}.")
     manifests = tuple(load_manifest(directory) for directory in weights)
-    if packed := next((manifest for manifest in manifests if manifest.compression), None):
-        raise ConfigError(f"A mixture must have files that are not compressed; those of {packed.directory} are.")
-    labelled = {bool(manifest.label_names) for manifest in manifests}
-    if len(labelled) > 1:
+    if compressed := next((manifest for manifest in manifests if manifest.compression), None):
+        raise ConfigError(f"A mixture must have files that are not compressed; those of {compressed.directory} are.")
+    have_labels = {bool(manifest.label_names) for manifest in manifests}
+    if len(have_labels) > 1:
         without = next(manifest.directory for manifest in manifests if not manifest.label_names)
         raise ConfigError(f"All datasets of a mixture must have labels, or none; {without} has none.")
     return Mixture(manifests, tuple(float(weight) for weight in weights.values()))
 
 
-def source_of(data: Manifest | Source | Mixture, split: str | None) -> Source:
-    """What is known of all that is read: of a mixture the records and classes of its datasets together."""
+def get_whole_source(data: Manifest | Source | Mixture, split: str | None) -> Source:
+    """Returns the source of all that is read; a mixture is one source with the records and classes of its datasets."""
     if not isinstance(data, Mixture):
-        return as_source(data, split)
-    sources = [as_source(manifest, split) for manifest in data.manifests]
+        return get_source(data, split)
+    sources = [get_source(manifest, split) for manifest in data.manifests]
     return replace(
         sources[0],
         name=" and ".join(source.name for source in sources),
@@ -77,12 +81,12 @@ def source_of(data: Manifest | Source | Mixture, split: str | None) -> Source:
 
 
 def apportion(weights: Sequence[float], total: int, unit: int) -> tuple[int, ...]:
-    """Shares of a batch by the method of the largest remainders, each a multiple of `unit`.
+    """Divides a batch into shares by the method of the largest remainders, each a multiple of `unit`.
 
     Args:
-        weights: Above 0.
-        total: Records of a batch, a multiple of `unit`.
-        unit: Hosts that must share each part equally.
+        weights: The weight of each share, above 0.
+        total: The records of a batch, a multiple of `unit`.
+        unit: The number of hosts, which must share each part equally.
 
     Raises:
         ConfigError: A weight is too small for a share of its own.

@@ -104,7 +104,9 @@ class ReadPlan:
             )
 
     @classmethod
-    def of(cls, source: Source, config: PipelineConfig, context: InputContext | None, start_step: int) -> ReadPlan:
+    def for_host(
+        cls, source: Source, config: PipelineConfig, context: InputContext | None, start_step: int
+    ) -> ReadPlan:
         """Makes the plan of a host that `tf.distribute` describes; None stands for one host with one replica."""
         if context is None:
             return cls(source, config, start_step=start_step)

@@ -1,8 +1,10 @@
-"""What a pipeline reads: files, what is known of their records, and how their images are stored.
+"""The source of a pipeline: files, what is known of their records, and how their images are stored.
 
-A split of a dataset knows everything: how many records each shard has and where each begins; of compressed shards only
-how many. Files found by a pattern, written by somebody else, are known by their first record only.
+For a split of a dataset all is known: how many records each shard has and where each begins. Compressed shards are only
+counted. Of files that match a pattern, written by something else, the first record is known.
 """
+
+from __future__ import annotations
 
 import io
 from dataclasses import dataclass, field
@@ -24,53 +26,102 @@ from tfpipe.system import file_io
 
 _IMAGE_KEYS = (IMAGE_ENCODED, "image")
 _LABEL_KEYS = (CLASS_LABEL, "label")
-_MAX_RECORD_BYTES = 2**28  # a larger first record is no image
-_FIRST_PACKED_BYTES = 2**25  # of a compressed file, read for its first record
+_MAX_RECORD_BYTES = 2**28  # a larger first record does not hold an image
+_FIRST_COMPRESSED_BYTES = 2**25  # of a compressed file, read for its first record
 
 
 @dataclass(frozen=True)
 class Source:
-    """Files of records."""
+    """The files of records that a pipeline reads.
+
+    Attributes:
+        name: The name in messages: "'train' of /data/flowers".
+        files: The path or URL of each file.
+        schema: The features of a record.
+        images: The form in which images are stored.
+        record_bytes: The mean size of a record in its file.
+        total_bytes: The size of all files.
+        shard_records: The records in each file; None where nobody counted them, or where a record cannot be found by
+            its number.
+        counted_records: The records of all files, where they were counted and cannot be found by their number.
+        compression: The compression of every file; empty for none.
+        num_classes: The number of classes; None where it is unknown.
+        image_key: The feature that holds the image.
+        label_key: The feature that holds the class; None where there is none.
+        label_base: The stored value of class 0; labels are handed out counted from 0.
+        has_sizes: Whether every record has the height and width of its image.
+        file_bytes: The size of each file, where a manifest says it.
+        index_files: The path of each file's index, and the size of the file that it indexes.
+    """
 
     name: str
-    """For messages: "'train' of /data/flowers"."""
     files: tuple[str, ...]
     schema: Schema
     images: StoredImages
     record_bytes: float
-    """Mean size of a record in its file."""
     total_bytes: int
-    """Size of all files."""
     shard_records: tuple[int, ...] | None = None
-    """Records in each file; None where nobody counted them, or where none can be found by its number."""
     counted_records: int | None = None
-    """Of all files, where they were counted and none can be found by its number."""
     compression: Compression = ""
-    """Of every file."""
     num_classes: int | None = None
     image_key: str = IMAGE_ENCODED
     label_key: str | None = CLASS_LABEL
     label_base: int = 0
-    """What is stored for class 0; labels are handed out counted from 0."""
     has_sizes: bool = False
-    """Every record has the height and width of its image."""
     file_bytes: tuple[int, ...] = field(default=(), repr=False)
-    """Size of each file, where a manifest says it."""
     index_files: tuple[tuple[str, int], ...] = field(default=(), repr=False)
-    """Path of each file's index, and the size of the file that it indexes."""
+
+    @classmethod
+    def from_manifest(cls, manifest: Manifest, split: str) -> Source:
+        """Makes the source of a split of a dataset that `load_manifest` opened.
+
+        Raises:
+            ConfigError: There is no such split, or the manifest does not say where it lies.
+            DataError: The split has no records.
+        """
+        info = _get_split(manifest, split)
+        directory = manifest.directory
+        if not directory:
+            raise ConfigError(
+                "The manifest must come from `tfpipe.load_manifest`, so that it knows where its shards lie."
+            )
+        if not info.records:
+            raise DataError(f"{split!r} of {directory} has no records.")
+        random_access = not manifest.compression
+        root, records = manifest.shard_directory(directory), tuple(shard.records for shard in info.shards)
+        indexes = (file_io.join(directory, file_names.index_name(shard.file)) for shard in info.shards)
+        file_bytes = tuple(shard.bytes for shard in info.shards)
+        return cls(
+            name=f"{split!r} of {directory}",
+            files=tuple(file_io.join(root, shard.file) for shard in info.shards),
+            schema=manifest.schema,
+            images=StoredImages.from_manifest(manifest, split),
+            record_bytes=info.bytes / info.records,
+            total_bytes=info.bytes,
+            shard_records=records if random_access else None,
+            counted_records=None if random_access else sum(records),
+            compression=manifest.compression,
+            num_classes=len(manifest.label_names) if manifest.label_key is not None else None,
+            image_key=manifest.image_key,
+            label_key=manifest.label_key,
+            label_base=manifest.label_base,
+            has_sizes=manifest.foreign is None,
+            file_bytes=file_bytes,
+            index_files=tuple(zip(indexes, file_bytes, strict=True)) if random_access else (),
+        )
 
     @property
     def num_records(self) -> int | None:
-        """Records of all files, if they were counted."""
+        """The number of records of all files; None if nobody counted them."""
         return self.counted_records if self.shard_records is None else sum(self.shard_records)
 
     @cached_property
     def bases(self) -> NDArray[np.int64]:
-        """Number of each file's first record, counted through all files, and the end: int64 [files + 1]."""
+        """The number of each file's first record, counted through all files, and the end: int64 [files + 1]."""
         return np.concatenate([[0], np.cumsum(self.shard_records or ())]).astype(np.int64)
 
     def check(self) -> None:
-        """Looks whether all files are there, with the size that a manifest says; errors as `offsets`."""
+        """Checks that all files exist, with the size that a manifest says; errors as `offsets`."""
         try:
             file_io.check_files(self.files[: len(self.file_bytes)], self.file_bytes)
         except FormatError as error:
@@ -80,88 +131,52 @@ class Source:
 
     @property
     def unplaced(self) -> str:
-        """Why records cannot be found by their number, to follow "since"."""
+        """The reason why records cannot be found by their number, as the end of a sentence."""
         if self.compression:
             return f"the files of {self.name} are {self.compression} compressed, and are read from their beginning only"
         return f"{self.name} are files without a manifest"
 
     def offsets(self) -> NDArray[np.int64]:
-        """Where each record begins in its file, in bytes: int64 [num_records], 8 bytes a record in memory.
+        """Returns where each record begins in its file, in bytes: int64 [num_records], 8 bytes a record in memory.
 
         Raises:
-          FormatError: An index is missing, damaged, or of another file.
-          DataError: One cannot be read.
+            FormatError: An index is missing, damaged, or of another file.
+            DataError: An index cannot be read.
         """
-        return _offsets(self.index_files, self.shard_records or ())
-
-
-def from_manifest(manifest: Manifest, split: str) -> Source:
-    """A split of a dataset that `load_manifest` opened.
-
-    Raises:
-      ConfigError: There is no such split, or the manifest does not say where it lies.
-    """
-    info = _split(manifest, split)
-    directory = manifest.directory
-    if not directory:
-        raise ConfigError("The manifest must come from `tfpipe.load_manifest`, so that it knows where its shards lie.")
-    if not info.records:
-        raise DataError(f"{split!r} of {directory} has no records.")
-    root, records = manifest.shard_directory(directory), tuple(shard.records for shard in info.shards)
-    placed = not manifest.compression
-    return Source(
-        name=f"{split!r} of {directory}",
-        files=tuple(file_io.join(root, shard.file) for shard in info.shards),
-        schema=manifest.schema,
-        images=StoredImages.of(manifest, split),
-        record_bytes=info.bytes / info.records,
-        total_bytes=info.bytes,
-        shard_records=records if placed else None,
-        counted_records=None if placed else sum(records),
-        compression=manifest.compression,
-        num_classes=len(manifest.label_names) if manifest.label_key is not None else None,
-        image_key=manifest.image_key,
-        label_key=manifest.label_key,
-        label_base=manifest.label_base,
-        has_sizes=manifest.foreign is None,
-        file_bytes=tuple(shard.bytes for shard in info.shards),
-        index_files=tuple(
-            (file_io.join(directory, file_names.index_name(shard.file)), shard.bytes) for shard in info.shards if placed
-        ),
-    )
+        return _read_offsets(self.index_files, self.shard_records or ())
 
 
 def tfrecord_files(pattern: str, schema: Schema | None = None, num_classes: int | None = None) -> Source:
-    """TFRecord files of `tf.train.Example`s that something else wrote.
+    """Opens TFRecord files of `tf.train.Example`s that something else wrote.
 
     The image is `image/encoded` or `image`, the class `image/class/label` or `label`, where there is one; labels are
     handed out as they are stored. Files may be compressed as a whole (GZIP, ZLIB), all in the same way. `tfpipe index`
     makes more of such files: a dataset with labels from 0, an exact order and runs that can be resumed.
 
     Args:
-      pattern: Such as "/data/train-*" or "gs://bucket/train*.tfrecord".
-      schema: Of every record. By default that of the first one, in which a feature with one value is taken to
-        have one value everywhere, and any other to be a list of any length.
-      num_classes: Number of classes, for one-hot labels.
+        pattern: A pattern such as "/data/train-*" or "gs://bucket/train*.tfrecord".
+        schema: The features of every record. By default those of the first one: a feature with one value there is
+            taken to have one value everywhere, and any other to be a list of any length.
+        num_classes: The number of classes, for one-hot labels.
 
     Raises:
-      DataError: No file fits the pattern, or none has a record.
-      FormatError: The first record is damaged, or has no image.
+        DataError: No file matches the pattern, or none has a record.
+        FormatError: The first record is damaged, or has no image.
     """
     files = file_io.find(pattern)
     if not files:
         raise DataError(f"No file fits {pattern}. Check the path and the pattern.")
-    first_file, compression, payload = _first_record(files)
+    first_file, compression, payload = _find_first_record(files)
     features = decode_example(payload)
     if schema is None:
-        schema = Schema(tuple(_spec_of(name, value) for name, value in sorted(features.items())))
-    image_key = next((key for key in _IMAGE_KEYS if _is_one(schema, key, "bytes")), None)
+        schema = Schema(tuple(_infer_spec(name, value) for name, value in sorted(features.items())))
+    image_key = next((key for key in _IMAGE_KEYS if _has_one_value(schema, key, "bytes")), None)
     if image_key is None:
         raise FormatError(
             f"A record must have an image under one of {', '.join(_IMAGE_KEYS)}; the first of {first_file} has "
             f"{', '.join(sorted(features)) or 'nothing'}."
         )
-    label_key = next((key for key in _LABEL_KEYS if _is_one(schema, key, "int64")), None)
+    label_key = next((key for key in _LABEL_KEYS if _has_one_value(schema, key, "int64")), None)
     return Source(
         name=pattern,
         files=tuple(files),
@@ -176,27 +191,34 @@ def tfrecord_files(pattern: str, schema: Schema | None = None, num_classes: int 
     )
 
 
-def as_source(data: Manifest | Source, split: str | None) -> Source:
-    """What `build_dataset` was given, as a source."""
+def get_source(data: Manifest | Source, split: str | None) -> Source:
+    """Returns the source of what `build_dataset` was given.
+
+    Raises:
+        ConfigError: The split does not fit the data.
+        DataError: The split has no records.
+    """
     if isinstance(data, Source):
         if split is not None:
             raise ConfigError(f"Files found by a pattern have no splits: give None for the split, got {split!r}.")
         return data
     if split is None:
         raise ConfigError(f"Say which split to read: {', '.join(data.splits)}.")
-    return from_manifest(data, split)
+    return Source.from_manifest(data, split)
 
 
-def _split(manifest: Manifest, split: str) -> SplitInfo:
+def _get_split(manifest: Manifest, split: str) -> SplitInfo:
     if split not in manifest.splits:
         raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(manifest.splits)}.")
     return manifest.splits[split]
 
 
 @lru_cache(maxsize=4)  # several hosts' or stages' pipelines over one split
-def _offsets(index_files: tuple[tuple[str, int], ...], shard_records: tuple[int, ...]) -> NDArray[np.int64]:
-    most = [max_index_bytes(*shard) for shard in zip((size for _, size in index_files), shard_records, strict=True)]
-    texts = file_io.read_all([path for path, _ in index_files], most)
+def _read_offsets(index_files: tuple[tuple[str, int], ...], shard_records: tuple[int, ...]) -> NDArray[np.int64]:
+    max_bytes = [
+        max_index_bytes(num_bytes, records) for (_, num_bytes), records in zip(index_files, shard_records, strict=True)
+    ]
+    texts = file_io.read_all([path for path, _ in index_files], max_bytes)
     parts = [np.empty(0, np.int64)]
     try:
         for text, (path, num_bytes), records in zip(texts, index_files, shard_records, strict=True):
@@ -212,13 +234,13 @@ def _offsets(index_files: tuple[tuple[str, int], ...], shard_records: tuple[int,
 
 
 def _check_sizes(sizes: NDArray[np.int64]) -> None:
-    """TensorFlow takes memory for as much as a record promises, and dies of what it cannot get."""
+    """Refuses huge records: TensorFlow allocates what a record's header says, and aborts where it cannot."""
     if sizes.size and (largest := int(sizes.max())) > MAX_PAYLOAD_BYTES + FRAME_BYTES:
-        raise FormatError(f"A record must have at most {MAX_PAYLOAD_BYTES:,} bytes, the index has one of {largest:,}.")
+        raise FormatError(f"A record must have at most {MAX_PAYLOAD_BYTES:,} bytes, got {largest:,} in the index.")
 
 
-def _first_record(files: list[str]) -> tuple[str, Compression, bytes]:
-    """The first file that has a record, how it is compressed, and the record."""
+def _find_first_record(files: list[str]) -> tuple[str, Compression, bytes]:
+    """Finds the first file that has a record, and returns its path, its compression and the record."""
     for path in files:
         header = file_io.read_start(path, HEADER_BYTES)
         if not header:
@@ -228,9 +250,9 @@ def _first_record(files: list[str]) -> tuple[str, Compression, bytes]:
             if not compression and not file_io.is_url(path):
                 with file_io.open_file(path) as file:
                     return path, compression, next(scan_records(file))[1]
-            # Packed, a record may be a little larger; what unpacks to it may be much smaller.
+            # Compressed, a record may be a little larger than its content, or much smaller.
             length = (decode_header(header) if len(header) == HEADER_BYTES else None) or 0
-            size = min(length, _MAX_RECORD_BYTES) + FRAME_BYTES if not compression else _FIRST_PACKED_BYTES
+            size = min(length, _MAX_RECORD_BYTES) + FRAME_BYTES if not compression else _FIRST_COMPRESSED_BYTES
             start = io.BytesIO(file_io.read_start(path, size))
             if not compression:
                 return path, compression, next(scan_records(start))[1]
@@ -241,11 +263,11 @@ def _first_record(files: list[str]) -> tuple[str, Compression, bytes]:
     raise DataError(f"None of {len(files)} files, {files[0]} and on, has a record.")
 
 
-def _is_one(schema: Schema, key: str, dtype: DType) -> bool:
+def _has_one_value(schema: Schema, key: str, dtype: DType) -> bool:
     return key in schema and schema[key].dtype == dtype and schema[key].shape == ()
 
 
-def _spec_of(name: str, value: Feature) -> FeatureSpec:
+def _infer_spec(name: str, value: Feature) -> FeatureSpec:
     kind: DType = "bytes"
     if isinstance(value, np.ndarray):
         kind = "float" if value.dtype.kind == "f" else "int64"

@@ -1,4 +1,4 @@
-"""How a split's images are stored, as the manifest promises it: what need not be looked up in every record."""
+"""The form in which a split's images are stored, as the manifest promises it, so that no record need be looked at."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ RATIOS = (2, 4, 8)
 
 @dataclass(frozen=True)
 class StoredImages:
-    """What is known of a split's images before one is read.
+    """The facts about a split's images that are known before one is read.
 
     Attributes:
-      formats: Of "JPEG", "PNG" and "RAW", those that occur; empty where others occur, or nobody looked.
-      size: Height and width in pixels where all images were squeezed to one size.
-      short_side: No image's short side is longer than this many pixels; None where nothing is known.
+        formats: The formats that occur, out of "JPEG", "PNG" and "RAW"; empty where others occur, or nobody looked.
+        size: The height and width in pixels where all images were squeezed to one size.
+        short_side: The length in pixels that no image's short side exceeds; None where it is unknown.
 
     Raises:
-      ConfigError: Raw pixels without a size, or beside other formats, which nothing in their bytes tells apart.
+        ConfigError: Raw pixels have no size, or are mixed with other formats, from which their bytes do not differ.
     """
 
     formats: frozenset[str] = frozenset()
@@ -36,10 +36,10 @@ class StoredImages:
             raise ConfigError(f"Raw images need a fixed `size` and no other format beside them, got {got}.")
 
     @classmethod
-    def of(cls, manifest: Manifest, split: str) -> StoredImages:
-        """What a manifest knows of one of its splits."""
+    def from_manifest(cls, manifest: Manifest, split: str) -> StoredImages:
+        """Returns what a manifest knows of one of its splits."""
         if manifest.foreign is not None:
-            return cls._of_foreign(manifest.splits[split])
+            return cls._from_foreign(manifest.splits[split])
         square, short = (
             side if isinstance(side := manifest.image.get(name), int) else None for name in ("square", "resize_short")
         )
@@ -47,17 +47,16 @@ class StoredImages:
         return cls(frozenset(manifest.splits[split].formats), size, short)
 
     @classmethod
-    def _of_foreign(cls, info: SplitInfo) -> StoredImages:
-        """What the headers of all images said, where each could be read."""
+    def _from_foreign(cls, info: SplitInfo) -> StoredImages:
+        """Returns what the headers of all images said, where each could be read."""
         formats, sizes = frozenset(kind for kind, count in info.formats.items() if count), info.sizes
         if not formats or not formats <= {"JPEG", "PNG"}:
             return cls()
-        largest = sizes.max_height, sizes.max_width
-        alike = largest == (sizes.min_height, sizes.min_width)
-        return cls(formats, largest if alike else None, min(largest))
+        largest, smallest = (sizes.max_height, sizes.max_width), (sizes.min_height, sizes.min_width)
+        return cls(formats, largest if largest == smallest else None, min(largest))
 
-    def ratios_for(self, out_size: tuple[int, int]) -> tuple[int, ...]:
-        """Those of `RATIOS` for which some window can be large enough; costs no record anything."""
+    def find_ratios(self, out_size: tuple[int, int]) -> tuple[int, ...]:
+        """Returns those of `RATIOS` for which some crop can be large enough. No record is read for it."""
         return tuple(
             ratio
             for ratio in RATIOS

@@ -19,7 +19,7 @@ from tfpipe.system.hash_permutation import EXAMPLE, GAMMA, LEAD, ROUNDS, RUNS, W
 
 
 class Runs(NamedTuple):
-    """Runs of adjacent records of one shard, in reading order: three int64 vectors of equal length.
+    """Several runs of adjacent records of one shard, in reading order: three int64 vectors of equal length.
 
     Attributes:
         shard: The number of each run's shard.

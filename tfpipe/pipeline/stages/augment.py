@@ -22,7 +22,7 @@ from tfpipe.pipeline.stages.parse import Features, map_in_parallel, parallel_set
 
 
 def augment_images(plan: ReadPlan) -> Stage:
-    """Makes of each image what the trainer gets."""
+    """Augments images on the host, or leaves it to the device."""
     config = plan.config
     settings = {"where": config.augment, "image_dtype": config.image_dtype, **parallel_settings(plan)}
     size = plan.decoded_size if config.augment == "device" else config.size

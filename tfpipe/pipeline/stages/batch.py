@@ -32,8 +32,9 @@ def masked_sum(values: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
     Add up both over batches and replicas, then divide.
 
     Args:
-        values: Of shape [batch], such as `tf.equal(prediction, label)`; any number type or bool.
-        mask: Of shape [batch]: bool, or float as in a tuple.
+        values: The metric of each example, of shape [batch] and any number type or bool, such as
+            `tf.equal(prediction, label)`.
+        mask: The batch's mask, of shape [batch]: bool, or float as in a tuple.
 
     Returns:
         float32 scalars: sum, count.

@@ -35,7 +35,7 @@ def cache_decoded(plan: ReadPlan) -> Stage:
 
 
 def cache_in_files(manifest: Manifest, split: str, config: PipelineConfig) -> Stage:
-    """Stands for a cache in files, which is a dataset of its own and was filled before."""
+    """Represents a cache in files, which is a dataset of its own and was filled before."""
     folder = manifest.directory
     settings = {"kind": config.cache, "where": folder, "size": human_bytes(manifest.splits[split].bytes)}
     # The folder is an element for those who look at this stage alone; the stages below read its files themselves.

@@ -73,7 +73,7 @@ def decode_for_host(
     Args:
         features: A record's `image/encoded`, and its `image/height` and `image/width` where it has them.
         seed: int32 of shape [2], another for each record and epoch; not used in evaluation.
-        stored: What is known of the images.
+        stored: The facts about the images.
         config: The options of the crop and of the decoder.
 
     Returns:
@@ -96,8 +96,8 @@ def decode_for_device(
     """Decodes a whole image and squeezes it to one size, for a batch that the device crops from, or for a cache.
 
     Args:
-        features: As in `decode_for_host`.
-        stored: What is known of the images.
+        features: The record's features, as in `decode_for_host`.
+        stored: The facts about the images.
         config: Says whether libjpeg may reduce large images to no less than `decoded_size`, and whether to antialias.
         decoded_size: Height and width in pixels, as `config.resolve_decoded_size` has it.
 
@@ -115,8 +115,8 @@ def decode_whole(features: Mapping[str, tf.Tensor], stored: StoredImages, config
     """Decodes a whole image for `augment_on_host` to resize: uint8 of shape [h, w, 3].
 
     Args:
-        features: As in `decode_for_host`.
-        stored: What is known of the images.
+        features: The record's features, as in `decode_for_host`.
+        stored: The facts about the images.
         config: Says whether libjpeg may reduce large images to no less than the model's input.
     """
     return _decode_whole(features, stored, config.size, config)
@@ -129,7 +129,7 @@ def decode_image(encoded: tf.Tensor, stored: StoredImages) -> tf.Tensor:
 
     Args:
         encoded: Scalar string: the file's bytes, or raw pixels.
-        stored: What is known of the images.
+        stored: The facts about the images.
 
     Returns:
         uint8 of shape [height, width, 3], static where `stored.size` is known. Gray becomes three equal channels.
@@ -172,7 +172,7 @@ def decode_crop(
         encoded: Scalar string: the file's bytes, or raw pixels.
         crop_box: int32 of shape [4]: y, x, height, width in pixels of the stored image, inside it and not empty.
         out_size: Height and width in pixels to which the result will be resized.
-        stored: What is known of the images.
+        stored: The facts about the images.
         dct_scaling: Let libjpeg reduce large crops.
 
     Returns:
@@ -183,10 +183,10 @@ def decode_crop(
             it.
     """
     if stored.formats == {"JPEG"}:
-        return _decode_jpeg_crop(encoded, crop_box, stored.ratios_for(out_size) if dct_scaling else (), out_size)
+        return _decode_jpeg_crop(encoded, crop_box, stored.find_ratios(out_size) if dct_scaling else (), out_size)
     if stored.formats and "JPEG" not in stored.formats:
         return crop(decode_image(encoded, stored), crop_box)
-    ratios = stored.ratios_for(out_size) if dct_scaling else ()
+    ratios = stored.find_ratios(out_size) if dct_scaling else ()
     image = tf.cond(
         tf.io.is_jpeg(encoded),
         lambda: _decode_jpeg_crop(encoded, crop_box, ratios, out_size),
@@ -202,7 +202,7 @@ def read_image_size(
 
     Args:
         encoded: Scalar string: the file's bytes, or raw pixels.
-        stored: What is known of the images. A fixed size is a constant of the graph.
+        stored: The facts about the images. A fixed size is a constant of the graph.
         height: The record's own height, a scalar of any integer type. It is used where tfpipe wrote the record and
             images have no fixed size; with one it is the original's.
         width: The record's own width, used in the same cases.
@@ -231,7 +231,7 @@ def _decode_whole(
 ) -> tf.Tensor:
     encoded = features[IMAGE_ENCODED]
     may_be_jpeg = not stored.formats or "JPEG" in stored.formats
-    if not (config.dct_scaling and may_be_jpeg and stored.ratios_for(out_size)):
+    if not (config.dct_scaling and may_be_jpeg and stored.find_ratios(out_size)):
         return decode_image(encoded, stored)
     crop_box = tf.stack([0, 0, *_stored_size(features, stored)])
     return decode_crop(encoded, crop_box, out_size, stored, dct_scaling=True)

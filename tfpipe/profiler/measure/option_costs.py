@@ -133,14 +133,14 @@ def _dataset(source: Source, config: PipelineConfig, payloads: list[bytes]) -> t
     plan = ReadPlan(source, config)
     stages, finish = [parse_records(plan), decode_images(plan)], [augment_images(plan), batch_examples(plan)]
     if config.cache == "decoded":
-        cached = Stages(stages).dataset_of(_records(payloads)).cache()
+        cached = Stages(stages).apply_to(_records(payloads)).cache()
         numbers: Any = tf.data.Dataset.range(2**62)
         whole = numbers.map(lambda number: _fetched(plan, cached, number), num_parallel_calls=2)
     else:
-        whole = Stages(stages).dataset_of(_seeded(payloads))
+        whole = Stages(stages).apply_to(_seeded(payloads))
     options = tf_data_options(config, plan.deterministic)
     options.experimental_optimization.apply_default_optimizations = True  # a map and a batch in one, as in the pipeline
-    return Stages(finish).dataset_of(whole).with_options(options)
+    return Stages(finish).apply_to(whole).with_options(options)
 
 
 def _records(payloads: list[bytes]) -> tf.data.Dataset:

@@ -17,7 +17,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source, as_source
+from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.stage import STAGE_NAMES, Customize, Stages, customize_stages
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, idle_fraction
 from tfpipe.profiler.measure import host_usage
@@ -65,7 +65,7 @@ def profile_pipeline(
         ConfigError: The pipeline cannot be built.
         DataError: A record is damaged, or a file cannot be read.
     """
-    source = as_source(data, split)
+    source = get_source(data, split)
     stages = customize_stages(build_stages(data, split, replace(config, map_fusion=False)), customize)
     facts = {**_facts(data, split, source, config), "own_stages": _own_stages(stages)}
     made = _build(stages)
@@ -212,7 +212,7 @@ def _short_side(mean_size: tuple[float, float] | None, config: PipelineConfig) -
 
 def _facts(data: Manifest | Source, split: str | None, source: Source, config: PipelineConfig) -> dict[str, Any]:
     """What advice needs to know of the data."""
-    plan = ReadPlan.of(source, config, None, 0)
+    plan = ReadPlan.for_host(source, config, None, 0)
     mean_size = None
     if isinstance(data, Manifest) and split is not None and source.images.size is None:
         sizes = data.splits[split].sizes
