@@ -96,6 +96,6 @@ def test_nothing_but_the_answer_is_printed_in_a_process_of_its_own(run_folder, p
 def test_no_run_is_one_sentence(predict, photos, tmp_path) -> None:
     done = predict(tmp_path / "none", photos)
     sentence = (
-        f"RUN must be the folder of a run of `tfpipe train`, or of a model from one; {tmp_path}/none does not exist."
+        f"{tmp_path}/none must be the folder of a run of `tfpipe train`, or a model from one, and does not exist."
     )
     assert (done.code, done.out, done.err) == (2, "", f"Error: {sentence}\n")

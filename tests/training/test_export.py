@@ -216,12 +216,12 @@ def test_object_stores_get_the_model_file_by_file(tmp_path) -> None:
         (
             replace(CONFIG, training=True),
             NAMES,
-            "A model is exported with the config of its evaluation, got `training` true. Set it off.",
+            "`training` must be False to export a model, got True. Use the options of its evaluation.",
         ),
         (
             replace(CONFIG, augment="device"),
             NAMES,
-            "A model is exported with the crop in its preprocessing, got `augment` device. Set it to host.",
+            "`augment` must not be device to export a model, which contains the crop. Set it to host.",
         ),
         (CONFIG, NAMES[:2], "The model must give one logit for each of the 2 names, got (None, 3)."),
     ],

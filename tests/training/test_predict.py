@@ -1,4 +1,4 @@
-"""Files through an exported model: what their records gave in evaluation."""
+"""Predictions for files: they equal those for their records in evaluation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five that `tfpipe shard` changes, each in a way that TensorFlow's decoders do not know, and one that it keeps."""
+    """Six images: five that `tfpipe shard` changes in a way that TensorFlow's decoders lack, and one that it keeps."""
     folder = tmp_path_factory.mktemp("images")
     y, x = np.mgrid[0:30, 0:40]
     pixels = np.stack([x * 6, y * 8, x * y % 256], axis=-1).astype(np.uint8)
@@ -61,21 +61,21 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [ImageForm(), ImageForm(resize_short=20), ImageForm(square=18, encoding="raw")],
     ids=["keep", "short", "raw"],
 )
-def test_a_file_gives_what_its_record_gave_to_the_bit(tmp_path, model, images, form) -> None:
+def test_a_file_is_classified_as_its_record_to_the_bit(tmp_path, model, images, form) -> None:
     shard_job.run(ShardConfig(input=str(images), output=str(tmp_path / "data"), form=form, workers=1, num_shards=1))
     manifest = tfpipe.load_manifest(str(tmp_path / "data"))
     batch = next(iter(tfpipe.build_dataset(manifest, "train", CONFIG)))
     names = [name.decode() for name in batch["image/filename"][:6].numpy()]
     expected = tf.nn.softmax(model(batch["image"][:6])).numpy()
     export_model(model, CONFIG, manifest.label_names, str(tmp_path / "run" / "model"), form)
-    found = list(Classifier(str(tmp_path / "run")).classify([str(images / name) for name in names], 6, 5))
-    assert all(isinstance(one, Prediction) for one in found)
-    assert [one.file for one in found] == [str(images / name) for name in names]
-    for one, row in zip(found, expected, strict=True):
-        assert len(one.top) == 2  # there are no more
-        assert {guess.label: guess.probability for guess in one.top} == dict(enumerate(row.tolist()))
-        assert one.top[0].probability >= one.top[1].probability
-        assert all(guess.label_name == "ab"[guess.label] for guess in one.top)
+    predictions = list(Classifier(str(tmp_path / "run")).classify([str(images / name) for name in names], 6, 5))
+    assert all(isinstance(prediction, Prediction) for prediction in predictions)
+    assert [prediction.file for prediction in predictions] == [str(images / name) for name in names]
+    for prediction, row in zip(predictions, expected, strict=True):
+        assert len(prediction.top) == 2  # there are no more
+        assert {guess.label: guess.probability for guess in prediction.top} == dict(enumerate(row.tolist()))
+        assert prediction.top[0].probability >= prediction.top[1].probability
+        assert all(guess.label_name == "ab"[guess.label] for guess in prediction.top)
 
 
 def test_bad_files_keep_their_place_among_the_batches(tmp_path, model, images) -> None:
@@ -84,14 +84,14 @@ def test_bad_files_keep_their_place_among_the_batches(tmp_path, model, images) -
     cut.write_bytes(Path(good).read_bytes()[:300])
     (tmp_path / "empty").touch()
     files = [str(tmp_path / "empty"), good, good, str(cut), str(tmp_path / "none.jpg"), good, str(images)]
-    found = list(Classifier(str(tmp_path / "model")).classify(files, 2, 1))
-    assert [one.file for one in found] == files
-    assert [isinstance(one, Prediction) for one in found] == [False, True, True, False, False, True, False]
-    assert found[4] == Unreadable(files[4], "no such file")
-    assert all(len(one.top) == 1 for one in found if isinstance(one, Prediction))
+    results = list(Classifier(str(tmp_path / "model")).classify(files, 2, 1))
+    assert [result.file for result in results] == files
+    assert [isinstance(result, Prediction) for result in results] == [False, True, True, False, False, True, False]
+    assert results[4] == Unreadable(files[4], "no such file")
+    assert all(len(result.top) == 1 for result in results if isinstance(result, Prediction))
 
 
-def test_grey_and_tiny_images_and_one_pixel(tmp_path, model) -> None:
+def test_gray_and_tiny_images_and_one_pixel_are_classified(tmp_path, model) -> None:
     export_model(model, CONFIG, ("a", "b"), str(tmp_path / "model"))
     files = []
     for k, size in enumerate([(1, 1), (1, 300), (500, 2)]):
@@ -99,19 +99,20 @@ def test_grey_and_tiny_images_and_one_pixel(tmp_path, model) -> None:
         Image.new("L", size, 80).save(buffer, "JPEG")
         (tmp_path / f"{k}.jpg").write_bytes(buffer.getvalue())
         files.append(str(tmp_path / f"{k}.jpg"))
-    found = list(Classifier(str(tmp_path / "model")).classify(files, 8, 1))
-    assert len({one.top[0].probability for one in found if isinstance(one, Prediction)}) == 1  # all one grey
+    results = list(Classifier(str(tmp_path / "model")).classify(files, 8, 1))
+    # All have the same gray.
+    assert len({result.top[0].probability for result in results if isinstance(result, Prediction)}) == 1
 
 
-def test_what_is_no_model_is_one_sentence(tmp_path, model) -> None:
+def test_a_path_without_a_model_is_refused_in_one_sentence(tmp_path, model) -> None:
     def refused(path: Path, kind: type[Exception] = ConfigError) -> str:
         with pytest.raises(kind) as error:
             Classifier(str(path))
         return str(error.value).replace(str(tmp_path), "")
 
-    must = "RUN must be the folder of a run of `tfpipe train`, or of a model from one; "
-    assert refused(tmp_path / "none") == f"{must}/none does not exist."
-    assert refused(tmp_path) == f"{must} holds no run of `tfpipe train`, and no model."
+    must = "must be the folder of a run of `tfpipe train`, or a model from one, and"
+    assert refused(tmp_path / "none") == f"/none {must} does not exist."
+    assert refused(tmp_path) == f" {must} holds neither."
     run = tmp_path / "run"
     run.mkdir()
     (run / "run.json").write_text("{}")
@@ -126,7 +127,7 @@ def test_what_is_no_model_is_one_sentence(tmp_path, model) -> None:
     notes.write_text("[]")
     assert refused(run, FormatError) == "/run/model/tfpipe.json is damaged. Export the model again."
     notes.unlink()
-    assert refused(run) == "/run/model/tfpipe.json is missing: it is no model that tfpipe exported, or not all of it."
+    assert refused(run) == "/run/model/tfpipe.json is missing. Name a complete model that tfpipe exported."
     notes.write_text(json.dumps(kept))
     (run / "model" / "saved_model.pb").write_bytes(b"\xff")
     assert refused(run, FormatError).startswith("The model in /run/model is damaged: ")

@@ -92,8 +92,8 @@ def test_what_cannot_be_done_is_one_sentence(tmp_path) -> None:
         export_tflite(colour_model(), CONFIG, "int8", (), str(path))
     with pytest.raises(DataError, match=r"^/nowhere/model\.tflite cannot be written: "):
         export_tflite(colour_model(), CONFIG, "dynamic", (), "/nowhere/model.tflite")
-    with pytest.raises(DataError, match=r"model\.tflite is no TFLite model that can be read: "):
+    with pytest.raises(DataError, match=r"model\.tflite is not a TFLite model that can be read: "):
         evaluate_tflite(str(path), ())
     path.write_bytes(b"no model")
-    with pytest.raises(DataError, match=r"model\.tflite is no TFLite model that can be read: "):
+    with pytest.raises(DataError, match=r"model\.tflite is not a TFLite model that can be read: "):
         evaluate_tflite(str(path), ())

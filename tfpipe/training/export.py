@@ -1,28 +1,27 @@
-"""A trained model as a SavedModel that takes image files: preprocessing inside, names of classes with it.
+"""Writes a trained model as a SavedModel that takes image files, with the preprocessing inside.
 
 ```
 RUN/model/
   saved_model.pb, variables/   opened by `tf.saved_model.load` and TensorFlow Serving, with plain TensorFlow
-  labels.txt                   names of classes, one a line, in the order of their numbers
+  labels.txt                   names of classes, one on each line, in the order of their numbers
   tfpipe.json                  for `tfpipe predict`: how the dataset's images were stored
 ```
 
-Three signatures, all with a batch of any size, give `probabilities`, float32 [batch, classes], `label`, int64 [batch],
-and `label_name`, string [batch]:
+There are three signatures, which take a batch of any size. Each returns `probabilities`, float32 [batch, classes],
+`label`, int64 [batch], and `label_name`, string [batch].
 
-- `serving_default`: `image_bytes`, string [batch], image files of any sizes: JPEG, PNG, GIF or BMP.
-- `records`: `image_bytes`, string [batch], `height` and `width`, int64 [batch]: the features `image/encoded`,
-  `image/height` and `image/width` of the dataset's records, also raw ones and squeezed ones.
-- `images`: `images`, uint8 [batch, height, width, 3], decoded whole; `height` and `width`, int64 [batch], of the
-  originals, which are the images' own where nothing was squeezed.
+- `serving_default` takes `image_bytes`, string [batch]: image files of any sizes, JPEG, PNG, GIF or BMP.
+- `records` takes `image_bytes`, string [batch], and `height` and `width`, int64 [batch]: the features `image/encoded`,
+  `image/height` and `image/width` of the dataset's records. The records may be raw ones and squeezed ones.
+- `images` takes `images`, uint8 [batch, height, width, 3], decoded whole, and `height` and `width`, int64 [batch]: the
+  size of the originals, which is the size of the images unless they were squeezed.
 
-Inside run the functions of the evaluation pipeline. So a record's prediction is that of `build_dataset` with
-`training=False` and the model, to the bit where batches and devices are the same. A file gives the same where
-`tfpipe shard` stores its bytes as they are: most JPEGs and PNGs, grey ones and palettes among them. What it would have
-changed, TensorFlow's decoders read in their own way: an EXIF turn is not obeyed, alpha is dropped and not composited,
-16 bits and CMYK are converted by other formulas. Neither is a file reduced or squeezed first where the
-dataset's images were: the same part of it is resized once. `tfpipe predict` prepares files as `tfpipe shard` does, and
-so has no such differences.
+The model contains the functions of the evaluation pipeline. So a record's prediction equals that of `build_dataset`
+with `training=False` and the model, to the bit where batches and devices are the same. The prediction for a file is
+the same where `tfpipe shard` stores its bytes unchanged: most JPEGs and PNGs, also gray ones and palettes. Other files
+are read by TensorFlow's decoders: an EXIF rotation is ignored, alpha is dropped and not composited, 16 bits and CMYK
+are converted by other formulas. A file is not reduced or squeezed first where the dataset's images were: the same part
+of it is resized once. `tfpipe predict` prepares files as `tfpipe shard` does, and has no such differences.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     import keras  # type: ignore[import-untyped]
 
 FILES, RECORDS, IMAGES = "serving_default", "records", "images"
-"""Names of the signatures."""
+"""The names of the signatures."""
 
 LABELS_FILE = "labels.txt"
 NOTES_FILE = "tfpipe.json"
@@ -68,28 +67,26 @@ def export_model(
     directory: str,
     form: ImageForm | None = None,
 ) -> None:
-    """Writes the SavedModel; it appears under its name when it is whole, in place of an earlier one.
+    """Writes the SavedModel. It appears under its name when it is complete, in place of an earlier one.
 
     Args:
-      model: Takes what the evaluation pipeline of `config` yields as a batch of images, and gives logits of shape
-        [batch, classes].
-      config: Of the evaluation; `image_size`, `augment` and what shapes the pixels are used.
-      label_names: Of all classes.
-      directory: A local folder, or a URL that `tf.io.gfile` can write to.
-      form: How the dataset's images are stored, `ImageForm.recorded(manifest.image)`; the default where None.
+        model: A model from the image batches of the evaluation pipeline to logits of shape [batch, classes].
+        config: The options of the evaluation pipeline.
+        label_names: The names of all classes.
+        directory: A local folder, or a URL that `tf.io.gfile` can write to.
+        form: The form in which the dataset stores its images, `ImageForm.recorded(manifest.image)`. None stands for
+            the default form.
 
     Raises:
-      ConfigError: `config` is for training or leaves the crop to the device, or there are not as many names as the
-        model has classes.
-      DataError: It cannot be written.
+        ConfigError: `config` is for training or leaves the crop to the device, or the number of names is not the
+            number of the model's classes.
+        DataError: The model cannot be written.
     """
     form = form or ImageForm()
     if config.training:
-        raise ConfigError("A model is exported with the config of its evaluation, got `training` true. Set it off.")
+        raise ConfigError("`training` must be False to export a model, got True. Use the options of its evaluation.")
     if config.augment == "device":
-        raise ConfigError(
-            "A model is exported with the crop in its preprocessing, got `augment` device. Set it to host."
-        )
+        raise ConfigError("`augment` must not be device to export a model, which contains the crop. Set it to host.")
     served = ServedModel(model, config, label_names, form)
     signatures = served.signatures()
     notes = {
@@ -100,10 +97,10 @@ def export_model(
         "form": asdict(form),
     }
     try:
-        with _new_directory(directory) as folder:
+        with _replace_directory(directory) as folder:
             tf.saved_model.save(served, folder, signatures=signatures)
-            names = "".join(f"{name}\n" for name in label_names)
-            for name, text in ((LABELS_FILE, names), (NOTES_FILE, json.dumps(notes, indent=2) + "\n")):
+            labels = "".join(f"{name}\n" for name in label_names)
+            for name, text in ((LABELS_FILE, labels), (NOTES_FILE, json.dumps(notes, indent=2) + "\n")):
                 with tf.io.gfile.GFile(file_io.join(folder, name), "wb") as file:
                     file.write(text.encode())
     except (OSError, tf.errors.OpError) as error:
@@ -111,23 +108,20 @@ def export_model(
 
 
 class ServedModel(tf.Module):  # type: ignore[misc]
-    """A model behind the preprocessing of its evaluation.
-
-    Args:
-      model, config, label_names, form: As in `export_model`.
-    """
+    """A model behind the preprocessing of its evaluation."""
 
     def __init__(self, model: keras.Model, config: PipelineConfig, label_names: Sequence[str], form: ImageForm) -> None:
+        """Takes the arguments of `export_model`."""
         super().__init__(name="served_model")
         self.model = model
         self._config, self._form = config, form
         self._label_names = tf.constant(list(label_names), tf.string)
 
     def signatures(self) -> dict[str, Any]:
-        """The functions to save, by name.
+        """Returns the functions to save, by name.
 
         Raises:
-          ConfigError: There are not as many names as the model has classes.
+            ConfigError: The number of names is not the number of the model's classes.
         """
         strings, sizes = tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int64)
         pixels = tf.TensorSpec([None, None, None, 3], tf.uint8)
@@ -144,25 +138,27 @@ class ServedModel(tf.Module):  # type: ignore[misc]
                 )
             ),
         }
-        takes = {FILES: {"image_bytes": strings}, RECORDS: {"image_bytes": strings}, IMAGES: {"images": pixels}}
-        takes[RECORDS] |= {"height": sizes, "width": sizes}
-        takes[IMAGES] |= {"height": sizes, "width": sizes}
-        # From here on each takes just this, with the arguments' names as those of the signature's inputs.
+        inputs = {
+            FILES: {"image_bytes": strings},
+            RECORDS: {"image_bytes": strings, "height": sizes, "width": sizes},
+            IMAGES: {"images": pixels, "height": sizes, "width": sizes},
+        }
+        # The inputs of a signature have the names of the function's arguments.
         traced = {
             name: function.get_concrete_function(
-                **{arg: tf.TensorSpec(spec.shape, spec.dtype, name=arg) for arg, spec in takes[name].items()}
+                **{arg: tf.TensorSpec(spec.shape, spec.dtype, name=arg) for arg, spec in inputs[name].items()}
             )
             for name, function in functions.items()
         }
-        given, classes = traced[FILES].structured_outputs["probabilities"].shape, self._label_names.shape[0]
-        if given.rank != 2 or given[1] != classes:
-            raise ConfigError(f"The model must give one logit for each of the {classes} names, got {given}.")
+        shape, num_names = traced[FILES].structured_outputs["probabilities"].shape, self._label_names.shape[0]
+        if shape.rank != 2 or shape[1] != num_names:
+            raise ConfigError(f"The model must give one logit for each of the {num_names} names, got {shape}.")
         return traced
 
     def _predict(self, features: _Features, preprocess: Callable[[_Features], tf.Tensor]) -> _Features:
-        """One by one, since images differ in size; then the batch through the model."""
+        """Preprocesses images one by one, since they differ in size; then runs the model on the batch."""
         spec = tf.TensorSpec([*self._config.size, 3], tf.as_dtype(self._config.image_dtype))
-        with tf.device("CPU"):  # as in the pipeline, also where the model has a GPU
+        with tf.device("CPU"):  # as in the pipeline, even where the model has a GPU
             images = tf.map_fn(preprocess, features, fn_output_signature=spec)
         logits = tf.cast(self.model(images, training=False), tf.float32)
         label = tf.argmax(logits, axis=1, output_type=tf.int64)
@@ -170,14 +166,14 @@ class ServedModel(tf.Module):  # type: ignore[misc]
         return {"probabilities": tf.nn.softmax(logits), "label": label, "label_name": names}
 
     def _decode_file(self, features: _Features) -> tf.Tensor:
-        """Nothing is known of a file: it has its own size and any format."""
+        """Decodes a file, about which nothing is known: it has any size and any format."""
         return self._decode(features, StoredImages())
 
     def _decode_record(self, features: _Features) -> tf.Tensor:
-        return self._decode(features, _stored(self._form))
+        return self._decode(features, _describe_stored_images(self._form))
 
     def _decode(self, features: _Features, stored: StoredImages) -> tf.Tensor:
-        """What the stages `decode` and `augment` do to a record in evaluation."""
+        """Does to a record what the stages `decode` and `augment` do in evaluation."""
         if self._config.augment == "none":
             image = decode_whole(features, stored, self._config)
         else:
@@ -185,7 +181,7 @@ class ServedModel(tf.Module):  # type: ignore[misc]
         return augment_on_host(image, None, self._config)
 
     def _crop_decoded(self, features: _Features) -> tf.Tensor:
-        """The same for a whole image that is decoded already."""
+        """Does what `augment` does to a whole image that is decoded already."""
         config, image = self._config, features["image"]
         if config.augment == "host":
             height, width = (tf.cast(features[name], tf.int32) for name in (IMAGE_HEIGHT, IMAGE_WIDTH))
@@ -194,10 +190,10 @@ class ServedModel(tf.Module):  # type: ignore[misc]
 
 
 def has_model(directory: str) -> bool:
-    """Whether a whole SavedModel lies there.
+    """Returns whether a folder holds a complete SavedModel.
 
     Raises:
-      DataError: The place cannot be asked.
+        DataError: The folder cannot be read.
     """
     try:
         return bool(tf.io.gfile.exists(file_io.join(directory, _MODEL_FILE)))
@@ -205,23 +201,23 @@ def has_model(directory: str) -> bool:
         raise DataError(f"{directory} cannot be read: {first_line(error)}.") from error
 
 
-def _stored(form: ImageForm) -> StoredImages:
-    """What the form promises of every record; a look at the first bytes tells formats apart."""
+def _describe_stored_images(form: ImageForm) -> StoredImages:
+    """Returns the facts that a form promises for every record. The first bytes of a record tell its format."""
     size = None if form.square is None else (form.square, form.square)
     formats = frozenset(("RAW",)) if form.encoding == "raw" else frozenset[str]()
     return StoredImages(formats, size, form.resize_short)
 
 
 @contextlib.contextmanager
-def _new_directory(directory: str) -> Iterator[str]:
-    """A folder to write to, that takes its name when the block ends well; what was there before is gone then."""
+def _replace_directory(directory: str) -> Iterator[str]:
+    """Yields a new folder, which takes the place of `directory` when the block ends without an error."""
     directory = directory.rstrip("/")
     folder, old = directory + _NEW, directory + _OLD
     if os.path.exists(old) and not os.path.exists(directory):  # killed between the two renames below
         os.rename(old, directory)
-    for left in (folder, old):
-        if tf.io.gfile.exists(left):
-            tf.io.gfile.rmtree(left)
+    for remains in (folder, old):
+        if tf.io.gfile.exists(remains):
+            tf.io.gfile.rmtree(remains)
     tf.io.gfile.makedirs(folder)
     try:
         yield folder
@@ -240,7 +236,10 @@ def _new_directory(directory: str) -> Iterator[str]:
 
 
 def _move_objects(source: str, target: str) -> None:
-    """On an object store, which renames one by one: without `saved_model.pb` there is no model, so it comes last."""
+    """Moves a folder in an object store, which renames objects one by one.
+
+    `saved_model.pb` comes last, because a folder without it is not a model.
+    """
     if tf.io.gfile.exists(file_io.join(target, _MODEL_FILE)):
         tf.io.gfile.remove(file_io.join(target, _MODEL_FILE))
     files = [
@@ -249,5 +248,5 @@ def _move_objects(source: str, target: str) -> None:
     for name in sorted(files, key=lambda name: name == _MODEL_FILE):
         tf.io.gfile.makedirs(file_io.join(target, name).rpartition("/")[0])
         tf.io.gfile.rename(file_io.join(source, name), file_io.join(target, name), overwrite=True)
-    with contextlib.suppress(tf.errors.NotFoundError):  # a folder without objects is none
+    with contextlib.suppress(tf.errors.NotFoundError):  # a folder without objects does not exist
         tf.io.gfile.rmtree(source)

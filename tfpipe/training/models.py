@@ -1,8 +1,9 @@
-"""The models that the trainer knows by name, and the user's own: from images to float32 logits, weights from scratch.
+"""Builds the models that the trainer knows by name, and the user's own: from images to float32 logits.
 
-Batch normalisation (resnet50, mobilenet_v3_small) is as in Keras: each replica normalizes by its own part of the
-batch, as in Goyal et al. 2017, and the moving averages that evaluation uses are the mean over replicas. small_cnn
-normalizes each image by itself, so that its numbers do not depend on how many replicas share a batch.
+All weights start from scratch. Batch normalization (resnet50, mobilenet_v3_small) is as in Keras: each replica
+normalizes by its own part of the batch, as in Goyal et al. 2017, and evaluation uses moving averages, which are the
+mean over replicas. small_cnn normalizes each image by itself, so its numbers do not depend on how many replicas share
+a batch.
 """
 
 from __future__ import annotations
@@ -16,49 +17,49 @@ from tfpipe.errors import ConfigError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 BuildModel: TypeAlias = Callable[[int, tuple[int, int]], "tf.keras.Model"]
-"""From the number of classes and the height and width of images to a model, which takes normalized float images,
-[batch, height, width, 3], and returns logits, [batch, classes]."""
+"""A function from the number of classes and the (height, width) of images to a model. The model takes normalized float
+images, [batch, height, width, 3], and returns logits, [batch, classes]."""
 
 _SMALL_CHANNELS = (32, 64, 128)
 _SMALLEST_SIDE = 32  # below it the last feature maps of the large models have no pixels left
 
 
 def build_model(name: str, num_classes: int, config: PipelineConfig, build: BuildModel | None = None) -> tf.keras.Model:
-    """Builds a model for what a pipeline hands over; under a strategy's scope, after `set_precision`.
+    """Builds a model for the batches of a pipeline. Call it under a strategy's scope, after `set_precision`.
 
     Args:
-        name: small_cnn, resnet50 or mobilenet_v3_small; of the user's own whatever it shall be called in messages.
-        num_classes: Logits of an image.
-        config: Of the pipeline: `size` and `image_dtype`.
-        build: Makes the user's own.
+        name: small_cnn, resnet50 or mobilenet_v3_small; for the user's own model the name to use in messages.
+        num_classes: The number of logits for an image.
+        config: The options of the pipeline, of which `size` and `image_dtype` are used.
+        build: Builds the user's own model.
 
     Returns:
-        A model of images, `image_dtype` [batch, height, width, 3], to logits, float32 [batch, classes]. uint8 is
-        normalized inside, with the mean and deviation of `augment_options`; floats the pipeline has normalized.
+        A model from images, `image_dtype` [batch, height, width, 3], to logits, float32 [batch, classes]. It normalizes
+        uint8 images itself, with the mean and deviation of `augment_options`. Floats come normalized from the pipeline.
 
     Raises:
-        ConfigError: Images are too small for the model, or the user's own is none or has another output.
+        ConfigError: The images are too small for the model, or `build` does not return such a model.
     """
     height, width = config.size
     if build is not None:
-        net = _checked(name, build, num_classes, (height, width))
+        net = _build_users_own(name, build, num_classes, (height, width))
     else:
-        net = _named(name, num_classes, (height, width))
+        net = _build_by_name(name, num_classes, (height, width))
     images = tf.keras.Input((height, width, 3), dtype=config.image_dtype, name="image")
     x = images
     if config.image_dtype == "uint8":
         options = config.augment_options
         scale = [1 / (255 * std) for std in options.std]
         offset = [-mean / std for mean, std in zip(options.mean, options.std, strict=True)]
-        # In float32 under any policy, and rounded once, as `tfpipe.pipeline.device.augment.normalize` does it.
+        # In float32 under any dtype policy, and rounded once, as in `tfpipe.pipeline.device.augment.normalize`.
         x = tf.keras.layers.Rescaling(scale, offset, dtype="float32", name="normalize")(x)
     logits = tf.keras.layers.Activation("linear", dtype="float32", name="logits")(net(x))
     return tf.keras.Model(images, logits, name=net.name)
 
 
-def _named(name: str, num_classes: int, size: tuple[int, int]) -> tf.keras.Model:
+def _build_by_name(name: str, num_classes: int, size: tuple[int, int]) -> tf.keras.Model:
     if name == "small_cnn":
-        return _small_cnn(num_classes, size)
+        return _build_small_cnn(num_classes, size)
     if min(size) < _SMALLEST_SIDE:
         raise ConfigError(f"{name} needs images of at least {_SMALLEST_SIDE} pixels a side, got {size[0]} x {size[1]}.")
     if name == "resnet50":
@@ -70,28 +71,28 @@ def _named(name: str, num_classes: int, size: tuple[int, int]) -> tf.keras.Model
         body = tf.keras.applications.MobileNetV3Small(
             weights=None, input_shape=(*size, 3), include_preprocessing=False, name="body"
         )
-        # The last product is made anew: under a 16-bit policy it shall be computed in 32.
+        # A new last layer takes the place of Keras' own, which a 16-bit policy would compute in 16 bits.
         features = tf.keras.layers.Flatten()(body.get_layer("logits").input)
-    return tf.keras.Model(body.input, _head(num_classes)(features), name=name)
+    return tf.keras.Model(body.input, _make_head(num_classes)(features), name=name)
 
 
-def _small_cnn(num_classes: int, size: tuple[int, int]) -> tf.keras.Model:
-    """Three convolutions; 94,000 weights and 10 million multiply-adds for an image of 64 x 64."""
+def _build_small_cnn(num_classes: int, size: tuple[int, int]) -> tf.keras.Model:
+    """Builds three convolutions: 94,000 weights, and 10 million multiply-adds for an image of 64 x 64."""
     images = x = tf.keras.Input((*size, 3))
     for channels in _SMALL_CHANNELS:
         x = tf.keras.layers.Conv2D(channels, 3, strides=2, padding="same", use_bias=False)(x)
         x = tf.keras.layers.GroupNormalization(8)(x)
         x = tf.keras.layers.ReLU()(x)
     x = tf.keras.layers.GlobalAveragePooling2D()(x)
-    return tf.keras.Model(images, _head(num_classes)(x), name="small_cnn")
+    return tf.keras.Model(images, _make_head(num_classes)(x), name="small_cnn")
 
 
-def _head(num_classes: int) -> tf.keras.layers.Layer:
+def _make_head(num_classes: int) -> tf.keras.layers.Layer:
     return tf.keras.layers.Dense(num_classes, dtype="float32", name="head")
 
 
-def _checked(name: str, build: BuildModel, num_classes: int, size: tuple[int, int]) -> tf.keras.Model:
-    """The user's own, and whether it is what it must be."""
+def _build_users_own(name: str, build: BuildModel, num_classes: int, size: tuple[int, int]) -> tf.keras.Model:
+    """Builds the user's own model, and checks its type, its input and its output."""
     try:
         model = build(num_classes, size)
     except Exception as error:

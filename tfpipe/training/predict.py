@@ -1,14 +1,18 @@
-"""Image files through an exported model, as the images of its dataset went through `tfpipe shard`.
+"""Classifies image files with an exported model.
 
-Each file is first brought into the form in which the dataset's images are stored: turned upright, composited, of
-8 bits, reduced or squeezed. The model then gets it as a record. So a file of the dataset gives what its record gave
-in evaluation.
+    classifier = Classifier("runs/flowers")
+    for prediction in classifier.classify(["rose.jpg"], batch_size=32, top=3):
+        print(prediction)
+
+Each file is first brought into the form in which the dataset's images are stored, as `tfpipe shard` does it: turned
+upright, composited, in 8 bits, reduced or squeezed. The model then gets it as a record. So the prediction for a file
+of the dataset equals that for its record in evaluation.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +33,12 @@ _MAX_IMAGE_BYTES = 1 << 31
 
 @dataclass(frozen=True)
 class Guess:
-    """One class, and how sure the model is of it.
+    """A class that an image may have.
 
     Attributes:
-      label: Its number.
-      label_name: Its name.
-      probability: 0 to 1; those of all classes sum to 1.
+        label: The number of the class.
+        label_name: The name of the class.
+        probability: The probability of the class, 0 to 1. The sum over all classes is 1.
     """
 
     label: int
@@ -44,11 +48,11 @@ class Guess:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of one file.
+    """The prediction for one file.
 
     Attributes:
-      file: Its path.
-      top: The likeliest classes, the likeliest first.
+        file: The path of the file.
+        top: The most probable classes, the most probable first.
     """
 
     file: str
@@ -60,32 +64,45 @@ class Unreadable:
     """A file that gives no prediction.
 
     Attributes:
-      file: Its path.
-      reason: Why, without its path.
+        file: The path of the file.
+        reason: The reason, without the path.
     """
 
     file: str
     reason: str
 
 
-class Classifier:
-    """An exported model, loaded.
+@dataclass(frozen=True)
+class _PreparedFile:
+    """A file in the form of the dataset's images.
 
     Attributes:
-      directory: Of the SavedModel.
-      label_names: Of all classes.
+        file: The path of the file.
+        image: The image that the model gets.
+    """
+
+    file: str
+    image: PreparedImage
+
+
+class Classifier:
+    """A loaded model.
+
+    Attributes:
+        directory: The folder of the SavedModel.
+        label_names: The names of all classes.
     """
 
     def __init__(self, path: str) -> None:
-        """Loads it.
+        """Loads an exported model.
 
         Args:
-          path: The folder of a run of `tfpipe train`, or a SavedModel that `export_model` wrote; it may be a URL.
+            path: The folder of a run of `tfpipe train`, or a SavedModel from `export_model`; it may be a URL.
 
         Raises:
-          ConfigError: There is no such model.
-          DataError: It cannot be read.
-          FormatError: It is damaged, or from a newer tfpipe.
+            ConfigError: There is no such model.
+            DataError: The model cannot be read.
+            FormatError: The model is damaged, or it comes from a newer tfpipe.
         """
         self.directory = find_model(path)
         self._form = _read_form(self.directory)
@@ -98,26 +115,27 @@ class Classifier:
             raise FormatError(f"The model in {self.directory} is damaged: {first_line(error)}.") from error
 
     def classify(self, files: Iterable[str], batch_size: int, top: int) -> Iterator[Prediction | Unreadable]:
-        """Reads and classifies files, in their order.
+        """Reads files, and yields the prediction for each, in their order.
 
         Args:
-          files: Paths or URLs.
-          batch_size: Images that go through the model at once; as many are in memory.
-          top: How many classes to name; no more than there are.
+            files: Paths or URLs.
+            batch_size: The number of images that go through the model at once, and that are in memory.
+            top: The number of classes to name. A smaller number of classes names them all.
         """
-        waiting: list[Unreadable | tuple[str, PreparedImage]] = []
-        images = 0
+        batch: list[Unreadable | _PreparedFile] = []
+        num_images = 0
         for file in files:
-            waiting.append(self._prepare(file))
-            images += isinstance(waiting[-1], tuple)
-            if images == batch_size:
-                yield from self._flush(waiting, top)
-                waiting, images = [], 0
-        yield from self._flush(waiting, top)
+            batch.append(self._prepare(file))
+            num_images += isinstance(batch[-1], _PreparedFile)
+            if num_images == batch_size:
+                yield from self._classify_batch(batch, top)
+                batch, num_images = [], 0
+        yield from self._classify_batch(batch, top)
 
-    def _prepare(self, file: str) -> Unreadable | tuple[str, PreparedImage]:
+    def _prepare(self, file: str) -> Unreadable | _PreparedFile:
         try:
-            return file, prepare_image(file_io.read_bytes(file, _MAX_IMAGE_BYTES), self._form, filename=file)
+            data = file_io.read_bytes(file, _MAX_IMAGE_BYTES)
+            return _PreparedFile(file, prepare_image(data, self._form, filename=file))
         except BadImage as error:
             return Unreadable(file, error.reason)
         except FileNotFoundError:
@@ -125,34 +143,35 @@ class Classifier:
         except TfpipeError as error:
             return Unreadable(file, str(error).removeprefix(f"{file} ").rstrip("."))
 
-    def _flush(
-        self, waiting: list[Unreadable | tuple[str, PreparedImage]], top: int
+    def _classify_batch(
+        self, batch: Sequence[Unreadable | _PreparedFile], top: int
     ) -> Iterator[Prediction | Unreadable]:
-        images = [one[1] for one in waiting if isinstance(one, tuple)]
-        found = iter(self._guess(images, top) if images else ())
-        for one in waiting:
-            yield one if isinstance(one, Unreadable) else Prediction(one[0], next(found))
+        images = [entry.image for entry in batch if isinstance(entry, _PreparedFile)]
+        guesses = iter(self._guess(images, top) if images else ())
+        for entry in batch:
+            yield entry if isinstance(entry, Unreadable) else Prediction(entry.file, next(guesses))
 
     def _guess(self, images: list[PreparedImage], top: int) -> list[tuple[Guess, ...]]:
-        given: dict[str, Any] = self._function(
+        outputs: dict[str, Any] = self._function(
             image_bytes=tf.constant([image.encoded for image in images]),
             height=tf.constant([image.height for image in images], tf.int64),
             width=tf.constant([image.width for image in images], tf.int64),
         )
-        rows = given["probabilities"].numpy()
-        order = np.argsort(-rows, axis=1, kind="stable")[:, :top]  # of equal ones the first, as in the model
+        probabilities = outputs["probabilities"].numpy()
+        # A stable sort prefers the lower one of equally probable labels, as the model does.
+        top_labels = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
         return [
-            tuple(Guess(int(k), self.label_names[k], float(row[k])) for k in best)
-            for row, best in zip(rows, order, strict=True)
+            tuple(Guess(int(label), self.label_names[label], float(row[label])) for label in labels)
+            for row, labels in zip(probabilities, top_labels, strict=True)
         ]
 
 
 def find_model(path: str) -> str:
-    """The SavedModel of a run, or the path itself where it is one.
+    """Returns the folder of a run's SavedModel, or the path itself where it is a SavedModel.
 
     Raises:
-      ConfigError: There is none.
-      DataError: The place cannot be asked.
+        ConfigError: There is no model.
+        DataError: The folder cannot be read.
     """
     for directory in (path, file_io.join(path, MODEL)):
         if export.has_model(directory):
@@ -162,12 +181,12 @@ def find_model(path: str) -> str:
             f"{path} has no model yet. Run the same `tfpipe train` command again: it goes on, and exports one in the "
             "end."
         )
-    what = "holds no run of `tfpipe train`, and no model" if tf.io.gfile.exists(path) else "does not exist"
-    raise ConfigError(f"RUN must be the folder of a run of `tfpipe train`, or of a model from one; {path} {what}.")
+    state = "holds neither" if tf.io.gfile.exists(path) else "does not exist"
+    raise ConfigError(f"{path} must be the folder of a run of `tfpipe train`, or a model from one, and {state}.")
 
 
 def _read_form(directory: str) -> ImageForm:
-    """How the dataset's images are stored."""
+    """Reads the form in which the dataset's images are stored."""
     path = file_io.join(directory, export.NOTES_FILE)
     text = _read(path, _MAX_NOTES_BYTES)
     try:
@@ -184,4 +203,4 @@ def _read(path: str, max_bytes: int) -> bytes:
     try:
         return file_io.read_bytes(path, max_bytes)
     except FileNotFoundError:
-        raise ConfigError(f"{path} is missing: it is no model that tfpipe exported, or not all of it.") from None
+        raise ConfigError(f"{path} is missing. Name a complete model that tfpipe exported.") from None

@@ -145,7 +145,7 @@ class RunDir:
             return
         path = self.file(name)
         try:
-            if file_io.is_url(path):  # an object store shows a file when it is whole
+            if file_io.is_url(path):  # an object store shows a file only when it is complete
                 with tf.io.gfile.GFile(path, "w") as file:
                     file.write(text)
             else:
