@@ -94,7 +94,7 @@ def test_a_port_in_use_is_one_sentence() -> None:
         other.listen()
         port = other.getsockname()[1]
         done = run("--port", str(port))
-    sentence = f"Error: Port {port} must be free, and is not (address already in use). Choose another with --port.\n"
+    sentence = f"Error: Port {port} must be free, and is not (address already in use). Choose another --port.\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)
 
 
@@ -102,7 +102,7 @@ def test_a_dead_dispatcher_is_one_sentence() -> None:
     done = run("--dispatcher", "grpc://127.0.0.1:9")
     assert done.returncode == 2
     assert done.stderr == (
-        "Error: `dispatcher` must name a running dispatcher, got grpc://127.0.0.1:9, which does not answer "
+        "Error: --dispatcher must name a running dispatcher, got grpc://127.0.0.1:9, which does not answer "
         "(connection refused). Start one with: tfpipe serve\n"
     )
 
@@ -118,16 +118,16 @@ def test_a_dead_dispatcher_is_one_sentence() -> None:
             ["--dispatcher", "grpc://a:1", "--port", "1"],
             "--port is the dispatcher's, and --dispatcher names one elsewhere: leave one of them out.",
         ),
-        (["--dispatcher", "a:1"], "`dispatcher` must be like grpc://host:5050, got 'a:1'."),
+        (["--dispatcher", "a:1"], "--dispatcher must be like grpc://host:5050, got 'a:1'."),
         (
             ["--dispatcher-only", "--workers", "2"],
             "--dispatcher-only excludes --workers, got 2. Leave one of them out.",
         ),
-        (["--workers", "-1"], "`workers` must be at least 0, got -1."),
-        (["--port", "65536"], "`port` must be from 0 to 65535, for each server one, got 65536."),
+        (["--workers", "-1"], "--workers must be at least 0, got -1."),
+        (["--port", "65536"], "--port must be from 0 to 65535, got 65536."),
         (
             ["--worker-port", "65535", "--workers", "2"],
-            "`worker_port` must be from 0 to 65535, for each server one, got 65535.",
+            "--worker-port must be from 0 to 65534, got 65535.",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

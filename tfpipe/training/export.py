@@ -156,7 +156,7 @@ class ServedModel(tf.Module):  # type: ignore[misc]
         return traced
 
     def _predict(self, features: _Features, preprocess: Callable[[_Features], tf.Tensor]) -> _Features:
-        """Preprocesses images one by one, since they differ in size; then runs the model on the batch."""
+        """Prepares images one by one, since they differ in size, and runs the model on the batch."""
         spec = tf.TensorSpec([*self._config.size, 3], tf.as_dtype(self._config.image_dtype))
         with tf.device("CPU"):  # as in the pipeline, even where the model has a GPU
             images = tf.map_fn(preprocess, features, fn_output_signature=spec)

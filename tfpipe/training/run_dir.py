@@ -39,7 +39,7 @@ class RunDir:
     """
 
     def __init__(self, path: str, is_chief: bool = True) -> None:
-        """Names the folder; `begin` looks into it.
+        """Takes the path of the folder; `begin` looks into it.
 
         Args:
             path: A local path or a URL. The folder need not be there.

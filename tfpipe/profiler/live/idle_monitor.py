@@ -171,7 +171,7 @@ class IdleMonitor:
         return make_keras_callback(self._recorder)
 
     def use_strategy(self, strategy: tf.distribute.Strategy) -> None:
-        """Notes how many replicas of this process may each take a batch of their own; `callback` does it itself."""
+        """Tells how many replicas of this process may each take a batch of their own; `callback` does it itself."""
         self._recorder.set_replicas(count_local_replicas(strategy))
 
     def _publish(self, report: MonitorReport) -> None:

@@ -70,13 +70,13 @@ class TrainCall:
     resumed_at: float | None = None
 
     def set_probe(self, begin: float, end: float) -> None:
-        """Notes that the device worked on nothing but this call between two times."""
+        """Marks the call as a probe: between two times the device worked on nothing else."""
         self.probe_begin, self.probe_end = begin, end
         if self.wait_s is not None:  # the batch was there before the probe began
             self.compute_s = end - begin
 
     def receive(self, deliveries: Sequence[Delivery]) -> None:
-        """Works out the wait from the clock inside the graph.
+        """Computes the wait from the clock inside the graph.
 
         Every strategy with more than one device has a thread between the clock and the trainer. That thread asks
         early, so the trainer waits only from the moment at which it asks itself.
