@@ -5,6 +5,7 @@ an image's bytes and seconds have to do with the size of its source is fitted by
 sources are known: stored bytes then are known nearly exactly where they are kept, and where they are raw pixels.
 """
 
+import os
 import random
 import tempfile
 import time
@@ -18,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.archive import open_unpacked
 from beam_jobs.plan.split_and_shard import Plan, ShardPlan
 from beam_jobs.process_pool import map_unordered
-from beam_jobs.shards.output_dir import plan_header, unpack_sample, write_plan
+from beam_jobs.shards.plan_file import make_plan_header, write_plan
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.storage import filesystem
@@ -129,8 +131,8 @@ def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, parallel: Pa
     with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder, filesystem.explain_os_errors(f"write to {folder}"):
         started = time.monotonic()
         sample = _sample(plan, config.seed)
-        work, header = WorkDir(filesystem.join(folder, "out")), plan_header(config, sample)
-        unpacked, unpack_s = unpack_sample(header, sample, filesystem.join(folder, "unpacked"))
+        work, header = WorkDir(filesystem.join(folder, "out")), make_plan_header(config, sample)
+        unpacked, unpack_s = _unpack_sample(header, sample, filesystem.join(folder, "unpacked"))
         header = replace(header, unpacked=unpacked)
         write_plan(work, header, sample)
         # Each line is made twice, for the fingerprint and for the file, in the job as here.
@@ -154,6 +156,33 @@ def _sample(plan: Plan, seed: int) -> Plan:
         ShardPlan("sample", k, len(cuts) - 1, images[begin:end], 0) for k, (begin, end) in enumerate(pairwise(cuts))
     ]
     return replace(plan, shards=tuple(shards))
+
+
+def _unpack_sample(header: PlanHeader, plan: Plan, folder: str) -> tuple[dict[str, str], float]:
+    """Takes the planned images out of compressed tar files, and nothing else.
+
+    Returns:
+        `PlanHeader.unpacked`, with files in `folder` that have holes, so that the images stand at their places; and
+        the seconds that unpacking these archives whole would take, without the writing.
+    """
+    unpacked: dict[str, str] = {}
+    seconds = 0.0
+    places: dict[str, set[tuple[int, int]]] = {location: set() for location in plan.listing.unpack}
+    for image in (image for shard in plan.shards for image in plan.lines(shard)):
+        if image.location in places:
+            places[image.location].add((image.offset, image.size))
+    os.makedirs(folder, exist_ok=True)
+    for location in filter(places.__getitem__, places):
+        started = time.monotonic()
+        unpacked[location] = filesystem.join(folder, f"{len(unpacked)}.tar")
+        with open_unpacked(filesystem.join(header.root, location)) as tar, open(unpacked[location], "wb") as out:
+            for offset, size in sorted(places[location]):
+                tar.seek(offset)
+                out.seek(offset)
+                out.write(tar.read(size))
+            whole = plan.listing.refs.end_in(location)
+            seconds += (time.monotonic() - started) * whole / max(1, tar.tell())
+    return unpacked, seconds * len(places) / max(1, len(unpacked))
 
 
 def _measure_all(work: WorkDir, header: PlanHeader, processes: int) -> Iterator[_Batch]:

@@ -3,7 +3,7 @@
 from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.shards.finish_dataset import finish_dataset
-from beam_jobs.shards.output_dir import open_work
+from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.write_shard import write_shard
 from tfpipe.format.manifest import Manifest
 
@@ -21,7 +21,7 @@ def run_in_process(config: ShardConfig) -> Manifest:
         DataError: The input cannot be used, the output cannot be written, or too many images are bad.
     """
     plan = plan_shards(config)
-    with open_work(config, plan) as work:
-        header = work.header()
+    with open_work_dir(config, plan) as work:
+        header = work.read_header()
         written = [write_shard(work, header, k) for k in range(len(header.shards))]
         return finish_dataset(work, header, written, config.max_bad_images(plan.num_images))

@@ -11,7 +11,7 @@ from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.runners.base import Job, Runner, ShardObserver
 from beam_jobs.runners.beam_errors import unwrap_errors
 from beam_jobs.runners.choose import make_runner
-from beam_jobs.shards.output_dir import open_work
+from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.worker_check import Agreement
 from beam_jobs.storage import filesystem
 from beam_jobs.transforms import JobSettings, build_graph, finish
@@ -58,12 +58,12 @@ def run(config: ShardConfig, beam_args: Sequence[str] = (), observer: ShardObser
     runner.check(config)  # a wrong option should be reported before the listing, which may take minutes
     plan = plan_shards(config, beam_args, observer)
     observer.plan(plan)
-    with open_work(config, plan) as work, runner.progress_folder(work) as folder:
-        finished_before = work.finished()
-        job = Job(config, plan, replace(work, progress=folder), work.header())
+    with open_work_dir(config, plan) as work, runner.progress_folder(work) as folder:
+        finished_before = work.list_written()
+        job = Job(config, plan, replace(work, progress=folder), work.read_header())
         _write_dataset(job, runner, beam_args, observer)
         # Beam may try a bundle again, which then finds shards that this very run has finished.
-        kept_shards = len(work.kept() & finished_before)
+        kept_shards = len(work.read_kept() & finished_before)
         manifest = manifest_json.loads(filesystem.read_bytes(work.target(file_names.MANIFEST)).decode())
     return ShardResult(manifest, kept_shards, time.monotonic() - started)
 

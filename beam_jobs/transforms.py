@@ -52,7 +52,7 @@ class JobSettings:
         if self.file_options and filesystem.configured() != self.file_options:
             filesystem.configure(self.file_options)
         work = WorkDir(self.output, self.progress)
-        return work, self.agreement.open_plan(work) if self.agreement else work.header()
+        return work, self.agreement.open_plan(work) if self.agreement else work.read_header()
 
 
 def build_graph(pipeline: beam.Pipeline, num_shards: int, settings: JobSettings, *, whole: bool = True) -> None:
@@ -126,7 +126,7 @@ def finish(written_shards: Iterable[WrittenShard], settings: JobSettings) -> str
     work, header = settings.open_plan()
     shards = list(written_shards)
     check_present(work, header, shards)
-    work.write_kept(shard.file for shard in shards if shard.kept)
+    work.save_kept(shard.file for shard in shards if shard.kept)
     return finish_dataset(work, header, shards, settings.max_bad).fingerprint
 
 

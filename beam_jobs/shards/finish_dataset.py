@@ -64,7 +64,7 @@ def finish_dataset(work: WorkDir, header: PlanHeader, rows: Iterable[WrittenShar
     by_file = {row.file: row for row in rows}
     ordered = [by_file[slot.file] for slot in header.shards]
     check_bad(work, header, ordered, max_bad)
-    known = complete_manifest(work, header)
+    known = work.find_manifest(header)
     if known is not None:  # a complete dataset was checked, and what was missing made again
         _check_unchanged(work, known, [row for _, row in _without_empty(work, header, ordered)])
         _write_tfds_files(work, known)
@@ -81,15 +81,6 @@ def finish_dataset(work: WorkDir, header: PlanHeader, rows: Iterable[WrittenShar
     _write_tfds_files(work, manifest)
     work.write(file_names.MANIFEST, manifest_json.dumps(manifest).encode())
     return manifest
-
-
-def complete_manifest(work: WorkDir, header: PlanHeader) -> Manifest | None:
-    """The manifest of a dataset that was made from the same plan; None where there is none."""
-    path = work.target(file_names.MANIFEST)
-    if not filesystem.exists(path):
-        return None
-    manifest = manifest_json.loads(filesystem.read_bytes(path).decode())
-    return manifest if manifest.fingerprint == header.fingerprint else None
 
 
 def _check_unchanged(work: WorkDir, manifest: Manifest, rows: Sequence[WrittenShard]) -> None:

@@ -65,7 +65,7 @@ class ImageFiles:
         """Returns the planned names without those of quarantined images, which come in the same order."""
         bad_names = iter([*(line["path"] for line in written.quarantined), None])
         names, next_bad = [], next(bad_names)
-        for image in work.images(planned):
+        for image in work.read_images(planned):
             if image.path == next_bad:
                 next_bad = next(bad_names)
             else:

@@ -74,7 +74,7 @@ def read_finished(work: WorkDir, header: PlanHeader) -> Progress | None:
     """By finished shards alone, where workers share no disk with this process; knows no bytes and no bad images."""
     planned = {slot.file: slot.images for slot in header.shards}
     try:
-        done = [planned[file] for file in work.finished() if file in planned]
+        done = [planned[file] for file in work.list_written() if file in planned]
     except OSError:  # an object store that does not answer at the moment: the job goes on whether or not one can look
         return None
     return Progress(sum(done), sum(planned.values()), shards=len(done), num_shards=len(planned))

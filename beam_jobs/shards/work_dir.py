@@ -2,19 +2,19 @@
 
 ```
 OUTPUT/.tfpipe/
-  plan.json            PlanHeader: the options that shape the result, and where each shard's lines lie
+  plan.json            PlanHeader: the options that shape the dataset, and where the lines of each shard lie
   plan.jsonl           one line per image, shard after shard
-  rows/NAME.json       one per finished shard: counts, checksum, bad images; written after the shard itself
+  rows/NAME.json       WrittenShard, one per finished shard, written after the shard itself
   digests/NAME.sha256  32 bytes per record, to find duplicates between shards
-  names/NAME.json      what the records call their images, where they come from finished datasets
-  kept.json            names of the shards that the workers found finished
+  names/NAME.json      the names of a shard's images, if its records come from finished datasets
+  kept.json            the names of the shards that the workers found finished
   tmp/                 files being written
   unpacked/            compressed tar files, unpacked so that workers can read at an offset
   lock                 held by the process that writes (local only)
 ```
 
-It is removed once `manifest.json` is written. Every process finds what it needs here by the folder's path
-alone, so the Beam graph carries shard numbers and nothing else.
+The folder is removed once `manifest.json` is written. Its path is all that a process needs to take part, so the Beam
+graph carries shard numbers and nothing else.
 """
 
 import json
@@ -27,15 +27,25 @@ from beam_jobs.plan.image_ref import PlannedImage, decode_line
 from beam_jobs.plan.merge_manifests import RecordInput
 from beam_jobs.storage import filesystem
 from tfpipe.errors import FormatError
-from tfpipe.format import file_names
+from tfpipe.format import file_names, manifest_json
 from tfpipe.format.image_form import ImageForm
+from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import Schema
 from tfpipe.format.shard_stats import ShardStats
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedShard:
-    """One shard in the plan: its name's parts, its images, and its lines' place in `plan.jsonl`, in bytes."""
+    """A shard in the plan.
+
+    Attributes:
+        split: The name of its split.
+        shard_index: Its number in the split, from 0.
+        num_shards: The number of shards of the split.
+        images: The number of its images.
+        begin: The place of its first line in `plan.jsonl`, in bytes.
+        end: The place after its last line.
+    """
 
     split: str
     shard_index: int
@@ -46,13 +56,29 @@ class PlannedShard:
 
     @property
     def file(self) -> str:
-        """The shard's planned file name."""
+        """The file name. Should a shard of the split turn out empty, the finished dataset has other numbers."""
         return file_names.shard_name(self.split, self.shard_index, self.num_shards)
 
 
 @dataclass(frozen=True)
 class PlanHeader:
-    """What all workers share. `fingerprint` covers everything that shapes the result, and nothing else."""
+    """The part of the plan that all workers share.
+
+    Attributes:
+        name: The name of the dataset.
+        root: The folder that relative locations of images start from.
+        fingerprint: A digest of all that shapes the dataset, and of nothing else.
+        seed: The seed of the shuffle.
+        form: The form of the images to be stored.
+        schema: The features of each record.
+        label_names: The name of class 0, 1, ...; empty if there are no labels.
+        skipped: The number of files that were passed over, by reason.
+        dropped: The number of images left out because others hold the same bytes.
+        keep_quarantined: Whether the bytes of bad images are kept.
+        unpacked: The path of each unpacked tar file by the location of the compressed one.
+        shards: All shards, split after split.
+        records: The finished datasets that records come from; None if they are made of image files.
+    """
 
     name: str
     root: str
@@ -69,22 +95,26 @@ class PlanHeader:
     records: RecordInput | None = None
 
     def dumps(self) -> bytes:
-        """As JSON."""
+        """Returns the header as JSON."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         fields |= {"form": asdict(self.form), "schema": self.schema.to_json()}
-        fields["shards"] = [asdict(slot) for slot in self.shards]
+        fields["shards"] = [asdict(shard) for shard in self.shards]
         fields["records"] = self.records and asdict(self.records)
         return json.dumps(fields).encode()
 
     @classmethod
     def loads(cls, data: bytes) -> "PlanHeader":
-        """The inverse; raises `FormatError` for what `dumps` did not write."""
+        """Returns the header that `dumps` wrote.
+
+        Raises:
+            FormatError: `dumps` did not write this.
+        """
         try:
             fields = json.loads(data)
             fields["form"] = ImageForm(**fields["form"])
             fields["schema"] = Schema.from_json(fields["schema"])
             fields["label_names"] = tuple(fields["label_names"])
-            fields["shards"] = tuple(PlannedShard(**slot) for slot in fields["shards"])
+            fields["shards"] = tuple(PlannedShard(**shard) for shard in fields["shards"])
             fields["records"] = fields["records"] and RecordInput.from_json(fields["records"])
             return cls(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -93,7 +123,17 @@ class PlanHeader:
 
 @dataclass(frozen=True)
 class WrittenShard:
-    """One shard as it was written: its size and checksum, the counts of its images, and a line about each bad one."""
+    """A finished shard.
+
+    Attributes:
+        file: The file name.
+        records: The number of records.
+        bytes: The size of the file.
+        sha256: The SHA-256 of the file, as 64 hexadecimal digits.
+        stats: The counts of its images; empty for a shard of a complete dataset, whose manifest has the sums.
+        quarantined: A line of `quarantined.jsonl` for each bad image.
+        kept: Whether an earlier run wrote the shard.
+    """
 
     file: str
     records: int
@@ -104,13 +144,17 @@ class WrittenShard:
     kept: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the fields as JSON values, the counts of `stats` among them."""
+        """Returns the fields as JSON values, with the counts of `stats` among them."""
         fields = {name: getattr(self, name) for name in ("file", "records", "bytes", "sha256")}
         return fields | self.stats.to_json() | {"quarantined": self.quarantined, "kept": self.kept}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "WrittenShard":
-        """Returns what `to_json` gave; raises KeyError, TypeError, ValueError or AttributeError for anything else."""
+        """Returns the shard that `to_json` gave.
+
+        Raises:
+            KeyError, TypeError, ValueError, AttributeError: `to_json` did not give this.
+        """
         names = ("file", "records", "bytes", "sha256", "quarantined", "kept")
         return cls(**{name: fields[name] for name in names}, stats=ShardStats.from_json(fields, fields["records"]))
 
@@ -121,7 +165,7 @@ class WorkDir:
 
     Attributes:
         output: The dataset directory.
-        progress: Folder where workers of this machine say how far they are; None: nobody asks.
+        progress: The folder where workers of this machine note their progress; None if nobody reads it.
     """
 
     output: str
@@ -133,65 +177,78 @@ class WorkDir:
         return filesystem.join(self.output, file_names.WORK_DIR)
 
     def path(self, *parts: str) -> str:
-        """A path in the working folder."""
+        """Returns a path in the working folder."""
         return filesystem.join(self.base, *parts)
 
     def target(self, *parts: str) -> str:
-        """A path in the dataset directory."""
+        """Returns a path in the dataset directory."""
         return filesystem.join(self.output, *parts)
 
     def temporary(self, name: str) -> str:
-        """Where one writer has a file of the dataset until it is whole; never beside the others.
+        """Returns a new path for a file of the dataset while it is being written.
 
-        No two calls give the same: an engine may have two machines, or two threads, make one shard.
+        No two calls return the same path, because a runner may let two machines or two threads write one shard.
         """
         return self.path("tmp", f"{name.replace('/', '-')}.{uuid4().hex}")
 
-    def write(self, name: str, data: bytes) -> None:
-        """Writes a whole file of the dataset, by its name in the dataset directory."""
-        filesystem.write_bytes(self.target(name), data, self.temporary(name))
-
-    def header(self) -> PlanHeader:
-        """The plan's header."""
-        return PlanHeader.loads(filesystem.read_bytes(self.path("plan.json")))
-
-    def has_plan(self) -> bool:
-        """Whether a run got as far as a whole plan; the header is written last."""
-        return filesystem.exists(self.path("plan.json"))
-
-    def images(self, slot: PlannedShard) -> Iterator[PlannedImage]:
-        """The lines of one shard, in order."""
-        for line in filesystem.read_range(self.path("plan.jsonl"), slot.begin, slot.end - slot.begin).splitlines():
-            yield decode_line(line)
-
-    def row(self, file: str) -> WrittenShard | None:
-        """The row of a shard that some run finished; None where there is none to rely on."""
-        try:
-            return WrittenShard.from_json(json.loads(filesystem.read_bytes(self.path("rows", f"{file}.json"))))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return None  # not there, or cut off by a crash: the shard is made again
-
-    def write_row(self, row: WrittenShard) -> None:
-        """Says that a shard is finished."""
-        data = json.dumps({**row.to_json(), "kept": False}).encode()
-        filesystem.write_bytes(self.path("rows", f"{row.file}.json"), data)
-
-    def finished(self) -> set[str]:
-        """The shards that have a row."""
-        return {name.removesuffix(".json") for name in filesystem.names(self.path("rows")) if name.endswith(".json")}
-
-    def write_kept(self, names: Iterable[str]) -> None:
-        """Notes which shards the workers found finished."""
-        filesystem.write_bytes(self.path("kept.json"), json.dumps(sorted(names)).encode())
-
-    def kept(self) -> set[str]:
-        """What `write_kept` noted."""
-        return set(json.loads(filesystem.read_bytes(self.path("kept.json"))))
-
     def digests_path(self, file: str) -> str:
-        """The SHA-256 of every source image of a shard, 32 bytes each, in record order."""
+        """Returns the path of the SHA-256 of every original of a shard, 32 bytes each, in the order of its records."""
         return self.path("digests", f"{file}.sha256")
 
     def names_path(self, file: str) -> str:
-        """The file name of every image of a shard, as its record says it: a JSON list, in record order."""
+        """Returns the path of the names of a shard's images: a JSON list, in the order of its records."""
         return self.path("names", f"{file}.json")
+
+    def write(self, name: str, data: bytes) -> None:
+        """Writes a whole file of the dataset.
+
+        Args:
+            name: Path of the file in the dataset directory.
+            data: Its content.
+        """
+        filesystem.write_bytes(self.target(name), data, self.temporary(name))
+
+    def has_plan(self) -> bool:
+        """Returns whether a run wrote a whole plan. Its header is written last."""
+        return filesystem.exists(self.path("plan.json"))
+
+    def read_header(self) -> PlanHeader:
+        """Returns the header of the plan."""
+        return PlanHeader.loads(filesystem.read_bytes(self.path("plan.json")))
+
+    def read_images(self, shard: PlannedShard) -> Iterator[PlannedImage]:
+        """Yields the planned images of one shard, in order."""
+        for line in filesystem.read_range(self.path("plan.jsonl"), shard.begin, shard.end - shard.begin).splitlines():
+            yield decode_line(line)
+
+    def save_written(self, shard: WrittenShard) -> None:
+        """Notes that a shard is finished."""
+        data = json.dumps({**shard.to_json(), "kept": False}).encode()
+        filesystem.write_bytes(self.path("rows", f"{shard.file}.json"), data)
+
+    def find_written(self, file: str) -> WrittenShard | None:
+        """Returns a shard that some run finished; None if there is no reliable note of it."""
+        try:
+            return WrittenShard.from_json(json.loads(filesystem.read_bytes(self.path("rows", f"{file}.json"))))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None  # not there, or cut off by a crash: the shard is written again
+
+    def list_written(self) -> set[str]:
+        """Returns the file names of the shards that some run finished."""
+        return {name.removesuffix(".json") for name in filesystem.names(self.path("rows")) if name.endswith(".json")}
+
+    def save_kept(self, files: Iterable[str]) -> None:
+        """Notes the file names of the shards that the workers found finished."""
+        filesystem.write_bytes(self.path("kept.json"), json.dumps(sorted(files)).encode())
+
+    def read_kept(self) -> set[str]:
+        """Returns the file names that `save_kept` noted."""
+        return set(json.loads(filesystem.read_bytes(self.path("kept.json"))))
+
+    def find_manifest(self, header: PlanHeader) -> Manifest | None:
+        """Returns the manifest of a complete dataset that was made from the same plan; None if there is none."""
+        path = self.target(file_names.MANIFEST)
+        if not filesystem.exists(path):
+            return None
+        manifest = manifest_json.loads(filesystem.read_bytes(path).decode())
+        return manifest if manifest.fingerprint == header.fingerprint else None

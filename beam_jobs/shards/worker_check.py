@@ -48,7 +48,7 @@ class Agreement:
                     f"{host} has {here.get(name, 'none')}. Install the same versions there."
                 )
         try:
-            header = work.header()
+            header = work.read_header()
         except OSError as error:
             raise DataError(
                 f"The worker on {host} does not find the plan in {work.base}: {error.strerror or error}. {_SHARE}"

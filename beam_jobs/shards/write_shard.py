@@ -52,7 +52,7 @@ def write_shard(work: WorkDir, header: PlanHeader, shard: int, meter: Meter | No
 
 def _find_finished(work: WorkDir, planned: PlannedShard) -> WrittenShard | None:
     """Returns the shard of an earlier run if it and its index are still whole. Reads the shard once."""
-    written = work.row(planned.file)
+    written = work.find_written(planned.file)
     path = work.target(planned.file)
     if written is None or filesystem.size(path) != written.bytes:
         return None
@@ -124,13 +124,13 @@ class _ShardWriter:
             stats=tally.stats,
             quarantined=quarantined,
         )
-        work.write_row(written)
+        work.save_written(written)
         return written
 
     def _write_records(self, out: IO[bytes], source: RecordSource, tally: _Tally) -> list[dict[str, Any]]:
         """Writes the records of all good images; returns a line about each bad one."""
         quarantined: list[dict[str, Any]] = []
-        for image in self.work.images(self.planned):
+        for image in self.work.read_images(self.planned):
             started, kind = time.perf_counter(), None
             try:
                 _write_record(out, _read_record(source, image), tally)

@@ -439,7 +439,7 @@ def test_another_place_is_the_same_dataset_and_another_manifest_is_another(broke
     moved = broken.rename(tmp_path / "moved")
     assert join_datasets([moved], output) == made
     (moved / "manifest.json").write_text(manifest_json.dumps(replace(load(moved), fingerprint="another")))
-    with pytest.raises(ConfigError, match=r"replace it with --overwrite\.$"):
+    with pytest.raises(ConfigError, match=r"replace it with `overwrite`\.$"):
         join_datasets([moved], output)
 
 

@@ -161,7 +161,7 @@ def test_result(photos: Path, tmp_path: Path) -> None:
 def test_other_options_need_overwrite(photos: Path, done: Path, tmp_path: Path) -> None:
     before = read_tree(done)
     with pytest.raises(
-        ConfigError, match=r"^.* holds a dataset made from other images, .* replace it with --overwrite\.$"
+        ConfigError, match=r"^.* holds a dataset made from other images, .* replace it with `overwrite`\.$"
     ):
         run(photos, done, **{**OPTIONS, "seed": 6})
     assert read_tree(done) == before
@@ -177,7 +177,7 @@ def test_too_many_bad_images(photos: Path, tmp_path: Path, beam_args: tuple[str,
     assert str(caught.value) == (
         "At most 0 of 32 images may be bad, got 1, the first train/cat/bad.jpg: not an image: it begins like text. "
         f"They are listed in {tmp_path}/out/quarantine/quarantined.jsonl; mend them and run again with "
-        "--overwrite, or allow more with --max-bad."
+        "`overwrite`, or allow more with `max_bad`."
     )
     assert not (tmp_path / "out" / "manifest.json").exists()
 

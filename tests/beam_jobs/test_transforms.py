@@ -16,7 +16,7 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
-from beam_jobs.shards.output_dir import open_work
+from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.work_dir import WorkDir, WrittenShard
 from beam_jobs.shards.worker_check import Agreement
 from beam_jobs.shards.write_shard import write_shard
@@ -37,7 +37,7 @@ def source(tmp_path: Path) -> Path:
 def work(tmp_path: Path, source: Path) -> Iterator[WorkDir]:
     """A dataset directory with a plan of three shards."""
     config = ShardConfig(str(source), str(tmp_path / "out"), num_shards=3)
-    with open_work(config, plan_shards(config)) as work:
+    with open_work_dir(config, plan_shards(config)) as work:
         yield work
 
 
@@ -47,7 +47,7 @@ def make_pipeline() -> Any:
 
 def write_all(work: WorkDir) -> list[WrittenShard]:
     """Writes the three shards in this process."""
-    header = work.header()
+    header = work.read_header()
     return [write_shard(work, header, k) for k in range(3)]
 
 
@@ -71,7 +71,7 @@ def test_the_graph_is_as_large_for_many_shards() -> None:
 def test_shards_are_written_and_counted(work: WorkDir, source: Path, workers: int, tmp_path: Path) -> None:
     # A shard is a pure function of the plan, so writing all of them elsewhere says what must come.
     config = ShardConfig(str(source), str(tmp_path / "elsewhere"), num_shards=3)
-    with open_work(config, plan_shards(config)) as elsewhere:
+    with open_work_dir(config, plan_shards(config)) as elsewhere:
         expected = write_all(elsewhere)
     assert [shard.kept for shard in expected] == [False] * 3
     assert (sum(shard.records for shard in expected), sum(len(shard.quarantined) for shard in expected)) == (8, 1)
@@ -118,7 +118,7 @@ def test_too_many_bad_images_end_it_early(work: WorkDir, workers: int) -> None:
 def test_the_dataset_is_finished(work: WorkDir, tmp_path: Path) -> None:
     with make_pipeline() as pipeline:
         fingerprints = pipeline | beam.Create(write_all(work)[::-1]) | FinishDataset(JobSettings(work.output, 10))
-        assert_that(fingerprints, equal_to([work.header().fingerprint]))
+        assert_that(fingerprints, equal_to([work.read_header().fingerprint]))
     assert (tmp_path / "out" / "manifest.json").exists()
 
 
@@ -138,7 +138,7 @@ def test_a_dataset_without_all_shards_is_not_finished(work: WorkDir, tmp_path: P
 
 def test_a_worker_of_another_version_may_not_take_part(work: WorkDir) -> None:
     pipeline = make_pipeline()
-    agreement = Agreement(work.header().fingerprint, {"tfpipe": "0"})
+    agreement = Agreement(work.read_header().fingerprint, {"tfpipe": "0"})
     _ = pipeline | beam.Create([0]) | WriteShards(JobSettings(work.output, 10, agreement=agreement))
     with pytest.raises(DataError, match=r"^All workers must have tfpipe 0, as the process that planned the job has, "):
         pipeline.run()

@@ -24,7 +24,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import tree
 from beam_jobs.inputs.archive import Member
 from beam_jobs.list_and_plan import plan_shards
-from beam_jobs.shards.output_dir import open_work
+from beam_jobs.shards.output_dir import open_work_dir
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.progress import Observer, Progress
 
@@ -81,7 +81,7 @@ def _measure(kind: str, source: str, output: str, count: int) -> dict[str, float
 
     plan = plan_shards(config, observer=Listing())
     planned = time.monotonic() - started
-    with open_work(config, plan) as work:
+    with open_work_dir(config, plan) as work:
         written = time.monotonic() - started
         lines_bytes = Path(work.path("plan.jsonl")).stat().st_size
     assert plan.num_images == count

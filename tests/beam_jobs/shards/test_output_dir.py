@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,8 +15,8 @@ import pytest
 from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.plan.split_and_shard import Plan
-from beam_jobs.shards import output_dir
-from beam_jobs.shards.output_dir import check_output, open_work
+from beam_jobs.shards import output_dir, plan_file
+from beam_jobs.shards.output_dir import check_output, open_work_dir
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.storage import filesystem
@@ -27,7 +28,7 @@ from tfpipe.errors import ConfigError, DataError, TfpipeError
 
 def refused(kind: type[TfpipeError], source: Path, output: Path, **options: Any) -> str:
     config = ShardConfig(str(source), str(output), **options)
-    with pytest.raises(kind) as caught, open_work(config, plan_shards(config)):
+    with pytest.raises(kind) as caught, open_work_dir(config, plan_shards(config)):
         raise AssertionError("was not refused")
     return str(caught.value)
 
@@ -93,7 +94,7 @@ def test_another_dataset(photos: Path, tmp_path: Path) -> None:
     before = read_tree(output)
     message = (
         f"{output} holds a dataset made from other images, with other options or by another version of tfpipe. Choose "
-        "an empty directory, or replace it with --overwrite."
+        "an empty directory, or replace it with `overwrite`."
     )
     for options in ({"seed": 1}, {"num_shards": 2}, {"split": "test"}, {"keep_quarantined": True}):
         assert refused(ConfigError, photos, output, **options) == message
@@ -105,7 +106,7 @@ def test_another_dataset(photos: Path, tmp_path: Path) -> None:
 def test_shards_without_a_manifest(photos: Path, tmp_path: Path) -> None:
     make_dataset(photos, tmp_path / "out")
     (tmp_path / "out" / "manifest.json").unlink()
-    assert "replace it with --overwrite" in refused(ConfigError, photos, tmp_path / "out")
+    assert "replace it with `overwrite`" in refused(ConfigError, photos, tmp_path / "out")
 
 
 def test_a_damaged_manifest(photos: Path, tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_a_damaged_manifest(photos: Path, tmp_path: Path) -> None:
     make_dataset(photos, output)
     before = read_tree(output)
     (output / "manifest.json").write_text("{")
-    assert "replace it with --overwrite" in refused(ConfigError, photos, output)
+    assert "replace it with `overwrite`" in refused(ConfigError, photos, output)
     make_dataset(photos, output, overwrite=True)
     assert read_tree(output) == before
 
@@ -136,7 +137,7 @@ def test_a_second_process_is_refused(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     config = ShardConfig(str(photos), str(output))
     plan = plan_shards(config)
-    with open_work(config, plan):
+    with open_work_dir(config, plan):
         result = subprocess.run(
             [sys.executable, "-m", "tfpipe", "shard", str(photos), str(output)],
             cwd=ROOT,
@@ -189,8 +190,8 @@ def test_a_crash_while_overwriting_leaves_the_old_dataset(
     def crash() -> None:
         from beam_jobs.shards.write_shard import write_shard
 
-        with open_work(config, plan_shards(config)) as work:
-            write_shard(work, work.header(), 0)
+        with open_work_dir(config, plan_shards(config)) as work:
+            write_shard(work, work.read_header(), 0)
             raise CrashError
 
     with pytest.raises(CrashError):
@@ -281,20 +282,26 @@ def test_killed_at_every_rename(photos: Path, tmp_path: Path, moment: int) -> No
     assert read_tree(output) == read_tree(tmp_path / "straight")
 
 
-@pytest.mark.parametrize("name", ["write_plan", "unpack_tar", "plan_header"])
-def test_an_interrupted_preparation_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Whatever the planning is doing when Ctrl-C comes."""
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(plan_file, "write_plan"), (plan_file, "unpack_tar"), (output_dir, "make_plan_header")],
+    ids=["plan", "archives", "header"],
+)
+def test_an_interrupted_preparation_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
+) -> None:
+    """Ctrl-C may come at any step of the planning."""
     source = write_tar(tmp_path / "a.tar.gz", make_photos({"cat": 3}), "w:gz")
     config = ShardConfig(str(source), str(tmp_path / "out"))
     plan = plan_shards(config)
-    real = getattr(output_dir, name)
+    real = getattr(module, name)
 
     def interrupted(*args: Any) -> None:
         real(*args)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(output_dir, name, interrupted if name != "write_plan" else _cut_short)
-    with pytest.raises(KeyboardInterrupt), open_work(config, plan):
+    monkeypatch.setattr(module, name, interrupted if name != "write_plan" else _cut_short)
+    with pytest.raises(KeyboardInterrupt), open_work_dir(config, plan):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar.gz"]
 
@@ -310,11 +317,11 @@ def test_an_interrupted_preparation_leaves_what_an_earlier_run_had(
 ) -> None:
     source = write_files(tmp_path / "in", make_photos({"cat": 3}))
     config = ShardConfig(str(source), str(tmp_path / "out"))
-    with contextlib.suppress(RuntimeError), open_work(config, plan_shards(config)) as work:
-        write_shard(work, work.header(), 0)
+    with contextlib.suppress(RuntimeError), open_work_dir(config, plan_shards(config)) as work:
+        write_shard(work, work.read_header(), 0)
         raise RuntimeError
     before = read_tree(tmp_path / "out")
-    monkeypatch.setattr(output_dir, "write_plan", _cut_short)
-    with pytest.raises(KeyboardInterrupt), open_work(config, plan_shards(config)):
+    monkeypatch.setattr(plan_file, "write_plan", _cut_short)
+    with pytest.raises(KeyboardInterrupt), open_work_dir(config, plan_shards(config)):
         pass
     assert read_tree(tmp_path / "out") == before

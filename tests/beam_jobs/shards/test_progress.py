@@ -60,9 +60,9 @@ def test_by_finished_shards(work: WorkDir, header: PlanHeader, monkeypatch: pyte
 
 
 def test_what_was_kept(work: WorkDir) -> None:
-    work.write_kept(iter(["b", "a"]))
-    assert work.kept() == {"a", "b"}
-    assert work.finished() == set()
+    work.save_kept(iter(["b", "a"]))
+    assert work.read_kept() == {"a", "b"}
+    assert work.list_written() == set()
 
 
 def test_nobody_asks(tmp_path: Path) -> None:

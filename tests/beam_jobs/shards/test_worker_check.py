@@ -11,7 +11,7 @@ import pytest
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
-from beam_jobs.shards.output_dir import open_work
+from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.worker_check import Agreement
 from tests.beam_jobs.images import make_photos, write_files
@@ -27,24 +27,24 @@ SHARE = "All workers must reach images and output by the same names: on a disk t
 def work(tmp_path: Path) -> Iterator[WorkDir]:
     source = write_files(tmp_path / "in", make_photos({"cat": 4}))
     config = ShardConfig(str(source), str(tmp_path / "out"), num_shards=2)
-    with open_work(config, plan_shards(config)) as work:
+    with open_work_dir(config, plan_shards(config)) as work:
         yield work
 
 
 def test_the_same_versions_and_the_plan(work: WorkDir) -> None:
-    header = work.header()
+    header = work.read_header()
     agreement = Agreement.on(header)
     assert agreement.versions == {"tfpipe": __version__, **codec_versions()}
     assert agreement.open_plan(work) == header
 
 
 def test_workers_that_bring_their_own_image_libraries(work: WorkDir) -> None:
-    assert Agreement.on(work.header(), codecs=False).versions == {"tfpipe": __version__}
+    assert Agreement.on(work.read_header(), codecs=False).versions == {"tfpipe": __version__}
 
 
 @pytest.mark.parametrize(("name", "found"), [("tfpipe", __version__), ("pillow", codec_versions()["pillow"])])
 def test_another_version(work: WorkDir, name: str, found: str) -> None:
-    header = work.header()
+    header = work.read_header()
     with pytest.raises(DataError) as caught:
         Agreement(header.fingerprint, {**Agreement.on(header).versions, name: "0"}).open_plan(work)
     assert str(caught.value) == (
@@ -55,11 +55,11 @@ def test_another_version(work: WorkDir, name: str, found: str) -> None:
 
 def test_a_library_that_is_not_there(work: WorkDir) -> None:
     with pytest.raises(DataError, match=rf"must have x 1, .* but the one on {HOST} has none\."):
-        Agreement(work.header().fingerprint, {"x": "1"}).open_plan(work)
+        Agreement(work.read_header().fingerprint, {"x": "1"}).open_plan(work)
 
 
 def test_a_disk_that_is_not_shared(work: WorkDir, tmp_path: Path) -> None:
-    agreement = Agreement.on(work.header())
+    agreement = Agreement.on(work.read_header())
     with pytest.raises(DataError) as caught:
         agreement.open_plan(WorkDir(str(tmp_path / "elsewhere")))
     place = tmp_path / "elsewhere" / ".tfpipe"

@@ -16,7 +16,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.plan.image_ref import ImageRef
 from beam_jobs.shards import write_shard as write_shard_module
-from beam_jobs.shards.output_dir import open_work
+from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.work_dir import WorkDir, WrittenShard
 from beam_jobs.shards.write_shard import write_shard
 from tests.beam_jobs.datasets import make_dataset, read_records, read_tree
@@ -31,8 +31,8 @@ def written(source: Path, output: Path, **options: Any) -> tuple[WorkDir, list[W
     config = ShardConfig(str(source), str(output), **options)
     plan = plan_shards(config)
     try:
-        with open_work(config, plan) as work:
-            header = work.header()
+        with open_work_dir(config, plan) as work:
+            header = work.read_header()
             rows = [write_shard(work, header, k) for k in range(len(header.shards))]
             raise StopIteration  # leaves the working folder as a run that ends here would
     except StopIteration:
@@ -133,7 +133,7 @@ def test_row(tmp_path: Path) -> None:
             }
         ],
     )
-    assert work.row(row.file) == row
+    assert work.find_written(row.file) == row
     digests = Path(work.digests_path(row.file)).read_bytes()
     good = [data for name, data in files.items() if name != "bad.jpg"]
     assert digests == b"".join(hashlib.sha256(data).digest() for data in good)

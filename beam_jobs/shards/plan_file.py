@@ -1,0 +1,126 @@
+"""The plan on disk: its lines, its header, and the fingerprint that says whether an earlier run had the same plan."""
+
+import hashlib
+import json
+from dataclasses import asdict, replace
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.archive import unpack_tar
+from beam_jobs.plan.image_ref import encode_line
+from beam_jobs.plan.split_and_shard import Listing, Plan
+from beam_jobs.shards.record_source import open_source
+from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
+from beam_jobs.storage import filesystem
+from tfpipe._version import __version__
+from tfpipe.format import file_names
+from tfpipe.format.manifest import FORMAT_VERSION, Manifest
+from tfpipe.format.schema import Schema, image_schema
+from tfpipe.format.shard_stats import ShardStats
+from tfpipe.images.normalize import codec_versions
+
+
+def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
+    """Returns the header of a plan. Makes every line of the plan once, for its fingerprint."""
+    listing = plan.listing
+    shards, offset, digest = [], 0, hashlib.sha256()
+    for shard in plan.shards:
+        begin = offset
+        for line in map(encode_line, plan.lines(shard)):
+            digest.update(line)
+            offset += len(line)
+        shards.append(PlannedShard(shard.split, shard.shard_index, shard.num_shards, len(shard.images), begin, offset))
+    header = PlanHeader(
+        name=listing.name,
+        root=filesystem.absolute(listing.root),
+        fingerprint="",
+        seed=config.seed,
+        form=listing.united.form if listing.united else config.form,
+        schema=listing.united.schema if listing.united else _make_schema(listing),
+        label_names=listing.label_names,
+        skipped=dict(listing.skipped or {}),
+        dropped=listing.dropped,
+        keep_quarantined=config.keep_quarantined,
+        unpacked={},
+        shards=tuple(shards),
+        records=listing.united.records if listing.united else None,
+    )
+    return replace(header, fingerprint=_make_fingerprint(header, digest.hexdigest()))
+
+
+def _make_schema(listing: Listing) -> Schema:
+    return image_schema(
+        labelled=bool(listing.label_names),
+        boxes=listing.has_boxes,
+        box_labels=listing.has_box_labels,
+        extra=listing.extra,
+    )
+
+
+def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
+    """Returns a digest of all that shapes the dataset. Where the input lies and who does the work do not shape it."""
+    facts = json.dumps(
+        {
+            "format_version": FORMAT_VERSION,
+            "tool_version": __version__,
+            "codecs": codec_versions(),
+            "lines": lines_sha256,
+            "name": header.name,
+            "seed": header.seed,
+            "form": asdict(header.form),
+            "schema": header.schema.to_json(),
+            "label_names": header.label_names,
+            "skipped": header.skipped,
+            "dropped": header.dropped,
+            "keep_quarantined": header.keep_quarantined,
+            "shards": [asdict(shard) for shard in header.shards],
+            **open_source(header).get_fingerprint_facts(),
+        },
+        sort_keys=True,
+    )
+    return hashlib.sha256(facts.encode()).hexdigest()
+
+
+def write_plan(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
+    """Writes the lines of the plan, and then its header, which says that they are complete."""
+    with filesystem.create(work.path("plan.jsonl")) as out:
+        for shard in plan.shards:
+            out.writelines(map(encode_line, plan.lines(shard)))
+    filesystem.write_bytes(work.path("plan.json"), header.dumps())
+
+
+def prepare_work(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
+    """Writes all that workers need, the plan last. Leaves finished shards alone."""
+    filesystem.remove_tree(work.path("tmp"))
+    unpacked = {location: work.path("unpacked", _name_unpacked(location)) for location in plan.listing.unpack}
+    for location, tar in unpacked.items():
+        if not filesystem.exists(tar):
+            with filesystem.create(tar) as out:
+                unpack_tar(filesystem.join(header.root, location), out)
+    manifest = work.find_manifest(header)
+    if manifest is not None and not _has_promised_lists(work, manifest):
+        # Only the images can tell what the lists said, so the dataset is finished again.
+        filesystem.remove(work.target(file_names.MANIFEST))
+        manifest = None
+    if manifest is not None:
+        _trust_manifest(work, manifest)
+    write_plan(work, replace(header, unpacked=unpacked), plan)
+
+
+def _name_unpacked(location: str) -> str:
+    return hashlib.sha256(location.encode("utf-8", "surrogateescape")).hexdigest()[:16] + ".tar"
+
+
+def _trust_manifest(work: WorkDir, manifest: Manifest) -> None:
+    """Notes the shards of a complete dataset as written, so that only missing or damaged ones are written again."""
+    for split in manifest.splits.values():
+        for shard in split.shards:
+            if work.find_written(shard.file) is None:
+                written = WrittenShard(shard.file, shard.records, shard.bytes, shard.sha256, ShardStats(), [])
+                work.save_written(written)
+
+
+def _has_promised_lists(work: WorkDir, manifest: Manifest) -> bool:
+    """Returns whether the lists are there that the manifest counts. It cannot replace them, unlike the TFDS files."""
+    has_duplicates = bool(manifest.duplicates.within or manifest.duplicates.across)
+    promised = {file_names.QUARANTINE: manifest.quarantined > 0, file_names.DUPLICATES: has_duplicates}
+    return all(filesystem.exists(work.target(name)) for name, is_promised in promised.items() if is_promised)
