@@ -35,13 +35,13 @@ NOT_YET: tuple[str, ...] = (
     "tfpipe/images",
     "tfpipe/open_dataset.py",
     "tfpipe/order.py",
-    "tfpipe/pipeline/config",
     "tfpipe/pipeline/device",
     "tfpipe/profiler/diagnose",
     "tfpipe/profiler/measure",
     "tfpipe/profiler/report",
     "tfpipe/profiler/types.py",
     "tfpipe/readers",
+    "tfpipe/training",
     "tfpipe/tuning",
 )
 

@@ -1,7 +1,6 @@
-"""Options as a TOML or JSON file, and back; every mistake in a file is named with its place.
+"""Options as a TOML or JSON file, and back. An error names the mistake in a file and its place.
 
-Nothing here knows which options there are: it takes any dataclass whose fields are plain values, lists or another
-such dataclass.
+The functions take any dataclass whose fields are plain values, lists or another such dataclass.
 """
 
 from __future__ import annotations
@@ -22,21 +21,25 @@ Table = Mapping[str, Any]
 FilePath = str | os.PathLike[str]
 
 NOTES = "tuned"
-"""What a tuner notes about the host and the data it tried the options on; not an option."""
+"""The table in which a tuner notes the host and the data that it tried the options on. It is not an option."""
 
 
 def read(path: FilePath) -> dict[str, Any]:
-    """The options in a .toml or .json file; errors as `read_with_notes`."""
+    """Reads the options in a .toml or .json file.
+
+    Raises:
+        ConfigError: As for `read_with_notes`.
+    """
     return read_with_notes(path)[0]
 
 
 def read_with_notes(path: FilePath) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options in a .toml or .json file, and its table `tuned`, empty if there is none.
+    """Reads the options in a .toml or .json file and its table `tuned`, which is empty where the file has none.
 
     Raises:
-        ConfigError: The file is missing, not to be read, or not in the format that its name says.
+        ConfigError: The file is missing, cannot be read, or is not in the format that its name says.
     """
-    file = _named(path)
+    file = _check_name(path)
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -53,18 +56,18 @@ def read_with_notes(path: FilePath) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def build(kind: type[Options], table: Table, where: str) -> Options:
-    """A dataclass from a table; a table in it stands for a dataclass too.
+    """Builds a dataclass from a table. A table inside it becomes a dataclass too.
 
     Args:
-        kind: The dataclass. A field that is one itself must have its class as `default_factory`.
-        table: Values by name of the field.
+        kind: The dataclass. A field that holds another dataclass must have its class as `default_factory`.
+        table: The values by the names of the fields.
         where: The file's name, for messages.
 
     Raises:
-        ConfigError: A name that is no field, with the one probably meant; a value that the dataclass refuses.
+        ConfigError: A name is not a field's, or the dataclass refuses a value.
     """
     _refuse_unknown(table, kind, where)
-    classes: dict[str, Any] = {one.name: one.default_factory for one in fields(kind)}  # type: ignore[arg-type]
+    classes: dict[str, Any] = {field.name: field.default_factory for field in fields(kind)}  # type: ignore[arg-type]
     values = dict(table)
     for name, value in table.items():
         if not is_dataclass(classes[name]) or type(value) is classes[name]:
@@ -79,24 +82,24 @@ def build(kind: type[Options], table: Table, where: str) -> Options:
 
 
 def to_toml(table: Table) -> str:
-    """TOML text; plain values first, then tables."""
-    import tomli_w  # only who writes one needs it
+    """Returns TOML text: plain values first, then tables."""
+    import tomli_w  # slow to load, and needed for writing only
 
     return tomli_w.dumps(table)
 
 
 def to_json(table: Table) -> str:
-    """JSON text."""
+    """Returns JSON text."""
     return json.dumps(table, indent=2, allow_nan=False) + "\n"
 
 
 def write(path: FilePath, table: Table) -> None:
-    """Writes a .toml or .json file; who opens it at any moment finds the old or the new one, never a part.
+    """Writes a .toml or .json file. Whoever opens it at any moment reads the old or the new file, never a part.
 
     Raises:
-        ConfigError: The name ends otherwise, or the file cannot be written.
+        ConfigError: The name has another ending, or the file cannot be written.
     """
-    file = _named(path)
+    file = _check_name(path)
     text = to_toml(table) if file.suffix == ".toml" else to_json(table)
     try:
         file_io.write_file(str(file), text.encode())
@@ -104,7 +107,7 @@ def write(path: FilePath, table: Table) -> None:
         raise ConfigError(f"{path} cannot be written: {error.strerror}. Choose another place.") from None
 
 
-def _named(path: FilePath) -> Path:
+def _check_name(path: FilePath) -> Path:
     file = Path(path)
     if file.suffix not in (".toml", ".json"):
         raise ConfigError(f"A configuration file's name must end in .toml or .json, got {str(path)!r}.")
@@ -118,22 +121,22 @@ def _parse_toml(text: str, path: FilePath) -> dict[str, Any]:
         import tomli as tomllib
     try:
         table: dict[str, Any] = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # its own error, or a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # the parser's error, or a number with thousands of digits
         raise ConfigError(f"{path} is not TOML: {error}.") from None
     return table
 
 
 def _parse_json(text: str, path: FilePath) -> dict[str, Any]:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def refuse_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
         if len(table) < len(pairs):
             names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ConfigError(f"{path}: `{twice}` must be given once. Remove one of them.")
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise ConfigError(f"{path}: `{repeated}` must be given once. Remove one of them.")
         return table
 
     try:
-        table = json.loads(text, object_pairs_hook=once)
+        table = json.loads(text, object_pairs_hook=refuse_repetition)
     except ConfigError:
         raise
     except (ValueError, RecursionError) as error:
@@ -144,15 +147,15 @@ def _parse_json(text: str, path: FilePath) -> dict[str, Any]:
 
 
 def _refuse_unknown(table: Table, kind: type[Any], where: str) -> None:
-    known = [one.name for one in fields(kind)]
-    unknown = [name for name in table if name not in known]
+    options = [field.name for field in fields(kind)]
+    unknown = [name for name in table if name not in options]
     if not unknown:
         return
     from difflib import get_close_matches
 
     sentences = []
     for name in unknown:
-        close = get_close_matches(name, known, n=1)
+        close = get_close_matches(name, options, n=1)
         advice = f"did you mean `{close[0]}`?" if close else f"see the fields of {kind.__name__}."
-        sentences.append(f"`{name}` is no option; {advice}")
+        sentences.append(f"`{name}` is not an option; {advice}")
     raise ConfigError(f"{where}: {' '.join(sentences)}")
