@@ -14,11 +14,12 @@ import pytest
 import tfpipe
 from beam_jobs.config import ShardConfig
 from tests.test_docstrings import get_attributes
+from tfpipe.data_service import ServiceConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.system.options import get_options
 from tfpipe.training.config import TrainConfig
 
-CONFIGS = (tfpipe.PipelineConfig, tfpipe.AugmentOptions, ShardConfig, ImageForm, TrainConfig)
+CONFIGS = (tfpipe.PipelineConfig, tfpipe.AugmentOptions, ShardConfig, ImageForm, TrainConfig, ServiceConfig)
 
 
 def find_faults(config: type[Any]) -> list[str]:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from tfpipe.errors import ConfigError, TfpipeError, first_line
 from tfpipe.pipeline.service_client import check_address, split_address
 from tfpipe.system.child_process import die_with_parent, hold_interrupts
+from tfpipe.system.options import Count, check_options, option
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 _LOOK_EVERY_S = 0.5
 _START_LIMIT_S = 120.0  # TensorFlow's import takes 3 s, and minutes on a cold network disk
 _STOP_LIMIT_S = 5.0
+_MAX_PORT = 65535
 _LOOPBACK = "127.0.0.1"
 _REMOTE = ("192.0.2.1", 9)  # an address for documentation (RFC 5737), to which nothing is sent
 
@@ -47,9 +49,10 @@ class ServiceConfig:
     """The servers to run on this machine, and their addresses.
 
     Attributes:
-        port: The port of the dispatcher. 0: any free one. Default: 5050.
+        port: The port of the dispatcher. 0: any free one. From 0 to 65535. Default: 5050.
         workers: The number of worker processes. 0: the dispatcher alone. At least 0. Default: 1.
-        worker_port: The port of the first worker; the next workers take the next ports. 0: any free ones. Default: 0.
+        worker_port: The port of the first worker; the next workers take the next ports. 0: any free ones. From 0 to
+            65535. Default: 0.
         host: The name or address by which other machines reach this one. None: the address of the interface that
             leads to the dispatcher, or to the rest of the network for the dispatcher itself; 127.0.0.1 without a
             network. Default: None.
@@ -61,18 +64,18 @@ class ServiceConfig:
         ConfigError: A value cannot be used, or two options exclude each other.
     """
 
-    port: int = 5050
-    workers: int = 1
-    worker_port: int = 0
+    port: int = option(Count(0, _MAX_PORT), 5050)
+    workers: int = option(Count(0), 1)
+    worker_port: int = option(Count(0, _MAX_PORT), 0)
     host: str | None = None
     dispatcher: str | None = None
     work_dir: str | None = None
 
     def __post_init__(self) -> None:
-        _check_port("port", self.port, self.port)
-        _check_port("worker_port", self.worker_port, self.worker_port + max(self.workers - 1, 0))
-        if self.workers < 0:
-            raise ConfigError(f"`workers` must be at least 0, got {self.workers}.")
+        check_options(self)
+        last_port = _MAX_PORT - max(self.workers - 1, 0)  # of the first worker, so that all fit
+        if self.worker_port > last_port:
+            raise ConfigError(f"`worker_port` must be from 0 to {last_port}, got {self.worker_port}.")
         if self.dispatcher is not None and self.workers == 0:
             raise ConfigError("`workers` must be at least 1 where `dispatcher` runs elsewhere, got 0.")
         if self.dispatcher is not None and self.work_dir is not None:
@@ -309,9 +312,3 @@ def _describe_exit(code: int | None) -> str:
     if code is None:
         return "it does not answer"
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
-def _check_port(name: str, port: int, last: int) -> None:
-    """Checks the first and the last port of servers that follow each other."""
-    if port < 0 or last > 65535:
-        raise ConfigError(f"`{name}` must be from 0 to {65535 - (last - port)}, got {port}.")
