@@ -1,0 +1,72 @@
+"""A command-line option reads its type and its default from the field of the config."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tfpipe.cli.shared.config_option import config_option
+from tfpipe.system.options import Amount, Choice, Count, Flag, Number, Text, option
+
+
+@dataclass(frozen=True)
+class Config:
+    num_files: int | None = option(Count(1), None)
+    rate: float = option(Number(above=0), 1e-4)
+    smoothing: float = option(Number(at_least=0), 0.0)
+    encoding: str = option(Choice(("keep", "jpeg")), "keep")
+    buffer: int | str = option(Amount(), "256MiB")
+    overwrite: bool = option(Flag(), False)
+    shuffle: bool = option(Flag(), True)
+    name: str = option(Text(), "a")
+
+
+@click.command()
+@config_option(Config, "num_files", "The number.", metavar="N", default="one for each core")
+@config_option(Config, "rate", "The rate.", metavar="R")
+@config_option(Config, "smoothing", "The share.")
+@config_option(Config, "encoding", "The encoding.")
+@config_option(Config, "buffer", "The buffer.")
+@config_option(Config, "overwrite", "Replace them.")
+@config_option(Config, "shuffle", "Mix them.")
+@config_option(Config, "name", "The name.", default="")
+def command(**options: Any) -> None:
+    click.echo(json.dumps(options))
+
+
+def test_the_help_shows_types_and_defaults() -> None:
+    lines = CliRunner().invoke(command, ["--help"], terminal_width=100).output.splitlines()
+    shown = [" ".join(line.split()) for line in lines if line.startswith("  --")]
+    assert shown == [
+        "--num-files N The number. [default: one for each core]",
+        "--rate R The rate. [default: 0.0001]",
+        "--smoothing FLOAT The share. [default: 0]",
+        "--encoding [keep|jpeg] The encoding. [default: keep]",
+        "--buffer SIZE The buffer. [default: 256MiB]",
+        "--overwrite Replace them.",
+        "--shuffle / --no-shuffle Mix them. [default: shuffle]",
+        "--name TEXT The name.",
+        "--help Show this message and exit.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "options"),
+    [
+        ([], {}),
+        (["--num-files", "3", "--rate", "0.5"], {"num_files": 3, "rate": 0.5}),
+        (["--encoding", "jpeg", "--overwrite"], {"encoding": "jpeg", "overwrite": True}),
+        (["--no-shuffle"], {"shuffle": False}),
+        (["--buffer", "1KiB", "--name", "b"], {"buffer": 1024, "name": "b"}),
+    ],
+)
+def test_what_is_not_given_is_none(args: list[str], options: dict[str, Any]) -> None:
+    names = ("num_files", "rate", "smoothing", "encoding", "buffer", "overwrite", "shuffle", "name")
+    assert json.loads(CliRunner().invoke(command, args).output) == {**dict.fromkeys(names), **options}
+
+
+def test_a_wrong_word_is_refused() -> None:
+    assert "'png' is not one of 'keep', 'jpeg'" in CliRunner().invoke(command, ["--encoding", "png"]).output
