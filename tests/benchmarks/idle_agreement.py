@@ -1,4 +1,4 @@
-"""Whether three ways to find the idle time of a real training agree; README.md has the details.
+"""Compares three ways to find the idle time of a real training; README.md has the details.
 
 python tests/benchmarks/idle_agreement.py --rounds 5 --json agreement.json
 """
@@ -22,35 +22,39 @@ BATCH, SIZE, CLASSES, WARM_UP = 256, 64, 10, 10
 PLANTED = (0.0, 0.05, 0.25, 0.5, 0.75)
 LOOPS = ("loop", "keras")
 STORED_SIZE = {"decode, light": 64, "decode, heavy": 400}
-"""Of the images that a real pipeline decodes."""
+"""The side of the images that a real pipeline decodes."""
 INPUTS = (*(f"{share:.0%}" for share in PLANTED), *STORED_SIZE)
-"""Waits that are planted, and pipelines that work on the trainer's cores."""
+"""The planted waits, and the pipelines that work on the trainer's cores."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """The idle fraction of one training, found in three ways."""
+    """The idle fraction of one training, found in three ways.
+
+    Attributes:
+        loop: The loop that makes the steps: "loop" is a loop of this file, "keras" is `model.fit`.
+        input: The wait that was planted, or a real pipeline that shares the cores with the trainer.
+        step_ms: The time of a step.
+        training: The figure of `measure_training`.
+        monitor: The figure of `IdleMonitor`.
+        trace: The figure of TensorFlow's own profiler, during the monitor's run; None without xprof.
+    """
 
     loop: str
-    """Who steps: a loop of its own, or `model.fit`."""
     input: str
-    """The wait that was planted, or a real pipeline that shares the cores with the trainer."""
     step_ms: float
     training: float
-    """`measure_training`."""
     monitor: float
-    """`IdleMonitor`."""
     trace: float | None
-    """TensorFlow's own profiler, during the monitor's run; None without xprof."""
 
     @property
-    def apart(self) -> float:
-        """`measure_training` and `IdleMonitor`, in points."""
+    def difference(self) -> float:
+        """The difference of `IdleMonitor` and `measure_training`, in points."""
         return 100 * (self.monitor - self.training)
 
     @property
-    def apart_from_trace(self) -> float | None:
-        """The farther one of the two from the trace, in points."""
+    def difference_from_trace(self) -> float | None:
+        """The larger difference of the two from the trace, in points."""
         if self.trace is None:
             return None
         return 100 * max((self.monitor - self.trace, self.training - self.trace), key=abs)
@@ -60,7 +64,7 @@ class Row:
 @click.option("--rounds", default=5, show_default=True, help="How often each row is measured, in turns.")
 @click.option("--steps", default=30, show_default=True, help="Steps of a measurement.")
 @click.option("--loop", "loops", type=click.Choice(LOOPS), multiple=True, help="Only this one.  [default: both]")
-@click.option("--only", type=click.Choice(INPUTS), multiple=True, help="May be given several times.  [default: all]")
+@click.option("--only", type=click.Choice(INPUTS), multiple=True, help="Only these inputs; repeatable.  [default: all]")
 @click.option("--json", "json_file", type=click.Path(), help="Write all rows to this file.")
 def main(rounds: int, steps: int, loops: tuple[str, ...], only: tuple[str, ...], json_file: str | None) -> None:
     """Train a small network on CPU with inputs that make it wait, and print the idle fractions."""
@@ -77,32 +81,32 @@ def main(rounds: int, steps: int, loops: tuple[str, ...], only: tuple[str, ...],
 
 
 def table(rows: list[Row]) -> list[str]:
-    """Medians over the rounds, and the farthest apart."""
+    """Returns the lines of a table: medians over the rounds, and the largest differences."""
     lines = [
         f"{'':6}{'input':15}{'step':>9}{'training':>10}{'monitor':>10}{'trace':>8}"
         f"{'apart (worst)':>16}{'from trace (worst)':>20}"
     ]
     for loop, name in dict.fromkeys((row.loop, row.input) for row in rows):
-        mine = [row for row in rows if (row.loop, row.input) == (loop, name)]
-        line = f"{loop:6}{name:15}{statistics.median(row.step_ms for row in mine):>6.1f} ms"
-        line += f"{statistics.median(row.training for row in mine):>10.1%}"
-        line += f"{statistics.median(row.monitor for row in mine):>10.1%}"
-        traces = [row.trace for row in mine if row.trace is not None]
+        same = [row for row in rows if (row.loop, row.input) == (loop, name)]
+        line = f"{loop:6}{name:15}{statistics.median(row.step_ms for row in same):>6.1f} ms"
+        line += f"{statistics.median(row.training for row in same):>10.1%}"
+        line += f"{statistics.median(row.monitor for row in same):>10.1%}"
+        traces = [row.trace for row in same if row.trace is not None]
         line += f"{statistics.median(traces):>8.1%}" if traces else f"{'-':>8}"
-        line += points([row.apart for row in mine], 16)
-        line += points([far for row in mine if (far := row.apart_from_trace) is not None], 20)
+        line += format_points([row.difference for row in same], 16)
+        line += format_points([difference for row in same if (difference := row.difference_from_trace) is not None], 20)
         lines.append(line)
     return lines
 
 
-def points(values: list[float], width: int) -> str:
-    """Median and farthest."""
+def format_points(values: list[float], width: int) -> str:
+    """Returns the median and the value that is farthest from 0, as text."""
     text = f"{statistics.median(values):+.1f} ({max(values, key=abs):+.1f})" if values else "-"
     return f"{text:>{width}}"
 
 
 def measure(loop: str, name: str, steps: int) -> Row:
-    """One row."""
+    """Measures one row."""
     import tfpipe
 
     model = network()
@@ -120,8 +124,8 @@ def measure(loop: str, name: str, steps: int) -> Row:
     before = train()
     monitor = tfpipe.IdleMonitor(every_steps=max(1, steps // 10), warm_up=WARM_UP)
     run = fit if loop == "keras" else run_loop
-    trace = traced(lambda watch: run(model, step, data, monitor, steps, watch))
-    after = train()  # a machine that became slower or faster meanwhile meets both ways alike
+    trace = run_traced(lambda watch: run(model, step, data, monitor, steps, watch))
+    after = train()  # a machine that becomes slower meanwhile affects both ways alike
     return Row(
         loop,
         name,
@@ -132,8 +136,8 @@ def measure(loop: str, name: str, steps: int) -> Row:
     )
 
 
-def traced(run: Callable[[Callable[[int], Any]], None]) -> float | None:
-    """Runs a training under TensorFlow's profiler, and returns the idle fraction that it saw."""
+def run_traced(run: Callable[[Callable[[int], Any]], None]) -> float | None:
+    """Runs a training under TensorFlow's profiler. Returns the idle fraction that it recorded."""
     import tensorflow as tf
 
     from tfpipe.profiler.live.xprof_trace import read_trace
@@ -152,21 +156,21 @@ def traced(run: Callable[[Callable[[int], Any]], None]) -> float | None:
 
 
 def run_loop(model: Any, step: Any, data: Any, monitor: Any, steps: int, watch: Callable[[int], Any]) -> None:
-    """A loop of one's own."""
+    """Trains in a loop of this file."""
     batches = monitor.iterate(data.take(WARM_UP + steps))
     for i in range(WARM_UP + steps):
         with watch(i - WARM_UP) if i >= WARM_UP else nullcontext():
             batch = next(batches)
-            with monitor.step() as one:
-                one.result = step(batch)
+            with monitor.step() as handle:
+                handle.result = step(batch)
 
 
 def fit(model: Any, step: Any, data: Any, monitor: Any, steps: int, watch: Callable[[int], Any]) -> None:
-    """Keras's own loop."""
+    """Trains in Keras' own loop."""
     import tensorflow as tf
 
     class Tracing(tf.keras.callbacks.Callback):
-        """Marks the steps for the profiler."""
+        """A callback that marks the steps for the profiler."""
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             self.on_epoch_end(0)
@@ -187,7 +191,7 @@ def fit(model: Any, step: Any, data: Any, monitor: Any, steps: int, watch: Calla
 
 
 def network() -> Any:
-    """A small image classifier."""
+    """Returns a small image classifier."""
     import tensorflow as tf
 
     layers = tf.keras.layers
@@ -207,7 +211,7 @@ def network() -> Any:
 
 
 def compiled_step(model: Any) -> Any:
-    """The training step of the model, without Keras's loop."""
+    """Returns the training step of the model, without Keras' loop."""
     import tensorflow as tf
 
     model.optimizer.build(model.trainable_variables)
@@ -224,7 +228,7 @@ def compiled_step(model: Any) -> Any:
 
 
 def keras_step(model: Any) -> Any:
-    """What `fit` compiles, its metrics too."""
+    """Returns the step that `fit` compiles, with its metrics."""
     import tensorflow as tf
 
     model.optimizer.build(model.trainable_variables)
@@ -232,7 +236,7 @@ def keras_step(model: Any) -> Any:
 
 
 def batches(sleep_s: float) -> Any:
-    """Random images, a batch of which takes so long to come, and nobody works on it ahead."""
+    """Returns random images. Each batch takes `sleep_s` to come, and nothing prefetches it."""
     import numpy as np
     import tensorflow as tf
 
@@ -252,12 +256,12 @@ def batches(sleep_s: float) -> Any:
 
 
 def decoded(size: int) -> Any:
-    """A pipeline that decodes images of this size, on the cores that the trainer needs."""
+    """Returns a pipeline that decodes images of this size, on the cores that the trainer needs."""
     import numpy as np
     import tensorflow as tf
 
     noise = np.random.default_rng(0).integers(0, 256, [16, 16, 16, 3], np.uint8)
-    files = [tf.io.encode_jpeg(tf.cast(tf.image.resize(one, [size, size]), tf.uint8)).numpy() for one in noise]
+    files = [tf.io.encode_jpeg(tf.cast(tf.image.resize(image, [size, size]), tf.uint8)).numpy() for image in noise]
 
     def decode(file: Any) -> Any:
         image = tf.io.decode_jpeg(file, 3)[:SIZE, :SIZE]

@@ -1,9 +1,10 @@
-"""Checkpoints: the last few are kept, and one that is broken costs no more than the way from the one before."""
+"""Checkpoints: the last few are kept, and a damaged one costs only the steps since the one before."""
 
 import logging
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +14,15 @@ tf = pytest.importorskip("tensorflow")
 from tfpipe.errors import DataError  # noqa: E402
 from tfpipe.training.checkpoints import Checkpoints, Position  # noqa: E402
 
-SEED = 2**64 - 1  # the largest there is
+SEED = 2**64 - 1  # the largest seed
 
-Open = Callable[[], tuple[object, Checkpoints]]
+OpenRun = Callable[[], tuple[Any, Checkpoints]]
+"""Builds the model of a run, and opens its checkpoints."""
 
 
 @pytest.fixture
-def open_run(tmp_path: Path) -> Open:
-    def make() -> tuple[object, Checkpoints]:
+def open_run(tmp_path: Path) -> OpenRun:
+    def make() -> tuple[Any, Checkpoints]:
         model = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(3), tf.keras.layers.Dropout(0.5)])
         optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.9)
         optimizer.build(model.trainable_variables)
@@ -29,8 +31,8 @@ def open_run(tmp_path: Path) -> Open:
     return make
 
 
-def save(open_run: Open, count: int) -> None:
-    """At each step all weights are its number."""
+def save(open_run: OpenRun, count: int) -> None:
+    """Saves `count` checkpoints; in each, all weights are the number of its step."""
     model, checkpoints = open_run()
     for step in range(1, count + 1):
         model.set_weights([np.full_like(weight, step) for weight in model.get_weights()])
@@ -38,11 +40,11 @@ def save(open_run: Open, count: int) -> None:
         checkpoints.save(Position(SEED, 7, step), np.full((2, 4), step + 0.1))
 
 
-def test_nothing_was_saved(open_run: Open) -> None:
+def test_a_run_without_checkpoints_restores_nothing(open_run: OpenRun) -> None:
     assert open_run()[1].restore(SEED) is None
 
 
-def test_all_comes_back_and_three_are_kept(open_run: Open, tmp_path: Path) -> None:
+def test_the_last_of_three_kept_checkpoints_is_restored(open_run: OpenRun, tmp_path: Path) -> None:
     save(open_run, 5)
     assert len(list((tmp_path / "checkpoints").glob("*.index"))) == 3
     model, checkpoints = open_run()
@@ -50,13 +52,13 @@ def test_all_comes_back_and_three_are_kept(open_run: Open, tmp_path: Path) -> No
     assert position == Position(SEED, 7, 5)
     assert (sums == 5.1).all()
     assert (model.get_weights()[0] == 5).all()
-    assert [one.value[1].numpy() for one in model.non_trainable_variables] == [5]  # of the dropout
+    assert [variable.value[1].numpy() for variable in model.non_trainable_variables] == [5]  # the dropout's draws
 
 
 @pytest.mark.parametrize("suffix", [".index", ".data-00000-of-00001"])
 @pytest.mark.parametrize("damage", ["bit", "cut", "missing"])
-def test_of_a_broken_one_the_one_before_is_taken(
-    open_run: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str, damage: str
+def test_the_checkpoint_before_a_damaged_one_is_used(
+    open_run: OpenRun, tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str, damage: str
 ) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -80,7 +82,7 @@ def test_of_a_broken_one_the_one_before_is_taken(
     assert "the one before it is used." in caplog.text
 
 
-def test_where_all_are_broken_nothing_begins_anew_unasked(open_run: Open, tmp_path: Path) -> None:
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused(open_run: OpenRun, tmp_path: Path) -> None:
     save(open_run, 2)
     for path in (tmp_path / "checkpoints").glob("*.index"):
         path.write_bytes(b"")

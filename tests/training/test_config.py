@@ -1,4 +1,4 @@
-"""TrainConfig: what it refuses, and what stands for what was not asked."""
+"""TrainConfig: the values that it refuses, and its defaults."""
 
 from dataclasses import replace
 from typing import Any

@@ -40,7 +40,7 @@ FORMS = {
 
 
 def linear_model(config: PipelineConfig = CONFIG, classes: int = 3) -> Any:
-    """Each pixel counts by a weight of its own: two batches that differ anywhere give different logits."""
+    """Returns a model with a weight for each pixel: two batches that differ anywhere give different logits."""
     tf.keras.utils.set_random_seed(5)
     image = tf.keras.Input((*config.size, 3), dtype=config.image_dtype)
     x = tf.keras.layers.Flatten()(tf.keras.layers.Rescaling(1 / 255)(image))
@@ -49,11 +49,11 @@ def linear_model(config: PipelineConfig = CONFIG, classes: int = 3) -> Any:
 
 @pytest.fixture(scope="module")
 def datasets(tmp_path_factory: pytest.TempPathFactory, draw_images) -> Callable[[str], tfpipe.Manifest]:
-    """The drawn images as the real job stores them in each form."""
-    folder, made = tmp_path_factory.mktemp("forms"), {}
+    """Returns a function from a form to the drawn images as the job stores them in it."""
+    folder, manifests = tmp_path_factory.mktemp("forms"), {}
 
     def get(form: str) -> tfpipe.Manifest:
-        if form not in made:
+        if form not in manifests:
             if not (folder / "images").exists():
                 draw_images(folder / "images")
             output = str(folder / form)
@@ -61,14 +61,14 @@ def datasets(tmp_path_factory: pytest.TempPathFactory, draw_images) -> Callable[
                 input=str(folder / "images"), output=output, form=FORMS[form], workers=1, num_shards=1
             )
             shard_job.run(options)
-            made[form] = tfpipe.load_manifest(output)
-        return made[form]
+            manifests[form] = tfpipe.load_manifest(output)
+        return manifests[form]
 
     return get
 
 
-def evaluated(manifest: tfpipe.Manifest, config: PipelineConfig, model: Any) -> tuple[dict[str, Any], np.ndarray]:
-    """The whole split as one batch without its padding, and its probabilities at training time."""
+def evaluate(manifest: tfpipe.Manifest, config: PipelineConfig, model: Any) -> tuple[dict[str, Any], np.ndarray]:
+    """Returns a whole split as one batch without padding, and the probabilities in evaluation."""
     batch = next(iter(tfpipe.build_dataset(manifest, "train", config)))
     real = batch["mask"].numpy()
     batch = {name: value[real] for name, value in batch.items()}
@@ -86,14 +86,14 @@ def test_a_served_record_gives_what_evaluation_gives_to_the_bit(datasets, tmp_pa
 
 
 @pytest.mark.parametrize("form", ["resize-short", "square"])
-def test_so_does_a_record_of_another_form(datasets, tmp_path, form) -> None:
+def test_a_served_record_of_another_form_gives_what_evaluation_gives(datasets, tmp_path, form) -> None:
     check_records(datasets(form), CONFIG, FORMS[form], tmp_path)
 
 
 def check_records(manifest: tfpipe.Manifest, config: PipelineConfig, form: ImageForm, folder: Path) -> None:
     model = linear_model(config)
     export_model(model, config, NAMES, str(folder / "model"), form)
-    batch, expected = evaluated(manifest, config, model)
+    batch, expected = evaluate(manifest, config, model)
     served = tf.saved_model.load(str(folder / "model")).signatures[export.RECORDS](
         image_bytes=batch["image/encoded"], height=batch["image/height"], width=batch["image/width"]
     )
@@ -106,7 +106,7 @@ def check_records(manifest: tfpipe.Manifest, config: PipelineConfig, form: Image
 def test_the_original_files_give_what_evaluation_gives_to_the_bit(datasets, draw_images, tmp_path) -> None:
     manifest, model = datasets("as they came"), linear_model()
     export_model(model, CONFIG, NAMES, str(tmp_path / "model"))
-    batch, expected = evaluated(manifest, CONFIG, model)
+    batch, expected = evaluate(manifest, CONFIG, model)
     images = draw_images(tmp_path / "images") / "train"
     files = [(images / name.decode().removeprefix("train/")).read_bytes() for name in batch["image/filename"].numpy()]
     assert {file[:4] for file in files} == {b"\x89PNG", b"\xff\xd8\xff\xe0"}
@@ -118,7 +118,7 @@ def test_decoded_images_give_what_evaluation_gives(datasets, tmp_path) -> None:
     manifest, form = datasets("raw"), FORMS["raw"]
     model = linear_model()
     export_model(model, CONFIG, NAMES, str(tmp_path / "model"), form)
-    batch, expected = evaluated(manifest, CONFIG, model)
+    batch, expected = evaluate(manifest, CONFIG, model)
     pixels = tf.reshape(tf.io.decode_raw(batch["image/encoded"], tf.uint8), [-1, 18, 18, 3])
     served = tf.saved_model.load(str(tmp_path / "model")).signatures[export.IMAGES](
         images=pixels, height=batch["image/height"], width=batch["image/width"]
@@ -127,10 +127,10 @@ def test_decoded_images_give_what_evaluation_gives(datasets, tmp_path) -> None:
 
 
 def test_plain_tensorflow_serves_batches_of_any_size(datasets, tmp_path) -> None:
-    """In a process that has no tfpipe and no Keras, with all that this one has otherwise."""
+    # The process has no tfpipe and no Keras.
     model = linear_model()
     export_model(model, CONFIG, NAMES, str(tmp_path / "model"))
-    batch, expected = evaluated(datasets("as they came"), CONFIG, model)
+    batch, expected = evaluate(datasets("as they came"), CONFIG, model)
     np.save(tmp_path / "files.npy", batch["image/encoded"].numpy())
     code = f"""
 import sys
@@ -147,7 +147,7 @@ assert serve(image_bytes=tf.constant([], tf.string))["probabilities"].shape == [
     np.testing.assert_array_equal(np.load(tmp_path / "all.npy"), expected)
 
 
-def test_what_lies_beside_the_model(tmp_path) -> None:
+def test_labels_and_the_form_lie_beside_the_model(tmp_path) -> None:
     export_model(linear_model(), CONFIG, NAMES, str(tmp_path / "model"), ImageForm(resize_short=12))
     assert (tmp_path / "model" / "labels.txt").read_text() == "cat\ndog\nowl\n"
     notes = json.loads((tmp_path / "model" / "tfpipe.json").read_text())
@@ -173,24 +173,24 @@ def test_a_failed_export_leaves_the_old_model(tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 2])
-def test_after_a_kill_while_it_takes_its_name_there_is_a_whole_model_or_none(tmp_path, monkeypatch, cut) -> None:
+def test_a_kill_between_the_renames_leaves_a_complete_model_or_none(tmp_path, monkeypatch, cut) -> None:
     target = tmp_path / "model"
     export_model(linear_model(), CONFIG, NAMES, str(target))
     calls, rename = [], os.rename
 
-    def killed(source: str, name: str) -> None:
+    def rename_or_die(source: str, name: str) -> None:
         calls.append(name)
         if len(calls) == cut:
-            raise SystemExit(9)  # which nothing in the way catches
+            raise SystemExit(9)  # nothing catches it on the way
         rename(source, name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", killed)
+        patch.setattr(os, "rename", rename_or_die)
         with pytest.raises(SystemExit):
             export_model(linear_model(), CONFIG, NAMES, str(target))
     assert export.has_model(str(target)) == (cut == 1)
     with pytest.raises(ConfigError):
-        # The next attempt fails too, and by then the old one is back.
+        # The next attempt fails too, and has restored the old model first.
         export_model(linear_model(classes=4), CONFIG, NAMES, str(target))
     export_model(linear_model(), CONFIG, NAMES, str(target))
     assert os.listdir(tmp_path) == ["model"]
@@ -198,7 +198,7 @@ def test_after_a_kill_while_it_takes_its_name_there_is_a_whole_model_or_none(tmp
 
 
 def test_object_stores_get_the_model_file_by_file(tmp_path) -> None:
-    """Here one in memory; a second export replaces the first."""
+    # This one is in memory. The second export replaces the first.
     target = f"ram://{tmp_path.name}/run/model"
     for classes in (3, 2):
         export_model(linear_model(classes=classes), CONFIG, NAMES[:classes], target)
@@ -227,7 +227,7 @@ def test_object_stores_get_the_model_file_by_file(tmp_path) -> None:
     ],
     ids=["training", "device", "names"],
 )
-def test_what_cannot_be_served_is_refused(tmp_path, config, names, sentence) -> None:
+def test_models_that_cannot_be_served_are_refused(tmp_path, config, names, sentence) -> None:
     with pytest.raises(ConfigError) as refused:
         export_model(linear_model(), config, names, str(tmp_path / "model"))
     assert str(refused.value) == sentence

@@ -1,4 +1,4 @@
-"""Models take what the pipeline hands over and return float32 logits; a user's own is looked at first."""
+"""Models take the batches of a pipeline and return float32 logits; a user's own model is checked."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -24,16 +24,16 @@ def float32() -> Iterator[None]:
     tf.keras.mixed_precision.set_global_policy("float32")
 
 
-def own(num_classes: int, size: tuple[int, int]) -> Any:
+def build_own(num_classes: int, size: tuple[int, int]) -> Any:
     layers = [tf.keras.Input((*size, 3)), tf.keras.layers.Flatten(), tf.keras.layers.Dense(num_classes)]
     return tf.keras.Sequential(layers)
 
 
 def test_bytes_are_normalized_inside_as_the_pipeline_normalizes_floats() -> None:
-    of_bytes, of_floats = build_model("own", 5, BYTES, own), build_model("own", 5, FLOATS, own)
-    of_floats.set_weights(of_bytes.get_weights())
-    assert of_bytes.input.dtype == "uint8"
-    np.testing.assert_allclose(of_bytes(IMAGES), of_floats(normalize(IMAGES)), rtol=1e-4, atol=1e-5)
+    bytes_model, floats_model = build_model("own", 5, BYTES, build_own), build_model("own", 5, FLOATS, build_own)
+    floats_model.set_weights(bytes_model.get_weights())
+    assert bytes_model.input.dtype == "uint8"
+    np.testing.assert_allclose(bytes_model(IMAGES), floats_model(normalize(IMAGES)), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
@@ -47,31 +47,31 @@ def test_logits_are_float32(policy: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet50", "mobilenet_v3_small"])
-def test_the_large_ones_too(name: str) -> None:
+def test_logits_of_large_models_are_float32_too(name: str) -> None:
     tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
     model = build_model(name, 7, BYTES)
     assert model.output_shape == (None, 7)
     assert model(IMAGES).dtype == tf.float32
 
 
-def test_images_may_be_too_small() -> None:
+def test_too_small_images_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"resnet50 needs images of at least 32 pixels a side, got 16 x 40\."):
         build_model("resnet50", 7, PipelineConfig(global_batch_size=8, image_size=(16, 40)))
 
 
-def fails(num_classes: int, size: tuple[int, int]) -> Any:
+def build_nothing(num_classes: int, size: tuple[int, int]) -> Any:
     raise ValueError("no idea")
 
 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (fails, r"own\(5, \(32, 40\)\) failed: ValueError: no idea"),
+        (build_nothing, r"own\(5, \(32, 40\)\) failed: ValueError: no idea"),
         (lambda *_: None, "own must return a Keras model, got NoneType."),
-        (lambda n, size: own(n + 1, size), r"own must return logits of shape \(None, 5\), got \(None, 6\)\."),
-        (lambda n, size: own(n, (8, 8)), r"own must take images of shape \(None, 32, 40, 3\): "),
+        (lambda n, size: build_own(n + 1, size), r"own must return logits of shape \(None, 5\), got \(None, 6\)\."),
+        (lambda n, size: build_own(n, (8, 8)), r"own must take images of shape \(None, 32, 40, 3\): "),
     ],
 )
-def test_a_model_that_is_none_is_refused(build: Any, message: str) -> None:
+def test_an_unfit_model_is_refused(build: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_model("own", 5, BYTES, build)

@@ -1,4 +1,4 @@
-"""The folder of a run: begun once, gone on with, and refused where it is another's."""
+"""The folder of a run: begun once, resumed, and refused where it belongs to another run."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from tfpipe.training.run_dir import RunDir
 OPTIONS = {"model": "small_cnn", "epochs": 3, "scale": (0.08, 1.0)}
 
 
-def test_a_run_is_begun_and_gone_on_with(tmp_path: Path) -> None:
+def test_a_run_begins_and_goes_on(tmp_path: Path) -> None:
     path = str(tmp_path / "runs" / "one")
     assert not RunDir(path).begin(OPTIONS)
     assert json.loads((tmp_path / "runs/one/run.json").read_text()) == {
@@ -24,15 +24,15 @@ def test_a_run_is_begun_and_gone_on_with(tmp_path: Path) -> None:
     assert RunDir(path).begin(OPTIONS)
 
 
-def test_what_a_kill_left_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_temporary_file_of_a_killed_run_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "run.json.123.tmp").write_text("{")
     assert not RunDir(str(tmp_path)).begin(OPTIONS)
 
 
 def test_only_the_chief_writes(tmp_path: Path) -> None:
-    folder = RunDir(str(tmp_path / "run"), is_chief=False)
-    assert not folder.begin(OPTIONS)
-    folder.write_metrics()
+    run_dir = RunDir(str(tmp_path / "run"), is_chief=False)
+    assert not run_dir.begin(OPTIONS)
+    run_dir.write_metrics()
     assert not (tmp_path / "run").exists()
 
 
@@ -57,26 +57,26 @@ def test_other_options_are_refused_with_both_values(tmp_path: Path) -> None:
 
 
 def test_lines_after_the_checkpoint_are_dropped(tmp_path: Path) -> None:
-    folder = RunDir(str(tmp_path))
-    folder.begin(OPTIONS)
+    run_dir = RunDir(str(tmp_path))
+    run_dir.begin(OPTIONS)
     kinds = ["step", "step", "epoch", "step", "step", "epoch"]
-    folder.metrics = [
+    run_dir.metrics = [
         {"kind": kind, "epoch": i // 3, "step": step}
         for i, (kind, step) in enumerate(zip(kinds, (1, 2, 2, 3, 4, 4), strict=True))
     ]
-    folder.write_metrics()
-    again = RunDir(str(tmp_path))
-    assert again.begin(OPTIONS)
-    assert again.get_last_epoch() == {"kind": "epoch", "epoch": 1, "step": 4}
-    again.go_back(Position(0, 1, 2), 2)  # the steps of the second epoch are done, its evaluation is not
-    assert [(line["kind"], line["step"]) for line in again.metrics] == [
+    run_dir.write_metrics()
+    reopened = RunDir(str(tmp_path))
+    assert reopened.begin(OPTIONS)
+    assert reopened.get_last_epoch() == {"kind": "epoch", "epoch": 1, "step": 4}
+    reopened.go_back(Position(0, 1, 2), 2)  # the steps of the second epoch are done, its evaluation is not
+    assert [(line["kind"], line["step"]) for line in reopened.metrics] == [
         *(("step", 1), ("step", 2), ("epoch", 2), ("step", 3), ("step", 4)),
     ]
-    again.go_back(Position(0, 0, 2), 2)
-    assert [line["kind"] for line in again.metrics] == ["step", "step"]
+    reopened.go_back(Position(0, 0, 2), 2)
+    assert [line["kind"] for line in reopened.metrics] == ["step", "step"]
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="file/run"):
         RunDir(str(tmp_path / "file" / "run")).begin(OPTIONS)

@@ -1,4 +1,4 @@
-"""Quantised files: their size, their input, and how right they are."""
+"""Quantized files: their input, their operations and their accuracy."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tfpipe.training.tflite import evaluate_tflite, export_tflite
 CONFIG = PipelineConfig(per_replica_batch_size=8, image_size=8, training=False)
 RNG = np.random.default_rng(3)
 LABELS = RNG.integers(0, 3, 40).astype(np.int32)
-# Each class is bright in a channel of its own.
+# Each class has a bright channel.
 IMAGES = (RNG.integers(0, 100, (40, 8, 8, 3)) + 120 * np.eye(3, dtype=int)[LABELS][:, None, None]).astype(np.uint8)
 
 
-def colour_model(dtype: str = "uint8") -> Any:
-    """Names the channel that is brightest: right without training."""
+def color_model(dtype: str = "uint8") -> Any:
+    """Returns a model that names the brightest channel, which is right without training."""
     image = tf.keras.Input((8, 8, 3), dtype=dtype)
     x = tf.keras.layers.Rescaling(1 / 255)(image)
     x = tf.keras.layers.DepthwiseConv2D(1, depthwise_initializer="ones")(x)
@@ -32,37 +32,38 @@ def colour_model(dtype: str = "uint8") -> Any:
 
 
 def batches(as_supervised: bool, one_hot: bool = False) -> Any:
-    """Eights, the last three images filled up with a class that is wrong."""
+    """Returns batches of 8; the last three images are padding, with a wrong class."""
     mask, labels = np.arange(40) < 37, np.where(np.arange(40) < 37, LABELS, (LABELS + 1) % 3)
-    given = {"image": IMAGES, "label": np.eye(3, dtype=np.float32)[labels] if one_hot else labels, "mask": mask}
-    dataset = tf.data.Dataset.from_tensor_slices(given).batch(8)
+    features = {"image": IMAGES, "label": np.eye(3, dtype=np.float32)[labels] if one_hot else labels, "mask": mask}
+    dataset = tf.data.Dataset.from_tensor_slices(features).batch(8)
     return dataset.map(lambda batch: (batch["image"], batch["label"], batch["mask"])) if as_supervised else dataset
 
 
-def details(path: Path) -> tuple[dict[str, Any], list[str]]:
+def read_details(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """Returns the properties of a file's input, and the names of its operations."""
     with pytest.warns(UserWarning, match="deprecated"):
         interpreter = tf.lite.Interpreter(str(path))
     interpreter.allocate_tensors()
-    return interpreter.get_input_details()[0], [one["op_name"] for one in interpreter._get_ops_details()]
+    return interpreter.get_input_details()[0], [operation["op_name"] for operation in interpreter._get_ops_details()]
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "int8"])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_a_file_takes_what_the_pipeline_yields_and_is_as_right_as_the_model(tmp_path, kind, dtype) -> None:
+def test_a_file_takes_the_pipelines_images_and_is_as_accurate_as_the_model(tmp_path, kind, dtype) -> None:
     path = tmp_path / "model.tflite"
-    export_tflite(colour_model(dtype), replace(CONFIG, image_dtype=dtype), kind, iter(IMAGES[:10]), str(path))
-    taken, operations = details(path)
-    assert (taken["dtype"], taken["shape"].tolist()) == (np.dtype(dtype).type, [1, 8, 8, 3])
-    assert taken["quantization"] == (0.0, 0)  # pixels as they are
+    export_tflite(color_model(dtype), replace(CONFIG, image_dtype=dtype), kind, iter(IMAGES[:10]), str(path))
+    model_input, operations = read_details(path)
+    assert (model_input["dtype"], model_input["shape"].tolist()) == (np.dtype(dtype).type, [1, 8, 8, 3])
+    assert model_input["quantization"] == (0.0, 0)  # pixels as they are
     assert ("QUANTIZE" in operations) == (kind == "int8")
     assert evaluate_tflite(str(path), batches(as_supervised=False)) == 1.0
-    assert [one.name for one in tmp_path.iterdir()] == ["model.tflite"]
+    assert [file.name for file in tmp_path.iterdir()] == ["model.tflite"]
 
 
-def test_accuracy_counts_real_images_only_in_any_form_of_batch(tmp_path) -> None:
+def test_accuracy_counts_real_images_only_in_each_form_of_batch(tmp_path) -> None:
     path = str(tmp_path / "model.tflite")
-    model = colour_model()
-    model.layers[-1].set_weights([np.diag([1.0, 1.0, -1.0]), np.zeros(3)])  # never says 2
+    model = color_model()
+    model.layers[-1].set_weights([np.diag([1.0, 1.0, -1.0]), np.zeros(3)])  # never predicts 2
     export_tflite(model, CONFIG, "dynamic", (), path)
     expected = float((LABELS[:37] != 2).mean())
     for as_supervised, one_hot in ((False, False), (True, False), (True, True)):
@@ -75,7 +76,7 @@ def test_a_model_in_bfloat16_is_converted_in_float32(tmp_path) -> None:
     before = tf.keras.mixed_precision.global_policy()
     tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
     try:
-        model = colour_model()
+        model = color_model()
     finally:
         tf.keras.mixed_precision.set_global_policy(before)
     assert model.layers[2].compute_dtype == "bfloat16"
@@ -84,14 +85,14 @@ def test_a_model_in_bfloat16_is_converted_in_float32(tmp_path) -> None:
     assert model.layers[2].compute_dtype == "bfloat16"
 
 
-def test_what_cannot_be_done_is_one_sentence(tmp_path) -> None:
+def test_failures_are_told_in_one_sentence(tmp_path) -> None:
     path = tmp_path / "model.tflite"
     with pytest.raises(
         ConfigError, match=r"^int8 needs images that show the range of each layer's values, got none\.$"
     ):
-        export_tflite(colour_model(), CONFIG, "int8", (), str(path))
+        export_tflite(color_model(), CONFIG, "int8", (), str(path))
     with pytest.raises(DataError, match=r"^/nowhere/model\.tflite cannot be written: "):
-        export_tflite(colour_model(), CONFIG, "dynamic", (), "/nowhere/model.tflite")
+        export_tflite(color_model(), CONFIG, "dynamic", (), "/nowhere/model.tflite")
     with pytest.raises(DataError, match=r"model\.tflite is not a TFLite model that can be read: "):
         evaluate_tflite(str(path), ())
     path.write_bytes(b"no model")

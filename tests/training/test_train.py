@@ -1,5 +1,6 @@
-"""Short trainings for real: they learn, count each image, go on where they stopped, and refuse what cannot be."""
+"""Short trainings: they learn, count each image once, go on where they stopped, and refuse unfit options."""
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -21,42 +22,43 @@ EXAMPLES = 27
 Train = Callable[..., Any]
 
 
-def lines(result: Any) -> list[dict]:
+def read_lines(result: Any) -> list[dict[str, Any]]:
+    """Reads the lines of a run's metrics.jsonl."""
     return [json.loads(line) for line in (Path(result.output) / "metrics.jsonl").read_text().splitlines()]
 
 
 def stop_after(steps: int) -> Callable[[], bool]:
-    """Asked after each step, it says so after so many."""
-    asked = iter(range(1, 10**6))
-    return lambda: next(asked) >= steps
+    """Returns a `stop` that is True from its call number `steps` on."""
+    calls = itertools.count(1)
+    return lambda: next(calls) >= steps
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, colours: Path) -> Path:
-    """A run of three epochs."""
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, colors: Path) -> Path:
+    """Returns the folder of a run of three epochs that nobody stopped."""
     from tfpipe.pipeline.config.pipeline_config import PipelineConfig
     from tfpipe.training.config import TrainConfig
 
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
     pipeline = PipelineConfig(global_batch_size=8, image_size=16, window_records=16, run_records=4)
     config = TrainConfig(pipeline=pipeline, output=str(folder), epochs=3, log_every_steps=1, checkpoint_every_steps=4)
-    training.train(load_manifest(str(colours)), config, tf.distribute.OneDeviceStrategy("/CPU:0"))
+    training.train(load_manifest(str(colors)), config, tf.distribute.OneDeviceStrategy("/CPU:0"))
     return folder
 
 
 def test_it_learns_and_writes_every_step_and_epoch(undisturbed: Path) -> None:
-    found = [json.loads(line) for line in (undisturbed / "metrics.jsonl").read_text().splitlines()]
-    steps = [line for line in found if line["kind"] == "step"]
-    epochs = [line for line in found if line["kind"] == "epoch"]
+    lines = [json.loads(line) for line in (undisturbed / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if line["kind"] == "step"]
+    epochs = [line for line in lines if line["kind"] == "epoch"]
     assert [line["step"] for line in steps] == list(range(1, 3 * STEPS + 1))
     assert [line["epoch"] for line in epochs] == [0, 1, 2]
     assert epochs[-1]["evaluation"]["loss"] < 0.75 * np.log(6)
     assert epochs[-1]["evaluation"]["accuracy"] > 0.5
     assert epochs[-1]["evaluation"]["images"] == EXAMPLES
-    for line in epochs:  # an epoch is its steps
-        own = [step for step in steps if step["epoch"] == line["epoch"]]
+    for line in epochs:  # an epoch's means are those of its steps
+        epoch_steps = [step for step in steps if step["epoch"] == line["epoch"]]
         for name in ("loss", "accuracy", "top5"):
-            assert line[name] == pytest.approx(np.mean([step[name] for step in own]), rel=1e-6), name
+            assert line[name] == pytest.approx(np.mean([step[name] for step in epoch_steps]), rel=1e-6), name
     rates = [line["learning_rate"] for line in steps]
     assert max(rates) == pytest.approx(0.5 * 8 / 256)
     assert rates.index(max(rates)) == 2  # 0.3 epochs of warm-up are 2 steps
@@ -67,7 +69,7 @@ def test_it_learns_and_writes_every_step_and_epoch(undisturbed: Path) -> None:
     assert len(list((undisturbed / "checkpoints").glob("*.index"))) == 3
 
 
-def test_curves_are_there_for_tensorboard(undisturbed: Path) -> None:
+def test_curves_for_tensorboard_are_written(undisturbed: Path) -> None:
     (path,) = (undisturbed / "logs").iterdir()
     events = list(tf.compat.v1.train.summary_iterator(str(path)))
     points = [(event.step, value.tag) for event in events for value in event.summary.value]
@@ -77,27 +79,27 @@ def test_curves_are_there_for_tensorboard(undisturbed: Path) -> None:
     assert {*evaluated, *first, *idle} <= set(points)
 
 
-def test_an_evaluation_equals_a_plain_count(undisturbed: Path, colours: Path) -> None:
-    records = list(data_source(str(colours), "validation"))
+def test_an_evaluation_equals_a_plain_count(undisturbed: Path, colors: Path) -> None:
+    records = list(data_source(str(colors), "validation"))
     served = tf.saved_model.load(str(undisturbed / "model")).signatures["serving_default"]
-    found = served(image_bytes=tf.constant([record.encoded for record in records]))["probabilities"].numpy()
+    probabilities = served(image_bytes=tf.constant([record.encoded for record in records]))["probabilities"].numpy()
     labels = np.array([record.label for record in records])
     evaluation = json.loads((undisturbed / "metrics.jsonl").read_text().splitlines()[-1])["evaluation"]
     assert evaluation["images"] == len(records) == EXAMPLES
-    assert evaluation["accuracy"] == np.mean(found.argmax(axis=1) == labels)
-    assert evaluation["loss"] == pytest.approx(-np.mean(np.log(found[range(EXAMPLES), labels])), rel=1e-5)
-    among = [label in row.argsort()[-5:] for row, label in zip(found, labels, strict=True)]
-    assert evaluation["top5"] == np.mean(among)
+    assert evaluation["accuracy"] == np.mean(probabilities.argmax(axis=1) == labels)
+    assert evaluation["loss"] == pytest.approx(-np.mean(np.log(probabilities[range(EXAMPLES), labels])), rel=1e-5)
+    in_top5 = [label in row.argsort()[-5:] for row, label in zip(probabilities, labels, strict=True)]
+    assert evaluation["top5"] == np.mean(in_top5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("asked", "position"), [(1, (0, 1)), (6, (0, 6)), (8, (0, 6)), (12, (1, 2))]
-)  # an evaluation has four batches, and asks too
+    ("steps", "position"), [(1, (0, 1)), (6, (0, 6)), (8, (0, 6)), (12, (1, 2))]
+)  # `stop` is also asked after each of an evaluation's four batches
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
-    train: Train, undisturbed: Path, asked: int, position: tuple[int, int]
+    train: Train, undisturbed: Path, steps: int, position: tuple[int, int]
 ) -> None:
-    first = train(stop=stop_after(asked))
+    first = train(stop=stop_after(steps))
     assert (first.finished, first.position) == (False, position)
     second = train()
     assert (second.finished, second.was_finished) == (True, False)
@@ -145,15 +147,15 @@ def test_images_may_be_augmented_on_the_device(train: Train) -> None:
 @pytest.mark.slow
 def test_several_steps_in_one_call_are_the_same_steps(train: Train, undisturbed: Path) -> None:
     result = train(steps_per_execution=4, log_every_steps=100)
-    epochs = [line for line in lines(result) if line["kind"] == "epoch"]
-    alone = [json.loads(line) for line in (undisturbed / "metrics.jsonl").read_text().splitlines()]
-    for mine, theirs in zip(epochs, [line for line in alone if line["kind"] == "epoch"], strict=True):
-        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+    epochs = [line for line in read_lines(result) if line["kind"] == "epoch"]
+    one_by_one = [json.loads(line) for line in (undisturbed / "metrics.jsonl").read_text().splitlines()]
+    for line, expected in zip(epochs, [line for line in one_by_one if line["kind"] == "epoch"], strict=True):
+        assert line["loss"] == pytest.approx(expected["loss"], rel=1e-5)
     assert result.timing is not None
     assert result.timing.images_per_step == 8
 
 
-def test_a_loss_that_is_no_number_ends_the_run(train: Train) -> None:
+def test_a_loss_that_is_not_a_number_ends_the_run(train: Train) -> None:
     with pytest.raises(DataError, match=r"The loss is not a number any more at step \d+\. Lower the learning rate"):
         train(learning_rate=1e9)
 
@@ -175,7 +177,7 @@ def test_a_dataset_without_labels_is_refused(tmp_path: Path, train: Train, draw_
         train(dataset=tmp_path / "data")
 
 
-def test_a_folder_of_something_else_is_left_alone(train: Train, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_left_alone(train: Train, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"must be empty or hold a run, and holds thesis.txt"):

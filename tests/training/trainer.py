@@ -1,6 +1,8 @@
-"""A training in a process of its own, on logical CPUs as asked; prints the lines of its metrics as JSON.
+"""Trains in its own process, on a number of logical CPUs, and prints the lines of its metrics as JSON.
 
-python trainer.py DATASET OUTPUT CPUS MODEL [STEPS_PER_EXECUTION]; the model `own:batch_norm` is made here
+    python trainer.py DATASET OUTPUT CPUS MODEL [STEPS_PER_EXECUTION]
+
+The model `own:batch_norm` is built here.
 """
 
 import json
@@ -13,14 +15,14 @@ from tfpipe.training.config import TrainConfig
 from tfpipe.training.train import train
 
 
-def batch_norm(num_classes, size):
-    """With a state that replicas share: moving averages, and the generator of a dropout."""
+def batch_norm(num_classes: int, size: tuple[int, int]) -> tf.keras.Model:
+    """Returns a model with a state that replicas share: moving averages, and the random generator of a dropout."""
     layers = [tf.keras.layers.Conv2D(8, 3, strides=4), tf.keras.layers.BatchNormalization(momentum=0.5)]
     head = [tf.keras.layers.Flatten(), tf.keras.layers.Dropout(0.2), tf.keras.layers.Dense(num_classes)]
     return tf.keras.Sequential([tf.keras.Input((*size, 3)), *layers, *head])
 
 
-def main(dataset, output, cpus, model, steps_per_execution="1"):
+def main(dataset: str, output: str, cpus: str, model: str, steps_per_execution: str = "1") -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * int(cpus))
     strategy = tfpipe.resolve_strategy()

@@ -138,8 +138,8 @@ class TrainConfig:
             num_streams=None,
         )
 
-    def asked(self, global_batch_size: int) -> dict[str, Any]:
-        """Returns the values that decide the numbers of a run. A run that is resumed must ask for the same."""
+    def get_run_options(self, global_batch_size: int) -> dict[str, Any]:
+        """Returns the values that decide the numbers of a run. A run that is resumed must have the same."""
         pipeline = asdict(self.pipeline)
         names = get_names(PipelineConfig, "order", "images")
         options = {**pipeline.pop("augment_options"), **{name: pipeline[name] for name in names}}

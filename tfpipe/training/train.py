@@ -87,7 +87,7 @@ def train(
 
     run_dir = RunDir(config.output, is_chief(strategy))
     fingerprint = _get_fingerprint(manifest, config.split, evaluation_split)
-    goes_on = run_dir.begin({"dataset": fingerprint, **config.asked(global_batch_size)})
+    goes_on = run_dir.begin({"dataset": fingerprint, **config.get_run_options(global_batch_size)})
     if goes_on and _is_finished(run_dir, config):
         end = (config.num_epochs, 0)
         return TrainResult(config.output, True, True, end, run_dir.get_last_epoch(), None, global_batch_size)
