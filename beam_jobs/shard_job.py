@@ -12,7 +12,7 @@ from beam_jobs.runners.base import Job, Runner, ShardObserver
 from beam_jobs.runners.beam_errors import unwrap_errors
 from beam_jobs.runners.choose import make_runner
 from beam_jobs.shards.output_dir import open_work_dir
-from beam_jobs.shards.worker_check import Agreement
+from beam_jobs.shards.worker_check import WorkerCheck
 from beam_jobs.storage import filesystem
 from beam_jobs.transforms import JobSettings, build_graph, finish
 from tfpipe.format import file_names, manifest_json
@@ -91,5 +91,5 @@ def _make_settings(job: Job, runner: Runner, beam_args: Sequence[str]) -> JobSet
         workers=runner.pool_workers(config.workers),
         progress=work.progress,
         file_options=tuple(beam_args) if is_any_remote else (),
-        agreement=Agreement.on(job.header, codecs=runner.has_same_codecs),
+        worker_check=WorkerCheck.make(job.header, codecs=runner.has_same_codecs),
     )

@@ -18,7 +18,7 @@ from beam_jobs.process_pool import map_unordered
 from beam_jobs.runners.metrics import ShardMetrics
 from beam_jobs.shards.finish_dataset import check_bad, check_present, finish_dataset
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
-from beam_jobs.shards.worker_check import Agreement
+from beam_jobs.shards.worker_check import WorkerCheck
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.storage import filesystem
 
@@ -33,7 +33,7 @@ class JobSettings:
         workers: Number of processes that each Beam worker starts; 0: the Beam worker writes shards itself.
         file_options: Beam arguments that the file systems need.
         progress: Folder for the workers' progress, as in `WorkDir`.
-        agreement: The versions and the plan that a worker must have; None for this process alone.
+        worker_check: The versions and the plan that a worker must have; None for this process alone.
     """
 
     output: str
@@ -41,18 +41,18 @@ class JobSettings:
     workers: int = 0
     file_options: tuple[str, ...] = ()
     progress: str | None = None
-    agreement: Agreement | None = None
+    worker_check: WorkerCheck | None = None
 
     def open_plan(self) -> tuple[WorkDir, PlanHeader]:
         """Opens the dataset directory and its plan, and first configures the file systems of this process.
 
         Raises:
-            DataError: This worker may not take part, see `Agreement`.
+            DataError: This worker may not take part, see `WorkerCheck`.
         """
         if self.file_options and filesystem.configured() != self.file_options:
             filesystem.configure(self.file_options)
         work = WorkDir(self.output, self.progress)
-        return work, self.agreement.open_plan(work) if self.agreement else work.read_header()
+        return work, self.worker_check.open_plan(work) if self.worker_check else work.read_header()
 
 
 def build_graph(pipeline: beam.Pipeline, num_shards: int, settings: JobSettings, *, whole: bool = True) -> None:

@@ -1,1 +1,1 @@
-"""The output directory: the plan file, the shards with their indexes, and the manifest that is written last."""
+"""The output directory: the plan file, the shards with their indexes, and the manifest, which is written last."""

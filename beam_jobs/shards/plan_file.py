@@ -111,7 +111,7 @@ def _name_unpacked(location: str) -> str:
 
 
 def _trust_manifest(work: WorkDir, manifest: Manifest) -> None:
-    """Notes the shards of a complete dataset as written, so that only missing or damaged ones are written again."""
+    """Saves the shards of a complete dataset as written, so that only missing or damaged ones are written again."""
     for split in manifest.splits.values():
         for shard in split.shards:
             if work.find_written(shard.file) is None:

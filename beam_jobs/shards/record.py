@@ -1,4 +1,4 @@
-"""What a source of records gives for one planned image: a record, or the reason why there is none."""
+"""The record that a source gives for a planned image, or the reason why it gives none."""
 
 from typing import Literal, NamedTuple
 
@@ -28,7 +28,7 @@ class RejectedImage(Exception):
 
     Attributes:
         kind: `bad` if the image itself is wrong, `unreadable` if another run may be able to read it.
-        reason: What is wrong, without a capital letter and without a full stop.
+        reason: The fault in words, without a capital letter and without a full stop.
         data: The bytes of the file, as far as they were read.
     """
 

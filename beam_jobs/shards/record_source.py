@@ -1,4 +1,4 @@
-"""Where the records of a job come from: image files, or the records of finished datasets.
+"""The sources of a job's records: image files, or the records of finished datasets.
 
 `tfpipe shard` makes records of image files, `reshard` and `merge` copy those of finished datasets. All that differs
 between the two once the shards are planned is behind one interface:
@@ -26,15 +26,15 @@ class RecordSource(Protocol):
 
     @property
     def changed(self) -> Mapping[str, int]:
-        """How many images had been changed before this job, by what was done to them."""
+        """The number of images that were changed before this job, by what was done to them."""
 
     @property
     def noticed(self) -> Mapping[str, int]:
-        """How many images were known before this job to have a property worth knowing."""
+        """The number of images that were known before this job to have a property worth knowing."""
 
     @property
     def advice(self) -> str:
-        """What to do about bad images, as the beginning of a sentence."""
+        """The advice about bad images, as a part of a sentence."""
 
     def get_fingerprint_facts(self) -> dict[str, Any]:
         """Returns what shapes the dataset besides the header's other fields, as JSON values."""

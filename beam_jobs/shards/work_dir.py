@@ -161,7 +161,7 @@ class WrittenShard:
 
 @dataclass(frozen=True)
 class WorkDir:
-    """Paths in a dataset directory under construction, and the small files there.
+    """A dataset directory under construction: its paths, and the small files of its working folder.
 
     Attributes:
         output: The dataset directory.
@@ -222,7 +222,7 @@ class WorkDir:
             yield decode_line(line)
 
     def save_written(self, shard: WrittenShard) -> None:
-        """Notes that a shard is finished."""
+        """Saves the note that a shard is finished."""
         data = json.dumps({**shard.to_json(), "kept": False}).encode()
         filesystem.write_bytes(self.path("rows", f"{shard.file}.json"), data)
 
@@ -238,7 +238,7 @@ class WorkDir:
         return {name.removesuffix(".json") for name in filesystem.names(self.path("rows")) if name.endswith(".json")}
 
     def save_kept(self, files: Iterable[str]) -> None:
-        """Notes the file names of the shards that the workers found finished."""
+        """Saves the file names of the shards that the workers found finished."""
         filesystem.write_bytes(self.path("kept.json"), json.dumps(sorted(files)).encode())
 
     def read_kept(self) -> set[str]:

@@ -1,4 +1,4 @@
-"""Whether a worker may take part in a job: it must see the plan, and write the bytes that any other would write."""
+"""Checks whether a worker may take part in a job: it must see the plan, and write the same bytes as the others."""
 
 import socket
 from collections.abc import Mapping
@@ -13,39 +13,40 @@ _SHARE = "All workers must reach images and output by the same names: on a disk 
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """What the process that planned a job tells its workers about it.
+class WorkerCheck:
+    """The check that the process that planned a job hands to its workers.
 
     Attributes:
-        fingerprint: Of the plan. A disk that is not shared may hold the plan of another job under the same path.
-        versions: Of what decides the bytes of a shard.
+        fingerprint: The fingerprint of the plan. A disk that is not shared may hold another plan under the same path.
+        versions: The version of each package that decides the bytes of a shard.
     """
 
     fingerprint: str
     versions: Mapping[str, str]
 
     @classmethod
-    def on(cls, header: PlanHeader, *, codecs: bool = True) -> "Agreement":
-        """The agreement on a plan that was made here.
+    def make(cls, header: PlanHeader, *, codecs: bool = True) -> "WorkerCheck":
+        """Returns the check for a plan that was made in this process.
 
         Args:
-            header: The plan's.
-            codecs: Ask for the same image libraries too; False: workers all have the same ones, but others than here.
+            header: The header of the plan.
+            codecs: Whether workers must have the image libraries of this process. They need not if all of them have
+                the same ones anyway.
         """
-        return cls(header.fingerprint, _versions() if codecs else {"tfpipe": __version__})
+        return cls(header.fingerprint, _get_versions() if codecs else {"tfpipe": __version__})
 
     def open_plan(self, work: WorkDir) -> PlanHeader:
-        """The plan, read by a worker.
+        """Returns the header of the plan, in a worker.
 
         Raises:
             DataError: The worker has other versions, or does not see this plan.
         """
-        here, host = _versions(), socket.gethostname()
+        worker_versions, host = _get_versions(), socket.gethostname()
         for name, version in self.versions.items():
-            if here.get(name) != version:
+            if worker_versions.get(name) != version:
                 raise DataError(
                     f"All workers must have {name} {version}, as the process that planned the job has, but the one on "
-                    f"{host} has {here.get(name, 'none')}. Install the same versions there."
+                    f"{host} has {worker_versions.get(name, 'none')}. Install the same versions there."
                 )
         try:
             header = work.read_header()
@@ -58,5 +59,5 @@ class Agreement:
         return header
 
 
-def _versions() -> dict[str, str]:
+def _get_versions() -> dict[str, str]:
     return {"tfpipe": __version__, **codec_versions()}

@@ -71,7 +71,7 @@ def _find_finished(work: WorkDir, planned: PlannedShard) -> WrittenShard | None:
 
 @dataclass
 class _Tally:
-    """What is counted of the records while a shard is written.
+    """The sums over the records of a shard while it is written.
 
     Attributes:
         digest: The SHA-256 of the shard.
@@ -99,7 +99,7 @@ class _Tally:
 
 @dataclass(frozen=True)
 class _ShardWriter:
-    """Writes one shard; the fields are as in `write_shard`."""
+    """A writer of one shard; the fields are as in `write_shard`."""
 
     work: WorkDir
     header: PlanHeader

@@ -18,7 +18,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.work_dir import WorkDir, WrittenShard
-from beam_jobs.shards.worker_check import Agreement
+from beam_jobs.shards.worker_check import WorkerCheck
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.transforms import FinishDataset, JobSettings, ListShards, WriteShards, build_graph
 from tests.beam_jobs.images import make_photos, write_files
@@ -138,7 +138,7 @@ def test_a_dataset_without_all_shards_is_not_finished(work: WorkDir, tmp_path: P
 
 def test_a_worker_of_another_version_may_not_take_part(work: WorkDir) -> None:
     pipeline = make_pipeline()
-    agreement = Agreement(work.read_header().fingerprint, {"tfpipe": "0"})
-    _ = pipeline | beam.Create([0]) | WriteShards(JobSettings(work.output, 10, agreement=agreement))
+    worker_check = WorkerCheck(work.read_header().fingerprint, {"tfpipe": "0"})
+    _ = pipeline | beam.Create([0]) | WriteShards(JobSettings(work.output, 10, worker_check=worker_check))
     with pytest.raises(DataError, match=r"^All workers must have tfpipe 0, as the process that planned the job has, "):
         pipeline.run()

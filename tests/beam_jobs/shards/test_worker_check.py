@@ -13,7 +13,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.work_dir import WorkDir
-from beam_jobs.shards.worker_check import Agreement
+from beam_jobs.shards.worker_check import WorkerCheck
 from tests.beam_jobs.images import make_photos, write_files
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
@@ -33,20 +33,20 @@ def work(tmp_path: Path) -> Iterator[WorkDir]:
 
 def test_the_same_versions_and_the_plan(work: WorkDir) -> None:
     header = work.read_header()
-    agreement = Agreement.on(header)
-    assert agreement.versions == {"tfpipe": __version__, **codec_versions()}
-    assert agreement.open_plan(work) == header
+    worker_check = WorkerCheck.make(header)
+    assert worker_check.versions == {"tfpipe": __version__, **codec_versions()}
+    assert worker_check.open_plan(work) == header
 
 
 def test_workers_that_bring_their_own_image_libraries(work: WorkDir) -> None:
-    assert Agreement.on(work.read_header(), codecs=False).versions == {"tfpipe": __version__}
+    assert WorkerCheck.make(work.read_header(), codecs=False).versions == {"tfpipe": __version__}
 
 
 @pytest.mark.parametrize(("name", "found"), [("tfpipe", __version__), ("pillow", codec_versions()["pillow"])])
 def test_another_version(work: WorkDir, name: str, found: str) -> None:
     header = work.read_header()
     with pytest.raises(DataError) as caught:
-        Agreement(header.fingerprint, {**Agreement.on(header).versions, name: "0"}).open_plan(work)
+        WorkerCheck(header.fingerprint, {**WorkerCheck.make(header).versions, name: "0"}).open_plan(work)
     assert str(caught.value) == (
         f"All workers must have {name} 0, as the process that planned the job has, but the one on {HOST} has {found}. "
         "Install the same versions there."
@@ -55,13 +55,13 @@ def test_another_version(work: WorkDir, name: str, found: str) -> None:
 
 def test_a_library_that_is_not_there(work: WorkDir) -> None:
     with pytest.raises(DataError, match=rf"must have x 1, .* but the one on {HOST} has none\."):
-        Agreement(work.read_header().fingerprint, {"x": "1"}).open_plan(work)
+        WorkerCheck(work.read_header().fingerprint, {"x": "1"}).open_plan(work)
 
 
 def test_a_disk_that_is_not_shared(work: WorkDir, tmp_path: Path) -> None:
-    agreement = Agreement.on(work.read_header())
+    worker_check = WorkerCheck.make(work.read_header())
     with pytest.raises(DataError) as caught:
-        agreement.open_plan(WorkDir(str(tmp_path / "elsewhere")))
+        worker_check.open_plan(WorkDir(str(tmp_path / "elsewhere")))
     place = tmp_path / "elsewhere" / ".tfpipe"
     assert str(caught.value) == (
         f"The worker on {HOST} does not find the plan in {place}: No such file or directory. {SHARE}"
@@ -71,7 +71,7 @@ def test_a_disk_that_is_not_shared(work: WorkDir, tmp_path: Path) -> None:
 def test_a_disk_that_holds_the_plan_of_another_job(work: WorkDir, tmp_path: Path) -> None:
     shutil.copytree(work.base, tmp_path / "other" / ".tfpipe")
     with pytest.raises(DataError) as caught:
-        Agreement("f", {}).open_plan(WorkDir(str(tmp_path / "other")))
+        WorkerCheck("f", {}).open_plan(WorkDir(str(tmp_path / "other")))
     assert str(caught.value) == (
         f"The worker on {HOST} finds another job's plan in {tmp_path / 'other' / '.tfpipe'}. {SHARE}"
     )
