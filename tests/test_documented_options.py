@@ -16,10 +16,21 @@ from beam_jobs.config import ShardConfig
 from tests.test_docstrings import get_attributes
 from tfpipe.data_service import ServiceConfig
 from tfpipe.format.image_form import ImageForm
+from tfpipe.integrity.foreign.index import IndexConfig
+from tfpipe.integrity.verify import VerifyConfig
 from tfpipe.system.options import get_options
 from tfpipe.training.config import TrainConfig
 
-CONFIGS = (tfpipe.PipelineConfig, tfpipe.AugmentOptions, ShardConfig, ImageForm, TrainConfig, ServiceConfig)
+CONFIGS = (
+    tfpipe.PipelineConfig,
+    tfpipe.AugmentOptions,
+    ShardConfig,
+    ImageForm,
+    IndexConfig,
+    VerifyConfig,
+    TrainConfig,
+    ServiceConfig,
+)
 
 
 def find_faults(config: type[Any]) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from tfpipe.integrity.verify import VerifyOptions, verify
+from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.open_dataset import load_manifest
 from tfpipe.system import process_pool
 from tfpipe.system.host_limits import usable_cpus
@@ -72,7 +72,7 @@ def _hash_all(paths: list[str]) -> None:
 
 
 def _check(dataset: str, count: int | None) -> None:
-    assert not verify(dataset, VerifyOptions(quick=True, workers=count)).damaged
+    assert not verify(dataset, VerifyConfig(quick=True, workers=count)).damaged
 
 
 def _seconds(work: Callable[[], object]) -> float:

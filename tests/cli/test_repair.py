@@ -19,7 +19,7 @@ from tests.integrity.damaged import framed
 from tests.integrity.made import payload, write_dataset
 from tfpipe.format import file_names
 from tfpipe.format.tfrecord import scan_records
-from tfpipe.integrity.verify import VerifyOptions, verify
+from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.open_dataset import load_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +55,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def is_intact(dataset: Path) -> bool:
-    return verify(str(dataset), VerifyOptions(workers=0)).damaged == []
+    return verify(str(dataset), VerifyConfig(workers=0)).damaged == []
 
 
 def test_what_is_left_and_what_is_lost(made: Path, tmp_path: Path, repair) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import tfpipe
 from tfpipe.cli.main import main
 from tfpipe.format.file_names import MANIFEST
-from tfpipe.integrity.verify import VerifyOptions, verify
+from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.pipeline.plan import source
 
 
@@ -34,7 +34,7 @@ def _first_record(folder: str) -> str:
 
 
 def _verify(folder: str) -> str:
-    damaged = verify(folder, VerifyOptions(workers=0)).damaged
+    damaged = verify(folder, VerifyConfig(workers=0)).damaged
     if damaged:
         raise tfpipe.FormatError(f"{damaged[0].detail}.")
     return "intact"

@@ -22,7 +22,7 @@ from tfpipe.format.recovery.resync import Damage
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.tfrecord import FRAME_BYTES, scan_records
 from tfpipe.integrity.repair import repair
-from tfpipe.integrity.verify import VerifyOptions, verify
+from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.open_dataset import load_manifest
 
 FILES = 500
@@ -135,7 +135,7 @@ def test_whole_datasets(seed: int, tmp_path: Path) -> None:
         name = file_names.shard_name("train", 0, 2)
         (source / name).write_bytes(file.data)
         before = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
-        report = verify(str(source), VerifyOptions(workers=0))
+        report = verify(str(source), VerifyConfig(workers=0))
         records = {one.record for one in report.damaged if one.kind != "garbage"}
         assert records == file.damaged(), (file.edits, report.damaged)
         assert all(one.file == name for one in report.damaged)
@@ -145,7 +145,7 @@ def test_whole_datasets(seed: int, tmp_path: Path) -> None:
             *(payloads[n] for n in sorted(file.intact())),
             payload(100 * k + 90),
         ]
-        assert verify(str(tmp_path / f"{k}-clean"), VerifyOptions(workers=0)).damaged == []
+        assert verify(str(tmp_path / f"{k}-clean"), VerifyConfig(workers=0)).damaged == []
         assert {path: path.read_bytes() for path in source.rglob("*") if path.is_file()} == before
         listed = json.loads((tmp_path / f"{k}-clean" / "repair.json").read_text())["lost"]
         assert listed == [one.to_json() for one in result.lost]

@@ -54,10 +54,10 @@ def index(
     classes, image formats and sizes, and checksums go into a manifest. Then every other command and the pipeline read
     it like a dataset of tfpipe's own. Run it again when files have changed.
     """
-    from tfpipe.integrity.foreign.index import IndexOptions
+    from tfpipe.integrity.foreign.index import IndexConfig
     from tfpipe.integrity.foreign.index import index as run
 
-    options = IndexOptions(target, output, split, image_key, label_key, label_base, export)
+    options = IndexConfig(target, output, split, image_key, label_key, label_base, export)
     with ScanDisplay("Indexing") as display:
         report = run(options, display)
     if as_json:

@@ -31,11 +31,11 @@ def verify(target: str, quick: bool, allow_duplicates: bool, workers: int | None
     DATASET is the directory of a finished dataset, a file, or a pattern such as "/data/train-*" of TFRecords that
     something else wrote. Exit code 1 if anything is wrong.
     """
-    from tfpipe.integrity.verify import VerifyOptions
+    from tfpipe.integrity.verify import VerifyConfig
     from tfpipe.integrity.verify import verify as run
 
     with ScanDisplay("Verifying") as display:
-        report = run(target, VerifyOptions(quick, allow_duplicates, workers), display)
+        report = run(target, VerifyConfig(quick, allow_duplicates, workers), display)
     if as_json:
         click.echo(json.dumps(_report_json(target, report)))
     else:

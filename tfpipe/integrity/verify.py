@@ -20,6 +20,7 @@ from tfpipe.integrity.progress import shared_counters
 from tfpipe.open_dataset import check_local, load_manifest
 from tfpipe.system import file_io
 from tfpipe.system.host_limits import usable_cpus
+from tfpipe.system.options import Count, Flag, check_options, option
 from tfpipe.system.process_pool import Workers
 from tfpipe.system.progress import Observer
 
@@ -31,20 +32,26 @@ WORKERS = Workers(
 
 
 @dataclass(frozen=True)
-class VerifyOptions:
+class VerifyConfig:
     """The options of `verify`.
 
     Attributes:
         quick: Whether to check the framing, the checksums and the manifest only. Then no Example is parsed and no
             image is decoded. Default: False.
         allow_duplicates: Whether an image may be in two splits. Default: False.
-        workers: The number of worker processes. At least 0; with 0 this process reads the files. None: one for each
-            core. Default: None.
+        workers: The number of worker processes. 0: this process reads the files. None: one for each core. At least 0.
+            Default: None.
+
+    Raises:
+        ConfigError: A value cannot be used.
     """
 
-    quick: bool = False
-    allow_duplicates: bool = False
-    workers: int | None = None
+    quick: bool = option(Flag(), False)
+    allow_duplicates: bool = option(Flag(), False)
+    workers: int | None = option(Count(0), None)
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 @dataclass
@@ -64,7 +71,7 @@ class VerifyReport:
     damaged: list[Damage] = field(default_factory=list)
 
 
-def verify(target: str, options: VerifyOptions, observer: Observer | None = None) -> VerifyReport:
+def verify(target: str, options: VerifyConfig, observer: Observer | None = None) -> VerifyReport:
     """Checks a whole dataset, or the files that match a pattern.
 
     Args:

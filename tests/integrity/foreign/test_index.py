@@ -20,14 +20,14 @@ from tfpipe.format import file_names
 from tfpipe.format.record_index import decode_index
 from tfpipe.format.tfrecord import record_header, scan_records
 from tfpipe.integrity.foreign import index as index_module
-from tfpipe.integrity.foreign.index import IndexOptions, IndexReport, index
+from tfpipe.integrity.foreign.index import IndexConfig, IndexReport, index
 from tfpipe.open_dataset import load_manifest
 from tfpipe.readers.record_reader import RecordReader
 from tfpipe.system.progress import Observer, Progress
 
 
 def run(target: Path | str, **options: object) -> IndexReport:
-    return index(IndexOptions(str(target), **options))  # type: ignore[arg-type]
+    return index(IndexConfig(str(target), **options))  # type: ignore[arg-type]
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -95,7 +95,7 @@ def test_elsewhere_with_workers_and_other_readers(imagenet: Path, tmp_path: Path
         def progress(self, progress: Progress) -> None:
             seen.append(progress)
 
-    options = IndexOptions(f"{imagenet}/train-*", str(tmp_path / "out"), export=("dali", "vahidk"))
+    options = IndexConfig(f"{imagenet}/train-*", str(tmp_path / "out"), export=("dali", "vahidk"))
     index(options, Watcher())
     assert hashes(imagenet) == before
     assert (seen[-1].records, seen[-1].done) == (40, seen[-1].total)
@@ -373,9 +373,9 @@ def test_names_that_share_an_index_are_refused(foreign, tmp_path: Path) -> None:
 
 KILLED = """
 import sys
-from tfpipe.integrity.foreign.index import IndexOptions, index
+from tfpipe.integrity.foreign.index import IndexConfig, index
 print("go", flush=True)
-index(IndexOptions(sys.argv[1], sys.argv[2]))
+index(IndexConfig(sys.argv[1], sys.argv[2]))
 """
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.manifest import Manifest
-from tfpipe.integrity.foreign.index import IndexOptions, index
+from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.open_dataset import load_manifest
 from tfpipe.order import ExactOrder
 from tfpipe.pipeline.build import build_dataset, build_stages
@@ -34,14 +34,14 @@ IDS = PipelineConfig(
 @pytest.fixture(scope="module")
 def indexed(foreign, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     folder = foreign.imagenet(tmp_path_factory.mktemp("imagenet"))
-    index(IndexOptions(str(folder)))
+    index(IndexConfig(str(folder)))
     return load_manifest(str(folder))
 
 
 @pytest.fixture(scope="module")
 def packed(foreign, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     folder = foreign.imagenet(tmp_path_factory.mktemp("packed"), "GZIP")
-    index(IndexOptions(str(folder)))
+    index(IndexConfig(str(folder)))
     return load_manifest(str(folder))
 
 
@@ -121,7 +121,7 @@ def test_cached_training_keeps_the_order(indexed: Manifest) -> None:
 
 def test_a_damaged_record_is_left_out_with_skip(foreign, tmp_path: Path) -> None:
     folder = foreign.imagenet(tmp_path)
-    index(IndexOptions(str(folder)))
+    index(IndexConfig(str(folder)))
     path = folder / "train-00001-of-00004"
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -134,7 +134,7 @@ def test_a_damaged_record_is_left_out_with_skip(foreign, tmp_path: Path) -> None
 
 def test_changed_files_are_refused(foreign, tmp_path: Path) -> None:
     folder = foreign.imagenet(tmp_path)
-    index(IndexOptions(str(folder)))
+    index(IndexConfig(str(folder)))
     foreign.write(folder / "train-00000-of-00004", foreign.records(0, 3))
     with pytest.raises(FormatError, match=r"train-00000-of-00004 must have .* bytes, .* run `tfpipe index` again\."):
         build_dataset(load_manifest(str(folder)), "train", IDS)

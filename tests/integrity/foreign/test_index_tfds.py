@@ -14,8 +14,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from tfpipe.integrity.foreign.index import IndexOptions, index
-from tfpipe.integrity.verify import VerifyOptions, verify
+from tfpipe.integrity.foreign.index import IndexConfig, index
+from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
@@ -57,7 +57,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_tfds_is_indexed_verified_and_resumed(written: Path) -> None:
     before = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in written.iterdir()}
-    report = index(IndexOptions(str(written)))
+    report = index(IndexConfig(str(written)))
     manifest = load_manifest(str(written))
     assert report.notes == ()
     assert {name: split.records for name, split in manifest.splits.items()} == {"train": 40, "test": 10}
@@ -66,7 +66,7 @@ def test_tfds_is_indexed_verified_and_resumed(written: Path) -> None:
     assert manifest.splits["train"].class_counts == (0, 20, 20)
     assert manifest.schema["tags"].shape is None
     assert Source.from_manifest(manifest, "train").images.size == (8, 8)
-    checked = verify(str(written), VerifyOptions(workers=0))
+    checked = verify(str(written), VerifyConfig(workers=0))
     assert (checked.records, checked.damaged) == (50, [])
     config = PipelineConfig(global_batch_size=4, augment="none", image_size=8, extra_features=("id",))
     whole = [batch["id"].numpy().tolist() for batch in build_dataset(manifest, "train", config).take(12)]

@@ -28,6 +28,7 @@ from tfpipe.integrity.foreign.write_index import Export, IndexOutput, open_outpu
 from tfpipe.integrity.progress import shared_counters
 from tfpipe.system import file_io
 from tfpipe.system.host_limits import usable_cpus
+from tfpipe.system.options import Choice, check_options, option
 from tfpipe.system.process_pool import Workers
 from tfpipe.system.progress import Observer
 
@@ -41,7 +42,7 @@ _ALONE_BYTES = 64 << 20  # less data is read faster than worker processes start
 
 
 @dataclass(frozen=True)
-class IndexOptions:
+class IndexConfig:
     """The options of `index`.
 
     Attributes:
@@ -50,9 +51,12 @@ class IndexOptions:
         split: The split of all files. None: the split follows from each file's name. Default: None.
         image_key: The feature that holds the image. None: it is found by its name and content. Default: None.
         label_key: The feature that holds the class. None: it is found by its name. Default: None.
-        label_base: The number that is stored for class 0: "0", "1", or "auto", which goes by the smallest label.
+        label_base: The number that is stored for class 0. "auto": the smallest label tells. "auto", "0" or "1".
             Default: "auto".
         export: The readers for which index files are written too: "dali", "vahidk". Default: ().
+
+    Raises:
+        ConfigError: A value cannot be used.
     """
 
     target: str
@@ -60,13 +64,11 @@ class IndexOptions:
     split: str | None = None
     image_key: str | None = None
     label_key: str | None = None
-    label_base: LabelBase = "auto"
+    label_base: LabelBase = option(Choice(get_args(LabelBase)), "auto")
     export: tuple[Export, ...] = ()
 
     def __post_init__(self) -> None:
-        """Checks the choices."""
-        if self.label_base not in get_args(LabelBase):
-            raise ConfigError(f"`label_base` must be auto, 0 or 1, got {self.label_base!r}.")
+        check_options(self)
         if unknown := set(self.export) - set(get_args(Export)):
             raise ConfigError(f"`export` must name {' or '.join(get_args(Export))}, got {sorted(unknown)}.")
 
@@ -86,7 +88,7 @@ class IndexReport:
     notes: tuple[str, ...] = field(default=())
 
 
-def index(options: IndexOptions, observer: Observer | None = None) -> IndexReport:
+def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport:
     """Describes foreign TFRecords by a manifest, and by an index of every file that is not compressed.
 
     Nothing is written unless everything can be, and the manifest is written last. It replaces one of an earlier call.
@@ -130,7 +132,7 @@ def _compression(files: ForeignFiles, heads: Mapping[str, bytes]) -> Compression
     return next(iter(by_kind), "")
 
 
-def _check_export(options: IndexOptions, compression: Compression) -> None:
+def _check_export(options: IndexConfig, compression: Compression) -> None:
     if options.export and compression:
         raise ConfigError(
             f"`export` needs files in which a record can be found by its offset, and these are {compression} "
@@ -182,7 +184,7 @@ def _scan_numbered(keys: Keys, counters: object, item: tuple[int, ScanJob]) -> t
 class _ScannedFiles:
     """The facts that the manifest is made of."""
 
-    options: IndexOptions
+    options: IndexConfig
     files: ForeignFiles
     metadata: Metadata
     keys: Keys
