@@ -169,8 +169,8 @@ def _unpack_sample(header: PlanHeader, plan: Plan, folder: str) -> tuple[dict[st
     seconds = 0.0
     places: dict[str, set[tuple[int, int]]] = {location: set() for location in plan.listing.unpack}
     for image in (image for shard in plan.shards for image in plan.lines(shard)):
-        if image.location in places:
-            places[image.location].add((image.offset, image.size))
+        if image.location.file in places:
+            places[image.location.file].add((image.location.offset, image.size))
     os.makedirs(folder, exist_ok=True)
     for location in filter(places.__getitem__, places):
         started = time.monotonic()
@@ -180,7 +180,7 @@ def _unpack_sample(header: PlanHeader, plan: Plan, folder: str) -> tuple[dict[st
                 tar.seek(offset)
                 out.seek(offset)
                 out.write(tar.read(size))
-            whole = plan.listing.refs.end_in(location)
+            whole = plan.listing.images.get_end(location)
             seconds += (time.monotonic() - started) * whole / max(1, tar.tell())
     return unpacked, seconds * len(places) / max(1, len(unpacked))
 

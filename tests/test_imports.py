@@ -89,14 +89,15 @@ def test_checking_and_mending_needs_neither_library(module: str) -> None:
         "beam_jobs.config",
         "beam_jobs.runners.base",
         "beam_jobs.runners.wheel",
-        "beam_jobs.plan.split_and_shard",
-        "beam_jobs.list_and_plan",
-        "beam_jobs.inputs.list_inputs",
         "beam_jobs.shards.write_shard",
     ],
 )
 def test_what_needs_no_beam_loads_no_beam(module: str) -> None:
     assert not loaded_by(f"import {module}") & {"apache_beam", "pyarrow"}
+
+
+def test_planning_loads_arrow_for_its_table_but_not_beam() -> None:
+    assert loaded_by("import beam_jobs.list_and_plan") & {"apache_beam", "tensorflow", "pyarrow"} == {"pyarrow"}
 
 
 @pytest.mark.parametrize(("library", "name"), [("torch", "PyTorch"), ("jax", "JAX")])

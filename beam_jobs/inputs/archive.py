@@ -1,7 +1,7 @@
-"""Lists the members of tar and zip archives, with the place where each one's bytes begin.
+"""Lists the members of tar and zip archives, with the place of each member's bytes.
 
-Nothing is ever extracted: a worker reads a member at its offset, so no name out of an archive becomes a path on
-this disk. Names that point outside are refused all the same, because such an archive was made to do harm.
+Nothing is ever extracted: a worker reads a member at its offset, so no name in an archive becomes a path on this
+disk. Names that point outside are refused all the same, because such an archive was made to do harm.
 """
 
 import bz2
@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any, BinaryIO, NamedTuple
 
+from beam_jobs.plan.image_ref import WHOLE_FILE, ImageLocation
 from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
 
@@ -25,61 +26,65 @@ _TAR_SUFFIXES = (".tar",)
 _COMPRESSED_TAR_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _SUFFIXES = (*_TAR_SUFFIXES, *_COMPRESSED_TAR_SUFFIXES, ".zip")
 _FORGET_EVERY = 1000
-_MAX_BYTES = 2**63 - 1  # of a file anywhere; the formats can name more
+_MAX_BYTES = 2**63 - 1  # the largest size of any file; the formats can name larger ones
 
 
-class Member(NamedTuple):
-    """One file of a tree; fields as in `ImageRef`, and why it is to be skipped, if it is."""
+class ListedFile(NamedTuple):
+    """One file of a folder or an archive.
+
+    Attributes:
+        path: The path relative to the folder or the archive.
+        size: The number of bytes once they are unpacked; 0 if it is unknown.
+        location: The place of the bytes.
+        skip: The reason to pass the file over; empty if there is none.
+    """
 
     path: str
     size: int
-    location: str = ""
-    offset: int = -1
-    packed: int = -1
-    crc: int = -1
+    location: ImageLocation = WHOLE_FILE
     skip: str = ""
 
 
 def is_archive(path: str) -> bool:
-    """Whether the name is that of an archive that can be read."""
+    """Checks whether the name is that of an archive that can be read."""
     return path.lower().endswith(_SUFFIXES)
 
 
 def is_compressed_tar(path: str) -> bool:
-    """Whether members can be reached only by unpacking everything before them."""
+    """Checks whether a member can be reached only by unpacking everything before it."""
     return path.lower().endswith(_COMPRESSED_TAR_SUFFIXES)
 
 
 def strip_archive_suffix(path: str) -> str:
-    """The path without `.tar`, `.tar.gz`, `.zip` and the like."""
+    """Returns the path without `.tar`, `.tar.gz`, `.zip` and the like."""
     suffix = max((suffix for suffix in _SUFFIXES if path.lower().endswith(suffix)), key=len, default="")
     return path[: len(path) - len(suffix)]
 
 
-def list_archive(path: str, location: str) -> Iterator[Member]:
-    """The members of an archive, in its order.
+def list_archive(path: str, location: str) -> Iterator[ListedFile]:
+    """Yields the members of an archive, in its order.
 
     Args:
-        path: Where the archive lies.
-        location: What its members shall name as their location.
+        path: The path or URL of the archive.
+        location: The file that the members name as their location.
 
     Raises:
-        DataError: It is damaged, encrypted, or holds a name that points outside.
+        DataError: The archive is damaged, encrypted, or holds a name that points outside.
     """
     try:
         with filesystem.open_read(path) as file:
-            members = _list_zip if path.lower().endswith(".zip") else _list_tar
-            for member in members(file, path, location):
-                if max(member.size, member.offset, member.packed) > _MAX_BYTES:
+            list_members = _list_zip if path.lower().endswith(".zip") else _list_tar
+            for member in list_members(file, path, location):
+                if max(member.size, member.location.offset, member.location.packed) > _MAX_BYTES:
                     raise ValueError(f"{member.path} would have {member.size} bytes")
                 yield member
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError) as error:
-        raise DataError(f"{path} is damaged or no archive of its kind ({error}).") from error
+        raise DataError(f"{path} is damaged or is not a valid archive of its kind ({error}).") from error
 
 
 @contextlib.contextmanager
 def open_unpacked(path: str) -> Iterator[IO[bytes]]:
-    """The tar file inside a compressed one, to be read forwards; offsets from `list_archive` hold in it."""
+    """Opens the tar file inside a compressed one for reading forwards. Offsets from `list_archive` hold in it."""
     opener = next(opener for suffix, opener in _OPENERS.items() if path.lower().endswith(suffix))
     with filesystem.open_read(path) as file, opener(file) as tar:
         yield tar
@@ -101,54 +106,54 @@ _OPENERS: dict[str, Callable[[BinaryIO], Any]] = {
 }
 
 
-def _list_tar(file: BinaryIO, path: str, location: str) -> Iterator[Member]:
-    """Members of a tar file, of tar files in it too (one level: ImageNet's training archive)."""
-    # "r|*" reads a stream, so a compressed file is unpacked once; "r:" seeks from header to header.
+def _list_tar(file: BinaryIO, path: str, location: str) -> Iterator[ListedFile]:
+    """Yields the members of a tar file and of the tar files in it (one level, as in ImageNet's training archive)."""
+    # "r|*" reads a stream, so a compressed file is unpacked once. "r:" seeks from header to header.
     with tarfile.open(fileobj=file, mode="r|*" if is_compressed_tar(path) else "r:") as tar:
-        yield from _tar_members(tar, path, location)
+        yield from _list_open_tar(tar, path, location)
 
 
-def _tar_members(tar: tarfile.TarFile, path: str, location: str, inside: str = "", begin: int = 0) -> Iterator[Member]:
-    """Members of an open tar file; `inside` and `begin` are the folder and the place that it has in another."""
-    places: dict[str, tuple[int, int]] = {}
-    for info in _members(tar):
-        name = _checked_name(info.name, path)
+def _list_open_tar(
+    tar: tarfile.TarFile, path: str, location: str, folder: str = "", begin: int = 0
+) -> Iterator[ListedFile]:
+    """Yields the members of an open tar file; `folder` and `begin` are its name and position in an outer one."""
+    places: dict[str, tuple[int, ImageLocation]] = {}  # size and location of each regular file, for links to it
+    for info in _iterate_infos(tar):
+        name = _check_name(info.name, path)
         if info.issym() or info.islnk():
             base = posixpath.dirname(name) if info.issym() else ""
-            target = _checked_name(posixpath.join(base, info.linkname), path, link=info.name)
+            target = _check_name(posixpath.join(base, info.linkname), path, link=info.name)
             if target in places:
-                offset, size = places[target]
-                yield Member(inside + name, size, location, offset)
+                yield ListedFile(folder + name, *places[target])
             else:
-                yield Member(inside + name, 0, skip="link without a target before it")
+                yield ListedFile(folder + name, 0, skip="link without a target before it")
         elif not info.isreg():
             if not info.isdir():
-                yield Member(inside + name, 0, skip="not a regular file")
+                yield ListedFile(folder + name, 0, skip="not a regular file")
         elif info.issparse():
             raise DataError(f"{path} holds the sparse file {info.name!r}, which cannot be read in place; unpack it.")
-        elif not inside and name.lower().endswith(_TAR_SUFFIXES):
-            folder = strip_archive_suffix(name) + "/"
+        elif not folder and name.lower().endswith(_TAR_SUFFIXES):
             inner = tar.extractfile(info)
             assert inner is not None  # it is a regular file
             with tarfile.open(fileobj=inner, mode="r|" if is_compressed_tar(path) else "r:") as nested:
-                yield from _tar_members(nested, path, location, folder, info.offset_data)
+                yield from _list_open_tar(nested, path, location, strip_archive_suffix(name) + "/", info.offset_data)
         else:
-            places[name] = begin + info.offset_data, info.size
-            yield Member(inside + name, info.size, location, begin + info.offset_data)
+            places[name] = info.size, ImageLocation(location, begin + info.offset_data)
+            yield ListedFile(folder + name, *places[name])
 
 
-def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Iterates without tarfile's list of all members, a kilobyte each."""
+def _iterate_infos(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yields the members without tarfile's list of all members, which takes a kilobyte for each."""
     for count, info in enumerate(iter(tar.next, None)):
         yield info
         if count % _FORGET_EVERY == _FORGET_EVERY - 1:
             tar.members = []  # type: ignore[attr-defined]  # not in the stubs; tarfile itself only appends to it
 
 
-def _list_zip(file: BinaryIO, path: str, location: str) -> Iterator[Member]:
+def _list_zip(file: BinaryIO, path: str, location: str) -> Iterator[ListedFile]:
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
-            name = _checked_name(info.filename, path)
+            name = _check_name(info.filename, path)
             if info.is_dir():
                 continue
             if info.flag_bits & 0x1:
@@ -159,18 +164,18 @@ def _list_zip(file: BinaryIO, path: str, location: str) -> Iterator[Member]:
                     f"{path} holds {info.filename!r} compressed by {method}; deflate and store can be read."
                 )
             if stat.S_ISLNK(info.external_attr >> 16):
-                yield Member(name, 0, skip="link in a zip archive")
+                yield ListedFile(name, 0, skip="link in a zip archive")
                 continue
             packed = info.compress_size if info.compress_type == zipfile.ZIP_DEFLATED else 0
-            yield Member(name, info.file_size, location, info.header_offset, packed, info.CRC)
+            yield ListedFile(name, info.file_size, ImageLocation(location, info.header_offset, packed, info.CRC))
 
 
-def _checked_name(name: str, path: str, link: str = "") -> str:
-    """A member's name in plain form; refuses one that points outside the archive."""
+def _check_name(name: str, path: str, link: str = "") -> str:
+    """Returns a member's name in plain form, or raises `DataError` if it points outside the archive."""
     parts = re.split(r"[/\\]", name)
     normal = posixpath.normpath(name.replace("\\", "/"))
     outside = normal.startswith("../") or normal == ".." if link else ".." in parts
     if outside or normal.startswith("/") or re.match(r"[A-Za-z]:", normal):
-        what = f"the link {link!r} to {name!r}" if link else f"the member {name!r}"
-        raise DataError(f"{path} holds {what}, which points outside of it; such an archive is refused.")
+        culprit = f"the link {link!r} to {name!r}" if link else f"the member {name!r}"
+        raise DataError(f"{path} holds {culprit}, which points outside of it; such an archive is refused.")
     return normal

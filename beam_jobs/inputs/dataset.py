@@ -1,9 +1,8 @@
-"""Finished datasets as input: every record by its place in a shard, which the index beside the shard gives.
+"""Lists the records of finished datasets, by their places in the shards.
 
-Nothing but manifests and indexes is read to plan; a worker reads each record once.
+Planning reads nothing but the manifests and the indexes beside the shards. A worker then reads each record once.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -11,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.plan.image_ref import ImageRef
-from beam_jobs.plan.image_table import RefList
+from beam_jobs.plan.image_ref import ImageLocation, ImageRef
+from beam_jobs.plan.image_table import ImageTable
+from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.merge_manifests import unite
-from beam_jobs.plan.split_and_shard import Listing
 from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format import file_names, manifest_json
@@ -36,8 +35,8 @@ def list_datasets(config: ShardConfig) -> Listing:
     """
     datasets = _named([_open(directory) for directory in config.datasets])
     united = unite(datasets, config.form_changes)
-    refs = RefList(ref for name, manifest in datasets.items() for ref in _refs(name, manifest))
-    return Listing(united.name, "", refs, united.label_names, united=united)
+    images = ImageTable.from_refs(ref for name, manifest in datasets.items() for ref in _list_records(name, manifest))
+    return Listing(united.name, "", images, united.label_names, united=united)
 
 
 def _open(directory: str) -> Manifest:
@@ -79,14 +78,15 @@ def _named(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
     return named
 
 
-def _refs(name: str, manifest: Manifest) -> Iterator[ImageRef]:
+def _list_records(name: str, manifest: Manifest) -> Iterator[ImageRef]:
     indexes = _read_indexes(manifest)
     for split in manifest.splits.values():
         number = 0
         for shard in split.shards:
-            location = sys.intern(f"{name}/{shard.file}")
+            file = f"{name}/{shard.file}"
             for offset, size in next(indexes).tolist():
-                yield ImageRef(f"{name}/{split.name}:{number}", size, location, offset, split=split.name)
+                location = ImageLocation(file, offset)
+                yield ImageRef(f"{name}/{split.name}:{number}", size, location, split=split.name)
                 number += 1
 
 

@@ -18,17 +18,17 @@ from itertools import chain
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.column_types import Column, infer_column
-from beam_jobs.plan.columnar import NumberColumn
+from beam_jobs.inputs.column_types import infer_column
 from beam_jobs.plan.image_ref import Box, ImageRef, Value
-from beam_jobs.plan.image_table import TELL_EVERY, RefList
-from beam_jobs.plan.split_and_shard import Listing
+from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
+from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import check_split_name
-from tfpipe.system.extras import importing
+from tfpipe.format.schema import FeatureSpec
 from tfpipe.system.progress import Observer, Progress
 
 _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
@@ -60,17 +60,18 @@ def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing
         if first is None:
             raise DataError(f"{path} holds no rows.")
         columns = _columns(first[1], path, config)
-        refs = RefList()
+        builder = ImageTableBuilder()
         for number, row in chain([first], rows):
-            refs.append(_ref(row, number, columns, config))
+            builder.append(_ref(row, number, columns, config))
             if observer is not None and number % TELL_EVERY == 0:
                 observer.progress(Progress(number))
     root = posixpath.dirname(path)
-    refs = refs.replaced(sizes=_sizes(refs, root))
-    refs, label_names, numeric = _with_labels(refs, path)
-    extra = _type_extra(refs, columns, path, from_text=suffix == ".csv")
+    images = builder.finish()
+    images = images.replace_sizes(_read_sizes(images, root))
+    images, label_names, numeric_labels = _number_labels(images, path)
+    images, features = _type_extra(images, columns, path, from_text=suffix == ".csv")
     name = posixpath.basename(path)[: -len(suffix)]
-    return Listing(name, root, refs, label_names, tuple(one.spec for one in extra), numeric_labels=numeric)
+    return Listing(name, root, images, label_names, features, numeric_labels=numeric_labels)
 
 
 def _read_csv(file: Any, path: str) -> Iterator[Row]:
@@ -102,9 +103,8 @@ def _read_jsonl(file: Any, path: str) -> Iterator[Row]:
 
 
 def _read_parquet(file: Any, path: str) -> Iterator[Row]:
-    with importing("A Parquet manifest", "pyarrow", "tfpipe[beam]"):
-        import pyarrow
-        import pyarrow.parquet
+    import pyarrow.parquet  # loads long, and most manifests are CSV
+
     try:
         for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=10_000):
             yield from batch.to_pylist()
@@ -205,25 +205,29 @@ def _box_labels(value: Any, where: str) -> Iterable[int]:
     return labels
 
 
-def _sizes(refs: RefList, root: str) -> NumberColumn:
-    """Bytes of each image. A size that cannot be had counts as 0: reading the image later says why."""
-    sizes = np.zeros(len(refs), np.int64)
-    for rows in _asked_together(refs, root):
-        found = filesystem.sizes([filesystem.join(root, refs.paths[i]) for i in rows])
-        sizes[rows] = np.maximum(found, 0)
-    return NumberColumn.of(sizes, 0)
+def _read_sizes(images: ImageTable, root: str) -> NDArray[np.int64]:
+    """Returns the bytes of each image, or 0 if they are unknown: the worker that reads the image will say why."""
+    sizes = np.zeros(len(images), np.int64)
+    for rows in _group_rows(images, root):
+        paths = [filesystem.join(root, path) for path in images.get_paths(np.array(rows, np.int64))]
+        sizes[rows] = np.maximum(filesystem.sizes(paths), 0)
+    return sizes
 
 
-def _asked_together(refs: RefList, root: str) -> Iterator[list[int]]:
-    """Rows in parts that are bounded: of a remote folder all, which is listed once, of other files so many."""
+def _group_rows(images: ImageTable, root: str) -> Iterator[list[int]]:
+    """Yields row numbers in bounded groups.
+
+    All rows of one remote folder form one group, because a folder is listed once. Local rows come in groups of
+    `_SIZES_AT_ONCE`.
+    """
     remote: dict[str, array[int]] = defaultdict(lambda: array("q"))
     local: list[int] = []
-    for i, path in enumerate(refs.paths):
-        place = filesystem.join(root, path)
-        if filesystem.is_remote(place):
-            remote[place.rpartition("/")[0]].append(i)
+    for row, path in enumerate(images.iterate_paths()):
+        full_path = filesystem.join(root, path)
+        if filesystem.is_remote(full_path):
+            remote[full_path.rpartition("/")[0]].append(row)
             continue
-        local.append(i)
+        local.append(row)
         if len(local) == _SIZES_AT_ONCE:
             yield local
             local = []
@@ -231,26 +235,33 @@ def _asked_together(refs: RefList, root: str) -> Iterator[list[int]]:
     yield from (rows.tolist() for rows in remote.values())
 
 
-def _with_labels(refs: RefList, path: str) -> tuple[RefList, tuple[str, ...], bool]:
-    """The class names, the position being the label, and whether the table holds numbers."""
-    missing = refs.labels.counts().get(None, 0)
-    if missing == len(refs):
-        return refs, (), False
+def _number_labels(images: ImageTable, path: str) -> tuple[ImageTable, tuple[str, ...], bool]:
+    """Returns the images, the class names in the order of their labels, and whether the table holds numbers."""
+    missing = images.count_values("label").get(None, 0)
+    if missing == len(images):
+        return images, (), False
     if missing:
-        raise DataError(f"{path}: every row must have a 'label' or none may, but {missing} of {len(refs)} have none.")
-    names = sorted(str(label) for label in refs.labels.texts)
+        raise DataError(f"{path}: every row must have a 'label' or none may, but {missing} of {len(images)} have none.")
+    codes, texts = images.get_codes("label")
+    names = sorted(map(str, texts))
     if not all(name.isdecimal() and name.isascii() for name in names):
-        return refs, tuple(names), False
+        return images, tuple(names), False
     highest = max(map(int, names))
     if highest > _MAX_LABEL:
         raise DataError(f"{path}: a label must be at most {_MAX_LABEL}, got {highest}.")
-    plain = [str(int(name or 0)) for name in refs.labels.texts]  # "007" and "7" are one class
-    return refs.replaced(labels=refs.labels.renamed(plain)), tuple(str(i) for i in range(highest + 1)), True
+    # "007" and "7" are one class.
+    images = images.replace_texts("label", codes, [str(int(text or 0)) for text in texts])
+    return images, tuple(str(i) for i in range(highest + 1)), True
 
 
-def _type_extra(refs: RefList, columns: Sequence[str], path: str, *, from_text: bool) -> list[Column]:
-    """Types each further column by all of its values, and converts them in place."""
-    extra = [infer_column(name, refs.extras(k), path, from_text=from_text) for k, name in enumerate(columns)]
-    if extra:
-        refs.replace_extras([one.convert for one in extra])
-    return extra
+def _type_extra(
+    images: ImageTable, names: Sequence[str], path: str, *, from_text: bool
+) -> tuple[ImageTable, tuple[FeatureSpec, ...]]:
+    """Infers a feature for each further column from all of its values, and converts the values."""
+    columns = [
+        infer_column(name, images.get_extras(position), path, from_text=from_text)
+        for position, name in enumerate(names)
+    ]
+    if columns:
+        images = images.convert_extras([column.convert for column in columns])
+    return images, tuple(column.spec for column in columns)

@@ -1,11 +1,11 @@
-"""ImageRef: one image that will be read, as a small tuple and as one line of the plan file.
+"""One image that will be read: as a small tuple, and as one line of the plan file.
 
-A million of these are held while a plan is made, so they are bare tuples whose texts are shared where possible.
+Millions of these are made for one plan, so they are bare tuples that share equal parts.
 """
 
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tfpipe.errors import FormatError
 
@@ -13,30 +13,46 @@ Box = tuple[float, float, float, float]
 Value = str | int | float | Sequence[str] | Sequence[int] | Sequence[float]
 
 
-class ImageRef(NamedTuple):
-    """Where one image lies and what is known of it before its bytes are read.
+class ImageLocation(NamedTuple):
+    """The place of an image's bytes.
 
     Attributes:
-        path: Its name in the dataset, `/` between folders; what sorting, splitting and shuffling go by.
-        size: Its bytes once unpacked; 0 where unknown.
-        location: The file that holds it, relative to the input's root or absolute; empty: `path` itself.
-        offset: Where its bytes begin in `location`; -1: `location` is the image and nothing else.
-        packed: Its deflated bytes in a zip archive, 0 for a member that is stored there; -1: not in a zip archive.
-        crc: CRC-32 that a zip archive promises; -1: none.
-        split: The split that the input names; empty: for the plan to decide.
-        label: Name of its class; None: none.
-        group: Images of one group come into one split; empty: each on its own.
-        boxes: `(xmin, ymin, xmax, ymax)` as fractions of width and height.
-        box_labels: One class number per box, or none at all.
-        extra: Values of the manifest's further columns, in the order of `Listing.extra`.
+        file: The file that holds the bytes, relative to the input's root or absolute. If it is empty, the image's
+            own path is meant.
+        offset: The position in `file` at which the bytes begin; -1 if the file is the image and nothing else.
+        packed: The number of deflated bytes in a zip archive; 0 for a member that is stored as it is, -1 outside of
+            zip archives.
+        crc: The CRC-32 that a zip archive promises; -1 if there is none.
+    """
+
+    file: str = ""
+    offset: int = -1
+    packed: int = -1
+    crc: int = -1
+
+
+WHOLE_FILE = ImageLocation()
+"""The location of an image that is a file of its own, as most are; they all share this one tuple."""
+
+
+class ImageRef(NamedTuple):
+    """One image in the input, and what is known of it before its bytes are read.
+
+    Attributes:
+        path: The name in the dataset, with `/` between folders. Sorting, splitting and shuffling use it.
+        size: The number of bytes once they are unpacked; 0 if it is unknown.
+        location: The place of the bytes.
+        split: The split that the input names; empty if the plan decides.
+        label: The name of the class; None for an unlabeled image.
+        group: The group, whose images all come into one split; empty for an image on its own.
+        boxes: `(xmin, ymin, xmax, ymax)` of each box, as fractions of width and height.
+        box_labels: One class number for each box, or none at all.
+        extra: The values of the table's further columns, in the order of `Listing.extra`.
     """
 
     path: str
     size: int = 0
-    location: str = ""
-    offset: int = -1
-    packed: int = -1
-    crc: int = -1
+    location: ImageLocation = WHOLE_FILE
     split: str = ""
     label: str | None = None
     group: str = ""
@@ -46,37 +62,56 @@ class ImageRef(NamedTuple):
 
 
 class PlannedImage(NamedTuple):
-    """What a worker needs to know of one image: a line of the plan, in the order of these fields."""
+    """One image as a worker needs it: a line of the plan.
+
+    Attributes:
+        path: The name in the dataset.
+        size: The number of bytes once they are unpacked; 0 if it is unknown.
+        label: The number of the class; -1 for an unlabeled image.
+        location: The place of the bytes.
+        boxes: As in `ImageRef`.
+        box_labels: As in `ImageRef`.
+        extra: As in `ImageRef`.
+    """
 
     path: str
     size: int
     label: int = -1
-    location: str = ""
-    offset: int = -1
-    packed: int = -1
-    crc: int = -1
+    location: ImageLocation = WHOLE_FILE
     boxes: Sequence[Box] = ()
     box_labels: Sequence[int] = ()
     extra: Sequence[Value] = ()
 
 
-_DEFAULTS = tuple(PlannedImage._field_defaults.values())
-_REQUIRED = len(PlannedImage._fields) - len(_DEFAULTS)
+_AFTER_LABEL = tuple(PlannedImage._field_defaults.values())[1:]
+_LINE_DEFAULTS = ("", 0, -1, *WHOLE_FILE, (), (), ())
+_REQUIRED = 2  # path and size
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def encode_line(image: PlannedImage) -> bytes:
-    """One line of JSON, trailing defaults left out: about 60 bytes for a file in a class folder."""
-    # Nearly always all from the place on is default, which one comparison says.
-    end = len(image) if image[_REQUIRED + 1 :] != _DEFAULTS[1:] else _REQUIRED + 1
-    while end > _REQUIRED and image[end - 1] == _DEFAULTS[end - 1 - _REQUIRED]:
+    """Returns one line of JSON: a list of the fields, those of the location among them, without trailing defaults.
+
+    A file in a class folder takes about 60 bytes.
+    """
+    fields: Sequence[object] = image[:3]
+    if image[3:] != _AFTER_LABEL:  # for nearly every image this one comparison is enough
+        fields = (*fields, *image.location, image.boxes, image.box_labels, image.extra)
+    end = len(fields)
+    while end > _REQUIRED and fields[end - 1] == _LINE_DEFAULTS[end - 1]:
         end -= 1
-    return _encode(image[:end]).encode("ascii") + b"\n"
+    return _encode(fields[:end]).encode("ascii") + b"\n"
 
 
 def decode_line(line: bytes) -> PlannedImage:
-    """The inverse of `encode_line`; raises `FormatError` for a line it did not write."""
+    """Returns the image of a line that `encode_line` wrote.
+
+    Raises:
+        FormatError: The line is not one that `encode_line` writes.
+    """
     try:
-        return PlannedImage(*json.loads(line))
+        path, size, *others = json.loads(line)
+        fields: list[Any] = [*others, *_LINE_DEFAULTS[_REQUIRED + len(others) :]]
+        return PlannedImage(path, size, fields[0], ImageLocation(*fields[1:5]), *fields[5:])
     except (ValueError, TypeError) as error:
         raise FormatError(f"A line of the plan cannot be read ({error}); run again with --overwrite.") from error

@@ -1,177 +1,320 @@
-"""RefList: the images of an input, in columns. Ten million of them take about 1 GB; as tuples they would take 4."""
+"""The images of an input as a table: one row for each image, in Arrow columns.
 
-import copy
+    builder = ImageTableBuilder()
+    for ref in refs: builder.append(ref)
+    images = builder.finish()
+    images[0]                       # an ImageRef, made when it is asked for
+    images.sizes, images.hash_texts("path", key), images.count_values("split")
+
+A column in which every row holds its default takes no memory: the table leaves it out. Most inputs have only `path`,
+`size`, `split` and `label`, so ten million images take about 0.6 GB. The same images as Python tuples would take 4 GB.
+"""
+
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, overload
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from beam_jobs.plan.columnar import CodedColumn, NumberColumn, TextColumn
-from beam_jobs.plan.image_ref import Box, ImageRef, PlannedImage, Value
+from beam_jobs.plan.image_ref import WHOLE_FILE, ImageLocation, ImageRef, PlannedImage
+from tfpipe.system.extras import importing
+
+with importing("A plan", "pyarrow", "tfpipe[beam]"):
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
 TELL_EVERY = 1000
+"""The number of listed images after which an observer is told again."""
+
+_ROWS_AT_ONCE = 1 << 14
+_Indices = NDArray[np.int64]
 
 
-class RefList(Sequence[ImageRef]):
-    """A list of `ImageRef` that makes each one when it is asked for.
+def _encode_text(text: str | None) -> bytes | None:
+    return None if text is None else text.encode("utf-8", "surrogateescape")
 
-    What most inputs have none of (places in archives, groups, boxes, further columns) takes no memory until the
-    first one comes.
+
+def _decode_text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "surrogateescape")
+
+
+def _encode_tuple(value: tuple[Any, ...]) -> bytes:
+    # Pickled, so that 1 stays 1 and 1.0 stays 1.0 in the lines of the plan.
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL) if value else b""
+
+
+def _decode_tuple(data: bytes) -> Any:
+    return pickle.loads(data) if data else ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """The kind of a column.
 
     Attributes:
-        paths: As of `ImageRef`; so are `sizes`, `splits` and `labels`.
-        has_boxes: Whether any image has boxes.
-        has_box_labels: Whether any box has a class.
+        default: The value of a row in a column that is left out.
+        arrow_type: The type of Arrow's values.
+        to_arrow: The function that makes a value one of Arrow's; None if it is one already.
+        from_arrow: The inverse of `to_arrow`.
     """
 
-    def __init__(self, refs: Iterable[ImageRef] = ()) -> None:
-        self.paths, self.sizes = TextColumn(), NumberColumn(0)
-        self.splits, self.labels = CodedColumn(), CodedColumn()
-        self.has_boxes = self.has_box_labels = False
-        self._locations, self._offsets = CodedColumn(), NumberColumn(-1)
-        self._packed, self._crcs = NumberColumn(-1), NumberColumn(-1)
-        self._groups: TextColumn | None = None
-        self._more: TextColumn | None = None  # boxes, their classes and further columns, pickled
+    default: Any
+    arrow_type: Any
+    to_arrow: Callable[[Any], Any] | None = None
+    from_arrow: Callable[[Any], Any] | None = None
+
+    def encode(self, values: Sequence[Any]) -> Any:
+        return pa.array(values if self.to_arrow is None else list(map(self.to_arrow, values)), self.arrow_type)
+
+    def decode(self, array: Any) -> list[Any]:
+        values: list[Any] = array.to_pylist()
+        return values if self.from_arrow is None else list(map(self.from_arrow, values))
+
+    def repeat_default(self, count: int) -> Any:
+        return self.encode([self.default]).take(pa.array(np.zeros(count, np.int64)))
+
+
+# Texts are bytes for Arrow: its own strings refuse file names that are not valid UTF-8. Where few texts are different,
+# each is stored once, and every row has a code of 4 bytes.
+_TEXT = _Column("", pa.large_binary(), _encode_text, _decode_text)
+_FEW_TEXTS = _Column("", pa.dictionary(pa.int32(), pa.large_binary()), _encode_text, _decode_text)
+_LABELS = _Column(None, pa.dictionary(pa.int32(), pa.large_binary()), _encode_text, _decode_text)
+_OPTIONAL_NUMBER = _Column(-1, pa.int64())
+_TUPLES = _Column((), pa.large_binary(), _encode_tuple, _decode_tuple)
+_DETAILS = ("boxes", "box_labels", "extra")
+_COLUMNS = {
+    "path": _TEXT,
+    "size": _Column(0, pa.int64()),
+    # The four fields of `location`:
+    **{"file": _FEW_TEXTS, "offset": _OPTIONAL_NUMBER, "packed": _OPTIONAL_NUMBER, "crc": _OPTIONAL_NUMBER},
+    "split": _FEW_TEXTS,
+    "label": _LABELS,
+    "group": _TEXT,
+    **dict.fromkeys(_DETAILS, _TUPLES),
+}
+
+
+class ImageTable:
+    """The images of an input: an `ImageRef` is made from a row when it is asked for."""
+
+    def __init__(self, columns: dict[str, Any], num_rows: int) -> None:
+        self._columns, self._num_rows = columns, num_rows
+
+    @classmethod
+    def from_refs(cls, refs: Iterable[ImageRef]) -> "ImageTable":
+        """Returns a table of these images."""
+        builder = ImageTableBuilder()
         for ref in refs:
-            self.append(ref)
+            builder.append(ref)
+        return builder.finish()
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return self._num_rows
 
     def __iter__(self) -> Iterator[ImageRef]:
-        return (self._at(i) for i in range(len(self)))
+        return self.iterate(np.arange(len(self)))
 
-    @overload
-    def __getitem__(self, index: int) -> ImageRef: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[ImageRef]: ...
-    def __getitem__(self, index: int | slice) -> ImageRef | Sequence[ImageRef]:
-        places = range(len(self))[index]
-        return self._at(places) if isinstance(places, int) else [self._at(i) for i in places]
+    def __getitem__(self, index: int) -> ImageRef:
+        return next(self.iterate(np.array([range(len(self))[index]])))
 
-    def _at(self, i: int) -> ImageRef:
-        place = self._place(i)
-        group = self._groups[i] if self._groups is not None else ""
-        return ImageRef(self.paths[i], self.sizes[i], *place, self.splits[i], self.labels[i], group, *self._more_of(i))
+    def iterate(self, indices: _Indices) -> Iterator[ImageRef]:
+        """Yields the images at these indices, in this order. It is much faster than to ask for one at a time."""
+        for begin in range(0, len(indices), _ROWS_AT_ONCE):
+            rows = indices[begin : begin + _ROWS_AT_ONCE]
+            path, size, *others = (self._decode(name, rows) for name in ("path", "size", "split", "label", "group"))
+            details = (self._decode(name, rows) for name in _DETAILS)
+            yield from map(ImageRef, path, size, self._decode_locations(rows), *others, *details)
 
-    def _more_of(self, i: int) -> tuple[tuple[Box, ...], tuple[int, ...], tuple[Value, ...]]:
-        packed = self._more.encoded(i) if self._more is not None else b""
-        return pickle.loads(packed) if packed else ((), (), ())
+    def _decode(self, name: str, indices: _Indices) -> list[Any]:
+        column = _COLUMNS[name]
+        if name not in self._columns:
+            return [column.default] * len(indices)
+        return column.decode(self._columns[name].take(pa.array(indices, pa.int64())))
+
+    def _decode_all(self, name: str) -> Iterator[list[Any]]:
+        """Yields the values of a column in parts."""
+        for begin in range(0, len(self), _ROWS_AT_ONCE):
+            yield self._decode(name, np.arange(begin, min(begin + _ROWS_AT_ONCE, len(self))))
+
+    def _decode_locations(self, indices: _Indices) -> list[ImageLocation]:
+        if self._columns.keys().isdisjoint(ImageLocation._fields):
+            return [WHOLE_FILE] * len(indices)
+        return list(map(ImageLocation, *(self._decode(name, indices) for name in ImageLocation._fields)))
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether any image has boxes."""
+        return "boxes" in self._columns
+
+    @property
+    def has_box_labels(self) -> bool:
+        """Whether any box has a class."""
+        return "box_labels" in self._columns
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """The size of each image in bytes."""
+        return self._get_numbers("size")
+
+    def _get_numbers(self, name: str) -> NDArray[np.int64]:
+        if name not in self._columns:
+            return np.full(len(self), _COLUMNS[name].default, np.int64)
+        numbers: NDArray[np.int64] = self._columns[name].to_numpy()
+        return numbers
+
+    def iterate_paths(self) -> Iterator[str]:
+        """Yields the path of each image."""
+        for paths in self._decode_all("path"):
+            yield from paths
+
+    def get_paths(self, indices: _Indices) -> list[str]:
+        """Returns the paths of the images at these indices, in this order."""
+        return self._decode("path", indices)
+
+    def hash_for_splits(self) -> NDArray[np.uint64]:
+        """Returns the hash that decides each image's split: that of its group, or of its path if it has none."""
+        hashes = self.hash_texts("path", b"split")
+        if "group" not in self._columns:
+            return hashes
+        has_group = pc.binary_length(self._columns["group"]).to_numpy() > 0
+        return np.where(has_group, self.hash_texts("group", b"split"), hashes)
+
+    def hash_texts(self, name: str, key: bytes) -> NDArray[np.uint64]:
+        """Returns a keyed BLAKE2b hash of each text in `path` or `group`: 8 bytes, read as a little-endian number."""
+        digests = bytearray()
+        texts = self._columns[name] if name in self._columns else _COLUMNS[name].repeat_default(len(self))
+        for begin in range(0, len(self), _ROWS_AT_ONCE):
+            for text in texts.slice(begin, _ROWS_AT_ONCE).to_pylist():
+                digests += blake2b(text, digest_size=8, key=key).digest()
+        return np.frombuffer(digests, "<u8").astype(np.uint64, copy=False)
+
+    def get_codes(self, name: str) -> tuple[NDArray[np.int32], list[str | None]]:
+        """Returns the code of each row in a column of few texts: `file`, `split` or `label`.
+
+        Returns:
+            A position in the texts for each row, and the different texts. Some of them may occur in no row.
+        """
+        if name not in self._columns:
+            return np.zeros(len(self), np.int32), [_COLUMNS[name].default] if len(self) else []
+        codes, texts = self._columns[name].indices, _FEW_TEXTS.decode(self._columns[name].dictionary)
+        if codes.null_count:
+            codes = codes.fill_null(len(texts))
+            texts.append(None)
+        return codes.to_numpy(), texts
+
+    def count_values(self, name: str) -> dict[str | None, int]:
+        """Returns how often each text occurs in a column of few texts."""
+        codes, texts = self.get_codes(name)
+        counts = np.bincount(codes, minlength=len(texts)).tolist()
+        return {text: count for text, count in zip(texts, counts, strict=True) if count}
+
+    def take(self, indices: _Indices) -> "ImageTable":
+        """Returns a table of the images at these indices, in this order."""
+        rows = pa.array(indices, pa.int64())
+        columns = {name: column.take(rows) for name, column in self._columns.items()}
+        for name in columns.keys() & set(_DETAILS):
+            if not pc.max(pc.binary_length(columns[name])).as_py():
+                del columns[name]
+        return ImageTable(columns, len(indices))
+
+    def replace_sizes(self, sizes: NDArray[np.int64]) -> "ImageTable":
+        """Returns a table with other sizes. The other columns are shared, not copied."""
+        return ImageTable({**self._columns, "size": pa.array(sizes, pa.int64())}, len(self))
+
+    def replace_texts(self, name: str, codes: NDArray[Any], texts: Sequence[str | None]) -> "ImageTable":
+        """Returns a table with other texts in one column. The other columns are shared, not copied.
+
+        Args:
+            name: The column: `split` or `label`.
+            codes: A position in `texts` for each row.
+            texts: The texts. Equal ones become one.
+        """
+        column = _COLUMNS[name].encode(texts).take(pa.array(codes, pa.int32()))
+        return ImageTable({**self._columns, name: column}, len(self))
+
+    def get_extras(self, position: int) -> Iterator[Any]:
+        """Yields the values of one further column."""
+        for rows in self._decode_all("extra"):
+            yield from (row[position] for row in rows)
+
+    def convert_extras(self, converters: Sequence[Callable[[Any], Any]]) -> "ImageTable":
+        """Returns a table in which every value of a further column went through its column's function."""
+        parts = [
+            _TUPLES.encode([tuple(convert(x) for convert, x in zip(converters, row, strict=True)) for row in rows])
+            for rows in self._decode_all("extra")
+        ]
+        return ImageTable({**self._columns, "extra": pa.concat_arrays(parts)}, len(self))
+
+    def get_end(self, file: str) -> int:
+        """Returns the byte at which the last image in an archive ends."""
+        codes, files = self.get_codes("file")
+        rows = np.flatnonzero(codes == files.index(file))
+        return int((self._get_numbers("offset")[rows] + self.sizes[rows]).max(initial=0))
+
+    def iterate_planned(self, indices: _Indices, label_names: Sequence[str]) -> Iterator[PlannedImage]:
+        """Yields the lines of the plan for the images at these indices, in this order."""
+        labels: dict[str | None, int] = {name: label for label, name in enumerate(label_names)}
+        codes, texts = self.get_codes("label")
+        label_of_code = np.array([labels.get(text, -1) for text in texts], np.int64)
+        columns = [self.get_paths(indices), self._decode("size", indices), label_of_code[codes[indices]].tolist()]
+        if not self._columns.keys().isdisjoint((*ImageLocation._fields, *_DETAILS)):  # most inputs have none of these
+            columns += [self._decode_locations(indices), *(self._decode(name, indices) for name in _DETAILS)]
+        return map(PlannedImage, *columns)
+
+
+class ImageTableBuilder:
+    """A table that grows at its end. It keeps the last rows as tuples, and Arrow columns in parts for the others."""
+
+    def __init__(self) -> None:
+        self._rows: list[ImageRef] = []
+        self._parts: list[tuple[dict[str, Any], int]] = []  # columns and number of rows
+        self._num_part_rows = 0
+
+    def __len__(self) -> int:
+        return self._num_part_rows + len(self._rows)
 
     def append(self, ref: ImageRef) -> None:
-        """Adds one."""
-        path, size, location, offset, packed, crc, split, label, group, boxes, box_labels, extra = ref
-        if group and self._groups is None:
-            self._groups = TextColumn()
-            self._groups.append_empty(len(self))
-        if self._groups is not None:
-            self._groups.append(group)
-        self._append_more(boxes, box_labels, extra)
-        self.paths.append(path)
-        self.sizes.append(size)
-        self._locations.append(location)
-        self._offsets.append(offset)
-        self._packed.append(packed)
-        self._crcs.append(crc)
-        self.splits.append(split)
-        self.labels.append(label)
+        """Adds an image."""
+        self._rows.append(ref)
+        if len(self._rows) == _ROWS_AT_ONCE:
+            self._encode_rows()
 
-    def _append_more(self, boxes: Sequence[Box], box_labels: Sequence[int], extra: Sequence[Value]) -> None:
-        if self._more is None:
-            if not (boxes or box_labels or extra):
-                return
-            self._more = TextColumn()
-            self._more.append_empty(len(self))
-        self._more.append_encoded(_pack(boxes, box_labels, extra))
-        self.has_boxes |= bool(boxes)
-        self.has_box_labels |= bool(box_labels)
+    def extend(self, table: ImageTable) -> None:
+        """Adds all images of a table."""
+        self._encode_rows()
+        self._add_part(dict(table._columns), len(table))
 
-    def extend(self, other: "RefList") -> None:
-        """Adds all of a list of images that have neither groups nor boxes nor further columns, as trees have none."""
-        for mine, theirs in zip(self._columns(), other._columns(), strict=True):
-            mine.extend(theirs)
-
-    def _columns(self) -> tuple[Any, ...]:
-        place = self._locations, self._offsets, self._packed, self._crcs
-        return self.paths, self.sizes, *place, self.splits, self.labels
-
-    def take(self, indices: NDArray[np.int64]) -> "RefList":
-        """Those at `indices`, in their order."""
-        taken = RefList()
-        columns = [column.take(indices) for column in self._columns()]
-        taken.paths, taken.sizes, taken._locations, taken._offsets, taken._packed, taken._crcs = columns[:6]
-        taken.splits, taken.labels = columns[6:]
-        taken._groups = self._groups.take(indices) if self._groups is not None else None
-        taken._more = self._more.take(indices) if self._more is not None else None
-        kept = map(taken._more_of, range(len(indices))) if taken._more is not None else ()
-        for boxes, box_labels, _ in kept:
-            taken.has_boxes |= bool(boxes)
-            taken.has_box_labels |= bool(box_labels)
-        return taken
-
-    def replaced(
-        self,
-        *,
-        sizes: NumberColumn | None = None,
-        splits: CodedColumn | None = None,
-        labels: CodedColumn | None = None,
-    ) -> "RefList":
-        """The same images with other columns; the rest is shared, not copied."""
-        other = copy.copy(self)
-        other.sizes = self.sizes if sizes is None else sizes
-        other.splits = self.splits if splits is None else splits
-        other.labels = self.labels if labels is None else labels
-        return other
-
-    def extras(self, column: int) -> Iterator[Any]:
-        """The values of one further column."""
-        return (self._more_of(i)[2][column] for i in range(len(self)))
-
-    def replace_extras(self, convert: Sequence[Callable[[Any], Any]]) -> None:
-        """Puts every value of the further columns through its column's function, in place."""
-        replaced = TextColumn()
-        for i in range(len(self)):
-            boxes, box_labels, extra = self._more_of(i)
-            extra = tuple(one(value) for one, value in zip(convert, extra, strict=True))
-            replaced.append_encoded(_pack(boxes, box_labels, extra))
-        self._more = replaced
-
-    def locations(self) -> list[str]:
-        """The different files that hold images, in sorted order; empty for an image that is a file itself."""
-        return sorted(str(location) for location in self._locations.counts())
-
-    def end_in(self, location: str) -> int:
-        """Where the last image in an archive ends."""
-        mine = np.flatnonzero(self._locations.codes() == self._locations.texts.index(location))
-        return int((self._offsets.values()[mine] + self.sizes.values()[mine]).max(initial=0))
-
-    def split_hashes(self) -> NDArray[np.uint64]:
-        """What decides the split: the hash of the group, or of the path of an image in none."""
-        hashes = self.paths.hashes(b"split")
-        if self._groups is None:
-            return hashes
-        return np.where(self._groups.lengths() > 0, self._groups.hashes(b"split"), hashes)
-
-    def planned(self, images: NDArray[np.int64], label_names: Sequence[str]) -> Iterator[PlannedImage]:
-        """Lines of the plan for the images at these indices, in their order."""
-        positions: dict[str | None, int] = {name: label for label, name in enumerate(label_names)}
-        label_of = {text: positions.get(text, -1) for text in self.labels.texts}
-        known = self.paths.at(images), self.sizes.at(images), [label_of[text] for text in self.labels.at(images)]
-        numbers = self._offsets, self._packed, self._crcs
-        plain = self._locations.texts in ([], [""]) and all(column.is_default() for column in numbers)
-        if plain and self._more is None:  # files, as most inputs are: a third of the time
-            yield from map(PlannedImage, *known)
+    def _encode_rows(self) -> None:
+        if not self._rows:
             return
-        places = self._locations.at(images), *(column.at(images) for column in numbers)
-        for i, *fields in zip(images.tolist(), *known, *places, strict=True):
-            yield PlannedImage._make((*fields, *self._more_of(i)))
+        values: dict[str, Sequence[Any]] = dict(zip(ImageRef._fields, zip(*self._rows, strict=True), strict=True))
+        locations = values.pop("location")
+        if locations.count(WHOLE_FILE) < len(locations):
+            values |= zip(ImageLocation._fields, zip(*locations, strict=True), strict=True)
+        is_needed = {name: column.count(_COLUMNS[name].default) < len(column) for name, column in values.items()}
+        columns = {name: _COLUMNS[name].encode(column) for name, column in values.items() if is_needed[name]}
+        self._add_part(columns, len(self._rows))
+        self._rows = []
 
-    def _place(self, i: int) -> tuple[str, int, int, int]:
-        return self._locations[i], self._offsets[i], self._packed[i], self._crcs[i]
+    def _add_part(self, columns: dict[str, Any], num_rows: int) -> None:
+        self._parts.append((columns, num_rows))
+        self._num_part_rows += num_rows
 
-
-def _pack(boxes: Sequence[Box], box_labels: Sequence[int], extra: Sequence[Value]) -> bytes:
-    # Pickled, so that 1 stays 1 and does not become 1.0: the plan's lines say it as the table did.
-    return pickle.dumps((boxes, box_labels, extra), pickle.HIGHEST_PROTOCOL) if boxes or box_labels or extra else b""
+    def finish(self) -> ImageTable:
+        """Returns the table. The builder is empty afterwards."""
+        self._encode_rows()
+        parts, num_rows = self._parts, self._num_part_rows
+        self._parts, self._num_part_rows = [], 0
+        # Each part lets a column go as it is joined, so only one column is in memory twice.
+        joined = {
+            name: pa.concat_arrays(
+                [columns.pop(name) if name in columns else kind.repeat_default(count) for columns, count in parts]
+            )
+            for name, kind in _COLUMNS.items()
+            if any(name in columns for columns, _ in parts)
+        }
+        pa.default_memory_pool().release_unused()  # otherwise it keeps the memory of the parts to itself
+        return ImageTable(joined, num_rows)

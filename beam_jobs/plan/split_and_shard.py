@@ -10,7 +10,6 @@ are added later never move the others from one split to another. All is done in 
 for the split and an index, 28 bytes an image besides the listing itself.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -19,56 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.plan.columnar import CodedColumn
 from beam_jobs.plan.image_ref import PlannedImage
-from beam_jobs.plan.image_table import RefList
-from beam_jobs.plan.merge_manifests import United
+from beam_jobs.plan.listing import Listing
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import MAX_SHARDS, shard_name
 from tfpipe.format.record_index import MAX_RECORDS
-from tfpipe.format.schema import FeatureSpec
 
 DEFAULT_SPLIT = "train"
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """Everything found in the input.
-
-    Attributes:
-        name: Short name of the input, for the dataset.
-        root: Folder that relative locations start from.
-        refs: The images, in any order.
-        label_names: Class names, the position being the label; empty for unlabelled images.
-        extra: The manifest's further columns.
-        skipped: How many files were passed over, by reason.
-        numeric_labels: The input gives labels as numbers; `label_names` are these numbers as text.
-        dropped: How many images were left out because others hold the same bytes.
-        unpack: Compressed tar files that must be unpacked before a worker can read from them at an offset.
-        united: What finished datasets make together, where they are the input. Their references stand in the order
-            to keep where nothing is shuffled, have the place of a record for a path, and know no label.
-    """
-
-    name: str
-    root: str
-    refs: RefList
-    label_names: tuple[str, ...] = ()
-    extra: tuple[FeatureSpec, ...] = ()
-    skipped: Counter[str] | None = None
-    numeric_labels: bool = False
-    dropped: int = 0
-    unpack: tuple[str, ...] = ()
-    united: United | None = None
-
-    @property
-    def has_boxes(self) -> bool:
-        """Whether any image has boxes; then every record carries the features, empty or not."""
-        return self.refs.has_boxes
-
-    @property
-    def has_box_labels(self) -> bool:
-        """Whether any box has a class."""
-        return self.refs.has_box_labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +63,7 @@ class Plan:
 
     def lines(self, shard: ShardPlan) -> Iterator[PlannedImage]:
         """The shard's images as lines of the plan file, in order."""
-        return self.listing.refs.planned(shard.images, self.listing.label_names)
+        return self.listing.images.iterate_planned(shard.images, self.listing.label_names)
 
 
 def assign_splits(listing: Listing, config: ShardConfig) -> Listing:
@@ -117,57 +73,59 @@ def assign_splits(listing: Listing, config: ShardConfig) -> Listing:
         ConfigError: Splits are asked for and the input names its own.
         DataError: There are no images, only some have a split, or a split that was asked for gets none.
     """
-    refs = listing.refs
-    if not refs:
-        raise DataError(f"No images were found in {config.input}.{_skipped_sentence(listing)}")
-    unnamed = refs.splits.counts().get("", 0)
-    if not unnamed:
+    images = listing.images
+    if not images:
+        raise DataError(f"No images were found in {config.input}.{_explain_skipped(listing)}")
+    num_without = images.count_values("split").get("", 0)
+    if not num_without:
         if config.split or config.splits:
-            raise ConfigError("The input names its own splits; leave --split and --splits out.")
+            raise ConfigError("The input names its own splits; leave `split` and `splits` out.")
         return listing
-    if unnamed < len(refs):
-        first = next(ref.path for ref in refs if not ref.split)
+    if num_without < len(images):
+        first = next(image.path for image in images if not image.split)
         raise DataError(
-            f"Every image must have a split or none may, but {unnamed} of {len(refs)} have none, such as {first}."
+            f"Every image must have a split or none may, but {num_without} of {len(images)} have none, such as {first}."
         )
     if not config.splits:
-        splits = CodedColumn.constant(config.split or DEFAULT_SPLIT, len(refs))
-        return replace(listing, refs=refs.replaced(splits=splits))
+        first_only = np.zeros(len(images), np.int64)
+        images = images.replace_texts("split", first_only, [config.split or DEFAULT_SPLIT])
+        return replace(listing, images=images)
     # The last bound is infinite, so that rounding in the sum leaves no gap below 1.
     bounds = [*list(accumulate(config.splits.values()))[:-1], float("inf")]
-    codes = np.searchsorted(bounds, refs.split_hashes().astype(np.float64) / 2**64, side="right")
-    splits = CodedColumn.of(codes, list(config.splits))
+    codes = np.searchsorted(bounds, images.hash_for_splits().astype(np.float64) / 2**64, side="right")
+    images = images.replace_texts("split", codes, list(config.splits))
     for name in config.splits:
-        if name not in splits.counts():
-            raise DataError(f"Split {name!r} would get none of the {len(refs)} images; give it a larger share.")
-    return replace(listing, refs=refs.replaced(splits=splits))
+        if name not in images.count_values("split"):
+            raise DataError(f"Split {name!r} would get none of the {len(images)} images; give it a larger share.")
+    return replace(listing, images=images)
 
 
 def make_plan(listing: Listing, config: ShardConfig) -> Plan:
     """Assigns every image to a shard of its split and to a place in it."""
-    refs = listing.refs
-    codes, sizes = refs.splits.codes(), refs.sizes.values()
-    hashes = refs.paths.hashes(str(config.seed).encode()) if config.shuffle else None
+    table = listing.images
+    codes, splits = table.get_codes("split")
+    hashes = table.hash_texts("path", str(config.seed).encode()) if config.shuffle else None
     shards: list[ShardPlan] = []
     class_counts: dict[str, list[int]] = {}
-    for split in config.splits or sorted(str(name) for name in refs.splits.counts()):
-        images = np.flatnonzero(codes == refs.splits.texts.index(split))
+    for split in config.splits or sorted(map(str, table.count_values("split"))):
+        images = np.flatnonzero(codes == splits.index(split))
         class_counts[split] = _class_counts(listing, split, images)
         if hashes is not None:
             # Equal paths (two manifest rows of one image) keep the manifest's order: the sort is stable.
             images = images[np.argsort(hashes[images], kind="stable")]
         elif not config.datasets:
-            images = np.array(sorted(images.tolist(), key=refs.paths.__getitem__), np.int64)
-        shards += _cut(split, images, sizes, config)
+            paths = table.get_paths(images)
+            images = images[sorted(range(len(images)), key=paths.__getitem__)]
+        shards += _cut(split, images, table.sizes, config)
     if len(shards) > MAX_SHARDS:
         raise ConfigError(
             f"A dataset must have at most {MAX_SHARDS:,} shards, got {len(shards):,}. Ask for fewer or larger ones "
-            "with --num-shards or --shard-size."
+            "with `num_shards` or `shard_size_bytes`."
         )
     if (most := max((len(shard.images) for shard in shards), default=0)) > MAX_RECORDS:
         raise ConfigError(
             f"A shard must have at most {MAX_RECORDS:,} records for its index to be read, got {most:,}. Ask for more "
-            "or smaller ones with --num-shards or --shard-size."
+            "or smaller ones with `num_shards` or `shard_size_bytes`."
         )
     return Plan(listing, tuple(shards), class_counts)
 
@@ -187,13 +145,13 @@ def _cut(split: str, ordered: NDArray[np.int64], sizes: NDArray[np.int64], confi
 def _class_counts(listing: Listing, split: str, images: NDArray[np.int64]) -> list[int]:
     if listing.united is not None:
         return listing.united.class_counts[split]
-    labels = listing.refs.labels
-    counts = np.bincount(labels.codes()[images], minlength=len(labels.texts))
-    of_name = dict(zip(labels.texts, counts.tolist(), strict=True))
-    return [of_name.get(name, 0) for name in listing.label_names]
+    codes, names = listing.images.get_codes("label")
+    counts = np.bincount(codes[images], minlength=len(names))
+    count_by_name = dict(zip(names, counts.tolist(), strict=True))
+    return [count_by_name.get(name, 0) for name in listing.label_names]
 
 
-def _skipped_sentence(listing: Listing) -> str:
+def _explain_skipped(listing: Listing) -> str:
     if not listing.skipped:
         return ""
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(listing.skipped.items()))

@@ -117,14 +117,14 @@ def identify(sources: Mapping[str, Source], planned: ImageRef) -> tuple[bytes, i
 
 
 def _get_source(sources: Mapping[str, Source], planned: PlannedImage | ImageRef) -> Source:
-    return sources[planned.location.rpartition("/")[0]]
+    return sources[planned.location.file.rpartition("/")[0]]
 
 
 def _read_features(source: Source, planned: PlannedImage | ImageRef) -> tuple[bytes, dict[str, Feature]]:
     """Returns payload and features, once the checksums are checked."""
-    file_name = planned.location.rpartition("/")[2]
+    file_name = planned.location.file.rpartition("/")[2]
     try:
-        payload = _read_payload(filesystem.join(source.directory, file_name), planned.offset, planned.size)
+        payload = _read_payload(filesystem.join(source.directory, file_name), planned.location.offset, planned.size)
         return payload, decode_example(payload)
     except FormatError as error:
         raise UnreadableError(f"{file_name}: {str(error).rstrip('.')}") from error

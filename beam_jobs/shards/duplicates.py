@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.inputs.archive import is_compressed_tar, open_unpacked
-from beam_jobs.inputs.read_image import UnreadableError, fetch
+from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import ImageRef
-from beam_jobs.plan.image_table import RefList
+from beam_jobs.plan.image_table import ImageTable
+from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.merge_manifests import Source
-from beam_jobs.plan.split_and_shard import DEFAULT_SPLIT, Listing
+from beam_jobs.plan.split_and_shard import DEFAULT_SPLIT
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.dataset_records import identify
 from beam_jobs.shards.record_source import open_source
@@ -64,9 +65,11 @@ def drop_duplicates(listing: Listing, workers: int) -> Listing:
     Raises:
         DataError: A split is left without an image.
     """
-    refs, united = listing.refs, listing.united
+    table, united = listing.images, listing.united
     images, digests, labels = array("q"), bytearray(), array("q")
-    hashed = _hash_all(listing, _of_equal_size(refs), workers) if united is None else _identify_all(listing, workers)
+    hashed = (
+        _hash_all(listing, _find_equal_sizes(table), workers) if united is None else _identify_all(listing, workers)
+    )
     for i, digest, label in hashed:
         images.append(i)
         digests += digest
@@ -74,21 +77,26 @@ def drop_duplicates(listing: Listing, workers: int) -> Listing:
     dropped: set[int] = set()
     left_out: list[tuple[str, int]] = []
     for group in equal_rows(np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES)):
-        same = {images[at]: labels[at] for at in group}
-        kept = min(same, key=lambda i: (refs.splits[i] == DEFAULT_SPLIT, "" if united else refs.paths[i], i))
-        dropped.update(same.keys() - {kept})
-        left_out += [(refs.splits[i], label) for i, label in same.items() if i != kept]
-    left = refs.take(np.setdiff1d(np.arange(len(refs)), list(dropped)))
-    for split in sorted(set(map(str, refs.splits.counts())) - set(map(str, left.splits.counts()))):
+        indices = [images[at] for at in group]
+        # Least of all: the copy that stays.
+        ranked = [
+            (ref.split == DEFAULT_SPLIT, "" if united else ref.path, i, ref.split, labels[at])
+            for at, i, ref in zip(group, indices, table.iterate(np.array(indices, np.int64)), strict=True)
+        ]
+        for _, _, i, split, label in sorted(ranked)[1:]:
+            dropped.add(i)
+            left_out.append((split, label))
+    remaining = table.take(np.setdiff1d(np.arange(len(table)), list(dropped)))
+    for split in sorted(set(map(str, table.count_values("split"))) - set(map(str, remaining.count_values("split")))):
         raise DataError(f"Split {split!r} holds nothing but copies of images in other splits.")
     if united is not None:
         united = united.without(left_out)
-    return replace(listing, refs=left, dropped=len(dropped), united=united)
+    return replace(listing, images=remaining, dropped=len(dropped), united=united)
 
 
-def _of_equal_size(refs: RefList) -> NDArray[np.int64]:
-    sizes = refs.sizes.values()
-    _, which, counts = np.unique(sizes, return_inverse=True, return_counts=True)
+def _find_equal_sizes(images: ImageTable) -> NDArray[np.int64]:
+    """Returns the indices of the images whose size another image has too."""
+    _, which, counts = np.unique(images.sizes, return_inverse=True, return_counts=True)
     return np.flatnonzero(counts[which] > 1)
 
 
@@ -97,10 +105,9 @@ def _hash_all(listing: Listing, candidates: NDArray[np.int64], workers: int) -> 
     direct = array("q")
     # By archive, then by place in it: one pass over each, and a link in a tar shares the place of its target.
     streamed: dict[str, dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
-    for i in candidates.tolist():
-        ref = listing.refs[i]
-        if is_compressed_tar(ref.location):
-            streamed[ref.location][ref.offset, ref.size].append(i)
+    for i, ref in zip(candidates.tolist(), listing.images.iterate(candidates), strict=True):
+        if is_compressed_tar(ref.location.file):
+            streamed[ref.location.file][ref.location.offset, ref.size].append(i)
         else:
             direct.append(i)
     for location, places in streamed.items():
@@ -118,21 +125,22 @@ def _identify_all(listing: Listing, workers: int) -> Iterator[_Identity]:
     """Of each record that can be read, in the order of the files."""
     assert listing.united is not None
     shared, set_up = (listing.united.records.sources,), partial(filesystem.configure, filesystem.configured())
-    batches = _batches(listing, range(len(listing.refs)))
+    batches = _batches(listing, range(len(listing.images)))
     for found in map_unordered(_identify_batch, batches, workers, shared=shared, set_up=set_up):
         yield from found
 
 
 def _batches(listing: Listing, images: Sequence[int]) -> Iterator[list[tuple[int, ImageRef]]]:
     for at in range(0, len(images), _HASHED_AT_ONCE):
-        yield [(i, listing.refs[i]) for i in images[at : at + _HASHED_AT_ONCE]]
+        batch = images[at : at + _HASHED_AT_ONCE]
+        yield list(zip(batch, listing.images.iterate(np.array(batch, np.int64)), strict=True))
 
 
 def _hash_batch(root: str, batch: Sequence[tuple[int, ImageRef]]) -> list[_Identity]:
     hashed = []
     for i, ref in batch:
         with contextlib.suppress(UnreadableError):  # it will be quarantined, with the reason
-            hashed.append((i, hashlib.sha256(fetch(root, ref)).digest(), -1))
+            hashed.append((i, hashlib.sha256(read_image(root, ref)).digest(), -1))
     return hashed
 
 

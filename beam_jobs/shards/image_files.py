@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from beam_jobs.inputs.read_image import UnreadableError, fetch
+from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import PlannedImage, Value
 from beam_jobs.shards.record import Record, RejectedImage
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
@@ -47,7 +47,7 @@ class ImageFiles:
             RejectedImage: It cannot be read, or it is not an image that can be stored.
         """
         try:
-            data = fetch(self.header.root, planned, self.header.unpacked)
+            data = read_image(self.header.root, planned, self.header.unpacked)
         except UnreadableError as error:
             raise RejectedImage("unreadable", str(error)) from error
         try:

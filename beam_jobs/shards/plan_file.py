@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.archive import unpack_tar
 from beam_jobs.plan.image_ref import encode_line
-from beam_jobs.plan.split_and_shard import Listing, Plan
+from beam_jobs.plan.listing import Listing
+from beam_jobs.plan.split_and_shard import Plan
 from beam_jobs.shards.record_source import open_source
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
@@ -50,8 +51,8 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
 def _make_schema(listing: Listing) -> Schema:
     return image_schema(
         labelled=bool(listing.label_names),
-        boxes=listing.has_boxes,
-        box_labels=listing.has_box_labels,
+        boxes=listing.images.has_boxes,
+        box_labels=listing.images.has_box_labels,
         extra=listing.extra,
     )
 

@@ -86,7 +86,7 @@ def test_the_sample_depends_on_the_seed_alone(tmp_path: Path, monkeypatch: pytes
     plan = plan_shards(config)
     first, again, other = (estimate._sample(plan, seed) for seed in (1, 1, 2))
     names = [
-        [plan.listing.refs[i].path for shard in one.shards for i in shard.images.tolist()]
+        [plan.listing.images[i].path for shard in one.shards for i in shard.images.tolist()]
         for one in (first, again, other)
     ]
     assert names[0] == names[1] != names[2]

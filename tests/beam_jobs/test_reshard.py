@@ -426,7 +426,7 @@ def test_labels_without_names(broken: Path, tmp_path: Path) -> None:
 
 
 def test_splits_are_those_of_the_dataset(dataset: Path, tmp_path: Path) -> None:
-    message = "The input names its own splits; leave --split and --splits out."
+    message = "The input names its own splits; leave `split` and `splits` out."
     assert refused(ConfigError, dataset, tmp_path / "out", split="test") == message
 
 

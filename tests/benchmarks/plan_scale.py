@@ -21,8 +21,8 @@ from pathlib import Path
 import click
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs import tree
-from beam_jobs.inputs.archive import Member
+from beam_jobs.inputs import folder
+from beam_jobs.inputs.archive import ListedFile
 from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.shards.output_dir import open_work_dir
 from tfpipe.system.host_limits import usable_cpus
@@ -39,9 +39,9 @@ def _path(i: int) -> str:
     return f"n{i % _CLASSES:08d}/n{i % _CLASSES:08d}_{i:08d}.JPEG"
 
 
-def _members(count: int) -> Iterator[Member]:
+def _members(count: int) -> Iterator[ListedFile]:
     for i in range(count):
-        yield Member(_path(i), _BYTES + i % 1000)
+        yield ListedFile(_path(i), _BYTES + i % 1000)
 
 
 def _write_csv(path: Path, count: int) -> None:
@@ -70,7 +70,7 @@ def _peak_mb() -> float:
 def _measure(kind: str, source: str, output: str, count: int) -> dict[str, float | int]:
     """Plans and writes the plan in this process."""
     if kind == "folder":
-        tree.list_folder = lambda _: _members(count)  # type: ignore[assignment]
+        folder.list_folder = lambda _: _members(count)  # type: ignore[assignment]
     config = ShardConfig(source, output, num_shards=None if kind == "folder" else _SHARDS)
     before, listed, started = _peak_mb(), 0.0, time.monotonic()
 
@@ -99,9 +99,9 @@ def _measure(kind: str, source: str, output: str, count: int) -> dict[str, float
     }
 
 
-def _index_archives(folder: Path, count: int) -> None:
+def _index_archives(scratch: Path, count: int) -> None:
     """The same archives read by one process and by one per core, in turns; the process pool's start counts."""
-    source = folder / "tars"
+    source = scratch / "tars"
     source.mkdir()
     for k in range(count):
         with tarfile.open(source / f"class{k:03d}.tar", "w") as tar:
@@ -113,7 +113,7 @@ def _index_archives(folder: Path, count: int) -> None:
     for _ in range(3):
         for workers, times in seconds.items():
             started = time.monotonic()
-            assert len(tree.list_tree(str(source), workers).refs) == count * _MEMBERS
+            assert len(folder.list_tree(str(source), workers).images) == count * _MEMBERS
             times.append(time.monotonic() - started)
     for workers, times in seconds.items():
         median = statistics.median(times)
@@ -135,18 +135,18 @@ def main(
     if one is not None:
         print(json.dumps(_measure(kinds[0], *one, images[0])))
         return
-    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+    with tempfile.TemporaryDirectory(dir=scratch) as work_dir:
         if archives:
-            _index_archives(Path(folder), archives)
+            _index_archives(Path(work_dir), archives)
             return
         for count in images:
             for kind in kinds:
-                source = Path(folder) / ("photos" if kind == "folder" else f"table.{kind}")
+                source = Path(work_dir) / ("photos" if kind == "folder" else f"table.{kind}")
                 if kind == "csv":
                     _write_csv(source, count)
                 elif kind == "parquet":
                     _write_parquet(source, count)
-                output = Path(folder) / "out"
+                output = Path(work_dir) / "out"
                 options = ["--images", str(count), "--kind", kind, "--one", str(source), str(output)]
                 run = subprocess.run(
                     [sys.executable, __file__, *options], stdout=subprocess.PIPE, check=True, text=True

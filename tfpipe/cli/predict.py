@@ -92,10 +92,10 @@ def find_images(wanted: tuple[str, ...]) -> list[str]:
 
 def _walk(folder: str) -> list[str]:
     """Every file below, links followed, but those whose name says that they are no image."""
-    from beam_jobs.inputs.tree import skip_reason
+    from tfpipe.images.skip_by_name import get_skip_reason
 
     paths = (os.path.join(root, name) for root, _, names in os.walk(folder, followlinks=True) for name in names)
-    return sorted(path for path in paths if not skip_reason(os.path.relpath(path, folder)))
+    return sorted(path for path in paths if not get_skip_reason(os.path.relpath(path, folder)))
 
 
 def _line(one: "Prediction") -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from beam_jobs.inputs.archive import (
-    Member,
+    ListedFile,
     is_archive,
     is_compressed_tar,
     list_archive,
@@ -23,7 +23,7 @@ from tfpipe.errors import DataError
 FILES = {"cat/1.jpg": b"first" * 200, "cat/2.jpg": b"second", "dog/3.jpg": b""}
 
 
-def members(path: Path) -> list[Member]:
+def members(path: Path) -> list[ListedFile]:
     return list(list_archive(str(path), "where"))
 
 
@@ -85,10 +85,10 @@ def test_tar_members_lie_where_they_are_said_to(tmp_path: Path, suffix: str) -> 
         unpack_tar(str(path), out)
         plain = out.getvalue()
     found = members(path)
-    assert [(one.path, one.size, one.location) for one in found] == [
+    assert [(one.path, one.size, one.location.file) for one in found] == [
         (name, len(data), "where") for name, data in FILES.items()
     ]
-    assert [plain[one.offset : one.offset + one.size] for one in found] == [*FILES.values()]
+    assert [plain[one.location.offset : one.location.offset + one.size] for one in found] == [*FILES.values()]
 
 
 def test_more_members_than_are_remembered(tmp_path: Path) -> None:
@@ -106,9 +106,11 @@ def test_tar_in_a_tar(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "all.tar", inner)
     found = members(path)
     plain = path.read_bytes()
-    assert {one.path: plain[one.offset : one.offset + one.size] for one in found} == expected
+    assert {one.path: plain[one.location.offset : one.location.offset + one.size] for one in found} == expected
     packed = members(write_tar(tmp_path / "all.tar.gz", inner, "w:gz"))
-    assert [(one.path, one.offset, one.size) for one in packed] == [(one.path, one.offset, one.size) for one in found]
+    assert [(one.path, one.location.offset, one.size) for one in packed] == [
+        (one.path, one.location.offset, one.size) for one in found
+    ]
 
 
 def test_links_inside_a_tar(tmp_path: Path) -> None:
@@ -122,7 +124,7 @@ def test_links_inside_a_tar(tmp_path: Path) -> None:
     first, soft, hard, later = members(path)
     assert soft == first._replace(path="dog/soft.jpg")
     assert hard == first._replace(path="dog/hard.jpg")
-    assert later == Member("dog/later.jpg", 0, skip="link without a target before it")
+    assert later == ListedFile("dog/later.jpg", 0, skip="link without a target before it")
 
 
 def test_special_members_are_passed_over(tmp_path: Path) -> None:
@@ -130,7 +132,7 @@ def test_special_members_are_passed_over(tmp_path: Path) -> None:
     fifo.type, folder.type = tarfile.FIFOTYPE, tarfile.DIRTYPE
     path = tmp_path / "a.tar"
     path.write_bytes(make_tar({}, extra=[fifo, folder]))
-    assert members(path) == [Member("pipe.jpg", 0, skip="not a regular file")]
+    assert members(path) == [ListedFile("pipe.jpg", 0, skip="not a regular file")]
 
 
 def test_links_in_an_inner_tar_are_counted_too(tmp_path: Path) -> None:
@@ -161,8 +163,8 @@ def test_zip_members(tmp_path: Path, method: int) -> None:
     path = write_zip(tmp_path / "a.zip", FILES, method)
     found = members(path)
     assert [(one.path, one.size) for one in found] == [(name, len(data)) for name, data in FILES.items()]
-    assert all(path.read_bytes()[one.offset :].startswith(b"PK\3\4") for one in found)
-    assert [one.packed > 0 for one in found] == [method == zipfile.ZIP_DEFLATED] * 3
+    assert all(path.read_bytes()[one.location.offset :].startswith(b"PK\3\4") for one in found)
+    assert [one.location.packed > 0 for one in found] == [method == zipfile.ZIP_DEFLATED] * 3
 
 
 def test_zip_that_begins_later(tmp_path: Path) -> None:
@@ -170,7 +172,9 @@ def test_zip_that_begins_later(tmp_path: Path) -> None:
     whole = write_zip(tmp_path / "a.zip", FILES).read_bytes()
     path = tmp_path / "b.zip"
     path.write_bytes(b"#!/bin/sh\n" + whole)
-    assert [one.offset for one in members(path)] == [one.offset + 10 for one in members(tmp_path / "a.zip")]
+    assert [one.location.offset for one in members(path)] == [
+        one.location.offset + 10 for one in members(tmp_path / "a.zip")
+    ]
 
 
 def test_link_in_a_zip(tmp_path: Path) -> None:
@@ -180,7 +184,7 @@ def test_link_in_a_zip(tmp_path: Path) -> None:
         info.external_attr = 0o120777 << 16
         archive.writestr(info, "../../etc/passwd")
         archive.writestr(zipfile.ZipInfo("cat/"), "")
-    assert members(path) == [Member("cat/1.jpg", 0, skip="link in a zip archive")]
+    assert members(path) == [ListedFile("cat/1.jpg", 0, skip="link in a zip archive")]
 
 
 def test_encrypted_zip(tmp_path: Path) -> None:
@@ -254,7 +258,7 @@ def test_truncated_tar(tmp_path: Path) -> None:
         path = write_tar(tmp_path / name, {"1.jpg": bytes(range(256)) * 20, "2.jpg": bytes(range(255)) * 20}, mode)
         whole = path.read_bytes()
         path.write_bytes(whole[: 8000 if mode == "w" else len(whole) // 2])
-        assert refused(path).startswith(f"{path} is damaged or no archive of its kind (")
+        assert refused(path).startswith(f"{path} is damaged or is not a valid archive of its kind (")
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.zip", "a.tar.gz", "a.tar.xz", "a.tar.bz2"])
@@ -262,13 +266,13 @@ def test_truncated_tar(tmp_path: Path) -> None:
 def test_no_archive(tmp_path: Path, name: str, data: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(data)
-    assert refused(path).startswith(f"{path} is damaged or no archive of its kind (")
+    assert refused(path).startswith(f"{path} is damaged or is not a valid archive of its kind (")
 
 
 def test_truncated_zip(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "a.zip", FILES)
     path.write_bytes(path.read_bytes()[:-30])
-    assert refused(path) == f"{path} is damaged or no archive of its kind (File is not a zip file)."
+    assert refused(path) == f"{path} is damaged or is not a valid archive of its kind (File is not a zip file)."
 
 
 def test_a_size_that_no_file_can_have(tmp_path: Path) -> None:
@@ -279,5 +283,6 @@ def test_a_size_that_no_file_can_have(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         members(tmp_path / "a.zip")
     assert str(caught.value) == (
-        f"{tmp_path / 'a.zip'} is damaged or no archive of its kind (cat/1.jpg would have {2**64 - 1} bytes)."
+        f"{tmp_path / 'a.zip'} is damaged or is not a valid archive of its kind "
+        f"(cat/1.jpg would have {2**64 - 1} bytes)."
     )

@@ -1,4 +1,4 @@
-"""What a walk through a real folder finds: links, loops and pipes among the files."""
+"""Folders: links, loops and pipes among the files, and archives that are read by one process or by several."""
 
 from __future__ import annotations
 
@@ -7,29 +7,35 @@ from pathlib import Path
 
 import pytest
 
-from beam_jobs.inputs.archive import Member
-from beam_jobs.inputs.folder import list_folder
-from tests.beam_jobs.images import write_files
+from beam_jobs.inputs import folder as folder_input
+from beam_jobs.inputs.archive import ListedFile
+from beam_jobs.inputs.folder import list_folder, list_tree
+from tests.beam_jobs.images import make_tar, write_files, write_tar, write_zip
+from tests.observers import Recorder
 from tfpipe.errors import DataError
+from tfpipe.system.progress import Progress
 
 
-def walk(folder: Path) -> list[Member]:
+def list_sorted(folder: Path) -> list[ListedFile]:
     return sorted(list_folder(str(folder)))
 
 
-def test_files_by_name(tmp_path: Path) -> None:
+# Files of a folder
+
+
+def test_files_have_paths_relative_to_the_folder(tmp_path: Path) -> None:
     write_files(tmp_path, {"b/2.jpg": b"22", "b/10.jpg": b"x", "a/deep/er/1.jpg": b"1", "0.jpg": b""})
-    assert walk(tmp_path) == [
-        Member("0.jpg", 0),
-        Member("a/deep/er/1.jpg", 1),
-        Member("b/10.jpg", 1),
-        Member("b/2.jpg", 2),
+    assert list_sorted(tmp_path) == [
+        ListedFile("0.jpg", 0),
+        ListedFile("a/deep/er/1.jpg", 1),
+        ListedFile("b/10.jpg", 1),
+        ListedFile("b/2.jpg", 2),
     ]
 
 
-def test_a_name_that_is_no_utf8(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf8_is_kept(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"caf\xe9.jpg")).write_bytes(b"x")
-    assert walk(tmp_path) == [Member("caf\udce9.jpg", 1)]
+    assert list_sorted(tmp_path) == [ListedFile("caf\udce9.jpg", 1)]
 
 
 def test_links_are_followed(tmp_path: Path) -> None:
@@ -37,15 +43,15 @@ def test_links_are_followed(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "cat").symlink_to(tmp_path / "far" / "x")
-    (root / "dog").symlink_to(tmp_path / "far" / "x")  # the same folder twice is no loop
+    (root / "dog").symlink_to(tmp_path / "far" / "x")  # the same folder twice is not a loop
     (root / "one.jpg").symlink_to(tmp_path / "far" / "x" / "1.jpg")
-    assert walk(root) == [Member("cat/1.jpg", 3), Member("dog/1.jpg", 3), Member("one.jpg", 3)]
+    assert list_sorted(root) == [ListedFile("cat/1.jpg", 3), ListedFile("dog/1.jpg", 3), ListedFile("one.jpg", 3)]
 
 
 def test_the_root_may_be_a_link(tmp_path: Path) -> None:
     write_files(tmp_path / "real", {"1.jpg": b"1"})
     (tmp_path / "link").symlink_to("real")
-    assert walk(tmp_path / "link") == [Member("1.jpg", 1)]
+    assert list_sorted(tmp_path / "link") == [ListedFile("1.jpg", 1)]
 
 
 @pytest.mark.parametrize("target", [".", "..", "../.."])
@@ -54,14 +60,14 @@ def test_a_loop_is_refused(tmp_path: Path, target: str) -> None:
     loop = root / "cat" / "old" / "zz"
     loop.symlink_to(target)
     with pytest.raises(DataError) as caught:
-        walk(root)
+        list_sorted(root)
     assert str(caught.value) == f"Folders must not loop, but {loop} leads back to one above it."
 
 
-def test_links_to_nothing_are_left_for_the_reader(tmp_path: Path) -> None:
+def test_links_to_nothing_are_left_for_the_worker(tmp_path: Path) -> None:
     (tmp_path / "gone.jpg").symlink_to("nowhere")
     (tmp_path / "self.jpg").symlink_to("self.jpg")
-    assert walk(tmp_path) == [Member("gone.jpg", 0), Member("self.jpg", 0)]
+    assert list_sorted(tmp_path) == [ListedFile("gone.jpg", 0), ListedFile("self.jpg", 0)]
 
 
 def test_a_pipe_is_passed_over(tmp_path: Path) -> None:
@@ -69,19 +75,91 @@ def test_a_pipe_is_passed_over(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "2.tar")
     (tmp_path / "zero.jpg").symlink_to("/dev/zero")
     skip = "not a regular file"
-    assert walk(tmp_path) == [
-        Member("1.jpg", 0, skip=skip),
-        Member("2.tar", 0, skip=skip),
-        Member("zero.jpg", 0, skip=skip),
+    assert list_sorted(tmp_path) == [
+        ListedFile("1.jpg", 0, skip=skip),
+        ListedFile("2.tar", 0, skip=skip),
+        ListedFile("zero.jpg", 0, skip=skip),
     ]
 
 
-@pytest.mark.parametrize(("name", "what"), [("nothing", "does not exist"), ("file.png", "is none of these")])
-def test_no_folder(tmp_path: Path, name: str, what: str) -> None:
+@pytest.mark.parametrize(("name", "fault"), [("nothing", "does not exist"), ("file.png", "is none of these")])
+def test_an_input_that_is_not_a_folder_is_refused(tmp_path: Path, name: str, fault: str) -> None:
     (tmp_path / "file.png").write_bytes(b"")
     with pytest.raises(DataError) as caught:
-        walk(tmp_path / name)
+        list_sorted(tmp_path / name)
     assert str(caught.value) == (
         "The input must be a folder, a .csv, .jsonl or .parquet manifest, or a .tar, .tar.gz or .zip archive; "
-        f"{tmp_path / name} {what}."
+        f"{tmp_path / name} {fault}."
     )
+
+
+# Archives in a folder
+
+
+@pytest.fixture
+def side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets several processes read archives of any size."""
+    monkeypatch.setattr(folder_input, "_SIDE_BY_SIDE_FROM_BYTES", 0)
+
+
+def write_archives(folder: Path, count: int) -> Path:
+    """Writes archives of three kinds in turn, with one image more in each, and two loose files."""
+    for k in range(count):
+        images = {f"{i}.jpg": f"{k} {i}".encode() for i in range(k + 1)}
+        if k % 3 == 2:
+            write_zip(folder / f"class{k}.zip", images)
+        else:
+            write_tar(folder / f"class{k}.tar{'.gz' * (k % 3)}", {**images, "notes.txt": b"x"}, ("w", "w:gz")[k % 3])
+    return write_files(folder, {"loose/1.jpg": b"1", "loose/.hidden": b"2"})
+
+
+def test_archives_count_as_folders(tmp_path: Path) -> None:
+    write_tar(tmp_path / "cat.tar", {"1.jpg": b"one"})
+    write_zip(tmp_path / "in" / "dog.zip", {"2.jpg": b"two"})
+    (tmp_path / ".hidden.tar").write_bytes(b"no tar at all")
+    (tmp_path / "folder.tar").mkdir()
+    tree = list_tree(str(tmp_path))
+    assert {image.path: image.location.file for image in tree.images} == {
+        "cat/1.jpg": "cat.tar",
+        "in/dog/2.jpg": "in/dog.zip",
+    }
+    assert tree.images.count_values("label") == {"cat": 1, "in/dog": 1}
+    assert tree.skipped == {"hidden": 1}
+
+
+@pytest.mark.usefixtures("side_by_side")
+def test_several_processes_list_the_same_in_the_same_order(tmp_path: Path) -> None:
+    source = str(write_archives(tmp_path, 7))
+    by_one, by_two = list_tree(source, workers=1), list_tree(source, workers=2)
+    assert list(by_one.images) == list(by_two.images)
+    assert len(by_one.images) == 1 + sum(range(8))
+    assert by_one.skipped == by_two.skipped == {"*.txt": 5, "hidden": 1}
+
+
+@pytest.mark.usefixtures("side_by_side")
+def test_a_damaged_archive_among_several_is_named(tmp_path: Path) -> None:
+    source = write_archives(tmp_path, 3)
+    (source / "class9.zip").write_bytes(b"PK no zip")
+    with pytest.raises(DataError) as caught:
+        list_tree(str(source), workers=2)
+    assert str(caught.value) == (
+        f"{source / 'class9.zip'} is damaged or is not a valid archive of its kind (File is not a zip file)."
+    )
+
+
+def test_equal_names_in_one_archive_keep_the_last_and_leave_the_others(tmp_path: Path) -> None:
+    old, new = make_tar({"cat/1.jpg": b"old", "cat/2.jpg": b"two"})[:2048], make_tar({"cat/1.jpg": b"newer"})
+    (tmp_path / "a.tar").write_bytes(old + new)
+    images = list_tree(str(tmp_path / "a.tar")).images
+    assert [(image.path, image.size, image.label) for image in images] == [
+        ("cat/2.jpg", 3, "cat"),
+        ("cat/1.jpg", 5, "cat"),
+    ]
+
+
+def test_listing_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [ListedFile(f"cat/{i}.jpg", 1) for i in range(2500)]
+    monkeypatch.setattr(folder_input, "list_folder", lambda _: files)
+    observer = Recorder()
+    list_tree(str(tmp_path), observer=observer)
+    assert observer.progresses == [Progress(1000), Progress(2000)]

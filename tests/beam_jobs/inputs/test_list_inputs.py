@@ -11,7 +11,7 @@ import pytest
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.list_inputs import list_images
-from beam_jobs.plan.split_and_shard import Listing
+from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.images import make_tar, write_files, write_tar, write_zip
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 
@@ -22,7 +22,7 @@ def listed(source: Path, **options: Any) -> Listing:
 
 def meaning(listing: Listing) -> dict[str, tuple[str, str | None]]:
     """Path -> split and label."""
-    return {ref.path: (ref.split, ref.label) for ref in sorted(listing.refs)}
+    return {ref.path: (ref.split, ref.label) for ref in sorted(listing.images)}
 
 
 def refused(kind: type[TfpipeError], source: Path, **options: Any) -> str:
@@ -97,7 +97,7 @@ def test_split_folders_without_classes(tree: Any) -> None:
 def test_a_class_may_be_called_train(tree: Any) -> None:
     listing = listed(tree("train/1.jpg", "bus/2.jpg", "test/3.jpg"))
     assert listing.label_names == ("bus", "test", "train")
-    assert {ref.split for ref in listing.refs} == {""}
+    assert {ref.split for ref in listing.images} == {""}
 
 
 def test_a_class_may_be_called_test(tree: Any) -> None:
@@ -170,7 +170,7 @@ def test_files_that_are_no_images(tree: Any, tmp_path: Path) -> None:
     )
     os.mkfifo(source / "cat" / "pipe.jpg")
     listing = listed(source)
-    assert sorted(ref.path for ref in listing.refs) == ["cat/1.jpg", "cat/noending", "cat/odd.ending"]
+    assert sorted(ref.path for ref in listing.images) == ["cat/1.jpg", "cat/noending", "cat/odd.ending"]
     assert listing.skipped == {
         "hidden": 2,
         "no image by name": 4,
@@ -184,12 +184,12 @@ def test_files_that_are_no_images(tree: Any, tmp_path: Path) -> None:
 
 def test_nothing_but_other_files(tree: Any) -> None:
     listing = listed(tree("a.txt", "b/c.json"))
-    assert list(listing.refs) == []
+    assert list(listing.images) == []
     assert listing.skipped == {"*.txt": 1, "*.json": 1}
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
-    assert list(listed(tmp_path).refs) == []
+    assert list(listed(tmp_path).images) == []
 
 
 def test_a_trailing_slash(tree: Any) -> None:
@@ -247,15 +247,15 @@ def test_the_last_of_equal_names_in_a_tar_counts(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     first, second = make_tar({"cat/1.jpg": b"old"})[:1024], make_tar({"cat/1.jpg": b"newer"})
     path.write_bytes(first + second)
-    (ref,) = listed(path).refs
-    assert path.read_bytes()[ref.offset : ref.offset + ref.size] == b"newer"
+    (ref,) = listed(path).images
+    assert path.read_bytes()[ref.location.offset : ref.location.offset + ref.size] == b"newer"
 
 
 def test_a_folder_and_an_archive_of_one_name(tmp_path: Path) -> None:
     """Two images of one path: neither may hide the other without a word."""
     source = write_files(tmp_path / "in", {"cat/1.jpg": b"loose"})
     write_tar(source / "cat.tar", {"2.jpg": b"packed"})
-    assert len(listed(source).refs) == 2
+    assert len(listed(source).images) == 2
     write_tar(source / "cat.tar", {"1.jpg": b"packed"})
     assert refused(DataError, source) == (
         f"{source} holds cat/1.jpg twice, in a folder and in cat.tar. Rename one of them."
@@ -264,7 +264,9 @@ def test_a_folder_and_an_archive_of_one_name(tmp_path: Path) -> None:
 
 def test_a_damaged_archive_in_a_folder_names_itself(tree: Any) -> None:
     source = tree("cat.tar")
-    assert refused(DataError, source) == f"{source}/cat.tar is damaged or no archive of its kind (empty file)."
+    assert (
+        refused(DataError, source) == f"{source}/cat.tar is damaged or is not a valid archive of its kind (empty file)."
+    )
 
 
 def test_a_missing_archive(tmp_path: Path) -> None:
@@ -304,7 +306,8 @@ def test_label_file_that_is_no_utf8(tree: Any, tmp_path: Path) -> None:
     path = tmp_path / "labels.txt"
     path.write_bytes(b"caf\xe9\n")
     assert refused(DataError, tree("dog/1.jpg"), labels=str(path)) == (
-        f"{path} is no text in UTF-8 ('utf-8' codec can't decode byte 0xe9 in position 3: invalid continuation byte)."
+        f"{path} is not a text in UTF-8 "
+        "('utf-8' codec can't decode byte 0xe9 in position 3: invalid continuation byte)."
     )
 
 
@@ -322,5 +325,5 @@ def test_numeric_labels_get_their_names_from_the_file(tmp_path: Path) -> None:
 
 def test_group_by_needs_a_table(tree: Any) -> None:
     assert refused(ConfigError, tree("cat/1.jpg"), group_by="who", splits={"a": 1.0}) == (
-        "--group-by names a column; it needs a CSV, JSONL or Parquet manifest as input."
+        "`group_by` names a column; it needs a CSV, JSONL or Parquet manifest as input."
     )

@@ -9,21 +9,19 @@ from pathlib import Path
 import pytest
 
 from beam_jobs.inputs.archive import list_archive
-from beam_jobs.inputs.read_image import UnreadableError, fetch
-from beam_jobs.plan.image_ref import ImageRef
+from beam_jobs.inputs.read_image import UnreadableError, read_image
+from beam_jobs.plan.image_ref import ImageLocation, ImageRef
 from tests.beam_jobs.images import write_tar, write_zip
 
 
 def refs(path: Path) -> dict[str, ImageRef]:
-    found = (
-        ImageRef(m.path, m.size, m.location, m.offset, m.packed, m.crc) for m in list_archive(str(path), path.name)
-    )
+    found = (ImageRef(m.path, m.size, m.location) for m in list_archive(str(path), path.name))
     return {ref.path: ref for ref in found}
 
 
 def unreadable(root: Path, ref: ImageRef) -> str:
     with pytest.raises(UnreadableError) as caught:
-        fetch(str(root), ref)
+        read_image(str(root), ref)
     return str(caught.value)
 
 
@@ -32,9 +30,9 @@ FILES = {"a.jpg": b"a" * 5000, "empty.jpg": b"", "b.jpg": bytes(range(256))}
 
 def test_a_file(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"abc")
-    assert fetch(str(tmp_path), ImageRef("a.jpg", 3)) == b"abc"
-    assert fetch("/nowhere", ImageRef(str(tmp_path / "a.jpg"), 3)) == b"abc"
-    assert fetch(str(tmp_path / "x"), ImageRef("1.jpg", 3, location=str(tmp_path / "a.jpg"))) == b"abc"
+    assert read_image(str(tmp_path), ImageRef("a.jpg", 3)) == b"abc"
+    assert read_image("/nowhere", ImageRef(str(tmp_path / "a.jpg"), 3)) == b"abc"
+    assert read_image(str(tmp_path / "x"), ImageRef("1.jpg", 3, ImageLocation(str(tmp_path / "a.jpg")))) == b"abc"
 
 
 @pytest.mark.parametrize("kind", ["tar", "stored", "deflated"])
@@ -43,20 +41,21 @@ def test_members(tmp_path: Path, kind: str) -> None:
         path = write_tar(tmp_path / "x.tar", FILES)
     else:
         path = write_zip(tmp_path / "x.zip", FILES, zipfile.ZIP_DEFLATED if kind == "deflated" else zipfile.ZIP_STORED)
-    assert {name: fetch(str(tmp_path), ref) for name, ref in refs(path).items()} == FILES
+    assert {name: read_image(str(tmp_path), ref) for name, ref in refs(path).items()} == FILES
 
 
 def test_a_member_of_a_compressed_tar_is_read_from_the_unpacked_one(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "x.tar.gz", FILES, "w:gz")
     plain = write_tar(tmp_path / "elsewhere", FILES)
-    found = {name: fetch(str(tmp_path), ref, {"x.tar.gz": str(plain)}) for name, ref in refs(path).items()}
+    found = {name: read_image(str(tmp_path), ref, {"x.tar.gz": str(plain)}) for name, ref in refs(path).items()}
     assert found == FILES
 
 
 def test_gone(tmp_path: Path) -> None:
-    assert unreadable(tmp_path, ImageRef("gone.jpg")) == "cannot be read: No such file or directory"
-    assert unreadable(tmp_path, ImageRef("x", 5, "gone.tar", 0)) == "cannot be read: No such file or directory"
-    assert unreadable(tmp_path, ImageRef("x", 5, "gone.zip", 0, 0)) == "cannot be read: No such file or directory"
+    missing = "cannot be read: No such file or directory"
+    assert unreadable(tmp_path, ImageRef("gone.jpg")) == missing
+    assert unreadable(tmp_path, ImageRef("x", 5, ImageLocation("gone.tar", 0))) == missing
+    assert unreadable(tmp_path, ImageRef("x", 5, ImageLocation("gone.zip", 0, 0))) == missing
     (tmp_path / "loop").symlink_to("loop")
     assert unreadable(tmp_path, ImageRef("loop")) == "cannot be read: Too many levels of symbolic links"
     assert unreadable(tmp_path, ImageRef("a" * 300)) == "cannot be read: File name too long"
@@ -65,13 +64,13 @@ def test_gone(tmp_path: Path) -> None:
 def test_no_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", ".", "/dev/zero", "/dev/null"):
-        assert unreadable(tmp_path, ImageRef(name)) == "is no regular file"
+        assert unreadable(tmp_path, ImageRef(name)) == "is not a regular file"
 
 
 def test_cut_off(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "x.tar", FILES)
     ref = refs(path)["a.jpg"]
-    os.truncate(path, ref.offset + 100)
+    os.truncate(path, ref.location.offset + 100)
     assert unreadable(tmp_path, ref) == "the archive holds 100 of its 5000 bytes"
 
 
@@ -102,7 +101,7 @@ def test_damaged_deflate(tmp_path: Path) -> None:
 def test_wrong_crc(tmp_path: Path, method: int) -> None:
     _, _, ref = zipped(tmp_path, method)
     wrong = "cannot be read: the archive is damaged here (wrong CRC-32)"
-    assert unreadable(tmp_path, ref._replace(crc=ref.crc ^ 1)) == wrong
+    assert unreadable(tmp_path, ref._replace(location=ref.location._replace(crc=ref.location.crc ^ 1))) == wrong
 
 
 @pytest.mark.parametrize("promised", [1, 1023])

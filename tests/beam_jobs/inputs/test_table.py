@@ -15,7 +15,7 @@ import pytest
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.list_inputs import list_images
 from beam_jobs.inputs.table import is_table
-from beam_jobs.plan.split_and_shard import Listing
+from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import make_dataset, parse_with_tensorflow, read_images
 from tests.beam_jobs.images import make_jpeg, write_files
 from tfpipe.errors import ConfigError, DataError, TfpipeError
@@ -78,7 +78,7 @@ def test_labels_and_splits(table: Path) -> None:
     ]
     listing = listed(save(table, rows))
     assert (listing.name, listing.root, listing.label_names) == ("t", str(table.parent), ("cat", "dog"))
-    assert [(ref.path, ref.size, ref.split, ref.label) for ref in listing.refs] == [
+    assert [(ref.path, ref.size, ref.split, ref.label) for ref in listing.images] == [
         ("x/1.jpg", 3, "train", "dog"),
         ("2.jpg", 2, "test", "cat"),
         (str(table.parent / "2.jpg"), 2, "train", "dog"),
@@ -89,13 +89,13 @@ def test_labels_and_splits(table: Path) -> None:
 def test_numbers_as_labels(table: Path) -> None:
     listing = listed(save(table, [{"image": "1.jpg", "label": 3}, {"image": "2.jpg", "label": 0}]))
     assert (listing.label_names, listing.numeric_labels) == (("0", "1", "2", "3"), True)
-    assert [ref.label for ref in listing.refs] == ["3", "0"]
+    assert [ref.label for ref in listing.images] == ["3", "0"]
 
 
 def test_leading_zeros_are_the_same_number(table: Path) -> None:
     listing = listed(save(table, [{"image": "1.jpg", "label": "02"}, {"image": "2.jpg", "label": "2"}]))
     assert listing.label_names == ("0", "1", "2")
-    assert [ref.label for ref in listing.refs] == ["2", "2"]
+    assert [ref.label for ref in listing.images] == ["2", "2"]
 
 
 def test_numbers_beside_names_are_names(table: Path) -> None:
@@ -107,7 +107,7 @@ def test_numbers_beside_names_are_names(table: Path) -> None:
 
 def test_boxes_as_numbers(table: Path) -> None:
     box = {"xmin": 0.25, "ymin": 0.5, "xmax": 0.75, "ymax": 1}
-    (ref,) = listed(save(table, [{"image": "1.jpg", **box, "box_label": 4}])).refs
+    (ref,) = listed(save(table, [{"image": "1.jpg", **box, "box_label": 4}])).images
     assert (ref.boxes, ref.box_labels) == (((0.25, 0.5, 0.75, 1),), (4,))
 
 
@@ -120,7 +120,7 @@ def test_boxes_as_lists(table: Path) -> None:
         "box_label": [7, 0],
     }
     none: dict[str, Any] = {"xmin": [], "ymin": [], "xmax": [], "ymax": [], "box_label": []}
-    first, second = listed(save(table, [{"image": "1.jpg", **two}, {"image": "2.jpg", **none}])).refs
+    first, second = listed(save(table, [{"image": "1.jpg", **two}, {"image": "2.jpg", **none}])).images
     assert (first.boxes, first.box_labels) == (((0.0, 0.5, 0.5, 1.0), (0.25, 0.0, 1.0, 0.25)), (7, 0))
     assert (second.boxes, second.box_labels) == ((), ())
 
@@ -129,13 +129,13 @@ def test_missing_cells(table: Path) -> None:
     rows = [{"image": "1.jpg", "age": 4, "note": "a"}, {"image": "2.jpg", "age": None, "note": None}]
     listing = listed(save(table, rows))
     assert listing.extra == (FeatureSpec("age", "int64", None), FeatureSpec("note", "bytes", None))
-    assert [ref.extra for ref in listing.refs] == [([4], ["a"]), ([], [])]
+    assert [ref.extra for ref in listing.images] == [([4], ["a"]), ([], [])]
 
 
 def test_group_by(table: Path) -> None:
     rows = [{"image": f"{i}.jpg", "who": f"p{i % 2}"} for i in range(3)]
     listing = listed(save(table, rows), group_by="who", splits={"a": 1.0})
-    assert [ref.group for ref in listing.refs] == ["p0", "p1", "p0"]
+    assert [ref.group for ref in listing.images] == ["p0", "p1", "p0"]
     assert listing.extra == (FeatureSpec("who", "bytes", ()),)
     assert refused(table, ConfigError, group_by="whom", splits={"a": 1.0}) == (
         f"--group-by must name a column of {table}, got 'whom'."
@@ -160,14 +160,14 @@ def test_parquet_keeps_kinds_that_text_has_not(tmp_path: Path) -> None:
         ("half", "float", ()),
         ("tags", "bytes", None),
     ]
-    assert [ref.extra for ref in listing.refs] == [("\udcff\udcfe", 1, 0.5, ["a", "b"]), ("ok", 2, 2.0, [])]
+    assert [ref.extra for ref in listing.images] == [("\udcff\udcfe", 1, 0.5, ["a", "b"]), ("ok", 2, 2.0, [])]
 
 
 def test_csv_with_a_byte_order_mark_quotes_and_short_rows(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b'\xef\xbb\xbfimage,note\r\n"a,b.jpg","two\nlines"\r\nc.jpg\r\n')
     listing = listed(path)
-    assert [(ref.path, ref.extra) for ref in listing.refs] == [
+    assert [(ref.path, ref.extra) for ref in listing.images] == [
         ("a,b.jpg", (["two\nlines"],)),
         ("c.jpg", ([],)),
     ]
@@ -176,12 +176,12 @@ def test_csv_with_a_byte_order_mark_quotes_and_short_rows(tmp_path: Path) -> Non
 def test_jsonl_with_empty_lines_and_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "t.ndjson"
     path.write_bytes(b'\xef\xbb\xbf{"image": "a.jpg"}\n\n{"image": "b.jpg"}')
-    assert [ref.path for ref in listed(path).refs] == ["a.jpg", "b.jpg"]
+    assert [ref.path for ref in listed(path).images] == ["a.jpg", "b.jpg"]
 
 
 def test_paths_above_the_table_and_urls(jsonl: Any) -> None:
     listing = listed(jsonl({"image": "../up/1.jpg"}, {"image": "/abs//x/../1.jpg"}))
-    assert [ref.path for ref in listing.refs] == ["../up/1.jpg", "/abs/1.jpg"]
+    assert [ref.path for ref in listing.images] == ["../up/1.jpg", "/abs/1.jpg"]
 
 
 # Mistakes
@@ -270,7 +270,7 @@ def test_number_of_box_labels(jsonl: Any) -> None:
 
 def test_some_boxes_without_a_class(jsonl: Any) -> None:
     path = jsonl({"image": "1", **BOX, "box_label": 1}, {"image": "2", **BOX, "box_label": None})
-    assert [ref.box_labels for ref in listed(path).refs] == [(1,), ()]
+    assert [ref.box_labels for ref in listed(path).images] == [(1,), ()]
 
 
 @pytest.mark.parametrize("split", ["a b", 7, "1"])
@@ -424,9 +424,9 @@ def test_devices_and_pipes_are_quarantined(jsonl: Any, tmp_path: Path) -> None:
     make_dataset(path, tmp_path / "out", shuffle=False)
     lines = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
     assert {line["path"]: line["reason"] for line in map(json.loads, lines)} == {
-        "/dev/zero": "is no regular file",
-        "pipe.jpg": "is no regular file",
-        "in": "is no regular file",
+        "/dev/zero": "is not a regular file",
+        "pipe.jpg": "is not a regular file",
+        "in": "is not a regular file",
         "gone.jpg": "cannot be read: No such file or directory",
     }
     assert read_images(tmp_path / "out") == {"in/1.jpg": make_jpeg(0)}

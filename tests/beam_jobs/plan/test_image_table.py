@@ -1,94 +1,161 @@
-"""The list of images in columns against a list of tuples."""
+"""The table of images against a list of tuples."""
 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
+from hashlib import blake2b
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_jobs.plan.columnar import CodedColumn, NumberColumn
-from beam_jobs.plan.image_ref import ImageRef, PlannedImage, encode_line
-from beam_jobs.plan.image_table import RefList
+from beam_jobs.plan import image_table
+from beam_jobs.plan.image_ref import WHOLE_FILE, ImageLocation, ImageRef, PlannedImage, encode_line
+from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 
 NAMES = st.sampled_from(["", "a", "b"])
 BOXES = st.sampled_from([(), ((0, 0.5, 1, 1.0),), ((0.0, 0, 1.0, 1), (0, 0, 1, 1))])
 EXTRA = st.sampled_from([(), (1, [1.0, 2], "x"), (2.0, [], "\udcff")])
-PATHS = st.text(st.characters(codec="utf-8"), max_size=5)
+PATHS = st.one_of(st.text(st.characters(codec="utf-8"), max_size=5), st.just("caf\udce9"))
 SIZES = st.integers(0, 2**40)
-PLAIN = st.tuples(PATHS, SIZES, NAMES).map(lambda one: ImageRef(one[0], one[1], label=one[2]))
-PLACES = st.integers(-1, 9)
-BOX_LABELS = st.sampled_from([(), (1,), (2, 3)])
+FILES = st.tuples(PATHS, SIZES, NAMES).map(lambda fields: ImageRef(fields[0], fields[1], label=fields[2]))
+OFFSETS = st.integers(-1, 9)
+LOCATIONS = st.tuples(NAMES, OFFSETS, OFFSETS, OFFSETS).map(ImageLocation._make)
 LABELS = st.one_of(st.none(), NAMES)
-ANY = st.tuples(
-    *(PATHS, SIZES, NAMES, PLACES, PLACES, PLACES),
-    *(NAMES, LABELS, NAMES, BOXES, BOX_LABELS, EXTRA),
-).map(ImageRef._make)
+BOX_LABELS = st.sampled_from([(), (1,), (2, 3)])
+ANY = st.tuples(PATHS, SIZES, LOCATIONS, NAMES, LABELS, NAMES, BOXES, BOX_LABELS, EXTRA).map(ImageRef._make)
 
 
-@given(st.lists(PLAIN, max_size=5), st.lists(ANY, max_size=10))
-def test_what_goes_in_comes_out(plain: list[ImageRef], odd: list[ImageRef]) -> None:
-    """Also where the first with a group, a box or a place comes late."""
-    expected = plain + odd
-    refs = RefList(expected)
-    assert list(refs) == expected
-    assert refs[1:] == expected[1:]
-    assert list(pickle.loads(pickle.dumps(refs))) == expected
-    assert refs.has_boxes == any(ref.boxes for ref in expected)
-    assert refs.has_box_labels == any(ref.box_labels for ref in expected)
-    taken = refs.take(np.arange(len(expected))[::2])
-    assert list(taken) == expected[::2]
-    assert taken.has_boxes == any(ref.boxes for ref in expected[::2])
-    assert taken.has_box_labels == any(ref.box_labels for ref in expected[::2])
+@pytest.fixture(autouse=True, scope="module")
+def small_parts() -> Iterator[None]:
+    """Lets a few rows fill a part, so that tables have several."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(image_table, "_ROWS_AT_ONCE", 3)
+        yield
+
+
+def hash_text(text: str, key: bytes) -> int:
+    digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8, key=key).digest()
+    return int.from_bytes(digest, "little")
+
+
+@given(st.lists(FILES, max_size=5), st.lists(ANY, max_size=10))
+def test_a_table_is_a_sequence_of_its_images(files: list[ImageRef], others: list[ImageRef]) -> None:
+    """The first image with a group, a box or an offset may come late."""
+    refs = files + others
+    table = ImageTable.from_refs(refs)
+    assert list(table) == refs
+    assert [table[i] for i in range(len(refs))] == refs
+    assert list(pickle.loads(pickle.dumps(table))) == refs
+    assert table.has_boxes == any(ref.boxes for ref in refs)
+    assert table.has_box_labels == any(ref.box_labels for ref in refs)
 
 
 @given(st.lists(ANY, max_size=10))
-def test_lines_of_the_plan(expected: list[ImageRef]) -> None:
+def test_taken_images_form_a_table(refs: list[ImageRef]) -> None:
+    table = ImageTable.from_refs(refs).take(np.arange(len(refs))[::-2])
+    assert list(table) == refs[::-2]
+    assert table.has_boxes == any(ref.boxes for ref in refs[::-2])
+    assert table.has_box_labels == any(ref.box_labels for ref in refs[::-2])
+
+
+@given(st.lists(st.lists(ANY, max_size=4), max_size=4), st.lists(ANY, max_size=4))
+def test_a_builder_takes_tables_and_images(tables: list[list[ImageRef]], refs: list[ImageRef]) -> None:
+    builder = ImageTableBuilder()
+    for ref in refs:
+        builder.append(ref)
+    for table_refs in tables:
+        builder.extend(ImageTable.from_refs(table_refs))
+    expected = refs + [ref for table_refs in tables for ref in table_refs]
+    assert len(builder) == len(expected)
+    assert list(builder.finish()) == expected
+    assert len(builder) == 0
+
+
+@given(st.lists(ANY, max_size=10))
+def test_columns_hold_what_the_images_hold(refs: list[ImageRef]) -> None:
+    table = ImageTable.from_refs(refs)
+    backwards = np.arange(len(refs))[::-1]
+    assert table.sizes.tolist() == [ref.size for ref in refs]
+    assert list(table.iterate_paths()) == [ref.path for ref in refs]
+    assert table.get_paths(backwards) == [ref.path for ref in refs[::-1]]
+    for name in ("split", "label"):
+        texts = [getattr(ref, name) for ref in refs]
+        assert table.count_values(name) == {text: texts.count(text) for text in texts}
+        codes, different = table.get_codes(name)
+        assert [different[code] for code in codes.tolist()] == texts
+        assert len(different) == len(set(different))
+
+
+@given(st.lists(ANY, max_size=10))
+def test_hashes_are_those_of_single_texts(refs: list[ImageRef]) -> None:
+    table = ImageTable.from_refs(refs)
+    assert table.hash_texts("path", b"k").tolist() == [hash_text(ref.path, b"k") for ref in refs]
+    assert table.hash_for_splits().tolist() == [hash_text(ref.group or ref.path, b"split") for ref in refs]
+
+
+@given(st.lists(ANY, max_size=10))
+def test_lines_of_the_plan_are_those_of_single_images(refs: list[ImageRef]) -> None:
     labels = ["b", "a", ""]
-    lines = [
+    expected = [
         PlannedImage(
             ref.path,
             ref.size,
             -1 if ref.label is None else labels.index(ref.label),
-            *(ref.location, ref.offset, ref.packed, ref.crc),
-            *(ref.boxes, ref.box_labels, ref.extra),
+            *(ref.location, ref.boxes, ref.box_labels, ref.extra),
         )
-        for ref in expected[::-1]
+        for ref in refs[::-1]
     ]
-    found = list(RefList(expected).planned(np.arange(len(expected))[::-1], labels))
-    assert found == lines
-    # 1 and 1.0 are equal, but not as text, and the text is what the fingerprint covers.
-    assert list(map(encode_line, found)) == list(map(encode_line, lines))
+    planned = list(ImageTable.from_refs(refs).iterate_planned(np.arange(len(refs))[::-1], labels))
+    assert planned == expected
+    # 1 and 1.0 are equal, but not as text, and the fingerprint of the plan covers the text.
+    assert list(map(encode_line, planned)) == list(map(encode_line, expected))
 
 
-def test_other_columns_leave_the_first_list_alone() -> None:
-    refs = RefList([ImageRef("1.jpg", 1, label="a"), ImageRef("2.jpg", 2, label="b")])
-    other = refs.replaced(
-        sizes=NumberColumn.of(np.array([7, 8]), 0),
-        splits=CodedColumn.constant("train", 2),
-        labels=refs.labels.renamed(["x", "y"]),
-    )
+def test_files_of_their_own_share_one_location() -> None:
+    table = ImageTable.from_refs([ImageRef("1.jpg", 1), ImageRef("2.jpg", 2)])
+    assert all(image.location is WHOLE_FILE for image in table)
+    assert all(image.location is WHOLE_FILE for image in table.iterate_planned(np.arange(2), []))
+
+
+def test_replaced_columns_leave_the_first_table_alone() -> None:
+    refs = [ImageRef("1.jpg", 1, label="a"), ImageRef("2.jpg", 2, label="b"), ImageRef("3.jpg", 3, label="c")]
+    table = ImageTable.from_refs(refs)
+    codes, texts = table.get_codes("label")
+    assert texts == ["a", "b", "c"]
+    other = table.replace_sizes(np.array([7, 8, 9])).replace_texts("split", np.zeros(3, np.int64), ["train"])
+    other = other.replace_texts("label", codes, ["x", None, "x"])
     assert list(other) == [
         ImageRef("1.jpg", 7, split="train", label="x"),
-        ImageRef("2.jpg", 8, split="train", label="y"),
+        ImageRef("2.jpg", 8, split="train"),
+        ImageRef("3.jpg", 9, split="train", label="x"),
     ]
-    assert list(refs) == [ImageRef("1.jpg", 1, label="a"), ImageRef("2.jpg", 2, label="b")]
+    assert other.count_values("label") == {"x": 2, None: 1}
+    assert other.count_values("split") == {"train": 3}
+    assert list(table) == refs
 
 
 def test_further_columns_are_converted() -> None:
-    refs = RefList([ImageRef("1.jpg"), ImageRef("2.jpg", extra=("1", "x")), ImageRef("3.jpg", extra=("2", "y"))][1:])
-    assert list(refs.extras(0)) == ["1", "2"]
-    refs.replace_extras([int, str.upper])
-    assert [ref.extra for ref in refs] == [(1, "X"), (2, "Y")]
+    table = ImageTable.from_refs([ImageRef(f"{i}.jpg", extra=(str(i), "x")) for i in range(4)])
+    assert list(table.get_extras(0)) == ["0", "1", "2", "3"]
+    converted = table.convert_extras([int, str.upper])
+    assert [ref.extra for ref in converted] == [(0, "X"), (1, "X"), (2, "X"), (3, "X")]
 
 
-def test_the_end_of_an_archive() -> None:
-    refs = RefList([ImageRef("1", 5, "a.tar", 10), ImageRef("2", 7, "b.tar", 90), ImageRef("3", 2, "a.tar", 20)])
-    assert (refs.locations(), refs.end_in("a.tar"), refs.end_in("b.tar")) == (["a.tar", "b.tar"], 22, 97)
+def test_an_archive_ends_with_its_last_image() -> None:
+    table = ImageTable.from_refs(
+        [
+            ImageRef("1", 5, ImageLocation("a.tar", 10)),
+            ImageRef("2", 7, ImageLocation("b.tar", 90)),
+            ImageRef("3", 2, ImageLocation("a.tar", 20)),
+        ]
+    )
+    assert table.count_values("file") == {"a.tar": 2, "b.tar": 1}
+    assert (table.get_end("a.tar"), table.get_end("b.tar")) == (22, 97)
 
 
-def test_an_index_beyond_the_end() -> None:
+def test_an_index_beyond_the_end_is_an_error() -> None:
     with pytest.raises(IndexError):
-        RefList()[0]
+        ImageTable.from_refs([])[0]

@@ -14,9 +14,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.plan.image_ref import ImageRef, PlannedImage
-from beam_jobs.plan.image_table import RefList
-from beam_jobs.plan.split_and_shard import Listing, Plan, assign_splits, make_plan
+from beam_jobs.plan.image_ref import ImageLocation, ImageRef, PlannedImage
+from beam_jobs.plan.image_table import ImageTable
+from beam_jobs.plan.listing import Listing
+from beam_jobs.plan.split_and_shard import Plan, assign_splits, make_plan
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import shard_name
 
@@ -30,7 +31,7 @@ GOLDEN = {
 
 def listing(refs: list[ImageRef], **fields: Any) -> Listing:
     labels = tuple(sorted({ref.label for ref in refs if ref.label is not None}))
-    return Listing("photos", "/photos", RefList(refs), **{"label_names": labels, **fields})
+    return Listing("photos", "/photos", ImageTable.from_refs(refs), **{"label_names": labels, **fields})
 
 
 def images(count: int, size: int = 100) -> list[ImageRef]:
@@ -44,12 +45,12 @@ def plan_of(refs: list[ImageRef], **options: Any) -> Plan:
 
 def paths(plan: Plan) -> dict[str, list[str]]:
     """File name -> paths in it, in order."""
-    return {shard.file: [plan.listing.refs[i].path for i in shard.images] for shard in plan.shards}
+    return {shard.file: [plan.listing.images[i].path for i in shard.images] for shard in plan.shards}
 
 
 def split_of(refs: list[ImageRef], **splits: float) -> dict[str, str]:
     config = ShardConfig("/photos", "/out", splits=splits)
-    return {ref.path: ref.split for ref in assign_splits(listing(refs), config).refs}
+    return {ref.path: ref.split for ref in assign_splits(listing(refs), config).images}
 
 
 # Shards
@@ -59,7 +60,7 @@ def test_exact_shards() -> None:
     plan = plan_of(images(7), num_shards=3)
     assert paths(plan) == GOLDEN
     keyed = sorted(
-        (ref.path for ref in plan.listing.refs),
+        (ref.path for ref in plan.listing.images),
         key=lambda path: blake2b(path.encode(), digest_size=8, key=b"0").digest()[::-1],
     )
     assert [path for shard in paths(plan).values() for path in shard] == keyed
@@ -77,10 +78,7 @@ def test_exact_lines() -> None:
         ImageRef(
             "b/1.jpg",
             5,
-            "x.zip",
-            30,
-            4,
-            77,
+            ImageLocation("x.zip", 30, 4, 77),
             label="b",
             boxes=((0.0, 0.0, 1.0, 1.0),),
             box_labels=(3,),
@@ -91,7 +89,7 @@ def test_exact_lines() -> None:
     plan = plan_of(refs, shuffle=False)
     assert list(plan.lines(plan.shards[0])) == [
         PlannedImage("a/1.jpg", 6, 0),
-        PlannedImage("b/1.jpg", 5, 1, "x.zip", 30, 4, 77, ((0.0, 0.0, 1.0, 1.0),), (3,), ("e",)),
+        PlannedImage("b/1.jpg", 5, 1, ImageLocation("x.zip", 30, 4, 77), ((0.0, 0.0, 1.0, 1.0),), (3,), ("e",)),
     ]
     unlabelled = plan_of([ImageRef("1.jpg", 5)])
     assert list(unlabelled.lines(unlabelled.shards[0])) == [PlannedImage("1.jpg", 5, -1)]
@@ -129,7 +127,8 @@ def test_no_more_shards_are_planned_than_a_manifest_may_have(monkeypatch: pytest
     with pytest.raises(ConfigError) as caught:
         plan_of(images(10), num_shards=5)
     assert str(caught.value) == (
-        "A dataset must have at most 4 shards, got 5. Ask for fewer or larger ones with --num-shards or --shard-size."
+        "A dataset must have at most 4 shards, got 5. Ask for fewer or larger ones with `num_shards` or "
+        "`shard_size_bytes`."
     )
 
 
@@ -140,7 +139,7 @@ def test_no_shard_has_more_records_than_an_index_may_name(monkeypatch: pytest.Mo
         plan_of(images(10), num_shards=1)
     assert str(caught.value) == (
         "A shard must have at most 5 records for its index to be read, got 10. Ask for more or smaller ones with "
-        "--num-shards or --shard-size."
+        "`num_shards` or `shard_size_bytes`."
     )
 
 
@@ -184,7 +183,7 @@ def test_no_shuffle_is_by_path() -> None:
 def test_equal_paths_keep_the_order_of_the_table(shuffle: bool) -> None:
     refs = [ImageRef("1.jpg", 1, extra=(k,)) for k in range(20)]
     plan = plan_of(refs, shuffle=shuffle)
-    assert [plan.listing.refs[i].extra for i in plan.shards[0].images] == [(k,) for k in range(20)]
+    assert [plan.listing.images[i].extra for i in plan.shards[0].images] == [(k,) for k in range(20)]
 
 
 def test_a_name_that_is_no_utf8_is_ordered_too() -> None:
@@ -260,7 +259,7 @@ def test_splits_stay_when_images_are_added(some: set[int], more: set[int]) -> No
 
 def test_splits_do_not_depend_on_seed_or_shards() -> None:
     plans = [plan_of(images(100), splits={"a": 0.5, "b": 0.5}, seed=seed, num_shards=seed + 1) for seed in (0, 5)]
-    members = [{ref.path: ref.split for ref in plan.listing.refs} for plan in plans]
+    members = [{ref.path: ref.split for ref in plan.listing.images} for plan in plans]
     assert members[0] == members[1]
 
 
@@ -281,7 +280,7 @@ def test_splits_come_in_the_order_asked_for() -> None:
 def test_group_by_keeps_groups_in_one_split() -> None:
     refs = [ImageRef(f"{i}.jpg", group=f"patient {i % 50}") for i in range(1000)]
     config = ShardConfig("t.csv", "/out", splits={"train": 0.5, "test": 0.5}, group_by="patient")
-    assigned = list(assign_splits(listing(refs), config).refs)
+    assigned = list(assign_splits(listing(refs), config).images)
     by_group = {ref.group: {other.split for other in assigned if other.group == ref.group} for ref in assigned}
     assert all(len(splits) == 1 for splits in by_group.values())
     assert {split for splits in by_group.values() for split in splits} == {"train", "test"}
@@ -320,7 +319,7 @@ def test_no_images() -> None:
 @pytest.mark.parametrize("options", [{"split": "test"}, {"splits": {"train": 1.0}}])
 def test_splits_named_twice(options: dict[str, Any]) -> None:
     assert refuse(ConfigError, [ImageRef("1.jpg", split="train")], options) == (
-        "The input names its own splits; leave --split and --splits out."
+        "The input names its own splits; leave `split` and `splits` out."
     )
 
 

@@ -96,7 +96,7 @@ def test_none(tmp_path: Path) -> None:
 def dropped(source: Path, **options: Any) -> tuple[list[str], int]:
     """The paths that stay, and how many are left out."""
     plan = plan_shards(ShardConfig(str(source), "/out", drop_duplicates=True, workers=1, **options))
-    return sorted(ref.path for ref in plan.listing.refs), plan.listing.dropped
+    return sorted(ref.path for ref in plan.listing.images), plan.listing.dropped
 
 
 def test_the_evaluation_copy_stays(twins: Path, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_then_the_first_by_path_stays(tmp_path: Path) -> None:
 
 def test_only_equal_sizes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_files(tmp_path / "in", {"a/1.jpg": b"1", "a/2.jpg": b"22", "a/3.jpg": b"333"})
-    monkeypatch.setattr("beam_jobs.shards.duplicates.fetch", None)
+    monkeypatch.setattr("beam_jobs.shards.duplicates.read_image", None)
     assert dropped(tmp_path / "in")[1] == 0
 
 

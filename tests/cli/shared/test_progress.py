@@ -2,8 +2,9 @@
 
 import pytest
 
-from beam_jobs.plan.image_table import RefList
-from beam_jobs.plan.split_and_shard import Listing, Plan, ShardPlan
+from beam_jobs.plan.image_table import ImageTable
+from beam_jobs.plan.listing import Listing
+from beam_jobs.plan.split_and_shard import Plan, ShardPlan
 from beam_jobs.runners.base import SubmittedJob
 from tfpipe.cli.shared import progress
 from tfpipe.cli.shared.progress import ScanDisplay, ShardDisplay
@@ -43,7 +44,7 @@ def test_a_scan_gets_lines_too(clock: list[float], capsys: pytest.CaptureFixture
 def test_a_plan_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     shards = (ShardPlan("train", 0, 2, [0, 1], 70), ShardPlan("train", 1, 2, [2], 30), ShardPlan("test", 0, 1, [3], 5))
     with ShardDisplay() as display:
-        display.plan(Plan(Listing("x", "/x", RefList()), shards, {}))
+        display.plan(Plan(Listing("x", "/x", ImageTable.from_refs([])), shards, {}))
     assert capsys.readouterr().err == "4 images, 105 B, 3 shards (train, test)\n"
 
 
@@ -52,7 +53,7 @@ def test_listing_has_a_rate_and_its_count_is_forgotten(clock: list[float], capsy
         for seconds, images in ((1, 1000), (11, 501_000)):
             clock[0] = 100 + seconds
             display.progress(Progress(images))
-        display.plan(Plan(Listing("x", "/x", RefList()), (), {}))
+        display.plan(Plan(Listing("x", "/x", ImageTable.from_refs([])), (), {}))
         for seconds, images in ((12, 0), (22, 500)):
             clock[0] = 100 + seconds
             display.progress(_at(images))

@@ -1,0 +1,28 @@
+"""Which files plainly are not images, by their names. Any other file is opened, and its content decides."""
+
+import posixpath
+
+NOT_IMAGE_SUFFIXES = frozenset(
+    (
+        ".txt .md .rst .json .jsonl .ndjson .xml .csv .tsv .html .htm .yaml .yml .toml .ini .cfg .log .pdf "
+        ".doc .docx .xls .xlsx .parquet .npy .npz .mat .pkl .h5 .py .ipynb .sh .js .css .db .sqlite .sha256 "
+        ".md5 .lnk .url .mp4 .avi .mov .tfrecord .gz .bz2 .xz .7z .rar"
+    ).split()
+)
+NOT_IMAGE_NAMES = frozenset(("thumbs.db", "desktop.ini", "license", "licence", "readme", "makefile"))
+NOT_IMAGE_FOLDERS = frozenset(("__macosx",))
+
+
+def get_skip_reason(path: str) -> str:
+    """Returns why a file plainly is not an image, or an empty text where it may be one.
+
+    Args:
+        path: The file's path relative to the folder that is listed, with `/` between folders.
+    """
+    *folders, name = path.split("/")
+    if name.startswith(".") or any(folder.startswith(".") for folder in folders):
+        return "hidden"
+    if name.lower() in NOT_IMAGE_NAMES or any(folder.lower() in NOT_IMAGE_FOLDERS for folder in folders):
+        return "no image by name"
+    suffix = posixpath.splitext(name)[1].lower()
+    return f"*{suffix}" if suffix in NOT_IMAGE_SUFFIXES else ""
