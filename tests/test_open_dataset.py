@@ -12,7 +12,7 @@ def test_a_directory_without_a_manifest(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         load_manifest(str(tmp_path))
     assert str(caught.value) == (
-        f"{tmp_path} holds no manifest.json: it is no finished tfpipe dataset. `tfpipe shard` writes one out of "
+        f"{tmp_path} holds no manifest.json: it is not a finished tfpipe dataset. `tfpipe shard` writes one out of "
         "images, `tfpipe index` one for TFRecords of others."
     )
 
@@ -22,7 +22,7 @@ def test_an_unfinished_dataset_says_how_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         load_manifest(str(tmp_path))
     assert str(caught.value) == (
-        f"{tmp_path} holds no manifest.json: it is no finished tfpipe dataset. "
+        f"{tmp_path} holds no manifest.json: it is not a finished tfpipe dataset. "
         "An earlier run was not finished; run the same `tfpipe shard` command again to finish it."
     )
 
@@ -44,7 +44,7 @@ def test_a_url_is_read_by_the_client_that_reads_shards(small_dataset: Path, tmp_
     assert manifest.directory == f"file://{small_dataset}"
     with pytest.raises(DataError) as caught:
         load_manifest(f"file://{tmp_path}")
-    assert str(caught.value) == f"file://{tmp_path} holds no manifest.json: it is no finished tfpipe dataset."
+    assert str(caught.value) == f"file://{tmp_path} holds no manifest.json: it is not a finished tfpipe dataset."
 
 
 def test_a_manifest_that_is_huge_or_no_text(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Opening a finished dataset: its manifest, from a local disk or an object store."""
+"""The manifest of a finished dataset, from a local disk or an object store."""
 
 import logging
 import os
@@ -15,35 +15,40 @@ _logger = logging.getLogger(__name__)
 def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
     """Reads the manifest of a finished dataset.
 
-    The shards lie beside the manifest. Only one that `tfpipe index` wrote can name another place for them, a single
-    directory that their names cannot leave: it is logged as a warning, so that a manifest from elsewhere does not make
-    a program read other files unnoticed. `root` overrules it, and then nothing is logged.
+    The shards lie beside the manifest. Only a manifest that `tfpipe index` wrote can name another place for them, a
+    single directory that their names cannot leave. That place is logged as a warning, so that a manifest from elsewhere
+    does not make a program read other files unnoticed. `root` overrules it, and then nothing is logged.
 
     Args:
-      directory: What `tfpipe shard` or `tfpipe index` wrote: a local directory, or a URL that TensorFlow can read, such
-        as gs://.
-      root: Of an indexed dataset: the directory or URL where its shards lie, whatever the manifest says.
+        directory: The dataset that `tfpipe shard` or `tfpipe index` wrote: a local directory, or a URL that TensorFlow
+            can read, such as gs://.
+        root: The directory or URL where the shards of an indexed dataset lie, whatever the manifest says.
 
     Raises:
-      ConfigError: `root` is given for a dataset that tfpipe wrote itself.
-      DataError: There is no such directory, or no finished dataset in it; the message says which.
-      FormatError: The manifest cannot be used; the message gives the place.
-      MissingDependencyError: `directory` is a URL and TensorFlow is not installed.
+        ConfigError: `root` is given for a dataset that tfpipe wrote itself.
+        DataError: There is no such directory, or no finished dataset in it; the message says which.
+        FormatError: The manifest cannot be used; the message gives the place.
+        MissingDependencyError: `directory` is a URL and TensorFlow is not installed.
     """
     path = file_io.join(directory, file_names.MANIFEST)
     try:
         data = file_io.read_bytes(path, manifest_json.MAX_BYTES)
     except FileNotFoundError:
-        raise DataError(_why_none(directory)) from None
+        raise DataError(_explain_missing(directory)) from None
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise FormatError(f"{path} is not UTF-8: the byte at {error.start} does not belong there.") from None
-    return _placed(replace(manifest_json.loads(text, path), directory=directory), root)
+    return _locate_shards(replace(manifest_json.loads(text, path), directory=directory), root)
 
 
-def _placed(manifest: Manifest, root: str | None) -> Manifest:
-    """The manifest with the place of its shards settled."""
+def _locate_shards(manifest: Manifest, root: str | None) -> Manifest:
+    """Returns the manifest with the place of its shards settled.
+
+    Raises:
+        ConfigError: `root` is given for a dataset that tfpipe wrote itself.
+        FormatError: The manifest at a URL names a folder of some machine.
+    """
     directory, foreign = manifest.directory, manifest.foreign
     if foreign is None:
         if root is not None:
@@ -54,19 +59,18 @@ def _placed(manifest: Manifest, root: str | None) -> Manifest:
     if foreign.root != ".":
         if file_io.is_url(directory):
             raise FormatError(
-                f"{file_io.join(directory, file_names.MANIFEST)} says that its shards lie in {foreign.root}, a "
-                f"folder of "
-                "some machine. Say where they lie with load_manifest(..., root=...)."
+                f"{file_io.join(directory, file_names.MANIFEST)} says that its shards lie in {foreign.root}, a folder "
+                "of some machine. Say where they lie with load_manifest(..., root=...)."
             )
         _logger.warning("The shards of %s lie outside it, in %s, as its manifest says.", directory, foreign.root)
     return manifest
 
 
 def check_local(directory: str) -> None:
-    """Refuses what is no path on this machine.
+    """Refuses a directory that is not on this machine.
 
     Raises:
-      ConfigError: `directory` is a URL.
+        ConfigError: `directory` is a URL.
     """
     if file_io.is_url(directory):
         raise ConfigError(
@@ -74,14 +78,14 @@ def check_local(directory: str) -> None:
         )
 
 
-def _why_none(directory: str) -> str:
+def _explain_missing(directory: str) -> str:
     if file_io.is_url(directory):
-        return f"{directory} holds no {file_names.MANIFEST}: it is no finished tfpipe dataset."
+        return f"{directory} holds no {file_names.MANIFEST}: it is not a finished tfpipe dataset."
     if not os.path.lexists(directory):
         return f"{directory} does not exist."
     if not os.path.isdir(directory):
         return f"{directory} must be the directory of a dataset, the one that holds {file_names.MANIFEST}."
-    missing = f"{directory} holds no {file_names.MANIFEST}: it is no finished tfpipe dataset."
+    missing = f"{directory} holds no {file_names.MANIFEST}: it is not a finished tfpipe dataset."
     if os.path.isdir(os.path.join(directory, file_names.WORK_DIR)):
         return f"{missing} An earlier run was not finished; run the same `tfpipe shard` command again to finish it."
     return f"{missing} `tfpipe shard` writes one out of images, `tfpipe index` one for TFRecords of others."

@@ -59,7 +59,7 @@ def _load_remote(directory: str) -> Manifest:
     """By the file systems that the workers use; `load_manifest` would need TensorFlow for a URL."""
     path = filesystem.join(directory, file_names.MANIFEST)
     if filesystem.size(path) < 0:
-        raise DataError(f"{directory} holds no {file_names.MANIFEST}: it is no finished tfpipe dataset.")
+        raise DataError(f"{directory} holds no {file_names.MANIFEST}: it is not a finished tfpipe dataset.")
     try:
         return manifest_json.loads(filesystem.read_bytes(path).decode(), path)
     except UnicodeDecodeError as error:

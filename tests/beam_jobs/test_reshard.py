@@ -353,7 +353,7 @@ def test_no_dataset(tmp_path: Path) -> None:
     assert refused(DataError, tmp_path / "none", output) == f"{tmp_path}/none does not exist."
     write_files(tmp_path / "in", {"a.txt": b""})
     assert refused(DataError, tmp_path / "in", output).startswith(
-        f"{tmp_path}/in holds no manifest.json: it is no finished tfpipe dataset."
+        f"{tmp_path}/in holds no manifest.json: it is not a finished tfpipe dataset."
     )
     assert refused(DataError, tmp_path / "in" / "a.txt", output).startswith(
         f"{tmp_path}/in/a.txt must be the directory of a dataset"

@@ -20,7 +20,7 @@ from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Foreign
 from tfpipe.readers import record_lookup
-from tfpipe.readers.data_source import Records, data_source
+from tfpipe.readers.data_source import DataSource, data_source
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +36,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def records(folder: Path) -> Records:
+def records(folder: Path) -> DataSource:
     return data_source(str(folder), "train")
 
 
-def numbers(records: Records) -> list[int]:
+def numbers(records: DataSource) -> list[int]:
     return [record.index for record in records]
 
 
-def test_a_record_is_what_was_written(records: Records) -> None:
+def test_a_record_is_what_was_written(records: DataSource) -> None:
     record = records[6]
     assert (record.split, record.index, record.name) == ("train", 6, "cat/6.png")
     assert (record.label, record.label_name, record.encoded) == (0, "cat", png(6))
@@ -56,7 +56,7 @@ def test_a_record_is_what_was_written(records: Records) -> None:
     assert repr(record) == "Record(split='train', index=6, name='cat/6.png', label=0, label_name='cat')"
 
 
-def test_it_is_a_sequence(records: Records) -> None:
+def test_it_is_a_sequence(records: DataSource) -> None:
     assert len(records) == 8
     assert numbers(records) == list(range(8))
     assert [records[k].index for k in (-1, -8, np.int64(3))] == [7, 0, 3]
@@ -67,7 +67,7 @@ def test_it_is_a_sequence(records: Records) -> None:
         assert isinstance(caught.value, ConfigError)
 
 
-def test_slices_and_lists_of_numbers_are_views(records: Records) -> None:
+def test_slices_and_lists_of_numbers_are_views(records: DataSource) -> None:
     assert numbers(records[2:5]) == [2, 3, 4]
     assert numbers(records[::-1]) == list(range(8))[::-1]
     assert numbers(records[::-1][1:3]) == [6, 5]
@@ -97,7 +97,7 @@ def test_nothing_is_read_for_a_view(folder: Path, tmp_path: Path) -> None:
         records[0]
 
 
-def test_classes_are_found_by_name_and_number(records: Records) -> None:
+def test_classes_are_found_by_name_and_number(records: DataSource) -> None:
     assert records.with_label("dog").tolist() == [1, 3, 5, 7]
     assert records.with_label(0).tolist() == [0, 2, 4, 6]
     assert records.with_label(0).dtype == np.int64
@@ -114,7 +114,7 @@ def test_classes_are_found_by_name_and_number(records: Records) -> None:
         assert str(caught.value) == message
 
 
-def test_names_are_found(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_found(records: DataSource, monkeypatch: pytest.MonkeyPatch) -> None:
     assert records.find("dog/5.png") == 5
     assert records[::-1].find("dog/5.png") == 2
     assert records[[5, 1, 5]].find("dog/5.png") == 0
@@ -132,10 +132,10 @@ def test_names_of_one_hash_are_told_apart(folder: Path, monkeypatch: pytest.Monk
         records.find("dog/4.png")
 
 
-def test_the_split_is_read_once_for_all_lookups(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_split_is_read_once_for_all_lookups(records: DataSource, monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
-    real = record_lookup.one_label
-    monkeypatch.setattr(record_lookup, "one_label", lambda *args: read.append(1) or real(*args))
+    real = record_lookup.get_label
+    monkeypatch.setattr(record_lookup, "get_label", lambda *args: read.append(1) or real(*args))
     records[2:].with_label("dog")
     records.find("dog/5.png")
     records.with_label(0)
@@ -144,7 +144,7 @@ def test_the_split_is_read_once_for_all_lookups(records: Records, monkeypatch: p
     assert len(read) == 8
 
 
-def test_a_copy_for_another_process_opens_its_own_files(records: Records) -> None:
+def test_a_copy_for_another_process_opens_its_own_files(records: DataSource) -> None:
     records[0]
     with pickle.loads(pickle.dumps(records[3:])) as other:
         assert (other.split, numbers(other)) == ("train", [3, 4, 5, 6, 7])
@@ -205,7 +205,7 @@ def test_raw_pixels_need_no_decoder(tmp_path: Path) -> None:
     assert data_source(folder, "train")[0].image.tolist() == pixels.reshape(3, 3, 3).tolist()
 
 
-def test_samplers_of_other_libraries_find_what_they_need(records: Records) -> None:
+def test_samplers_of_other_libraries_find_what_they_need(records: DataSource) -> None:
     """What `torch.utils.data.DataLoader` does: numbers to workers, records from a copy, batches by a function."""
     order = np.random.default_rng(3).permutation(len(records))
     dataset = copy.deepcopy(records)

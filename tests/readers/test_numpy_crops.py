@@ -53,9 +53,9 @@ def test_windows_are_those_of_the_pipeline(options: AugmentOptions, squeezed: bo
         return _crop_box.sample_crop_box(seed, tf.unstack(original), extent, options)
 
     expected = in_graph(draw, (seeds, originals, stored), tf.int32)
-    first = numpy_crops.first_numbers(seeds)
+    first = numpy_crops.draw_first_numbers(seeds)
     windows = [
-        numpy_crops.squeeze_window(numpy_crops.sample_window(seed, numbers, original, options), original, size)
+        numpy_crops.squeeze_crop_box(numpy_crops.sample_crop_box(seed, numbers, original, options), original, size)
         for seed, numbers, original, size in zip(
             seeds, first, pairs(originals), pairs(stored if squeezed else originals), strict=True
         )
@@ -76,7 +76,7 @@ def test_centres_are_those_of_the_pipeline(squeezed: bool) -> None:
 
     expected = in_graph(center, (originals, stored), tf.int32)
     found = [
-        numpy_crops.center_window(original, size if squeezed else original, (224, 192), 0.875)
+        numpy_crops.center_crop_box(original, size if squeezed else original, (224, 192), 0.875)
         for original, size in zip(pairs(originals), pairs(stored), strict=True)
     ]
     assert np.array(found).tolist() == expected.tolist()
@@ -93,4 +93,4 @@ def test_flips_are_those_of_the_pipeline() -> None:
 def test_seeds_are_those_of_the_pipeline(seed: int) -> None:
     records = np.array([0, 1, 2**40 + 3, 17], np.int64)
     expected = _order_ops.make_seeds(seed, tf.constant(5, tf.int64), tf.constant(records)).numpy()
-    assert numpy_crops.example_seeds(seed, 5, records).tolist() == expected.tolist()
+    assert numpy_crops.make_seeds(seed, 5, records).tolist() == expected.tolist()

@@ -44,9 +44,9 @@ def test_every_record_is_the_one_that_scanning_finds(small_dataset: Path) -> Non
     expected = payloads(small_dataset)
     with reader_of(small_dataset) as reader:
         assert len(reader) == len(expected) == 12
-        assert [reader.payload(i) for i in range(12)] == expected
-        assert [reader.payload(i) for i in (11, 0, 7, 3)] == [expected[i] for i in (11, 0, 7, 3)]
-        assert [reader.payload(i) for i in range(-12, 0)] == expected
+        assert [reader.read_payload(i) for i in range(12)] == expected
+        assert [reader.read_payload(i) for i in (11, 0, 7, 3)] == [expected[i] for i in (11, 0, 7, 3)]
+        assert [reader.read_payload(i) for i in range(-12, 0)] == expected
 
 
 def test_features_are_decoded_and_iteration_ends(small_dataset: Path) -> None:
@@ -87,7 +87,7 @@ def test_few_files_are_open_and_few_indexes_are_kept(small_dataset: Path, monkey
     reader = reader_of(small_dataset)
     assert opened == []
     for index in (0, 1, 11, 10, 0):
-        reader.payload(index)
+        reader.read_payload(index)
         if before:
             assert len(os.listdir("/proc/self/fd")) == before + 1
     first, second = "train-00000-of-00002", "train-00001-of-00002"
@@ -95,7 +95,7 @@ def test_few_files_are_open_and_few_indexes_are_kept(small_dataset: Path, monkey
     reader.close()
     if before:
         assert len(os.listdir("/proc/self/fd")) == before
-    assert reader.payload(0) == payloads(small_dataset)[0]
+    assert reader.read_payload(0) == payloads(small_dataset)[0]
     reader.close()
 
 
@@ -105,7 +105,7 @@ def test_within_bounds_files_and_indexes_are_opened_once(small_dataset: Path, mo
     monkeypatch.setattr(record_reader, "open_file", lambda path: opened.append(path) or real(path))
     with reader_of(small_dataset) as reader:
         for index in (0, 11, 1, 10, 2, 9):
-            reader.payload(index)
+            reader.read_payload(index)
     assert len(opened) == 4
 
 
@@ -114,11 +114,11 @@ def test_forked_processes_read_through_one_open_file(small_dataset: Path) -> Non
     code = (
         "import os, sys; from tfpipe.open_dataset import load_manifest; from tfpipe.readers.record_reader "
         "import RecordReader\n"
-        "reader = RecordReader(sys.argv[1], load_manifest(sys.argv[1]), 'train'); want = [reader.payload(i) for i in "
-        "range(12)]; children = []\n"
+        "reader = RecordReader(sys.argv[1], load_manifest(sys.argv[1]), 'train')\n"
+        "want = [reader.read_payload(i) for i in range(12)]; children = []\n"
         "for k in range(3):\n"
         "    child = os.fork()\n"
-        "    if not child: os._exit(any(reader.payload(i % 12) != want[i % 12] for i in range(2000)))\n"
+        "    if not child: os._exit(any(reader.read_payload(i % 12) != want[i % 12] for i in range(2000)))\n"
         "    children.append(child)\n"
         "sys.exit(any(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))"
     )
@@ -131,23 +131,23 @@ def test_threads_share_a_reader(small_dataset: Path, monkeypatch: pytest.MonkeyP
     expected = payloads(small_dataset)
     wanted = [k * 7 % 12 for k in range(2000)]
     with reader_of(small_dataset) as reader, ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(reader.payload, wanted)) == [expected[k] for k in wanted]
+        assert list(pool.map(reader.read_payload, wanted)) == [expected[k] for k in wanted]
 
 
 def test_a_pickled_reader_opens_its_own_files(small_dataset: Path) -> None:
     with reader_of(small_dataset) as reader:
-        first = reader.payload(0)
+        first = reader.read_payload(0)
         with pickle.loads(pickle.dumps(reader)) as other:
-            assert other.payload(0) == first
+            assert other.read_payload(0) == first
 
 
 @pytest.mark.parametrize("name", [SHARD, INDEX])
 def test_a_missing_file_is_named(copy: Path, name: str) -> None:
     (copy / name).unlink()
     with reader_of(copy) as reader:
-        reader.payload(0)
+        reader.read_payload(0)
         with pytest.raises(FormatError) as caught:
-            reader.payload(11)
+            reader.read_payload(11)
     assert str(caught.value) == f"{copy / name} is missing. {MEND}"
 
 
@@ -156,7 +156,7 @@ def test_a_shard_of_another_size_is_refused(copy: Path) -> None:
     with (copy / SHARD).open("ab") as file:
         file.write(b"more")
     with reader_of(copy) as reader, pytest.raises(FormatError) as caught:
-        reader.payload(11)
+        reader.read_payload(11)
     assert str(caught.value) == (
         f"{copy / SHARD} must have {size} bytes, as manifest.json says, got {size + 4}. {MEND}"
     )
@@ -165,14 +165,14 @@ def test_a_shard_of_another_size_is_refused(copy: Path) -> None:
 def test_an_index_of_another_size_is_refused_unread(copy: Path) -> None:
     (copy / INDEX).write_bytes(b"9" * 1000)
     with reader_of(copy) as reader, pytest.raises(FormatError) as caught:
-        reader.payload(11)
+        reader.read_payload(11)
     assert str(caught.value) == f"{copy / INDEX} must have at most 60 bytes for 6 records, got 1000. {MEND}"
 
 
 def test_a_damaged_index_is_named(copy: Path) -> None:
     (copy / INDEX).write_bytes(b"0 20\n")
     with reader_of(copy) as reader, pytest.raises(FormatError) as caught:
-        reader.payload(11)
+        reader.read_payload(11)
     assert str(caught.value) == (
         f"{copy / INDEX}: The index must have 6 whole lines, got 1 in 5 bytes. "
         "Run the same `tfpipe shard` or `tfpipe index` command again to write it anew."
@@ -184,11 +184,11 @@ def test_a_flipped_bit_is_found_by_its_checksum(copy: Path) -> None:
     data[-20] ^= 1
     (copy / SHARD).write_bytes(data)
     with reader_of(copy) as reader:
-        place = reader.place(11)
+        place = reader.locate(11)
         assert place.offset + place.size == len(data)
-        reader.payload(10)
+        reader.read_payload(10)
         with pytest.raises(FormatError) as caught:
-            reader.payload(11)
+            reader.read_payload(11)
     assert str(caught.value) == (
         f"{copy / SHARD}: Record at byte {place.offset} is damaged: "
         f"the checksum of its {place.size - 16} bytes of payload is wrong. {MEND}"

@@ -56,7 +56,7 @@ def read_one(directory: str, manifest: Manifest, split: str, index: int) -> Reco
         features = reader[index]
         # The order of the schema is the one that people know; the bytes have keys in alphabetical order.
         known = {spec.name: features[spec.name] for spec in manifest.schema.features if spec.name in features}
-        return Record(split, index % len(reader), manifest, reader.place(index), {**known, **features})
+        return Record(split, index % len(reader), manifest, reader.locate(index), {**known, **features})
 
 
 def record_json(record: Record) -> dict[str, Any]:

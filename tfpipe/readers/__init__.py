@@ -1,6 +1,6 @@
-"""The same shards without TensorFlow.
+"""Readers of the same shards without TensorFlow.
 
-`records.py` reads any Example of a split by its number, `images.py` makes images and classes of them: what
-`tfpipe.data_source` gives. `batches.py` makes the batches of the input pipeline, with the windows of `crops.py`;
-`torch.py` and `jax.py` hand them over. The README beside them shows both at work.
+`record_reader` reads any Example of a split by its number, and `data_source` makes images and classes of them, as
+`tfpipe.data_source` gives them. `batch_reader` makes the batches of the input pipeline, with the crops of
+`numpy_crops`; `torch` and `jax` hand them over. The README beside them shows both at work.
 """

@@ -1,6 +1,6 @@
-"""Any batch of a run by its epoch and step, as NumPy arrays: what the readers for PyTorch and JAX share.
+"""Any batch of a run by its epoch and step, as NumPy arrays; the readers for PyTorch and JAX share it.
 
-The records and their order, the windows and the flips are those of `tfpipe.pipeline`. A record is found by its number
+The records and their order, the crops and the flips are those of `tfpipe.pipeline`. A record is found by its number
 and read on its own, about 20 us from the page cache or 100 us from a local SSD; on spinning disks and network mounts,
 where each read waits, `build_dataset` reads runs of adjacent records instead.
 """
@@ -25,21 +25,22 @@ from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
 from tfpipe.readers import numpy_crops
-from tfpipe.readers.record_lookup import one_label
+from tfpipe.readers.record_lookup import get_label
 from tfpipe.readers.record_reader import RecordReader
+from tfpipe.system.file_io import is_url
 from tfpipe.system.hash_permutation import IntArray
 from tfpipe.system.options import get_options
 
 Batch = dict[str, Any]
 
 Resize = Callable[[Any, tuple[int, int], bool], NDArray[np.uint8]]
-"""From a Pillow image to uint8 [height, width, 3] of this height and width, with or without antialias."""
+"""A function from a Pillow image to uint8 [height, width, 3] of this height and width, with or without antialias."""
 
 Transform = Callable[[Any, int], Any]
-"""From a Pillow image and the record's seed of this epoch to what the trainer gets."""
+"""A function from a Pillow image and the record's seed of this epoch to what the trainer gets."""
 
 Run = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
-"""Calls a function once for each number, in any order or at once: `map`, or that of a pool of threads."""
+"""A function that calls another once for each number, in any order or at once: `map`, or that of a thread pool."""
 
 _PADDING: dict[str, Any] = {"bytes": b"", "int64": -1, "float": 0.0}
 _DTYPES: dict[str, Any] = {"int64": np.int64, "float": np.float32}
@@ -50,31 +51,31 @@ class Rank:
     """One of the processes that share a batch.
 
     Attributes:
-      number: From 0.
-      ranks: How many there are.
-      replicas: Of all ranks together; each has as many.
+        index: The number of this rank, from 0.
+        num_ranks: The number of ranks.
+        num_replicas: The number of replicas of all ranks together; each has an equal share.
     """
 
-    number: int = 0
-    ranks: int = 1
-    replicas: int = 1
+    index: int = 0
+    num_ranks: int = 1
+    num_replicas: int = 1
 
 
 class BatchReader:
     """The batches of one rank. Threads may share it; a pickled one opens the files anew.
 
     Args:
-      manifest: From `load_manifest`, of a local dataset.
-      split: Name of a split.
-      config: As for `build_dataset`, but for what only `tf.data` can do.
-      rank: Which part of each batch is read.
-      resize: Makes images of the model's size out of windows.
-      transform: Stands for windows, resizing and flips: it gets whole images.
-      start_step: Global step of the run that comes first.
+        manifest: The manifest of a local dataset, from `load_manifest`.
+        split: The name of a split.
+        config: The options of `build_dataset`, without those that only `tf.data` has.
+        rank: The part of each batch that is read.
+        resize: The function that makes images of the model's size out of crops.
+        transform: A function in place of crops, resizing and flips: it gets whole images.
+        start_step: The global step of the run that comes first.
 
     Raises:
-      ConfigError: The config cannot be had here, or not with this data, or on so many ranks.
-      DataError: There are no records.
+        ConfigError: The config cannot be had here, or not with this data, or on so many ranks.
+        DataError: There are no records.
     """
 
     def __init__(
@@ -89,12 +90,12 @@ class BatchReader:
     ) -> None:
         _check_config(config)
         if manifest.directory:
-            manifest = replace(manifest, directory=_absolute(manifest.directory))
+            manifest = replace(manifest, directory=_make_absolute(manifest.directory))
         source = Source.from_manifest(manifest, split)
         # In training every rank takes rows of one batch, so the order is that of a single host for any number of them.
-        hosts = (1, 0) if config.training else (rank.ranks, rank.number)
+        hosts = (1, 0) if config.training else (rank.num_ranks, rank.index)
         self.config, self.manifest, self.split, self.rank = config, manifest, split, rank
-        self.plan = ReadPlan(source, config, *hosts, rank.replicas, start_step)
+        self.plan = ReadPlan(source, config, *hosts, rank.num_replicas, start_step)
         self.plan.check()
         self._reader = RecordReader(manifest.directory, manifest, split)
         self._form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
@@ -103,24 +104,27 @@ class BatchReader:
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """Batches of an epoch."""
+        """The number of batches in an epoch."""
         steps = self.plan.steps_per_epoch
         assert steps is not None
         return steps
 
     @property
     def batch_size(self) -> int:
-        """Images of this rank in a batch."""
-        return self.plan.global_batch_size // self.rank.ranks
+        """The number of images of this rank in a batch."""
+        return self.plan.global_batch_size // self.rank.num_ranks
 
-    def numbers(self, epoch: int, step: int) -> IntArray:
-        """Which records this rank reads in a step, counted through all shards: int64 [n], in evaluation maybe fewer."""
+    def list_numbers(self, epoch: int, step: int) -> IntArray:
+        """Lists the records that this rank reads in a step, counted through all shards: int64 [n].
+
+        In evaluation there may be fewer than `batch_size`.
+        """
         plan, size = self.plan, self.batch_size
         if not self.config.training:
             records = plan.source.num_records or 0
-            begin, end = (records * part // self.rank.ranks for part in (self.rank.number, self.rank.number + 1))
+            begin, end = (records * part // self.rank.num_ranks for part in (self.rank.index, self.rank.index + 1))
             return np.arange(begin + step * size, max(min(begin + (step + 1) * size, end), begin + step * size))
-        rows = self.rank.number * size
+        rows = self.rank.index * size
         first, last = rows // plan.share, -(-(rows + size) // plan.share)
         places = plan.order.batch(epoch, step, plan.global_batch_size, range(first, last))
         shard, record = places[rows - first * plan.share :][:size].T
@@ -128,42 +132,43 @@ class BatchReader:
         return numbers
 
     def read(self, epoch: int, step: int, run: Run = map) -> Batch:
-        """One batch of this rank.
+        """Reads one batch of this rank.
 
         Args:
-          epoch: From 0; not used in evaluation.
-          step: In the epoch.
-          run: Says how the records are worked on.
+            epoch: The epoch, from 0; not used in evaluation.
+            step: The step in the epoch.
+            run: A `map` that may work on several records at once.
 
         Returns:
-          "image", uint8 [n, height, width, 3], or with a `transform` the list of its results; "label", int64 [n] or
-          one-hot float32 [n, classes], where there are labels; what `extra_features` names, text as lists of bytes; in
-          evaluation "mask", bool [n] or float32 with `as_supervised`, False where the batch is filled up with zeros.
+            "image", uint8 [n, height, width, 3], or with a `transform` the list of its results; "label", int64 [n] or
+            one-hot float32 [n, classes], where there are labels; what `extra_features` names, text as lists of bytes;
+            in evaluation "mask", bool [n] or float32 with `as_supervised`, False where the batch is filled up with
+            zeros.
 
         Raises:
-          FormatError: A file is missing or damaged, or an image is.
-          DataError: A file cannot be read.
+            FormatError: A file is missing or damaged, or an image is.
+            DataError: A file cannot be read.
         """
-        numbers = self.numbers(epoch, step)
-        draws = _Draws(self.config, epoch, numbers)
+        numbers = self.list_numbers(epoch, step)
+        draws = _RandomDraws(self.config, epoch, numbers)
         images: Any = np.zeros((self.batch_size, *self.config.size, 3), np.uint8)
         if self._transform is not None:
             images = [None] * len(numbers)
         features: list[dict[str, Feature]] = [{} for _ in numbers]
 
-        def work(row: int) -> None:
+        def read_row(row: int) -> None:
             features[row] = self._reader[int(numbers[row])]
-            images[row] = self._image(int(numbers[row]), features[row], draws, row)
+            images[row] = self._make_image(int(numbers[row]), features[row], draws, row)
 
-        for _ in run(work, range(len(numbers))):
+        for _ in run(read_row, range(len(numbers))):
             pass
-        return {"image": images, **self._others(features)}
+        return {"image": images, **self._collect_features(features)}
 
-    def example_image(self) -> Any:
-        """What the transform makes of the split's first image."""
-        return self._image(0, self._reader[0], _Draws(self.config, 0, np.zeros(1, np.int64)), 0)
+    def make_example_image(self) -> Any:
+        """Returns what the transform makes of the split's first image."""
+        return self._make_image(0, self._reader[0], _RandomDraws(self.config, 0, np.zeros(1, np.int64)), 0)
 
-    def _image(self, number: int, features: dict[str, Feature], draws: _Draws, row: int) -> Any:
+    def _make_image(self, number: int, features: dict[str, Feature], draws: _RandomDraws, row: int) -> Any:
         from tfpipe.images.decode import decode_pixels, decode_window, image_of, mirror
         from tfpipe.images.errors import BadImage
 
@@ -172,20 +177,22 @@ class BatchReader:
             raise FormatError(f"Record {number} of {self.split!r} must have one {self.manifest.image_key}.")
         try:
             if self._transform is not None:
-                return self._transform(image_of(decode_pixels(stored[0], self._form)), draws.seed(row))
-            window = self._window(stored[0], features, draws, row)
-            ratio = _ratio(window, self.config.size) if self.config.dct_scaling else 1
-            image = decode_window(stored[0], self._form, window, ratio)
+                return self._transform(image_of(decode_pixels(stored[0], self._form)), draws.get_seed(row))
+            crop_box = self._choose_crop_box(stored[0], features, draws, row)
+            ratio = _choose_ratio(crop_box, self.config.size) if self.config.dct_scaling else 1
+            image = decode_window(stored[0], self._form, crop_box, ratio)
         except BadImage as error:
             raise FormatError(f"Record {number} of {self.split!r}: its image cannot be used, {error}.") from None
         image = mirror(image) if draws.flips[row] else image
         return self._resize(image, self.config.size, self.config.augment_options.antialias)
 
-    def _window(self, encoded: bytes, features: dict[str, Feature], draws: _Draws, row: int) -> numpy_crops.Window:
+    def _choose_crop_box(
+        self, encoded: bytes, features: dict[str, Feature], draws: _RandomDraws, row: int
+    ) -> numpy_crops.CropBox:
         from tfpipe.images.image_header import read_image_header
 
         config, squeezed = self.config, self.plan.source.images.size
-        size = _recorded_size(features) if self.plan.source.has_sizes else squeezed
+        size = _read_recorded_size(features) if self.plan.source.has_sizes else squeezed
         if size is None:
             header = read_image_header(encoded)
             size = header.height, header.width
@@ -193,15 +200,15 @@ class BatchReader:
         if config.augment == "none":
             return (0, 0, *stored)
         if not config.training:
-            return numpy_crops.center_window(size, stored, config.size, config.augment_options.crop_fraction)
-        return numpy_crops.squeeze_window(draws.window(row, size), size, stored)
+            return numpy_crops.center_crop_box(size, stored, config.size, config.augment_options.crop_fraction)
+        return numpy_crops.squeeze_crop_box(draws.sample_crop_box(row, size), size, stored)
 
-    def _others(self, features: list[dict[str, Feature]]) -> Batch:
-        """All but the images."""
+    def _collect_features(self, features: list[dict[str, Feature]]) -> Batch:
+        """Collects all parts of a batch but the images."""
         config, source, filled = self.config, self.plan.source, self.batch_size - len(features)
         batch: Batch = {}
         if source.label_key is not None:
-            labels = [one_label(one, self.manifest) for one in features]
+            labels = [get_label(record, self.manifest) for record in features]
             if None in labels:
                 raise FormatError(f"Every record of {self.split!r} must have one {source.label_key}.")
             batch["label"] = np.array([*labels, *[0] * filled], np.int64)
@@ -210,33 +217,34 @@ class BatchReader:
                 batch["label"] = (batch["label"][:, None] == classes).astype(np.float32)
                 batch["label"][len(features) :] = 0
         for name in config.extra_features:
-            batch[name] = _column(source.schema[name], features, config.max_boxes, filled)
+            batch[name] = _make_column(source.schema[name], features, config.max_boxes, filled)
         if not config.training:
             mask = np.arange(self.batch_size) < len(features)
             batch["mask"] = mask.astype(np.float32) if config.as_supervised else mask
         return batch
 
 
-class _Draws:
-    """The random choices of a batch."""
+class _RandomDraws:
+    """The random numbers of a batch."""
 
     def __init__(self, config: PipelineConfig, epoch: int, numbers: IntArray) -> None:
-        self._options, drawn = config.augment_options, config.training and config.augment == "host"
-        self._seeds = numpy_crops.example_seeds(config.seed, epoch, numbers)
-        self._numbers = numpy_crops.first_numbers(self._seeds) if drawn else []
-        self.flips = numpy_crops.sample_flips(self._seeds) if drawn and self._options.flip else [False] * len(numbers)
+        self._options = config.augment_options
+        draws = config.training and config.augment == "host"
+        self._seeds = numpy_crops.make_seeds(config.seed, epoch, numbers)
+        self._numbers = numpy_crops.draw_first_numbers(self._seeds) if draws else []
+        self.flips = numpy_crops.sample_flips(self._seeds) if draws and self._options.flip else [False] * len(numbers)
 
-    def seed(self, row: int) -> int:
+    def get_seed(self, row: int) -> int:
         return int(self._seeds[row : row + 1].astype("<i4").view("<u8")[0, 0])
 
-    def window(self, row: int, original: numpy_crops.Size) -> numpy_crops.Window:
-        return numpy_crops.sample_window(self._seeds[row], self._numbers[row], original, self._options)
+    def sample_crop_box(self, row: int, original: numpy_crops.Size) -> numpy_crops.CropBox:
+        return numpy_crops.sample_crop_box(self._seeds[row], self._numbers[row], original, self._options)
 
 
-def arranged(batch: Batch, config: PipelineConfig) -> Any:
-    """The batch as a dictionary or, with `as_supervised`, as (image, label), in evaluation with the mask as a third;
-    what
-    `extra_features` names then stands beside the image, in a dictionary.
+def hand_over(batch: Batch, config: PipelineConfig) -> Any:
+    """Returns a batch as the trainer gets it: a dictionary, or (image, label[, mask]) with `as_supervised`.
+
+    What `extra_features` names then stands beside the image, in a dictionary.
     """
     if not config.as_supervised:
         return batch
@@ -255,24 +263,25 @@ def _check_config(config: PipelineConfig) -> None:
             )
 
 
-def _recorded_size(features: dict[str, Feature]) -> numpy_crops.Size:
+def _read_recorded_size(features: dict[str, Feature]) -> numpy_crops.Size:
     height, width = (features.get(key) for key in (IMAGE_HEIGHT, IMAGE_WIDTH))
     if not (isinstance(height, np.ndarray) and isinstance(width, np.ndarray) and height.size == width.size == 1):
         raise FormatError(f"Every record must have one {IMAGE_HEIGHT} and one {IMAGE_WIDTH}.")
     return int(height[0]), int(width[0])
 
 
-def _ratio(window: numpy_crops.Window, size: numpy_crops.Size) -> int:
+def _choose_ratio(crop_box: numpy_crops.CropBox, out_size: numpy_crops.Size) -> int:
+    """Returns the largest reduction while decoding that leaves a crop no smaller than the output."""
     return max(
         ratio
         for ratio in (1, 2, 4, 8)
-        if ratio == 1 or all(side >= ratio * wanted for side, wanted in zip(window[2:], size, strict=True))
+        if ratio == 1 or all(side >= ratio * out for side, out in zip(crop_box[2:], out_size, strict=True))
     )
 
 
-def _column(spec: FeatureSpec, features: list[dict[str, Feature]], length: int, filled: int) -> Any:
-    """One included feature of all records; lists are padded or cut to `length`, text is a list for each record."""
-    values = [features_of.get(spec.name) for features_of in features]
+def _make_column(spec: FeatureSpec, features: list[dict[str, Feature]], length: int, filled: int) -> Any:
+    """Makes an array of one extra feature; lists are padded or cut to `length`, text is a list for each record."""
+    values = [record.get(spec.name) for record in features]
     rows: list[list[Any]] = [[] if value is None else list(value) for value in values]
     if spec.shape is None:
         rows = [[*row[:length], *[_PADDING[spec.dtype]] * (length - len(row))] for row in rows]
@@ -285,5 +294,5 @@ def _column(spec: FeatureSpec, features: list[dict[str, Feature]], length: int, 
     return np.array(rows, _DTYPES[spec.dtype]).reshape(len(rows), *((length,) if spec.shape is None else spec.shape))
 
 
-def _absolute(directory: str) -> str:
-    return directory if "://" in directory else os.path.abspath(directory)
+def _make_absolute(directory: str) -> str:
+    return directory if is_url(directory) else os.path.abspath(directory)

@@ -1,10 +1,10 @@
-"""The images of a split as a sequence: for NumPy, PyTorch, JAX, and for looking at data.
+"""A data source: the images of a split as a sequence, for NumPy, PyTorch and JAX, and for looking at data.
 
 ```
 records = tfpipe.data_source("/data/flowers", "train")
-records[0].image, records[0].label, records[0].name     # decoded when it is asked for
+records[0].image, records[0].label, records[0].name     # the image is decoded here
 records[:1000]                                          # a view: nothing is read for it
-records[records.with_label("daisy")]                    # likewise, by the numbers of its records
+records[records.with_label("daisy")]                    # a view of the records with these numbers
 records[records.find("daisy/12.jpg")]
 ```
 """
@@ -24,13 +24,14 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_FILENAME
 from tfpipe.open_dataset import load_manifest
-from tfpipe.readers.record_lookup import Lookup, one_label, one_text
-from tfpipe.readers.record_reader import RecordReader, resolve
+from tfpipe.readers.record_lookup import RecordLookup, get_label, get_text
+from tfpipe.readers.record_reader import RecordReader, resolve_index
+from tfpipe.system.file_io import is_url
 
-_NAME_KEYS = (IMAGE_FILENAME, "file_name", "filename")  # the format's own, that of TFDS, and what others choose
+_NAME_KEYS = (IMAGE_FILENAME, "file_name", "filename")  # those of this format, of TFDS and of others
 
 Numbers: TypeAlias = Sequence[int] | NDArray[np.integer]
-"""Numbers of records, each from 0 or, below 0, counted from the end."""
+"""The numbers of records, each from 0 or, below 0, counted from the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,14 @@ class Record:
     """One image and what belongs to it.
 
     Attributes:
-      split: It is in this one,
-      index: at this place, from 0, whatever view it came from.
-      name: Where the image came from, such as `daisy/12.jpg`; empty where the records do not say. Bytes that are no
-        UTF-8 are kept as surrogates.
-      label: The class, counted from 0; None where there is none.
-      label_name: Its name; None where there is none.
-      encoded: The image as it is stored: a file, or raw pixels.
-      features: All that is stored, as it is stored.
+        split: The name of its split.
+        index: The number of the record in the split, from 0, whatever view it came from.
+        name: The file that the image came from, such as `daisy/12.jpg`; empty where the records do not say. Bytes that
+            are not UTF-8 are kept as surrogates.
+        label: The class, counted from 0; None where there is none.
+        label_name: The name of the class; None where there is none.
+        encoded: The image as it is stored: a file, or raw pixels.
+        features: All features of the record, as they are stored.
     """
 
     split: str
@@ -59,12 +60,12 @@ class Record:
 
     @property
     def image(self) -> NDArray[np.uint8]:
-        """The pixels: uint8 of shape [height, width, 3]. Decoded by Pillow each time it is asked for.
+        """The pixels: uint8 of shape [height, width, 3], decoded by Pillow at each access.
 
         A JPEG's pixels may differ by a few levels from TensorFlow's, which rounds less exactly.
 
         Raises:
-          FormatError: The image is damaged, or larger than the manifest allows.
+            FormatError: The image is damaged, or larger than the manifest allows.
         """
         from tfpipe.images.decode import decode_pixels
         from tfpipe.images.errors import BadImage
@@ -75,19 +76,19 @@ class Record:
             raise FormatError(f"Record {self.index} of {self.split!r}: its image cannot be used, {error}.") from None
 
 
-class Records:
+class DataSource:
     """The images of a split, or some of them, as a sequence; `data_source` makes one.
 
-    It has what `torch.utils.data.DataLoader` and Grain ask of a source: a length, records by their number, and a
-    pickled form, which opens the files anew in another process. Threads may share it. A record that is not there is
-    an IndexError. At most 64 files are open, and 8 bytes a record are in memory once every shard was read from.
+    It has what `torch.utils.data.DataLoader`, TFDS and Grain expect of a data source: a length, records by their
+    number, and a pickled form, which opens the files anew in another process. Threads may share it. A number beyond the
+    records is an IndexError. At most 64 files are open, and 8 bytes a record are in memory once every shard was read.
 
     Attributes:
-      manifest: Of the dataset.
-      split: Name of the split.
+        manifest: The manifest of the dataset.
+        split: The name of the split.
     """
 
-    def __init__(self, reader: RecordReader, numbers: range | NDArray[np.int64], lookup: Lookup) -> None:
+    def __init__(self, reader: RecordReader, numbers: range | NDArray[np.int64], lookup: RecordLookup) -> None:
         self.manifest, self.split = reader.manifest, reader.split
         self._reader, self._numbers, self._lookup = reader, numbers, lookup
         self._form = ImageForm.recorded(self.manifest.image) if self.manifest.foreign is None else ImageForm()
@@ -98,44 +99,44 @@ class Records:
     @overload
     def __getitem__(self, index: int | np.integer) -> Record: ...
     @overload
-    def __getitem__(self, index: slice | Numbers) -> "Records": ...
-    def __getitem__(self, index: int | np.integer | slice | Numbers) -> "Record | Records":
-        """One record; or a view of several, for which nothing is read.
+    def __getitem__(self, index: slice | Numbers) -> "DataSource": ...
+    def __getitem__(self, index: int | np.integer | slice | Numbers) -> "Record | DataSource":
+        """Reads one record; or returns a view of several, for which nothing is read.
 
         Args:
-          index: A number, from 0 or, below 0, counted from the end; a slice; or several numbers, in any order.
+            index: A number, from 0 or, below 0, counted from the end; a slice; or several numbers, in any order.
 
         Raises:
-          NoSuchRecord: There are fewer; a ConfigError and an IndexError.
-          FormatError: A file is missing, has another size than the manifest says, or is damaged; or the record has no
-            image.
-          DataError: A file cannot be read.
+            NoSuchRecord: There are fewer records; a ConfigError and an IndexError.
+            FormatError: A file is missing, has another size than the manifest says, or is damaged; or the record has no
+                image.
+            DataError: A file cannot be read.
         """
         if isinstance(index, slice):
-            return Records(self._reader, self._numbers[index], self._lookup)
+            return DataSource(self._reader, self._numbers[index], self._lookup)
         if isinstance(index, Sequence | np.ndarray) and np.ndim(index) > 0:
-            return Records(self._reader, self._chosen(index), self._lookup)
-        number = int(self._numbers[resolve(index, len(self), self.split)])  # type: ignore[arg-type]
-        return self._record(number, self._reader[number])
+            return DataSource(self._reader, self._choose(index), self._lookup)
+        number = int(self._numbers[resolve_index(index, len(self), self.split)])  # type: ignore[arg-type]
+        return self._make_record(number, self._reader[number])
 
     def __iter__(self) -> Iterator[Record]:
-        return (self._record(int(number), self._reader[int(number)]) for number in self._numbers)
+        return (self._make_record(int(number), self._reader[int(number)]) for number in self._numbers)
 
     def __repr__(self) -> str:
         return f"<{len(self):,} records of {self.split!r} in {self._reader.directory}>"
 
     def with_label(self, label: int | str) -> NDArray[np.int64]:
-        """Numbers of the records of one class, in this view; int64, ascending.
+        """Returns the numbers of the records of one class, in this view: int64, ascending.
 
-        The first call, here or in any other view of the split, or of `find`, reads all of the split once: about a
-        second for 8,000 photographs of 110 kB. It keeps 24 bytes a record, which a pickled copy takes along.
+        The first call of `with_label` or `find`, in any view of the split, reads the whole split once: about a second
+        for 8,000 photographs of 110 kB. It keeps 24 bytes a record, which a pickled copy takes along.
 
         Args:
-          label: The class: its number, from 0, or its name.
+            label: The number of the class, from 0, or its name.
 
         Raises:
-          ConfigError: There is no such class.
-          FormatError: A record is damaged.
+            ConfigError: There is no such class.
+            FormatError: A record is damaged.
         """
         names = self.manifest.label_names
         if isinstance(label, str):
@@ -145,15 +146,16 @@ class Records:
         elif self.manifest.label_key is None or not 0 <= label < len(names):
             allowed = f"from 0 to {len(names) - 1}" if names else "of a dataset that has labels"
             raise ConfigError(f"A class must be {allowed}, got {label}.")
-        return np.flatnonzero(self._lookup.labels()[self._array()] == label)
+        return np.flatnonzero(self._lookup.labels()[self._get_numbers()] == label)
 
     def find(self, name: str) -> int:
-        """Number of the record with this name, in this view; of several, the first. Cost and errors as `with_label`.
+        """Returns the number in this view of the first record with this name, at the cost of `with_label`.
 
         Raises:
-          ConfigError: There is none.
+            ConfigError: There is no such record.
+            FormatError: A record is damaged.
         """
-        numbers = self._lookup.numbers_named(name)
+        numbers = self._lookup.find_name(name)
         if isinstance(self._numbers, range):
             places = [self._numbers.index(number) for number in numbers if number in self._numbers]
         else:
@@ -166,7 +168,7 @@ class Records:
         """Closes all files, of every view; reading opens them again."""
         self._reader.close()
 
-    def __enter__(self) -> "Records":
+    def __enter__(self) -> "DataSource":
         return self
 
     def __exit__(
@@ -174,30 +176,30 @@ class Records:
     ) -> None:
         self.close()
 
-    def _chosen(self, numbers: Numbers) -> NDArray[np.int64]:
-        """Numbers in the split for numbers in this view."""
+    def _choose(self, numbers: Numbers) -> NDArray[np.int64]:
+        """Converts numbers in this view to numbers in the split."""
         chosen = np.asarray(numbers)
         if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
             got = f"{chosen.dtype} on {chosen.ndim} axes"
             raise ConfigError(f"Records are chosen by whole numbers in one list or array, got {got}.")
         wrong = chosen[(chosen < -len(self)) | (chosen >= len(self))]
         if wrong.size:
-            resolve(int(wrong[0]), len(self), self.split)
-        return self._array()[chosen.astype(np.int64)]
+            resolve_index(int(wrong[0]), len(self), self.split)
+        return self._get_numbers()[chosen.astype(np.int64)]
 
-    def _array(self) -> NDArray[np.int64]:
+    def _get_numbers(self) -> NDArray[np.int64]:
         numbers = self._numbers
         return np.arange(numbers.start, numbers.stop, numbers.step) if isinstance(numbers, range) else numbers
 
-    def _record(self, number: int, features: dict[str, Feature]) -> Record:
+    def _make_record(self, number: int, features: dict[str, Feature]) -> Record:
         image = features.get(self.manifest.image_key)
         if not (isinstance(image, list) and len(image) == 1):
             raise FormatError(f"Record {number} of {self.split!r} must have one {self.manifest.image_key}.")
-        label, names = one_label(features, self.manifest), self.manifest.label_names
+        label, names = get_label(features, self.manifest), self.manifest.label_names
         return Record(
             split=self.split,
             index=number,
-            name=one_text(features, self._lookup.name_key).decode("utf-8", "surrogateescape"),
+            name=get_text(features, self._lookup.name_key).decode("utf-8", "surrogateescape"),
             label=label,
             label_name=names[label] if label is not None and 0 <= label < len(names) else None,
             encoded=image[0],
@@ -206,24 +208,28 @@ class Records:
         )
 
 
-def data_source(manifest: Manifest | str | os.PathLike[str], split: str) -> Records:
+def data_source(manifest: Manifest | str | os.PathLike[str], split: str) -> DataSource:
     """Opens the records of a split for random access, without TensorFlow.
 
     Opening reads the manifest only. Reading checks every record against its checksums.
 
     Args:
-      manifest: What `load_manifest` gave, or a dataset's local directory.
-      split: Name of a split.
+        manifest: A manifest from `load_manifest`, or a dataset's local directory.
+        split: The name of a split.
 
     Raises:
-      ConfigError: There is no such split; the dataset or its shards lie on another machine, or are compressed.
-      DataError: The directory holds no finished dataset.
-      FormatError: Its manifest cannot be used.
+        ConfigError: There is no such split; the dataset or its shards lie on another machine, or are compressed.
+        DataError: The directory does not hold a finished dataset.
+        FormatError: The manifest cannot be used.
     """
-    found = manifest if isinstance(manifest, Manifest) else load_manifest(os.fspath(manifest))
-    if not found.directory:
+    if not isinstance(manifest, Manifest):
+        manifest = load_manifest(os.fspath(manifest))
+    directory = manifest.directory
+    if not directory:
         raise ConfigError("The manifest must come from `tfpipe.load_manifest`, so that it knows where its shards lie.")
-    found = replace(found, directory=os.path.abspath(found.directory)) if "://" not in found.directory else found
-    reader = RecordReader(found.directory, found, split)
-    name_key = next((key for key in _NAME_KEYS if key in found.schema and found.schema[key].dtype == "bytes"), None)
-    return Records(reader, range(len(reader)), Lookup(reader, name_key))
+    if not is_url(directory):
+        directory = os.path.abspath(directory)  # a copy in another process may have another working directory
+    reader = RecordReader(directory, replace(manifest, directory=directory), split)
+    schema = manifest.schema
+    name_key = next((key for key in _NAME_KEYS if key in schema and schema[key].dtype == "bytes"), None)
+    return DataSource(reader, range(len(reader)), RecordLookup(reader, name_key))

@@ -1,4 +1,4 @@
-"""The same shards for JAX: batches as arrays that lie on all devices, each with its rows.
+"""Batches for JAX: arrays that lie on all devices, each with its rows, without TensorFlow.
 
 ```
 batches = DeviceBatches(tfpipe.load_manifest("/data/flowers"), "train", PipelineConfig(global_batch_size=256))
@@ -8,7 +8,7 @@ for epoch in range(90):
 ```
 
 With several processes (`jax.distributed.initialize`) each reads its own part, and the arrays are those of all of them.
-`batches.state_dict()` is three integers. Records, order, windows and flips are those of `build_dataset`; pixels differ
+`batches.state_dict()` is three integers. Records, order, crops and flips are those of `build_dataset`; pixels differ
 by a few levels where the decoders round differently.
 """
 
@@ -26,7 +26,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.images.decode import resize_window
 from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.readers.batch_reader import BatchReader, Rank, arranged
+from tfpipe.readers.batch_reader import BatchReader, Rank, hand_over
 from tfpipe.readers.resume import Position, Resumable
 from tfpipe.system.extras import importing
 from tfpipe.system.host_limits import usable_cpus
@@ -40,31 +40,30 @@ _READY_BATCHES = 2  # on the devices, beside the one in use
 
 
 class DeviceBatches(Resumable):
-    """Batches of one split on the devices of all processes, as an iterable of epochs.
+    """The batches of one split on the devices of all processes, as an iterable of epochs.
 
     Each pass begins where the last one was left, and ends with the epoch; in evaluation it is the whole split, every
-    record once. Threads decode, of which Pillow lets several work at once; a thread of its own copies to the devices,
-    two batches ahead.
+    record once. Several threads decode, since Pillow lets them work at once; another thread copies to the devices, two
+    batches ahead.
 
     Args:
-      manifest: From `load_manifest`, of a local dataset.
-      split: Name of a split.
-      config: As for `build_dataset`; each device is a replica. What only tf.data can do is refused, and text among
-        what `extra_features` names: no device holds it.
-      start_step: Training begins at this global step of the run.
-      sharding: How batches lie on the devices; each process must hold one part of the rows, in the order of the
-        processes. None: rows over all devices, process after process.
-      num_threads: That read and decode. None: as many as there are cores.
+        manifest: The manifest of a local dataset, from `load_manifest`.
+        split: The name of a split.
+        config: The options of `build_dataset`; each device is a replica. What only tf.data can do is refused, and text
+            in `extra_features`: no device holds it.
+        start_step: The global step of the run with which training begins.
+        sharding: The sharding of batches over the devices; each process must hold one part of the rows, in the order
+            of the processes. None: rows over all devices, process after process.
+        num_threads: The number of threads that read and decode. None: one for each core.
 
     A batch is a dictionary of "image", uint8 [batch, height, width, 3] or normalized where `image_dtype` is a float,
-    "label", int32 [batch] or one-hot float32, what `extra_features` names, and in evaluation "mask", bool "
-    "[batch]; or with
-    `as_supervised` (image, label[, mask]). Of 64-bit integers JAX keeps 32 bits unless told otherwise.
+    "label", int32 [batch] or one-hot float32, what `extra_features` names, and in evaluation "mask", bool [batch]; or
+    with `as_supervised` (image, label[, mask]). JAX keeps 32 bits of 64-bit integers unless told otherwise.
 
     Raises:
-      ConfigError: The config cannot be had here, or not with this data, or on so many devices.
-      DataError: There are no records.
-      FormatError: While reading: a file is missing or damaged, or an image is.
+        ConfigError: The config cannot be had here, or not with this data, or on so many devices.
+        DataError: There are no records.
+        FormatError: While reading: a file is missing or damaged, or an image is.
     """
 
     def __init__(
@@ -76,16 +75,16 @@ class DeviceBatches(Resumable):
         sharding: jax.sharding.Sharding | None = None,
         num_threads: int | None = None,
     ) -> None:
-        self._sharding = sharding or _over_rows()
+        self._sharding = sharding or _shard_rows()
         place = Rank(jax.process_index(), jax.process_count(), self._sharding.num_devices)
         self._batches = BatchReader(manifest, split, config, place, resize_window, None, start_step)
-        _check_text(self._batches)
+        _check_no_text(self._batches)
         self.config = config
         self._threads = usable_cpus() if num_threads is None else num_threads
         self.position = Position(*self._batches.plan.start)
 
     def __len__(self) -> int:
-        """Batches of a whole epoch."""
+        """Returns the number of batches in a whole epoch."""
         return self._batches.steps_per_epoch
 
     @property
@@ -115,13 +114,13 @@ class DeviceBatches(Resumable):
 
     def _load(self, epoch: int, step: int, decoders: ThreadPoolExecutor) -> Any:
         batch = self._batches.read(epoch, step, decoders.map)
-        placed = {name: self._placed(name, values) for name, values in batch.items()}
+        placed = {name: self._place(name, values) for name, values in batch.items()}
         if self.config.image_dtype != "uint8":
             dtype = jnp.dtype(self.config.image_dtype)
             placed["image"] = normalize(placed["image"], dtype, self.config.augment_options)
-        return arranged(placed, self.config)
+        return hand_over(placed, self.config)
 
-    def _placed(self, name: str, values: np.ndarray[Any, Any]) -> jax.Array:
+    def _place(self, name: str, values: np.ndarray[Any, Any]) -> jax.Array:
         if name == "label" and not self.config.one_hot:
             values = values.astype(np.int32)
         placed: jax.Array = jax.make_array_from_process_local_data(self._sharding, values)
@@ -132,22 +131,22 @@ def normalize(images: jax.Array, dtype: Any = jnp.float32, options: AugmentOptio
     """Subtracts the mean and divides by the deviation; may be called inside a compiled function.
 
     Args:
-      images: uint8 of shape [..., height, width, 3].
-      dtype: Of the result; computed in float32.
-      options: `mean` and `std` are used, by default ImageNet's.
+        images: uint8 of shape [..., height, width, 3].
+        dtype: The dtype of the result, which is computed in float32.
+        options: `mean` and `std` are used, by default ImageNet's.
     """
     options = options or AugmentOptions()
     mean, std = (jnp.array(values, jnp.float32) * 255 for values in (options.mean, options.std))
     return ((images.astype(jnp.float32) - mean) / std).astype(dtype)
 
 
-def _over_rows() -> NamedSharding:
-    """Process after process, whatever the order in which JAX lists devices: each reads adjacent rows."""
+def _shard_rows() -> NamedSharding:
+    """Spreads rows process after process, whatever the order in which JAX lists devices: each reads adjacent rows."""
     devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     return NamedSharding(Mesh(np.array(devices), ("batch",)), PartitionSpec("batch"))
 
 
-def _check_text(batches: BatchReader) -> None:
+def _check_no_text(batches: BatchReader) -> None:
     schema = batches.plan.source.schema
     text = [name for name in batches.config.extra_features if schema[name].dtype == "bytes"]
     if text:

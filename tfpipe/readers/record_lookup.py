@@ -1,4 +1,4 @@
-"""Records by class and by name: a table of the whole split, made when it is first asked for."""
+"""A table of a whole split by class and by name, built when it is first needed."""
 
 import hashlib
 import threading
@@ -14,17 +14,19 @@ from tfpipe.format.example import Feature
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.record_reader import RecordReader
 
-_NO_LABEL = -(2**63)
+NO_LABEL = -(2**63)
+"""The class of a record without one: the least int64, which no stored label becomes."""
 
 
-class Lookup:
-    """Class and name of every record of a split.
+class RecordLookup:
+    """The class and the name of every record of a split.
 
-    A name is kept as 8 bytes of its hash: whoever looks for one reads the records that may have it. 24 bytes a record.
+    A name is kept as 8 bytes of its hash, so a search for a name reads the records that may have it. 24 bytes a record
+    are in memory.
 
     Args:
-      reader: Of the split.
-      name_key: The feature that holds a record's name; None where there is none.
+        reader: The reader of the split.
+        name_key: The feature that holds a record's name; None where there is none.
     """
 
     def __init__(self, reader: RecordReader, name_key: str | None) -> None:
@@ -36,36 +38,36 @@ class Lookup:
         self._order = np.empty(0, np.int64)  # the record of each hash
 
     def labels(self) -> NDArray[np.int64]:
-        """Class of every record, counted from 0: int64 of shape [records]; of one without a class, the least int64."""
+        """Returns the class of every record, counted from 0, or `NO_LABEL`: int64 of shape [records]."""
         with self._lock:
             return self._read() if self._labels is None else self._labels
 
-    def numbers_named(self, name: str) -> list[int]:
-        """Numbers of the records with this name, ascending.
+    def find_name(self, name: str) -> list[int]:
+        """Returns the numbers of the records with this name, ascending.
 
         Raises:
-          ConfigError: The records have no names.
+            ConfigError: The records have no names.
         """
         if self.name_key is None:
             raise ConfigError("The records of this dataset do not say where their images came from.")
         self.labels()
         try:
-            wanted = name.encode("utf-8", "surrogateescape")
+            name_bytes = name.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
             return []
-        begin, end = (np.searchsorted(self._hashes, np.uint64(_hash(wanted)), side) for side in ("left", "right"))
+        begin, end = (np.searchsorted(self._hashes, np.uint64(_hash(name_bytes)), side) for side in ("left", "right"))
         return [
             int(number)
             for number in np.sort(self._order[begin:end])
-            if one_text(self._reader[int(number)], self.name_key) == wanted
+            if get_text(self._reader[int(number)], self.name_key) == name_bytes
         ]
 
     def _read(self) -> NDArray[np.int64]:
         labels, hashes = array("q"), array("Q")  # they grow with what is read, not with what a manifest promises
         for features in self._reader:
-            label = one_label(features, self._reader.manifest)
-            labels.append(_NO_LABEL if label is None else label)
-            hashes.append(_hash(one_text(features, self.name_key)))
+            label = get_label(features, self._reader.manifest)
+            labels.append(NO_LABEL if label is None else label)
+            hashes.append(_hash(get_text(features, self.name_key)))
         unsorted = np.array(hashes, np.uint64)
         self._order = np.argsort(unsorted, kind="stable")
         self._hashes = unsorted[self._order]
@@ -80,16 +82,16 @@ class Lookup:
         self._lock = threading.Lock()
 
 
-def one_label(features: Mapping[str, Feature], manifest: Manifest) -> int | None:
-    """The class that a record has, counted from 0; None where it has none, or several."""
+def get_label(features: Mapping[str, Feature], manifest: Manifest) -> int | None:
+    """Returns the class of a record, counted from 0; None where it has none, or several."""
     stored = features.get(manifest.label_key) if manifest.label_key is not None else None
     if not isinstance(stored, np.ndarray) or stored.dtype != np.int64 or stored.size != 1:
         return None
-    return max(int(stored[0]) - manifest.label_base, _NO_LABEL + 1)  # never beyond int64
+    return max(int(stored[0]) - manifest.label_base, NO_LABEL + 1)  # never `NO_LABEL`, and never beyond int64
 
 
-def one_text(features: Mapping[str, Feature], key: str | None) -> bytes:
-    """The one value of a bytes feature; empty where there is none, or several."""
+def get_text(features: Mapping[str, Feature], key: str | None) -> bytes:
+    """Returns the value of a bytes feature; empty where there is none, or several."""
     values = features.get(key) if key is not None else None
     return values[0] if isinstance(values, list) and len(values) == 1 else b""
 

@@ -1,4 +1,4 @@
-"""Random access to the records of a split, by the index beside each shard."""
+"""A reader of a split's records in any order, by the index beside each shard."""
 
 import operator
 import os
@@ -24,40 +24,44 @@ from tfpipe.system.file_io import open_file
 
 _MAX_OPEN = 64  # files of one reader; a process may have 1,024 on most machines
 _MAX_INDEX_BYTES = 1 << 27  # of indexes in memory at 8 bytes a record: all of ImageNet-21k
-_MEND = "Copy the dataset again, or save what is undamaged with `tfpipe repair`."
+_ADVICE = "Copy the dataset again, or save what is undamaged with `tfpipe repair`."
 
 
 class NoSuchRecord(ConfigError, IndexError):
-    """There are fewer records; an IndexError, as sequences raise it."""
+    """An index beyond the records; it is an IndexError too, as sequences raise it."""
 
 
 class RecordPlace(NamedTuple):
-    """Where a record lies."""
+    """The place where a record lies.
+
+    Attributes:
+        shard: The shard that holds it.
+        offset: The byte of the shard at which it begins.
+        size: The bytes that it takes there, framing included.
+    """
 
     shard: ShardInfo
     offset: int
-    """Where the record begins in it, in bytes."""
     size: int
-    """Bytes it takes there, framing included."""
 
 
 class RecordReader:
     """The Examples of one split as a sequence: `reader[17]` is the 18th, in the order of the shards.
 
     Every record is checked against its checksums. Indexes (8 bytes a record) and some open files are kept, so that
-    reading at random costs about as much as reading in order. Threads may share a reader, forked processes too, and
+    reading at random costs about as much as reading in order. Threads and forked processes may share a reader, and
     a pickled one opens the files anew.
 
-    Records come as they are stored: of a dataset that `tfpipe index` described, a class is its label less the
+    Records come as they are stored. In a dataset that `tfpipe index` described, a class is the stored label less the
     manifest's `label_base`.
 
     Args:
-      directory: The dataset's local directory, which holds the manifest and the indexes.
-      manifest: Its manifest, as `load_manifest` gives it.
-      split: Name of a split in it.
+        directory: The dataset's local directory, which holds the manifest and the indexes.
+        manifest: The manifest of the dataset, from `load_manifest`.
+        split: The name of a split.
 
     Raises:
-      ConfigError: There is no such split, `directory` or where the shards lie is a URL, or they are compressed.
+        ConfigError: There is no such split, the dataset or its shards lie at a URL, or they are compressed.
     """
 
     def __init__(self, directory: str, manifest: Manifest, split: str) -> None:
@@ -74,7 +78,7 @@ class RecordReader:
         check_local(self._root)
         self._shards = manifest.splits[split].shards
         self._ends = list(accumulate(shard.records for shard in self._shards))
-        self._lock = threading.Lock()  # for the three below
+        self._lock = threading.Lock()  # guards the three below
         self._indexes: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
         self._index_bytes = 0
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()
@@ -86,14 +90,14 @@ class RecordReader:
         """Decodes one record.
 
         Args:
-          index: From 0; below 0 it counts from the end.
+            index: The number of the record, from 0; below 0 it counts from the end.
 
         Raises:
-          NoSuchRecord: There are fewer; a ConfigError and an IndexError.
-          FormatError: A file is missing, has another size than the manifest says, or is damaged.
-          DataError: A file cannot be read.
+            NoSuchRecord: There are fewer records; a ConfigError and an IndexError.
+            FormatError: A file is missing, has another size than the manifest says, or is damaged.
+            DataError: A file cannot be read.
         """
-        payload = self.payload(index)
+        payload = self.read_payload(index)
         try:
             return decode_example(payload)
         except FormatError as error:
@@ -102,23 +106,23 @@ class RecordReader:
     def __iter__(self) -> Iterator[dict[str, Feature]]:
         return (self[index] for index in range(len(self)))
 
-    def payload(self, index: int) -> bytes:
-        """The bytes of one `tf.train.Example`; arguments and errors as with `reader[index]`."""
-        place = self.place(index)
+    def read_payload(self, index: int) -> bytes:
+        """Reads the bytes of one `tf.train.Example`; arguments and errors are those of `reader[index]`."""
+        place = self.locate(index)
         file = self._open(place.shard)
         try:
             return read_record_at(file.read_at, place.shard.bytes, place.offset, place.size)
         except FormatError as error:
-            raise FormatError(f"{self._shard_path(place.shard)}: {error} {_MEND}") from None
+            raise FormatError(f"{self._shard_path(place.shard)}: {error} {_ADVICE}") from None
         except OSError as error:
-            raise _unreadable(self._shard_path(place.shard), error) from error
+            raise _describe_os_error(self._shard_path(place.shard), error) from error
 
-    def place(self, index: int) -> RecordPlace:
-        """Where a record lies; arguments and errors as with `reader[index]`."""
-        number = resolve(index, len(self), self.split)
-        k = bisect_right(self._ends, number)
-        shard = self._shards[k]
-        ends, row = self._index(shard), number - self._ends[k] + shard.records
+    def locate(self, index: int) -> RecordPlace:
+        """Locates a record; arguments and errors are those of `reader[index]`."""
+        number = resolve_index(index, len(self), self.split)
+        shard_index = bisect_right(self._ends, number)
+        shard = self._shards[shard_index]
+        ends, row = self._get_index(shard), number - self._ends[shard_index] + shard.records
         begin = int(ends[row - 1]) if row else 0
         return RecordPlace(shard, begin, int(ends[row]) - begin)
 
@@ -138,8 +142,8 @@ class RecordReader:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.directory, self.manifest, self.split)
 
-    def _index(self, shard: ShardInfo) -> NDArray[np.int64]:
-        """Where every record ends: int64 of shape [records]."""
+    def _get_index(self, shard: ShardInfo) -> NDArray[np.int64]:
+        """Returns the byte at which every record ends: int64 of shape [records]."""
         with self._lock:
             if shard.file not in self._indexes:
                 ends = self._read_index(shard)
@@ -152,16 +156,17 @@ class RecordReader:
 
     def _read_index(self, shard: ShardInfo) -> NDArray[np.int64]:
         path = os.path.join(self.directory, file_names.index_name(shard.file))
-        most = max_index_bytes(shard.bytes, shard.records)
+        max_bytes = max_index_bytes(shard.bytes, shard.records)
         with _open_existing(path) as file:
-            if (num_bytes := _size(file)) > most:
+            if (num_bytes := _get_size(file)) > max_bytes:
                 raise FormatError(
-                    f"{path} must have at most {most} bytes for {shard.records} records, got {num_bytes}. {_MEND}"
+                    f"{path} must have at most {max_bytes} bytes for {shard.records} records, got {num_bytes}. "
+                    f"{_ADVICE}"
                 )
             try:
                 data = file.read(num_bytes)
             except OSError as error:
-                raise _unreadable(path, error) from error
+                raise _describe_os_error(path, error) from error
         try:
             ends: NDArray[np.int64] = decode_index(data, shard.bytes, shard.records).sum(axis=1)
             return ends
@@ -169,15 +174,16 @@ class RecordReader:
             raise FormatError(f"{path}: {error}") from None
 
     def _open(self, shard: ShardInfo) -> "_OpenFile":
-        """The shard's file; the one that was not read for longest may be closed for it."""
+        """Opens the shard's file; it may close the file whose last use is the longest ago."""
         with self._lock:
             if shard.file not in self._files:
                 path = self._shard_path(shard)
                 file = _open_existing(path)
-                if (num_bytes := _size(file)) != shard.bytes:
+                if (num_bytes := _get_size(file)) != shard.bytes:
                     file.close()
                     raise FormatError(
-                        f"{path} must have {shard.bytes} bytes, as {file_names.MANIFEST} says, got {num_bytes}. {_MEND}"
+                        f"{path} must have {shard.bytes} bytes, as {file_names.MANIFEST} says, got {num_bytes}. "
+                        f"{_ADVICE}"
                     )
                 if len(self._files) >= _MAX_OPEN:
                     self._files.popitem(last=False)
@@ -189,8 +195,12 @@ class RecordReader:
         return os.path.join(self._root, shard.file)
 
 
-def resolve(index: int, count: int, split: str) -> int:
-    """A record's number from 0, for an index that may count from the end; `NoSuchRecord` where there is none."""
+def resolve_index(index: int, count: int, split: str) -> int:
+    """Returns the number from 0 of an index that may count from the end.
+
+    Raises:
+        NoSuchRecord: There are fewer records.
+    """
     number = operator.index(index)
     if not -count <= number < count:
         allowed = f"from {-count} to {count - 1}" if count else "of a split that has records"
@@ -199,14 +209,14 @@ def resolve(index: int, count: int, split: str) -> int:
 
 
 class _OpenFile:
-    """Is closed with its last user: another thread may be reading from it when it is no longer kept."""
+    """An open file that closes with its last user: another thread may still read when the reader drops it."""
 
     def __init__(self, file: BinaryIO) -> None:
         with file:
             self._descriptor = os.dup(file.fileno())
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """By offset: a position would be shared with forked processes and other threads."""
+        """Reads at an offset: a position would be shared with forked processes and other threads."""
         data = os.pread(self._descriptor, size, offset)
         while len(data) < size and (more := os.pread(self._descriptor, size - len(data), offset + len(data))):
             data += more
@@ -220,14 +230,14 @@ def _open_existing(path: str) -> BinaryIO:
     try:
         return open_file(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise FormatError(f"{path} is missing. {_MEND}") from None
+        raise FormatError(f"{path} is missing. {_ADVICE}") from None
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _describe_os_error(path, error) from error
 
 
-def _size(file: BinaryIO) -> int:
+def _get_size(file: BinaryIO) -> int:
     return os.fstat(file.fileno()).st_size
 
 
-def _unreadable(path: str, error: OSError) -> DataError:
+def _describe_os_error(path: str, error: OSError) -> DataError:
     return DataError(f"{path} cannot be read: {error.strerror or error}.")

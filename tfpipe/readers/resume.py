@@ -1,4 +1,4 @@
-"""Where a run is: what a loader keeps in a checkpoint."""
+"""The position of a run, which a loader keeps in a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,57 +10,65 @@ from tfpipe.errors import ConfigError
 
 
 class Position(NamedTuple):
-    """Epoch, and step in it, of the batch that comes next."""
+    """The position of the batch that comes next.
+
+    Attributes:
+        epoch: The epoch, from 0.
+        step: The step in the epoch, from 0.
+    """
 
     epoch: int
     step: int
 
     def after(self, steps_per_epoch: int) -> Position:
-        """The next one."""
+        """Returns the position of the batch after this one."""
         return Position(self.epoch, self.step + 1) if self.step + 1 < steps_per_epoch else Position(self.epoch + 1, 0)
 
     def state(self, seed: int) -> dict[str, int]:
-        """With the seed, all that is needed to go on."""
+        """Returns the state of a run: with the seed, it is all that is needed to go on."""
         return {"seed": seed, "epoch": self.epoch, "step": self.step}
 
 
 class Resumable(ABC):
-    """A loader that goes on where a checkpoint says."""
+    """A loader that goes on where a checkpoint says.
+
+    Attributes:
+        position: The position of the batch that comes next.
+    """
 
     position: Position
-    """Of the batch that comes next."""
 
     @property
     @abstractmethod
     def _run_seed(self) -> int:
-        """By which a state is known to be of this run."""
+        """The seed of the run, by which a state is known to belong to it."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """Batches of a whole epoch."""
+        """Returns the number of batches in a whole epoch."""
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass begins with this epoch."""
+        """Lets the next pass begin with this epoch."""
         self.position = Position(epoch, 0)
 
     def state_dict(self) -> dict[str, int]:
-        """What a checkpoint keeps: "seed", "epoch" and "step" of the batch that comes next."""
+        """Returns what a checkpoint keeps: "seed", "epoch" and "step" of the batch that comes next."""
         return self.position.state(self._run_seed)
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Goes on where `state_dict` was asked, with the same data and config, however many take part.
+        """Goes on where `state_dict` was called, with the same data and config, on any number of processes.
 
         Raises:
-          ConfigError: It is of a run with another seed, or of a longer epoch.
+            ConfigError: The state is of a run with another seed, or of a longer epoch.
         """
-        self.position = checked_state(state, self._run_seed, len(self))
+        self.position = read_state(state, self._run_seed, len(self))
 
 
-def checked_state(state: Mapping[str, int], seed: int, steps_per_epoch: int) -> Position:
-    """The position in a state that was saved.
+def read_state(state: Mapping[str, int], seed: int, steps_per_epoch: int) -> Position:
+    """Reads the position from a state that was saved.
 
     Raises:
-      ConfigError: It is of a run with another seed, or the epoch has fewer steps.
+        ConfigError: The state is of a run with another seed, or the epoch has fewer steps.
     """
     if set(state) != {"seed", "epoch", "step"}:
         raise ConfigError(f"A position must have seed, epoch and step, got {', '.join(map(str, state)) or 'nothing'}.")

@@ -1,4 +1,4 @@
-"""The same shards for PyTorch: the records, order and crops of the TensorFlow pipeline, without TensorFlow.
+"""Batches for PyTorch: the records, order and crops of the TensorFlow pipeline, without TensorFlow.
 
 ```
 images = ShardedImages(tfpipe.load_manifest("/data/flowers"), "train", PipelineConfig(global_batch_size=256))
@@ -10,8 +10,8 @@ for epoch in range(90):
 
 Under `torch.distributed` every rank gets its part of each global batch. `loader.state_dict()` is three integers.
 
-Windows and flips are those that `build_dataset` draws for the same record, epoch and seed. Pixels differ by a few
-levels where the decoders round differently, and more at a window's left and right border: see `decode.decode_crop`.
+Crops and flips are those that `build_dataset` draws for the same record, epoch and seed. Pixels differ by a few
+levels where the decoders round differently, and more at a crop's left and right border: see `decode.decode_crop`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.readers.batch_reader import BatchReader, Rank, arranged
+from tfpipe.readers.batch_reader import BatchReader, Rank, hand_over
 from tfpipe.readers.resume import Position, Resumable
 from tfpipe.system.extras import importing
 from tfpipe.system.host_limits import usable_cpus
@@ -38,34 +38,34 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class ShardedImages(IterableDataset[Any]):
-    """Whole batches of one rank, from a position to the end of its epoch; in evaluation all, exactly once.
+    """The batches of one rank, from a position to the end of its epoch; in evaluation all, exactly once.
 
     A worker of a DataLoader makes every n-th batch, and the DataLoader takes them in turn, so batches come in the same
     order for any number of workers, and each record is read once. Give it to `data_loader`, or with `batch_size=None`
     to a DataLoader of your own; not to a wrapper that shards it anew.
 
     Args:
-      manifest: From `load_manifest`, of a local dataset.
-      split: Name of a split.
-      config: As for `build_dataset`. What only tf.data can do is refused; its threads, buffers and budgets have no
-        meaning here.
-      start_step: Training begins at this global step of the run, in whichever epoch it lies.
-      transform: Stands for crop, resize and flip: from a Pillow image, the whole one, to a tensor, all of one shape.
-        For each call torch's generator of the CPU has a seed of the record's own, so what is drawn with it does not
-        depend on the workers.
-      rank: Number of this process and how many there are. None: as `torch.distributed` says where it is initialised,
-        else one process.
+        manifest: The manifest of a local dataset, from `load_manifest`.
+        split: The name of a split.
+        config: The options of `build_dataset`. What only tf.data can do is refused; its threads, buffers and budgets
+            have no meaning here.
+        start_step: The global step of the run with which training begins, in whichever epoch it lies.
+        transform: A function in place of crop, resize and flip: from a whole Pillow image to a tensor, all of one
+            shape. For each call torch's generator of the CPU has a seed of the record's own, so what is drawn with it
+            does not depend on the workers.
+        rank: The number of this process, from 0, and the number of processes. None: as `torch.distributed` says where
+            it is initialized, else one process.
 
     A batch is a dictionary of "image", uint8 [n, 3, height, width] in channels-last memory format, or normalized where
     `image_dtype` is a float, or the stacked results of `transform`; "label", int64 [n] or one-hot float32 [n, classes];
     and what `extra_features` names, text as lists of bytes. In evaluation "mask", bool [n], is False where a batch is
-    filled
-    up, so that all ranks step together. With `as_supervised`: (image, label), in evaluation with the mask as a third.
+    filled up, so that all ranks step together. With `as_supervised`: (image, label), in evaluation with the mask as a
+    third.
 
     Raises:
-      ConfigError: The config cannot be had here, or not with this data, or on so many ranks.
-      DataError: There are no records.
-      FormatError: While reading: a file is missing or damaged, or an image is.
+        ConfigError: The config cannot be had here, or not with this data, or on so many ranks.
+        DataError: There are no records.
+        FormatError: While reading: a file is missing or damaged, or an image is.
     """
 
     def __init__(
@@ -78,21 +78,21 @@ class ShardedImages(IterableDataset[Any]):
         rank: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
-        number, ranks = rank if rank is not None else _current_rank()
-        seeded = None if transform is None else _Seeded(transform)
+        number, ranks = rank if rank is not None else _get_rank()
+        seeded_transform = None if transform is None else _SeededTransform(transform)
         place = Rank(number, ranks, ranks)
-        self._batches = BatchReader(manifest, split, config, place, _resize, seeded, start_step)
+        self._batches = BatchReader(manifest, split, config, place, _resize, seeded_transform, start_step)
         # Shared with workers that live longer than an epoch: they look here when a pass begins.
         self._begin = torch.tensor(self._batches.plan.start, dtype=torch.int64).share_memory_()
 
     @property
     def config(self) -> PipelineConfig:
-        """What was asked for."""
+        """The options of the pipeline."""
         return self._batches.config
 
     @property
     def position(self) -> Position:
-        """Where the next pass begins."""
+        """The position at which the next pass begins."""
         epoch, step = self._begin.tolist()
         return Position(epoch, step)
 
@@ -101,11 +101,11 @@ class ShardedImages(IterableDataset[Any]):
         self._begin.copy_(torch.tensor(position, dtype=torch.int64))
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass begins with this epoch, as with a DistributedSampler."""
+        """Lets the next pass begin with this epoch, as with a DistributedSampler."""
         self.position = Position(epoch, 0)
 
     def __len__(self) -> int:
-        """Batches of a whole epoch."""
+        """Returns the number of batches in a whole epoch."""
         return self._batches.steps_per_epoch
 
     def __iter__(self) -> Iterator[Any]:
@@ -113,20 +113,20 @@ class ShardedImages(IterableDataset[Any]):
         first, workers = (worker.id, worker.num_workers) if worker is not None else (0, 1)
         epoch, begin = self.position if self.config.training else Position(0, 0)
         for step in range(begin + first, len(self), workers):
-            yield self._tensors(self._batches.read(epoch, step))
+            yield self._make_tensors(self._batches.read(epoch, step))
 
-    def _tensors(self, batch: dict[str, Any]) -> Any:
+    def _make_tensors(self, batch: dict[str, Any]) -> Any:
         config, image = self.config, batch.pop("image")
         if isinstance(image, np.ndarray):
             image = torch.from_numpy(image).permute(0, 3, 1, 2)
             if config.image_dtype != "uint8":
                 image = normalize(image, config.augment_options, _DTYPES[config.image_dtype])
         else:
-            # A rank may have less to evaluate than others, and nothing at all for its last batch.
-            image = _stacked(image or [self._batches.example_image()], self._batches.batch_size)
+            # A rank may have fewer records to evaluate than others, and none for its last batch.
+            image = _stack(image or [self._batches.make_example_image()], self._batches.batch_size)
             image[len(batch["mask"].nonzero()[0]) if "mask" in batch else len(image) :] = 0
         others = {name: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in batch.items()}
-        return arranged({"image": image, **others}, config)
+        return hand_over({"image": image, **others}, config)
 
 
 class ShardLoader(Resumable, DataLoader[Any]):
@@ -148,12 +148,12 @@ class ShardLoader(Resumable, DataLoader[Any]):
             yield batch
 
     def __len__(self) -> int:
-        """Batches of a whole epoch."""
+        """Returns the number of batches in a whole epoch."""
         return len(self.dataset)
 
     @property
     def position(self) -> Position:
-        """Epoch, and step in it, of the batch that comes next."""
+        """The position of the batch that comes next."""
         return getattr(self, "_next", None) or self.dataset.position
 
     @position.setter
@@ -172,15 +172,15 @@ def data_loader(
     pin_memory: bool | None = None,
     start_method: str | None = None,
 ) -> ShardLoader:
-    """A DataLoader of batches that are whole already. Its workers live on from epoch to epoch.
+    """Makes a DataLoader of batches that are whole already. Its workers live on from epoch to epoch.
 
     Args:
-      images: What to read.
-      num_workers: Processes that read and decode. None: this machine's cores, shared out among its GPUs. 0: the
-        trainer's own process.
-      prefetch_factor: Batches that each worker has ready.
-      pin_memory: Put batches where a GPU can fetch them by itself. None: where there is a GPU.
-      start_method: How workers begin: "fork", "spawn" or "forkserver". None: as Python does by default.
+        images: The images to read.
+        num_workers: The number of processes that read and decode. None: this machine's cores, shared out among its
+            GPUs. 0: the trainer's own process.
+        prefetch_factor: The number of batches that each worker has ready.
+        pin_memory: Whether batches lie where a GPU can fetch them by itself. None: where there is a GPU.
+        start_method: The way in which workers begin: "fork", "spawn" or "forkserver". None: Python's default.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     workers = max(usable_cpus() // max(gpus, 1), 1) if num_workers is None else num_workers
@@ -201,9 +201,9 @@ def normalize(
     """Subtracts the mean and divides by the deviation, on whichever device the images are.
 
     Args:
-      images: uint8 of shape [..., 3, height, width].
-      options: `mean` and `std` are used, by default ImageNet's.
-      dtype: Of the result; computed in float32.
+        images: uint8 of shape [..., 3, height, width].
+        options: `mean` and `std` are used, by default ImageNet's.
+        dtype: The dtype of the result, which is computed in float32.
     """
     options = options or AugmentOptions()
     mean, std = (
@@ -213,17 +213,17 @@ def normalize(
 
 
 def xla_loader(loader: ShardLoader, device: Any = None) -> Iterable[Any]:
-    """The loader's batches on an XLA device, copied there ahead of their step, by torch_xla's `MpDeviceLoader`.
+    """Copies the loader's batches to an XLA device ahead of their step, by torch_xla's `MpDeviceLoader`.
 
     Written after torch_xla's documentation; it was never run on a TPU. The loader's position counts what was copied,
     so save states between epochs.
 
     Args:
-      loader: From `data_loader`.
-      device: None: torch_xla's current one.
+        loader: A loader from `data_loader`.
+        device: The device. None: torch_xla's current one.
 
     Raises:
-      MissingDependencyError: torch_xla is not installed.
+        MissingDependencyError: torch_xla is not installed.
     """
     with importing("`xla_loader`", "the `torch_xla` package", "torch_xla[tpu]"):
         import torch_xla
@@ -232,8 +232,8 @@ def xla_loader(loader: ShardLoader, device: Any = None) -> Iterable[Any]:
     return loaded
 
 
-class _Seeded:
-    """A transform whose random numbers are the record's own; the generator of the process stays as it was."""
+class _SeededTransform:
+    """A transform whose random numbers are the record's own; the generator of the process keeps its state."""
 
     def __init__(self, transform: Callable[[Any], torch.Tensor]) -> None:
         self._transform = transform
@@ -244,16 +244,14 @@ class _Seeded:
             return self._transform(image)
 
 
-def _current_rank() -> tuple[int, int]:
+def _get_rank() -> tuple[int, int]:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return 0, 1
 
 
 def _resize(image: Any, size: tuple[int, int], antialias: bool) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """By torch, which has vector instructions for it where Pillow has none: half the time, and with or without
-    antialias.
-    """
+    """Resizes by torch: its vector instructions take half of Pillow's time, and antialias is a choice."""
     pixels = torch.from_numpy(np.array(image))
     if pixels.shape[:2] == size:
         return pixels.numpy()
@@ -262,9 +260,9 @@ def _resize(image: Any, size: tuple[int, int], antialias: bool) -> np.ndarray[An
     return resized[0].permute(1, 2, 0).numpy()
 
 
-def _stacked(images: list[Any], batch_size: int) -> torch.Tensor:
-    wrong = next((image for image in images if not isinstance(image, torch.Tensor)), None)
-    if wrong is not None or len({image.shape for image in images}) > 1:
-        got = type(wrong).__name__ if wrong is not None else "several shapes"
+def _stack(images: list[Any], batch_size: int) -> torch.Tensor:
+    not_tensor = next((image for image in images if not isinstance(image, torch.Tensor)), None)
+    if not_tensor is not None or len({image.shape for image in images}) > 1:
+        got = type(not_tensor).__name__ if not_tensor is not None else "several shapes"
         raise ConfigError(f"`transform` must return tensors of one shape, got {got}.")
     return torch.stack([*images, *[torch.zeros_like(images[0])] * (batch_size - len(images))])

@@ -53,13 +53,13 @@ def normalize(
     """Shifts and scales each channel to about mean 0 and deviation 1.
 
     Args:
-      images: uint8 or float of shape [..., channels], in 0..255.
-      dtype: float32, or bfloat16; computed in float32 and rounded once.
-      mean: Of each channel, where white is 1.
-      std: Of each channel, likewise.
+        images: uint8 or float of shape [..., channels], in 0..255.
+        dtype: float32, or bfloat16; computed in float32 and rounded once.
+        mean: Of each channel, where white is 1.
+        std: Of each channel, likewise.
 
     Returns:
-      `dtype` of the images' shape.
+        `dtype` of the images' shape.
     """
     offset = tf.constant([255.0 * value for value in mean], tf.float32)
     factor = tf.constant([1.0 / (255.0 * value) for value in std], tf.float32)
@@ -85,16 +85,16 @@ def crop_and_resize(
     Mirroring is another order of the weights and costs nothing.
 
     Args:
-      images: uint8 or float of shape [batch, height, width, channels], in 0..255; all but batch static.
-      boxes: float32 of shape [batch, 4]: ymin, xmin, ymax, xmax as fractions of the image.
-      flips: bool of shape [batch]: which to mirror left to right; None for none.
-      size: Side of the output in pixels, or height and width.
-      matmul_dtype: bfloat16 holds each of 0..255 exactly but rounds weights and sums: at most about 2 of 255 from
-        float32, 0.3 to 0.45 on average. A TPU multiplies float32 in bfloat16 by default, with float32 sums.
-      antialias: Average over what an output pixel covers where the crop shrinks.
+        images: uint8 or float of shape [batch, height, width, channels], in 0..255; all but batch static.
+        boxes: float32 of shape [batch, 4]: ymin, xmin, ymax, xmax as fractions of the image.
+        flips: bool of shape [batch]: which to mirror left to right; None for none.
+        size: Side of the output in pixels, or height and width.
+        matmul_dtype: bfloat16 holds each of 0..255 exactly but rounds weights and sums: at most about 2 of 255 from
+            float32, 0.3 to 0.45 on average. A TPU multiplies float32 in bfloat16 by default, with float32 sums.
+        antialias: Average over what an output pixel covers where the crop shrinks.
 
     Returns:
-      float32 of shape [batch, height, width, channels], in 0..255 up to rounding.
+        float32 of shape [batch, height, width, channels], in 0..255 up to rounding.
     """
     height, width = as_pair(size)
     _, rows, columns, channels = images.shape
@@ -122,20 +122,20 @@ def augment(
     """From stored images to a model's input: random crop and flip, or the middle; resized and normalized.
 
     Args:
-      images: uint8 or float of shape [batch, height, width, channels], in 0..255; all but batch static.
-      seeds: int32 of shape [batch, 2], one for each image and epoch; not used in evaluation.
-      heights: Of shape [batch]: height of the original; None where the stored image has the original's shape.
-      widths: Of shape [batch]: width of the original; None likewise.
-      size: Side of the output in pixels, or height and width.
-      training: Random crop and flip; else the middle, always the same.
-      dtype: float32 or bfloat16.
-      options: The defaults where None.
+        images: uint8 or float of shape [batch, height, width, channels], in 0..255; all but batch static.
+        seeds: int32 of shape [batch, 2], one for each image and epoch; not used in evaluation.
+        heights: Of shape [batch]: height of the original; None where the stored image has the original's shape.
+        widths: Of shape [batch]: width of the original; None likewise.
+        size: Side of the output in pixels, or height and width.
+        training: Random crop and flip; else the middle, always the same.
+        dtype: float32 or bfloat16.
+        options: The defaults where None.
 
     Returns:
-      `dtype` of shape [batch, height, width, channels].
+        `dtype` of shape [batch, height, width, channels].
 
     Raises:
-      ConfigError: Training without seeds.
+        ConfigError: Training without seeds.
     """
     options = options or AugmentOptions()
     height, width = as_pair(size)
@@ -163,10 +163,10 @@ class AugmentLayer(tf.keras.layers.Layer):  # type: ignore[misc]
     no state in use; without, it draws them from a Keras seed generator, which is saved with the model.
 
     Args:
-      size: Side of the output in pixels, or height and width.
-      options: The defaults where None.
-      seed: Of the seed generator; None for a random one.
-      name, dtype, trainable: As of any layer.
+        size: Side of the output in pixels, or height and width.
+        options: The defaults where None.
+        seed: Of the seed generator; None for a random one.
+        name, dtype, trainable: As of any layer.
     """
 
     def __init__(
@@ -223,14 +223,14 @@ def mixup(
     than a permutation. Each image draws a weight of its own.
 
     Args:
-      images: float of shape [batch, height, width, channels]; normalized or not.
-      one_hot_labels: float of shape [batch, classes].
-      seed: int32 of shape [2], another for each step and replica.
-      alpha: Of the weights' distribution Beta(alpha, alpha). Default: within the paper's 0.1 to 0.4 for
-        ImageNet.
+        images: float of shape [batch, height, width, channels]; normalized or not.
+        one_hot_labels: float of shape [batch, classes].
+        seed: int32 of shape [2], another for each step and replica.
+        alpha: Of the weights' distribution Beta(alpha, alpha). Default: within the paper's 0.1 to 0.4 for
+            ImageNet.
 
     Returns:
-      Images of the same dtype and shape; labels of shape [batch, classes], each summing to what it did.
+        Images of the same dtype and shape; labels of shape [batch, classes], each summing to what it did.
     """
     weights = sample_beta(split_seed(seed, tf.shape(images)[0]), alpha)
     return _blend(images, weights[:, None, None, None]), _blend(one_hot_labels, weights[:, None])
@@ -244,13 +244,13 @@ def cutmix(
     Partners as in `mixup`. A label's weights are the areas of whole pixels as pasted, not as drawn.
 
     Args:
-      images: Any dtype, of shape [batch, height, width, channels]; height and width static.
-      one_hot_labels: float of shape [batch, classes].
-      seed: int32 of shape [2], another for each step and replica.
-      alpha: Of the kept share's distribution Beta(alpha, alpha). Default: the paper's 1, which is uniform.
+        images: Any dtype, of shape [batch, height, width, channels]; height and width static.
+        one_hot_labels: float of shape [batch, classes].
+        seed: int32 of shape [2], another for each step and replica.
+        alpha: Of the kept share's distribution Beta(alpha, alpha). Default: the paper's 1, which is uniform.
 
     Returns:
-      Images of the same dtype and shape; labels of shape [batch, classes], each summing to what it did.
+        Images of the same dtype and shape; labels of shape [batch, classes], each summing to what it did.
     """
     height, width = images.shape[1:3]
     seeds = split_seed(seed, tf.shape(images)[0])

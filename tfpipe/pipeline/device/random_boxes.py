@@ -40,15 +40,15 @@ def sample_crop_boxes(
     the largest centred crop whose aspect ratio is allowed. Unlike there, a box may begin and end between pixels.
 
     Args:
-      seeds: int32 of shape [batch, 2]. The same seed gives the same box, whatever the batch.
-      heights: Of shape [batch], any number type: height of the original. Boxes have their aspect ratio as seen in
-        the original, also where what is stored is squeezed to a square.
-      widths: Of shape [batch]: width of the original.
-      scale: Smallest and largest share of the image's area. Default: Szegedy et al. 2014.
-      ratio: Smallest and largest aspect ratio, width / height. Default: Szegedy et al. 2014.
+        seeds: int32 of shape [batch, 2]. The same seed gives the same box, whatever the batch.
+        heights: Of shape [batch], any number type: height of the original. Boxes have their aspect ratio as seen in
+            the original, also where what is stored is squeezed to a square.
+        widths: Of shape [batch]: width of the original.
+        scale: Smallest and largest share of the image's area. Default: Szegedy et al. 2014.
+        ratio: Smallest and largest aspect ratio, width / height. Default: Szegedy et al. 2014.
 
     Returns:
-      float32 of shape [batch, 4]: ymin, xmin, ymax, xmax as fractions of the image, in 0..1.
+        float32 of shape [batch, 4]: ymin, xmin, ymax, xmax as fractions of the image, in 0..1.
     """
     numbers = uniform(seeds, _CROPS, 2 * CROP_ATTEMPTS + 2)
     image_ratio = (tf.cast(widths, tf.float32) / tf.cast(heights, tf.float32))[:, None]
@@ -71,10 +71,10 @@ def sample_flips(seeds: tf.Tensor) -> tf.Tensor:
     """Draws which images are mirrored left to right: half of them.
 
     Args:
-      seeds: int32 of shape [batch, 2]; they may be the crops' seeds, the draws are independent.
+        seeds: int32 of shape [batch, 2]; they may be the crops' seeds, the draws are independent.
 
     Returns:
-      bool of shape [batch].
+        bool of shape [batch].
     """
     return uniform(seeds, _FLIPS, 1)[:, 0] < 0.5
 
@@ -85,14 +85,14 @@ def center_crop_boxes(
     """The crops of evaluation: what resizing the short side and then cropping the middle would show.
 
     Args:
-      heights: Of shape [batch], any number type: height of the original.
-      widths: Of shape [batch]: width of the original.
-      crop_fraction: Share of the largest centred crop's side that is kept, in (0, 1]. Default: 224 of 256, the
-        single crop of He et al. 2015, "Deep residual learning for image recognition".
-      aspect: Width / height of the crop in the original; 1 for a square output.
+        heights: Of shape [batch], any number type: height of the original.
+        widths: Of shape [batch]: width of the original.
+        crop_fraction: Share of the largest centred crop's side that is kept, in (0, 1]. Default: 224 of 256, the
+            single crop of He et al. 2015, "Deep residual learning for image recognition".
+        aspect: Width / height of the crop in the original; 1 for a square output.
 
     Returns:
-      float32 of shape [batch, 4]: ymin, xmin, ymax, xmax as fractions of the image.
+        float32 of shape [batch, 4]: ymin, xmin, ymax, xmax as fractions of the image.
     """
     image_ratio = tf.cast(widths, tf.float32) / tf.cast(heights, tf.float32)
     extent = tf.stack([tf.minimum(1.0, image_ratio / aspect), tf.minimum(1.0, aspect / image_ratio)], axis=-1)
@@ -107,11 +107,11 @@ def sample_beta(seeds: tf.Tensor, alpha: float) -> tf.Tensor:
     `alpha` may be too small for float32.
 
     Args:
-      seeds: int32 of shape [batch, 2].
-      alpha: Above 0.
+        seeds: int32 of shape [batch, 2].
+        alpha: Above 0.
 
     Returns:
-      float32 of shape [batch], in 0..1.
+        float32 of shape [batch], in 0..1.
     """
     count = 3 * GAMMA_ATTEMPTS + 1
     numbers = 1.0 - uniform(seeds, _BETA, 2 * count)  # in (0, 1]: each has a logarithm
@@ -122,13 +122,13 @@ def sample_patches(seeds: tf.Tensor, kept: tf.Tensor, height: int, width: int) -
     """Draws CutMix's patches as its authors' code does: the image's aspect ratio, any centre, cut at the border.
 
     Args:
-      seeds: int32 of shape [batch, 2].
-      kept: float32 of shape [batch]: share of the image that stays, before the border cuts the patch.
-      height: Of the images, pixels.
-      width: Of the images, pixels.
+        seeds: int32 of shape [batch, 2].
+        kept: float32 of shape [batch]: share of the image that stays, before the border cuts the patch.
+        height: Of the images, pixels.
+        width: Of the images, pixels.
 
     Returns:
-      int32 of shape [batch, 4]: ymin, xmin, ymax, xmax in pixels, the last two exclusive. May be empty.
+        int32 of shape [batch, 4]: ymin, xmin, ymax, xmax in pixels, the last two exclusive. May be empty.
     """
     size = tf.constant([height, width], tf.float32)
     half = tf.floor(tf.floor(size * tf.sqrt(1.0 - kept)[:, None]) / 2.0)
@@ -163,12 +163,12 @@ def split_seed(seed: tf.Tensor, count: int | tf.Tensor, replica: int | tf.Tensor
     """Makes a seed for each example from one for the batch.
 
     Args:
-      seed: int32 of shape [2].
-      count: Examples in the batch.
-      replica: Number of the replica, so that replicas with one seed draw differently.
+        seed: int32 of shape [2].
+        count: Examples in the batch.
+        replica: Number of the replica, so that replicas with one seed draw differently.
 
     Returns:
-      int32 of shape [count, 2].
+        int32 of shape [count, 2].
     """
     high = tf.cast(replica, tf.uint32) * 8 + _SPLIT
     words = _threefry(seed[None], high, tf.bitcast(tf.range(count), tf.uint32)[:, None])
@@ -179,12 +179,12 @@ def uniform(seeds: tf.Tensor, stream: int, count: int) -> tf.Tensor:
     """Numbers uniform in [0, 1), the same for the same seed and stream everywhere.
 
     Args:
-      seeds: int32 of shape [batch, 2].
-      stream: Which of the seed's sequences, 0 to 7.
-      count: Numbers for each seed.
+        seeds: int32 of shape [batch, 2].
+        stream: Which of the seed's sequences, 0 to 7.
+        count: Numbers for each seed.
 
     Returns:
-      float32 of shape [batch, count]: multiples of 2^-24, as finely as float32 has them evenly.
+        float32 of shape [batch, count]: multiples of 2^-24, as finely as float32 has them evenly.
     """
     counters = tf.range((count + 1) // 2, dtype=tf.int32)[None]
     words = tf.concat(_threefry(seeds, tf.constant(stream, tf.uint32), tf.bitcast(counters, tf.uint32)), axis=-1)
