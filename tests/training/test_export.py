@@ -24,6 +24,8 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.training import export
 from tfpipe.training.export import export_model
 
+GetDataset = Callable[[str], tfpipe.Manifest]
+
 NAMES = ("cat", "dog", "owl")
 CONFIG = PipelineConfig(
     per_replica_batch_size=16,
@@ -48,9 +50,10 @@ def linear_model(config: PipelineConfig = CONFIG, classes: int = 3) -> Any:
 
 
 @pytest.fixture(scope="module")
-def datasets(tmp_path_factory: pytest.TempPathFactory, draw_images) -> Callable[[str], tfpipe.Manifest]:
+def datasets(tmp_path_factory: pytest.TempPathFactory, draw_images: Callable[[Path], Path]) -> GetDataset:
     """Returns a function from a form to the drawn images as the job stores them in it."""
-    folder, manifests = tmp_path_factory.mktemp("forms"), {}
+    folder = tmp_path_factory.mktemp("forms")
+    manifests: dict[str, tfpipe.Manifest] = {}
 
     def get(form: str) -> tfpipe.Manifest:
         if form not in manifests:
@@ -81,12 +84,16 @@ def evaluate(manifest: tfpipe.Manifest, config: PipelineConfig, model: Any) -> t
     ids=str,
 )
 @pytest.mark.parametrize("form", ["as they came", "raw"])
-def test_a_served_record_gives_what_evaluation_gives_to_the_bit(datasets, tmp_path, form, options) -> None:
+def test_a_served_record_gives_what_evaluation_gives_to_the_bit(
+    datasets: GetDataset, tmp_path: Path, form: str, options: dict[str, Any]
+) -> None:
     check_records(datasets(form), replace(CONFIG, **options), FORMS[form], tmp_path)
 
 
 @pytest.mark.parametrize("form", ["resize-short", "square"])
-def test_a_served_record_of_another_form_gives_what_evaluation_gives(datasets, tmp_path, form) -> None:
+def test_a_served_record_of_another_form_gives_what_evaluation_gives(
+    datasets: GetDataset, tmp_path: Path, form: str
+) -> None:
     check_records(datasets(form), CONFIG, FORMS[form], tmp_path)
 
 
@@ -103,7 +110,9 @@ def check_records(manifest: tfpipe.Manifest, config: PipelineConfig, form: Image
     assert served["label"].dtype == tf.int64
 
 
-def test_the_original_files_give_what_evaluation_gives_to_the_bit(datasets, draw_images, tmp_path) -> None:
+def test_the_original_files_give_what_evaluation_gives_to_the_bit(
+    datasets: GetDataset, draw_images: Callable[[Path], Path], tmp_path: Path
+) -> None:
     manifest, model = datasets("as they came"), linear_model()
     export_model(model, CONFIG, NAMES, str(tmp_path / "model"))
     batch, expected = evaluate(manifest, CONFIG, model)
@@ -114,7 +123,7 @@ def test_the_original_files_give_what_evaluation_gives_to_the_bit(datasets, draw
     np.testing.assert_array_equal(served["probabilities"].numpy(), expected)
 
 
-def test_decoded_images_give_what_evaluation_gives(datasets, tmp_path) -> None:
+def test_decoded_images_give_what_evaluation_gives(datasets: GetDataset, tmp_path: Path) -> None:
     manifest, form = datasets("raw"), FORMS["raw"]
     model = linear_model()
     export_model(model, CONFIG, NAMES, str(tmp_path / "model"), form)
@@ -126,7 +135,7 @@ def test_decoded_images_give_what_evaluation_gives(datasets, tmp_path) -> None:
     np.testing.assert_array_equal(served["probabilities"].numpy(), expected)
 
 
-def test_plain_tensorflow_serves_batches_of_any_size(datasets, tmp_path) -> None:
+def test_plain_tensorflow_serves_batches_of_any_size(datasets: GetDataset, tmp_path: Path) -> None:
     # The process has no tfpipe and no Keras.
     model = linear_model()
     export_model(model, CONFIG, NAMES, str(tmp_path / "model"))
@@ -147,7 +156,7 @@ assert serve(image_bytes=tf.constant([], tf.string))["probabilities"].shape == [
     np.testing.assert_array_equal(np.load(tmp_path / "all.npy"), expected)
 
 
-def test_labels_and_the_form_lie_beside_the_model(tmp_path) -> None:
+def test_labels_and_the_form_lie_beside_the_model(tmp_path: Path) -> None:
     export_model(linear_model(), CONFIG, NAMES, str(tmp_path / "model"), ImageForm(resize_short=12))
     assert (tmp_path / "model" / "labels.txt").read_text() == "cat\ndog\nowl\n"
     notes = json.loads((tmp_path / "model" / "tfpipe.json").read_text())
@@ -155,7 +164,7 @@ def test_labels_and_the_form_lie_beside_the_model(tmp_path) -> None:
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_a_failed_export_leaves_the_old_model(tmp_path, monkeypatch) -> None:
+def test_a_failed_export_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = str(tmp_path / "model")
     export_model(linear_model(), CONFIG, NAMES, target)
     before = {path: path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file()}
@@ -173,7 +182,9 @@ def test_a_failed_export_leaves_the_old_model(tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 2])
-def test_a_kill_between_the_renames_leaves_a_complete_model_or_none(tmp_path, monkeypatch, cut) -> None:
+def test_a_kill_between_the_renames_leaves_a_complete_model_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int
+) -> None:
     target = tmp_path / "model"
     export_model(linear_model(), CONFIG, NAMES, str(target))
     calls, rename = [], os.rename
@@ -197,7 +208,7 @@ def test_a_kill_between_the_renames_leaves_a_complete_model_or_none(tmp_path, mo
     tf.saved_model.load(str(target))
 
 
-def test_object_stores_get_the_model_file_by_file(tmp_path) -> None:
+def test_object_stores_get_the_model_file_by_file(tmp_path: Path) -> None:
     # This one is in memory. The second export replaces the first.
     target = f"ram://{tmp_path.name}/run/model"
     for classes in (3, 2):
@@ -227,7 +238,9 @@ def test_object_stores_get_the_model_file_by_file(tmp_path) -> None:
     ],
     ids=["training", "device", "names"],
 )
-def test_models_that_cannot_be_served_are_refused(tmp_path, config, names, sentence) -> None:
+def test_models_that_cannot_be_served_are_refused(
+    tmp_path: Path, config: PipelineConfig, names: tuple[str, ...], sentence: str
+) -> None:
     with pytest.raises(ConfigError) as refused:
         export_model(linear_model(), config, names, str(tmp_path / "model"))
     assert str(refused.value) == sentence

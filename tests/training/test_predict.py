@@ -61,7 +61,9 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [ImageForm(), ImageForm(resize_short=20), ImageForm(square=18, encoding="raw")],
     ids=["keep", "short", "raw"],
 )
-def test_a_file_is_classified_as_its_record_to_the_bit(tmp_path, model, images, form) -> None:
+def test_a_file_is_classified_as_its_record_to_the_bit(
+    tmp_path: Path, model: Any, images: Path, form: ImageForm
+) -> None:
     shard_job.run(ShardConfig(input=str(images), output=str(tmp_path / "data"), form=form, workers=1, num_shards=1))
     manifest = tfpipe.load_manifest(str(tmp_path / "data"))
     batch = next(iter(tfpipe.build_dataset(manifest, "train", CONFIG)))
@@ -78,7 +80,7 @@ def test_a_file_is_classified_as_its_record_to_the_bit(tmp_path, model, images, 
         assert all(guess.label_name == "ab"[guess.label] for guess in prediction.top)
 
 
-def test_bad_files_keep_their_place_among_the_batches(tmp_path, model, images) -> None:
+def test_bad_files_keep_their_place_among_the_batches(tmp_path: Path, model: Any, images: Path) -> None:
     export_model(model, CONFIG, ("a", "b"), str(tmp_path / "model"))
     good, cut = str(images / "a" / "plain.jpg"), tmp_path / "cut.jpg"
     cut.write_bytes(Path(good).read_bytes()[:300])
@@ -91,7 +93,7 @@ def test_bad_files_keep_their_place_among_the_batches(tmp_path, model, images) -
     assert all(len(result.top) == 1 for result in results if isinstance(result, Prediction))
 
 
-def test_gray_and_tiny_images_and_one_pixel_are_classified(tmp_path, model) -> None:
+def test_gray_and_tiny_images_and_one_pixel_are_classified(tmp_path: Path, model: Any) -> None:
     export_model(model, CONFIG, ("a", "b"), str(tmp_path / "model"))
     files = []
     for k, size in enumerate([(1, 1), (1, 300), (500, 2)]):
@@ -104,7 +106,7 @@ def test_gray_and_tiny_images_and_one_pixel_are_classified(tmp_path, model) -> N
     assert len({result.top[0].probability for result in results if isinstance(result, Prediction)}) == 1
 
 
-def test_a_path_without_a_model_is_refused_in_one_sentence(tmp_path, model) -> None:
+def test_a_path_without_a_model_is_refused_in_one_sentence(tmp_path: Path, model: Any) -> None:
     def refused(path: Path, kind: type[Exception] = ConfigError) -> str:
         with pytest.raises(kind) as error:
             Classifier(str(path))

@@ -49,7 +49,9 @@ def read_details(path: Path) -> tuple[dict[str, Any], list[str]]:
 
 @pytest.mark.parametrize("kind", ["dynamic", "int8"])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_a_file_takes_the_pipelines_images_and_is_as_accurate_as_the_model(tmp_path, kind, dtype) -> None:
+def test_a_file_takes_the_pipelines_images_and_is_as_accurate_as_the_model(
+    tmp_path: Path, kind: Any, dtype: str
+) -> None:
     path = tmp_path / "model.tflite"
     export_tflite(color_model(dtype), replace(CONFIG, image_dtype=dtype), kind, iter(IMAGES[:10]), str(path))
     model_input, operations = read_details(path)
@@ -60,7 +62,7 @@ def test_a_file_takes_the_pipelines_images_and_is_as_accurate_as_the_model(tmp_p
     assert [file.name for file in tmp_path.iterdir()] == ["model.tflite"]
 
 
-def test_accuracy_counts_real_images_only_in_each_form_of_batch(tmp_path) -> None:
+def test_accuracy_counts_real_images_only_in_each_form_of_batch(tmp_path: Path) -> None:
     path = str(tmp_path / "model.tflite")
     model = color_model()
     model.layers[-1].set_weights([np.diag([1.0, 1.0, -1.0]), np.zeros(3)])  # never predicts 2
@@ -71,7 +73,7 @@ def test_accuracy_counts_real_images_only_in_each_form_of_batch(tmp_path) -> Non
     assert np.isnan(evaluate_tflite(path, []))
 
 
-def test_a_model_in_bfloat16_is_converted_in_float32(tmp_path) -> None:
+def test_a_model_in_bfloat16_is_converted_in_float32(tmp_path: Path) -> None:
     path = str(tmp_path / "model.tflite")
     before = tf.keras.mixed_precision.global_policy()
     tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
@@ -85,7 +87,7 @@ def test_a_model_in_bfloat16_is_converted_in_float32(tmp_path) -> None:
     assert model.layers[2].compute_dtype == "bfloat16"
 
 
-def test_failures_are_told_in_one_sentence(tmp_path) -> None:
+def test_failures_are_told_in_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "model.tflite"
     with pytest.raises(
         ConfigError, match=r"^int8 needs images that show the range of each layer's values, got none\.$"
