@@ -24,7 +24,7 @@ def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Ob
         ConfigError: An option does not go with the input or the output.
         DataError: The input is missing, damaged, ambiguous or empty.
     """
-    if any(map(filesystem.is_remote, (*config.inputs, config.output))):
+    if any(map(filesystem.is_url, (*config.inputs, config.output))):
         filesystem.configure(beam_args)
         filesystem.check_stores((*config.inputs, config.output))
     check_output(config)

@@ -84,7 +84,7 @@ def _write_dataset(job: Job, runner: Runner, beam_args: Sequence[str], observer:
 
 def _make_settings(job: Job, runner: Runner, beam_args: Sequence[str]) -> JobSettings:
     config, work = job.config, job.work
-    is_any_remote = any(map(filesystem.is_remote, (*config.inputs, work.output)))
+    is_any_remote = any(map(filesystem.is_url, (*config.inputs, work.output)))
     return JobSettings(
         output=work.output,
         max_bad=config.max_bad_images(job.plan.num_images),

@@ -42,7 +42,7 @@ def list_datasets(config: ShardConfig) -> Listing:
 def _open(directory: str) -> Manifest:
     """The manifest of one, with its directory from the root."""
     with filesystem.explain_os_errors(f"read {directory}"):
-        manifest = _load_remote(directory) if filesystem.is_remote(directory) else load_manifest(directory)
+        manifest = _load_remote(directory) if filesystem.is_url(directory) else load_manifest(directory)
     if manifest.foreign is not None:
         raise DataError(
             f"{directory} describes TFRecords that something else wrote; only a dataset that tfpipe wrote can be "

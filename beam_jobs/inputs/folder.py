@@ -121,7 +121,7 @@ def list_folder(root: str) -> Iterator[ListedFile]:
     Raises:
         DataError: There is no such folder, or a link leads back to a folder that it lies in.
     """
-    if filesystem.is_remote(root):
+    if filesystem.is_url(root):
         for path, size in filesystem.list_tree(root):
             yield ListedFile(path, size)
         return

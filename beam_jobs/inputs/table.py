@@ -148,7 +148,7 @@ def _ref(row: Row, number: int, columns: Sequence[str], config: ShardConfig) -> 
     split = row.get("split")
     group = "" if config.group_by is None else str(row.get(config.group_by))
     return ImageRef(
-        path=image if filesystem.is_remote(image) else posixpath.normpath(image),
+        path=image if filesystem.is_url(image) else posixpath.normpath(image),
         split=_split(split, where) if split is not None else "",
         label=_label(row.get("label"), where) if row.get("label") is not None else None,
         group=group,
@@ -224,7 +224,7 @@ def _group_rows(images: ImageTable, root: str) -> Iterator[list[int]]:
     local: list[int] = []
     for row, path in enumerate(images.iterate_paths()):
         full_path = filesystem.join(root, path)
-        if filesystem.is_remote(full_path):
+        if filesystem.is_url(full_path):
             remote[full_path.rpartition("/")[0]].append(row)
             continue
         local.append(row)

@@ -193,7 +193,7 @@ class Runner:
         from beam_jobs.shards import progress
         from beam_jobs.storage import filesystem
 
-        if filesystem.is_remote(job.work.output):  # the workers may run on other machines, with other disks
+        if filesystem.is_url(job.work.output):  # the workers may run on other machines, with other disks
             return partial(progress.read_finished, job.work, job.header), progress.LIST_EVERY_S
         return partial(progress.read_progress, job.work, job.header), POLL_EVERY_S
 

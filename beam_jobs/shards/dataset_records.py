@@ -134,7 +134,7 @@ def _read_features(source: Source, planned: PlannedImage | ImageRef) -> tuple[by
 
 def _read_payload(path: str, offset: int, size: int) -> bytes:
     """Reads one record, at a remote place by one request. Reads nothing ahead: a new shard's records lie scattered."""
-    if not filesystem.is_remote(path):
+    if not filesystem.is_url(path):
         with file_io.open_file(path) as file:
             return read_record(file, offset, size)
     data = filesystem.read_range(path, offset, size)

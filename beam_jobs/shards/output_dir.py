@@ -38,7 +38,7 @@ def check_output(config: ShardConfig) -> None:
         source = filesystem.resolved(path)
         if output == source or output.startswith(source + "/"):
             raise ConfigError(f"The output must not lie inside the input, got {config.output} in {path}.")
-    if not filesystem.is_remote(output) and os.path.exists(output) and not os.path.isdir(output):
+    if not filesystem.is_url(output) and os.path.exists(output) and not os.path.isdir(output):
         raise ConfigError(f"The output must be a directory, but {config.output} is a file.")
     _finish_swap(output)
     names = filesystem.names(output)
@@ -133,7 +133,7 @@ def _is_free_for(work: WorkDir, header: PlanHeader) -> bool:
 @contextlib.contextmanager
 def _lock(output: str) -> Iterator[None]:
     """Keeps a second process off the same output. An object store has no locks."""
-    if filesystem.is_remote(output):
+    if filesystem.is_url(output):
         yield
         return
     folder = filesystem.join(output, file_names.WORK_DIR)
@@ -160,7 +160,7 @@ def _swap(output: str) -> None:
 
     Both are complete at every moment. `_finish_swap` ends what a killed process began.
     """
-    if filesystem.is_remote(output):
+    if filesystem.is_url(output):
         _move_objects(output)
         return
     os.rename(output, output + _OLD)
@@ -170,7 +170,7 @@ def _swap(output: str) -> None:
 
 def _finish_swap(output: str) -> None:
     """Ends the swap that a killed run began, or takes it back if the new dataset is not complete."""
-    if filesystem.is_remote(output) or not os.path.exists(output + _OLD):
+    if filesystem.is_url(output) or not os.path.exists(output + _OLD):
         return
     if not os.path.exists(output):
         is_complete = os.path.exists(filesystem.join(output + _NEW, file_names.MANIFEST))

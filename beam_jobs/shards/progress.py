@@ -94,7 +94,7 @@ def progress_folder(work: WorkDir) -> Iterator[str]:
 
     It lies in the working folder if that is on this machine too, so that a crash leaves nothing elsewhere.
     """
-    if filesystem.is_remote(work.output):
+    if filesystem.is_url(work.output):
         with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
             yield folder
         return

@@ -23,10 +23,10 @@ from tfpipe.format.file_names import QUARANTINED_BYTES_DIR, index_name
 from tfpipe.format.record_index import decode_index, encode_index
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tfrecord import record_footer, record_header
+from tfpipe.system.file_io import hash_stream
 
 # A protocol buffer cannot exceed 2 GiB, and a worker holds one source image whole.
 MAX_SOURCE_BYTES = 512 * 2**20
-_HASH_BUFFER_BYTES = 1 << 20
 
 Meter = Callable[[int, float, str | None], None]
 """A function that hears of every image when it is done: bytes of its source, seconds, and the kind of a bad one."""
@@ -62,11 +62,9 @@ def _find_finished(work: WorkDir, planned: PlannedShard) -> WrittenShard | None:
         decode_index(filesystem.read_bytes(work.target(index_name(planned.file))), written.bytes, written.records)
     except (OSError, FormatError):
         return None
-    digest = hashlib.sha256()
     with filesystem.open_read(path) as file:
-        while chunk := file.read(_HASH_BUFFER_BYTES):
-            digest.update(chunk)
-    return replace(written, kept=True) if digest.hexdigest() == written.sha256 else None
+        is_whole = hash_stream(file) == written.sha256
+    return replace(written, kept=True) if is_whole else None
 
 
 @dataclass

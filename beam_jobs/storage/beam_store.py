@@ -9,15 +9,15 @@ from apache_beam.io.filesystems import FileSystems
 from tfpipe.errors import DataError
 
 
-class OtherStore:
-    """A `Store`; see there.
+class BeamStore:
+    """A `Store` for the file systems of Beam; `Store` describes the methods.
 
     Args:
-        url: One of its URLs.
-        options: Beam's, of which the file system takes its own.
+        url: A URL of the file system.
+        options: Beam's options; the file system reads those that concern it.
 
     Raises:
-        DataError: No file system is installed for it.
+        DataError: No file system is installed for the URL.
     """
 
     def __init__(self, url: str, options: Any) -> None:
@@ -31,26 +31,26 @@ class OtherStore:
             ) from error
 
     def check(self, url: str) -> None:
-        """Nothing to ask; the first use of the file system shows."""
+        """Does nothing: only the first use shows whether the file system works."""
 
     def read(self, url: str, offset: int = 0, size: int | None = None) -> bytes:
-        """As `Store` says."""
+        """Implements `Store.read`."""
         with self.open(url) as file:
             file.seek(offset)
             return file.read() if size is None else file.read(size)
 
     def open(self, url: str) -> BinaryIO:
-        """The file, seekable, its bytes as they are whatever its ending."""
+        """Opens the file, seekable, with its bytes as they are whatever its ending."""
         return cast(BinaryIO, FileSystems.open(url, compression_type="uncompressed"))
 
     def write(self, url: str, data: bytes) -> None:
-        """As `Store` says."""
+        """Implements `Store.write`."""
         with self.create(url) as file:
             file.write(data)
 
     @contextlib.contextmanager
     def create(self, url: str) -> Iterator[IO[bytes]]:
-        """A new file; one that is cut off by an error is removed."""
+        """Opens a new file; one that is cut off by an error is removed."""
         file = FileSystems.create(url, compression_type="uncompressed")
         try:
             yield file
@@ -62,23 +62,23 @@ class OtherStore:
             raise
 
     def size(self, url: str) -> int:
-        """As `Store` says."""
+        """Implements `Store.size`."""
         (match,) = FileSystems.match([url])
         return match.metadata_list[0].size_in_bytes if match.metadata_list else -1
 
     def list(self, prefix: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
-        """As `Store` says, but always recursive: what Beam finds by `*` are files alone, no folders."""
+        """Implements `Store.list`, but always recursive: by `*`, Beam finds files alone, and no folders."""
         (match,) = FileSystems.match([f"{prefix}**"])
-        for found in match.metadata_list:
-            if not found.path.endswith("/"):
-                yield found.path, found.size_in_bytes
+        for metadata in match.metadata_list:
+            if not metadata.path.endswith("/"):
+                yield metadata.path, metadata.size_in_bytes
 
     def rename(self, source: str, target: str) -> None:
-        """As `Store` says."""
+        """Implements `Store.rename`."""
         FileSystems.rename([source], [target])
 
     def delete(self, urls: Iterable[str]) -> None:
-        """As `Store` says."""
+        """Implements `Store.delete`."""
         for url in urls:
             if FileSystems.exists(url):
                 FileSystems.delete([url])

@@ -1,8 +1,8 @@
 """Google Cloud Storage by Google's own client.
 
-Not through Beam's file system, which makes a client for every file that it opens, asks twice for each, and without
-credentials tries for 18 s before it goes on as nobody. The client repeats a request after 408, 429 and 5xx, a
-time-out or a broken connection, with growing pauses, and goes on in the middle of a body.
+Beam's file system makes a client for every file that it opens, and asks twice for each. Without credentials it tries
+for 18 s and then goes on without any. Google's client repeats a request after 408, 429 and 5xx, a time-out or a broken
+connection, with growing pauses, and continues a body that broke off.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ with importing("gs://", "Google's client", "tfpipe[dataflow]"):
     from google.cloud.storage.retry import DEFAULT_RETRY
 
 _THREADS = 8  # below the ten connections that the client keeps
-_LISTED = "items(name,size),prefixes,nextPageToken"
+_LIST_FIELDS = "items(name,size),prefixes,nextPageToken"
 _LOGIN = (
     "gs:// needs credentials, and none were found. Log in with `gcloud auth application-default login`, or name a key "
     "file in GOOGLE_APPLICATION_CREDENTIALS; a public bucket can be read with -- --no_auth."
@@ -32,11 +32,11 @@ _LOGIN = (
 
 
 class GcsStore:
-    """A `Store`; see there.
+    """A `Store` for `gs://`; `Store` describes the methods.
 
     Args:
-        options: Beam's `GoogleCloudOptions`, of which these count: project, no_auth, impersonate_service_account.
-        patience: With a store that fails.
+        options: Beam's `GoogleCloudOptions`. The store reads project, no_auth and impersonate_service_account.
+        patience: The time that the store may fail.
 
     Raises:
         DataError: There are no credentials.
@@ -44,99 +44,100 @@ class GcsStore:
 
     def __init__(self, options: Any, patience: Patience = PATIENCE) -> None:
         self._client = _make_client(options)
-        self._first = _retry(patience.first_s)
-        self._again: dict[str, Any] = {
-            "retry": _retry(patience.retry_s),
+        self._first_retry = _make_retry(patience.first_s)
+        self._patience: dict[str, Any] = {
+            "retry": _make_retry(patience.retry_s),
             "timeout": (patience.connect_s, patience.read_s),
         }
 
     def check(self, url: str) -> None:
-        """As `Store` says."""
+        """Implements `Store.check`."""
         bucket, prefix = object_store.split_url(url)
-        patience = {**self._again, "retry": self._first}
+        patience = {**self._patience, "retry": self._first_retry}
         try:
-            next(iter(self._client.list_blobs(bucket, prefix=prefix, max_results=1, fields=_LISTED, **patience)), None)
+            blobs = self._client.list_blobs(bucket, prefix=prefix, max_results=1, fields=_LIST_FIELDS, **patience)
+            next(iter(blobs), None)
         except _FAILURES as error:
-            raise object_store.first_failure(url, *_status_and_reason(error)) from error
+            raise object_store.make_first_error(url, *_read_failure(error)) from error
 
     def read(self, url: str, offset: int = 0, size: int | None = None) -> bytes:
-        """As `Store` says."""
+        """Implements `Store.read`."""
         if size == 0:
             return b""
         end = None if size is None else offset + size - 1
-        try:  # raw: as it is stored, whatever encoding its metadata names
+        try:  # raw: the stored bytes, whatever encoding the metadata names
             return cast(
                 bytes,
-                self._blob(url).download_as_bytes(start=offset or None, end=end, raw_download=True, **self._again),
+                self._blob(url).download_as_bytes(start=offset or None, end=end, raw_download=True, **self._patience),
             )
         except exceptions.RequestRangeNotSatisfiable:
             return b""
         except _FAILURES as error:
-            raise object_store.failure(url, *_status_and_reason(error)) from error
+            raise object_store.make_error(url, *_read_failure(error)) from error
 
     def open(self, url: str) -> BinaryIO:
-        """As `Store` says."""
+        """Implements `Store.open`."""
         return object_store.open_seekable(self, url)
 
     def write(self, url: str, data: bytes) -> None:
-        """As `Store` says."""
-        with _explained(url):
-            self._blob(url).upload_from_string(data, "application/octet-stream", **self._again)
+        """Implements `Store.write`."""
+        with _explain_failures(url):
+            self._blob(url).upload_from_string(data, "application/octet-stream", **self._patience)
 
     @contextlib.contextmanager
     def create(self, url: str) -> Iterator[IO[bytes]]:
-        """As `Store` says."""
-        file = self._blob(url).open("wb", chunk_size=object_store.PART_BYTES, ignore_flush=True, **self._again)
-        with _explained(url):
+        """Implements `Store.create`."""
+        file = self._blob(url).open("wb", chunk_size=object_store.PART_BYTES, ignore_flush=True, **self._patience)
+        with _explain_failures(url):
             try:
                 yield file
                 file.close()
             except BaseException:
-                with contextlib.suppress(*_FAILURES):  # the store forgets the parts after a week, if not told now
+                with contextlib.suppress(*_FAILURES):  # if this fails, the store forgets the parts after a week
                     file.terminate()
-                # Else the garbage collector would close the file, and so make an object of what was sent.
+                # The garbage collector would close the file otherwise, which makes an object of the parts.
                 file._buffer.close()
                 raise
 
     def size(self, url: str) -> int:
-        """As `Store` says."""
+        """Implements `Store.size`."""
         bucket, name = object_store.split_url(url)
-        with _explained(url):
-            blob = self._client.bucket(bucket).get_blob(name, **self._again)
+        with _explain_failures(url):
+            blob = self._client.bucket(bucket).get_blob(name, **self._patience)
         return -1 if blob is None else cast(int, blob.size)
 
     def list(self, prefix: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
-        """As `Store` says."""
+        """Implements `Store.list`."""
         bucket, name = object_store.split_url(prefix)
-        base = object_store.bucket_url(prefix)
-        with _explained(prefix):
-            found = self._client.list_blobs(
-                bucket, prefix=name, delimiter=None if recursive else "/", fields=_LISTED, **self._again
+        base = object_store.get_bucket_url(prefix)
+        with _explain_failures(prefix):
+            blobs = self._client.list_blobs(
+                bucket, prefix=name, delimiter=None if recursive else "/", fields=_LIST_FIELDS, **self._patience
             )
-            for blob in found:
+            for blob in blobs:
                 yield f"{base}/{blob.name}", blob.size
-            for folder in found.prefixes:
+            for folder in blobs.prefixes:
                 yield f"{base}/{folder}", -1
 
     def rename(self, source: str, target: str) -> None:
-        """As `Store` says."""
+        """Implements `Store.rename`."""
         token = None
-        with _explained(source):
+        with _explain_failures(source):
             while True:  # an object of gigabytes may take several requests
-                token, _, _ = self._blob(target).rewrite(self._blob(source), token=token, **self._again)
+                token, _, _ = self._blob(target).rewrite(self._blob(source), token=token, **self._patience)
                 if token is None:
                     break
         self._delete(source)
 
     def delete(self, urls: Iterable[str]) -> None:
-        """As `Store` says."""
+        """Implements `Store.delete`."""
         with ThreadPoolExecutor(_THREADS) as pool:
             for _ in pool.map(self._delete, urls):
                 pass
 
     def _delete(self, url: str) -> None:
-        with contextlib.suppress(FileNotFoundError), _explained(url):
-            self._blob(url).delete(**self._again)
+        with contextlib.suppress(FileNotFoundError), _explain_failures(url):
+            self._blob(url).delete(**self._patience)
 
     def _blob(self, url: str) -> Any:
         bucket, name = object_store.split_url(url)
@@ -162,43 +163,45 @@ def _make_client(options: Any) -> Any:
             return create_storage_client(options)
         return storage.Client(project=options.project)
     except google.auth.exceptions.DefaultCredentialsError as error:
-        if "default credentials were not found" not in str(error):  # a file is named, but it is not there or no key
-            raise DataError(f"Google's credentials cannot be used: {object_store.plain(str(error))}.") from error
+        # The message is another one where a key file is named, but it is missing or not valid.
+        if "default credentials were not found" not in str(error):
+            raise DataError(f"Google's credentials cannot be used: {object_store.shorten(str(error))}.") from error
         raise DataError(_LOGIN) from error
     except google.auth.exceptions.GoogleAuthError as error:
-        raise DataError(f"Google's credentials cannot be used: {object_store.plain(str(error))}.") from error
+        raise DataError(f"Google's credentials cannot be used: {object_store.shorten(str(error))}.") from error
 
 
-def _retry(seconds: float) -> Any:
+def _make_retry(seconds: float) -> Any:
     return DEFAULT_RETRY.with_delay(initial=0.25, maximum=16.0, multiplier=2.0).with_timeout(seconds)
 
 
 @contextlib.contextmanager
-def _explained(url: str) -> Iterator[None]:
+def _explain_failures(url: str) -> Iterator[None]:
+    """Turns an error of the client into one of the file or of the store."""
     try:
         yield
     except _FAILURES as error:
-        raise object_store.failure(url, *_status_and_reason(error)) from error
+        raise object_store.make_error(url, *_read_failure(error)) from error
 
 
-def _status_and_reason(error: Any) -> tuple[int | None, str]:
-    """HTTP status, where one came, and what is worth reading of a failure."""
+def _read_failure(error: Any) -> tuple[int | None, str]:
+    """Returns the HTTP status, where one came, and the part of the message that is worth reading."""
     if isinstance(error, exceptions.RetryError) and error.cause is not None:
         error = error.cause
     if isinstance(error, InvalidResponse):
         return error.response.status_code, f"HTTP status {error.response.status_code}"
     if isinstance(error, exceptions.GoogleAPICallError):
         return error.code, f"HTTP status {error.code}, {error.message}"
-    denied = isinstance(error, google.auth.exceptions.GoogleAuthError) and not isinstance(
+    is_denied = isinstance(error, google.auth.exceptions.GoogleAuthError) and not isinstance(
         error, google.auth.exceptions.TransportError
     )
-    return (401 if denied else None), _innermost(error)
+    return (401 if is_denied else None), _find_cause(error)
 
 
-def _innermost(error: BaseException) -> str:
-    """What the network said, out of the exceptions that three libraries wrapped it in."""
+def _find_cause(error: BaseException) -> str:
+    """Returns the message of the network's error, which three libraries wrapped in theirs."""
     while True:
-        below = getattr(error, "reason", None) or next((one for one in error.args if isinstance(one, Exception)), None)
-        if not isinstance(below, BaseException):
+        inner = getattr(error, "reason", None) or next((arg for arg in error.args if isinstance(arg, Exception)), None)
+        if not isinstance(inner, BaseException):
             return str(error) or type(error).__name__
-        error = below
+        error = inner

@@ -1,8 +1,8 @@
-"""S3 and what speaks its protocol, by Amazon's own client.
+"""S3 and other stores with its protocol, by Amazon's own client.
 
-Not through Beam's file system, which makes a client for every file that it opens (50 ms), asks twice for each, and
-makes an object out of what was written before an error. The client repeats a request after 429 and 5xx, a time-out or
-a broken connection, with growing pauses; only a body that breaks off is left to its caller, so that is done here.
+Beam's file system makes a client for every file that it opens (50 ms), asks twice for each, and makes an object of the
+bytes that were written before an error. Amazon's client repeats a request after 429 and 5xx, a time-out or a broken
+connection, with growing pauses. It leaves a body that breaks off to its caller, so this module reads that again.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ with importing("s3://", "Amazon's client", "tfpipe[aws]"):
     from botocore import exceptions
     from botocore.config import Config
 
-_DELETE_AT_ONCE = 1000  # as many as the protocol allows
+_DELETE_AT_ONCE = 1000  # the protocol allows no more
 _CONNECTIONS = 16
 _LOGIN = (
     "s3:// needs credentials, and none were found. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in with "
@@ -34,12 +34,12 @@ _BROKEN_BODY = (exceptions.ResponseStreamingError, exceptions.IncompleteReadErro
 
 
 class S3Store:
-    """A `Store`; see there.
+    """A `Store` for `s3://`; `Store` describes the methods.
 
     Args:
-        options: Beam's `S3Options`: endpoint, region, keys; what they leave open comes from the variables AWS_* and
-            the files of the `aws` command.
-        patience: With a store that fails.
+        options: Beam's `S3Options`: endpoint, region, keys. The client takes options that are not given from the
+            variables AWS_* and the files of the `aws` command.
+        patience: The time that the store may fail.
     """
 
     def __init__(self, options: Any, patience: Patience = PATIENCE) -> None:
@@ -49,91 +49,91 @@ class S3Store:
             num_retries=patience.attempts - 1,
             initial_delay_secs=0.25,
             max_delay_secs=16,
-            logger=_say_nothing,
+            logger=_ignore_warning,
             retry_filter=lambda error: isinstance(error, _BROKEN_BODY),
         )(self._read_body_once)
 
     def check(self, url: str) -> None:
-        """As `Store` says."""
+        """Implements `Store.check`."""
         bucket, prefix = object_store.split_url(url)
         try:
             self._make_client(self._patience.first_attempts).list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
         except _FAILURES as error:
-            raise _no_credentials(error) or object_store.first_failure(url, *_status_and_reason(error)) from error
+            raise _explain_first(url, error) from error
 
     def read(self, url: str, offset: int = 0, size: int | None = None) -> bytes:
-        """As `Store` says."""
+        """Implements `Store.read`."""
         if size == 0:
             return b""
         bucket, key = object_store.split_url(url)
-        where = {"Bucket": bucket, "Key": key}
+        request = {"Bucket": bucket, "Key": key}
         if offset or size is not None:
-            where["Range"] = f"bytes={offset}-{'' if size is None else offset + size - 1}"
-        with _explained(url):
-            return cast(bytes, self._read_body(where))
+            request["Range"] = f"bytes={offset}-{'' if size is None else offset + size - 1}"
+        with _explain_failures(url):
+            return cast(bytes, self._read_body(request))
 
     def open(self, url: str) -> BinaryIO:
-        """As `Store` says."""
+        """Implements `Store.open`."""
         return object_store.open_seekable(self, url)
 
     def write(self, url: str, data: bytes) -> None:
-        """As `Store` says."""
+        """Implements `Store.write`."""
         bucket, key = object_store.split_url(url)
-        with _explained(url):
+        with _explain_failures(url):
             self._client.put_object(Bucket=bucket, Key=key, Body=data)
 
     @contextlib.contextmanager
     def create(self, url: str) -> Iterator[IO[bytes]]:
-        """As `Store` says."""
+        """Implements `Store.create`."""
         upload = _Upload(self._client, url)
-        with _explained(url):
+        with _explain_failures(url):
             try:
                 yield cast(IO[bytes], upload)
                 upload.complete()
             except BaseException:
-                with contextlib.suppress(*_FAILURES):  # the store removes the parts some day, if told so
+                with contextlib.suppress(*_FAILURES):  # a lifecycle rule of the bucket can remove parts that stay
                     upload.abort()
                 raise
 
     def size(self, url: str) -> int:
-        """As `Store` says."""
+        """Implements `Store.size`."""
         bucket, key = object_store.split_url(url)
         try:
-            with _explained(url):
+            with _explain_failures(url):
                 return cast(int, self._client.head_object(Bucket=bucket, Key=key)["ContentLength"])
         except FileNotFoundError:
             return -1
 
     def list(self, prefix: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
-        """As `Store` says."""
+        """Implements `Store.list`."""
         bucket, key = object_store.split_url(prefix)
-        base = object_store.bucket_url(prefix)
+        base = object_store.get_bucket_url(prefix)
         pages = self._client.get_paginator("list_objects_v2")
-        with _explained(prefix):
+        with _explain_failures(prefix):
             for page in pages.paginate(Bucket=bucket, Prefix=key, Delimiter="" if recursive else "/"):
-                for found in page.get("Contents", ()):
-                    yield f"{base}/{found['Key']}", found["Size"]
+                for entry in page.get("Contents", ()):
+                    yield f"{base}/{entry['Key']}", entry["Size"]
                 for folder in page.get("CommonPrefixes", ()):
                     yield f"{base}/{folder['Prefix']}", -1
 
     def rename(self, source: str, target: str) -> None:
-        """As `Store` says."""
+        """Implements `Store.rename`."""
         from_bucket, from_key = object_store.split_url(source)
         bucket, key = object_store.split_url(target)
-        with _explained(source):
+        with _explain_failures(source):
             self._client.copy({"Bucket": from_bucket, "Key": from_key}, bucket, key)
             self._client.delete_object(Bucket=from_bucket, Key=from_key)
 
     def delete(self, urls: Iterable[str]) -> None:
-        """As `Store` says."""
-        rest = iter(urls)
-        while some := list(islice(rest, _DELETE_AT_ONCE)):
-            bucket = object_store.split_url(some[0])[0]
-            keys = [{"Key": object_store.split_url(url)[1]} for url in some]
-            with _explained(some[0]):
+        """Implements `Store.delete`."""
+        remaining = iter(urls)
+        while chunk := list(islice(remaining, _DELETE_AT_ONCE)):
+            bucket = object_store.split_url(chunk[0])[0]
+            keys = [{"Key": object_store.split_url(url)[1]} for url in chunk]
+            with _explain_failures(chunk[0]):
                 answer = self._client.delete_objects(Bucket=bucket, Delete={"Objects": keys, "Quiet": True})
             for refused in answer.get("Errors", ()):
-                url = f"{object_store.bucket_url(some[0])}/{refused['Key']}"
+                url = f"{object_store.get_bucket_url(chunk[0])}/{refused['Key']}"
                 raise PermissionError(1, f"the store says: {refused.get('Message', refused['Code'])}", url)
 
     def _make_client(self, attempts: int) -> Any:
@@ -157,20 +157,20 @@ class S3Store:
                 aws_session_token=options.s3_session_token,
                 config=config,
             )
-        except (*_FAILURES, ValueError) as error:  # a wrong endpoint, a broken file of the `aws` command
-            raise DataError(f"S3's client refuses its options: {object_store.plain(str(error))}.") from error
+        except (*_FAILURES, ValueError) as error:  # a wrong endpoint, or a broken file of the `aws` command
+            raise DataError(f"S3's client refuses its options: {object_store.shorten(str(error))}.") from error
 
-    def _read_body_once(self, where: dict[str, str]) -> bytes:
+    def _read_body_once(self, request: dict[str, str]) -> bytes:
         try:
-            return cast(bytes, self._client.get_object(**where)["Body"].read())
+            return cast(bytes, self._client.get_object(**request)["Body"].read())
         except exceptions.ClientError as error:
-            if error.response["Error"].get("Code") == "InvalidRange":  # from behind the end
+            if error.response["Error"].get("Code") == "InvalidRange":  # the range begins behind the end
                 return b""
             raise
 
 
 class _Upload(io.BufferedIOBase):
-    """Writes one object: in one request if it is small, else in parts that become an object at `complete`."""
+    """A writer of one object: by one request if it is small, else in parts that become an object at `complete`."""
 
     def __init__(self, client: Any, url: str) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ class _Upload(io.BufferedIOBase):
         return len(data)
 
     def complete(self) -> None:
-        """Makes the object."""
+        """Makes the object appear."""
         if self._upload is None:
             self._client.put_object(**self._object, Body=bytes(self._buffer))
             return
@@ -205,7 +205,7 @@ class _Upload(io.BufferedIOBase):
             self._client.abort_multipart_upload(**self._upload)
 
     def _part_bytes(self) -> int:
-        # At most 10,000 parts may be. They double after every thousand: enough for the largest object, 5 TiB.
+        # An object has 10,000 parts at most. Their size doubles after every thousand: enough for 5 TiB, S3's limit.
         return object_store.PART_BYTES << (len(self._parts) // 1000)
 
     def _send_part(self) -> None:
@@ -219,25 +219,30 @@ class _Upload(io.BufferedIOBase):
 
 
 @contextlib.contextmanager
-def _explained(url: str) -> Iterator[None]:
+def _explain_failures(url: str) -> Iterator[None]:
+    """Turns an error of the client into one of the file or of the store."""
     try:
         yield
     except _FAILURES as error:
-        raise _no_credentials(error) or object_store.failure(url, *_status_and_reason(error)) from error
+        raise _find_missing_credentials(error) or object_store.make_error(url, *_read_failure(error)) from error
 
 
-def _no_credentials(error: Exception) -> DataError | None:
+def _explain_first(url: str, error: Exception) -> DataError:
+    return _find_missing_credentials(error) or object_store.make_first_error(url, *_read_failure(error))
+
+
+def _find_missing_credentials(error: Exception) -> DataError | None:
     return DataError(_LOGIN) if isinstance(error, exceptions.NoCredentialsError) else None
 
 
-def _status_and_reason(error: Any) -> tuple[int | None, str]:
-    """HTTP status, where one came, and what is worth reading of a failure."""
+def _read_failure(error: Any) -> tuple[int | None, str]:
+    """Returns the HTTP status, where one came, and the part of the message that is worth reading."""
     if not isinstance(error, exceptions.ClientError):
         return None, str(error)
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    said = error.response.get("Error", {})
-    return status, f"HTTP status {status}, {said.get('Message') or said.get('Code') or 'no reason given'}"
+    details = error.response.get("Error", {})
+    return status, f"HTTP status {status}, {details.get('Message') or details.get('Code') or 'no reason given'}"
 
 
-def _say_nothing(*_: object) -> None:
-    """In place of Beam's warning with a traceback for every repetition."""
+def _ignore_warning(*_: object) -> None:
+    """Does nothing, in place of Beam's warning with a traceback for every repetition."""

@@ -18,7 +18,7 @@ from tests.beam_jobs.commands import check_no_orphans, start_command, wait_for
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files, write_zip
 from tests.object_stores.conftest import Amazon, Cloud
-from tfpipe import data_source, open_dataset
+from tfpipe import data_source, load_manifest
 from tfpipe.integrity.verify import VerifyConfig, verify
 
 # Is it done? Its lines of the plan; the shard, its index, digests and row; the digests again, to look for duplicates.
@@ -47,7 +47,7 @@ def test_from_and_to_a_store(
     made = cloud.tree(output)
     assert made == local  # the working folder is gone, too
     back = write_files(tmp_path / "back", made)
-    assert open_dataset(str(back)).splits["train"].records == 9
+    assert load_manifest(str(back)).splits["train"].records == 9
     assert not verify(str(back), VerifyConfig(workers=1)).damaged
     assert len(data_source(str(back), "train")) == 9
 

@@ -18,7 +18,7 @@ from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import make_photos, write_files
 from tests.object_stores.conftest import Google
 from tests.object_stores.proxy import Proxy
-from tfpipe import PipelineConfig, build_dataset, open_dataset
+from tfpipe import PipelineConfig, build_dataset, load_manifest
 from tfpipe.errors import DataError
 
 _READ = """
@@ -92,7 +92,7 @@ def test_s3_is_refused_with_what_to_do(small_dataset: Path) -> None:
         r"or mount the bucket as a folder and name that\.$"
     )
     with pytest.raises(DataError, match=sentence):
-        open_dataset("s3://data/out")
-    manifest = replace(open_dataset(str(small_dataset)), directory="s3://data/out")
+        load_manifest("s3://data/out")
+    manifest = replace(load_manifest(str(small_dataset)), directory="s3://data/out")
     with pytest.raises(DataError, match=sentence):
         build_dataset(manifest, "train", PipelineConfig(per_replica_batch_size=2))

@@ -15,14 +15,14 @@ from tfpipe.format import file_names
 from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature
 from tfpipe.format.record_index import decode_index, encode_index
-from tfpipe.format.recovery.hashed_reader import BUFFER_BYTES, HashedReader
+from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, check_content, describe, load_places
 from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
-from tfpipe.system.file_io import new_file, open_file, write_file
+from tfpipe.system.file_io import hash_file, new_file, open_file, write_file
 
 DIGEST_BYTES = 32
 
@@ -103,7 +103,7 @@ class Staging:
                 row = RepairedShard.from_json(json.load(file))
             with open(self.index(name), "rb") as file:
                 decode_index(file.read(), row.bytes, row.records)
-            is_same = os.stat(self.shard(name)).st_size == row.bytes and _sha256(self.shard(name)) == row.sha256
+            is_same = os.stat(self.shard(name)).st_size == row.bytes and hash_file(self.shard(name)) == row.sha256
             return row if is_same else None
         except (OSError, ValueError, TypeError, KeyError, AttributeError):  # missing or cut off: written again
             return None
@@ -219,14 +219,6 @@ def _source_digest(record: Content) -> bytes:
             pass
     stored = record.features.get(keys.IMAGE_ENCODED)
     return hashlib.sha256(b"".join(stored) if isinstance(stored, list) else b"").digest()
-
-
-def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
-        while chunk := file.read(BUFFER_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def final_names(shards: list[RepairedShard]) -> list[tuple[RepairedShard, str]]:

@@ -8,18 +8,21 @@ also reads the shards: what this module can open, the input pipeline can open, a
 import contextlib
 import errno
 import glob
+import hashlib
 import io
 import os
+import posixpath
 import stat
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 from tfpipe.errors import DataError, FormatError
 from tfpipe.system.extras import importing
 
 _WRITE_BUFFER_BYTES = 1 << 20
+_HASH_CHUNK_BYTES = 1 << 20
 _THREADS = 16  # an object store answers in tens of milliseconds, however small the file
 
 
@@ -28,9 +31,37 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
-def join(directory: str, name: str) -> str:
-    """Returns the path of a file in a directory, which may be a URL."""
-    return f"{directory.rstrip('/')}/{name}" if is_url(directory) else os.path.join(directory, name)
+def join(base: str, *parts: str) -> str:
+    """Returns `base` with `parts` below it. A part that is absolute or a URL stands alone, as in `os.path.join`."""
+    for part in parts:
+        if is_url(part):
+            base = part
+        else:
+            base = posixpath.join(base, part) if is_url(base) else os.path.join(base, part)
+    return base
+
+
+def get_file_size(path: str) -> int:
+    """Returns the bytes of a regular local file, or -1 where there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return -1
+    return status.st_size if stat.S_ISREG(status.st_mode) else -1
+
+
+def hash_stream(file: IO[bytes]) -> str:
+    """Returns the SHA-256 of the rest of an open file, as lower-case hexadecimal digits."""
+    digest = hashlib.sha256()
+    while chunk := file.read(_HASH_CHUNK_BYTES):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def hash_file(path: str) -> str:
+    """Returns the SHA-256 of a local file, as lower-case hexadecimal digits."""
+    with open(path, "rb", buffering=0) as file:
+        return hash_stream(file)
 
 
 def open_file(path: str) -> BinaryIO:

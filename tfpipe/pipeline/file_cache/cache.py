@@ -40,7 +40,7 @@ from tfpipe.format.manifest import Manifest, ShardInfo, SplitInfo
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.file_cache.copy_shards import copy_shards
 from tfpipe.pipeline.file_cache.decode_shards import decode_shards
-from tfpipe.pipeline.file_cache.fill_threads import FillCounter, get_file_size
+from tfpipe.pipeline.file_cache.fill_threads import FillCounter
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
 from tfpipe.system import file_io, host_limits
@@ -206,7 +206,7 @@ class _Cache:
             return None
         for shard in manifest.splits[self.split].shards:
             index = os.path.join(self.folder, file_names.index_name(shard.file))
-            if get_file_size(os.path.join(self.folder, shard.file)) != shard.bytes or not os.path.exists(index):
+            if file_io.get_file_size(os.path.join(self.folder, shard.file)) != shard.bytes or not os.path.exists(index):
                 logger.warning("The cache in %s is filled anew: %s is not whole.", self.folder, shard.file)
                 return None
         return manifest

@@ -20,7 +20,7 @@ from tfpipe.format import file_names
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.tfrecord import scan_records
-from tfpipe.pipeline.file_cache.fill_threads import CHUNK_BYTES, FillCounter, get_file_size, hash_file, run_in_threads
+from tfpipe.pipeline.file_cache.fill_threads import CHUNK_BYTES, FillCounter, run_in_threads
 from tfpipe.system import file_io
 
 MAX_COPIES = 8
@@ -56,7 +56,7 @@ def copy_shards(
 def _copy_shard(directory: str, shard: ShardInfo, folder: str, counter: FillCounter) -> None:
     target = os.path.join(folder, shard.file)
     _copy_index(directory, shard, folder)
-    if get_file_size(target) == shard.bytes and hash_file(target) == shard.sha256:
+    if file_io.get_file_size(target) == shard.bytes and file_io.hash_file(target) == shard.sha256:
         counter.add(shard.records, kept=True)
         return
     source = file_io.join(directory, shard.file)
@@ -80,7 +80,7 @@ def _copy_index(directory: str, shard: ShardInfo, folder: str) -> None:
     name = file_names.index_name(shard.file)
     path = file_io.join(directory, name)
     target = os.path.join(folder, name)
-    if get_file_size(target) >= 0:
+    if file_io.get_file_size(target) >= 0:
         return  # its shard may have been checked against it; and a source may be gone
     try:
         data = file_io.read_bytes(path, max_index_bytes(shard.bytes, shard.records))

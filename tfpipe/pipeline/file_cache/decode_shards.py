@@ -35,7 +35,7 @@ from tfpipe.format.schema import (
 )
 from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
 from tfpipe.pipeline.file_cache.copy_shards import ADVICE, MAX_COPIES
-from tfpipe.pipeline.file_cache.fill_threads import FillCounter, get_file_size, hash_file, run_in_threads
+from tfpipe.pipeline.file_cache.fill_threads import FillCounter, run_in_threads
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stages.decode import decode_for_device
 from tfpipe.pipeline.stages.list import list_runs_once, record_numbers
@@ -83,7 +83,7 @@ def decode_shards(
 def _find_finished(shard: ShardInfo, folder: str, counter: FillCounter) -> ShardInfo | None:
     """Finds a shard that an earlier run finished, and reads it once for its SHA-256; None where there is none."""
     path = os.path.join(folder, shard.file)
-    num_bytes = get_file_size(path)
+    num_bytes = file_io.get_file_size(path)
     if num_bytes < 0:
         return None
     try:
@@ -92,7 +92,7 @@ def _find_finished(shard: ShardInfo, folder: str, counter: FillCounter) -> Shard
         decode_index(index, num_bytes, shard.records)
     except (FileNotFoundError, FormatError):
         return None
-    info = ShardInfo(shard.file, shard.records, num_bytes, hash_file(path))
+    info = ShardInfo(shard.file, shard.records, num_bytes, file_io.hash_file(path))
     counter.add(shard.records, kept=True)
     return info
 

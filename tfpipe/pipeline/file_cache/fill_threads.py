@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -98,20 +96,3 @@ def run_in_threads(tasks: Sequence[Callable[[], Result]], threads: int, counter:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
         return [future.result() for future in futures]
-
-
-def get_file_size(path: str) -> int:
-    """Returns the bytes of a file, or -1 where there is none."""
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return -1
-
-
-def hash_file(path: str) -> str:
-    """Returns the SHA-256 of a file, as lower-case hexadecimal digits."""
-    digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
