@@ -13,6 +13,7 @@ import pytest
 
 import tfpipe
 from beam_jobs.config import ShardConfig
+from beam_jobs.runners.base import RunnerConfig
 from tests.test_docstrings import get_attributes
 from tfpipe.data_service import ServiceConfig
 from tfpipe.format.image_form import ImageForm
@@ -25,6 +26,7 @@ CONFIGS = (
     tfpipe.PipelineConfig,
     tfpipe.AugmentOptions,
     ShardConfig,
+    RunnerConfig,
     ImageForm,
     IndexConfig,
     VerifyConfig,

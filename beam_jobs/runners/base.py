@@ -8,11 +8,12 @@ tfpipe shard IN OUT --runner dataflow --project p
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tfpipe.errors import ConfigError
+from tfpipe.system.options import Choice, Count, Kind, Text, check_options, option
 from tfpipe.system.progress import POLL_EVERY_S, Observer, Progress
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ BEAM_RUNNERS = {
 """Beam's name of each runner."""
 
 
-def _option(runner: str, beam: str) -> Any:
-    """Returns the field of an option that belongs to one runner and that Beam calls `beam`."""
-    return field(default=None, metadata={"runner": runner, "beam": beam})
+def _option(runner: str, beam: str, kind: Kind) -> Any:
+    """Makes the field of an option that belongs to one runner and that Beam calls `beam`."""
+    return option(kind, None, metadata={"runner": runner, "beam": beam})
 
 
 @dataclass(frozen=True)
@@ -42,61 +43,61 @@ class RunnerConfig:
     """A runner and its options. An option that is None has the default of Beam or of the service.
 
     Attributes:
-        runner: A key of `BEAM_RUNNERS`; `direct` is this machine.
-        project: Google Cloud project that pays for the job.
-        region: Region of the machines, such as `europe-west4`. Choose the region of the buckets.
-        max_workers: Number of machines that the service may start at most.
-        machine_type: Type of the machines, such as `n2-standard-4`.
-        service_account: Email of the account under which the machines work.
-        network: Name of the machines' network.
-        subnetwork: Subnetwork of the machines, as in `regions/REGION/subnetworks/NAME`.
-        temp_location: Folder on `gs://` for the files that the machines need to start. By default it lies in the
-            output, until the dataset is complete.
-        dask_address: Address of a cluster's scheduler, as in `tcp://HOST:8786`. By default the job starts worker
-            processes on this machine and ends them.
-        job_endpoint: `HOST:PORT` of a job service.
-        worker_pool: `HOST:PORT` of Beam's `worker_pool_main`, by which the job service starts workers. By default
-            this process is the worker.
+        runner: The runner; `direct` is this machine. "direct", "dataflow", "dask" or "portable". Default: "direct".
+        project: The Google Cloud project that pays for the job. Default: None.
+        region: The region of the machines, such as `europe-west4`. The best one is the region of the buckets.
+            Default: None.
+        max_workers: The largest number of machines that the service may start. At least 1. Default: None.
+        machine_type: The type of the machines, such as `n2-standard-4`. Default: None.
+        service_account: The email of the account under which the machines work. Default: None.
+        network: The name of the machines' network. Default: None.
+        subnetwork: The subnetwork of the machines, as in `regions/REGION/subnetworks/NAME`. Default: None.
+        temp_location: The folder on `gs://` for the files that the machines need to start. None: it lies in the output
+            until the dataset is complete. Default: None.
+        dask_address: The address of a cluster's scheduler, as in `tcp://HOST:8786`. None: the job starts worker
+            processes on this machine and ends them. Default: None.
+        job_endpoint: The `HOST:PORT` of a job service. Default: None.
+        worker_pool: The `HOST:PORT` of Beam's `worker_pool_main`, with which the job service starts workers. None: this
+            process is the worker. Default: None.
 
     Raises:
         ConfigError: An option belongs to another runner, or a value is out of range.
     """
 
-    runner: str = "direct"
-    project: str | None = _option("dataflow", "project")
-    region: str | None = _option("dataflow", "region")
-    max_workers: int | None = _option("dataflow", "max_num_workers")
-    machine_type: str | None = _option("dataflow", "machine_type")
-    service_account: str | None = _option("dataflow", "service_account_email")
-    network: str | None = _option("dataflow", "network")
-    subnetwork: str | None = _option("dataflow", "subnetwork")
-    temp_location: str | None = _option("dataflow", "temp_location")
-    dask_address: str | None = _option("dask", "dask_client_address")
-    job_endpoint: str | None = _option("portable", "job_endpoint")
-    worker_pool: str | None = _option("portable", "environment_config")
+    runner: str = option(Choice(tuple(BEAM_RUNNERS)), "direct")
+    project: str | None = _option("dataflow", "project", Text())
+    region: str | None = _option("dataflow", "region", Text())
+    max_workers: int | None = _option("dataflow", "max_num_workers", Count(1))
+    machine_type: str | None = _option("dataflow", "machine_type", Text())
+    service_account: str | None = _option("dataflow", "service_account_email", Text())
+    network: str | None = _option("dataflow", "network", Text())
+    subnetwork: str | None = _option("dataflow", "subnetwork", Text())
+    temp_location: str | None = _option("dataflow", "temp_location", Text())
+    dask_address: str | None = _option("dask", "dask_client_address", Text())
+    job_endpoint: str | None = _option("portable", "job_endpoint", Text())
+    worker_pool: str | None = _option("portable", "environment_config", Text())
 
     def __post_init__(self) -> None:
-        for option, _ in self._given_options():
-            if option.metadata["runner"] != self.runner:
+        check_options(self)
+        for item, _ in self._given_options():
+            if item.metadata["runner"] != self.runner:
                 raise ConfigError(
-                    f"`{option.name}` goes with `runner` {option.metadata['runner']}, got `runner` {self.runner}. "
+                    f"`{item.name}` goes with `runner` {item.metadata['runner']}, got `runner` {self.runner}. "
                     "Leave one of them out."
                 )
-        if self.max_workers is not None and self.max_workers < 1:
-            raise ConfigError(f"`max_workers` must be at least 1, got {self.max_workers}.")
 
     def beam_args(self) -> tuple[str, ...]:
         """Returns the options as arguments for Beam; this machine needs none."""
         if self.runner == "direct":
             return ()
-        arguments = [f"--{option.metadata['beam']}={value}" for option, value in self._given_options()]
+        arguments = [f"--{item.metadata['beam']}={value}" for item, value in self._given_options()]
         if self.runner == "portable":
             arguments.append(f"--environment_type={'EXTERNAL' if self.worker_pool else 'LOOPBACK'}")
         return (f"--runner={BEAM_RUNNERS[self.runner]}", *arguments)
 
     def _given_options(self) -> list[tuple[Field[Any], Any]]:
-        options = [option for option in fields(self) if "runner" in option.metadata]
-        return [(option, value) for option in options if (value := getattr(self, option.name)) is not None]
+        items = [item for item in fields(self) if "runner" in item.metadata]
+        return [(item, value) for item in items if (value := getattr(self, item.name)) is not None]
 
 
 @dataclass(frozen=True, slots=True)

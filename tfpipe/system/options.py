@@ -16,7 +16,7 @@ faster options, and the test that compares the documentation of each option with
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Literal, TypeGuard
 
@@ -292,6 +292,7 @@ def option(
     default_factory: Callable[[], Any] | None = None,
     affects: Affects | None = None,
     without_tensorflow: tuple[Any, ...] | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Any:
     """Makes a dataclass field that carries an `Option`.
 
@@ -301,8 +302,9 @@ def option(
         default_factory: The function that makes the default, where it is an object.
         affects: See `Option`.
         without_tensorflow: See `Option`.
+        metadata: Further metadata of the field.
     """
-    metadata = {_KEY: Option(kind, affects, without_tensorflow)}
+    metadata = {**(metadata or {}), _KEY: Option(kind, affects, without_tensorflow)}
     if default_factory is not None:
         return field(default_factory=default_factory, metadata=metadata)
     return field(default=default, metadata=metadata)
