@@ -1,4 +1,4 @@
-"""What workers leave in a folder, added up."""
+"""The lines that workers leave in a folder, added up."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import pytest
 
 from beam_jobs.shards.progress import ProgressFile, progress_folder, read_finished, read_progress
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
-from tfpipe.errors import FormatError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import image_schema
 from tfpipe.system.progress import Progress
 
-SLOTS = (PlannedShard("train", 0, 2, 3, 0, 10), PlannedShard("train", 1, 2, 2, 10, 20))
+SHARDS = (PlannedShard("train", 0, 2, 3, 0, 10), PlannedShard("train", 1, 2, 2, 10, 20))
 
 
 @pytest.fixture
@@ -27,19 +26,19 @@ def work(tmp_path: Path) -> WorkDir:
 @pytest.fixture
 def header() -> PlanHeader:
     schema = image_schema(labelled=False, boxes=False, box_labels=False)
-    return PlanHeader("n", "/r", "f", 0, ImageForm(), schema, (), {}, 0, False, {}, SLOTS)
+    return PlanHeader("n", "/r", "f", 0, ImageForm(), schema, (), {}, 0, False, {}, SHARDS)
 
 
 def test_sums(work: WorkDir, header: PlanHeader) -> None:
     assert read_progress(work, header) == Progress(0, 5, num_shards=2)
-    first = ProgressFile(work, SLOTS[0])
+    first = ProgressFile(work, SHARDS[0])
     first.step(100, bad=0)
     assert read_progress(work, header) == Progress(1, 5, bytes=100, num_shards=2)
     with first:
         first.step(50, bad=1)
         first.step(50, bad=1)
     assert read_progress(work, header) == Progress(3, 5, bytes=200, bad=1, shards=1, num_shards=2)
-    with ProgressFile(work, SLOTS[1]):  # a kept shard is done without a step
+    with ProgressFile(work, SHARDS[1]):  # a kept shard is done without a step
         pass
     assert read_progress(work, header) == Progress(5, 5, bytes=200, bad=1, shards=2, num_shards=2)
 
@@ -48,7 +47,7 @@ def test_by_finished_shards(work: WorkDir, header: PlanHeader, monkeypatch: pyte
     assert read_finished(work, header) == Progress(0, 5, num_shards=2)
     rows = Path(work.path("rows"))
     rows.mkdir()
-    for name in (f"{SLOTS[0].file}.json", f"{SLOTS[1].file}.json.tmp", "other.json"):
+    for name in (f"{SHARDS[0].file}.json", f"{SHARDS[1].file}.json.tmp", "other.json"):
         (rows / name).touch()
     assert read_finished(work, header) == Progress(3, 5, shards=1, num_shards=2)
 
@@ -59,14 +58,8 @@ def test_by_finished_shards(work: WorkDir, header: PlanHeader, monkeypatch: pyte
     assert read_finished(work, header) is None
 
 
-def test_what_was_kept(work: WorkDir) -> None:
-    work.save_kept(iter(["b", "a"]))
-    assert work.read_kept() == {"a", "b"}
-    assert work.list_written() == set()
-
-
 def test_nobody_asks(tmp_path: Path) -> None:
-    with ProgressFile(WorkDir(str(tmp_path)), SLOTS[0]) as progress:
+    with ProgressFile(WorkDir(str(tmp_path)), SHARDS[0]) as progress:
         progress.step(1, bad=0)
     assert list(tmp_path.iterdir()) == []
 
@@ -90,29 +83,9 @@ def test_a_line_that_is_being_written(work: WorkDir, header: PlanHeader) -> None
 
 def test_a_shard_that_fails_is_not_done(work: WorkDir, header: PlanHeader) -> None:
     def fail() -> None:
-        with ProgressFile(work, SLOTS[0]):
+        with ProgressFile(work, SHARDS[0]):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
     assert read_progress(work, header).shards == 0
-
-
-def test_the_header_comes_back(header: PlanHeader) -> None:
-    assert PlanHeader.loads(header.dumps()) == header
-
-
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"form": {"encoding": "gif"}}'])
-def test_a_damaged_header(data: bytes) -> None:
-    with pytest.raises(FormatError, match=r"^The plan of an earlier run cannot be read \(.*\)\.$"):
-        PlanHeader.loads(data)
-
-
-def test_paths(work: WorkDir, tmp_path: Path) -> None:
-    assert work.path("rows", "x") == f"{tmp_path}/.tfpipe/rows/x"
-    assert work.target("x") == f"{tmp_path}/x"
-    first, second = work.temporary("index/a.idx"), work.temporary("index/a.idx")
-    assert first.startswith(f"{tmp_path}/.tfpipe/tmp/index-a.idx.")
-    assert first != second
-    assert work.digests_path("a.tfrecord") == f"{tmp_path}/.tfpipe/digests/a.tfrecord.sha256"
-    assert not work.has_plan()

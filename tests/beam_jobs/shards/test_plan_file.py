@@ -1,0 +1,76 @@
+"""The plan on disk and its fingerprint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.shards import plan_file
+from beam_jobs.shards.plan_file import make_plan_header, write_plan
+from beam_jobs.shards.work_dir import WorkDir
+from tests.beam_jobs.datasets import make_dataset
+from tests.beam_jobs.images import make_photos, write_files
+from tfpipe.format.image_form import ImageForm
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return write_files(tmp_path / "in", make_photos({"cat": 3, "dog": 4}))
+
+
+def get_fingerprint(source: Path, **options: Any) -> str:
+    config = ShardConfig(str(source), "/nowhere", **options)
+    return make_plan_header(config, plan_shards(config)).fingerprint
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seed": 1},
+        {"num_shards": 2},
+        {"shuffle": False},
+        {"split": "test"},
+        {"keep_quarantined": True},
+        {"form": ImageForm(resize_short=8)},
+    ],
+    ids=str,
+)
+def test_every_option_that_shapes_the_dataset_changes_the_fingerprint(photos: Path, options: dict[str, Any]) -> None:
+    assert get_fingerprint(photos, **options) != get_fingerprint(photos)
+
+
+def test_who_does_the_work_does_not_change_the_fingerprint(photos: Path, tmp_path: Path) -> None:
+    fingerprint = get_fingerprint(photos)
+    assert get_fingerprint(photos, workers=7, max_bad=3, overwrite=True) == fingerprint
+    (tmp_path / "elsewhere").mkdir()
+    assert get_fingerprint(photos.rename(tmp_path / "elsewhere" / "in")) == fingerprint
+
+
+def test_another_image_library_changes_the_fingerprint(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fingerprint = get_fingerprint(photos)
+    monkeypatch.setattr(plan_file, "codec_versions", lambda: {"pillow": "0"})
+    assert get_fingerprint(photos) != fingerprint
+
+
+def test_another_form_of_finished_datasets_changes_the_fingerprint(photos: Path, tmp_path: Path) -> None:
+    make_dataset(photos, tmp_path / "dataset")
+    datasets = (str(tmp_path / "dataset"),)
+    fingerprint = get_fingerprint(photos, datasets=datasets)
+    assert get_fingerprint(photos, datasets=datasets) == fingerprint
+    assert get_fingerprint(photos, datasets=datasets, form_changes={"resize_short": 8}) != fingerprint
+
+
+def test_each_shard_finds_its_lines(photos: Path, tmp_path: Path) -> None:
+    config = ShardConfig(str(photos), "/nowhere", num_shards=3)
+    plan = plan_shards(config)
+    header, work = make_plan_header(config, plan), WorkDir(str(tmp_path / "out"))
+    write_plan(work, replace(header, unpacked={"a": "b"}), plan)
+    assert work.read_header() == replace(header, unpacked={"a": "b"})
+    for shard, planned in zip(plan.shards, header.shards, strict=True):
+        assert list(work.read_images(planned)) == list(plan.lines(shard))
+        assert planned.images == len(shard.images)
