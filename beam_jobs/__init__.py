@@ -1,1 +1,1 @@
-"""Apache Beam jobs of tfpipe: images in, TFRecord shards out. Used through `tfpipe shard`."""
+"""The Apache Beam jobs of tfpipe: images in, TFRecord shards out. `tfpipe shard` runs them."""

@@ -62,7 +62,7 @@ def build_graph(pipeline: beam.Pipeline, num_shards: int, settings: JobSettings,
         pipeline: An empty pipeline.
         num_shards: Number of planned shards.
         settings: Settings of the steps.
-        whole: Whether the runner spreads and gathers elements well. If not, the graph names every shard, and ends
+        whole: Whether the runner spreads and gathers elements well. If not, the graph names every shard and ends
             with the written shards; `finish` then makes the dataset complete.
     """
     shards = pipeline | "List shards" >> ListShards(num_shards, in_graph=not whole)
@@ -135,7 +135,7 @@ def _count_up(count: int) -> Iterator[int]:
 
 
 class _WriteShardFn(beam.DoFn):
-    """Writes each shard in this process, or all shards of a bundle in a pool of processes."""
+    """The work of a Beam worker: each shard in its own process, or all shards of a bundle in a pool of processes."""
 
     def __init__(self, settings: JobSettings) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class _WriteShardFn(beam.DoFn):
         if self._settings.workers:
             self._waiting.append(shard_number)
         else:
-            shard = write_shard(self._work, self._header, shard_number, self._metrics.image)
+            shard = write_shard(self._work, self._header, shard_number, self._metrics.count_image)
             yield self._count(shard, by_image=True)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
@@ -168,7 +168,7 @@ class _WriteShardFn(beam.DoFn):
             yield WindowedValue(self._count(shard, by_image=False), window.max_timestamp(), (window,))
 
     def _count(self, shard: WrittenShard, *, by_image: bool) -> WrittenShard:
-        self._metrics.shard(shard, by_image=by_image)
+        self._metrics.count_shard(shard, by_image=by_image)
         if shard.quarantined:
             self._bad_shards.append(shard)
             check_bad(self._work, self._header, self._bad_shards, self._settings.max_bad)

@@ -1,1 +1,1 @@
-"""The engines that run the Beam graph: this machine, Dataflow, Dask, and any job service."""
+"""The runners that execute the Beam graph: this machine, Dataflow, Dask and any job service."""

@@ -1,4 +1,4 @@
-"""Where the job runs: the options of each runner, and what the job asks of a runner. Loads no Beam.
+"""The runners of the job: the options of each, and the steps that the job takes with one. Loads no Beam.
 
 tfpipe shard IN OUT --runner dataflow --project p
 └─ RunnerConfig("dataflow", project="p").beam_args()      Beam's own arguments

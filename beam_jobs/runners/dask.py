@@ -43,7 +43,7 @@ def load_dask_options() -> None:
 
 
 class DaskRunner(Runner):
-    """A Dask cluster. The launcher finishes the dataset from the shards that come back."""
+    """A job on a Dask cluster. The launcher finishes the dataset from the shards that come back."""
 
     runs_whole_graph = False
 

@@ -1,4 +1,4 @@
-"""The runner for Google's Dataflow: what must hold first, what the job gets, and how it ends."""
+"""The runner for Google's Dataflow."""
 
 import contextlib
 import logging
@@ -40,7 +40,7 @@ _REQUEST = re.compile(r"^(?:GET|POST|PUT) \S+: ")  # a client puts it before the
 
 
 class DataflowRunner(Runner):
-    """Dataflow. The service runs the job to its end, whether or not this process watches."""
+    """A job on Dataflow. The service runs the job to its end, whether or not this process watches."""
 
     has_same_codecs = False  # the workers' image has its own libraries, the same on every machine
 

@@ -28,7 +28,7 @@ _SILENT = str(logging.CRITICAL + 1)  # an interrupted worker would print its tra
 
 
 class LocalRunner(Runner):
-    """This machine. A pool of processes writes the shards, unless Beam's options ask for workers of Beam."""
+    """A job on this machine. A pool of processes writes the shards, unless Beam's options ask for workers of Beam."""
 
     def __init__(self, options: PipelineOptions) -> None:
         super().__init__(options)

@@ -12,7 +12,7 @@ from tfpipe.system.child_process import die_with_direct_parent
 
 
 def main() -> None:
-    """Works until the job is over."""
+    """Serves the job until it is over."""
     with contextlib.suppress(KeyboardInterrupt):
         die_with_direct_parent(int(sys.argv[1]))
         from apache_beam.runners.worker import sdk_worker_main

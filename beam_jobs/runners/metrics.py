@@ -1,4 +1,4 @@
-"""What the job counts as Beam's metrics; how far it is by them, where workers leave no lines on this machine."""
+"""The counts of the job as Beam's metrics, and the progress that they show where workers share no disk with us."""
 
 import logging
 from collections import Counter
@@ -15,12 +15,14 @@ _BAD_KINDS = ("bad", "unreadable")  # as in `quarantined.jsonl`
 
 
 class ShardMetrics:
-    """Counters and distributions of the step that writes shards; it travels to the workers with it.
+    """The counters and distributions of the step that writes shards. Beam pickles them and sends them to the workers.
 
-    `images`, good or bad, `bytes` of their sources, `bad` and `unreadable` images, `shards`, and those of them that
-    an earlier run had finished, `kept`; the distributions `image_bytes` and `image_ms`, from the reading of an image to
-    its record. Counting costs about a microsecond an image. The process pool of this machine counts whole shards, and
-    neither bytes nor distributions: Beam sees its images only at their shard's end.
+    The counters are `images`, good or bad; `bytes` of their sources; `bad` and `unreadable` images; `shards`; and
+    `kept`, the shards that an earlier run had finished. The distributions are `image_bytes`, and `image_ms` from the
+    reading of an image to its record. Counting costs about a microsecond an image.
+
+    The process pool of this machine counts whole shards, and neither bytes nor distributions: Beam hears of its images
+    only at the end of their shard.
     """
 
     def __init__(self) -> None:
@@ -32,39 +34,44 @@ class ShardMetrics:
         self._image_bytes = Metrics.distribution(_NAMESPACE, "image_bytes")
         self._image_ms = Metrics.distribution(_NAMESPACE, "image_ms")
 
-    def image(self, num_bytes: int, seconds: float, bad: str | None) -> None:
-        """Counts one image when it is done; `bad` is its kind, where it is."""
+    def count_image(self, num_bytes: int, seconds: float, bad_kind: str | None) -> None:
+        """Counts one image when it is done; `bad_kind` is None for a good one."""
         self._images.inc()
         self._bytes.inc(num_bytes)
         self._image_bytes.update(num_bytes)
         self._image_ms.update(round(seconds * 1000))
-        if bad is not None:
-            self._bad[bad].inc()
+        if bad_kind is not None:
+            self._bad[bad_kind].inc()
 
-    def shard(self, row: WrittenShard, *, by_image: bool) -> None:
-        """Counts one shard when it is done, with its images unless they were counted one by one."""
+    def count_shard(self, shard: WrittenShard, *, by_image: bool) -> None:
+        """Counts one shard when it is done.
+
+        Args:
+            shard: The shard.
+            by_image: Whether `count_image` got its images. If not, they are counted here.
+        """
         self._shards.inc()
-        self._kept.inc(int(row.kept))
-        if row.kept or not by_image:
-            self._images.inc(row.records + len(row.quarantined))
-            for line in row.quarantined:
+        self._kept.inc(int(shard.kept))
+        if shard.kept or not by_image:
+            self._images.inc(shard.records + len(shard.quarantined))
+            for line in shard.quarantined:
                 self._bad[line["kind"]].inc()
 
 
 def read_metrics(result: Any, num_images: int, num_shards: int) -> Progress | None:
-    """How far a running job is.
+    """Returns how far a running job is.
 
     Args:
-        result: What Beam's `run` returned.
-        num_images: In the plan.
-        num_shards: Likewise.
+        result: The result of Beam's `run`.
+        num_images: Number of planned images.
+        num_shards: Number of planned shards.
 
     Returns:
-        None where the service does not say at the moment: the job goes on whether or not one can look.
+        None where the service does not answer at the moment. The job goes on whether or not anybody watches.
     """
     try:
-        counts = _counts(result)
-    except Exception as error:  # of whatever client library asks this engine
+        counts = _sum_counters(result)
+    except Exception as error:  # each runner asks by a client library of its own
         _logger.debug("No metrics: %s", error)
         return None
     # A shard that was tried twice counts twice.
@@ -78,9 +85,9 @@ def read_metrics(result: Any, num_images: int, num_shards: int) -> Progress | No
     )
 
 
-def _counts(result: Any) -> Counter[str]:
-    found = result.metrics().query(MetricsFilter().with_namespace(_NAMESPACE))["counters"]
-    counts: Counter[str] = Counter()
-    for one in found:
-        counts[one.key.metric.name] += max(one.attempted or 0, one.committed or 0)
-    return counts
+def _sum_counters(result: Any) -> Counter[str]:
+    counters = result.metrics().query(MetricsFilter().with_namespace(_NAMESPACE))["counters"]
+    sums: Counter[str] = Counter()
+    for counter in counters:
+        sums[counter.key.metric.name] += max(counter.attempted or 0, counter.committed or 0)
+    return sums

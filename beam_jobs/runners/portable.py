@@ -24,7 +24,7 @@ _CONNECTION_DETAILS = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)  # in a
 
 
 class PortableRunner(Runner):
-    """A job service. Its one worker is a thread of this process ("loopback"), or a process of a worker pool."""
+    """A job on a job service. Its worker is a thread of this process ("loopback") or a process of a worker pool."""
 
     def __init__(self, options: PipelineOptions) -> None:
         super().__init__(options)
@@ -105,5 +105,5 @@ def _explain_end(state: str, text: str) -> str:
 
 
 def _is_not_from_job(record: logging.LogRecord) -> bool:
-    """Returns False for the job's messages, which Beam logs with tracebacks; they come as an error, too."""
+    """Returns False for messages of the job. Beam logs them with tracebacks, and also raises them as an error."""
     return record.module != "portable_runner"

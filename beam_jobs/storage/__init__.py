@@ -1,1 +1,1 @@
-"""The file systems that a job reads from and writes to: local files, Google Cloud Storage, S3 and what Beam reaches."""
+"""The file systems of a job: local files, Google Cloud Storage, S3, and every other one that Beam knows."""
