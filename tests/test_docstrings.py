@@ -168,7 +168,7 @@ def check_sections(text: str) -> Iterator[Fault]:
 
 
 def check_fields(node: ast.ClassDef) -> Iterator[Fault]:
-    """Yields string literals below fields, and the public fields of a public dataclass that lack an entry."""
+    """Yields string literals below fields, and the fields of a public dataclass without an entry or an article."""
     for field, below in zip(node.body, node.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and is_text(below.value):
             yield below.lineno, f"A string below a field of {node.name}: use its `Attributes:` section."
@@ -183,6 +183,10 @@ def check_fields(node: ast.ClassDef) -> Iterator[Fault]:
         and "ClassVar" not in ast.unparse(item.annotation)
     ]
     entries = list(get_attributes(ast.get_docstring(node) or ""))
+    for name, entry in get_attributes(ast.get_docstring(node) or "").items():
+        first = re.split(r"[\s,.:;]", entry, maxsplit=1)[0]
+        if first not in ARTICLES:
+            yield node.lineno, f"The entry of {node.name}.{name} begins with {first!r}: begin with an article."
     if fields != entries:
         for name in fields:
             if name not in entries:
@@ -314,6 +318,7 @@ PLANTED = [
     ('@click.command(short_help="a")\n', "", "shard begins with 'Write'"),
     ("            name: The name.", "          name: The name.", "`Args:` indents its entries by 2"),
     ("            The bytes.", "              The bytes.", "`Returns:` indents its entries by 6"),
+    ("        size (int): The number", "        size (int): Number", "The entry of Shard.size begins with 'Number'"),
     ("            name: The name.", "            name: Of the file.", "The entry of name begins with 'Of'"),
     ("    size: int = 0\n", '    size: int = 0\n    """The bytes."""\n', "A string below a field of Shard"),
     ("    size: int = 0\n", "    size: int = 0\n    seed: int = 0\n", "Shard.seed has no entry"),

@@ -109,7 +109,7 @@ class Duplicates:
     """The images whose source files are equal byte for byte.
 
     Attributes:
-        within: For each split, the number of images that occur earlier in the same split.
+        within: The number of images of each split that occur earlier in the same split.
         across: The number of images that occur in another split too. A model is then tested on images that it was
             trained on.
         dropped: The number of images that were left out because they occur elsewhere.

@@ -59,7 +59,7 @@ class FeatureSpec:
     Attributes:
         name: The key in the Example. Readers that nest features nest them at `/`.
         dtype: The kind of the values. `float` is float32 on disk.
-        shape: `()` for one value, `(n,)` for exactly n values, None for a list of any length, 0 included.
+        shape: The shape: `()` for one value, `(n,)` for exactly n values, None for a list of any length, 0 included.
         doc: The meaning of the values, for people.
     """
 

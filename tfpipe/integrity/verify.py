@@ -62,7 +62,7 @@ class VerifyReport:
         files: The number of files.
         records: The number of intact records, by the checks that were made.
         bytes: The size of all files.
-        damaged: Everything that is wrong.
+        damaged: All damage that was found.
     """
 
     files: int = 0

@@ -30,7 +30,7 @@ class Workers:
     """The settings that the worker processes of a pool share.
 
     Attributes:
-        preload: Modules that the fork server imports once for all workers.
+        preload: The modules that the fork server imports once for all workers.
         death: The error message for a worker that died.
     """
 

@@ -80,7 +80,7 @@ class IndexReport:
     Attributes:
         directory: The directory of the manifest.
         manifest: The manifest.
-        notes: Sentences that the user should read.
+        notes: The sentences that the user should read.
     """
 
     directory: str

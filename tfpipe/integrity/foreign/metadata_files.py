@@ -30,7 +30,7 @@ class Metadata:
         images: The features that are images.
         classes: The features that are classes, counted from 0, with the names of the classes; empty without names.
         listed: The label names of a file that does not name their feature.
-        notes: Sentences about files that cannot be used.
+        notes: The sentences about files that cannot be used.
     """
 
     name: str = ""

@@ -26,7 +26,7 @@ class Delivery:
     """One element that a watched dataset gave.
 
     Attributes:
-        index: Its number in its iterator; 0 marks the beginning of an iterator.
+        index: The batch's number in its iterator; 0 marks the beginning of an iterator.
         asked: The time at which the consumer asked for it.
         got: The time at which the consumer got it.
         images: The length of its first tensor.
