@@ -27,7 +27,6 @@ NOT_YET: tuple[str, ...] = (
     "tfpipe/distribution",
     "tfpipe/doctor",
     "tfpipe/errors.py",
-    "tfpipe/images",
     "tfpipe/order.py",
     "tfpipe/pipeline/device",
     "tfpipe/profiler/diagnose",
@@ -45,14 +44,14 @@ VERBS = """
     Augments Averages Awaits
     Balances Batches Begins Benchmarks Binds Blends Blurs Breaks Brings Broadcasts Builds
     Caches Calculates Calibrates Calls Cancels Casts Catches Centers Changes Checks Chooses Claims Clamps
-    Classifies Cleans Clears Clips Clones Closes Collects Combines Compares Compiles Completes Compresses
+    Classifies Cleans Clears Clips Clones Closes Collects Combines Compares Compiles Completes Composites Compresses
     Computes Concatenates Configures Confirms Connects Constructs Consumes Contains Continues Converts Copies
     Corrects Counts Covers Creates Crops Cuts Cycles
     Deals Decides Declares Decodes Decompresses Decorates Decreases Deduplicates Defines Delays Delegates
     Deletes Delivers Denies Derives Describes Deserializes Detaches Detects Determines Diagnoses Disables
     Discards Disconnects Discovers Distributes Divides Does Downloads Drains Draws Drives Drops Dumps
     Emits Empties Enables Encodes Encrypts Ends Ensures Enters Enumerates Escapes Establishes Estimates
-    Evaluates Examines Excludes Executes Exits Expands Expects Explains Exports Exposes Extends Extracts
+    Evaluates Examines Exchanges Excludes Executes Exits Expands Expects Explains Exports Exposes Extends Extracts
     Fails Falls Feeds Fetches Fills Filters Finalizes Finds Finishes Fits Fixes Flags Flattens Flips Flushes
     Folds Follows Forces Forgets Formats Forwards Frees Freezes Fuses
     Gathers Generates Gets Gives Goes Groups Guards Guesses

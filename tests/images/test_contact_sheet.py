@@ -79,12 +79,12 @@ def test_a_tile_without_image_is_not_blank() -> None:
 
 def test_a_long_caption_ends_in_an_ellipsis_within_its_tile() -> None:
     font = contact_sheet_module._font(13)
-    cut = contact_sheet_module._shortened("a very long name of a class, and more of it", font, 160)
+    cut = contact_sheet_module._shorten("a very long name of a class, and more of it", font, 160)
     assert cut == "a very long name of a cla…"
     assert font.getlength(cut) <= 160 < font.getlength("a very long name of a clas…")
-    assert contact_sheet_module._shortened("short", font, 160) == "short"
-    assert contact_sheet_module._shortened("two\nlines\x1b[31m", font, 160) == "two?lines?[31m"
-    assert contact_sheet_module._shortened("nothing fits", font, 3) == ""
+    assert contact_sheet_module._shorten("short", font, 160) == "short"
+    assert contact_sheet_module._shorten("two\nlines\x1b[31m", font, 160) == "two?lines?[31m"
+    assert contact_sheet_module._shorten("nothing fits", font, 3) == ""
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_raw_pixels_are_a_square() -> None:
 @pytest.mark.parametrize(
     ("data", "kind", "message"),
     [
-        (b"", "RAW", "RAW cannot be decoded: 0 bytes are no square of RGB pixels"),
-        (bytes(13), "RAW", "RAW cannot be decoded: 13 bytes are no square of RGB pixels"),
-        (b"not a jpeg", "JPEG", "JPEG cannot be decoded: it is of another format"),
-        (encode(Image.new("RGB", (9, 9)), "PNG"), "JPEG", "JPEG cannot be decoded: it is of another format"),
+        (b"", "RAW", "RAW cannot be decoded: 0 bytes are not a square of RGB pixels"),
+        (bytes(13), "RAW", "RAW cannot be decoded: 13 bytes are not a square of RGB pixels"),
+        (b"not a jpeg", "JPEG", "JPEG cannot be decoded: it has another format"),
+        (encode(Image.new("RGB", (9, 9)), "PNG"), "JPEG", "JPEG cannot be decoded: it has another format"),
     ],
     ids=["empty", "no square", "text", "png"],
 )

@@ -153,7 +153,7 @@ def test_application_data_does_not_matter(make: Any, tf_jpeg: Any) -> None:
     [
         (lambda d, f: d.__setitem__(f + 4, 12), "JPEG of 12 bits a sample; 8 can be read"),
         (lambda d, f: d.__setitem__(f + 1, 0xC3), "JPEG of a rare kind (SOF3), which decoders do not read"),
-        (lambda d, f: d.__setitem__(slice(f + 5, f + 9), bytes(4)), "0 x 0 pixels, which is no image"),
+        (lambda d, f: d.__setitem__(slice(f + 5, f + 9), bytes(4)), "0 x 0 pixels, which is not a valid size"),
         (
             lambda d, f: d.__setitem__(slice(f + 2, f + 4), b"\0\1"),
             "damaged JPEG: a segment of impossible length",

@@ -70,7 +70,7 @@ def test_order_of_chunks(make: Any) -> None:
     assert reason(make.png((1, 1), 1, 3, [b"\0"], make.chunk(b"PLTE", bytes(9)))).endswith("impossible length")
     assert reason(make.png((1, 1), 8, 0, [b"\0"], make.chunk(b"ABCD", b""))).startswith("damaged PNG: unknown critical")
     assert reason(make.png((1, 1), 3, 0, [b"\0"])) == "damaged PNG: impossible values in its header"
-    assert reason(make.png((0, 1), 8, 0, [b"\0"])) == "0 x 1 pixels, which is no image"
+    assert reason(make.png((0, 1), 8, 0, [b"\0"])) == "0 x 1 pixels, which is not a valid size"
 
 
 def test_bomb_in_text_is_refused(make: Any) -> None:

@@ -1,16 +1,18 @@
-"""One image at a time: recognise it, check it, and bring it into a form every decoder reads alike.
+"""Works on one image at a time: recognizes it, checks it, and brings it into a form that every decoder reads alike.
 
 ```
-sniff      which format the bytes are, whatever the file is called
-jpeg, png  what the two stored formats say in their headers, and whether a file is whole
-foreign    the formats that are never stored: GIF, BMP, WebP, TIFF, PPM, AVIF, JPEG 2000
-exif       the orientation tag, and boxes that turn with the pixels
-depth      16-bit samples to 8 bits
-transcode  pixels of the wanted size, and their encoding
-prepare    the way through all of these: `prepare_image`
-pixels     a stored image as an array
-form       what the stored images shall look like: `ImageForm`
+sniff          the format of a file, from its bytes and not from its name
+jpeg, png      the headers of the two stored formats, and the check that a file is complete
+other_formats  the formats that are never stored: GIF, BMP, WebP, TIFF, PPM, AVIF, JPEG 2000
+exif           the orientation tag, and boxes that turn with the pixels
+to_8bit        16-bit samples, alpha and CMYK to 8-bit gray or RGB
+transcode      resizing and encoding
+normalize      the way through all of these: `prepare_image`
+image_header   the size and the odd properties of a file, without decoding it
+decode         a stored image as an array, or a crop of it
+verify         the check of a stored image
+contact_sheet  many images in one picture
 ```
 
-Pillow does the decoding; NumPy is imported only for 16-bit images. Importing `form` imports neither.
+Pillow decodes. NumPy is imported only for 16-bit images.
 """

@@ -1,4 +1,4 @@
-"""A contact sheet: many images at a glance, each in a tile of one size with its caption below."""
+"""Draws a contact sheet: many images in one picture, each in a tile of the same size with its caption below."""
 
 from __future__ import annotations
 
@@ -21,61 +21,64 @@ _INK = "#1d2430"
 _FAINT = "#737b88"
 
 MAX_TILES = 1000
-"""Of 160 px each, they make a sheet of about 120 MB in memory."""
+"""The most tiles of a sheet. At 160 px each, the sheet takes about 120 MB of memory."""
 
 _MIN_TILE_PX, _MAX_TILE_PX = 32, 1024
 _MAX_COLUMNS = 40
-_SHOW_PIXELS_FROM = 3  # times: what is smaller is shown pixel by pixel
+_SHOW_PIXELS_FROM = 3  # an image that fits at least this many times into its tile is shown pixel by pixel
 
 _Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One image of a sheet."""
+    """One image of a sheet.
+
+    Attributes:
+        image: The decoded image, of any mode; None draws an empty tile with the words "no image".
+        title: The first line of the caption, such as the image's class.
+        note: The left part of the second line, smaller and fainter, such as the record's number.
+        size: The right part of the second line: width and height.
+    """
 
     image: Image.Image | None
-    """Decoded, of any mode; None draws an empty tile that says so."""
     title: str
-    """The caption's first line, such as the image's class."""
     note: str = ""
-    """Begins the second line, smaller and fainter, such as the record's number."""
     size: str = ""
-    """Ends the second line: width and height."""
 
 
 def open_stored(data: bytes, kind: str, fit_px: int) -> tuple[Image.Image, tuple[int, int]]:
-    """Decodes a stored image for a look at it.
+    """Decodes a stored image at the size of a tile.
 
     Args:
-      data: What a record holds: a file, or the pixels of a raw image, which is square.
-      kind: "JPEG", "PNG" or "RAW".
-      fit_px: The image is reduced to fit a square of this side; a JPEG is decoded at about that size, so that
-        a large photograph costs little.
+        data: The bytes in the record: a file, or the pixels of a raw image, which is square.
+        kind: The format: "JPEG", "PNG" or "RAW".
+        fit_px: The side of the square that the image is reduced to fit. A JPEG is decoded at about that size, so a
+            large photograph costs little.
 
     Returns:
-      The image in mode "RGB" or "L", and the width and height that it has in the record.
+        The image in mode "RGB" or "L", and its width and height in the record.
 
     Raises:
-      BadImage: It cannot be decoded.
+        BadImage: The image cannot be decoded.
     """
     try:
         with _raw(data) if kind == "RAW" else Image.open(io.BytesIO(data), formats=(kind,)) as image:
             size = image.size
-            image.draft(None, (2 * fit_px, 2 * fit_px))  # for a JPEG only; twice, so that reducing stays smooth
+            image.draft(None, (2 * fit_px, 2 * fit_px))  # concerns JPEG only; twice the size, for a smooth reduction
             plain = _plain(image)
             plain.thumbnail((fit_px, fit_px))
             return plain, size
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        reason = "it is of another format" if isinstance(error, UnidentifiedImageError) else str(error)
+        reason = "it has another format" if isinstance(error, UnidentifiedImageError) else str(error)
         raise BadImage(f"{kind} cannot be decoded: {reason}") from error
 
 
 def raw_image(data: bytes) -> Image.Image:
-    """The pixels of a raw image, which is square and RGB.
+    """Returns a raw image, which is square and RGB.
 
     Raises:
-      BadImage: The bytes are not those of a square.
+        BadImage: The bytes do not make a square.
     """
     try:
         return _raw(data)
@@ -87,16 +90,16 @@ def contact_sheet(tiles: Sequence[Tile], columns: int | None = None, tile_px: in
     """Draws images in tiles of one size, row by row.
 
     Args:
-      tiles: What to draw.
-      columns: Tiles in a row; None: as many as make a sheet a little wider than high, with a full last row
-        where that can be.
-      tile_px: Side of the square that each image is fitted into. 160: eight fit a laptop's screen.
+        tiles: The images with their captions.
+        columns: The number of tiles in a row. None: chosen so that the sheet is a little wider than high, with a full
+            last row if possible.
+        tile_px: The side of the square that each image is fitted into. At 160, eight tiles fit a laptop's screen.
 
     Returns:
-      The sheet, in mode "RGB".
+        The sheet, in mode "RGB".
 
     Raises:
-      ConfigError: There is no tile, or a number is out of range.
+        ConfigError: There is no tile, or a number is out of range.
     """
     if not 1 <= len(tiles) <= MAX_TILES:
         raise ConfigError(f"A contact sheet must have from 1 to {MAX_TILES} images, got {len(tiles)}.")
@@ -114,19 +117,19 @@ def contact_sheet(tiles: Sequence[Tile], columns: int | None = None, tile_px: in
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Where things stand, in pixels; every distance follows from the tile's side."""
+    """The layout of a sheet, in pixels. Every distance follows from the side of a tile."""
 
     columns: int
     tile_px: int
 
     @property
     def pad(self) -> int:
-        """Around the image and the caption within a card."""
+        """The padding around the image and the caption in a card."""
         return max(4, self.tile_px // 20)
 
     @property
     def gap(self) -> int:
-        """Between cards."""
+        """The distance between cards."""
         return max(6, self.tile_px // 12)
 
     @property
@@ -143,7 +146,7 @@ class _Grid:
         return self.tile_px + 2 * self.pad, self.tile_px + 3 * self.pad + caption
 
     def corner(self, number: int) -> tuple[int, int]:
-        """The upper left corner of a card."""
+        """Returns the upper left corner of a card."""
         row, column = divmod(number, self.columns)
         width, height = self.card
         margin = 2 * self.gap
@@ -155,7 +158,7 @@ class _Grid:
 
 
 def _columns(count: int) -> int:
-    """Among sheets between square and twice as wide, the one with the fewest empty places."""
+    """Returns the columns of the sheet, between square and twice as wide, that has the fewest empty places."""
     best = math.sqrt(1.5 * count)
     choices = range(math.ceil(math.sqrt(count)), min(math.ceil(2 * math.sqrt(count)), _MAX_COLUMNS) + 1)
     return min(choices, key=lambda columns: (-count % columns, abs(columns - best)))
@@ -172,21 +175,21 @@ def _draw_tile(sheet: Image.Image, draw: ImageDraw.ImageDraw, tile: Tile, grid: 
         font = _font(grid.note_px)
         draw.text((left + side // 2, top + side // 2), "no image", fill=_FAINT, font=font, anchor="mm")
     else:
-        image = _fitted(tile.image, side)
+        image = _fit(tile.image, side)
         sheet.paste(image, (left + (side - image.width) // 2, top + (side - image.height) // 2))
     below = top + side + grid.pad
     font = _font(grid.title_px)
-    draw.text((left, below), _shortened(tile.title, font, side), fill=_INK, font=font)
+    draw.text((left, below), _shorten(tile.title, font, side), fill=_INK, font=font)
     below += round(1.5 * grid.title_px)
     font = _font(grid.note_px)
-    size = _shortened(tile.size, font, side)
+    size = _shorten(tile.size, font, side)
     draw.text((left + side - font.getlength(size), below), size, fill=_FAINT, font=font)
     room = side - math.ceil(font.getlength(size)) - grid.pad
-    draw.text((left, below), _shortened(tile.note, font, room), fill=_FAINT, font=font)
+    draw.text((left, below), _shorten(tile.note, font, room), fill=_FAINT, font=font)
 
 
-def _fitted(image: Image.Image, side: int) -> Image.Image:
-    """RGB, as large as fits a square; a very small image grows by whole steps, so that its pixels can be seen."""
+def _fit(image: Image.Image, side: int) -> Image.Image:
+    """Scales an image to fit a square, as RGB. A very small image grows by a whole factor, so its pixels show."""
     steps = side // max(image.size)
     if steps >= _SHOW_PIXELS_FROM:
         size = image.width * steps, image.height * steps
@@ -195,7 +198,7 @@ def _fitted(image: Image.Image, side: int) -> Image.Image:
 
 
 def _plain(image: Image.Image) -> Image.Image:
-    """The image in mode "RGB" or "L": what is transparent shows white, 16 bits become 8."""
+    """Converts an image to mode "RGB" or "L". Transparent pixels become white, and 16 bits become 8."""
     if image.mode.startswith("I;16"):
         return image.convert("I").point(lambda value: value / 257).convert("L")
     if image.mode in ("RGB", "L"):
@@ -210,7 +213,7 @@ def _plain(image: Image.Image) -> Image.Image:
 def _raw(data: bytes) -> Image.Image:
     side = math.isqrt(len(data) // 3)
     if not side or side * side * 3 != len(data):
-        raise ValueError(f"{len(data)} bytes are no square of RGB pixels")
+        raise ValueError(f"{len(data)} bytes are not a square of RGB pixels")
     return Image.frombytes("RGB", (side, side), data)
 
 
@@ -219,8 +222,8 @@ def _font(px: int) -> _Font:
     return ImageFont.load_default(px)
 
 
-def _shortened(text: str, font: _Font, width: int) -> str:
-    """The text in one line, cut to fit a width in pixels with an ellipsis at its end."""
+def _shorten(text: str, font: _Font, width: int) -> str:
+    """Cuts a text to one line of a width in pixels, with an ellipsis at its end."""
     text = "".join(character if character.isprintable() else "?" for character in text)
     if font.getlength(text) <= width:
         return text

@@ -1,28 +1,28 @@
-"""The one exception by which an image is refused, and the limits every format shares."""
+"""The exception for a refused image, and the size limit of all formats."""
 
 from __future__ import annotations
 
 
 class BadImage(Exception):
-    """An image that cannot be stored: to be quarantined, not to stop a job.
+    """An image that cannot be stored. A job puts it into quarantine and goes on.
 
     Attributes:
-        reason: One sentence for the person who owns the file, without its path.
+        reason: A sentence for the owner of the file, without the file's path.
     """
 
     def __init__(self, reason: str) -> None:
-        """Keep `reason` as the only argument, so that the exception can be pickled."""
+        """Takes `reason` as the only argument, so that the exception can be pickled."""
         super().__init__(reason)
         self.reason = reason
 
 
 def check_size(width: int, height: int, max_pixels: int) -> None:
-    """Refuse a size promised by a header before anything is allocated for it.
+    """Checks the size that a header promises, before memory is allocated for it.
 
     Raises:
-        BadImage: A side is not positive, or there are more than `max_pixels` pixels.
+        BadImage: A side is not positive, or the image has more than `max_pixels` pixels.
     """
     if width <= 0 or height <= 0:
-        raise BadImage(f"{width} x {height} pixels, which is no image")
+        raise BadImage(f"{width} x {height} pixels, which is not a valid size")
     if width * height > max_pixels:
         raise BadImage(f"{width} x {height} pixels, more than `max_pixels` {max_pixels} allows")

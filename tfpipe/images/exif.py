@@ -1,4 +1,4 @@
-"""The EXIF orientation tag: read without trusting the file, applied to pixels and to boxes."""
+"""Reads the EXIF orientation tag without trusting the file, and applies it to pixels and boxes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from PIL import Image
 
 Box = tuple[float, float, float, float]
-"""xmin, ymin, xmax, ymax as fractions of width and height."""
+"""A box: xmin, ymin, xmax, ymax as fractions of width and height."""
 
 _ORIENTATION = 0x0112
 # The integer types of a TIFF directory by number: BYTE, SHORT, LONG. Cameras write SHORT.
 _FORMATS = {1: "B", 3: "H", 4: "I"}
 
-# What makes an image upright, by orientation. Pillow rotates counterclockwise.
+# The operation that makes an image upright, by orientation. Pillow rotates counterclockwise.
 _TRANSPOSE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -27,9 +27,9 @@ _TRANSPOSE = {
 
 
 def read_orientation(exif: bytes) -> int:
-    """Find the orientation in an EXIF block, with or without its leading "Exif" header.
+    """Reads the orientation in an EXIF block, with or without its leading "Exif" header.
 
-    Only the first directory is read, since that is the image's own; damage of any kind means 1.
+    Only the first directory is read, because it describes the image itself. Any damage counts as orientation 1.
 
     Returns:
         1 (upright) to 8.
@@ -48,24 +48,24 @@ def read_orientation(exif: bytes) -> int:
                     return 1
                 (value,) = struct.unpack_from(order + _FORMATS[kind], tiff, entry + 8)
                 return int(value) if 1 <= value <= 8 else 1
-    except struct.error:  # The directory points outside the block.
+    except struct.error:  # the directory points outside the block
         return 1
     return 1
 
 
 def swaps_sides(orientation: int) -> bool:
-    """Whether the upright image is as wide as the stored one is high."""
+    """Returns whether the upright image is as wide as the stored one is high."""
     return orientation >= 5
 
 
 def turn_image(image: Image.Image, orientation: int) -> Image.Image:
-    """Turn stored pixels upright."""
+    """Turns stored pixels upright."""
     method = _TRANSPOSE.get(orientation)
     return image if method is None else image.transpose(method)
 
 
 def turn_boxes(boxes: Iterable[Box], orientation: int) -> tuple[Box, ...]:
-    """Turn boxes given for the stored pixels into boxes for the upright ones."""
+    """Turns boxes given for the stored pixels into boxes for the upright ones."""
     if orientation == 1:
         return tuple(boxes)
     return tuple(_turn_box(box, orientation) for box in boxes)

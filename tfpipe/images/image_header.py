@@ -1,27 +1,25 @@
-"""What an image file says of itself before a pixel is decoded."""
+"""Reads the facts in an image file's header, without decoding a pixel."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 from tfpipe.images import jpeg, other_formats, png
-from tfpipe.images.errors import BadImage
-from tfpipe.images.sniff import TITLES, sniff_format
+from tfpipe.images.sniff import sniff_format
 
-_MOST_PIXELS = 2**31
+_MAX_PIXELS = 2**31
 
 
 @dataclass(frozen=True, slots=True)
 class ImageHeader:
-    """An image as it is stored.
+    """The facts in the header of an image file.
 
     Attributes:
-        format: "JPEG", "PNG", "GIF", ...: a key of `sniff.TITLES` in capitals.
-        width: In pixels, not turned.
-        height: Likewise.
-        noticed: What a decoder that takes a file as it is may get wrong or slowly: "turned" (EXIF says so, and is
-            ignored), "cmyk", "transparent" (alpha is dropped), "16_bit", "progressive", "animated".
+        format: The format, a key of `sniff.TITLES` in capitals: "JPEG", "PNG", "GIF", ...
+        width: The width in pixels, as stored and not turned by EXIF.
+        height: The height in pixels, as stored and not turned by EXIF.
+        noticed: The properties that a plain decoder handles wrongly or slowly: "turned" (it ignores the EXIF
+            orientation), "cmyk", "transparent" (it drops alpha), "16_bit", "progressive", "animated".
     """
 
     format: str
@@ -31,34 +29,36 @@ class ImageHeader:
 
 
 def read_image_header(data: bytes) -> ImageHeader:
-    """Reads the header of an image file of any format; 10 us for a JPEG, for a PNG also the checksums of its chunks.
+    """Reads the header of an image file of any format.
+
+    This takes 10 us for a JPEG. For a PNG it includes the checksums of all chunks.
 
     Raises:
-        BadImage: It is no image of a known format, or its header is damaged.
+        BadImage: The file is not an image of a known format, or its header is damaged.
     """
     kind = sniff_format(data)
-    with nullcontext() if kind in ("jpeg", "png") else other_formats.quiet_pillow():
-        try:
-            return _read(data, kind)
-        except BadImage:
-            raise
-        except Exception as error:  # Pillow raises a dozen kinds for hostile files, MemoryError among them.
-            raise BadImage(f"{TITLES[kind]} whose header cannot be read") from error
+    with other_formats.refuse_unreadable(kind, "whose header cannot be read"):
+        return _read(data, kind)
 
 
 def _read(data: bytes, kind: str) -> ImageHeader:
     if kind == "jpeg":
-        head = jpeg.read_header(data, _MOST_PIXELS)
-        seen = {"turned": head.orientation != 1, "cmyk": head.components == 4, "progressive": head.progressive}
-        return ImageHeader("JPEG", head.width, head.height, _noticed(seen))
+        head = jpeg.read_header(data, _MAX_PIXELS)
+        properties = {"turned": head.orientation != 1, "cmyk": head.components == 4, "progressive": head.progressive}
+        return ImageHeader("JPEG", head.width, head.height, _list_noticed(properties))
     if kind == "png":
-        chunks = png.read_header(data, _MOST_PIXELS)
-        seen = {"turned": chunks.orientation != 1, "transparent": chunks.transparent, "16_bit": chunks.depth == 16}
-        return ImageHeader("PNG", chunks.width, chunks.height, _noticed({**seen, "animated": chunks.animated}))
-    opened = other_formats.open_foreign(data, kind, _MOST_PIXELS)
-    seen = {"turned": opened.orientation != 1, "animated": opened.animated}
-    return ImageHeader(kind.upper(), opened.width, opened.height, _noticed(seen))
+        chunks = png.read_header(data, _MAX_PIXELS)
+        properties = {
+            "turned": chunks.orientation != 1,
+            "transparent": chunks.transparent,
+            "16_bit": chunks.depth == 16,
+            "animated": chunks.animated,
+        }
+        return ImageHeader("PNG", chunks.width, chunks.height, _list_noticed(properties))
+    opened = other_formats.open_foreign(data, kind, _MAX_PIXELS)
+    properties = {"turned": opened.orientation != 1, "animated": opened.animated}
+    return ImageHeader(kind.upper(), opened.width, opened.height, _list_noticed(properties))
 
 
-def _noticed(seen: dict[str, bool]) -> tuple[str, ...]:
-    return tuple(name for name, is_so in seen.items() if is_so)
+def _list_noticed(properties: dict[str, bool]) -> tuple[str, ...]:
+    return tuple(name for name, holds in properties.items() if holds)

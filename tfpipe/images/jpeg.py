@@ -1,7 +1,7 @@
-"""JPEG: what the header says, whether the file is whole, and decoding without surprises.
+"""Reads JPEG headers, checks that a file is complete, and decodes it without surprises.
 
-Pillow hides libjpeg's warnings, and libjpeg pads missing data with grey once it sees an end marker. So
-whether a file that lacks its end is otherwise whole has to be found out from the pixels: see `append_eoi`.
+Pillow hides libjpeg's warnings, and libjpeg fills missing data with gray once it sees an end marker. So only the pixels
+tell whether a file that lacks its end marker is otherwise complete: see `append_eoi`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _HUFFMAN = frozenset((0xC0, 0xC1, 0xC2))
 _ARITHMETIC = frozenset((0xC9, 0xCA))
 _PROGRESSIVE = frozenset((0xC2, 0xCA))
 
-# Ten scans are usual. A small file of thousands of scans over a large image would keep a decoder busy.
+# Ten scans are usual. A small file with thousands of scans of a large image would keep a decoder busy.
 _MAX_SCANS = 200
 
 # Inside entropy-coded data 0xFF may be followed by a stuffed zero, a fill byte or the number of a restart.
 _NEXT_MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 
-# Stand-ins for missing data. They begin with different bits, so one at least differs from what libjpeg would
-# pad with, and go on without pattern for long enough to spoil several blocks. No 0xFF: it would be a marker.
+# Bytes that take the place of missing data. They begin with different bits, so at least one differs from libjpeg's own
+# filling. They go on without a pattern for long enough to spoil several blocks. None is 0xFF, which would be a marker.
 _FILLERS = tuple(
     first + b"".join(hashlib.sha256(first + bytes([i])).digest() for i in range(8)).replace(b"\xff", b"\x7f")
     for first in (b"\x00", b"\x55", b"\xaa", b"\xe6")
@@ -42,19 +42,19 @@ _FILLERS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class JpegHeader:
-    """What precedes the first scan of a JPEG.
+    """The facts before the first scan of a JPEG.
 
     Attributes:
-        width: In pixels, as stored (not turned).
-        height: In pixels, as stored.
-        components: 1 grey, 3 colour, 4 CMYK or YCCK.
-        component_ids: Their identifiers, by which scans name them.
-        progressive: Several scans refine the whole image.
-        arithmetic: Arithmetic instead of Huffman coding, which few decoders know.
-        orientation: EXIF orientation, 1 to 8.
-        scan_start: Offset of the first start-of-scan marker.
-        decodable: The file without the segments that say nothing about pixels. Pillow would parse them, and
-            warn about or stumble over hostile ones.
+        width: The width in pixels, as stored (not turned).
+        height: The height in pixels, as stored.
+        components: The number of components: 1 gray, 3 color, 4 CMYK or YCCK.
+        component_ids: The identifiers by which scans name the components.
+        progressive: Whether several scans refine the whole image.
+        arithmetic: Whether the coding is arithmetic and not Huffman. Few decoders read it.
+        orientation: The EXIF orientation, 1 to 8.
+        scan_start: The offset of the first start-of-scan marker.
+        decodable: The file without the segments that do not concern pixels. Pillow would parse them, and hostile ones
+            would make it warn or fail.
     """
 
     width: int
@@ -69,10 +69,10 @@ class JpegHeader:
 
 
 def read_header(data: bytes, max_pixels: int) -> JpegHeader:
-    """Read a JPEG up to its first scan; about 10 us.
+    """Reads a JPEG up to its first scan, in about 10 us.
 
     Raises:
-        BadImage: The header is damaged, cut, of a kind that is not supported, or promises too many pixels.
+        BadImage: The header is damaged or cut off, has a kind that is not supported, or promises too many pixels.
     """
     frame, frame_kind, orientation, keep_from = b"", 0, 1, 0
     kept: list[bytes] = []
@@ -108,15 +108,15 @@ def read_header(data: bytes, max_pixels: int) -> JpegHeader:
 
 
 def decode_jpeg(header: JpegHeader, at_least: tuple[int, int] | None = None) -> tuple[Image.Image, float]:
-    """Decode to pixels.
+    """Decodes to pixels.
 
     Args:
-        header: Of the file.
-        at_least: Width and height, as stored, that suffice. libjpeg then computes the smallest of 1/1, 1/2,
-            1/4 and 1/8 of each side that is not smaller: cheaper, and a good first step of a reduction.
+        header: The header of the file.
+        at_least: A width and height, as stored, that is large enough. libjpeg then decodes at the smallest of 1/1, 1/2,
+            1/4 and 1/8 of each side that is not smaller. This is cheaper, and a good first step of a reduction.
 
     Returns:
-        The loaded image, and by how much it was reduced: 1, 2, 4 or 8.
+        The loaded image, and the factor by which each side was reduced: 1, 2, 4 or 8.
     """
     image = _open(header.decodable, header)
     if at_least is not None:
@@ -127,13 +127,13 @@ def decode_jpeg(header: JpegHeader, at_least: tuple[int, int] | None = None) -> 
 
 
 def verify_jpeg(header: JpegHeader) -> None:
-    """Decode every byte of a file once without needing its pixels.
+    """Decodes every byte of a file once, without computing its pixels.
 
-    At 1/8 of the size and without colour libjpeg still reads all entropy-coded data, and so refuses exactly
-    what a full decode refuses, but skips nearly all of the inverse transform: two thirds of the time.
+    At 1/8 of the size and without color libjpeg still reads all entropy-coded data. So it refuses exactly the files
+    that a full decode refuses. But it skips nearly all of the inverse transform, and takes two thirds of the time.
 
     Raises:
-        OSError: The data is truncated or broken.
+        OSError: The data is cut off or damaged.
     """
     image = _open(header.decodable, header)
     image.draft("L", (1, 1))
@@ -141,38 +141,38 @@ def verify_jpeg(header: JpegHeader) -> None:
 
 
 def append_eoi(data: bytes, header: JpegHeader) -> bytes:
-    """Complete a JPEG that lacks nothing but its end marker.
+    """Completes a JPEG that lacks only its end marker.
 
-    With an end marker after cut data libjpeg invents the rest. So the data is decoded once as it is and again
-    with different bytes put where data may be missing. Where nothing is missing they stand behind the last
-    scan, are skipped, and the pixels are equal; where something is missing they are decoded. A cut between
-    two scans leaves whole but too few scans; counting them finds that. Five decodes, or nine with restart
-    markers: only for files that would otherwise be lost.
+    If an end marker follows cut data, libjpeg invents the rest. So the data is decoded once as it is, and again with
+    different bytes where data may be missing. If nothing is missing, these bytes stand after the last scan, are
+    skipped, and the pixels are equal. If something is missing, they are decoded and the pixels differ. A cut between
+    two scans leaves complete scans but too few of them; counting the scans finds that. This takes five decodes, or nine
+    with restart markers, and only for files that would otherwise be lost.
 
-    Missing bits that no pixel depends on (a last run of empty blocks in a progressive file may be longer than
-    the image) stay unnoticed, and do no harm: decoders make the same pixels of the completed file.
+    Missing bits on which no pixel depends stay unnoticed. (The last run of empty blocks in a progressive file may be
+    longer than the image.) They do no harm: decoders make the same pixels of the completed file.
 
     Raises:
         BadImage: More than the end marker is missing.
     """
-    body = data.rstrip(b"\xff")  # Half an end marker may be there.
+    body = data.rstrip(b"\xff")  # the file may end with half an end marker
     if not _scans_are_whole(body, header):
         raise BadImage("truncated JPEG")
     tail = header.decodable.rstrip(b"\xff")
     try:
-        wanted = _hash_pixels(tail + EOI, header)
-        whole = all(_hash_pixels(tail + filler + EOI, header) == wanted for filler in _choose_fillers(body))
-    except OSError as error:  # With an end marker libjpeg never runs out of data: something else is wrong.
+        expected = _hash_pixels(tail + EOI, header)
+        is_complete = all(_hash_pixels(tail + filler + EOI, header) == expected for filler in _choose_fillers(body))
+    except OSError as error:  # with an end marker libjpeg never runs out of data: something else is wrong
         raise BadImage(f"damaged JPEG: {error}") from error
-    if not whole:
+    if not is_complete:
         raise BadImage("truncated JPEG")
     return body + EOI
 
 
 def _header_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield marker, offset and end of each segment up to and with the first start of scan.
+    """Yields the marker, offset and end of each segment up to and including the first start of scan.
 
-    As tolerant as libjpeg: bytes between segments are skipped.
+    Bytes between segments are skipped, as libjpeg does.
     """
     position = 2
     while True:
@@ -200,7 +200,7 @@ def _header_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _read_frame(frame: bytes, kind: int) -> tuple[int, int, bytes]:
-    """Return width, height and component identifiers of a start-of-frame segment."""
+    """Returns width, height and component identifiers of a start-of-frame segment."""
     if not frame:
         raise BadImage("damaged JPEG: no frame header")
     if kind not in _HUFFMAN and kind not in _ARITHMETIC:
@@ -216,13 +216,13 @@ def _read_frame(frame: bytes, kind: int) -> tuple[int, int, bytes]:
 
 
 def _open(data: bytes, header: JpegHeader) -> JpegImagePlugin.JpegImageFile:
-    """Open by the plugin itself: no other format is tried, no process-wide pixel limit or warning applies.
+    """Opens a file with the JPEG plugin. No other format is tried, and no process-wide pixel limit or warning applies.
 
     Raises:
-        OSError: The end marker is missing. Bytes behind it are no harm.
+        OSError: The end marker is missing. Bytes after it do no harm.
     """
     if not data.endswith(EOI) and data.find(EOI, data.rfind(b"\xff\xda")) < 0:
-        # Pillow notices in 19 of 20 files only, depending on how many bits its decoder has read ahead.
+        # Pillow notices this in 19 of 20 files only, depending on how many bits its decoder has read ahead.
         raise OSError("no end marker")
     image = JpegImagePlugin.JpegImageFile(io.BytesIO(data))
     if image.size != (header.width, header.height):
@@ -231,22 +231,22 @@ def _open(data: bytes, header: JpegHeader) -> JpegImagePlugin.JpegImageFile:
 
 
 def _hash_pixels(data: bytes, header: JpegHeader) -> bytes:
-    """Decode fully; a digest of the samples, without the colour conversion that could hide a change."""
+    """Decodes fully and returns a digest of the samples. A color conversion could hide a change, so none is made."""
     image = _open(data, header)
     image.draft("YCbCr", None)
     image.load()
     digest = hashlib.sha256()
-    for top in range(0, header.height, 256):  # A copy of all pixels would double the memory.
+    for top in range(0, header.height, 256):  # a copy of all pixels would double the memory
         digest.update(image.crop((0, top, header.width, min(top + 256, header.height))).tobytes())
     return digest.digest()
 
 
 def _choose_fillers(data: bytes) -> tuple[bytes, ...]:
-    """Stand-ins for what may be missing after `data`."""
+    """Returns the bytes that take the place of data that may be missing after `data`."""
     scan = data.rfind(b"\xff\xda")
     if data.find(b"\xff\xdd", 0, scan) < 0:
         return _FILLERS
-    # With a restart interval, a decoder at the end of one skips all but the next restart marker. They count
+    # At the end of a restart interval a decoder skips everything except the next restart marker. These markers count
     # from 0 to 7 in each scan.
     last = max(data.rfind(bytes((0xFF, marker)), scan) for marker in range(0xD0, 0xD8))
     following = 0xD0 if last < 0 else 0xD0 + (data[last + 1] + 1) % 8
@@ -254,7 +254,7 @@ def _choose_fillers(data: bytes) -> tuple[bytes, ...]:
 
 
 def _scans_are_whole(data: bytes, header: JpegHeader) -> bool:
-    """Whether the scans that have begun carry every bit of every coefficient of every component."""
+    """Returns whether the scans that have begun carry every bit of every coefficient of every component."""
     missing = {component: set(range(64)) for component in header.component_ids}
     position = header.scan_start
     while True:

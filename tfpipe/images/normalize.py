@@ -1,13 +1,12 @@
-"""One image file in, one image in the wanted form out, or a clear reason why not.
+"""Turns one image file into an image of the requested form, or gives a clear reason why it cannot.
 
-What an ordinary decoder reads rightly stays byte for byte as it is. Everything else is decoded once here, so
-that no reader of the shards has to know of CMYK, alpha, 16 bits, EXIF turns or a third image format.
+A file that every 8-bit decoder reads correctly stays as it is, byte for byte. Any other file is decoded and encoded
+here once. So no reader of the shards has to handle CMYK, alpha, 16 bits, EXIF orientation or a third image format.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import PIL
@@ -17,28 +16,28 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg, other_formats, png, transcode
 from tfpipe.images.errors import BadImage
 from tfpipe.images.exif import Box, swaps_sides, turn_boxes, turn_image
-from tfpipe.images.sniff import TITLES, name_differs, sniff_format
+from tfpipe.images.sniff import name_differs, sniff_format
 
 __all__ = ["BadImage", "Box", "PreparedImage", "codec_versions", "prepare_image"]
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedImage:
-    """An image as it is stored.
+    """An image in the form in which it is stored.
 
     Attributes:
-        encoded: The file's bytes, or `height * width * 3` bytes of RGB by rows where `format` is "RAW".
-        format: "JPEG", "PNG" or "RAW".
-        height: Of the pixels stored; where `ImageForm.square` is set, of the upright original.
-        width: As `height`.
-        channels: 1 or 3, as stored.
-        colorspace: "Grayscale" or "RGB".
-        changed: Why the bytes are not the source's, in the order in which it was done: "eoi_appended",
-            "first_frame", "cmyk_to_rgb", "depth_16_to_8", "alpha_composited", "resized", "exif_rotated",
-            "arithmetic_reencoded", "progressive_reencoded", "webp_to_jpeg" and the like. Empty: they are.
-        noticed: Seen and left as it is: "name_differs" (the name promises another format), "progressive",
-            "animated" (a PNG with further frames, of which readers show the first).
-        boxes: As given, turned with the pixels.
+        encoded: The bytes of the file; for "RAW" `height * width * 3` bytes of RGB, row by row.
+        format: The format: "JPEG", "PNG" or "RAW".
+        height: The height of the stored pixels; with `ImageForm.square` that of the upright original.
+        width: The width of the stored pixels; with `ImageForm.square` that of the upright original.
+        channels: The number of stored channels, 1 or 3.
+        colorspace: The color space, "Grayscale" or "RGB".
+        changed: The changes, in the order in which they were made: "eoi_appended", "first_frame", "cmyk_to_rgb",
+            "depth_16_to_8", "alpha_composited", "resized", "exif_rotated", "arithmetic_reencoded",
+            "progressive_reencoded", "webp_to_jpeg" and the like. It is empty if the bytes are those of the source.
+        noticed: The properties that were left as they are: "name_differs" (the file's name promises another format),
+            "progressive", "animated" (a PNG with more frames; readers show the first).
+        boxes: The given boxes, turned with the pixels.
     """
 
     encoded: bytes
@@ -54,54 +53,47 @@ class PreparedImage:
 
 @dataclass(slots=True)
 class _Source:
-    """What is known of a file before it is decoded, in the same words for every format."""
+    """The facts about a file before it is decoded, in the same words for every format."""
 
     data: bytes
     kind: str
     header: jpeg.JpegHeader | png.PngHeader | other_formats.ForeignImage
     channels: int
     lossless: bool
-    acceptable: bool  # An ordinary decoder reads the bytes rightly.
-    size: tuple[int, int]  # Width and height of the upright image.
+    acceptable: bool  # every 8-bit decoder reads the bytes correctly
+    size: tuple[int, int]  # width and height of the upright image
     changed: tuple[str, ...] = ()
     noticed: tuple[str, ...] = ()
-    boxes: tuple[Box, ...] = ()  # Upright.
+    boxes: tuple[Box, ...] = ()  # for the upright image
 
 
 def prepare_image(data: bytes, form: ImageForm, *, filename: str = "", boxes: Sequence[Box] = ()) -> PreparedImage:
-    """Check one image file and bring it into the wanted form.
+    """Checks one image file and brings it into the requested form.
 
-    Every accepted image has been decoded in full. The result depends on the arguments and on `codec_versions`
-    alone.
+    Every accepted image has been fully decoded. The result depends only on the arguments and on `codec_versions`.
 
     Args:
         data: The whole file.
-        form: What the result shall look like.
-        filename: Only its extension is looked at, and only to notice that it does not fit the content.
-        boxes: For the pixels as stored in the file.
+        form: The requested form.
+        filename: The name of the file, whose extension is compared with the content.
+        boxes: The boxes for the pixels as stored in the file.
 
     Raises:
-        BadImage: Not an image, a damaged one, or one too large. Nothing else is raised for any `data`.
+        BadImage: The file is not an image, or the image is damaged or too large. No `data` raises another error.
     """
     kind = sniff_format(data)
-    # Pillow warns only about formats that are opened by `foreign`.
-    with nullcontext() if kind in ("jpeg", "png") else other_formats.quiet_pillow():
-        try:
-            source = _inspect(data, kind, form)
-            if name_differs(filename, kind):
-                source.noticed = (*source.noticed, "name_differs")
-            source.boxes = turn_boxes(boxes, source.header.orientation)
-            if _can_stay(source, form):
-                return _keep(source, form)
-            return _render(source, form)
-        except BadImage:
-            raise
-        except Exception as error:  # Pillow raises a dozen kinds for hostile files, MemoryError among them.
-            raise BadImage(f"{TITLES[kind]} that cannot be decoded: {_first_line(error)}") from error
+    with other_formats.refuse_unreadable(kind):
+        source = _inspect(data, kind, form)
+        if name_differs(filename, kind):
+            source.noticed = (*source.noticed, "name_differs")
+        source.boxes = turn_boxes(boxes, source.header.orientation)
+        if _can_stay(source, form):
+            return _keep(source, form)
+        return _render(source, form)
 
 
 def codec_versions() -> dict[str, str]:
-    """Versions of everything that decides the bytes of an image encoded anew."""
+    """Returns the versions of all libraries that decide the bytes of an encoded image."""
     versions = {
         "pillow": PIL.__version__,
         "libjpeg_turbo": features.version_feature("libjpeg_turbo"),
@@ -113,7 +105,7 @@ def codec_versions() -> dict[str, str]:
 
 
 def _inspect(data: bytes, kind: str, form: ImageForm) -> _Source:
-    """Read the header and check the pixel limit."""
+    """Reads the header and checks the pixel limit."""
     if kind == "jpeg":
         header = jpeg.read_header(data, form.max_pixels)
         channels = 1 if header.components == 1 else 3
@@ -134,7 +126,7 @@ def _upright_size(header: jpeg.JpegHeader | png.PngHeader | other_formats.Foreig
 
 
 def _can_stay(source: _Source, form: ImageForm) -> bool:
-    """Whether the bytes may be stored as they are, given that they decode."""
+    """Returns whether the bytes may be stored as they are, if they can be decoded."""
     if not source.acceptable or transcode.fit_size(*source.size, form) != source.size:
         return False
     if isinstance(source.header, jpeg.JpegHeader):
@@ -143,7 +135,7 @@ def _can_stay(source: _Source, form: ImageForm) -> bool:
 
 
 def _keep(source: _Source, form: ImageForm) -> PreparedImage:
-    """Decode to see that it can be done, and return the bytes as they came."""
+    """Decodes the file as a check, and returns its bytes unchanged."""
     if isinstance(source.header, jpeg.JpegHeader):
         try:
             jpeg.verify_jpeg(source.header)
@@ -159,12 +151,12 @@ def _keep(source: _Source, form: ImageForm) -> PreparedImage:
 
 
 def _render(source: _Source, form: ImageForm) -> PreparedImage:
-    """Decode, bring the pixels into the wanted form and encode them."""
+    """Decodes the file, brings the pixels into the requested form and encodes them."""
     size = transcode.fit_size(*source.size, form)
     orientation = source.header.orientation
     turn = 1 if _loads_upright(source) else orientation
     image, part, changed = _decode(source, form, size)
-    if size != source.size:  # Before the turn: fewer pixels to turn.
+    if size != source.size:  # resized before the turn, which then has fewer pixels to move
         changed = (*changed, "resized")
         image = transcode.resize(image, size[::-1] if swaps_sides(turn) else size, part)
     image = turn_image(image, turn)
@@ -187,7 +179,7 @@ def _render(source: _Source, form: ImageForm) -> PreparedImage:
 def _decode(
     source: _Source, form: ImageForm, size: tuple[int, int]
 ) -> tuple[Image.Image, tuple[float, float] | None, tuple[str, ...]]:
-    """Pixels, the part of them to use, and the kinds of change."""
+    """Returns the pixels, the part of them to use, and the kinds of change."""
     if isinstance(source.header, jpeg.JpegHeader):
         try:
             return transcode.jpeg_pixels(source.header, size)
@@ -203,7 +195,7 @@ def _decode(
 
 
 def _complete(source: _Source, form: ImageForm) -> jpeg.JpegHeader:
-    """Append the end marker that a JPEG lacks, if that is all it lacks."""
+    """Appends the end marker to a JPEG that lacks nothing else."""
     assert isinstance(source.header, jpeg.JpegHeader)
     source.data = jpeg.append_eoi(source.data, source.header)
     source.header = jpeg.read_header(source.data, form.max_pixels)
@@ -227,8 +219,3 @@ def _result(source: _Source, encoded: bytes, kind: str, size: tuple[int, int], c
         noticed=source.noticed,
         boxes=source.boxes,
     )
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -1,6 +1,6 @@
-"""Formats that are read but never stored: GIF, BMP, WebP, TIFF, PPM, AVIF and JPEG 2000.
+"""Reads the formats that are never stored: GIF, BMP, WebP, TIFF, PPM, AVIF and JPEG 2000.
 
-No reader of training data needs them, so no speed is sought here; only that the right pixels come out.
+No reader of training data needs them, so this code aims at right pixels and not at speed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import io
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,9 @@ from PIL import Image
 
 from tfpipe.images.errors import BadImage, check_size
 from tfpipe.images.exif import read_orientation
+from tfpipe.images.sniff import TITLES
 
-# Imported when the first such file is met: most jobs never meet one.
+# A plugin is imported when the first file of its format comes. Most jobs never need one.
 _PLUGINS = {
     "gif": ("PIL.GifImagePlugin", "GifImageFile"),
     "bmp": ("PIL.BmpImagePlugin", "BmpImageFile"),
@@ -41,14 +42,14 @@ class ForeignImage:
     """An opened file of a format that is not stored.
 
     Attributes:
-        image: As Pillow opened it, not yet loaded.
-        width: In pixels, as stored (not turned).
-        height: In pixels, as stored.
-        orientation: EXIF orientation, 1 to 8.
-        upright_once_loaded: Pillow turns a TIFF while loading it, and no other format.
-        lossless: Whether to store the pixels as PNG rather than as JPEG.
-        animated: More frames or pages follow the first.
-        inverted: 16-bit grey where 0 is white.
+        image: The image as Pillow opened it, not yet loaded.
+        width: The width in pixels, as stored (not turned).
+        height: The height in pixels, as stored.
+        orientation: The EXIF orientation, 1 to 8.
+        upright_once_loaded: Whether Pillow turns the image while it loads it, which it does for TIFF only.
+        lossless: Whether to store the pixels as PNG and not as JPEG.
+        animated: Whether more frames or pages follow the first.
+        inverted: Whether 0 is white, in 16-bit gray.
     """
 
     image: Image.Image
@@ -63,23 +64,42 @@ class ForeignImage:
 
 @contextmanager
 def quiet_pillow() -> Iterator[None]:
-    """Keep Pillow's warnings about odd files off the screen.
+    """Keeps Pillow's warnings about odd files off the screen.
 
-    Warning filters belong to the process, so threads take turns. JPEG and PNG never come here.
+    Warning filters belong to the process, so threads take turns. JPEG and PNG do not need this.
     """
     with _WARNING_LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
+@contextmanager
+def refuse_unreadable(kind: str, problem: str = "") -> Iterator[None]:
+    """Turns every error of a decoder into a `BadImage`, and keeps Pillow quiet. Blocks must not be nested.
+
+    Args:
+        kind: The format, a key of `sniff.TITLES`.
+        problem: The end of the reason. Default: that the image cannot be decoded, with the decoder's own words.
+    """
+    with nullcontext() if kind in ("jpeg", "png") else quiet_pillow():
+        try:
+            yield
+        except BadImage:
+            raise
+        except Exception as error:  # Pillow raises a dozen types for hostile files, MemoryError among them.
+            lines = str(error).splitlines()
+            problem = problem or f"that cannot be decoded: {lines[0] if lines else type(error).__name__}"
+            raise BadImage(f"{TITLES[kind]} {problem}") from error
+
+
 def open_foreign(data: bytes, kind: str, max_pixels: int) -> ForeignImage:
-    """Open a file and check its size, decoding nothing.
+    """Opens a file and checks its size, without decoding.
 
     Raises:
-        BadImage: Too many pixels, or samples whose range is unknown.
+        BadImage: The image has too many pixels, or samples whose range is not known.
     """
     if kind == "webp":
-        # Pillow allocates two canvases on opening, so the size is read before.
+        # Pillow allocates two canvases when it opens a WebP, so the size is checked before.
         check_size(*_read_webp_size(data), max_pixels)
     image = open_plugin(data, kind)
     check_size(*image.size, max_pixels)
@@ -104,11 +124,11 @@ def open_foreign(data: bytes, kind: str, max_pixels: int) -> ForeignImage:
 
 
 def open_plugin(data: bytes, kind: str) -> Image.Image:
-    """Open by the one plugin that is meant: no other is tried, no process-wide pixel limit applies.
+    """Opens a file with the plugin of its format. No other plugin is tried, and no process-wide pixel limit applies.
 
     Raises:
-        BadImage: This Pillow cannot read the format, or colour samples of 16 bits lie in separate planes,
-            which Pillow reads wrongly.
+        BadImage: This Pillow cannot read the format, or color samples of 16 bits lie in separate planes, which Pillow
+            reads wrongly.
     """
     module, name = _PLUGINS[kind]
     try:
@@ -117,7 +137,7 @@ def open_plugin(data: bytes, kind: str) -> Image.Image:
         raise BadImage(f"the installed Pillow cannot read {kind}") from error
     image: Image.Image = getattr(plugin, name)(io.BytesIO(data))
     if kind == "tiff":
-        # A turn written in XMP does not count; Pillow would apply it on loading.
+        # An orientation in XMP does not count, but Pillow would apply it on loading.
         image.info.pop("xmp", None)
         tags: Any = getattr(image, "tag_v2", {})
         if tags.get(_TIFF_PLANAR, 1) == 2 and max(tags.get(258, (1,))) > 8:
@@ -132,11 +152,11 @@ def _is_lossless(data: bytes, kind: str, image: Image.Image) -> bool:
         return _first_webp_frame(data) == b"VP8L"
     if kind == "jpeg2000":
         return _is_reversible(data)
-    return kind != "avif"  # Rarely lossless, and not said in a header.
+    return kind != "avif"  # AVIF is rarely lossless, and no header says so
 
 
 def _read_webp_size(data: bytes) -> tuple[int, int]:
-    """Width and height from the first chunk of a WebP."""
+    """Reads the width and height from the first chunk of a WebP."""
     name = data[12:16]
     if len(data) < 30:
         raise BadImage("truncated WebP")
@@ -149,14 +169,14 @@ def _read_webp_size(data: bytes) -> tuple[int, int]:
 
 
 def _first_webp_frame(data: bytes) -> bytes:
-    """Name of the chunk that holds the first frame: b"VP8 " (lossy) or b"VP8L"; b"" if there is none."""
+    """Returns the name of the chunk with the first frame: b"VP8 " (lossy) or b"VP8L"; b"" without a frame."""
     position = 12
     while position + 8 <= len(data):
         name = data[position : position + 4]
         if name in (b"VP8 ", b"VP8L"):
             return name
         if name == b"ANMF":
-            position += 8 + 16  # The frame's own chunks follow its position, size and duration.
+            position += 8 + 16  # the frame's own chunks follow its position, size and duration
             continue
         length = int.from_bytes(data[position + 4 : position + 8], "little")
         position += 8 + length + (length & 1)
@@ -164,7 +184,7 @@ def _first_webp_frame(data: bytes) -> bytes:
 
 
 def _is_reversible(data: bytes) -> bool:
-    """Whether the coding style (COD marker) of a JPEG 2000 codestream names the reversible 5-3 wavelet."""
+    """Returns whether the coding style (COD marker) of a JPEG 2000 codestream names the reversible 5-3 wavelet."""
     start = data.find(b"\xff\x4f\xff\x51")
     style = data.find(b"\xff\x52", start)
     return start >= 0 and style >= 0 and data[style + 13 : style + 14] == b"\x01"

@@ -1,7 +1,7 @@
-"""PNG: what the chunks say, and whether each is whole.
+"""Reads PNG chunks and checks that each is intact.
 
-libpng refuses a critical chunk with a wrong checksum and image data that ends early; Pillow looks at neither
-and fills up with black. So both are checked here: 1 GB/s for checksums, and an inflate.
+libpng refuses a critical chunk with a wrong checksum, and image data that ends early. Pillow checks neither and fills
+the image up with black. So both are checked here, at 1 GB/s for the checksums plus the time to inflate the image data.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from tfpipe.images.exif import read_orientation
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
-_GREY, _RGB, _PALETTE, _GREY_ALPHA, _RGBA = 0, 2, 3, 4, 6
+_GRAY, _RGB, _PALETTE, _GRAY_ALPHA, _RGBA = 0, 2, 3, 4, 6
 _DEPTHS = {
-    _GREY: (1, 2, 4, 8, 16),
+    _GRAY: (1, 2, 4, 8, 16),
     _RGB: (8, 16),
     _PALETTE: (1, 2, 4, 8),
-    _GREY_ALPHA: (8, 16),
+    _GRAY_ALPHA: (8, 16),
     _RGBA: (8, 16),
 }
 _PIXEL_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
 _COMPRESSED_CHUNKS = (b"zTXt", b"iTXt", b"iCCP")
 
-# Offset and step in x and y of each pass.
+# The offset and the step in x and y of each pass.
 _ONE_PASS = ((0, 0, 1, 1),)
 _ADAM7 = (
     (0, 0, 8, 8),
@@ -41,10 +41,10 @@ _ADAM7 = (
     (0, 1, 1, 2),
 )
 
-# libpng refuses longer sides unless told otherwise, and TensorFlow does not tell it.
+# libpng refuses longer sides unless it is configured otherwise, and TensorFlow does not configure it.
 _MAX_SIDE = 1_000_000
 
-# What libpng inflates of a text at most.
+# The longest text that libpng inflates.
 _MAX_TEXT = 8_000_000
 
 _PIECE_BYTES = 1 << 18
@@ -52,20 +52,20 @@ _PIECE_BYTES = 1 << 18
 
 @dataclass(slots=True)
 class PngHeader:
-    """What the chunks of a PNG say.
+    """The facts in the chunks of a PNG.
 
     Attributes:
-        width: In pixels, as stored (not turned).
-        height: In pixels, as stored.
-        depth: Bits a sample: 1, 2, 4, 8 or 16.
-        color_type: 0 grey, 2 RGB, 3 palette, 4 grey and alpha, 6 RGBA.
-        interlaced: Seven passes instead of one.
-        transparent: Alpha samples, or a tRNS chunk.
-        animated: More frames follow the image.
-        orientation: EXIF orientation, 1 to 8.
-        data: The file.
-        image_data: Start and end of the body of each IDAT chunk in it.
-        pixel_chunks: Start and end of each chunk that says something about pixels.
+        width: The width in pixels, as stored (not turned).
+        height: The height in pixels, as stored.
+        depth: The number of bits a sample: 1, 2, 4, 8 or 16.
+        color_type: The color type: 0 gray, 2 RGB, 3 palette, 4 gray and alpha, 6 RGBA.
+        interlaced: Whether the image is stored in seven passes instead of one.
+        transparent: Whether it has alpha samples or a tRNS chunk.
+        animated: Whether more frames follow the image.
+        orientation: The EXIF orientation, 1 to 8.
+        data: The whole file.
+        image_data: The start and end of the body of each IDAT chunk.
+        pixel_chunks: The start and end of each chunk that concerns pixels.
     """
 
     width: int
@@ -82,20 +82,20 @@ class PngHeader:
 
     @property
     def channels(self) -> int:
-        """1 for grey, 3 for colour; alpha is not counted."""
-        return 1 if self.color_type in (_GREY, _GREY_ALPHA) else 3
+        """The number of channels without alpha: 1 for gray, 3 for color."""
+        return 1 if self.color_type in (_GRAY, _GRAY_ALPHA) else 3
 
     @property
     def decodable(self) -> bytes:
-        """The file without the chunks that Pillow would parse, warn about or stumble over, for nothing."""
+        """The file without the chunks that do not concern pixels. Hostile ones would make Pillow warn or fail."""
         return SIGNATURE + b"".join(self.data[start:end] for start, end in self.pixel_chunks)
 
 
 def read_header(data: bytes, max_pixels: int) -> PngHeader:
-    """Walk all chunks, checking the order and the checksum of the critical ones.
+    """Reads all chunks, and checks the order and the checksums of the critical ones.
 
     Raises:
-        BadImage: The file is cut or damaged, promises too many pixels, or has a text that expands enormously.
+        BadImage: The file is cut off or damaged, promises too many pixels, or has a text that expands enormously.
     """
     header = _read_ihdr(data)
     check_size(header.width, header.height, max_pixels)
@@ -108,7 +108,7 @@ def read_header(data: bytes, max_pixels: int) -> PngHeader:
         start, end = position + 8, position + 12 + length
         if end > len(data):
             raise BadImage("truncated PNG")
-        if not name[0] & 0x20:  # An upper-case first letter: critical, a decoder must understand it.
+        if not name[0] & 0x20:  # an upper-case first letter marks a critical chunk, which a decoder must understand
             _check_order(name, before, seen, header.color_type)
             if zlib.crc32(memoryview(data)[position + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
                 raise BadImage(f"damaged PNG: wrong checksum in chunk {name.decode()}")
@@ -123,10 +123,10 @@ def read_header(data: bytes, max_pixels: int) -> PngHeader:
 
 
 def verify_png(header: PngHeader) -> None:
-    """Inflate the image data and check that there is enough of it, as libpng does and Pillow does not.
+    """Inflates the image data and checks that it is complete, as libpng does and Pillow does not.
 
-    With the checksums known to be right, wrong filters and missing data are all that can still go wrong. So
-    no pixels are computed, and nothing is kept.
+    The checksums are known to be right, so only wrong filters and missing data are still possible. No pixels are
+    computed, and no data is kept.
 
     Raises:
         BadImage: The image data is damaged.
@@ -145,7 +145,7 @@ def verify_png(header: PngHeader) -> None:
                 if not piece:
                     break
             if packed and not inflater.eof:
-                inflater.decompress(packed, _PIECE_BYTES)  # The end of the stream, and a few bytes too many.
+                inflater.decompress(packed, _PIECE_BYTES)  # the end of the stream, and perhaps a few bytes too many
     except zlib.error as error:
         raise BadImage(f"damaged PNG: {error}") from error
     if offset < total or not inflater.eof:
@@ -153,15 +153,15 @@ def verify_png(header: PngHeader) -> None:
 
 
 def open_png(data: bytes) -> PngImagePlugin.PngImageFile:
-    """Open by the plugin itself: no other format is tried, no process-wide pixel limit or warning applies."""
+    """Opens a file with the PNG plugin. No other format is tried, and no process-wide limit or warning applies."""
     return PngImagePlugin.PngImageFile(io.BytesIO(data))
 
 
 def as_rgba_bytes(data: bytes) -> bytes:
-    """Relabel a 16-bit grey and alpha PNG as 8-bit RGBA: high and low byte of grey, then of alpha.
+    """Returns a 16-bit gray and alpha PNG labeled as 8-bit RGBA: the high and low bytes of gray, then of alpha.
 
-    Both have four bytes a pixel and PNG filters work on bytes, so the image data stays; and Pillow, which
-    reads only the high bytes of such files, hands over all four.
+    Both kinds have four bytes a pixel, and PNG filters work on bytes, so the image data stays the same. Pillow reads
+    only the high bytes of the original, but all four bytes of the result.
     """
     ihdr = b"IHDR" + data[16:24] + bytes((8, _RGBA)) + data[26:29]
     return data[:12] + ihdr + struct.pack(">I", zlib.crc32(ihdr)) + data[33:]
@@ -177,12 +177,12 @@ def _read_ihdr(data: bytes) -> PngHeader:
         raise BadImage("damaged PNG: it does not begin with its header")
     if depth not in _DEPTHS.get(color_type, ()) or method or filters or interlace > 1:
         raise BadImage("damaged PNG: impossible values in its header")
-    transparent = color_type in (_GREY_ALPHA, _RGBA)
+    transparent = color_type in (_GRAY_ALPHA, _RGBA)
     return PngHeader(width, height, depth, color_type, bool(interlace), transparent, data=data)
 
 
 def _read_chunk(header: PngHeader, name: bytes, start: int, end: int) -> None:
-    """Note what one chunk says; its body is `header.data[start:end]`."""
+    """Stores the facts in one chunk, whose body is `header.data[start:end]`."""
     if name == b"IDAT":
         header.image_data.append((start, end))
     elif name == b"PLTE":
@@ -198,7 +198,7 @@ def _read_chunk(header: PngHeader, name: bytes, start: int, end: int) -> None:
 
 
 def _check_order(name: bytes, before: bytes, seen: set[bytes], color_type: int) -> None:
-    """Refuse critical chunks in an order, or of a name, that libpng refuses."""
+    """Checks that libpng accepts the name and the place of a critical chunk."""
     if name not in (b"IHDR", b"PLTE", b"IDAT", b"IEND"):
         raise BadImage(f"damaged PNG: unknown critical chunk {name!r}")
     wrong = {
@@ -212,13 +212,13 @@ def _check_order(name: bytes, before: bytes, seen: set[bytes], color_type: int) 
 
 
 def _check_palette(length: int, header: PngHeader) -> None:
-    most = 3 * (1 << header.depth if header.color_type == _PALETTE else 256)
-    if length == 0 or length % 3 or length > most:
+    max_length = 3 * (1 << header.depth if header.color_type == _PALETTE else 256)
+    if length == 0 or length % 3 or length > max_length:
         raise BadImage("damaged PNG: a palette of impossible length")
 
 
 def _check_text(name: bytes, body: bytes) -> None:
-    """Refuse a compressed text or colour profile that expands beyond what libpng reads."""
+    """Checks that a compressed text or color profile does not expand beyond libpng's limit."""
     packed = body.partition(b"\0")[2][1:]
     if name == b"iTXt":
         if body.partition(b"\0")[2][:1] != b"\1":
@@ -226,15 +226,15 @@ def _check_text(name: bytes, body: bytes) -> None:
         packed = packed[1:].partition(b"\0")[2].partition(b"\0")[2]
     try:
         too_long = len(zlib.decompressobj().decompress(packed, _MAX_TEXT + 1)) > _MAX_TEXT
-    except zlib.error:  # Of no use, and skipped by every reader.
+    except zlib.error:  # every reader skips such a chunk
         return
     if too_long:
         raise BadImage(f"PNG with a {name.decode()} chunk that expands to more than {_MAX_TEXT} bytes")
 
 
 def _list_passes(header: PngHeader) -> list[tuple[int, int, int]]:
-    """Start, end and length of a row in the inflated data, of each pass that has pixels."""
-    samples = {_RGB: 3, _GREY_ALPHA: 2, _RGBA: 4}.get(header.color_type, 1)
+    """Returns for each pass that has pixels its start and end in the inflated data, and the length of a row."""
+    samples = {_RGB: 3, _GRAY_ALPHA: 2, _RGBA: 4}.get(header.color_type, 1)
     passes, start = [], 0
     for left, top, across, down in _ADAM7 if header.interlaced else _ONE_PASS:
         width = -(-(header.width - left) // across)
@@ -247,7 +247,7 @@ def _list_passes(header: PngHeader) -> list[tuple[int, int, int]]:
 
 
 def _check_filters(piece: bytes, offset: int, passes: list[tuple[int, int, int]]) -> None:
-    """Check the first byte of each row in a piece of inflated data: the five filters are numbered from 0."""
+    """Checks the first byte of each row in a piece of inflated data: one of the five filters, counted from 0."""
     for start, end, row in passes:
         first = start + max(0, -(-(offset - start) // row)) * row
         filters = piece[max(0, first - offset) : max(0, end - offset) : row]

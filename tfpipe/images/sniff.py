@@ -1,10 +1,10 @@
-"""Which format the bytes are. The content decides; a file name is only compared with it."""
+"""Recognizes the format of an image file by its content. The file's name is only compared with it."""
 
 from __future__ import annotations
 
 from tfpipe.images.errors import BadImage
 
-# How reasons name a format to a person.
+# The names of formats in messages.
 TITLES = {
     "jpeg": "JPEG",
     "png": "PNG",
@@ -27,11 +27,11 @@ _EXTENSIONS = {
     **dict.fromkeys(("ppm", "pgm", "pbm", "pnm"), "ppm"),
     "avif": "avif",
     **dict.fromkeys(("jp2", "j2k", "jpx", "jpf", "j2c", "jpc"), "jpeg2000"),
-    # Known as images, never readable: whatever content is accepted, such a name differs from it.
+    # Formats that cannot be read: a file with such a name and another content always differs from its name.
     **dict.fromkeys(("ico", "heic", "heif", "svg", "psd"), "other"),
 }
 
-# JPEG and PNG first: nearly every file of a training set is one of them.
+# JPEG and PNG come first: nearly every file of a training set is one of them.
 _MAGIC = (
     (b"\xff\xd8\xff", "jpeg"),
     (b"\x89PNG\r\n\x1a\n", "png"),
@@ -61,14 +61,13 @@ _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 
 
 def sniff_format(data: bytes) -> str:
-    """Name the format of an image file from its first bytes.
+    """Recognizes the format of an image file by its first bytes.
 
     Returns:
         A key of `TITLES`.
 
     Raises:
-        BadImage: The file is empty, or is no image of a format that can be read; the reason says what it
-            looks like instead.
+        BadImage: The file is empty, or it is not an image that can be read. The reason says what it looks like.
     """
     for magic, kind in _MAGIC:
         if data.startswith(magic):
@@ -81,17 +80,17 @@ def sniff_format(data: bytes) -> str:
         return "avif"
     if data[4:8] == b"ftyp" and data[8:12] == b"mif1" and b"avif" in data[16:64]:
         return "avif"
-    raise BadImage(_describe_stranger(data))
+    raise BadImage(_describe_unreadable(data))
 
 
 def name_differs(filename: str, kind: str) -> bool:
-    """Whether the extension of `filename` belongs to an image format other than `kind`."""
+    """Returns whether the extension of `filename` belongs to an image format other than `kind`."""
     _, dot, extension = filename.rpartition(".")
     return bool(dot) and _EXTENSIONS.get(extension.lower(), kind) != kind
 
 
-def _describe_stranger(data: bytes) -> str:
-    """Say in one sentence why `data` is not an image that can be read."""
+def _describe_unreadable(data: bytes) -> str:
+    """Returns one sentence about why `data` is not an image that can be read."""
     if not data:
         return "the file is empty"
     for magic, title in _REFUSED:

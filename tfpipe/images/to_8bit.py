@@ -1,7 +1,7 @@
-"""Pixels of any kind to 8-bit grey or RGB: 16-bit samples scaled, alpha composited on white, CMYK converted.
+"""Converts pixels of any kind to 8-bit gray or RGB: scales 16-bit samples, composites alpha on white, converts CMYK.
 
-Pillow's own conversion of 16-bit grey clips at 255, which makes nearly every such image white, and of 16-bit
-colour it keeps the high byte of each sample. Here a sample v becomes v * 255 / 65535, rounded.
+Pillow's own conversion clips 16-bit gray at 255, which makes nearly every such image white. Of 16-bit color it keeps
+the high byte of each sample. Here a sample v becomes v * 255 / 65535, rounded.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     ReadRows = Callable[[int, int], NDArray[np.uint64]]
-    """From top to bottom (exclusive): [rows, width, channels], 0 to 65535, alpha last where there is one."""
+    """A function of the first row and the row after the last: [rows, width, channels], 0 to 65535, alpha last."""
 
 _ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
-_GREY_MODES = ("1", "L", "LA", "La")
+_GRAY_MODES = ("1", "L", "LA", "La")
 
-# Which raw mode reads the byte that another one leaves out. "N" is the order of this machine.
+# The raw mode that reads the byte which another one leaves out. "N" is the byte order of this machine.
 _OTHER_BYTE = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
 
-# Rows are converted in strips of about this many pixels, so that 64-bit sums cost 30 MB and not gigabytes.
+# Rows are converted in strips of about this many pixels, so that 64-bit sums take 30 MB and not gigabytes.
 _STRIP_PIXELS = 1 << 20
 
 
 def flatten_alpha(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
-    """Bring a loaded image of 8 bits or fewer to grey ("L") or "RGB".
+    """Converts a loaded image of 8 bits or fewer to gray ("L") or "RGB".
 
     Returns:
         The image, and the kinds of change made to its pixels.
 
     Raises:
-        BadImage: 32-bit samples; nothing says which value is white.
+        BadImage: The samples have 32 bits, and nothing tells which value is white.
     """
     mode = image.mode
     if mode in ("L", "RGB") and "transparency" not in image.info:
@@ -49,29 +49,29 @@ def flatten_alpha(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
         image = image.convert("L")
     rgba_palette = mode == "P" and image.palette is not None and image.palette.mode == "RGBA"
     if mode in _ALPHA_MODES or rgba_palette or "transparency" in image.info:
-        return _on_white(image, grey=mode in _GREY_MODES), ("alpha_composited",)
+        return _on_white(image, gray=mode in _GRAY_MODES), ("alpha_composited",)
     if mode == "CMYK":
         return image.convert("RGB"), ("cmyk_to_rgb",)
     return (image if image.mode == "L" else image.convert("RGB")), ()
 
 
-def _on_white(image: Image.Image, *, grey: bool) -> Image.Image:
-    """Composite in strips: three more copies of a large image would be a gigabyte."""
-    white = Image.new("L" if grey else "RGB", image.size, "white")
+def _on_white(image: Image.Image, *, gray: bool) -> Image.Image:
+    """Composites an image on white in strips, because three more copies of a large image would take a gigabyte."""
+    white = Image.new("L" if gray else "RGB", image.size, "white")
     step = max(1, _STRIP_PIXELS // image.width)
     for top in range(0, image.height, step):
-        strip = image.crop((0, top, image.width, min(top + step, image.height))).convert("LA" if grey else "RGBA")
+        strip = image.crop((0, top, image.width, min(top + step, image.height))).convert("LA" if gray else "RGBA")
         white.paste(strip.convert(white.mode), (0, top), strip.getchannel("A"))
     return white
 
 
-def is_deep_grey(image: Image.Image) -> bool:
-    """Whether samples are 16-bit grey. Pillow holds those of a PGM in mode "I", scaled to 65535."""
+def is_deep_gray(image: Image.Image) -> bool:
+    """Returns whether the samples are 16-bit gray. Pillow holds those of a PGM in mode "I", scaled to 65535."""
     return image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM")
 
 
 def deep_color_mode(image: Image.Image) -> str:
-    """Return the raw mode of an opened, not yet loaded image of 16-bit colour samples, else ""."""
+    """Returns the raw mode of an opened image of 16-bit color samples that is not loaded yet, else ""."""
     if not image.mode.startswith(("RGB", "CMYK")):
         return ""
     tiles: Any = getattr(image, "tile", None)
@@ -83,19 +83,19 @@ def deep_color_mode(image: Image.Image) -> str:
 
 
 def select_low_bytes(image: Image.Image) -> None:
-    """Make an opened image of 16-bit colour samples load their low bytes instead of the high ones."""
+    """Makes an opened image of 16-bit color samples load their low bytes instead of the high ones."""
     holder: Any = image
     holder.tile = [tile._replace(args=_swap_byte(tile.args)) for tile in holder.tile]
 
 
-def reduce_grey(image: Image.Image, inverted: bool = False) -> tuple[Image.Image, tuple[str, ...]]:
-    """Reduce a loaded image of 16-bit grey to mode "L".
+def reduce_gray(image: Image.Image, inverted: bool = False) -> tuple[Image.Image, tuple[str, ...]]:
+    """Reduces a loaded image of 16-bit gray to mode "L".
 
     Args:
-        image: For which `is_deep_grey` holds.
-        inverted: 0 is white.
+        image: An image for which `is_deep_gray` holds.
+        inverted: Whether 0 is white.
     """
-    import numpy as np  # Only 16-bit images need it, and it takes as long to import as Pillow.
+    import numpy as np  # only 16-bit images need it, and its import takes as long as Pillow's
 
     def read(top: int, bottom: int) -> NDArray[np.uint64]:
         rows = np.asarray(image.crop((0, top, image.width, bottom))).astype(np.uint64)
@@ -105,7 +105,7 @@ def reduce_grey(image: Image.Image, inverted: bool = False) -> tuple[Image.Image
 
 
 def reduce_color(high: Image.Image, low: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
-    """Reduce 16-bit RGB or RGBA, given as two loaded images of high and low bytes, to mode "RGB"."""
+    """Reduces 16-bit RGB or RGBA, given as two loaded images of high and low bytes, to mode "RGB"."""
     import numpy as np
 
     if high.mode not in ("RGB", "RGBA"):
@@ -120,8 +120,8 @@ def reduce_color(high: Image.Image, low: Image.Image) -> tuple[Image.Image, tupl
     return _reduce(high, read, tuple(high.mode))
 
 
-def reduce_grey_alpha(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
-    """Reduce 16-bit grey and alpha, given as `png.as_rgba_bytes` relabels it, to mode "L"."""
+def reduce_gray_alpha(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
+    """Reduces 16-bit gray and alpha, given as `png.as_rgba_bytes` relabels it, to mode "L"."""
     import numpy as np
 
     def read(top: int, bottom: int) -> NDArray[np.uint64]:
@@ -132,7 +132,7 @@ def reduce_grey_alpha(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]
 
 
 def _reduce(image: Image.Image, read: ReadRows, bands: tuple[str, ...]) -> tuple[Image.Image, tuple[str, ...]]:
-    """Composite on white and scale to 8 bits, strip by strip."""
+    """Composites on white and scales to 8 bits, strip by strip."""
     import numpy as np
 
     key = image.info.get("transparency")
@@ -154,7 +154,7 @@ def _reduce(image: Image.Image, read: ReadRows, bands: tuple[str, ...]) -> tuple
 
 
 def _swap_byte(arguments: Any) -> Any:
-    """Exchange the byte order at the end of the raw mode in a tile's arguments."""
+    """Exchanges the byte order at the end of the raw mode in a tile's arguments."""
     if isinstance(arguments, str):
         return arguments[:-1] + _OTHER_BYTE[arguments[-1]]
     return (_swap_byte(arguments[0]), *arguments[1:])

@@ -1,4 +1,4 @@
-"""Pixels of the wanted size, and their encoding."""
+"""Decodes to 8-bit pixels, resizes them, and encodes them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from tfpipe.images import jpeg, other_formats, png, to_8bit
 from tfpipe.images.errors import BadImage
 from tfpipe.images.exif import swaps_sides
 
-# 256 px photographs, zlib-ng: level 6 takes three times as long as level 1 and saves 3 percent.
+# Measured with 256 px photographs and zlib-ng: level 6 takes three times as long as level 1 and saves 3 %.
 _PNG_LEVEL = 1
 
-# A reduction by the JPEG decoder leaves at least this many times the wanted pixels a side; the filter that
-# follows then decides how the result looks.
+# The JPEG decoder's own reduction leaves at least this many times the requested pixels on each side. The better filter
+# that follows then decides how the result looks.
 _DRAFT_MARGIN = 2
 
 
 def fit_size(width: int, height: int, form: ImageForm) -> tuple[int, int]:
-    """Width and height that `form` gives to an upright image of this size."""
+    """Returns the width and height that `form` gives to an upright image of this size."""
     if form.square is not None:
         return form.square, form.square
     short, long = min(width, height), max(width, height)
     if form.resize_short is None or short <= form.resize_short:
         return width, height
-    # Rounded in whole numbers: the same on every machine.
+    # Rounded with whole numbers, so that the result is the same on every machine.
     reduced = (2 * long * form.resize_short + short) // (2 * short)
     return (form.resize_short, reduced) if width <= height else (reduced, form.resize_short)
 
@@ -34,14 +34,15 @@ def fit_size(width: int, height: int, form: ImageForm) -> tuple[int, int]:
 def jpeg_pixels(
     header: jpeg.JpegHeader, size: tuple[int, int]
 ) -> tuple[Image.Image, tuple[float, float], tuple[str, ...]]:
-    """Decode a JPEG to grey or RGB, not turned yet, with a side of no fewer pixels than `size` needs.
+    """Decodes a JPEG to gray or RGB, not turned yet, with at least as many pixels on a side as `size` needs.
 
     Args:
-        header: Of the file.
-        size: Wanted width and height, upright.
+        header: The header of the file.
+        size: The requested width and height of the upright image.
 
     Returns:
-        Pixels; width and height of the part of them that is the image, in general not whole; kinds of change.
+        The pixels; the width and height of the part of them that is the image, in general not whole numbers; and the
+        kinds of change.
     """
     width, height = size[::-1] if swaps_sides(header.orientation) else size
     at_least = None
@@ -53,12 +54,12 @@ def jpeg_pixels(
 
 
 def png_pixels(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:
-    """Decode a PNG to grey or RGB of 8 bits, not turned yet."""
+    """Decodes a PNG to gray or RGB of 8 bits, not turned yet."""
     png.verify_png(header)
     if header.depth == 16 and header.color_type == 4:
         relabelled = png.open_png(png.as_rgba_bytes(header.decodable))
         relabelled.load()
-        return to_8bit.reduce_grey_alpha(relabelled)
+        return to_8bit.reduce_gray_alpha(relabelled)
     image = png.open_png(header.decodable)
     if to_8bit.deep_color_mode(image):
         low = png.open_png(header.decodable)
@@ -67,16 +68,16 @@ def png_pixels(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:
         image.load()
         return to_8bit.reduce_color(image, low)
     image.load()
-    if to_8bit.is_deep_grey(image):
-        return to_8bit.reduce_grey(image)
+    if to_8bit.is_deep_gray(image):
+        return to_8bit.reduce_gray(image)
     if header.depth < 8 and image.mode in ("1", "L") and "transparency" in image.info:
-        # Pillow scales the samples to 8 bits and forgets to scale the transparent one.
+        # Pillow scales the samples to 8 bits, but not the value that marks transparent pixels.
         image.info["transparency"] = image.info["transparency"] * 255 // ((1 << header.depth) - 1)
     return to_8bit.flatten_alpha(image)
 
 
 def foreign_pixels(data: bytes, kind: str, source: other_formats.ForeignImage) -> tuple[Image.Image, tuple[str, ...]]:
-    """Decode a format that is not stored to grey or RGB of 8 bits, not turned yet (but for TIFF)."""
+    """Decodes a format that is not stored to gray or RGB of 8 bits, not turned yet (except TIFF)."""
     image = source.image
     raw_mode = to_8bit.deep_color_mode(image)
     if raw_mode.startswith("RGBa"):
@@ -89,36 +90,36 @@ def foreign_pixels(data: bytes, kind: str, source: other_formats.ForeignImage) -
     image.load()
     if low is not None:
         return to_8bit.reduce_color(image, low)
-    if to_8bit.is_deep_grey(image):
-        return to_8bit.reduce_grey(image, source.inverted)
+    if to_8bit.is_deep_gray(image):
+        return to_8bit.reduce_gray(image, source.inverted)
     flat, changed = to_8bit.flatten_alpha(image)
     return flat, (*(("depth_16_to_8",) if raw_mode else ()), *changed)
 
 
 def resize(image: Image.Image, size: tuple[int, int], part: tuple[float, float] | None = None) -> Image.Image:
-    """Resize with antialiasing.
+    """Resizes with antialiasing.
 
-    Bicubic: sharper than bilinear (1.3 ms for a photograph of 500 x 375 to 341 x 256), at 2.2 ms cheaper than
-    Lanczos (3.0 ms), and with less ringing at edges, which a network would see and JPEG has to encode.
+    The filter is bicubic. It is sharper than bilinear (1.3 ms for a photograph of 500 x 375 to 341 x 256), at 2.2 ms
+    cheaper than Lanczos (3.0 ms), and rings less at edges, which a network would see and JPEG would have to encode.
 
     Args:
-        image: "L" or "RGB".
-        size: Wanted width and height.
-        part: Width and height of the upper left part of `image` to use; all of it when None.
+        image: The image, "L" or "RGB".
+        size: The requested width and height.
+        part: The width and height of the upper left part of `image` to use; None for all of it.
     """
     box = None if part is None else (0.0, 0.0, *part)
     return image.resize(size, Image.Resampling.BICUBIC, box=box)
 
 
 def encode(image: Image.Image, kind: str, quality: int) -> bytes:
-    """Encode "L" or "RGB" pixels as "jpeg", "png" or "raw", and nothing but pixels.
+    """Encodes "L" or "RGB" pixels as "jpeg", "png" or "raw", without any metadata.
 
-    EXIF is dropped since the pixels are upright now; the colour profile since it may belong to another colour
-    space and no training reader applies it. JPEG: 4:2:0 as usual for photographs (4:4:4 is a quarter larger
-    and 40 percent slower) and standard Huffman tables (own ones save 10 percent and take 2.5 times as long).
+    EXIF is dropped because the pixels are upright now. The color profile is dropped because it may belong to another
+    color space, and no training reader applies it. JPEG uses 4:2:0, as is usual for photographs (4:4:4 is a quarter
+    larger and 40 % slower), and standard Huffman tables (optimized ones save 10 % and take 2.5 times as long).
 
     Raises:
-        BadImage: Too long a side for JPEG.
+        BadImage: A side is too long for JPEG.
     """
     if kind == "raw":
         return image.convert("RGB").tobytes()

@@ -23,7 +23,7 @@ import numpy as np
 
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.images.decode import resize_window
+from tfpipe.images.decode import resize_crop
 from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.readers.batch_reader import BatchReader, Rank, hand_over
@@ -77,7 +77,7 @@ class DeviceBatches(Resumable):
     ) -> None:
         self._sharding = sharding or _shard_rows()
         place = Rank(jax.process_index(), jax.process_count(), self._sharding.num_devices)
-        self._batches = BatchReader(manifest, split, config, place, resize_window, None, start_step)
+        self._batches = BatchReader(manifest, split, config, place, resize_crop, None, start_step)
         _check_no_text(self._batches)
         self.config = config
         self._threads = usable_cpus() if num_threads is None else num_threads
