@@ -1,4 +1,4 @@
-"""Starts the entry points and looks at what they loaded."""
+"""Starts the entry points, and lists the heavy libraries that they loaded."""
 
 import json
 import subprocess
@@ -28,25 +28,25 @@ HELP_WITHIN_S = 0.5
 
 
 def run_python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
-    """Runs `code` as it would run for a user, in this source tree."""
+    """Runs code as it would run for a user, in this source tree."""
     command = [sys.executable, "-c", code, *args]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
 
 
-def loaded_by(code: str) -> set[str]:
-    """Which of the heavy libraries are there after `code`."""
-    done = run_python(f"{code}\nimport json, sys\nprint(json.dumps([n for n in {HEAVY!r} if n in sys.modules]))")
-    assert done.returncode == 0, done.stderr
-    return set(json.loads(done.stdout.splitlines()[-1]))
+def list_loaded(code: str) -> set[str]:
+    """Returns the heavy libraries that some code loads."""
+    result = run_python(f"{code}\nimport json, sys\nprint(json.dumps([n for n in {HEAVY!r} if n in sys.modules]))")
+    assert result.returncode == 0, result.stderr
+    return set(json.loads(result.stdout.splitlines()[-1]))
 
 
 def run_cli_without(library: str, *args: str) -> subprocess.CompletedProcess[str]:
-    """Runs the command line where `library` is not installed."""
+    """Runs the command line as if a library were not installed."""
     return run_python(
         f"""
 import sys
 
-class Hidden:  # importlib.util.find_spec asks the finders too, so they find nothing, rather than to raise
+class Hidden:  # importlib.util.find_spec asks the finders too, so they find nothing instead of raising
     def __init__(self, finder):
         self.finder = finder
     def find_spec(self, name, path=None, target=None):
@@ -63,23 +63,23 @@ main()
 
 
 def test_importing_tfpipe_loads_nothing_heavy() -> None:
-    assert loaded_by("import tfpipe") == set()
+    assert list_loaded("import tfpipe") == set()
 
 
 def test_the_manifest_needs_no_heavy_library() -> None:
-    assert loaded_by("from tfpipe import Manifest, TfpipeError") <= {"numpy"}
+    assert list_loaded("from tfpipe import Manifest, TfpipeError") <= {"numpy"}
 
 
 @pytest.mark.parametrize("module", ["beam_jobs.transforms", "beam_jobs.shards.write_shard", "beam_jobs.shard_job"])
 def test_beam_workers_load_no_tensorflow(module: str) -> None:
-    assert not loaded_by(f"import {module}") & {"tensorflow", "keras", "torch", "jax"}
+    assert not list_loaded(f"import {module}") & {"tensorflow", "keras", "torch", "jax"}
 
 
 @pytest.mark.parametrize(
     "module", ["tfpipe.integrity.verify", "tfpipe.integrity.repair", "tfpipe.integrity.foreign.index"]
 )
-def test_checking_and_mending_needs_neither_library(module: str) -> None:
-    assert not loaded_by(f"import {module}") & {"tensorflow", "keras", "apache_beam", "torch", "jax", "pyarrow"}
+def test_checks_and_repairs_load_neither_tensorflow_nor_beam(module: str) -> None:
+    assert not list_loaded(f"import {module}") & {"tensorflow", "keras", "apache_beam", "torch", "jax", "pyarrow"}
 
 
 @pytest.mark.parametrize(
@@ -92,21 +92,21 @@ def test_checking_and_mending_needs_neither_library(module: str) -> None:
         "beam_jobs.shards.write_shard",
     ],
 )
-def test_what_needs_no_beam_loads_no_beam(module: str) -> None:
-    assert not loaded_by(f"import {module}") & {"apache_beam", "pyarrow"}
+def test_planning_loads_no_beam(module: str) -> None:
+    assert not list_loaded(f"import {module}") & {"apache_beam", "pyarrow"}
 
 
 def test_planning_loads_arrow_for_its_table_but_not_beam() -> None:
-    assert loaded_by("import beam_jobs.list_and_plan") & {"apache_beam", "tensorflow", "pyarrow"} == {"pyarrow"}
+    assert list_loaded("import beam_jobs.list_and_plan") & {"apache_beam", "tensorflow", "pyarrow"} == {"pyarrow"}
 
 
 @pytest.mark.parametrize(("library", "name"), [("torch", "PyTorch"), ("jax", "JAX")])
 def test_readers_name_the_extra_and_load_no_tensorflow(library: str, name: str) -> None:
     module = f"tfpipe.readers.{library}"
-    assert not loaded_by(f"import {module}") & {"tensorflow", "keras", "apache_beam", "torch", "jax"} - {library}
-    done = run_python(f"import sys; sys.modules[{library!r}] = None\nimport {module}")
+    assert not list_loaded(f"import {module}") & {"tensorflow", "keras", "apache_beam", "torch", "jax"} - {library}
+    result = run_python(f"import sys; sys.modules[{library!r}] = None\nimport {module}")
     sentence = f"`{module}` needs {name}. Install it with: pip install 'tfpipe[{library}]'."
-    assert done.stderr.splitlines()[-1] == f"tfpipe.errors.MissingDependencyError: {sentence}"
+    assert result.stderr.splitlines()[-1] == f"tfpipe.errors.MissingDependencyError: {sentence}"
 
 
 COMMANDS = (
@@ -127,7 +127,9 @@ COMMANDS = (
 )
 
 
-@pytest.mark.parametrize("args", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
+@pytest.mark.parametrize(
+    "args", [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS)], ids=" ".join
+)
 def test_help_loads_nothing_heavy(args: list[str]) -> None:
     code = f"""
 import sys
@@ -138,7 +140,7 @@ try:
 except SystemExit as stop:
     assert not stop.code
 """
-    assert not loaded_by(code) & {
+    assert not list_loaded(code) & {
         "tensorflow",
         "keras",
         "apache_beam",
@@ -154,7 +156,7 @@ def test_help_is_quick() -> None:
     times = []
     for _ in range(3):
         started = time.perf_counter()
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "tfpipe", "--help"],
             cwd=REPOSITORY,
             capture_output=True,
@@ -162,24 +164,24 @@ def test_help_is_quick() -> None:
             check=False,
         )
         times.append(time.perf_counter() - started)
-        assert done.returncode == 0, done.stderr
-        assert "shard" in done.stdout
+        assert result.returncode == 0, result.stderr
+        assert "shard" in result.stdout
     assert min(times) < HELP_WITHIN_S
 
 
 @pytest.mark.parametrize("command", [("reshard", "a", "b"), ("merge", "a", "b", "c")], ids=" ".join)
 def test_other_jobs_without_beam_name_the_extra(command: tuple[str, ...]) -> None:
-    done = run_cli_without("apache_beam", *command)
-    assert f"`tfpipe {command[0]}` needs Apache Beam. Install it with: pip install 'tfpipe[beam]'." in done.stderr
-    assert done.returncode == 1
+    result = run_cli_without("apache_beam", *command)
+    assert f"`tfpipe {command[0]}` needs Apache Beam. Install it with: pip install 'tfpipe[beam]'." in result.stderr
+    assert result.returncode == 1
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["run", "dry-run"])
 def test_shard_without_beam_names_the_extra(tmp_path: Path, more: list[str]) -> None:
-    done = run_cli_without("apache_beam", "shard", str(REPOSITORY / "sample_data"), str(tmp_path / "out"), *more)
-    assert "`tfpipe shard` needs Apache Beam. Install it with: pip install 'tfpipe[beam]'." in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.returncode == 1
+    result = run_cli_without("apache_beam", "shard", str(REPOSITORY / "sample_data"), str(tmp_path / "out"), *more)
+    assert "`tfpipe shard` needs Apache Beam. Install it with: pip install 'tfpipe[beam]'." in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.returncode == 1
 
 
 def test_public_names_load_and_are_listed() -> None:
