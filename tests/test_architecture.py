@@ -327,13 +327,16 @@ def test_every_name_in_the_tables_is_a_module_or_a_package(source: Source) -> No
     assert names <= set(source.modules)
 
 
-def test_every_pair_of_neighbors_is_needed(source: Source) -> None:
-    imports = [(module.name, target.name) for module, target in source.imports]
-    for left, right in NEIGHBORS:
-        assert any(lies_in(importer, left) and lies_in(imported, right) for importer, imported in imports), (
-            left,
-            right,
-        )
+def test_every_exception_is_needed(source: Source) -> None:
+    imports = {(module.name, target.name) for module, target in source.imports}
+    needed = {(left, right) for left, right in NEIGHBORS if any_import(imports, left, right)}
+    assert needed == NEIGHBORS
+    for library, packages in HEAVY.items():
+        assert [package for package in packages if not any_import(imports, package, library)] == [], library
+
+
+def any_import(imports: set[tuple[str, str]], left: str, right: str) -> bool:
+    return any(lies_in(importer, left) and lies_in(imported, right) for importer, imported in imports)
 
 
 def test_the_floors_are_shown_in_contributing() -> None:
