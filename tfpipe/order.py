@@ -1,7 +1,7 @@
-"""Which records come at which position of which epoch, for which stream: a pure function of a few integers.
+"""The exact order: the record at each position of each stream in each epoch, as a pure function of a few integers.
 
     order = ExactOrder(tuple(shard.records for shard in split.shards), seed=7)
-    epoch, step = order.locate(global_step, global_batch_size)      # where a run goes on after a restart
+    epoch, step = order.locate(global_step, global_batch_size)      # the place where a run goes on after a restart
     order.batch(epoch, step, global_batch_size)                     # int64 [256, 2]: shard, record
 
 ```
@@ -14,8 +14,7 @@ batch     the next few records of each stream, stream after stream
 
 A host reads some of the streams, so the global batches are the same for any number of hosts, and any batch can be
 found without those before it. Permutations are those of `tfpipe.system.hash_permutation`, the same on every machine,
-so that a
-checkpoint stays valid.
+so that a checkpoint stays valid.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,20 +42,24 @@ class ExactOrder:
     An epoch's sequence takes about 10 ms and 7 MB to make for 1.28 million records, and 3 MB to keep; the last four
     of a process are kept. A window takes about 0.1 ms after that. A ConfigError, here and below, says which value
     cannot be used, and what to use instead.
+
+    Attributes:
+        shard_records: The number of records in each shard, in the order of the shards.
+        seed: The seed of all permutations: any integer of 64 bits, with or without a sign.
+        num_streams: The number of parts of an epoch that are read side by side. It must be a multiple of the number of
+            hosts, and the global batch size a multiple of it. It is part of the order: keep it when the number of hosts
+            changes.
+        run_records: The number of adjacent records that are read at once. Fewer mix better and seek more often. The
+            cuts move from epoch to epoch, so the first and the last run of a shard may be shorter.
+        window_records: The number of consecutive records of a stream that are held in memory and permuted. More mix
+            better.
     """
 
     shard_records: tuple[int, ...]
-    """Records in each shard, in the order of their index."""
     seed: int = 0
-    """Of all permutations. Any integer of 64 bits, with or without a sign."""
     num_streams: int = 8
-    """How many parts of an epoch are read side by side. The number of hosts must divide it, and it the global
-    batch size. It is part of the order: keep it when the number of hosts changes."""
     run_records: int = 16
-    """Adjacent records read at once. Fewer mix better and seek more often. The cuts move from epoch to epoch,
-    so the first and the last run of a shard may be shorter."""
     window_records: int = 512
-    """Consecutive records of a stream that are held in memory and permuted. More mix better."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shard_records", tuple(map(int, self.shard_records)))  # a list has no hash
@@ -73,43 +76,43 @@ class ExactOrder:
 
     @property
     def num_records(self) -> int:
-        """Records of the split."""
+        """The number of records of the split."""
         return sum(self.shard_records)
 
     @property
     def records_per_stream(self) -> int:
-        """Records that each stream reads in an epoch."""
+        """The number of records that each stream reads in an epoch."""
         return self.num_records // self.num_streams
 
     @property
     def num_windows(self) -> int:
-        """Windows of each stream in an epoch; the last one may be shorter."""
+        """The number of windows of each stream in an epoch; the last one may be shorter."""
         return -(-self.records_per_stream // self.window_records)
 
     def runs(self, epoch: int, stream: int) -> IntArray:
-        """What a stream reads in an epoch: int64 [n, 3] of shard, first record, count, in reading order."""
+        """Returns the runs that a stream reads in an epoch, in order: int64 [n, 3] of shard, first record, count."""
         return self._read(epoch, stream, 0, self.records_per_stream)
 
     def window_runs(self, epoch: int, stream: int, window: int) -> IntArray:
-        """What a stream reads for one window: int64 [n, 3] of shard, first record, count, in reading order."""
+        """Returns the runs that a stream reads for one window: int64 [n, 3] of shard, first record, count."""
         return self._read(epoch, stream, *self._window(window))
 
     def window_permutation(self, epoch: int, stream: int, window: int) -> IntArray:
-        """In which order the records of a window leave it: `np.take(read, permutation)`; int64 [m]."""
+        """Returns the order in which the records of a window leave it: `np.take(read, permutation)`; int64 [m]."""
         self._check(epoch, stream)
         start, stop = self._window(window)
         return permutation(key_of(WINDOW, self.seed, epoch, stream, window), stop - start)
 
     def records(self, epoch: int, stream: int, start: int = 0, stop: int | None = None) -> IntArray:
-        """Records of a stream at positions `start` to `stop` (its end by default), in their final order.
+        """Returns the records of a stream at positions `start` to `stop` (its end by default), in their final order.
 
-        Only the windows touched are computed. Returns int64 [stop - start, 2] of shard, record.
+        Only the windows that hold them are computed. The result is int64 [stop - start, 2] of shard, record.
         """
         self._check(epoch, stream)
         stop = self.records_per_stream if stop is None else stop
         if not 0 <= start <= stop <= self.records_per_stream:
-            most = self.records_per_stream
-            raise ConfigError(f"`start` and `stop` must be ordered and between 0 and {most}, got {start} and {stop}.")
+            end = self.records_per_stream
+            raise ConfigError(f"`start` and `stop` must be ordered and between 0 and {end}, got {start} and {stop}.")
         parts, first = [_NO_RECORDS], start // self.window_records
         for window in range(first, -(-stop // self.window_records)):
             read = expand_runs(self.window_runs(epoch, stream, window))
@@ -118,29 +121,33 @@ class ExactOrder:
         return np.concatenate(parts)[start - before : stop - before]
 
     def steps_per_epoch(self, global_batch_size: int) -> int:
-        """Full batches in an epoch; a ConfigError if it fills none, or the streams cannot share one evenly."""
-        streams, most = self.num_streams, self.num_streams * self.records_per_stream
+        """Returns the number of full batches in an epoch.
+
+        Raises:
+            ConfigError: An epoch does not fill a batch, or the streams cannot share a batch evenly.
+        """
+        streams, records = self.num_streams, self.num_streams * self.records_per_stream
         if global_batch_size < 1 or global_batch_size % streams:
             raise ConfigError(
                 f"`global_batch_size` must be a multiple of the {streams} streams, got {global_batch_size}. "
                 f"Use {max(-(-global_batch_size // streams), 1) * streams}."
             )
-        if global_batch_size > most:
+        if global_batch_size > records:
             raise ConfigError(
-                f"`global_batch_size` must be at most the {most} records of an epoch, got {global_batch_size}. "
-                f"Use {most} or less, or more data."
+                f"`global_batch_size` must be at most the {records} records of an epoch, got {global_batch_size}. "
+                f"Use {records} or less, or more data."
             )
-        return most // global_batch_size
+        return records // global_batch_size
 
     def locate(self, global_step: int, global_batch_size: int) -> tuple[int, int]:
-        """Epoch, and step in it, of the step that comes after `global_step` others since the start of a run."""
+        """Returns the epoch, and the step in it, that come after `global_step` steps of a run."""
         _check_range("global_step", global_step, 0)
         return divmod(global_step, self.steps_per_epoch(global_batch_size))
 
     def batch(self, epoch: int, step: int, global_batch_size: int, streams: Iterable[int] | None = None) -> IntArray:
-        """Each stream's next records, stream after stream: int64 [global_batch_size, 2] of shard, record.
+        """Returns each stream's next records, stream after stream: int64 [global_batch_size, 2] of shard, record.
 
-        With `streams`, such as `host_streams(2, 0)`, only the part of the batch that they read.
+        With `streams`, such as `host_streams(2, 0)`, it is only the part of the batch that these streams read.
         """
         _check_range("step", step, 0, self.steps_per_epoch(global_batch_size))
         share = global_batch_size // self.num_streams
@@ -149,7 +156,7 @@ class ExactOrder:
         return np.concatenate([_NO_RECORDS, *parts])
 
     def host_streams(self, num_hosts: int, host: int) -> range:
-        """The streams that one host reads; the hosts' parts, one after another, are the global batch."""
+        """Returns the streams that one host reads; the hosts' parts, one after another, are the global batch."""
         _check_range("num_hosts", num_hosts, 1)
         _check_range("host", host, 0, num_hosts)
         if self.num_streams % num_hosts:
@@ -175,11 +182,13 @@ class ExactOrder:
 
 
 def evaluation_order(shard_records: Sequence[int], num_hosts: int = 1, host: int = 0) -> IntArray:
-    """What one host reads when every record is wanted exactly once, in the order of the files.
+    """Returns the runs that one host reads when every record is read exactly once, in the order of the files.
 
     Host h reads records `N * h // num_hosts` to `N * (h + 1) // num_hosts` of all N, so two hosts differ by at
     most one record, and one may have a batch more: where hosts step together, the others pad.
-    Returns int64 [k, 3] of shard, first record, count: one row for each shard that the host reads from.
+
+    Returns:
+        int64 [k, 3] of shard, first record, count: one row for each shard that the host reads from.
     """
     _check_shards(shard_records)
     _check_range("num_hosts", num_hosts, 1)
@@ -190,7 +199,7 @@ def evaluation_order(shard_records: Sequence[int], num_hosts: int = 1, host: int
 
 
 def expand_runs(runs: IntArray) -> IntArray:
-    """One row for each record: int64 [n, 3] of shard, first record, count becomes [k, 2] of shard, record."""
+    """Expands runs, int64 [n, 3] of shard, first record, count, to one row for each record: [k, 2] of shard, record."""
     shard, first, count = runs.T
     starts = _starts(runs)
     records = np.arange(starts[-1]) + np.repeat(first - starts[:-1], count)
@@ -198,17 +207,17 @@ def expand_runs(runs: IntArray) -> IntArray:
 
 
 def mixing_score(order: ExactOrder, global_batch_size: int, group_records: int = 1024) -> float:
-    """Share of a batch that counts as drawn independently, if records that lie together were all alike.
+    """Computes the share of a batch that counts as drawn independently, if records that lie together were all alike.
 
     This is the danger of files sorted by label. A group is `group_records` adjacent records of a shard (about a class
-    of ImageNet by default), counted from its start; what is left at its end is one too. With p the share of pairs in
-    a batch that come from one group, and u the same for a uniform draw without replacement,
+    of ImageNet by default), counted from its start; the rest at its end is a group too. Let p be the share of pairs in
+    a batch that come from one group, and u the same share for a uniform draw without replacement. Then
 
         rho = max(p - u, 0) / (1 - u)        score = 1 / (1 + (global_batch_size - 1) * rho)
 
     which is one over the design effect of cluster sampling (Kish, "Survey Sampling", 1965): the number of images of
     each class in a batch has `1 / score` times the variance that it has in a perfect shuffle. p is the mean over 16
-    batches of each of the first two epochs, or all if there are fewer.
+    batches of each of the first two epochs, or over all if there are fewer.
 
     For 1.28 million records in 1,024 shards and batches of 256: 0.005 for shard after shard in one stream, 0.04 in
     8 streams, 0.06 with windows of 512 too; 0.53 for the default, 0.81 with windows of 2,048, 0.85 with runs of 4;
@@ -236,15 +245,22 @@ def mixing_score(order: ExactOrder, global_batch_size: int, group_records: int =
 
 
 class _Sequence(NamedTuple):
-    runs: IntArray  # [n, 3], one after another
-    starts: IntArray  # [n + 1], the position where each starts, and the end
+    """The runs of an epoch, one after another.
+
+    Attributes:
+        runs: int64 [n, 3] of shard, first record, count.
+        starts: int64 [n + 1]: the position where each run starts, and the end.
+    """
+
+    runs: IntArray
+    starts: IntArray
 
 
 @lru_cache(maxsize=4)  # this epoch and the next, of two splits or two readers
 def _sequence(order: ExactOrder, epoch: int) -> _Sequence:
     size = order.run_records
-    # The first run of every shard lacks this many. With fixed cuts a record at the head of a run could never
-    # be left out at the end of an epoch, and one in a split of a single run might be left out of all.
+    # The first run of every shard is shorter by this many records. With fixed cuts a record at the head of a run could
+    # never be left out at the end of an epoch, and a record of a split of a single run might be left out of all epochs.
     lead = key_of(LEAD, order.seed, epoch) % size
     records = np.array(order.shard_records, np.int64)
     per_shard = np.where(records > 0, -(-(records + lead) // size), 0)
@@ -261,7 +277,7 @@ def _starts(runs: IntArray) -> IntArray:
 
 
 def _cut(sequence: _Sequence, start: int, stop: int) -> IntArray:
-    """The runs between two positions, as a copy; those at the borders are shortened."""
+    """Copies the runs between two positions; those at the borders are shortened."""
     if start == stop:
         return np.empty((0, 3), np.int64)
     first = int(np.searchsorted(sequence.starts, start, "right")) - 1

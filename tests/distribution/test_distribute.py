@@ -188,7 +188,7 @@ def test_too_few_records_for_a_batch(manifest) -> None:
     [({"global_batch_size": 96}, (96, 12)), ({"per_replica_batch_size": 12}, (96, 12))],
 )
 def test_batch_sizes(sizes: dict, found: tuple) -> None:
-    assert distribution.replica_batch_size(SimpleNamespace(num_replicas_in_sync=8), **sizes) == found
+    assert distribution.resolve_batch_size(SimpleNamespace(num_replicas_in_sync=8), **sizes) == found
 
 
 EXACTLY_ONE = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be given, got "
@@ -207,5 +207,5 @@ EXACTLY_ONE = "Exactly one of `global_batch_size` and `per_replica_batch_size` m
 )
 def test_batch_sizes_that_cannot_be(sizes: dict, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        distribution.replica_batch_size(SimpleNamespace(num_replicas_in_sync=8), **sizes)
+        distribution.resolve_batch_size(SimpleNamespace(num_replicas_in_sync=8), **sizes)
     assert str(caught.value) == sentence

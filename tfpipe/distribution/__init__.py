@@ -1,10 +1,10 @@
-"""Which devices train, which host reads what for them, and how much each replica gets.
+"""The devices that train, the part that each host reads for them, and the batch of each replica.
 
 strategy = resolve_strategy()
 dataset = distribute_dataset(strategy, load_manifest("gs://bucket/flowers"), "train", config)
 """
 
-from tfpipe.distribution.distribute import distribute_dataset, replica_batch_size, steps_per_epoch
+from tfpipe.distribution.distribute import distribute_dataset, resolve_batch_size, steps_per_epoch
 from tfpipe.distribution.precision import Precision, set_precision
 from tfpipe.distribution.strategy import describe_strategy, resolve_strategy
 
@@ -12,7 +12,7 @@ __all__ = [
     "Precision",
     "describe_strategy",
     "distribute_dataset",
-    "replica_batch_size",
+    "resolve_batch_size",
     "resolve_strategy",
     "set_precision",
     "steps_per_epoch",

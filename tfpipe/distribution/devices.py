@@ -1,43 +1,43 @@
-"""What a strategy runs on: the kind of its devices, and the processes and hosts that share it."""
+"""The devices of a strategy, and the processes and hosts that share it."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
 
-def device_kind(strategy: tf.distribute.Strategy) -> str:
-    """TPU, GPU or CPU."""
+def get_device_kind(strategy: tf.distribute.Strategy) -> str:
+    """Returns the kind of device that trains: TPU, GPU or CPU."""
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return "TPU"
     try:
         kinds = {tf.DeviceSpec.from_string(device).device_type for device in strategy.extended.worker_devices}
-    except RuntimeError:  # TensorFlow's default strategy names no device: it takes the best there is
+    except RuntimeError:  # TensorFlow's default strategy names no device: it takes the best one
         kinds = {device.device_type for device in tf.config.list_logical_devices()}
     return next((kind for kind in ("TPU", "GPU") if kind in kinds), "CPU")
 
 
-def workers(strategy: tf.distribute.Strategy) -> list[str]:
-    """The addresses of the processes that share the strategy, none where it lives in this one alone."""
+def list_workers(strategy: tf.distribute.Strategy) -> list[str]:
+    """Lists the addresses of the processes that share the strategy; none where it lives in this process alone."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return []
-    return worker_addresses(strategy.cluster_resolver.cluster_spec().as_dict())
+    return list_cluster_workers(strategy.cluster_resolver.cluster_spec().as_dict())
 
 
-def worker_addresses(cluster: dict[str, list[str]]) -> list[str]:
-    """The workers of a cluster, in the order of their numbers; the chief is the first."""
+def list_cluster_workers(cluster: dict[str, list[str]]) -> list[str]:
+    """Lists the addresses of a cluster's workers in the order of their numbers; the chief is the first."""
     return [address for job in ("chief", "worker") for address in cluster.get(job, [])]
 
 
-def num_hosts(strategy: tf.distribute.Strategy) -> int:
-    """Hosts that read for the strategy: an input pipeline runs on each."""
+def count_hosts(strategy: tf.distribute.Strategy) -> int:
+    """Counts the hosts that read for the strategy: an input pipeline runs on each."""
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return int(strategy.extended.num_hosts)
-    return len(workers(strategy)) or 1
+    return len(list_workers(strategy)) or 1
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process is the one among those that share the strategy that writes what all of them have."""
-    if len(workers(strategy)) < 2:
+    """Returns whether this process writes for all processes that share the strategy."""
+    if len(list_workers(strategy)) < 2:
         return True
     resolver = strategy.cluster_resolver
     has_chief = "chief" in resolver.cluster_spec().as_dict()
@@ -45,7 +45,7 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 def is_remote_tpu(strategy: tf.distribute.Strategy) -> bool:
-    """Whether it is a TPU whose hosts are reached through the network: they open the files, not this machine."""
+    """Returns whether the strategy is a TPU at the other end of a network, whose hosts open the files themselves."""
     if not isinstance(strategy, tf.distribute.TPUStrategy):
         return False
     jobs = {tf.DeviceSpec.from_string(device).job for device in strategy.extended.worker_devices}

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tfpipe.distribution.devices import device_kind, is_remote_tpu, num_hosts
+from tfpipe.distribution.devices import count_hosts, get_device_kind, is_remote_tpu
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset
@@ -41,32 +41,34 @@ def distribute_dataset(
     are the same for any strategy.
 
     Args:
-        strategy: What trains, from `resolve_strategy`.
+        strategy: The strategy that trains, from `resolve_strategy`.
         manifest: From `load_manifest`; several datasets from `mix`; or files that something else wrote, from
             `tfrecord_files`.
-        split: Name of a split; None for foreign files.
-        config: As for `build_dataset`. Of `global_batch_size` each replica gets an equal part.
-        start_step: Training begins at this global step of the run.
-        options: How elements reach the devices. By default they are copied there ahead of their step. Text cannot
-            be: with an included feature of text, the batches of GPUs wait in the host's memory.
-        watch: Gets each host's pipeline whole and gives it back, watched: `IdleMonitor.watch`.
+        split: The name of a split; None for foreign files.
+        config: The options of `build_dataset`. Each replica gets an equal part of `global_batch_size`.
+        start_step: The global step of the run with which training begins.
+        options: The way in which elements reach the devices. By default they are copied there ahead of their step. No
+            accelerator holds text: with an extra feature of text, the batches of GPUs wait in the host's memory.
+        watch: A function that gets each host's pipeline whole and returns it watched: `IdleMonitor.watch`.
 
     Returns:
-        What `build_dataset` yields, once for each replica and step. Training goes on for ever.
+        A dataset of what `build_dataset` yields, once for each replica and step. Training goes on for ever.
 
     Raises:
-        ConfigError: Replicas or hosts cannot share the batch equally, a TPU is to get text, or one on other
-            machines files of this one; and all that `build_dataset` refuses.
+        ConfigError: Replicas or hosts cannot share the batch equally, a TPU would get text, or a TPU on other machines
+            would read files of this one; and all that `build_dataset` refuses.
         DataError: There are no records, or an index cannot be read.
         FormatError: An index is damaged.
     """
-    plan = _plan(strategy, manifest, split, config, start_step)
+    plan = _make_plan(strategy, manifest, split, config, start_step)
     _check_within_reach(strategy, plan.source, config)
-    options = options or _input_options(strategy, plan)
-    watch = watch or _as_it_is
-    dataset = strategy.distribute_datasets_from_function(
-        lambda context: watch(build_dataset(manifest, split, config, context, start_step)), options
-    )
+    options = options or _make_input_options(strategy, plan)
+
+    def build_for_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        dataset = build_dataset(manifest, split, config, context, start_step)
+        return dataset if watch is None else watch(dataset)
+
+    dataset = strategy.distribute_datasets_from_function(build_for_host, options)
     if not config.training and plan.steps_per_epoch is not None:
         # TensorFlow counts the batches of one host, of which a step takes one for each replica. Keras takes that for
         # steps, and with `validation_steps` finds the next evaluation empty. There is no public way to correct it.
@@ -80,18 +82,19 @@ def steps_per_epoch(
     config: PipelineConfig,
     strategy: tf.distribute.Strategy | None = None,
 ) -> int:
-    """Steps of an epoch, as Keras' `steps_per_epoch` and a schedule of learning rates want it.
+    """Returns the steps of an epoch, for Keras' `steps_per_epoch` and for a schedule of learning rates.
 
     Args:
-        manifest: As for `distribute_dataset`.
-        split: Likewise.
-        config: Likewise. In training a step is a full global batch; in evaluation the last one may be filled up.
-        strategy: What trains; by default the one in scope, else one replica.
+        manifest: The data, as for `distribute_dataset`.
+        split: The name of a split; None for foreign files.
+        config: The options of the pipeline. In training a step is a full global batch; in evaluation the last batch may
+            be filled up.
+        strategy: The strategy that trains; by default the one in scope, else one replica.
 
     Raises:
         ConfigError: The records were never counted, do not fill a batch, or cannot be shared equally.
     """
-    plan = _plan(strategy or tf.distribute.get_strategy(), manifest, split, config)
+    plan = _make_plan(strategy or tf.distribute.get_strategy(), manifest, split, config)
     steps = plan.steps_per_epoch
     if steps is None:
         raise ConfigError(
@@ -101,10 +104,13 @@ def steps_per_epoch(
     return steps
 
 
-def replica_batch_size(
+def resolve_batch_size(
     strategy: tf.distribute.Strategy, *, global_batch_size: int | None = None, per_replica_batch_size: int | None = None
 ) -> tuple[int, int]:
-    """The batch of all replicas together and of each, in images, from exactly one of the two.
+    """Computes the batch size of all replicas together and that of each, from exactly one of the two.
+
+    Returns:
+        The global batch size and the batch size per replica, in images.
 
     Raises:
         ConfigError: Both are given or neither, one is below 1, or the replicas cannot share the batch equally.
@@ -116,26 +122,26 @@ def replica_batch_size(
     )
 
 
-def _as_it_is(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    return dataset
-
-
-def _plan(
+def _make_plan(
     strategy: tf.distribute.Strategy,
     manifest: Manifest | Source | Mixture,
     split: str | None,
     config: PipelineConfig,
     start_step: int = 0,
 ) -> ReadPlan:
-    """The plan of the first host, after what no host could divide is refused: before a cache is filled."""
-    replicas, hosts = strategy.num_replicas_in_sync, num_hosts(strategy)
+    """Makes the read plan of the first host, and refuses what hosts cannot share before a cache is filled.
+
+    Raises:
+        ConfigError: Replicas or hosts cannot share the batch or the order.
+    """
+    replicas, hosts = strategy.num_replicas_in_sync, count_hosts(strategy)
     plan = ReadPlan(get_whole_source(manifest, split), config, hosts, 0, replicas, start_step)
     plan.check_shares()
     return plan
 
 
 def _check_within_reach(strategy: tf.distribute.Strategy, source: Source, config: PipelineConfig) -> None:
-    """A TPU's hosts open the files themselves."""
+    """Refuses files of this machine for a remote TPU, whose hosts open the files themselves."""
     if not is_remote_tpu(strategy):
         return
     if not is_url(source.files[0]):
@@ -150,14 +156,14 @@ def _check_within_reach(strategy: tf.distribute.Strategy, source: Source, config
         )
 
 
-def _input_options(strategy: tf.distribute.Strategy, plan: ReadPlan) -> tf.distribute.InputOptions:
-    """Batches are copied to their device ahead of time, unless there is text in them: no accelerator holds that."""
-    kind, schema = device_kind(strategy), plan.source.schema
+def _make_input_options(strategy: tf.distribute.Strategy, plan: ReadPlan) -> tf.distribute.InputOptions:
+    """Lets batches be copied to their device ahead of time, unless they hold text, which no accelerator holds."""
+    kind, schema = get_device_kind(strategy), plan.source.schema
     text = [name for name in plan.config.extra_features if name in schema and schema[name].dtype == "bytes"]
     if text and kind == "TPU":
         raise ConfigError(
             f"`extra_features` must not name text for a TPU, which holds numbers only, got {', '.join(text)}. "
-            f"Leave it out; "
-            "or give `options` with experimental_fetch_to_device=False, and keep it out of `strategy.run`."
+            "Leave it out; or give `options` with experimental_fetch_to_device=False, and keep it out of "
+            "`strategy.run`."
         )
     return tf.distribute.InputOptions(experimental_fetch_to_device=kind == "CPU" or not text)

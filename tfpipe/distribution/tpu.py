@@ -1,4 +1,4 @@
-"""Finds a TPU and connects to it, or says in time that it does not answer."""
+"""The TPU: found and connected to, or an error in time where it does not answer."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from tfpipe.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-# TensorFlow itself waits for ever, for a name that does not resolve as for an address that refuses.
+# TensorFlow itself waits for ever, both for a name that does not resolve and for an address that refuses.
 _RESOLVE_S = 10.0
 _PORT_S = 3.0
 _CONNECT_S = 60.0
 
 
-def tpu_strategy(tpu: str | None) -> tf.distribute.Strategy | None:
-    """The strategy of the TPU that `tpu` or the environment names or that this machine has; None without one.
+def connect_tpu(tpu: str | None) -> tf.distribute.Strategy | None:
+    """Connects to the TPU that `tpu` or the environment names or that this machine has; returns None without one.
 
     Raises:
-        ConfigError: It does not answer.
+        ConfigError: The TPU does not answer.
     """
     if tpu:
         return _connect(tpu, tpu, f"the TPU {tpu!r} that was asked for")
-    if name := _tpu_of_environment():
+    if name := _read_environment():
         # The resolver reads the rest (project, zone) from the environment too, so it is not given the name.
         return _connect(name, None, f"the TPU {name!r} that the environment names")
     if tf.config.list_physical_devices("TPU") or tf.config.list_physical_devices("TPU_SYSTEM"):
@@ -45,8 +45,8 @@ def tpu_strategy(tpu: str | None) -> tf.distribute.Strategy | None:
     return None
 
 
-def _tpu_of_environment() -> str | None:
-    """What `TPU_NAME`, `TPU_CONFIG` or Kubernetes names, as TensorFlow's resolver reads it."""
+def _read_environment() -> str | None:
+    """Reads the TPU that `TPU_NAME`, `TPU_CONFIG` or Kubernetes names, as TensorFlow's resolver does."""
     try:
         # A project and a zone, never used, keep the resolver from asking the metadata server for them.
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(project="-", zone="-")
@@ -60,27 +60,27 @@ def _tpu_of_environment() -> str | None:
     return name or None
 
 
-def _connect(name: str, tpu: str | None, which: str) -> tf.distribute.Strategy:
+def _connect(name: str, tpu: str | None, description: str) -> tf.distribute.Strategy:
     """Starts the TPU system.
 
     Args:
-        name: "local", or what else the TPU is called.
+        name: "local", or the name of the TPU.
         tpu: The resolver's argument where `name` is not "local"; None lets it read the environment.
-        which: The TPU and who wants it, for the sentence that says it does not answer.
+        description: The TPU and the place that names it, for the message that it does not answer.
 
     Raises:
-        ConfigError: It does not answer in time, or has no TPU.
+        ConfigError: The TPU does not answer in time, or the address has none.
     """
-    logger.info("Connecting to %s.", which)
+    logger.info("Connecting to %s.", description)
     try:
-        resolver = _within(_RESOLVE_S, "finding its address", lambda: _resolver(name, tpu))
+        resolver = _run_within(_RESOLVE_S, "finding its address", lambda: _make_resolver(name, tpu))
         if name != "local":
-            addresses = _within(_RESOLVE_S, "finding its address", lambda: _addresses(resolver))
+            addresses = _run_within(_RESOLVE_S, "finding its address", lambda: _list_addresses(resolver))
             for address in addresses:
                 host, _, port = address.rpartition(":")
                 socket.create_connection((host.strip("[]"), int(port)), timeout=_PORT_S).close()
-        _within(_CONNECT_S, "connecting", lambda: tf.config.experimental_connect_to_cluster(resolver))
-        # No limit: a large slice takes minutes, and whoever answered up to here is alive.
+        _run_within(_CONNECT_S, "connecting", lambda: tf.config.experimental_connect_to_cluster(resolver))
+        # Without a limit: a large slice takes minutes, and a TPU that answered up to here is alive.
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
     # The resolver, sockets, Cloud API and runtime each have errors of their own.
@@ -88,21 +88,21 @@ def _connect(name: str, tpu: str | None, which: str) -> tf.distribute.Strategy:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         cause = lines[0].partition(" Failed in initialization")[0][:200].rstrip(". ")
         raise ConfigError(
-            f"{which[0].upper()}{which[1:]} does not answer ({cause}); "
+            f"{description[0].upper()}{description[1:]} does not answer ({cause}); "
             "check that it is up and not in use by another process."
         ) from error
 
 
-def _resolver(name: str, tpu: str | None) -> Any:
+def _make_resolver(name: str, tpu: str | None) -> Any:
     return tf.distribute.cluster_resolver.TPUClusterResolver("local" if name == "local" else tpu)
 
 
-def _addresses(resolver: Any) -> list[str]:
+def _list_addresses(resolver: Any) -> list[str]:
     return [address for addresses in resolver.cluster_spec().as_dict().values() for address in addresses]
 
 
-def _within(seconds: float, doing: str, function: Callable[[], Any]) -> Any:
-    """What `function` returns or raises, or a TimeoutError; the thread it is stuck in does not hold up the exit."""
+def _run_within(seconds: float, action: str, function: Callable[[], Any]) -> Any:
+    """Returns or raises what `function` does, or a TimeoutError; a thread that hangs does not hold up the exit."""
     answers: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
 
     def run() -> None:
@@ -115,7 +115,7 @@ def _within(seconds: float, doing: str, function: Callable[[], Any]) -> Any:
     try:
         value, error = answers.get(timeout=seconds)
     except queue.Empty:
-        raise TimeoutError(f"{doing} took more than {seconds:g} s") from None
+        raise TimeoutError(f"{action} took more than {seconds:g} s") from None
     if error is not None:
         raise error
     return value

@@ -16,7 +16,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from tfpipe.distribution import distribute_dataset
-from tfpipe.distribution.devices import device_kind, is_remote_tpu, num_hosts
+from tfpipe.distribution.devices import count_hosts, get_device_kind, is_remote_tpu
 from tfpipe.errors import DataError, first_line
 from tfpipe.format.manifest import Manifest
 from tfpipe.profiler.live.idle_monitor import IdleMonitor
@@ -145,7 +145,7 @@ class TrainLoop:
         strategy = self.learner.strategy
         if self._evaluation_data is None:
             self._evaluation_data = distribute_dataset(strategy, self.manifest, split, self.config.evaluation_pipeline)
-        total, is_only_host = np.zeros(len(SUM_NAMES)), num_hosts(strategy) == 1
+        total, is_only_host = np.zeros(len(SUM_NAMES)), count_hosts(strategy) == 1
         for batch in self._evaluation_data:
             total += self.learner.evaluate(batch).numpy()
             if is_only_host and stop():
@@ -157,7 +157,7 @@ class TrainLoop:
 
         Several hosts ask each other with each line only, because they wait for each other then.
         """
-        if num_hosts(self.learner.strategy) == 1:
+        if count_hosts(self.learner.strategy) == 1:
             return stop()
         return may_wait and self.learner.any_host(stop())
 
@@ -215,7 +215,7 @@ class _TimedSteps:
         """Opens the data at a step of the run."""
         self._learner, config, strategy = learner, learner.config, learner.strategy
         self.steps_per_call = config.steps_per_execution or (
-            _STEPS_PER_CALL_ON_TPU if device_kind(strategy) == "TPU" else 1
+            _STEPS_PER_CALL_ON_TPU if get_device_kind(strategy) == "TPU" else 1
         )
         self.monitor = IdleMonitor(every_steps=config.log_every_steps)
         self.monitor.use_strategy(strategy)

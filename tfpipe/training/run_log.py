@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from tfpipe.distribution.devices import num_hosts
+from tfpipe.distribution.devices import count_hosts
 from tfpipe.profiler.live.step_recorder import MonitorReport
 from tfpipe.profiler.live.tensorboard import Scalars
 from tfpipe.system.progress import Progress
@@ -125,4 +125,4 @@ class RunLog:
     def _count_monitors(self) -> int:
         """Returns how many monitors share the images of a step: one on each host, but one for all hosts of a TPU."""
         strategy = self._learner.strategy
-        return 1 if isinstance(strategy, tf.distribute.TPUStrategy) else num_hosts(strategy)
+        return 1 if isinstance(strategy, tf.distribute.TPUStrategy) else count_hosts(strategy)

@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from tfpipe.distribution import replica_batch_size, set_precision, steps_per_epoch
+from tfpipe.distribution import resolve_batch_size, set_precision, steps_per_epoch
 from tfpipe.distribution.devices import is_chief
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.image_form import ImageForm
@@ -78,7 +78,7 @@ def train(
     _set_seeds(config)
     set_precision(config.precision, strategy)
     pipeline, evaluation_split = config.training_pipeline, get_evaluation_split(manifest, config.split)
-    global_batch_size, _ = replica_batch_size(
+    global_batch_size, _ = resolve_batch_size(
         strategy,
         global_batch_size=pipeline.global_batch_size,
         per_replica_batch_size=pipeline.per_replica_batch_size,

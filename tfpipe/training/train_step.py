@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.distribution.devices import is_chief, num_hosts
+from tfpipe.distribution.devices import count_hosts, is_chief
 from tfpipe.pipeline.device.augment import augment
 from tfpipe.pipeline.stages.batch import masked_sum
 from tfpipe.training.config import MOMENTUM, TrainConfig
@@ -108,7 +108,7 @@ class Learner:
 
     def any_host(self, flag: bool) -> bool:
         """Returns whether `flag` is True on any of the hosts that run this program. All must ask in the same step."""
-        if num_hosts(self.strategy) == 1 or isinstance(self.strategy, tf.distribute.TPUStrategy):
+        if count_hosts(self.strategy) == 1 or isinstance(self.strategy, tf.distribute.TPUStrategy):
             return flag  # one program drives all hosts of a TPU
         value = self.strategy.experimental_distribute_values_from_function(lambda _: tf.constant(float(flag)))
         return bool(self.strategy.reduce("SUM", value, axis=None) > 0)

@@ -1,14 +1,14 @@
 """Augmentation on the accelerator: a batch of uint8 images of one size in, the train step's input out.
 
-The host hands over images squeezed to one size, as stored, with the originals' heights and widths; crop, resize,
-flip and normalisation run here, as one function of static shapes for the whole batch. It belongs inside the
-function that is compiled for the train step: XLA joins the cast, the weights and the normalisation with the
+The host hands over images squeezed to one size, with the originals' heights and widths; crop, resize,
+flip and normalization run here, as one function of static shapes for the whole batch. It belongs inside the
+function that is compiled for the train step: XLA joins the cast, the weights and the normalization with the
 products, the host only reads and decodes, and uint8 is a quarter of float32 on the way to the device.
 
-Made for what has matrix units. A crop and resize is two dense matrix products, 82 million multiply-adds for
+It is made for devices with matrix units. A crop and resize is two dense matrix products, 82 million multiply-adds for
 256 x 256 to 224 x 224: about a microsecond at an accelerator's peak rate, but more than two milliseconds of a
 CPU core, several times what slicing and `tf.image.resize` take. So on a CPU augment in the pipeline, not here.
-What is drawn, and from which seed: `boxes.py`. Only `AugmentLayer` without seeds keeps state.
+`random_boxes` draws crops and flips from seeds. Only `AugmentLayer` without seeds keeps state.
 """
 
 from dataclasses import asdict
@@ -55,8 +55,8 @@ def normalize(
     Args:
         images: uint8 or float of shape [..., channels], in 0..255.
         dtype: float32, or bfloat16; computed in float32 and rounded once.
-        mean: Of each channel, where white is 1.
-        std: Of each channel, likewise.
+        mean: The mean of each channel, where white is 1.
+        std: The standard deviation of each channel, where white is 1.
 
     Returns:
         `dtype` of the images' shape.
@@ -75,22 +75,23 @@ def crop_and_resize(
     matmul_dtype: tf.DType = tf.float32,
     antialias: bool = False,
 ) -> tf.Tensor:
-    """Cuts a box out of each image, resizes it bilinearly, and mirrors it where asked.
+    """Cuts a box out of each image, resizes it bilinearly, and mirrors it where `flips` says so.
 
-    For a box of whole pixels this is `tf.image.resize` of the slice (half-pixel centres, with `antialias` or
+    For a box of whole pixels this is `tf.image.resize` of the slice (half-pixel centers, with `antialias` or
     without), borders included: what lies outside the box never shows. A pixel that a box covers in part counts for
     that part. An empty box gives black.
 
-    Two products with dense weights, rows and then columns: accelerators multiply far faster than they gather.
+    It multiplies with dense weights, rows and then columns: accelerators multiply far faster than they gather.
     Mirroring is another order of the weights and costs nothing.
 
     Args:
         images: uint8 or float of shape [batch, height, width, channels], in 0..255; all but batch static.
         boxes: float32 of shape [batch, 4]: ymin, xmin, ymax, xmax as fractions of the image.
-        flips: bool of shape [batch]: which to mirror left to right; None for none.
-        size: Side of the output in pixels, or height and width.
-        matmul_dtype: bfloat16 holds each of 0..255 exactly but rounds weights and sums: at most about 2 of 255 from
-            float32, 0.3 to 0.45 on average. A TPU multiplies float32 in bfloat16 by default, with float32 sums.
+        flips: bool of shape [batch]: whether to mirror each image left to right; None for none.
+        size: The side of the output in pixels, or its height and width.
+        matmul_dtype: The dtype of the products. bfloat16 holds each of 0..255 exactly but rounds weights and sums: it
+            differs from float32 by at most about 2 of 255, 0.3 to 0.45 on average. A TPU multiplies float32 in bfloat16
+            by default, with float32 sums.
         antialias: Average over what an output pixel covers where the crop shrinks.
 
     Returns:
@@ -119,23 +120,23 @@ def augment(
     dtype: tf.DType = tf.float32,
     options: AugmentOptions | None = None,
 ) -> tf.Tensor:
-    """From stored images to a model's input: random crop and flip, or the middle; resized and normalized.
+    """Makes a model's input of stored images: a random crop and flip, or the middle; resized and normalized.
 
     Args:
         images: uint8 or float of shape [batch, height, width, channels], in 0..255; all but batch static.
         seeds: int32 of shape [batch, 2], one for each image and epoch; not used in evaluation.
-        heights: Of shape [batch]: height of the original; None where the stored image has the original's shape.
-        widths: Of shape [batch]: width of the original; None likewise.
-        size: Side of the output in pixels, or height and width.
-        training: Random crop and flip; else the middle, always the same.
+        heights: The originals' heights, of shape [batch]; None where stored images have the originals' shape.
+        widths: The originals' widths, of shape [batch]; None where stored images have the originals' shape.
+        size: The side of the output in pixels, or its height and width.
+        training: Whether crop and flip are random; else it is the middle, always the same.
         dtype: float32 or bfloat16.
-        options: The defaults where None.
+        options: The options of the augmentation; None for the defaults.
 
     Returns:
         `dtype` of shape [batch, height, width, channels].
 
     Raises:
-        ConfigError: Training without seeds.
+        ConfigError: There are no seeds in training.
     """
     options = options or AugmentOptions()
     height, width = as_pair(size)
@@ -157,16 +158,18 @@ def augment(
 
 @tf.keras.utils.register_keras_serializable(package="tfpipe")
 class AugmentLayer(tf.keras.layers.Layer):  # type: ignore[misc]
-    """`augment` as a layer, to put in front of a model: `layer(images, seeds, heights, widths)`.
+    """A layer in front of a model that does what `augment` does: `layer(images, seeds, heights, widths)`.
 
-    The output has the dtype policy's compute dtype, bfloat16 under "mixed_bfloat16". With `seeds` the layer has
-    no state in use; without, it draws them from a Keras seed generator, which is saved with the model.
+    The output has the dtype policy's compute dtype, bfloat16 under "mixed_bfloat16". With `seeds` the layer uses no
+    state; without, it draws them from a Keras seed generator, which is saved with the model.
 
     Args:
-        size: Side of the output in pixels, or height and width.
-        options: The defaults where None.
-        seed: Of the seed generator; None for a random one.
-        name, dtype, trainable: As of any layer.
+        size: The side of the output in pixels, or its height and width.
+        options: The options of the augmentation; None for the defaults.
+        seed: The seed of the seed generator; None for a random one.
+        name: The name of the layer.
+        dtype: The dtype or the dtype policy of the layer.
+        trainable: Whether the layer counts as trainable; it has no weights.
     """
 
     def __init__(
@@ -193,7 +196,7 @@ class AugmentLayer(tf.keras.layers.Layer):  # type: ignore[misc]
         widths: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tf.Tensor:
-        """As `augment`; `training` comes from Keras where None, and is False outside of a model's training."""
+        """Calls `augment`; `training` comes from Keras where None, and is False outside of a model's training."""
         if training and seeds is None:
             # Every replica reads the same generator.
             context = tf.distribute.get_replica_context()
@@ -203,13 +206,13 @@ class AugmentLayer(tf.keras.layers.Layer):  # type: ignore[misc]
         return augment(images, seeds, heights, widths, self.size, bool(training), dtype, self.options)
 
     def get_config(self) -> dict[str, Any]:
-        """The layer's arguments, as JSON has them."""
+        """Returns the layer's arguments as JSON has them."""
         options = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self.options).items()}
         return {**super().get_config(), "size": list(self.size), "options": options, "seed": self.seed}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "AugmentLayer":
-        """A layer from `get_config`."""
+        """Makes a layer from what `get_config` returned."""
         options: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in config["options"].items()}
         return cls(**{**config, "size": tuple(config["size"]), "options": AugmentOptions(**options)})
 
@@ -219,15 +222,15 @@ def mixup(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Blends each image and its label with another's (Zhang et al. 2018, "mixup: Beyond empirical risk minimization").
 
-    Partners are those of the reversed batch, as in timm: it is shuffled already, and a reversal costs a device less
-    than a permutation. Each image draws a weight of its own.
+    Its partner is the image at the same place in the reversed batch, as in timm: the batch is shuffled already, and a
+    reversal costs a device less than a permutation. Each image draws a weight of its own.
 
     Args:
         images: float of shape [batch, height, width, channels]; normalized or not.
         one_hot_labels: float of shape [batch, classes].
         seed: int32 of shape [2], another for each step and replica.
-        alpha: Of the weights' distribution Beta(alpha, alpha). Default: within the paper's 0.1 to 0.4 for
-            ImageNet.
+        alpha: The parameter of the weights' distribution Beta(alpha, alpha). The default lies within the paper's 0.1 to
+            0.4 for ImageNet.
 
     Returns:
         Images of the same dtype and shape; labels of shape [batch, classes], each summing to what it did.
@@ -241,13 +244,14 @@ def cutmix(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Pastes a patch of another image into each, and mixes labels by area (Yun et al. 2019, "CutMix").
 
-    Partners as in `mixup`. A label's weights are the areas of whole pixels as pasted, not as drawn.
+    Partners are those of `mixup`. A label's weights are the areas of whole pixels as pasted, not as drawn.
 
     Args:
         images: Any dtype, of shape [batch, height, width, channels]; height and width static.
         one_hot_labels: float of shape [batch, classes].
         seed: int32 of shape [2], another for each step and replica.
-        alpha: Of the kept share's distribution Beta(alpha, alpha). Default: the paper's 1, which is uniform.
+        alpha: The parameter of the kept share's distribution Beta(alpha, alpha). The default is the paper's 1, which is
+            uniform.
 
     Returns:
         Images of the same dtype and shape; labels of shape [batch, classes], each summing to what it did.
@@ -262,6 +266,6 @@ def cutmix(
 
 
 def _blend(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """`weights` of `values` and the rest of the partners'; computed in float32, rounded once."""
-    own = tf.cast(values, tf.float32)
-    return tf.cast(own * weights + own[::-1] * (1.0 - weights), values.dtype)
+    """Blends values with those of their partners by weight; computed in float32, rounded once."""
+    floats = tf.cast(values, tf.float32)
+    return tf.cast(floats * weights + floats[::-1] * (1.0 - weights), values.dtype)

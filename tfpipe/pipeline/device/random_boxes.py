@@ -1,12 +1,13 @@
-"""What the augmentations on the device draw: crop boxes, flips, the weights and patches of mixtures. And the
-weights with which `device.crop_and_resize` cuts such a box out.
+"""Random crop boxes, flips, and the weights and patches of mixtures, for the augmentation on the device.
+
+The weights with which `augment.crop_and_resize` cuts such a box out are computed here too.
 
 Seeds go in, choices come out, for a whole batch at once with static shapes and no loop that depends on data,
 so that XLA compiles it for any device. Each example has a seed of its own and its choices are a function of
 that seed (and of the image's size) alone: not of the batch, the replica, or whether XLA compiled them.
 
 TensorFlow's own `tf.random.stateless_*` cannot promise that: one call takes one seed for its whole tensor, and
-the same seed gives other numbers under XLA than without. Hence a generator of this module's own, Threefry-2x32
+the same seed gives other numbers under XLA than without. Hence this module has its own generator, Threefry-2x32
 with 20 rounds (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"; also JAX's default): about
 a hundred additions, shifts and xors for two numbers, nothing beside a crop.
 """
@@ -22,7 +23,7 @@ early end would cost XLA more than the few numbers it saves."""
 GAMMA_ATTEMPTS = 8
 """Tries of a sampler that accepts at least 95 % of them: all fail once in 10^10."""
 
-# Which numbers of an example's seed belong to which choice, so that one seed may serve them all.
+# The stream of an example's random numbers that each choice draws from, so that one seed serves them all.
 _CROPS, _FLIPS, _BETA, _PATCHES, _SPLIT = range(5)
 
 
@@ -37,13 +38,13 @@ def sample_crop_boxes(
 
     The algorithm is that of torchvision's RandomResizedCrop: an area uniform in `scale`, an aspect ratio
     log-uniform in `ratio`, the first of ten draws that fits in the image, at a uniform place; where none fits,
-    the largest centred crop whose aspect ratio is allowed. Unlike there, a box may begin and end between pixels.
+    the largest centered crop whose aspect ratio is allowed. Unlike there, a box may begin and end between pixels.
 
     Args:
         seeds: int32 of shape [batch, 2]. The same seed gives the same box, whatever the batch.
-        heights: Of shape [batch], any number type: height of the original. Boxes have their aspect ratio as seen in
-            the original, also where what is stored is squeezed to a square.
-        widths: Of shape [batch]: width of the original.
+        heights: The originals' heights, of shape [batch] and any number type. Boxes have their aspect ratio as seen in
+            the original, also where the stored image is squeezed to a square.
+        widths: The originals' widths, of shape [batch].
         scale: Smallest and largest share of the image's area. Default: Szegedy et al. 2014.
         ratio: Smallest and largest aspect ratio, width / height. Default: Szegedy et al. 2014.
 
@@ -64,7 +65,7 @@ def sample_crop_boxes(
 
     # The fallback lies in the middle.
     place = tf.where(fits[:, None], numbers[:, 2 * CROP_ATTEMPTS :], 0.5)
-    return _boxes(place, extent)
+    return _place_boxes(place, extent)
 
 
 def sample_flips(seeds: tf.Tensor) -> tf.Tensor:
@@ -82,12 +83,12 @@ def sample_flips(seeds: tf.Tensor) -> tf.Tensor:
 def center_crop_boxes(
     heights: tf.Tensor, widths: tf.Tensor, crop_fraction: float = 0.875, aspect: float = 1.0
 ) -> tf.Tensor:
-    """The crops of evaluation: what resizing the short side and then cropping the middle would show.
+    """Computes the crops of evaluation: what resizing the short side and then cropping the middle would show.
 
     Args:
-        heights: Of shape [batch], any number type: height of the original.
-        widths: Of shape [batch]: width of the original.
-        crop_fraction: Share of the largest centred crop's side that is kept, in (0, 1]. Default: 224 of 256, the
+        heights: The originals' heights, of shape [batch] and any number type.
+        widths: The originals' widths, of shape [batch].
+        crop_fraction: Share of the largest centered crop's side that is kept, in (0, 1]. Default: 224 of 256, the
             single crop of He et al. 2015, "Deep residual learning for image recognition".
         aspect: Width / height of the crop in the original; 1 for a square output.
 
@@ -96,19 +97,19 @@ def center_crop_boxes(
     """
     image_ratio = tf.cast(widths, tf.float32) / tf.cast(heights, tf.float32)
     extent = tf.stack([tf.minimum(1.0, image_ratio / aspect), tf.minimum(1.0, aspect / image_ratio)], axis=-1)
-    return _boxes(tf.constant(0.5), extent * crop_fraction)
+    return _place_boxes(tf.constant(0.5), extent * crop_fraction)
 
 
 def sample_beta(seeds: tf.Tensor, alpha: float) -> tf.Tensor:
     """Draws from the symmetric beta distribution Beta(alpha, alpha), for `mixup` and `cutmix`.
 
-    As G / (G + H) of two gamma draws, each by Marsaglia and Tsang 2000, "A simple method for generating gamma
-    variables": `tf.random.stateless_gamma` does not compile with XLA. In logarithms, since a draw for a small
-    `alpha` may be too small for float32.
+    A draw is G / (G + H) of two gamma draws, each by Marsaglia and Tsang 2000, "A simple method for generating gamma
+    variables": `tf.random.stateless_gamma` does not compile with XLA. It is computed in logarithms, since a draw for a
+    small `alpha` may be too small for float32.
 
     Args:
         seeds: int32 of shape [batch, 2].
-        alpha: Above 0.
+        alpha: The parameter of the distribution, above 0.
 
     Returns:
         float32 of shape [batch], in 0..1.
@@ -124,8 +125,8 @@ def sample_patches(seeds: tf.Tensor, kept: tf.Tensor, height: int, width: int) -
     Args:
         seeds: int32 of shape [batch, 2].
         kept: float32 of shape [batch]: share of the image that stays, before the border cuts the patch.
-        height: Of the images, pixels.
-        width: Of the images, pixels.
+        height: The height of the images in pixels.
+        width: The width of the images in pixels.
 
     Returns:
         int32 of shape [batch, 4]: ymin, xmin, ymax, xmax in pixels, the last two exclusive. May be empty.
@@ -140,7 +141,9 @@ def sample_patches(seeds: tf.Tensor, kept: tf.Tensor, height: int, width: int) -
 def resize_weights(
     low: tf.Tensor, high: tf.Tensor, size: int, out_size: int, antialias: bool, flips: tf.Tensor | None = None
 ) -> tf.Tensor:
-    """What each input pixel of one axis gives to each output pixel: float32 [batch, out_size, size], rows summing to 1.
+    """Computes what each input pixel of one axis gives to each output pixel.
+
+    The weights are float32 [batch, out_size, size], and each row sums to 1.
 
     Lengths are in input pixels: pixel j covers j to j + 1, and `low` to `high` (fractions) is cut in `out_size` parts.
     """
@@ -164,8 +167,8 @@ def split_seed(seed: tf.Tensor, count: int | tf.Tensor, replica: int | tf.Tensor
 
     Args:
         seed: int32 of shape [2].
-        count: Examples in the batch.
-        replica: Number of the replica, so that replicas with one seed draw differently.
+        count: The number of examples in the batch.
+        replica: The number of the replica, so that replicas with one seed draw differently.
 
     Returns:
         int32 of shape [count, 2].
@@ -176,12 +179,12 @@ def split_seed(seed: tf.Tensor, count: int | tf.Tensor, replica: int | tf.Tensor
 
 
 def uniform(seeds: tf.Tensor, stream: int, count: int) -> tf.Tensor:
-    """Numbers uniform in [0, 1), the same for the same seed and stream everywhere.
+    """Draws numbers uniform in [0, 1), the same for the same seed and stream everywhere.
 
     Args:
         seeds: int32 of shape [batch, 2].
-        stream: Which of the seed's sequences, 0 to 7.
-        count: Numbers for each seed.
+        stream: The number of the seed's sequence, 0 to 7.
+        count: The count of numbers for each seed.
 
     Returns:
         float32 of shape [batch, count]: multiples of 2^-24, as finely as float32 has them evenly.
@@ -192,7 +195,7 @@ def uniform(seeds: tf.Tensor, stream: int, count: int) -> tf.Tensor:
 
 
 def _threefry(seeds: tf.Tensor, high: tf.Tensor, low: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Threefry-2x32-20 of the counter (`high`, `low`) under each key: two uint32 tensors of the broadcast shape."""
+    """Computes Threefry-2x32-20 of the counter (`high`, `low`) under each key: two uint32 of the broadcast shape."""
     words = tf.bitcast(tf.cast(seeds, tf.int32), tf.uint32)
     key = [words[:, :1], words[:, 1:]]
     key.append(tf.bitwise.bitwise_xor(tf.bitwise.bitwise_xor(key[0], key[1]), tf.constant(0x1BD11BDA, tf.uint32)))
@@ -212,7 +215,7 @@ def _shift_right(words: tf.Tensor, bits: int) -> tf.Tensor:
 
 
 def _log_gamma(numbers: tf.Tensor, alpha: float) -> tf.Tensor:
-    """The logarithm of a draw from Gamma(alpha), from 3 * GAMMA_ATTEMPTS + 1 numbers in (0, 1]: float32 [batch]."""
+    """Computes the logarithm of a draw from Gamma(alpha), from 3 * GAMMA_ATTEMPTS + 1 numbers in (0, 1]: [batch]."""
     radius, angle, test = tf.split(numbers[:, :-1], 3, axis=-1)
     normal = tf.sqrt(-2.0 * tf.math.log(radius)) * tf.cos(2.0 * math.pi * angle)
     # For alpha + 1 and then down by a power of a uniform: exact for every alpha, the method itself only from 1 on.
@@ -226,7 +229,7 @@ def _log_gamma(numbers: tf.Tensor, alpha: float) -> tf.Tensor:
 
 
 def _first(tried: tf.Tensor, accepted: tf.Tensor, fallback: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """For each row of `tried` ([batch, attempts, ...]) the first accepted ([batch, attempts]), and whether one was.
+    """Selects the first accepted attempt of each row of `tried` ([batch, attempts, ...]), and whether there is one.
 
     A selection, not `argmax`: which of equals that returns is not promised.
     """
@@ -237,8 +240,8 @@ def _first(tried: tf.Tensor, accepted: tf.Tensor, fallback: tf.Tensor) -> tuple[
     return chosen, tf.reduce_any(accepted, axis=-1)
 
 
-def _boxes(place: tf.Tensor, extent: tf.Tensor) -> tf.Tensor:
-    """Boxes of `extent` ([batch, 2]), their free room shared out by `place`: 0 is top left, 1 bottom right."""
+def _place_boxes(place: tf.Tensor, extent: tf.Tensor) -> tf.Tensor:
+    """Puts boxes of `extent` ([batch, 2]) in their free room by `place`: 0 is top left, 1 bottom right."""
     corner = place * (1.0 - extent)
     # Rounding may carry the far corner a hair past the image.
     return tf.concat([corner, tf.minimum(corner + extent, 1.0)], axis=-1)
