@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from tfpipe.errors import ConfigError
@@ -39,16 +38,17 @@ def read_with_notes(path: FilePath) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises:
         ConfigError: The file is missing, cannot be read, or is not in the format that its name says.
     """
-    file = _check_name(path)
+    suffix = _check_suffix(path)
     try:
-        text = file.read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
     except FileNotFoundError:
         raise ConfigError(f"There is no configuration file {path}. Check its name.") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}. Give a file with options.") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} must be text in UTF-8, got byte {error.object[error.start]:#04x}.") from None
-    table = _parse_toml(text, path) if file.suffix == ".toml" else _parse_json(text, path)
+    table = _parse_toml(text, path) if suffix == ".toml" else _parse_json(text, path)
     notes = table.pop(NOTES, {})
     if not isinstance(notes, dict):
         raise ConfigError(f"{path}: `{NOTES}` must be a table: it is kept for a tuner's notes. Rename it.")
@@ -99,19 +99,19 @@ def write(path: FilePath, table: Table) -> None:
     Raises:
         ConfigError: The name has another ending, or the file cannot be written.
     """
-    file = _check_name(path)
-    text = to_toml(table) if file.suffix == ".toml" else to_json(table)
+    text = to_toml(table) if _check_suffix(path) == ".toml" else to_json(table)
     try:
-        file_io.write_file(str(file), text.encode())
+        file_io.write_file(os.fspath(path), text.encode())
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}. Choose another place.") from None
 
 
-def _check_name(path: FilePath) -> Path:
-    file = Path(path)
-    if file.suffix not in (".toml", ".json"):
+def _check_suffix(path: FilePath) -> str:
+    """Returns the suffix of a configuration file, which names its format."""
+    suffix = os.path.splitext(path)[1]
+    if suffix not in (".toml", ".json"):
         raise ConfigError(f"A configuration file's name must end in .toml or .json, got {str(path)!r}.")
-    return file
+    return suffix
 
 
 def _parse_toml(text: str, path: FilePath) -> dict[str, Any]:
