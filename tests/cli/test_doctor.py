@@ -27,7 +27,7 @@ def run(*args: object, code: str = "from tfpipe.cli.main import main; main()") -
 @pytest.fixture
 def doctor(monkeypatch: pytest.MonkeyPatch, tfpipe):
     """Runs the command in this process with checks that cost nothing; returns code, output and what was asked."""
-    from tfpipe.doctor import run as examine
+    from tfpipe.doctor import run
 
     monkeypatch.delenv("TPU_NAME", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
@@ -39,7 +39,7 @@ def doctor(monkeypatch: pytest.MonkeyPatch, tfpipe):
             asked.append(arguments)
             return iter(checks)
 
-        monkeypatch.setattr(examine, "examine", answer)
+        monkeypatch.setattr(run, "run_checks", answer)
         return *tfpipe("doctor", *args), asked[0] if asked else ()
 
     return call
@@ -84,22 +84,22 @@ def test_json(doctor, small_dataset: Path) -> None:
 
 
 def test_the_options_reach_the_checks(doctor, small_dataset: Path, tmp_path: Path) -> None:
-    _, _, _, (data, split, config, target) = doctor([], small_dataset)
-    assert (data.name, split, target) == ("images", "train", Target())
+    _, _, _, (data, split, config, target, customize) = doctor([], small_dataset)
+    assert (data.name, split, target, customize) == ("images", "train", Target(), None)
     assert config == PipelineConfig(per_replica_batch_size=128)
     file = tmp_path / "a.toml"
     file.write_text("global_batch_size = 64\nimage_size = 96\n")
     args = ["--config", file, "--split", "validation", "--replicas", 8, "--hosts", 2, "--tpu", "local"]
-    _, _, _, (_, split, config, target) = doctor([], small_dataset, *args, "--images-per-second", 5000)
+    _, _, _, (_, split, config, target, _) = doctor([], small_dataset, *args, "--images-per-second", 5000)
     assert split == "validation"
     assert config == PipelineConfig(global_batch_size=64, image_size=96)
     assert target == Target(tpu="local", num_replicas=8, num_hosts=2, images_per_second=5000)
-    _, _, _, (_, _, config, _) = doctor([], small_dataset, "--config", file, "--per-replica-batch-size", 32)
+    _, _, _, (_, _, config, _, _) = doctor([], small_dataset, "--config", file, "--per-replica-batch-size", 32)
     assert config == PipelineConfig(per_replica_batch_size=32, image_size=96)
     file.write_text("image_size = 96\n")
-    _, _, _, (_, _, config, _) = doctor([], small_dataset, "--config", file)
+    _, _, _, (_, _, config, _, _) = doctor([], small_dataset, "--config", file)
     assert config == PipelineConfig(per_replica_batch_size=128, image_size=96)
-    _, _, _, (source, split, _, _) = doctor([], small_dataset / "train-*")
+    _, _, _, (source, split, _, _, _) = doctor([], small_dataset / "train-*")
     assert (source.name, split) == (str(small_dataset / "train-*"), None)
 
 
@@ -130,7 +130,7 @@ def test_the_tpu_that_the_environment_names(doctor, small_dataset: Path, monkeyp
             "--global-batch-size and --per-replica-batch-size exclude each other.",
         ),
         (["--config", "none.toml"], 2, "There is no configuration file none.toml. Check its name."),
-        (["--replicas", 0], 2, "`num_replicas` must be above 0, got 0."),
+        (["--replicas", 0], 2, "--replicas must be above 0, got 0."),
     ],
     ids=str,
 )

@@ -144,7 +144,7 @@ def test_a_model_of_ones_own(small_dataset: Path, tmp_path: Path, monkeypatch: p
         (("--model", "no_such:thing"), "--model: there is no module no_such. Call the command where it lies"),
         (("--steps-per-execution", "many"), "--steps-per-execution must be auto or a whole number, got 'many'."),
         (("--split", "night"), "has no split 'night'; it has train, validation"),
-        (("--global-batch-size", "16"), "`global_batch_size` must be at most the 8 records of an epoch, got 16."),
+        (("--global-batch-size", "16"), "--global-batch-size must be at most the 8 records of an epoch, got 16."),
         (("--global-batch-size", "4", "--per-replica-batch-size", "4"), "exclude each other"),
     ],
 )

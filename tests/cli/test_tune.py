@@ -19,7 +19,7 @@ from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.tuning import tuned_file
 from tfpipe.tuning.paired_benchmark import Interval
 from tfpipe.tuning.search import Tuned
-from tfpipe.tuning.trials import Job, Trial
+from tfpipe.tuning.trials import PipelineJob, Trial
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = PipelineConfig(global_batch_size=64)
@@ -87,7 +87,7 @@ def test_the_options_reach_the_search(tune, small_dataset: Path) -> None:
     CONFIG.to_file("begin.json")
     args = ("--config", "begin.json", "--seconds", 40, "--images-per-second", 3200, "--input-may-change")
     _, _, _, (job, config, seconds, may_change, _) = tune(FOUND, small_dataset, *args, "--split", "validation")
-    assert job == Job(job.data, "validation", Accelerator(0.02, 64))
+    assert job == PipelineJob(job.data, "validation", Accelerator(0.02, 64))
     assert (config, seconds, may_change) == (CONFIG, 40.0, True)
 
 
@@ -96,7 +96,7 @@ def test_json(tune, small_dataset: Path) -> None:
     document = json.loads(out)
     assert (code, document["version"], document["finished"]) == (0, 1, False)
     assert document["changes"] == {"global_batch_size": 64, "per_replica_batch_size": None, "cycle_length": 16}
-    assert document["path"].endswith(f"-{tuned_file.place_of(*_data(small_dataset)).key}.toml")
+    assert document["path"].endswith(f"-{tuned_file.get_place(*_data(small_dataset)).key}.toml")
     assert PipelineConfig.from_file(document["path"]) == FASTER
 
 

@@ -7,13 +7,13 @@ from tfpipe.doctor.data_checks import (
     FileFacts,
     ImageFacts,
     LabelFacts,
-    alikeness,
     check_files,
     check_first_record,
     check_image_size,
     check_labels,
     check_shard_size,
     check_shards,
+    measure_alikeness,
 )
 from tfpipe.doctor.result import Check
 
@@ -132,7 +132,7 @@ def test_shard_size(shards: int, mean: float, largest: int, expected: Check) -> 
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        (None, Check("image size", "skipped", "How large the images are is not known.")),
+        (None, Check("image size", "skipped", "The size of the images is not known.")),
         (
             ImageFacts(400, 224, "The stored images"),
             Check(
@@ -243,18 +243,18 @@ def test_alikeness_of_mixed_labels_is_0_whatever_the_classes() -> None:
     for shares in ([0.5, 0.5], [0.9, 0.1], [0.05] * 20, [0.98, 0.01, 0.01]):
         for length in (16, 64, 256):
             samples = list(random.choice(len(shares), (4, length), p=shares))
-            assert alikeness(samples, [round(1000 * share) for share in shares]) <= 0.1
+            assert measure_alikeness(samples, [round(1000 * share) for share in shares]) <= 0.1
 
 
 def test_alikeness_of_shards_with_a_few_classes_each() -> None:
     random = np.random.default_rng(2)
     samples = [random.integers(10 * shard, 10 * shard + 2, 256) for shard in range(4)]
-    assert alikeness(samples, (10,) * 100) == pytest.approx(0.48, abs=0.03)
+    assert measure_alikeness(samples, (10,) * 100) == pytest.approx(0.48, abs=0.03)
 
 
 def test_alikeness_without_counts_is_that_of_the_samples() -> None:
-    assert alikeness(SORTED) > 0.8
-    assert alikeness(MIXED) < 0.05
-    assert alikeness([np.zeros(256, np.int64)]) == 0.0  # one class: nothing to tell apart
-    assert alikeness([np.zeros(1, np.int64)]) == 0.0
-    assert alikeness([]) == 0.0
+    assert measure_alikeness(SORTED) > 0.8
+    assert measure_alikeness(MIXED) < 0.05
+    assert measure_alikeness([np.zeros(256, np.int64)]) == 0.0  # one class: nothing to tell apart
+    assert measure_alikeness([np.zeros(1, np.int64)]) == 0.0
+    assert measure_alikeness([]) == 0.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfpipe.doctor.result import Check, Target, failure_of
+from tfpipe.doctor.result import Check, Target, fail_check
 from tfpipe.errors import ConfigError
 
 
@@ -46,7 +46,7 @@ def test_numbers_are_above_0(name: str, value: float) -> None:
 
 def test_an_error_is_what_was_found_and_what_to_do() -> None:
     error = ConfigError("`num_streams` must be 8, got 2.5 (v1.2). Use num_streams=8. Or not.")
-    assert failure_of("batch", error) == Check(
+    assert fail_check("batch", error) == Check(
         "batch", "failure", "`num_streams` must be 8, got 2.5 (v1.2).", "Use num_streams=8. Or not."
     )
-    assert failure_of("batch", ConfigError("Bad.")) == Check("batch", "failure", "Bad.")
+    assert fail_check("batch", ConfigError("Bad.")) == Check("batch", "failure", "Bad.")

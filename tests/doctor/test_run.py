@@ -9,7 +9,7 @@ import pytest
 
 from tfpipe.doctor import probes
 from tfpipe.doctor.result import Check, Target
-from tfpipe.doctor.run import examine
+from tfpipe.doctor.run import run_checks
 from tfpipe.doctor.runtime_checks import TensorFact
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
@@ -34,15 +34,12 @@ def manifest(small_dataset: Path) -> Manifest:
 
 
 def some(manifest: Manifest, names: str, config: PipelineConfig = CONFIG, target: Target | None = None) -> list[Check]:
-    """The checks of these names; what stands between them costs nothing that is not asked for."""
-    from tfpipe.doctor.run import _checked, _Examined
-
-    examined = _Examined(manifest, "train", config, target or Target())
-    return [_checked(name, examined.checks[name]) for name in names.split(", ")]
+    checks = {check.name: check for check in run_checks(manifest, "train", config, target, names=names.split(", "))}
+    return [checks[name] for name in names.split(", ")]
 
 
 def test_all_checks_pass_on_a_good_dataset(manifest: Manifest) -> None:
-    checks = {check.name: check for check in examine(manifest, "train", CONFIG)}
+    checks = {check.name: check for check in run_checks(manifest, "train", CONFIG)}
     assert [check.name for check in checks.values() if check.status != "ok"] == ["cpu"]
     assert checks["cpu"].status == "skipped"
     assert list(checks)[-3:] == ["shapes", "xla", "cpu"]
@@ -58,7 +55,7 @@ def test_all_checks_pass_on_a_good_dataset(manifest: Manifest) -> None:
 
 def test_a_split_that_is_not_there(manifest: Manifest) -> None:
     with pytest.raises(ConfigError, match="The dataset has no split 'test'"):
-        next(examine(manifest, "test", CONFIG))
+        next(run_checks(manifest, "test", CONFIG))
 
 
 def test_files_that_are_not_whole(copy: Path) -> None:
@@ -192,8 +189,8 @@ def test_labels_are_read_as_they_lie(manifest: Manifest, small_dataset: Path) ->
     with RecordReader(str(small_dataset), manifest, "train") as reader:
         expected = [int(features[CLASS_LABEL][0]) for features in reader]
     source = Source.from_manifest(manifest, "train")
-    assert probes.labels_of(source, 0, 100, CONFIG).tolist() == expected[:6]
-    assert probes.labels_of(source, 1, 3, CONFIG).tolist() == expected[6:9]
+    assert probes.read_labels(source, 0, 100, CONFIG).tolist() == expected[:6]
+    assert probes.read_labels(source, 1, 3, CONFIG).tolist() == expected[6:9]
 
 
 def test_sorted_labels(tmp_path: Path, draw_images) -> None:
@@ -219,7 +216,8 @@ def test_sorted_labels(tmp_path: Path, draw_images) -> None:
 
 def test_foreign_files(small_dataset: Path) -> None:
     source = tfrecord_files(str(small_dataset / "train-*"))
-    checks = {check.name: check for check in examine(source, None, dataclasses.replace(CONFIG, shuffle_buffer_size=8))}
+    config = dataclasses.replace(CONFIG, shuffle_buffer_size=8)
+    checks = {check.name: check for check in run_checks(source, None, config)}
     assert [check.name for check in checks.values() if check.status not in ("ok", "skipped")] == ["shards"]
     assert checks["file access"].found == f"{small_dataset} is on this machine."
     assert checks["image size"].found == "The first image has a short side of 16 px, and the model gets 16."
@@ -242,11 +240,11 @@ def test_the_rate_is_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
             now[0] += 0.001 if k < 10 else 0.05  # the first ones were waiting
             yield
 
-    assert probes.measure(batches(), 32) == pytest.approx(640)
+    assert probes.measure_rate(batches(), 32) == pytest.approx(640)
 
 
 def test_replicas_of_this_machine(manifest: Manifest) -> None:
-    assert probes.local_replicas() >= 1
+    assert probes.count_local_replicas() >= 1
     target = Target(tpu="my-tpu")
     (batch,) = some(manifest, "batch", PipelineConfig(per_replica_batch_size=8), target)
     assert batch.found.endswith("How many replicas 'my-tpu' has is not known here.")
@@ -259,9 +257,9 @@ def test_named_parts_and_facts() -> None:
 
     image, number = tf.TensorSpec([2, None], tf.uint8), tf.TensorSpec(None, tf.int32)
     expected = [TensorFact("image", "uint8", (2, None)), TensorFact("label", "int32", None)]
-    assert probes.tensor_facts((image, number)) == expected
-    assert probes.tensor_facts(({"image": image}, number)) == expected
-    assert probes.tensor_facts({"image": image, "label": number}) == expected
+    assert probes.describe_tensors((image, number)) == expected
+    assert probes.describe_tensors(({"image": image}, number)) == expected
+    assert probes.describe_tensors({"image": image, "label": number}) == expected
 
 
 def test_the_plan_of_a_step_knows_its_classes(manifest: Manifest) -> None:

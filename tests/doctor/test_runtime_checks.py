@@ -304,7 +304,7 @@ def test_memory(needed: float, status: str) -> None:
             Check(
                 "cache",
                 "warning",
-                "How much the cache of decoded images takes is not known: nobody counted the records.",
+                "How much the cache of decoded images takes is not known: its records were never counted.",
                 "Watch the memory in the first epoch, or write the data as a tfpipe dataset.",
             ),
         ),

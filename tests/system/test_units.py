@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfpipe.errors import ConfigError
-from tfpipe.system.units import human_bytes, human_rate, human_share, parse_bytes
+from tfpipe.system.units import human_bytes, human_count, human_rate, human_share, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,7 @@ def test_human_bytes(count: float, text: str) -> None:
 def test_rates_and_shares_in_words() -> None:
     assert [human_rate(rate) for rate in (8.24, 10, 1059.4, float("inf"))] == ["8.2", "10", "1,059", "any rate"]
     assert [human_share(share) for share in (0, 0.004, 0.26, 1)] == ["0 %", "under 1 %", "26 %", "100 %"]
+
+
+def test_counts_with_their_noun() -> None:
+    assert [human_count(n, "shard") for n in (0, 1, 2000)] == ["0 shards", "1 shard", "2,000 shards"]

@@ -1,11 +1,13 @@
-"""Pipelines that are not there: their rates are known, and a turn takes no time."""
+"""Stand-ins for pipelines: their rates are known, and a turn takes no time."""
 
 from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import pytest
 
@@ -13,27 +15,28 @@ from tfpipe.errors import DataError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.tuning.paired_benchmark import Turn
-from tfpipe.tuning.pipeline_process import Start
-from tfpipe.tuning.trials import Job
+from tfpipe.tuning.pipeline_process import PipelineProcess, Start, TimeIsUpError
+from tfpipe.tuning.trials import PipelineJob
 
 Rate = Callable[[PipelineConfig], float]
-"""Images a second of a config; what it raises, its pipeline raises."""
+"""Returns the images per second of a config; an error that it raises is the pipeline's."""
 
 
 class Runner:
-    """Takes turns at a rate that scatters, or exactly at it.
+    """A pipeline that takes turns at a rate that scatters, or exactly at it.
 
     Args:
-        rate: Images a second.
-        scatter: Standard deviation of its logarithm.
+        rate: Images per second.
+        scatter: Standard deviation of the rate's logarithm.
         spoiled: Share of the turns of which other work takes a third.
-        rng: Where chance comes from.
+        rng: The source of chance.
     """
 
     def __init__(self, rate: float, scatter: float = 0.0, spoiled: float = 0.0, rng: Any = random) -> None:
         self.rate, self.scatter, self.spoiled, self.rng = rate, scatter, spoiled, rng
         self.start = Start(0.5, rate)
         self.start_s = 3.0
+        self.deadline = math.inf
         self.is_alive = True
         self.closed = False
         self.turns = 0
@@ -60,28 +63,34 @@ class Runner:
         self.close()
 
 
-class FakeJob(Job):
-    """A job whose contestants are runners; `made` holds them with their configs, in order."""
+@dataclass(frozen=True)
+class FakeJob(PipelineJob):
+    """A job whose processes are runners.
 
-    @classmethod
-    def of(cls, rate: Rate, records: int | None = None, step_s: float = 1e-9) -> FakeJob:
-        job = cls(None, None, Accelerator(step_s, 100))  # type: ignore[arg-type]
-        vars(job).update(rate=rate, records=records, made=[])
-        return job
+    Attributes:
+        rate: The rate of each config.
+        records: Records of the data.
+        runners: The runners with their configs, in the order of their starts.
+    """
 
-    def contestant(self, config: PipelineConfig, tick: Any = None) -> Any:
-        if tick:
-            tick()
-        runner = Runner(vars(self)["rate"](config))
-        vars(self)["made"].append((config, runner))
-        return runner
+    rate: Rate = lambda _: 1.0
+    records: int = 0
+    runners: list[tuple[PipelineConfig, Runner]] = field(default_factory=list)
 
-    def steps_to_fill(self, config: PipelineConfig) -> int:
-        return 0 if config.cache == "none" else math.ceil((vars(self)["records"] or 0) / 100)
+    def start_process(self, config: PipelineConfig, deadline: float = math.inf) -> PipelineProcess:
+        if time.monotonic() > deadline:
+            raise TimeIsUpError
+        runner = Runner(self.rate(config))
+        self.runners.append((config, runner))
+        return cast("PipelineProcess", runner)
 
-    @property
-    def runners(self) -> list[tuple[PipelineConfig, Runner]]:
-        return list(vars(self)["made"])
+    def count_steps_to_fill(self, config: PipelineConfig) -> int:
+        return 0 if config.cache == "none" else math.ceil(self.records / 100)
+
+
+def job_without_data(step_s: float = 1e-9) -> PipelineJob:
+    """Returns a job for tests that never open its data."""
+    return PipelineJob(cast("Any", None), None, Accelerator(step_s, 100))
 
 
 @pytest.fixture
@@ -90,5 +99,10 @@ def runner() -> type[Runner]:
 
 
 @pytest.fixture
-def job_of() -> Callable[..., FakeJob]:
-    return FakeJob.of
+def fake_job() -> Callable[..., FakeJob]:
+    """Builds jobs from the rate of a config, and the number of records."""
+
+    def build(rate: Rate, records: int = 0) -> FakeJob:
+        return FakeJob(cast("Any", None), None, Accelerator(1e-9, 100), rate=rate, records=records)
+
+    return build

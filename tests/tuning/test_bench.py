@@ -11,8 +11,9 @@ import pytest
 
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.system.progress import Observer
 from tfpipe.tuning import bench as benches
-from tfpipe.tuning.bench import Bench, compare, load, measure, to_json, yardstick
+from tfpipe.tuning.bench import Bench, build_yardstick, compare, load, measure, to_json
 from tfpipe.tuning.tuned_file import Place
 
 CONFIG = PipelineConfig(global_batch_size=100)
@@ -20,14 +21,14 @@ PLACE = Place("Any CPU", 8, 2**34, "'train' of pets", "train", 12, "0123abcd")
 
 
 @pytest.fixture
-def bench(job_of, runner, monkeypatch: pytest.MonkeyPatch):
+def bench(fake_job, runner, monkeypatch: pytest.MonkeyPatch):
     """Benches of runners: the rates of the starts, in order, and that of the yardstick."""
 
     def run(rates: tuple[float, ...], yard: float = 2000.0, scatter: float = 0.0) -> Bench:
         left = list(rates)
-        monkeypatch.setattr(benches, "Contestant", lambda *_: runner(yard, scatter))
-        monkeypatch.setattr(benches, "place_of", lambda *_: PLACE)
-        return measure(job_of(lambda _: left.pop(0)), CONFIG, len(rates), lambda _: None)
+        monkeypatch.setattr(benches, "PipelineProcess", lambda *_: runner(yard, scatter))
+        monkeypatch.setattr(benches, "get_place", lambda *_: PLACE)
+        return measure(fake_job(lambda _: left.pop(0)), CONFIG, len(rates), Observer())
 
     return run
 
@@ -96,15 +97,15 @@ GOOD: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "must be a file that `save` wrote, and is no JSON."),
+        ("{", "must be a file that `save` wrote, and is not JSON."),
         ("[]", "must be a file that `save` of this version wrote."),
         (json.dumps({**GOOD, "version": 2}), "must be a file that `save` of this version wrote."),
-        (json.dumps({**GOOD, "scores": [0.5, 0.5]}), "must be a file that `save` wrote: some of it is missing or no"),
+        (json.dumps({**GOOD, "scores": [0.5, 0.5]}), "must be a file that `save` wrote: a part is missing or is not a"),
         (
             json.dumps({**GOOD, "scores": [0.5, 0.5, 0]}),
-            "must be a file that `save` wrote: some of it is missing or no",
+            "must be a file that `save` wrote: a part is missing or is not a",
         ),
-        (json.dumps({**GOOD, "place": {}}), "must be a file that `save` wrote: some of it is missing or no number."),
+        (json.dumps({**GOOD, "place": {}}), "must be a file that `save` wrote: a part is missing or is not a number."),
     ],
 )
 def test_a_file_that_is_something_else(tmp_path: Path, text: str, message: str) -> None:
@@ -117,12 +118,12 @@ def test_a_file_that_is_something_else(tmp_path: Path, text: str, message: str) 
         load(str(tmp_path / "none.json"))
 
 
-def test_too_few_starts(job_of) -> None:
+def test_too_few_starts(fake_job) -> None:
     with pytest.raises(ConfigError, match=r"must be started at least 3 times to know the spread, got 2\.$"):
-        measure(job_of(lambda _: 1.0), CONFIG, 2, print)
+        measure(fake_job(lambda _: 1.0), CONFIG, 2, Observer())
 
 
 def test_the_yardstick_decodes() -> None:
-    batch = next(iter(yardstick()))
+    batch = next(iter(build_yardstick()))
     assert (tuple(batch.shape), batch.dtype.name) == ((64, 384, 384, 3), "uint8")
     assert batch.numpy().std() > 30

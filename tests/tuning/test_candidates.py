@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.tuning.candidates import MECHANICAL, all_defaults, changed, is_mechanical, neighbours
+from tfpipe.tuning.candidates import MECHANICAL, apply_changes, get_neighbors, is_mechanical, reset_to_defaults
 
 CONFIG = PipelineConfig(global_batch_size=64)
 
@@ -35,12 +35,12 @@ def test_every_mechanical_option_is_one_and_has_a_default() -> None:
     assert all(defaults[name] is not dataclasses.MISSING for name in MECHANICAL)
 
 
-def test_all_defaults_change_only_what_is_mechanical() -> None:
-    assert all_defaults(CONFIG) == {}
+def test_reset_to_defaults_change_only_what_is_mechanical() -> None:
+    assert reset_to_defaults(CONFIG) == {}
     spoiled = dataclasses.replace(
         CONFIG, cycle_length=1, num_parallel_calls=1, autotune=False, prefetch_batches=0, image_dtype="float32"
     )
-    assert all_defaults(spoiled) == {
+    assert reset_to_defaults(spoiled) == {
         "cycle_length": 8,
         "num_parallel_calls": None,
         "autotune": True,
@@ -48,32 +48,32 @@ def test_all_defaults_change_only_what_is_mechanical() -> None:
     }
 
 
-def test_neighbours_are_single_steps_away() -> None:
-    steps = list(neighbours(CONFIG, 4, False))
+def test_get_neighbors_are_single_steps_away() -> None:
+    steps = list(get_neighbors(CONFIG, 4, False))
     assert steps[0] == {"cache": "bytes"}
     assert [step["num_parallel_calls"] for step in steps if "num_parallel_calls" in step] == [4, 8]
     assert [step["cycle_length"] for step in steps if "cycle_length" in step] == [16, 4]
     assert {"max_intra_op_parallelism": 4} in steps
     assert {"map_fusion": True} not in steps
     assert all(len(step) == 1 and is_mechanical(step) for step in steps)
-    assert all(changed(CONFIG, step) for step in steps)
+    assert all(apply_changes(CONFIG, step) for step in steps)
 
 
 def test_what_the_training_step_sees_changes_only_if_it_may() -> None:
-    steps = list(neighbours(dataclasses.replace(CONFIG, image_dtype="float32"), 4, True))
+    steps = list(get_neighbors(dataclasses.replace(CONFIG, image_dtype="float32"), 4, True))
     assert steps[0] == {"cache": "decoded", "augment": "device", "image_dtype": "uint8"}
     assert {"image_dtype": "uint8"} in steps
     assert {"order": "throughput", "deterministic": False} in steps
-    assert {"image_dtype": "uint8"} not in list(neighbours(CONFIG, 4, True))
+    assert {"image_dtype": "uint8"} not in list(get_neighbors(CONFIG, 4, True))
 
 
 def test_a_change_that_cannot_be_had_is_none() -> None:
     exact = dataclasses.replace(CONFIG, order="exact")
-    assert changed(exact, {"deterministic": False}) is None
-    assert changed(exact, {"cycle_length": 8}) is None
-    assert changed(exact, {"cycle_length": 9}) == dataclasses.replace(exact, cycle_length=9)
+    assert apply_changes(exact, {"deterministic": False}) is None
+    assert apply_changes(exact, {"cycle_length": 8}) is None
+    assert apply_changes(exact, {"cycle_length": 9}) == dataclasses.replace(exact, cycle_length=9)
 
 
 def test_nobody_goes_back_from_decoded_images_to_bytes() -> None:
-    assert changed(dataclasses.replace(CONFIG, cache="decoded"), {"cache": "bytes"}) is None
-    assert changed(CONFIG, {"cache": "bytes"}) == dataclasses.replace(CONFIG, cache="bytes")
+    assert apply_changes(dataclasses.replace(CONFIG, cache="decoded"), {"cache": "bytes"}) is None
+    assert apply_changes(CONFIG, {"cache": "bytes"}) == dataclasses.replace(CONFIG, cache="bytes")

@@ -1,4 +1,4 @@
-"""The search's logic, with a clock that is made up and trials whose gains are known."""
+"""The search's logic, with a fake clock and trials whose gains are known."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from tests.observers import Recorder
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
+from tfpipe.system.progress import Observer
 from tfpipe.tuning import search
-from tfpipe.tuning.paired_benchmark import Interval, Turn
-from tfpipe.tuning.trials import Job, Trial
+from tfpipe.tuning.paired_benchmark import Interval, PairedTurns, Turn
+from tfpipe.tuning.pipeline_process import TimeIsUpError
+from tfpipe.tuning.trials import PipelineJob, Trial
 
 CONFIG = PipelineConfig(global_batch_size=100, num_parallel_calls=1)
-JOB = Job(None, None, Accelerator(1e-9, 100))  # type: ignore[arg-type]
+JOB = PipelineJob(cast("Any", None), None, Accelerator(1e-9, 100))
 NOTHING = Interval(1.0, 1.0, 1.0)
 PROFILE_S, START_S, TRIAL_S = 9.0, 4.0, 11.0
 
@@ -30,9 +33,10 @@ class FakeTrials:
     rate: Callable[[PipelineConfig], float]
     confirms = True
 
-    def __init__(self, job: Job, config: PipelineConfig, tick: Any) -> None:
+    def __init__(self, job: PipelineJob, config: PipelineConfig, deadline: float) -> None:
         FakeTrials.now += START_S
-        tick()
+        assert FakeTrials.now < deadline
+        self.job = job
         self.first, self.config = config, config
         self.trials: list[Trial] = []
         self.images_per_second = FakeTrials.rate(config)
@@ -49,14 +53,14 @@ class FakeTrials:
             self.config, self.images_per_second = replace(self.config, **changes), rate
         return self.trials[-1]
 
-    def confirm(self, until: float) -> tuple[list[Turn], list[Turn], Interval]:
+    def confirm(self, until: float) -> PairedTurns:
         assert FakeTrials.now + 2 * START_S + 7 < until
         FakeTrials.now += 2 * START_S + 7
         now, before = FakeTrials.rate(self.config), FakeTrials.rate(self.first)
         if not self.confirms:
             self.config, now = self.first, before
         turns = [[Turn(round(rate), 1.0, 1.0, 0)] for rate in (now, before)]
-        return turns[0], turns[1], Interval(now / before, now / before, now / before)
+        return PairedTurns(turns[0], turns[1], Interval(now / before, now / before, now / before))
 
     def __enter__(self) -> FakeTrials:
         return self
@@ -67,29 +71,29 @@ class FakeTrials:
 
 @pytest.fixture
 def tune(monkeypatch: pytest.MonkeyPatch):
-    """Searches with rates by config; returns what was found, and what the watch was told."""
+    """Searches with the rates of configs; returns the result, and the phases that the observer was told."""
 
     def run(
         rate: Callable[[PipelineConfig], float],
         config: PipelineConfig = CONFIG,
         seconds: float = 1e6,
         may_change: bool = False,
-        job: Job = JOB,
+        job: PipelineJob = JOB,
         advice: tuple[dict[str, Any], ...] = (),
         confirms: bool = True,
     ) -> tuple[search.Tuned, list[str]]:
-        def advise(job: Job, best: PipelineConfig) -> Any:
+        def advise(job: PipelineJob, best: PipelineConfig) -> Any:
             FakeTrials.now += PROFILE_S
             return advice
 
         FakeTrials.now, FakeTrials.confirms = 1000.0, confirms
         FakeTrials.rate = staticmethod(rate)  # type: ignore[assignment]
         monkeypatch.setattr(search, "Trials", FakeTrials)
-        monkeypatch.setattr(search, "_advice", advise)
+        monkeypatch.setattr(search, "_get_advice", advise)
         monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: FakeTrials.now))
-        monkeypatch.setattr(search.machine, "usable_cpus", lambda: 4)
-        said: list[str] = []
-        return search.tune(job, config, seconds, may_change, said.append), said
+        monkeypatch.setattr(search.host_limits, "usable_cpus", lambda: 4)
+        observer = Recorder()
+        return search.tune(job, config, seconds, may_change, observer), observer.phases
 
     return run
 
@@ -163,9 +167,9 @@ def test_what_is_not_confirmed_is_the_beginning(tune) -> None:
     assert tuned.before_images_per_second == tuned.after_images_per_second == 800
 
 
-def test_an_accelerator_that_is_fed_needs_nothing(tune) -> None:
-    fed = Job(None, None, Accelerator(0.1, 100))  # type: ignore[arg-type]
-    tuned, said = tune(all_alike, job=fed)
+def test_an_accelerator_that_is_never_idle_needs_nothing(tune) -> None:
+    job = PipelineJob(cast("Any", None), None, Accelerator(0.1, 100))
+    tuned, said = tune(all_alike, job=job)
     assert (tuned.trials, tuned.finished, tuned.config) == ((), True, CONFIG)
     assert said == ["Starting the pipeline"]
 
@@ -191,20 +195,19 @@ def test_as_json(tune) -> None:
 
 def test_what_cannot_be_searched() -> None:
     with pytest.raises(ConfigError, match=r"^A search needs at least 45 s, got 20\.$"):
-        search.tune(JOB, CONFIG, 20, False, print)
+        search.tune(JOB, CONFIG, 20, False, Observer())
     served = PipelineConfig(global_batch_size=100, service="grpc://localhost:5000")
     with pytest.raises(ConfigError, match="`service` must be left out to tune"):
-        search.tune(JOB, served, 60, False, print)
+        search.tune(JOB, served, 60, False, Observer())
 
 
 def test_a_beginning_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     class Waiting:
-        def __init__(self, job: Job, config: PipelineConfig, tick: Any) -> None:
-            now[0] += 46
-            tick()
+        def __init__(self, job: PipelineJob, config: PipelineConfig, deadline: float) -> None:
+            assert deadline == 45
+            raise TimeIsUpError
 
-    now = [0.0]
     monkeypatch.setattr(search, "Trials", Waiting)
-    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: 0.0))
     with pytest.raises(DataError, match="The pipeline was not warm when the time was up"):
-        search.tune(JOB, CONFIG, 45, False, lambda _: None)
+        search.tune(JOB, CONFIG, 45, False, Observer())

@@ -1,13 +1,15 @@
-"""A champion and its challengers, whose rates are known; and once with real pipelines."""
+"""The best pipeline and its candidates, whose rates are known; and once with real pipelines."""
 
 from __future__ import annotations
 
 import pickle
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from tests.observers import Recorder
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
@@ -17,20 +19,20 @@ from tfpipe.profiler.types import Fix, Spread
 from tfpipe.system import host_limits
 from tfpipe.tuning import trials as trials_module
 from tfpipe.tuning.paired_benchmark import Interval
-from tfpipe.tuning.trials import Job, Trial, Trials, try_fixes, turn_s
+from tfpipe.tuning.trials import PipelineJob, Trial, Trials, choose_turn_s, try_fixes
 
 CONFIG = PipelineConfig(global_batch_size=100)
 
 
 def by_cycle(config: PipelineConfig) -> float:
-    """Images a second: more the more files are read at once, until it fails."""
+    """Returns a rate that grows with the files that are read at once, until it fails."""
     if config.cycle_length == 13:
         raise DataError("Unlucky.")
     return 1000.0 * config.cycle_length / 8
 
 
-def test_what_is_better_is_kept_and_the_rest_is_not(job_of) -> None:
-    job = job_of(by_cycle)
+def test_what_is_better_is_kept_and_the_rest_is_not(fake_job) -> None:
+    job = fake_job(by_cycle)
     with Trials(job, CONFIG) as trials:
         worse = trials.attempt({"cycle_length": 4})
         assert (worse.images_per_second, worse.kept, trials.config) == (500, False, CONFIG)
@@ -41,13 +43,13 @@ def test_what_is_better_is_kept_and_the_rest_is_not(job_of) -> None:
         assert trials.config.cycle_length == 16
         assert trials.images_per_second == 2000
         assert trials.trials == [worse, better, same]
-        # Two processes at most: a challenger beside the champion.
+        # Two processes at most: a candidate beside the best.
         assert [runner.closed for _, runner in job.runners] == [True, True, False, True]
     assert all(runner.closed for _, runner in job.runners)
 
 
-def test_what_cannot_be_tried_says_why(job_of, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = job_of(by_cycle, records=200_000)
+def test_what_cannot_be_tried_says_why(fake_job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = fake_job(by_cycle, records=200_000)
     with Trials(job, CONFIG) as trials:
         for changes, until, note in (
             ({"cycle_length": 13}, 1e9, "Unlucky."),
@@ -64,8 +66,8 @@ def test_what_cannot_be_tried_says_why(job_of, monkeypatch: pytest.MonkeyPatch) 
         assert not job.runners[0][1].closed
 
 
-def test_a_champion_that_dies_is_started_again(job_of) -> None:
-    job = job_of(by_cycle)
+def test_a_best_pipeline_that_dies_is_started_again(fake_job) -> None:
+    job = fake_job(by_cycle)
     with Trials(job, CONFIG) as trials:
         job.runners[0][1].dies_in_turn = 3
         assert trials.attempt({"cycle_length": 16}).note == "It died."
@@ -73,32 +75,32 @@ def test_a_champion_that_dies_is_started_again(job_of) -> None:
         assert [config.cycle_length for config, _ in job.runners] == [8, 16, 8, 16]
 
 
-def test_a_cache_that_the_champion_has_is_filled_by_its_challengers_too(job_of) -> None:
-    job = job_of(lambda config: 5000.0 if config.cache == "bytes" else 1000.0, records=10_000)
+def test_a_cache_of_the_best_pipeline_is_filled_by_its_candidates_too(fake_job) -> None:
+    job = fake_job(lambda config: 5000.0 if config.cache == "bytes" else 1000.0, records=10_000)
     with Trials(job, CONFIG) as trials:
         assert trials.attempt({"cache": "bytes"}).kept
-        assert job.steps_to_fill(trials.config) == 100
-    real = Job(None, None, Accelerator(1e-9, 100))  # type: ignore[arg-type]
+        assert job.count_steps_to_fill(trials.config) == 100
+    real = PipelineJob(cast("Any", None), None, Accelerator(1e-9, 100))
     files = PipelineConfig(global_batch_size=100, cache="bytes", cache_dir="/tmp/cache")
-    assert (real.steps_to_fill(CONFIG), real.steps_to_fill(files)) == (0, 0)
+    assert (real.count_steps_to_fill(CONFIG), real.count_steps_to_fill(files)) == (0, 0)
 
 
-def test_the_result_is_confirmed_in_new_processes(job_of) -> None:
-    job = job_of(by_cycle)
+def test_the_result_is_confirmed_in_new_processes(fake_job) -> None:
+    job = fake_job(by_cycle)
     with Trials(job, CONFIG) as trials:
         with pytest.raises(ConfigError, match="There is no change to confirm: none was kept"):
             trials.confirm()
         trials.attempt({"cycle_length": 16})
-        now, before, gain = trials.confirm()
-        assert (now[0].images_per_second, before[0].images_per_second) == (2000, 1000)
-        assert gain == Interval(*[pytest.approx(2.0)] * 3)
+        turns = trials.confirm()
+        assert (turns.candidate[0].images_per_second, turns.best[0].images_per_second) == (2000, 1000)
+        assert turns.gain == Interval(*[pytest.approx(2.0)] * 3)
         assert [config.cycle_length for config, _ in job.runners] == [8, 16, 16, 8]
         assert all(runner.closed for _, runner in job.runners)
         assert trials.config.cycle_length == 16
 
 
 @pytest.mark.parametrize("how", ["slower", "dead", "late"])
-def test_what_is_not_confirmed_is_not_the_result(job_of, how: str) -> None:
+def test_what_is_not_confirmed_is_not_the_result(fake_job, how: str) -> None:
     started = []
 
     def lucky_once(config: PipelineConfig) -> float:
@@ -109,35 +111,35 @@ def test_what_is_not_confirmed_is_not_the_result(job_of, how: str) -> None:
             return 1000.0 if how == "slower" else 2000.0
         return by_cycle(config)
 
-    with Trials(job_of(lucky_once), CONFIG) as trials:
+    with Trials(fake_job(lucky_once), CONFIG) as trials:
         assert trials.attempt({"cycle_length": 16}).kept
-        _, _, gain = trials.confirm(0.0 if how == "late" else time.monotonic() + 1000)
-        assert gain.ratio == pytest.approx(1.0)
+        gain = trials.confirm(0.0 if how == "late" else time.monotonic() + 1000).gain
+        assert gain == (Interval(*[pytest.approx(1.0)] * 3) if how == "slower" else None)
         assert trials.config == CONFIG
 
 
 def test_another_batch_size_computes_in_proportion() -> None:
-    job = Job(None, None, Accelerator(0.1, 100))  # type: ignore[arg-type]
-    assert job.accelerator_of(PipelineConfig(global_batch_size=400)) == Accelerator(0.4, 400)
-    assert job.accelerator_of(PipelineConfig(per_replica_batch_size=50)) == Accelerator(0.05, 50)
+    job = PipelineJob(cast("Any", None), None, Accelerator(0.1, 100))
+    assert job.get_accelerator(PipelineConfig(global_batch_size=400)) == Accelerator(0.4, 400)
+    assert job.get_accelerator(PipelineConfig(per_replica_batch_size=50)) == Accelerator(0.05, 50)
 
 
 def test_a_turn_has_three_steps_at_least() -> None:
-    assert turn_s(Accelerator(1e-9, 100), 10_000) == 0.5
-    assert turn_s(Accelerator(1e-9, 2048), 1024) == 6.0
+    assert choose_turn_s(Accelerator(1e-9, 100), 10_000) == 0.5
+    assert choose_turn_s(Accelerator(1e-9, 2048), 1024) == 6.0
 
 
-def test_fixes_are_tried_in_order_and_keep_what_they_were(job_of) -> None:
+def test_fixes_are_tried_in_order_and_keep_what_they_were(fake_job) -> None:
     fixes = (
         Fix({"cycle_length": 16}, "More reads at once.", 1500, 0.2),
         Fix({}, "More cores.", 4000, 0.0, action="Take a larger host."),
         Fix({"cycle_length": 13}, "Bad luck.", 1500, 0.2),
         Fix({"cycle_length": 4}, "Fewer.", 1500, 0.2),
     )
-    said: list[str] = []
-    with Trials(job_of(by_cycle), CONFIG) as trials:
-        done = try_fixes(trials, fixes, said.append)
-    assert said == ["More reads at once.", "Bad luck.", "Fewer."]
+    observer = Recorder()
+    with Trials(fake_job(by_cycle), CONFIG) as trials:
+        done = try_fixes(trials, fixes, observer)
+    assert observer.phases == ["More reads at once.", "Bad luck.", "Fewer."]
     assert [(fix.measured_images_per_second, fix.kept) for fix in done] == [
         (2000, True),
         (None, None),
@@ -151,10 +153,10 @@ def test_fixes_are_tried_in_order_and_keep_what_they_were(job_of) -> None:
 
 @pytest.mark.slow
 def test_real_pipelines(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials_module, "TURN_S", 0.05)
+    monkeypatch.setattr(trials_module, "MIN_TURN_S", 0.05)
     config = PipelineConfig(global_batch_size=4, image_size=16, cache="bytes")
-    job = Job(load_manifest(str(small_dataset)), "train", Accelerator(0.02, 4))
-    assert job.steps_to_fill(config) == 3
+    job = PipelineJob(load_manifest(str(small_dataset)), "train", Accelerator(0.02, 4))
+    assert job.count_steps_to_fill(config) == 3
     with Trials(job, config) as trials:
         trial = trials.attempt({"cycle_length": 4})
     # Both give what the accelerator takes, 200 images a second.

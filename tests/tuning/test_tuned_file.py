@@ -44,20 +44,20 @@ def test_the_key_is_of_host_and_data() -> None:
 
 def test_a_place(small_dataset: Path) -> None:
     manifest = load_manifest(str(small_dataset))
-    train, validation = (tuned_file.place_of(manifest, split) for split in ("train", "validation"))
+    train, validation = (tuned_file.get_place(manifest, split) for split in ("train", "validation"))
     assert (train.dataset, train.split, train.records) == (f"'train' of {small_dataset}", "train", 12)
     assert train.processor
     assert train.cores >= 1
     assert train.fingerprint != validation.fingerprint
-    foreign = tuned_file.place_of(tfrecord_files(str(small_dataset / "train-*")), None)
+    foreign = tuned_file.get_place(tfrecord_files(str(small_dataset / "train-*")), None)
     assert (foreign.split, foreign.records) == ("", 0)
     assert foreign.key != train.key
 
 
 def test_the_name_of_the_file() -> None:
-    assert tuned_file.default_path(PLACE) == f"train-of-pets-{PLACE.key}.toml"
-    assert tuned_file.default_path(other(dataset="/data/x y/*")) == f"data-x-y-{PLACE.key}.toml"
-    assert tuned_file.default_path(other(dataset="*")).startswith("pipeline-")
+    assert tuned_file.get_default_path(PLACE) == f"train-of-pets-{PLACE.key}.toml"
+    assert tuned_file.get_default_path(other(dataset="/data/x y/*")) == f"data-x-y-{PLACE.key}.toml"
+    assert tuned_file.get_default_path(other(dataset="*")).startswith("pipeline-")
 
 
 @pytest.mark.parametrize("ending", ["toml", "json"])
@@ -81,7 +81,7 @@ def test_a_file_that_is_not_this_tuners_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"a\.toml was tuned on another host or other data\. Move it away, or name"):
         tuned_file.check_path(str(path), PLACE)
     CONFIG.to_file(path)
-    with pytest.raises(ConfigError, match=r"a\.toml is there already and no tuner's\. Move it away"):
+    with pytest.raises(ConfigError, match=r"a\.toml is there already and is not a tuner's\. Move it away"):
         tuned_file.check_path(str(path), PLACE)
     with pytest.raises(ConfigError, match=r"must end in \.toml or \.json, got 'a\.yaml'"):
         tuned_file.check_path("a.yaml", PLACE)

@@ -5,21 +5,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfpipe.cli.shared.inputs import (
-    hide_gpus,
-    need_tensorflow,
-    open_data,
-    pipeline_config,
-    quiet_start,
-)
+from tfpipe.cli.shared.inputs import open_job, read_config
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.cli.shared.params import (
-    PER_REPLICA_BATCH_SIZE,
     batch_option,
     config_option,
     debug_option,
     json_option,
     split_option,
+    stages_option,
 )
 from tfpipe.cli.shared.status import status_line
 from tfpipe.errors import ConfigError
@@ -33,6 +27,7 @@ if TYPE_CHECKING:
 @split_option
 @config_option
 @batch_option
+@stages_option
 @click.option(
     "--runs",
     type=int,
@@ -56,70 +51,65 @@ def bench(
     split: str | None,
     config: str | None,
     global_batch_size: int | None,
+    stages: str | None,
     runs: int,
     save: str | None,
     compare: str | None,
     fail_below: float | None,
     as_json: bool,
 ) -> None:
-    """Measure how fast the pipeline of DATASET is, for itself and by a yardstick that runs in turns with it.
+    """Measure how fast the pipeline of DATASET is, by the clock and by a yardstick that runs in turns with it.
 
-    What is compared is the rate by the yardstick's, which decodes one JPEG over and over: a machine that is busy, or
-    another one, is so for both. --fail-below looks at the upper bound of the 95 % interval: noise fails no build. A
-    pipeline that waits for its storage is no slower on a busy machine, and the yardstick is: measure it on a quiet one.
+    The yardstick decodes one JPEG over and over. --compare compares the rate by the yardstick's, since a busy or
+    another machine slows both. --fail-below looks at the upper bound of the 95 % interval: noise fails no build. A
+    busy machine slows the yardstick more than a pipeline that waits for its storage: measure that on a quiet machine.
     """
     if fail_below is not None and compare is None:
         raise ConfigError("--fail-below needs a result to compare with. Give --compare FILE.")
     if fail_below is not None and not 0 < fail_below < float("inf"):
         raise ConfigError(f"--fail-below must be above 0, got {fail_below:g}.")
-    options = pipeline_config(config, global_batch_size, None)
-    need_tensorflow("bench")
-    data, split = open_data(dataset, split)
-    hide_gpus()  # here and in the processes that are started from here
-    with quiet_start():
-        from tfpipe.profiler.measure.simulated_accelerator import NO_TIME_S, Accelerator
-        from tfpipe.tuning import bench as benches
-        from tfpipe.tuning.trials import Job
+    options = read_config(config, global_batch_size)
+    job = open_job("bench", dataset, split, options, stages)
+    from tfpipe.tuning import bench as benches
 
     if save is not None:
         check_target(save)
     base = None if compare is None else benches.load(compare)
-    batch = options.global_batch_size or options.per_replica_batch_size or PER_REPLICA_BATCH_SIZE
     try:
-        with status_line("Starting") as watch:
-            now = benches.measure(Job(data, split, Accelerator(NO_TIME_S, batch)), options, runs, watch)
+        with status_line("Starting") as status:
+            result = benches.measure(job, options, runs, status)
     except KeyboardInterrupt:
         click.echo("Interrupted: nothing was written.", err=True)
         raise
     if save is not None:
-        write_file(save, (json.dumps(benches.to_json(now), indent=2) + "\n").encode())
-    compared = None if base is None else benches.compare(now, base)
+        write_file(save, (json.dumps(benches.to_json(result), indent=2) + "\n").encode())
+    comparison = None if base is None else benches.compare(result, base)
     if as_json:
-        click.echo(json.dumps(benches.to_json(now, compared), allow_nan=False))
+        click.echo(json.dumps(benches.to_json(result, comparison), allow_nan=False))
     else:
-        click.echo("\n".join(_lines(now, compared)))
-    if compared is not None and fail_below is not None and compared.is_below(fail_below):
+        click.echo("\n".join(_format(result, comparison)))
+    if comparison is not None and fail_below is not None and comparison.is_below(fail_below):
         click.echo(f"It is certainly below {fail_below:g} of what it was.", err=True)
         raise SystemExit(1)
 
 
-def _lines(now: "Bench", compared: "Comparison | None") -> list[str]:
-    rate = now.images_per_second
+def _format(result: "Bench", comparison: "Comparison | None") -> list[str]:
+    rate = result.images_per_second
     lines = [
         f"{rate.ratio:,.0f} images/s ({rate.low:,.0f} to {rate.high:,.0f} in 95 of 100), "
-        f"{now.images_per_cpu_second:,.0f} for each second of a core",
-        f"{now.score.ratio:.3f} of the yardstick ({now.score.low:.3f} to {now.score.high:.3f}), which gave "
-        f"{now.yardstick_images_per_second:,.0f} images/s beside it",
+        f"{result.images_per_cpu_second:,.0f} for each second of a core",
+        f"{result.score.ratio:.3f} of the yardstick ({result.score.low:.3f} to {result.score.high:.3f}), which gave "
+        f"{result.yardstick_images_per_second:,.0f} images/s beside it",
     ]
-    if compared is None:
+    if comparison is None:
         return lines
-    ratio = compared.ratio
+    ratio = comparison.ratio
     lines.append(f"{ratio.ratio:.3f} of what it was ({ratio.low:.3f} to {ratio.high:.3f}), by the yardstick")
-    if not compared.same_host:
+    if not comparison.same_host:
         lines.append("The other result is of another machine: only the yardstick makes the two comparable.")
-    if not compared.same_data:
+    if not comparison.same_data:
         lines.append("The other result is of other data.")
-    if compared.changed:
-        changes = (f"{name}: {then!r} -> {now_!r}" for name, (then, now_) in compared.changed.items())
+    if comparison.changed:
+        changes = (f"{name}: {before!r} -> {after!r}" for name, (before, after) in comparison.changed.items())
         lines.append(f"Options that differ: {'; '.join(changes)}")
     return lines

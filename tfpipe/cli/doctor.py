@@ -1,24 +1,27 @@
-"""`tfpipe doctor`: what can go wrong before the first step, found before an accelerator is paid for."""
+"""`tfpipe doctor`: finds what can go wrong before the first step, before an accelerator is paid for."""
 
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.shared.inputs import need_tensorflow, open_data, pipeline_config, quiet_start
+from tfpipe.cli.shared.console import clean_line, new_console
+from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
+from tfpipe.cli.shared.option_names import name_options
 from tfpipe.cli.shared.params import (
     PER_REPLICA_BATCH_SIZE,
     config_option,
-    counted,
     debug_option,
     json_option,
-    one_line,
     split_option,
+    stages_option,
 )
+from tfpipe.cli.shared.requirements import require_tensorflow
+from tfpipe.system.units import human_count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,14 +50,17 @@ _NAME_WIDTH = 12
     metavar="N",
     help=f"Images in a batch of one replica.  [default: {PER_REPLICA_BATCH_SIZE}]",
 )
-@click.option("--replicas", type=int, metavar="N", help="Of all hosts.  [default: this machine's, on each host]")
-@click.option("--hosts", type=int, metavar="N", help="Machines that read.  [default: 1]")
+@click.option(
+    "--replicas", "num_replicas", type=int, metavar="N", help="Of all hosts.  [default: this machine's, on each host]"
+)
+@click.option("--hosts", "num_hosts", type=int, metavar="N", help="Machines that read.  [default: 1]")
 @config_option
+@stages_option
 @click.option(
     "--images-per-second",
     type=float,
     metavar="RATE",
-    help="What all replicas consume: measure whether this host's share can be made.",
+    help="Rate that all replicas consume: measure whether this host can make its share.",
 )
 @json_option
 @debug_option
@@ -64,9 +70,10 @@ def doctor(
     tpu: str | None,
     global_batch_size: int | None,
     per_replica_batch_size: int | None,
-    replicas: int | None,
-    hosts: int | None,
+    num_replicas: int | None,
+    num_hosts: int | None,
     config: str | None,
+    stages: str | None,
     images_per_second: float | None,
     as_json: bool,
 ) -> None:
@@ -77,42 +84,55 @@ def doctor(
     """
     from tfpipe.doctor.result import Target
 
-    target = Target(tpu=tpu or None, num_replicas=replicas, num_hosts=hosts, images_per_second=images_per_second)
-    options = pipeline_config(config, global_batch_size, per_replica_batch_size)
-    checks = _examine(dataset, split, options, target, _tuner_notes(config))
+    target = Target(
+        tpu=tpu or None, num_replicas=num_replicas, num_hosts=num_hosts, images_per_second=images_per_second
+    )
+    options = read_config(config, global_batch_size, per_replica_batch_size)
+    checks = map(_name_options, _run_checks(dataset, split, options, target, _read_tuned_table(config), stages))
     if as_json:
-        done = list(checks)
-        click.echo(json.dumps({"checks": [check.to_json() for check in done], "ok": _passed(done)}))
+        results = list(checks)
+        click.echo(json.dumps({"checks": [check.to_json() for check in results], "ok": _passed(results)}))
     else:
-        done = _print(checks)
-    raise SystemExit(0 if _passed(done) else 1)
+        results = _print(checks)
+    raise SystemExit(0 if _passed(results) else 1)
 
 
-def _tuner_notes(config: str | None) -> dict[str, Any]:
-    """Where the options were tuned; empty where they were not."""
+def _read_tuned_table(config: str | None) -> dict[str, Any]:
+    """Reads the host and the data that the options were tuned on; empty if they were not tuned."""
     from tfpipe.pipeline.config import toml_json
 
     return {} if config is None else toml_json.read_with_notes(config)[1]
 
 
-def _examine(
-    dataset: str, split: str | None, config: "PipelineConfig", target: "Target", notes: dict[str, Any]
+def _run_checks(
+    dataset: str,
+    split: str | None,
+    config: "PipelineConfig",
+    target: "Target",
+    tuned: dict[str, Any],
+    stages: str | None,
 ) -> "Iterable[Check]":
-    need_tensorflow("doctor")
+    require_tensorflow("doctor")
     with quiet_start():
-        from tfpipe.doctor.probes import local_replicas
-        from tfpipe.doctor.run import examine
+        from tfpipe.doctor.probes import count_local_replicas
+        from tfpipe.doctor.run import run_checks
 
-        local_replicas()  # the devices' libraries have their say when they are first asked
+        count_local_replicas()  # the devices' libraries log when they are first asked
     data, split = open_data(dataset, split)
-    checks = examine(data, split, config, target)
-    if not notes:
+    checks = run_checks(data, split, config, target, load_stages(stages))
+    if not tuned:
         return checks
     from tfpipe.doctor.runtime_checks import check_tuned
-    from tfpipe.tuning.tuned_file import place_of
+    from tfpipe.tuning.tuned_file import get_place
 
-    place = place_of(data, split)
-    return chain([check_tuned(notes, {**asdict(place), "key": place.key})], checks)
+    place = get_place(data, split)
+    return chain([check_tuned(tuned, {**asdict(place), "key": place.key})], checks)
+
+
+def _name_options(check: "Check") -> "Check":
+    """Puts the command's options in the place of the fields that a check names."""
+    command = click.get_current_context().command
+    return replace(check, found=name_options(check.found, command), advice=name_options(check.advice, command))
 
 
 def _passed(checks: "Iterable[Check]") -> bool:
@@ -120,23 +140,21 @@ def _passed(checks: "Iterable[Check]") -> bool:
 
 
 def _print(checks: "Iterable[Check]") -> "list[Check]":
-    """Each check as soon as it is made, then one line on all of them."""
-    from tfpipe.cli.inspect_summary import new_console
-
-    console, done = new_console(), []
+    """Prints each check as soon as it is done, then one line on all of them."""
+    console, results = new_console(), []
     for check in checks:
-        done.append(check)
+        results.append(check)
         _print_check(console, check)
-    counts = Counter(check.status for check in done)
-    numbers = [f"{counts['ok']} ok", counted(counts["warning"], "warning"), counted(counts["failure"], "failure")]
+    counts = Counter(check.status for check in results)
+    warnings, failures = human_count(counts["warning"], "warning"), human_count(counts["failure"], "failure")
     skipped = f", {counts['skipped']} skipped" if counts["skipped"] else ""
-    ready = "Ready" if _passed(done) else "Not ready"
-    console.print(f"{ready}: {', '.join(numbers)}{skipped}.")
-    return done
+    verdict = "Ready" if _passed(results) else "Not ready"
+    console.print(f"{verdict}: {counts['ok']} ok, {warnings}, {failures}{skipped}.")
+    return results
 
 
 def _print_check(console: "Console", check: "Check") -> None:
-    """What was found, and below it what to do about it."""
+    """Prints what was found, and below it what to do about it."""
     from rich.table import Table
     from rich.text import Text
 
@@ -144,8 +162,8 @@ def _print_check(console: "Console", check: "Check") -> None:
     line.add_column(width=max(map(len, _STYLES)), no_wrap=True)
     line.add_column(width=_NAME_WIDTH, no_wrap=True)
     line.add_column(overflow="fold")
-    text = Text(one_line(check.found))
+    text = Text(clean_line(check.found))
     if check.advice:
-        text.append(f"\n→ {one_line(check.advice)}", "dim" if check.status == "ok" else "")
+        text.append(f"\n→ {clean_line(check.advice)}", "dim" if check.status == "ok" else "")
     line.add_row(Text(check.status, _STYLES[check.status]), Text(check.name, "bold"), text)
     console.print(line)

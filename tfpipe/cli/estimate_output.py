@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from beam_jobs.prices import Prices, Range
-from tfpipe.cli.shared.params import all_options, counted
+from tfpipe.cli.shared.params import all_options
 from tfpipe.cli.shared.progress import format_duration
-from tfpipe.system.units import human_bytes
+from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
     from beam_jobs.estimate import Estimate, Guess
@@ -31,7 +31,9 @@ price_options = all_options(
 def print_estimate(estimate: "Estimate", prices: Prices) -> None:
     """A few lines, each with its 95 % interval."""
     bad = f", {estimate.bad:,} of them bad" if estimate.bad else ""
-    click.echo(f"estimate from {counted(estimate.sampled, 'image')} of {estimate.images:,}{bad}, with 95 % intervals:")
+    click.echo(
+        f"estimate from {human_count(estimate.sampled, 'image')} of {estimate.images:,}{bad}, with 95 % intervals:"
+    )
     size, cpu, wall = estimate.output_bytes, estimate.cpu_s, estimate.wall_s
     click.echo(f"  output     {human_bytes(size.value)} ({human_bytes(size.low)} to {human_bytes(size.high)})")
     click.echo(f"  CPU-hours  {_hours(cpu.value)} ({_hours(cpu.low)} to {_hours(cpu.high)}), on cores like those here")

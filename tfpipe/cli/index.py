@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.shared.params import counted, debug_option, json_option, one_line
+from tfpipe.cli.shared.console import clean_line
+from tfpipe.cli.shared.params import debug_option, json_option
 from tfpipe.cli.shared.progress import ScanDisplay
-from tfpipe.system.units import human_bytes
+from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
@@ -95,23 +96,23 @@ def _print(report: "IndexReport") -> None:
     manifest = report.manifest
     for name, split in manifest.splits.items():
         formats = ", ".join(f"{count:,} {kind}" for kind, count in split.formats.items())
-        size = f"{counted(split.num_shards, 'file')}, {human_bytes(split.bytes)}"
-        click.echo(one_line(f"{name}: {counted(split.records, 'record')}, {size}; {formats or 'no image'}"))
-    click.echo(one_line(f"image: {manifest.image_key!r}; {_labels(manifest)}"))
+        size = f"{human_count(split.num_shards, 'file')}, {human_bytes(split.bytes)}"
+        click.echo(clean_line(f"{name}: {human_count(split.records, 'record')}, {size}; {formats or 'no image'}"))
+    click.echo(clean_line(f"image: {manifest.image_key!r}; {_labels(manifest)}"))
     for spec in manifest.schema.features:
         if spec.shape != ():
             values = spec.doc or f"{' x '.join(map(str, spec.shape or ()))} values"
-            click.echo(one_line(f"list: {spec.name!r}, {values}"))
+            click.echo(clean_line(f"list: {spec.name!r}, {values}"))
     for kind, count in manifest.noticed.items():
         click.echo(f"noticed: {count:,} {kind}")
     for note in report.notes:
-        click.echo(one_line(note))
+        click.echo(clean_line(note))
     if manifest.compression:
         click.echo(
             f"The files are {manifest.compression} compressed: no random access, no exact order and no exact resume. "
             "Write them anew without compression to have these."
         )
-    click.echo(one_line(f"{report.directory} is indexed: {counted(len(manifest.schema.features), 'feature')}"))
+    click.echo(clean_line(f"{report.directory} is indexed: {human_count(len(manifest.schema.features), 'feature')}"))
 
 
 def _labels(manifest: "Manifest") -> str:

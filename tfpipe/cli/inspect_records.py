@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfpipe.cli.inspect_summary import new_console
+from tfpipe.cli.shared.console import clean_line, new_console
 from tfpipe.cli.shared.outputs import write_file
-from tfpipe.cli.shared.params import one_line
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature
@@ -89,7 +88,7 @@ def print_record(record: Record) -> None:
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     for name, feature in record.features.items():
-        table.add_row(Text(one_line(name)), Text(_feature_text(feature, name == record.manifest.image_key)))
+        table.add_row(Text(clean_line(name)), Text(_feature_text(feature, name == record.manifest.image_key)))
     console.print(table)
 
 
@@ -201,7 +200,7 @@ def _feature_text(feature: Feature, is_image: bool) -> str:
         if is_image:
             shown = [f"{len(value):,} bytes: {value[:_HEAD_BYTES].hex(' ')} …" for value in feature]
         else:
-            shown = [_cut(one_line(value.decode("utf-8", "replace"))) for value in feature[:_MAX_VALUES_SHOWN]]
+            shown = [_cut(clean_line(value.decode("utf-8", "replace"))) for value in feature[:_MAX_VALUES_SHOWN]]
     else:
         shown = [str(value) for value in feature[:_MAX_VALUES_SHOWN]]
     more = len(feature) - _MAX_VALUES_SHOWN

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfpipe.cli.shared.params import one_line
+from tfpipe.cli.shared.console import clean_line, new_console
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.order import ExactOrder, mixing_score
@@ -15,7 +15,6 @@ from tfpipe.system.file_io import open_file
 from tfpipe.system.units import human_bytes
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -36,13 +35,6 @@ _MIXING = (
 )
 
 
-def new_console() -> "Console":
-    """Prints to standard output, names out of files as they are: no markup, no highlighting."""
-    from rich.console import Console
-
-    return Console(highlight=False, markup=False, emoji=False)
-
-
 def print_summary(directory: str, manifest: Manifest, splits: Mapping[str, SplitInfo]) -> None:
     """Prints what the manifest says of these splits, and of the whole dataset."""
     from rich.text import Text
@@ -50,8 +42,8 @@ def print_summary(directory: str, manifest: Manifest, splits: Mapping[str, Split
     console = new_console()
     console.print(
         Text.assemble(
-            (one_line(manifest.name), "bold"),
-            (f"  {_origin(manifest)} by tfpipe {one_line(manifest.tool_version)}", "dim"),
+            (clean_line(manifest.name), "bold"),
+            (f"  {_origin(manifest)} by tfpipe {clean_line(manifest.tool_version)}", "dim"),
             (f", format {manifest.format_version}", "dim"),
         )
     )
@@ -95,7 +87,7 @@ def _foreign_form(manifest: Manifest) -> str:
         text += f"; shards in {manifest.shard_directory(manifest.directory)}"
     if manifest.compression:
         text += f"; {manifest.compression} compressed, so no random access and no exact order"
-    return one_line(text)
+    return clean_line(text)
 
 
 def _image_form(image: Mapping[str, object]) -> str:
@@ -113,7 +105,7 @@ def _image_form(image: Mapping[str, object]) -> str:
         text += f", short side at most {image['resize_short']} px"
     if image.get("made_from"):
         text += f"; made from: {image['made_from']}"
-    return one_line(text)
+    return clean_line(text)
 
 
 def _split_tables(splits: Mapping[str, SplitInfo], width: int) -> Iterator["Table"]:
@@ -140,7 +132,7 @@ def _split_column(split: SplitInfo) -> dict[str, str]:
     per_shard = [shard.records for shard in split.shards] or [0]
     sizes = split.sizes
     mixed, unmixed = mixing(split), "not computed" if split.records else "none"
-    formats = ", ".join(f"{count:,} {one_line(name)}" for name, count in split.formats.items() if count)
+    formats = ", ".join(f"{count:,} {clean_line(name)}" for name, count in split.formats.items() if count)
     return {
         "Records": f"{split.records:,}",
         "Shards": f"{split.num_shards:,}",
@@ -181,7 +173,7 @@ def _chart(names: Sequence[str], split: SplitInfo, width: int) -> "Text":
     from rich.text import Text
 
     ordered = sorted(zip(names, split.class_counts, strict=True), key=lambda item: -item[1])
-    shown = [(one_line(name), count) for name, count in ordered[:_MAX_CLASSES_SHOWN]]
+    shown = [(clean_line(name), count) for name, count in ordered[:_MAX_CLASSES_SHOWN]]
     most = max(1, ordered[0][1])
     count_width = len(f"{most:,}")
     longest = min(_MAX_NAME_WIDTH, width - count_width - 14)
@@ -232,7 +224,7 @@ def _labels(names: Sequence[str]) -> str:
         return "none"
     text = f"{len(names):,}: "
     for k, name in enumerate(names):
-        part = ("" if k == 0 else ", ") + one_line(name)
+        part = ("" if k == 0 else ", ") + clean_line(name)
         if len(text) + len(part) > _MAX_LABEL_TEXT:
             return f"{text}{'' if k == 0 else ' '}and {len(names) - k:,} more"
         text += part
@@ -240,7 +232,7 @@ def _labels(names: Sequence[str]) -> str:
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {one_line(kind)}" for kind, count in counts.items() if count) or "none"
+    return ", ".join(f"{count:,} {clean_line(kind)}" for kind, count in counts.items() if count) or "none"
 
 
 def _quarantine(directory: str, count: int) -> "str | Text":
@@ -248,7 +240,7 @@ def _quarantine(directory: str, count: int) -> "str | Text":
 
     if not count:
         return "none"
-    lines = [f"{one_line(path)}: {one_line(reason)}" for path, reason in _first_reasons(directory)][:count]
+    lines = [f"{clean_line(path)}: {clean_line(reason)}" for path, reason in _first_reasons(directory)][:count]
     text = Text(f"{count:,} that could not be repaired", "yellow")
     for line in lines:
         text.append(f"\n{line}", "default")
@@ -282,7 +274,7 @@ def _duplicates(manifest: Manifest) -> "str | Text":
     from rich.text import Text
 
     duplicates = manifest.duplicates
-    parts = [f"{count:,} within {one_line(name)}" for name, count in duplicates.within.items() if count]
+    parts = [f"{count:,} within {clean_line(name)}" for name, count in duplicates.within.items() if count]
     if duplicates.dropped:
         parts.append(f"{duplicates.dropped:,} dropped")
     text = Text(", ".join(parts))

@@ -6,12 +6,12 @@ from typing import Any
 import click
 
 from beam_jobs.config import ShardConfig
+from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import HowToRun
 from tfpipe.cli.shared.shard_command import (
     drop_duplicates_option,
     layout_options,
     max_bad_option,
-    need_beam,
     run_job,
     run_options,
 )
@@ -41,7 +41,7 @@ def merge(**options: Any) -> None:
     *datasets, output = paths or ("",)
     if len(datasets) < 2:
         raise ConfigError(f"At least two datasets and OUTPUT must be named, got {len(paths)} of these paths.")
-    need_beam("merge")
+    require_beam("merge")
     config = ShardConfig(
         input=", ".join(datasets),
         output=output,

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.shared.inputs import need_tensorflow, quiet_start
-from tfpipe.cli.shared.params import counted, debug_option, one_line
+from tfpipe.cli.shared.console import clean_line
+from tfpipe.cli.shared.inputs import quiet_start
+from tfpipe.cli.shared.params import debug_option
+from tfpipe.cli.shared.requirements import require_tensorflow
 from tfpipe.cli.shared.status import status_line
 from tfpipe.errors import ConfigError
+from tfpipe.system.progress import Observer
+from tfpipe.system.units import human_count
 
 if TYPE_CHECKING:
     from tfpipe.training.predict import Prediction, Unreadable
@@ -39,7 +43,7 @@ def predict(run: str, images: tuple[str, ...], top: int, batch_size: int, as_jso
     one of them cannot be.
     """
     files = find_images(images)
-    need_tensorflow("predict")
+    require_tensorflow("predict")
     # On a machine that trains, the model takes what it needs of a GPU and not all.
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     with quiet_start():
@@ -49,20 +53,20 @@ def predict(run: str, images: tuple[str, ...], top: int, batch_size: int, as_jso
     out = sys.stdout  # which a live line on a terminal would take over
     alone = as_json or not out.isatty()  # else the lines show how far it is
     predictions, failed = [], []
-    with status_line("Classifying") if alone else nullcontext(lambda _: None) as say:
+    with status_line("Classifying") if alone else nullcontext(Observer()) as observer:
         for done, one in enumerate(classifier.classify(files, batch_size, top), 1):
             if isinstance(one, Unreadable):
                 failed.append(one)
-                click.echo(one_line(f"{one.file}: {one.reason}"), err=True)
+                click.echo(clean_line(f"{one.file}: {one.reason}"), err=True)
             elif as_json:
                 predictions.append(_to_json(one))
             else:
                 click.echo(_line(one), file=out)
-            say(f"Classifying: {done:,} of {counted(len(files), 'image')}")
+            observer.phase(f"Classifying: {done:,} of {human_count(len(files), 'image')}")
     if as_json:
         click.echo(json.dumps({"version": JSON_VERSION, "predictions": predictions, "failed": _failed_json(failed)}))
     if failed:
-        click.echo(f"{len(failed):,} of {counted(len(files), 'image')} could not be classified.", err=True)
+        click.echo(f"{len(failed):,} of {human_count(len(files), 'image')} could not be classified.", err=True)
         raise SystemExit(1)
 
 
@@ -100,7 +104,7 @@ def _walk(folder: str) -> list[str]:
 
 def _line(one: "Prediction") -> str:
     guesses = ", ".join(f"{guess.label_name} {guess.probability:.1%}" for guess in one.top)
-    return one_line(f"{one.file}: {guesses}")
+    return clean_line(f"{one.file}: {guesses}")
 
 
 def _to_json(one: "Prediction") -> dict[str, Any]:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import click
 
 from tfpipe.cli.profile_run import Wish, run
-from tfpipe.cli.shared.inputs import pipeline_config
+from tfpipe.cli.shared.inputs import get_batch_size, read_config
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.cli.shared.params import (
-    PER_REPLICA_BATCH_SIZE,
     CountOrShare,
     batch_option,
     config_option,
     debug_option,
     json_option,
     split_option,
+    stages_option,
 )
 from tfpipe.errors import ConfigError, MissingDependencyError
 
@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 @click.option("--images-per-second", type=float, metavar="RATE", help="Or: what the accelerator consumes.")
 @batch_option
 @config_option
-@click.option(
-    "--stages",
-    metavar="MODULE:FUNCTION",
-    help="Changes the pipeline's stages first: a function that gets and returns tfpipe.pipeline.stage.Stages.",
-)
+@stages_option
 @click.option("--seconds", type=float, metavar="S", default=3.0, show_default=True, help="How long to measure.")
 @click.option("--price-per-hour", type=float, metavar="P", help="Of the accelerator: what its idle time costs a day.")
 @click.option("--max-idle", type=CountOrShare(), metavar="SHARE", help="Exit code 1 if it is idle for more, as 5%.")
@@ -80,12 +76,12 @@ def profile(
     _check(step_ms, images_per_second, seconds)
     if html is not None:
         _check_page(html)
-    options = pipeline_config(config, global_batch_size, None)
+    options = read_config(config, global_batch_size)
     from tfpipe.profiler.diagnose import bottleneck
     from tfpipe.profiler.measure.simulated_accelerator import Accelerator
     from tfpipe.profiler.report.text_json import to_json, to_text
 
-    batch = options.global_batch_size or options.per_replica_batch_size or PER_REPLICA_BATCH_SIZE
+    batch = get_batch_size(options)
     step_s = step_ms / 1e3 if step_ms is not None else batch / (images_per_second or 1.0)
     accelerator = Accelerator(step_s, batch)
     report = run(Wish(dataset, split, options, accelerator, seconds, stages, price_per_hour, apply))

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.shared.params import counted, debug_option, one_line
+from tfpipe.cli.shared.console import clean_line
+from tfpipe.cli.shared.params import debug_option
 from tfpipe.cli.shared.progress import ScanDisplay
 from tfpipe.cli.verify import JSON_VERSION, print_damages
+from tfpipe.system.units import human_count
 
 if TYPE_CHECKING:
     from tfpipe.integrity.repair import RepairResult
@@ -51,10 +53,10 @@ def _result_json(dataset: str, output: str, result: "RepairResult") -> dict[str,
 
 def _print(output: str, result: "RepairResult") -> None:
     print_damages(result.lost)
-    written = f"{counted(result.records, 'record')}, {counted(result.shards, 'shard')}"
+    written = f"{human_count(result.records, 'record')}, {human_count(result.shards, 'shard')}"
     if result.inferred:
         click.echo("The manifest could not be used: schema and class names were taken from the records.")
     if result.lost:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in Counter(one.kind for one in result.lost).items())
-        click.echo(one_line(f"lost: {kinds}, listed in repair.json"))
-    click.echo(one_line(f"{output} is complete: {written}"))
+        click.echo(clean_line(f"lost: {kinds}, listed in repair.json"))
+    click.echo(clean_line(f"{output} is complete: {written}"))

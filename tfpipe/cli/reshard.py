@@ -5,8 +5,9 @@ from typing import Any
 import click
 
 from beam_jobs.config import ShardConfig
+from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import HowToRun
-from tfpipe.cli.shared.shard_command import layout_options, max_bad_option, need_beam, run_job, run_options
+from tfpipe.cli.shared.shard_command import layout_options, max_bad_option, run_job, run_options
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 
@@ -50,7 +51,7 @@ def reshard(**options: Any) -> None:
             f"DATASET and OUTPUT are two paths, got a third, {beam_args[0]!r}; options for Beam follow after --. "
             "Several datasets become one with `tfpipe merge`."
         )
-    need_beam("reshard")
+    require_beam("reshard")
     asked = {name: options.pop(name) for name in ImageForm.__dataclass_fields__ if name in options}
     dataset = options.pop("dataset")
     config = ShardConfig(

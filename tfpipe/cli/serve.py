@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfpipe.cli.shared.inputs import need_tensorflow
-from tfpipe.cli.shared.params import counted, debug_option
+from tfpipe.cli.shared.params import debug_option
+from tfpipe.cli.shared.requirements import require_tensorflow
 from tfpipe.errors import ConfigError
+from tfpipe.system.units import human_count
 
 if TYPE_CHECKING:
     from tfpipe.data_service import Service
@@ -48,7 +49,7 @@ def serve(
         raise ConfigError("--port is the dispatcher's, and --dispatcher names one elsewhere: leave one of them out.")
     if dispatcher_only and workers:
         raise ConfigError(f"--dispatcher-only excludes --workers, got {workers}. Leave one of them out.")
-    need_tensorflow("serve")
+    require_tensorflow("serve")
     _quiet_tensorflow()
     from tfpipe.data_service import Service, ServiceConfig
 
@@ -88,7 +89,7 @@ def _quiet_tensorflow() -> None:
 
 def _print(service: "Service") -> None:
     addresses = ", ".join(worker.address for worker in service.workers)
-    workers = f"{counted(len(service.workers), 'worker')}: {addresses}" if addresses else "no worker here"
+    workers = f"{human_count(len(service.workers), 'worker')}: {addresses}" if addresses else "no worker here"
     where = service.dispatcher
     click.echo(f"Dispatcher {where}, {workers}")
     click.echo(f'Trainers        PipelineConfig(service="{where}", ...)')

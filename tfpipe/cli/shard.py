@@ -6,12 +6,12 @@ import click
 
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.params import Shares
+from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import HowToRun
 from tfpipe.cli.shared.shard_command import (
     drop_duplicates_option,
     layout_options,
     max_bad_option,
-    need_beam,
     run_job,
     run_options,
 )
@@ -78,7 +78,7 @@ def shard(**options: Any) -> None:
         raise ConfigError(
             f"INPUT and OUTPUT are two paths, got a third, {beam_args[0]!r}; options for Beam follow after --."
         )
-    need_beam("shard")
+    require_beam("shard")
     form = ImageForm(**{name: options.pop(name) for name in ImageForm.__dataclass_fields__})
     config = ShardConfig(form=form, shard_size_bytes=options.pop("shard_size"), **options)
     run_job(config, how)

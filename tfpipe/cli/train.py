@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.shared.inputs import need_tensorflow, open_data, pipeline_config, quiet_start
+from tfpipe.cli.shared.inputs import open_data, quiet_start, read_config
 from tfpipe.cli.shared.load_function import load_function
 from tfpipe.cli.shared.params import debug_option
+from tfpipe.cli.shared.requirements import require_tensorflow
 from tfpipe.cli.train_output import Output
 from tfpipe.errors import ConfigError
 from tfpipe.system.file_io import is_url
@@ -62,7 +63,7 @@ def train(**options: Any) -> None:
 
     The same command goes on with a run that was killed, from its last checkpoint. SIGTERM saves first (exit code 143).
     """
-    need_tensorflow("train")
+    require_tensorflow("train")
     from tfpipe.pipeline.plan.source import Source
 
     manifest, split = open_data(options["dataset"], options["split"])
@@ -102,7 +103,7 @@ def _config(options: dict[str, Any], manifest: "Manifest", split: str, num_repli
     """What the command line asks for; what it leaves out has its default in `TrainConfig`."""
     from tfpipe.training.config import TrainConfig, default_batch_size, default_pipeline
 
-    pipeline = pipeline_config(
+    pipeline = read_config(
         options["config"],
         options["global_batch_size"],
         options["per_replica_batch_size"],

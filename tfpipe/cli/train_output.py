@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfpipe.cli.shared.status import status_line
+from tfpipe.system.progress import Observer
 from tfpipe.system.units import human_rate, human_share
 from tfpipe.training.results import TrainObserver
 
@@ -28,13 +29,13 @@ class Output(TrainObserver):
     def __init__(self, dataset: str, config: "TrainConfig", *, as_json: bool) -> None:
         self._dataset, self._config, self._as_json = dataset, config, as_json
         self._status = status_line("Starting")
-        self._show: Any = None
+        self._line = Observer()
         # The live line takes over standard output, to print above itself, and would write to the terminal what was
         # meant for a file or a pipe.
         self._out = None if sys.stdout.isatty() else sys.stdout
 
     def __enter__(self) -> "Output":
-        self._show = self._status.__enter__()
+        self._line = self._status.__enter__()
         return self
 
     def __exit__(
@@ -59,7 +60,7 @@ class Output(TrainObserver):
             _metrics(result.metrics),
             *([] if idle is None or wait is None else [f"{human_share(idle)} idle, {human_share(wait)} input wait"]),
         ]
-        self._show("  ".join(parts))
+        self._line.phase("  ".join(parts))
 
     def epoch(self, result: "EpochResult") -> None:
         """A line of text or JSON."""

@@ -6,15 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfpipe.cli.shared.inputs import (
-    hide_gpus,
-    need_tensorflow,
-    open_data,
-    pipeline_config,
-    quiet_start,
-)
+from tfpipe.cli.shared.console import new_console
+from tfpipe.cli.shared.inputs import open_job, read_config
 from tfpipe.cli.shared.outputs import check_target
-from tfpipe.cli.shared.params import PER_REPLICA_BATCH_SIZE, batch_option, debug_option, json_option, split_option
+from tfpipe.cli.shared.params import batch_option, debug_option, json_option, split_option, stages_option
 from tfpipe.cli.shared.status import status_line
 from tfpipe.errors import ConfigError
 
@@ -37,11 +32,12 @@ if TYPE_CHECKING:
     help="Options to begin with, .toml or .json.  [default: what an earlier run wrote, if it did, else the defaults]",
 )
 @batch_option
+@stages_option
 @click.option(
     "--images-per-second",
     type=float,
     metavar="RATE",
-    help="What the accelerator consumes: more is not looked for.  [default: as much as the pipeline can give]",
+    help="Rate that the accelerator consumes: the search ends there.  [default: as much as the pipeline can give]",
 )
 @click.option(
     "--input-may-change",
@@ -58,6 +54,7 @@ def tune(
     seconds: float,
     config: str | None,
     global_batch_size: int | None,
+    stages: str | None,
     images_per_second: float | None,
     input_may_change: bool,
     output: str | None,
@@ -65,38 +62,31 @@ def tune(
 ) -> None:
     """Try other options of DATASET's pipeline on this machine, each in turns with the best so far, and keep what helps.
 
-    The options that were found are written to a file that `PipelineConfig.from_file` reads, with the host and the data
-    that they were tried on. They are never worse than those it began with: in the end both run once more, in turns.
-    Run again, it goes on from that file, and replaces it. Ctrl-C writes nothing.
+    The best options are written to a file that `PipelineConfig.from_file` reads, with the host and the data that they
+    were tried on. They are never worse than the first ones: in the end both run once more, in turns. The next run goes
+    on from that file, and replaces it. Ctrl-C writes nothing.
     """
     for name, value in (("--seconds", seconds), ("--images-per-second", images_per_second)):
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"{name} must be above 0, got {value:g}.")
-    options = pipeline_config(config, global_batch_size, None)
-    need_tensorflow("tune")
-    data, split = open_data(dataset, split)
-    hide_gpus()  # here and in the processes that are started from here
-    with quiet_start():
-        from tfpipe.profiler.measure.simulated_accelerator import NO_TIME_S, Accelerator
-        from tfpipe.tuning import search, tuned_file
-        from tfpipe.tuning.trials import Job
+    options = read_config(config, global_batch_size)
+    job = open_job("tune", dataset, split, options, stages, images_per_second)
+    from tfpipe.tuning import search, tuned_file
 
-    place = tuned_file.place_of(data, split)
-    path = output or tuned_file.default_path(place)
+    place = tuned_file.get_place(job.data, job.split)
+    path = output or tuned_file.get_default_path(place)
     check_target(path)
     tuned_file.check_path(path, place)
     if config is None and os.path.exists(path):
-        options = pipeline_config(path, global_batch_size, None)
+        options = read_config(path, global_batch_size)
         click.echo(f"Going on from {path}.", err=True)
-    batch = options.global_batch_size or options.per_replica_batch_size or PER_REPLICA_BATCH_SIZE
-    job = Job(data, split, Accelerator(batch / images_per_second if images_per_second else NO_TIME_S, batch))
     try:
-        with status_line("Starting", seconds) as watch:
-            tuned = search.tune(job, options, seconds, input_may_change, watch)
+        with status_line("Starting", seconds) as status:
+            tuned = search.tune(job, options, seconds, input_may_change, status)
     except KeyboardInterrupt:
         click.echo("Interrupted: nothing was written.", err=True)
         raise
-    tuned_file.write(path, tuned.config, place, search.notes_of(tuned))
+    tuned_file.write(path, tuned.config, place, search.summarize(tuned))
     if as_json:
         click.echo(json.dumps({**search.to_json(tuned, options), "path": path}, allow_nan=False))
     else:
@@ -104,24 +94,22 @@ def tune(
 
 
 def _print(tuned: "Tuned", path: str, images_per_second: float | None) -> None:
-    from tfpipe.cli.inspect_summary import new_console
-
     console = new_console()
     if tuned.trials:
-        console.print(_table(tuned.trials))
+        console.print(_build_table(tuned.trials))
         console.print()
-    console.print(_result(tuned, images_per_second))
+    console.print(_format_result(tuned, images_per_second))
     if not tuned.finished:
         console.print("There is more to try: give more --seconds, or run it again.")
     console.print(f'Written to {path}. Load it with PipelineConfig.from_file("{path}").', soft_wrap=True)
 
 
-def _table(trials: "tuple[Trial, ...]") -> "Table":
-    """What was tried, in order."""
+def _build_table(trials: "tuple[Trial, ...]") -> "Table":
+    """Builds a table of all that was tried, in order."""
     from rich.table import Table
     from rich.text import Text
 
-    from tfpipe.tuning.search import describe
+    from tfpipe.tuning.search import describe_changes
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("", no_wrap=True)
@@ -129,7 +117,7 @@ def _table(trials: "tuple[Trial, ...]") -> "Table":
     table.add_column("gain (97 %)", no_wrap=True)
     table.add_column("change", overflow="fold")
     for trial in trials:
-        change = describe(trial.changes)
+        change = describe_changes(trial.changes)
         if trial.gain is None:
             table.add_row(Text("not tried", "dim"), "", "", Text(f"{change}\n{trial.note}", "dim"))
             continue
@@ -143,13 +131,15 @@ def _table(trials: "tuple[Trial, ...]") -> "Table":
     return table
 
 
-def _result(tuned: "Tuned", images_per_second: float | None) -> str:
+def _format_result(tuned: "Tuned", images_per_second: float | None) -> str:
+    from tfpipe.tuning.trials import BUSY_SHARE
+
     rate, gain = tuned.after_images_per_second, tuned.gain
     if gain.ratio != 1:
         return (
             f"{tuned.before_images_per_second:,.0f} -> {rate:,.0f} images/s, x {gain.ratio:.2f} ({gain.low:.2f} to "
             f"{gain.high:.2f}), in {tuned.seconds:.0f} s."
         )
-    if images_per_second and rate >= 0.99 * images_per_second:
+    if images_per_second and rate >= BUSY_SHARE * images_per_second:
         return f"The accelerator takes {images_per_second:,.0f} images/s, and gets them: there is nothing to gain."
     return f"Nothing was faster than {rate:,.0f} images/s."

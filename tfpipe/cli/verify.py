@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.shared.params import counted, debug_option, one_line
+from tfpipe.cli.shared.console import clean_line
+from tfpipe.cli.shared.params import debug_option
 from tfpipe.cli.shared.progress import ScanDisplay
-from tfpipe.system.units import human_bytes
+from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
     from tfpipe.integrity.damage_kinds import Damage
@@ -49,7 +50,7 @@ def print_damages(damages: "list[Damage]") -> None:
         record = "" if one.record is None else f", record {one.record:,}"
         offset = "" if one.offset is None else f" at byte {one.offset:,}"
         key = f" ({one.key})" if one.key else ""
-        click.echo(one_line(f"{one.file}{record}{offset}{key}: {one.kind}: {one.detail}"))
+        click.echo(clean_line(f"{one.file}{record}{offset}{key}: {one.kind}: {one.detail}"))
     if len(damages) > _MAX_SHOWN:
         click.echo(f"and {len(damages) - _MAX_SHOWN:,} more (--json lists all)")
 
@@ -68,9 +69,10 @@ def _report_json(target: str, report: "VerifyReport") -> dict[str, Any]:
 
 def _print(target: str, report: "VerifyReport") -> None:
     print_damages(report.damaged)
-    seen = f"{counted(report.files, 'file')}, {counted(report.records, 'intact record')}, {human_bytes(report.bytes)}"
+    files, records = human_count(report.files, "file"), human_count(report.records, "intact record")
+    seen = f"{files}, {records}, {human_bytes(report.bytes)}"
     if report.damaged:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in Counter(one.kind for one in report.damaged).items())
-        click.echo(one_line(f"{target} is damaged: {kinds}; {seen}"))
+        click.echo(clean_line(f"{target} is damaged: {kinds}; {seen}"))
     else:
-        click.echo(one_line(f"{target} is intact: {seen}"))
+        click.echo(clean_line(f"{target} is intact: {seen}"))

@@ -1,4 +1,4 @@
-"""Do the files, their sizes, images and labels fit a run? Pure: plain values in, a `Check` out."""
+"""The checks of files, their sizes, images and labels. Pure: plain values in, a `Check` out."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.doctor.result import Check, counted
-from tfpipe.system.units import human_bytes
+from tfpipe.doctor.result import Check
+from tfpipe.system.units import human_bytes, human_count
 
 _SMALL_SHARD_BYTES, _MANY_SHARDS = 10 * 10**6, 1000
 _HUGE_SHARD_BYTES = 10**9
-_TOO_LARGE = 2.0  # times the side that is needed: what is more is read and decoded for nothing
+_TOO_LARGE = 2.0  # times the side that is needed: more pixels are read and decoded for nothing
 _TOO_SMALL = 1.0
 
 _ENOUGH_LABELS = 64
@@ -24,97 +24,106 @@ IntArray = NDArray[np.int64]
 
 
 class FileFacts(NamedTuple):
-    """Sizes of files that were looked at, in bytes."""
+    """The sizes of the files that were looked at, in bytes.
+
+    Attributes:
+        expected: Sizes by path; None if any size above 0 will do.
+        found: Sizes by path; None for a file that is missing or cannot be read.
+        total: Files of the split, also those that were not looked at.
+    """
 
     expected: Mapping[str, int | None]
-    """By path; None where any size above 0 will do."""
     found: Mapping[str, int | None]
-    """By path; None where there is no such file, or it cannot be looked at."""
     total: int
-    """Files there are."""
 
 
 class LabelFacts(NamedTuple):
-    """Labels as they lie in the files."""
+    """The labels in the order of the files, and how training mixes them.
+
+    Attributes:
+        samples: Labels of adjacent records, one array for each place that was looked at.
+        class_counts: Records of each class; empty if they were never counted.
+        mixing: Score of the exact order, see `tfpipe.order.mixing_score`; None for the throughput order.
+        global_batch_size: Images of one step.
+        buffer_share: Share of the records that the throughput order's shuffle buffer holds.
+    """
 
     samples: Sequence[IntArray]
-    """Of adjacent records, one array for each place that was looked at."""
     class_counts: Sequence[int]
-    """Of all records; empty where nobody counted them."""
     mixing: float | None
-    """Score of the order that training reads in, see `tfpipe.order.mixing_score`; None where it has none."""
     global_batch_size: int
     buffer_share: float = 0.0
-    """Throughput order: share of the records that the shuffle buffer holds."""
 
 
 class ImageFacts(NamedTuple):
-    """Short sides, in pixels."""
+    """The short sides of images, in pixels.
+
+    Attributes:
+        stored: The mean side as stored.
+        target: The side that the model gets.
+        subject: The images in a sentence: "The stored images" or "The first image".
+        fixed: Whether all images are stored in one size.
+    """
 
     stored: float
-    """As stored, on average."""
-    wanted: int
-    """As the model gets it."""
-    whose: str
-    """Which images: "The stored images", "The first image"."""
+    target: int
+    subject: str
     fixed: bool = False
-    """All were squeezed to one size."""
 
 
 def check_files(facts: FileFacts) -> Check:
-    """Shards and indexes are there, with the sizes that the manifest gives."""
+    """Checks that shards and indexes are there, with the sizes that the manifest gives."""
     advice = "Copy the dataset again; `tfpipe verify` looks at every record."
     missing = [path for path in facts.expected if facts.found.get(path) is None]
     if missing:
-        return Check("files", "failure", f"{_one_of(missing)} missing.", advice)
-    wrong = [path for path, size in facts.expected.items() if facts.found[path] != size and size is not None]
-    if wrong:
-        path = wrong[0]
-        found = f"{path} must have {facts.expected[path]:,} bytes, got {facts.found[path]:,}{_more(wrong)}."
+        return Check("files", "failure", f"{_name_first(missing)} missing.", advice)
+    odd_sized = [path for path, size in facts.expected.items() if facts.found[path] != size and size is not None]
+    if odd_sized:
+        path = odd_sized[0]
+        found = f"{path} must have {facts.expected[path]:,} bytes, got {facts.found[path]:,}{_count_more(odd_sized)}."
         return Check("files", "failure", found, advice)
     empty = [path for path in facts.expected if facts.found[path] == 0]
     if empty:
-        return Check("files", "warning", f"{_one_of(empty)} empty.", "Check how the files were written.")
+        return Check("files", "warning", f"{_name_first(empty)} empty.", "Check how the files were written.")
     seen = len(facts.expected)
     which = f"All {seen:,} files are" if seen == facts.total else f"{seen:,} of {facts.total:,} files were looked at:"
     return Check("files", "ok", f"{which} there, with the sizes they should have.")
 
 
 def check_first_record(error: str | None, shape: Sequence[int] = ()) -> Check:
-    """The first record decodes; `error` says why not."""
+    """Checks that the first record decodes; `error` says why it does not."""
     if error is not None:
         advice = "Run `tfpipe verify` to find all damaged records, or set `on_bad_record` to skip."
         return Check("first record", "failure", f"The first record cannot be decoded: {error}.", advice)
     return Check("first record", "ok", f"It decodes to {' × '.join(map(str, shape))}.")
 
 
-def check_shards(num_shards: int, num_hosts: int, cycle_length: int, by_record: bool) -> Check:
-    """There are shards enough to be read side by side.
+def check_shards(num_shards: int, num_hosts: int, cycle_length: int, shares_records: bool) -> Check:
+    """Checks that there are enough shards to be read side by side.
 
     Args:
         num_shards: Files of the split.
         num_hosts: Hosts that share them.
         cycle_length: Files that a host reads side by side.
-        by_record: The exact order shares out records, and evaluation does.
+        shares_records: Whether hosts share out records and not shards, as in the exact order and in evaluation.
     """
     name = "shards"
-    shards, each = counted(num_shards, "shard"), num_shards // num_hosts
-    if by_record:
+    shards, per_host = human_count(num_shards, "shard"), num_shards // num_hosts
+    if shares_records:
         return Check(name, "ok", f"{shards}; hosts share out records, so any number will do.")
-    if not each:
+    if not per_host:
         advice = f"Write {num_hosts} or more with `tfpipe shard --num-shards`, or read in exact order."
         return Check(name, "failure", f"{num_hosts} hosts read whole shards, and there are only {num_shards}.", advice)
-    if each < cycle_length:
-        advice = (
-            f"Set `cycle_length` to {each}, write {cycle_length * num_hosts} shards or more, or read in exact order."
-        )
-        found = f"{counted(each, 'shard')} for each host, fewer than the `cycle_length` of {cycle_length}."
+    if per_host < cycle_length:
+        enough = cycle_length * num_hosts
+        advice = f"Set `cycle_length` to {per_host}, write {enough} shards or more, or read in exact order."
+        found = f"{human_count(per_host, 'shard')} for each host, fewer than the `cycle_length` of {cycle_length}."
         return Check(name, "warning", found, advice)
-    return Check(name, "ok", f"{shards}, {each:,} for each host, of which {cycle_length} are read side by side.")
+    return Check(name, "ok", f"{shards}, {per_host:,} for each host, of which {cycle_length} are read side by side.")
 
 
 def check_shard_size(num_shards: int, mean_bytes: float, largest_bytes: int) -> Check:
-    """Shards are of 100 to 200 MB or so; a warning only where many are tiny or some are huge."""
+    """Checks that shards have about 100 to 200 MB; it warns only if many are tiny or some are huge."""
     name, found = "shard size", f"{human_bytes(mean_bytes)} on average, {human_bytes(largest_bytes)} at most"
     rule = "TPU guides advise 100 to 200 MB"
     if num_shards > _MANY_SHARDS and mean_bytes < _SMALL_SHARD_BYTES:
@@ -129,25 +138,25 @@ def check_shard_size(num_shards: int, mean_bytes: float, largest_bytes: int) -> 
 
 
 def check_image_size(facts: ImageFacts | None) -> Check:
-    """Images are stored about as large as the model wants them."""
+    """Checks that images are stored about as large as the model takes them."""
     name = "image size"
     if facts is None:
-        return Check(name, "skipped", "How large the images are is not known.")
-    about = "a short side of" if facts.fixed or facts.whose.startswith("The first") else "a mean short side of about"
-    verb = "has" if facts.whose.startswith("The first") else "have"
-    found = f"{facts.whose} {verb} {about} {facts.stored:,.0f} px, and the model gets {facts.wanted}"
-    if facts.stored < _TOO_SMALL * facts.wanted:
+        return Check(name, "skipped", "The size of the images is not known.")
+    about = "a short side of" if facts.fixed or facts.subject.startswith("The first") else "a mean short side of about"
+    verb = "has" if facts.subject.startswith("The first") else "have"
+    found = f"{facts.subject} {verb} {about} {facts.stored:,.0f} px, and the model gets {facts.target}"
+    if facts.stored < _TOO_SMALL * facts.target:
         advice = "Use a smaller `image_size`, or shard larger originals."
         return Check(name, "warning", f"{found}: they are enlarged, which costs time and adds no detail.", advice)
-    if facts.stored > _TOO_LARGE * facts.wanted:
-        keep = round(facts.wanted * 8 / 7 / 32 + 0.5) * 32
+    if facts.stored > _TOO_LARGE * facts.target:
+        keep = round(facts.target * 8 / 7 / 32 + 0.5) * 32
         advice = f"`tfpipe shard --resize-short {keep}` or so makes them faster to read and to decode."
         return Check(name, "warning", f"{found}.", advice)
     return Check(name, "ok", f"{found}.")
 
 
 def check_labels(facts: LabelFacts | None) -> Check:
-    """Labels are mixed: in the files, or else by the order in which they are read."""
+    """Checks that labels are mixed: in the files, or by the order in which they are read."""
     name = "labels"
     if facts is None:
         return Check(name, "skipped", "There are no labels.")
@@ -155,9 +164,9 @@ def check_labels(facts: LabelFacts | None) -> Check:
     seen = sum(map(len, facts.samples))
     if seen < _ENOUGH_LABELS:
         return Check(name, "ok", f"{seen} labels were looked at, too few to tell whether they are sorted.{score}")
-    alike = alikeness(facts.samples, facts.class_counts)
+    alike = measure_alikeness(facts.samples, facts.class_counts)
     if alike <= _ALIKE:
-        found = f"Labels of {seen:,} records in {counted(len(facts.samples), 'place')} are mixed as by chance."
+        found = f"Labels of {seen:,} records in {human_count(len(facts.samples), 'place')} are mixed as by chance."
         return Check(name, "ok", found + score)
     found = f"Records that lie together have like labels ({alike:.0%} of the way from chance to sorted)."
     if facts.mixing is None:
@@ -168,7 +177,7 @@ def check_labels(facts: LabelFacts | None) -> Check:
             "Read in exact order, enlarge `shuffle_buffer_size`, or write the data with `tfpipe shard`, which shuffles."
         )
         return Check(name, "warning", f"{found[:-1]}, and {held}.", advice)
-    # Kish's design effect counts pairs that are surely alike; here only this share of them is.
+    # Kish's design effect counts pairs that are certainly alike. Here only this share of them is.
     effective = 1 / (1 + (1 / facts.mixing - 1) * alike)
     kept = f"of a batch of {facts.global_batch_size:,}, {effective:.0%} count as drawn independently"
     if effective >= _MIXED_ENOUGH:
@@ -177,11 +186,11 @@ def check_labels(facts: LabelFacts | None) -> Check:
     return Check(name, "warning", f"{found[:-1]}; {kept}.{score}", advice)
 
 
-def alikeness(samples: Sequence[IntArray], class_counts: Sequence[int] = ()) -> float:
-    """How much more often two records that lie together have one label than two drawn by chance; 0 to 1.
+def measure_alikeness(samples: Sequence[IntArray], class_counts: Sequence[int] = ()) -> float:
+    """Returns how much more often two adjacent records have one label than two drawn by chance; 0 to 1.
 
-    Neighbours tell of a sort by label, and pairs within one sample of shards that have a few classes each; the
-    larger of the two counts.
+    Neighbors show a sort by label, and pairs within one sample show shards with a few classes each. The larger of the
+    two counts.
     """
     samples = [sample for sample in samples if len(sample) > 1]
     if not samples:
@@ -192,14 +201,14 @@ def alikeness(samples: Sequence[IntArray], class_counts: Sequence[int] = ()) -> 
     shares = counts / counts.sum()
     chance = float((shares**2).sum())
     if chance >= 1:
-        return 0.0  # one class: nothing to tell apart
+        return 0.0  # all records have one class
     adjacent = np.concatenate([sample[1:] == sample[:-1] for sample in samples])
     pairs = equal = 0
     for sample in samples:
         sizes = np.unique(sample, return_counts=True)[1]
         pairs += len(sample) * (len(sample) - 1)
         equal += int((sizes * (sizes - 1)).sum())
-    # Few labels are alike by accident: three deviations of it do not count.
+    # Few labels may be alike by accident, so three standard deviations do not count.
     accident = 3 * (chance * (1 - chance) / adjacent.size) ** 0.5
     spread = float((shares**3).sum()) - chance**2
     accident_of_pairs = 3 * (4 * max(spread, 0) / (adjacent.size + 1) + 2 * chance * (1 - chance) / pairs) ** 0.5
@@ -207,9 +216,9 @@ def alikeness(samples: Sequence[IntArray], class_counts: Sequence[int] = ()) -> 
     return max(together - chance, 0.0) / (1.0 - chance)
 
 
-def _one_of(paths: Sequence[str]) -> str:
-    return f"{paths[0]}{_more(paths)} {'is' if len(paths) == 1 else 'are'}"
+def _name_first(paths: Sequence[str]) -> str:
+    return f"{paths[0]}{_count_more(paths)} {'is' if len(paths) == 1 else 'are'}"
 
 
-def _more(paths: Sequence[str]) -> str:
+def _count_more(paths: Sequence[str]) -> str:
     return f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""

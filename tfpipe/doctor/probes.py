@@ -1,6 +1,6 @@
-"""What TensorFlow has to be asked: its version, the devices, a real batch, the compiler, the host's speed.
+"""Facts that only TensorFlow knows: its version, the devices, a real batch, the compiler, the host's speed.
 
-Nothing here connects to a TPU: that would start what is paid by the minute.
+Nothing here connects to a TPU, since that starts a machine that is paid by the minute.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tfpipe.system.file_io import is_url
 
 PACKAGES = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-tpu", "keras", "libtpu")
 WARM_UP_S, MEASURE_S = 2.0, 3.0
+# The errors of a read from a damaged or unreachable file.
 READ_ERRORS = (TfpipeError, tf.errors.OpError)
-"""What reading a damaged or unreachable file ends with."""
 
-_CLASSES = 1000  # of a head, where nobody says how many there are
+_CLASSES = 1000  # of the model's head if the number of classes is unknown
 _FEATURES = 8
 _THREADS = 16  # an object store answers in tens of milliseconds
 
@@ -39,28 +39,28 @@ Batch = Mapping[str, tf.Tensor]
 
 
 def tensorflow_version() -> str:
-    """Of the TensorFlow that was imported."""
+    """Returns the version of TensorFlow that was imported."""
     return str(tf.__version__)
 
 
 def installed_packages() -> dict[str, str]:
-    """Version of each of `PACKAGES` that is installed."""
-    found = {}
+    """Returns the version of each of `PACKAGES` that is installed."""
+    versions = {}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
-def local_replicas() -> int:
-    """The accelerators of this machine, or 1 for its CPU; looked at, not started."""
+def count_local_replicas() -> int:
+    """Counts the accelerators of this machine without starting them; a machine with none has 1, its CPU."""
     return next((n for kind in ("TPU", "GPU") if (n := len(tf.config.list_physical_devices(kind)))), 1)
 
 
-def file_sizes(paths: Sequence[str]) -> dict[str, int | None]:
-    """Bytes of each file; None where it is missing or cannot be looked at."""
+def read_file_sizes(paths: Sequence[str]) -> dict[str, int | None]:
+    """Returns the bytes of each file by path; None for a file that is missing or cannot be read."""
     with ThreadPoolExecutor(min(_THREADS, max(len(paths), 1))) as pool:
         return dict(zip(paths, pool.map(_size, paths), strict=True))
 
@@ -75,8 +75,8 @@ def _size(path: str) -> int | None:
 # The pipeline
 
 
-def named_parts(element: Any) -> dict[str, Any]:
-    """The tensors of a batch, or their specs, by name, whether it is a dictionary or a tuple."""
+def get_named_parts(element: Any) -> dict[str, Any]:
+    """Returns the tensors of a batch, or their specs, by name; the batch may be a dictionary or a tuple."""
     if isinstance(element, Mapping):
         return dict(element)
     first, *rest = element
@@ -84,28 +84,28 @@ def named_parts(element: Any) -> dict[str, Any]:
     return inputs | dict(zip(("label", "mask"), rest, strict=False))
 
 
-def tensor_facts(element_spec: Any) -> list[TensorFact]:
-    """Name, dtype and shape of every tensor of a batch."""
+def describe_tensors(element_spec: Any) -> list[TensorFact]:
+    """Returns the name, dtype and shape of every tensor of a batch."""
     return [
         TensorFact(name, spec.dtype.name, None if spec.shape.rank is None else tuple(spec.shape.as_list()))
-        for name, spec in named_parts(element_spec).items()
+        for name, spec in get_named_parts(element_spec).items()
     ]
 
 
 def without_cache(config: PipelineConfig) -> PipelineConfig:
-    """The config that reads and decodes everything: to look at a pipeline should not fill a disk."""
+    """Returns the config without its cache, since a check should not fill a disk."""
     return dataclasses.replace(config, cache="none", cache_dir=None)
 
 
-def first_shape(source: Source, config: PipelineConfig) -> tuple[int, ...]:
+def read_first_shape(source: Source, config: PipelineConfig) -> tuple[int, ...]:
     """Reads the first record and decodes its whole image.
 
     Returns:
-        Height, width and channels.
+        The height, width and channels.
 
     Raises:
-        tf.errors.OpError: It is damaged, or no image.
-        TfpipeError: A file is not what it should be.
+        tf.errors.OpError: The record is damaged, or it is not an image.
+        TfpipeError: A file is not a valid TFRecord file.
     """
     counts = source.shard_records
     file = 0 if counts is None else next(k for k, records in enumerate(counts) if records)
@@ -117,15 +117,15 @@ def first_shape(source: Source, config: PipelineConfig) -> tuple[int, ...]:
     return tuple(tf.io.decode_image(features["encoded"], 3, expand_animations=False).shape)
 
 
-def labels_of(source: Source, file: int, count: int, config: PipelineConfig) -> IntArray:
-    """The labels of the first records of a file, in its order; errors as with `first_shape`."""
+def read_labels(source: Source, file: int, count: int, config: PipelineConfig) -> IntArray:
+    """Returns the labels of the first `count` records of a file, in its order; errors as with `read_first_shape`."""
     stages = build_stages(_one_file(source, file), None, _in_file_order(config))
     features = stages.until("parse").dataset().map(lambda features: features["label"]).take(count)
     return np.array([int(label) for label in features], np.int64)
 
 
 def _in_file_order(config: PipelineConfig) -> PipelineConfig:
-    """One pass over nothing but image and label, ended by a damaged record."""
+    """Returns a config for one pass over the images and labels alone, which a damaged record ends."""
     return PipelineConfig(global_batch_size=1, training=False, augment="none", image_size=config.image_size)
 
 
@@ -148,7 +148,7 @@ def compile_step(batch: Batch, plan: ReadPlan) -> tuple[str | None, float]:
     """Compiles a small train step over one batch with XLA, and runs it: cast, normalize, convolve, differentiate.
 
     Returns:
-        The first line of the compiler's error, or None; and the seconds it took.
+        The first line of the compiler's error, or None, and the seconds that it took.
     """
     tensors = {name: tensor for name, tensor in batch.items() if tensor.dtype != tf.string}
     classes = plan.source.num_classes or _CLASSES
@@ -159,8 +159,8 @@ def compile_step(batch: Batch, plan: ReadPlan) -> tuple[str | None, float]:
         with tf.GradientTape() as tape:
             tape.watch([kernel, head])
             images = _model_input(batch, plan.config)
-            found = tf.nn.relu(tf.nn.conv2d(images, tf.cast(kernel, images.dtype), 4, "SAME"))
-            logits = tf.matmul(tf.cast(tf.reduce_mean(found, [1, 2]), tf.float32), head)
+            activations = tf.nn.relu(tf.nn.conv2d(images, tf.cast(kernel, images.dtype), 4, "SAME"))
+            logits = tf.matmul(tf.cast(tf.reduce_mean(activations, [1, 2]), tf.float32), head)
             loss = _loss(logits, batch.get("label"))
         gradients: list[tf.Tensor] = tape.gradient(loss, [kernel, head])
         return gradients
@@ -196,12 +196,12 @@ def _loss(logits: tf.Tensor, label: tf.Tensor | None) -> tf.Tensor:
 # The host
 
 
-def measure(batches: Iterator[Any], batch_size: int) -> float:
-    """Images a second that this host makes, by the clock on the wall.
+def measure_rate(batches: Iterator[Any], batch_size: int) -> float:
+    """Measures the images per second that this host makes, by the clock.
 
     Args:
-        batches: Without an end. What is buffered already is used up first.
-        batch_size: Images in each.
+        batches: Batches without end. Those that are buffered already are used up first.
+        batch_size: Images in each batch.
     """
     _count_for(batches, WARM_UP_S)
     count, seconds = _count_for(batches, MEASURE_S)

@@ -1,4 +1,4 @@
-"""One line of the doctor's report, and what a run is meant for. No TensorFlow here."""
+"""One line of the doctor's report, and the accelerator that the run is for. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -16,36 +16,43 @@ _THIS_MACHINE = re.compile(r"local|(grpc://)?(localhost|127(\.\d+){3}|\[::1\])(:
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found."""
+    """The result of one check.
+
+    Attributes:
+        name: Name of the check, such as "shard size".
+        status: The verdict.
+        found: A sentence that says what was found.
+        advice: A sentence that says what to do; empty if there is nothing to do.
+    """
 
     name: str
     status: Status
     found: str
-    """A sentence."""
     advice: str = ""
-    """What to do, where there is something to do."""
 
     def to_json(self) -> Mapping[str, str]:
-        """As `--json` prints it."""
+        """Returns plain values for JSON."""
         return {"name": self.name, "status": self.status, "found": self.found, "advice": self.advice}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What the pipeline shall feed.
+    """The accelerator that the pipeline feeds.
+
+    Attributes:
+        tpu: "local" for a TPU of this machine, the name of a TPU node, or "grpc://address:port"; None for no TPU.
+        num_replicas: Replicas of all hosts together; None for one on each accelerator of this machine, on each host.
+        num_hosts: Hosts that read; None for one.
+        images_per_second: Rate that all replicas together consume; None if it does not matter.
 
     Raises:
         ConfigError: A number is not above 0.
     """
 
     tpu: str | None = None
-    """"local" for a TPU of this machine, the name of a TPU node, or "grpc://address:port"; None for no TPU."""
     num_replicas: int | None = None
-    """Of all hosts. None: as many as this machine has accelerators, on each host."""
     num_hosts: int | None = None
-    """None: one."""
     images_per_second: float | None = None
-    """What all replicas together consume; None: not asked."""
 
     def __post_init__(self) -> None:
         for name in ("num_replicas", "num_hosts", "images_per_second"):
@@ -55,7 +62,7 @@ class Target:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the run is planned for other machines than this one."""
+        """Whether the run is planned for other machines."""
         return self.tpu_elsewhere or (self.num_replicas, self.num_hosts) != (None, None)
 
     @property
@@ -64,12 +71,7 @@ class Target:
         return self.tpu is not None and not _THIS_MACHINE.fullmatch(self.tpu)
 
 
-def failure_of(name: str, error: BaseException) -> Check:
-    """The check that an error ends: its first sentence is what was found, the rest what to do."""
+def fail_check(name: str, error: BaseException) -> Check:
+    """Returns the failed check of an error: the first sentence is the finding, the rest is the advice."""
     found, *advice = SENTENCE_END.split(str(error).strip(), maxsplit=1)
     return Check(name, "failure", found, *advice)
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 shard`, `2,000 shards`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,4 +1,4 @@
-"""Do the versions, the machine and the batch fit a run? Pure: plain values in, a `Check` out."""
+"""The checks of versions, the machine and the batch. Pure: plain values in, a `Check` out."""
 
 from __future__ import annotations
 
@@ -7,64 +7,81 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tfpipe.doctor.result import Check, Status, Target, counted
+from tfpipe.doctor.result import Check, Status, Target
 from tfpipe.system.file_io import is_url
-from tfpipe.system.units import human_bytes
+from tfpipe.system.units import human_bytes, human_count
 
 OLDEST_TENSORFLOW = (2, 18)
 
 _ORDINARY = ("tensorflow", "tensorflow-cpu", "tf-nightly")
 _TPU_SUBLANES = 8
 _TPU_DTYPES = ("uint8", "int32", "int64", "uint32", "float32", "bfloat16", "bool")
-_MEMORY_SHARE = 0.5  # beyond which what is held in memory leaves the trainer too little to be sure
+_MEMORY_SHARE = 0.5  # a shuffle that holds more may leave the trainer too little memory
 _CACHE_SHARE = 0.9  # as `tfpipe.pipeline.stages.cache` allows
-_HEADROOM = 1.2  # of the host over what the accelerator consumes
+_HEADROOM = 1.2  # of the host's rate over the rate that the accelerator consumes
 
 
 class TensorFact(NamedTuple):
-    """One tensor of a batch."""
+    """One tensor of a batch.
+
+    Attributes:
+        name: Name of the feature.
+        dtype: Name of the dtype.
+        shape: The shape; None if not even the rank is known.
+    """
 
     name: str
     dtype: str
     shape: tuple[int | None, ...] | None
-    """None: not even the rank is known."""
 
 
 class BatchFacts(NamedTuple):
-    """How a global batch is dealt out."""
+    """The shares of a global batch.
+
+    Attributes:
+        global_batch_size: Images of one step.
+        batch_size: Images of one replica.
+        num_replicas: Replicas of all hosts together.
+        num_hosts: Hosts that read.
+        num_streams: Streams of the exact order; None for the throughput order.
+        steps_per_epoch: Steps of an epoch; None if the records were never counted.
+        replicas_known: Whether `num_replicas` is certain.
+    """
 
     global_batch_size: int
     batch_size: int
-    """Of one replica."""
     num_replicas: int
     num_hosts: int
     num_streams: int | None
-    """Of the exact order; None for another."""
     steps_per_epoch: int | None
     replicas_known: bool = True
 
 
 class CacheFacts(NamedTuple):
-    """What a cache takes, and what there is."""
+    """The room that a cache needs, and the room there is.
+
+    Attributes:
+        kind: none, bytes or decoded.
+        folder: Folder of a cache in files; None for one in memory.
+        needed_bytes: Size of the full cache; None if the records were never counted.
+        free_bytes: Free bytes in the folder or in memory.
+        filled: Whether the folder holds a cache of this split.
+    """
 
     kind: str
-    """none, bytes or decoded."""
     folder: str | None
-    """None: in memory."""
     needed_bytes: int | None
-    """None: nobody counted the records."""
     free_bytes: int
     filled: bool = False
-    """The folder holds a cache of this split."""
 
 
 def check_versions(tensorflow: str, installed: Mapping[str, str], target: Target) -> Check:
-    """TensorFlow, Keras and the TPU's library fit together.
+    """Checks that TensorFlow, Keras and the TPU's library fit together.
 
     Args:
-        tensorflow: Version of the TensorFlow that was imported.
-        installed: Version by name of package, of those that are installed.
-        target: What the run is meant for.
+        tensorflow: Version of TensorFlow that was imported.
+        installed: Versions of the installed packages by name.
+        target: The accelerator of the run.
     """
     name, keras, libtpu = "versions", installed.get("keras"), installed.get("libtpu")
     tpu_package = installed.get("tensorflow-tpu")
@@ -77,9 +94,9 @@ def check_versions(tensorflow: str, installed: Mapping[str, str], target: Target
             f"{both[0]} and tensorflow-tpu {tpu_package} are both installed, each over files of the other.",
             f"pip uninstall -y {both[0].split()[0]} tensorflow-tpu; then install one: tensorflow-tpu for a TPU.",
         )
-    if _version(tensorflow) < OLDEST_TENSORFLOW:
+    if _parse_version(tensorflow) < OLDEST_TENSORFLOW:
         return Check(name, "failure", f"TensorFlow must be 2.18 or newer, got {tensorflow}.", "Install a newer one.")
-    if keras is None or _version(keras) < (3,):
+    if keras is None or _parse_version(keras) < (3,):
         return Check(name, "failure", f"Keras must be 3 or newer, got {keras or 'none'}.", "pip install -U keras.")
     if target.tpu is None:
         return Check(name, "ok", f"{found}.")
@@ -97,7 +114,7 @@ def check_versions(tensorflow: str, installed: Mapping[str, str], target: Target
 
 
 def check_file_access(path: str, target: Target) -> Check:
-    """Every host that reads can see the files."""
+    """Checks that every host can read the files."""
     name, hosts = "file access", target.num_hosts or 1
     if is_url(path):
         return Check(name, "ok", f"{path} can be read from any host.")
@@ -116,13 +133,13 @@ def check_file_access(path: str, target: Target) -> Check:
 
 
 def check_batch(facts: BatchFacts, target: Target) -> Check:
-    """The batch is dealt to replicas and hosts without a rest; refusals are errors of `ReadPlan` before this."""
-    replicas, hosts = counted(facts.num_replicas, "replica"), counted(facts.num_hosts, "host")
+    """Describes the shares of the batch. `ReadPlan.check_shares` has refused a batch that cannot be shared."""
+    replicas, hosts = human_count(facts.num_replicas, "replica"), human_count(facts.num_hosts, "host")
     found = f"{facts.global_batch_size:,} images: {facts.batch_size:,} for each of {replicas} on {hosts}"
     if facts.num_streams is not None:
-        found += f", read in {counted(facts.num_streams, 'stream')}"
+        found += f", read in {human_count(facts.num_streams, 'stream')}"
     if facts.steps_per_epoch is not None:
-        found += f"; {counted(facts.steps_per_epoch, 'step')} an epoch"
+        found += f"; {human_count(facts.steps_per_epoch, 'step')} an epoch"
     if not facts.replicas_known:
         advice = "Say how many there are with `num_replicas` and `num_hosts`."
         return Check("batch", "warning", f"{found}. How many replicas {target.tpu!r} has is not known here.", advice)
@@ -134,29 +151,29 @@ def check_batch(facts: BatchFacts, target: Target) -> Check:
 
 
 def check_shapes(tensors: Sequence[TensorFact], target: Target) -> Check:
-    """Shapes are static, and a device can take the dtypes."""
+    """Checks that shapes are static, and that a device takes the dtypes."""
     name = "shapes"
-    loose = [one.name for one in tensors if one.shape is None or None in one.shape]
-    if loose:
+    open_shapes = [tensor.name for tensor in tensors if tensor.shape is None or None in tensor.shape]
+    if open_shapes:
         advice = (
             "XLA compiles for one shape: give the feature a shape in the schema, or leave it out of `extra_features`."
         )
-        return Check(name, "failure", f"The shape must be static, and that of {', '.join(loose)} is not.", advice)
-    found = ", ".join(f"{one.name} {one.dtype} {_shape(one.shape or ())}" for one in tensors)
-    if strings := [one.name for one in tensors if one.dtype == "string"]:
+        return Check(name, "failure", f"The shape must be static, and that of {', '.join(open_shapes)} is not.", advice)
+    found = ", ".join(f"{tensor.name} {tensor.dtype} {_format_shape(tensor.shape or ())}" for tensor in tensors)
+    if strings := [tensor.name for tensor in tensors if tensor.dtype == "string"]:
         status: Status = "warning" if target.tpu is None else "failure"
         advice = (
             "Leave it out of `extra_features` for training: strings stay on the host, and no compiled step takes them."
         )
         return Check(name, status, f"The batch has text in it: {', '.join(strings)}.", advice)
-    if target.tpu is not None and (odd := [one for one in tensors if one.dtype not in _TPU_DTYPES]):
-        listed = ", ".join(f"{one.name} {one.dtype}" for one in odd)
+    if target.tpu is not None and (refused := [tensor for tensor in tensors if tensor.dtype not in _TPU_DTYPES]):
+        listed = ", ".join(f"{tensor.name} {tensor.dtype}" for tensor in refused)
         return Check(name, "failure", f"A TPU does not take {listed}.", "Cast it on the host, or leave it out.")
     return Check(name, "ok", f"{found}.")
 
 
 def check_xla(error: str | None, seconds: float, batch_size: int) -> Check:
-    """A step on a real batch compiled and ran; `error` is the first line of what the compiler said instead."""
+    """Checks that a step on a real batch compiled and ran; `error` is the first line of the compiler's error."""
     if error is not None:
         advice = "A TPU runs only what XLA compiles: look for strings and open shapes in the batch, above."
         return Check("xla", "failure", f"XLA does not compile a step on this batch: {error}.", advice)
@@ -165,12 +182,12 @@ def check_xla(error: str | None, seconds: float, batch_size: int) -> Check:
 
 
 def check_memory(held: str, needed_bytes: float, available_bytes: int) -> Check:
-    """What is held in memory to be shuffled fits.
+    """Checks that the records fit into memory that are held to be shuffled.
 
     Args:
-        held: What it is, such as "A shuffle buffer of 1,000 records"; empty where nothing is held.
-        needed_bytes: All of it, on one host.
-        available_bytes: On this machine.
+        held: A phrase such as "A shuffle buffer of 1,000 records"; empty if nothing is held.
+        needed_bytes: Bytes of these records on one host.
+        available_bytes: Free memory of this machine.
     """
     if not held:
         return Check("memory", "ok", "Nothing is held in memory to be shuffled.")
@@ -182,21 +199,21 @@ def check_memory(held: str, needed_bytes: float, available_bytes: int) -> Check:
 
 
 def check_cache(facts: CacheFacts) -> Check:
-    """The cache has room where it shall be."""
+    """Checks that there is room for the cache."""
     if facts.kind == "none":
         return Check("cache", "ok", "No cache was asked for.")
-    what = f"The cache of {'records' if facts.kind == 'bytes' else 'decoded images'}"
+    cache = f"The cache of {'records' if facts.kind == 'bytes' else 'decoded images'}"
     if facts.filled:
         return Check("cache", "ok", f"{facts.folder} has a cache of this split already.")
     if facts.needed_bytes is None:
         return Check(
             "cache",
             "warning",
-            f"How much {what[0].lower()}{what[1:]} takes is not known: nobody counted the records.",
+            f"How much {cache[0].lower()}{cache[1:]} takes is not known: its records were never counted.",
             "Watch the memory in the first epoch, or write the data as a tfpipe dataset.",
         )
     where = f"in {facts.folder}" if facts.folder is not None else "of memory"
-    found = f"{what} takes {human_bytes(facts.needed_bytes)} {where}, and {human_bytes(facts.free_bytes)} are free"
+    found = f"{cache} takes {human_bytes(facts.needed_bytes)} {where}, and {human_bytes(facts.free_bytes)} are free"
     if facts.needed_bytes <= facts.free_bytes * (_CACHE_SHARE if facts.folder is None else 1):
         return Check("cache", "ok", f"{found}.")
     bytes_, smaller = facts.kind == "bytes", "a smaller `decoded_size`, "
@@ -205,55 +222,55 @@ def check_cache(facts: CacheFacts) -> Check:
     return Check("cache", "failure", f"{found}{rule}.", f"Use {'' if bytes_ else smaller}{other}, or no cache.")
 
 
-def check_tuned(noted: Mapping[str, object], here: Mapping[str, object]) -> Check:
-    """The options were tuned on this host and these data.
+def check_tuned(tuned: Mapping[str, object], here: Mapping[str, object]) -> Check:
+    """Checks that the options were tuned on this host and these data.
 
     Args:
-        noted: What the tuner noted in their file.
-        here: The same of this host and these data.
+        tuned: The table that the tuner wrote beside the options.
+        here: The same values for this host and these data.
     """
-    name, when = "tuned", str(noted.get("at", ""))[:10]
-    if noted.get("key") == here["key"]:
+    name, when = "tuned", str(tuned.get("at", ""))[:10]
+    if tuned.get("key") == here["key"]:
         return Check(name, "ok", f"The options were tuned on this host and these data, on {when}.")
     differs = []
-    if (noted.get("processor"), noted.get("cores")) != (here["processor"], here["cores"]):
-        differs.append(f"another host ({noted.get('processor')}, {noted.get('cores')} cores)")
-    if (noted.get("split"), noted.get("fingerprint")) != (here["split"], here["fingerprint"]):
-        differs.append(f"other data ({noted.get('dataset')})")
+    if (tuned.get("processor"), tuned.get("cores")) != (here["processor"], here["cores"]):
+        differs.append(f"another host ({tuned.get('processor')}, {tuned.get('cores')} cores)")
+    if (tuned.get("split"), tuned.get("fingerprint")) != (here["split"], here["fingerprint"]):
+        differs.append(f"other data ({tuned.get('dataset')})")
     where = " and ".join(differs) or "another host or other data"
     return Check(name, "warning", f"The options were tuned on {where}.", "Run `tfpipe tune` here, for this data.")
 
 
-def check_cpu(measured: float | None, cores: int, num_hosts: int, target: Target) -> Check:
-    """The hosts make as many images a second as the accelerators consume.
+def check_cpu(rate: float | None, cores: int, num_hosts: int, target: Target) -> Check:
+    """Checks that the hosts make as many images per second as the accelerators consume.
 
     Args:
-        measured: Images a second of this host; None where it was not measured.
-        cores: Of this host.
-        num_hosts: That share the work.
-        target: With the rate that is wanted.
+        rate: Images per second of this host; None if it was not measured.
+        cores: Cores of this host.
+        num_hosts: Hosts that share the work.
+        target: The accelerators, with the rate that they consume.
     """
-    name, wanted = "cpu", target.images_per_second
-    if wanted is None or measured is None:
+    name, target_rate = "cpu", target.images_per_second
+    if target_rate is None or rate is None:
         return Check(name, "skipped", "Not asked.", "Give `images_per_second` to learn whether the hosts keep up.")
-    share = wanted / num_hosts
+    share = target_rate / num_hosts
     whose = "are wanted" if num_hosts == 1 else f"are wanted of each of {num_hosts} hosts"
-    found = f"This host makes {measured:,.0f} images/s with {counted(cores, 'core')}; {share:,.0f} {whose}."
-    if measured >= _HEADROOM * share:
+    found = f"This host makes {rate:,.0f} images/s with {human_count(cores, 'core')}; {share:,.0f} {whose}."
+    if rate >= _HEADROOM * share:
         return Check(name, "ok", found)
-    needed = math.ceil(_HEADROOM * share * cores / measured)
+    needed = math.ceil(_HEADROOM * share * cores / rate)
     advice = f"Use hosts with {needed:,} such cores, a cache, augment='device', or images stored smaller."
-    enough = measured >= share
+    enough = rate >= share
     status: Status = "warning" if enough or target.elsewhere else "failure"
     if not enough:
-        found += f" The accelerator would wait {1 - measured / share:.0%} of the time."
+        found += f" The accelerator would wait {1 - rate / share:.0%} of the time."
     return Check(name, status, found, advice)
 
 
-def _version(text: str) -> tuple[int, ...]:
-    """2.18.0rc1 -> (2, 18)."""
+def _parse_version(text: str) -> tuple[int, ...]:
+    """Parses `2.18.0rc1` to (2, 18)."""
     return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
 
 
-def _shape(shape: tuple[int | None, ...]) -> str:
+def _format_shape(shape: tuple[int | None, ...]) -> str:
     return f"[{', '.join(map(str, shape))}]"

@@ -58,3 +58,8 @@ def human_share(share: float) -> str:
     A share above 0 that rounds to 0 becomes "under 1 %", so that none and nearly none look different.
     """
     return "under 1 %" if 0 < share < 0.01 else f"{share * 100:.0f} %"
+
+
+def human_count(count: int, noun: str) -> str:
+    """Formats a count with its noun: `1 shard`, `2,000 shards`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

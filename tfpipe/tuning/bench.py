@@ -1,8 +1,8 @@
 """One pipeline's rate, as a figure that can be compared with the same figure of another day.
 
 Rates by the clock cannot: the machine is shared, or another one. So a yardstick runs in turns with the pipeline: a
-fixed JPEG decoded over and over by tf.data, with nothing of tfpipe in it. What is compared is the score, the pipeline's
-rate by the yardstick's beside it. A machine that has become slower has become so for both.
+fixed JPEG decoded over and over by tf.data, with nothing of tfpipe in it. The score is the pipeline's rate by that of
+the yardstick beside it, and scores are compared. A slower machine slows both.
 
 The pipeline is also started anew several times, since two processes of the same program differ by more than two turns
 of one (memory layout, what AUTOTUNE arrived at); the interval is over processes. See A. Georges et al., "Statistically
@@ -21,75 +21,96 @@ from typing import Any
 
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.profiler.measure.simulated_accelerator import Accelerator
-from tfpipe.tuning.paired_benchmark import Interval, Turn, mean, paired_ratio, rate, ratio, take_turns
-from tfpipe.tuning.pipeline_process import Contestant, Tick, WarmUp
-from tfpipe.tuning.trials import MAX_WARM_UP_S, Job, Watch, turn_s
-from tfpipe.tuning.tuned_file import Place, place_of
+from tfpipe.profiler.measure.simulated_accelerator import NO_TIME_S, Accelerator
+from tfpipe.system.progress import Observer
+from tfpipe.tuning.paired_benchmark import (
+    Interval,
+    Turn,
+    get_mean,
+    get_paired_ratio,
+    get_rate,
+    get_ratio_of_means,
+    take_turns,
+)
+from tfpipe.tuning.pipeline_process import PipelineProcess, WarmUp
+from tfpipe.tuning.trials import MAX_WARM_UP_S, PipelineJob, choose_turn_s
+from tfpipe.tuning.tuned_file import Place, get_place
 
 VERSION = 1
 _KIND = "tfpipe bench"
 MIN_PROCESSES = 3
 _ROUNDS = 8
-_YARD_BATCH, _YARD_SIDE, _NO_TIME_S = 64, 384, 1e-9
+_YARDSTICK_BATCH, _YARDSTICK_SIDE = 64, 384
 
 
 @dataclass(frozen=True)
 class Bench:
-    """The rate of a pipeline, and all that is needed to compare it."""
+    """The rate of a pipeline, and all that is needed to compare it.
+
+    Attributes:
+        images_per_second: The rate by the clock: the mean over its processes, with its 95 % interval.
+        images_per_cpu_second: Images per second of processor time.
+        scores: The rate by the yardstick's, of each process.
+        yardstick_images_per_second: The rate of the yardstick by the clock.
+        place: The host and the data.
+        config: The options of the pipeline, plain values.
+    """
 
     images_per_second: Interval
-    """By the clock: the mean of its processes (`ratio`), with the bounds of its 95 % interval."""
     images_per_cpu_second: float
     scores: tuple[float, ...]
-    """Of each process: its rate by the yardstick's."""
     yardstick_images_per_second: float
     place: Place
     config: Mapping[str, Any]
 
     @property
     def score(self) -> Interval:
-        """The mean of the scores, with the bounds of its 95 % interval."""
-        return mean(self.scores)
+        """The mean of the scores, with its 95 % interval."""
+        return get_mean(self.scores)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A bench by another."""
+    """A bench compared with an earlier one.
+
+    Attributes:
+        ratio: The ratio of the scores.
+        same_host: Whether both were measured on the same kind of host.
+        same_data: Whether both read the same data.
+        changed: Options that differ: the earlier and the present value, by name.
+    """
 
     ratio: Interval
-    """Of the scores."""
     same_host: bool
     same_data: bool
     changed: Mapping[str, tuple[Any, Any]]
-    """Options that differ: then and now."""
 
     def is_below(self, share: float) -> bool:
-        """Whether the pipeline has certainly become slower than this share of what it was."""
+        """Returns whether the pipeline has certainly become slower than this share of its earlier rate."""
         return self.ratio.high < share
 
 
-def yardstick() -> Any:
-    """A JPEG of 384 x 384 noise, decoded for ever, in batches of 64; as much work as a usual photograph."""
+def build_yardstick() -> Any:
+    """Builds batches of 64 of one JPEG, 384 x 384 of noise, without end; as much work as a usual photograph."""
     import tensorflow as tf
 
-    noise = tf.random.stateless_uniform((_YARD_SIDE // 8, _YARD_SIDE // 8, 3), (1, 2), 0, 256, tf.int32)
-    smooth = tf.image.resize(tf.cast(noise, tf.float32), (_YARD_SIDE, _YARD_SIDE), "bicubic")
+    coarse_side = _YARDSTICK_SIDE // 8
+    noise = tf.random.stateless_uniform((coarse_side, coarse_side, 3), (1, 2), 0, 256, tf.int32)
+    smooth = tf.image.resize(tf.cast(noise, tf.float32), (_YARDSTICK_SIDE, _YARDSTICK_SIDE), "bicubic")
     encoded = tf.io.encode_jpeg(tf.cast(tf.clip_by_value(smooth, 0, 255), tf.uint8), quality=95)
     images = tf.data.Dataset.from_tensors(encoded).repeat()
     images = images.map(tf.io.decode_jpeg, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)
-    return images.batch(_YARD_BATCH, drop_remainder=True).prefetch(2)
+    return images.batch(_YARDSTICK_BATCH, drop_remainder=True).prefetch(2)
 
 
-def measure(job: Job, config: PipelineConfig, processes: int, watch: Watch, tick: Tick | None = None) -> Bench:
-    """Starts the pipeline several times, and lets each run in turns with the yardstick.
+def measure(job: PipelineJob, config: PipelineConfig, processes: int, observer: Observer) -> Bench:
+    """Starts the pipeline several times, and lets each process run in turns with the yardstick.
 
     Args:
-        job: What is measured.
-        config: Of the pipeline.
-        processes: How often it is started, at least 3.
-        watch: Told what is being done.
-        tick: Called while one waits.
+        job: The data and the accelerator.
+        config: The options of the pipeline.
+        processes: How often the pipeline is started, at least 3.
+        observer: The object that is told what is being done.
 
     Raises:
         DataError: The pipeline does not run.
@@ -98,60 +119,66 @@ def measure(job: Job, config: PipelineConfig, processes: int, watch: Watch, tick
         raise ConfigError(
             f"A pipeline must be started at least {MIN_PROCESSES} times to know the spread, got {processes}."
         )
-    own: list[list[Turn]] = []
-    yard: list[list[Turn]] = []
+    pipeline_runs: list[list[Turn]] = []
+    yardstick_runs: list[list[Turn]] = []
     with ExitStack() as stack:
-        watch("Starting the yardstick")
-        measure_by = Accelerator(_NO_TIME_S, _YARD_BATCH)
-        stick = stack.enter_context(Contestant(yardstick, measure_by, WarmUp(MAX_WARM_UP_S), tick))
+        observer.phase("Starting the yardstick")
+        no_accelerator = Accelerator(NO_TIME_S, _YARDSTICK_BATCH)
+        yardstick_process = stack.enter_context(PipelineProcess(build_yardstick, no_accelerator, WarmUp(MAX_WARM_UP_S)))
         for number in range(processes):
-            watch(f"Run {number + 1} of {processes}")
-            with job.contestant(config, tick) as pipeline:
-                seconds = turn_s(job.accelerator_of(config), pipeline.start.images_per_second)
-                turns = take_turns({"own": pipeline, "yard": stick}, _ROUNDS, seconds)
-            own.append(turns["own"])
-            yard.append(turns["yard"])
-    every = [turn for turns in own for turn in turns]
+            observer.phase(f"Run {number + 1} of {processes}")
+            with job.start_process(config) as pipeline:
+                turn_s = choose_turn_s(job.get_accelerator(config), pipeline.start.images_per_second)
+                turns = take_turns({"pipeline": pipeline, "yardstick": yardstick_process}, _ROUNDS, turn_s)
+            pipeline_runs.append(turns["pipeline"])
+            yardstick_runs.append(turns["yardstick"])
+    all_turns = [turn for turns_of_run in pipeline_runs for turn in turns_of_run]
+    pairs = zip(pipeline_runs, yardstick_runs, strict=True)
     return Bench(
-        images_per_second=mean([rate(turns) for turns in own]),
-        images_per_cpu_second=sum(turn.images for turn in every) / sum(turn.cpu_s for turn in every),
-        scores=tuple(paired_ratio(turns, beside).ratio for turns, beside in zip(own, yard, strict=True)),
-        yardstick_images_per_second=mean([rate(turns) for turns in yard]).ratio,
-        place=place_of(job.data, job.split),
+        images_per_second=get_mean([get_rate(turns_of_run) for turns_of_run in pipeline_runs]),
+        images_per_cpu_second=sum(turn.images for turn in all_turns) / sum(turn.cpu_s for turn in all_turns),
+        scores=tuple(get_paired_ratio(pipeline_turns, beside).ratio for pipeline_turns, beside in pairs),
+        yardstick_images_per_second=get_mean([get_rate(turns_of_run) for turns_of_run in yardstick_runs]).ratio,
+        place=get_place(job.data, job.split),
         config=asdict(config),
     )
 
 
-def compare(now: Bench, base: Bench) -> Comparison:
-    """How fast it is now by how fast it was."""
-    then, today = json.loads(json.dumps([base.config, now.config]))  # a tuple is a list where it was in a file
-    names = [name for name in today if today[name] != then.get(name)]
+def compare(bench: Bench, base: Bench) -> Comparison:
+    """Returns how fast the pipeline is by how fast it was.
+
+    Args:
+        bench: The present bench.
+        base: The earlier bench.
+    """
+    before, after = json.loads(json.dumps([base.config, bench.config]))  # a tuple is a list where it was in a file
+    names = [name for name in after if after[name] != before.get(name)]
     return Comparison(
-        ratio=ratio(now.scores, base.scores),
-        same_host=(now.place.processor, now.place.cores) == (base.place.processor, base.place.cores),
-        same_data=now.place.fingerprint == base.place.fingerprint,
-        changed={name: (then.get(name), today[name]) for name in names},
+        ratio=get_ratio_of_means(bench.scores, base.scores),
+        same_host=(bench.place.processor, bench.place.cores) == (base.place.processor, base.place.cores),
+        same_data=bench.place.fingerprint == base.place.fingerprint,
+        changed={name: (before.get(name), after[name]) for name in names},
     )
 
 
-def to_json(bench: Bench, compared: Comparison | None = None) -> dict[str, Any]:
-    """Plain values, with the version of their form."""
+def to_json(bench: Bench, comparison: Comparison | None = None) -> dict[str, Any]:
+    """Returns plain values, with the version of their form."""
     document = {"version": VERSION, "kind": _KIND, **asdict(bench), "score": asdict(bench.score)}
-    return document if compared is None else {**document, "comparison": asdict(compared)}
+    return document if comparison is None else {**document, "comparison": asdict(comparison)}
 
 
 def load(path: str) -> Bench:
-    """Reads what `save` wrote.
+    """Reads a file with the JSON of a bench.
 
     Raises:
-        ConfigError: The file is missing, or something else.
+        ConfigError: The file is missing, or it is not a bench.
     """
     try:
         document = json.loads(Path(path).read_bytes())
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}. Give a file that `save` wrote.") from None
     except (ValueError, RecursionError):
-        raise ConfigError(f"{path} must be a file that `save` wrote, and is no JSON.") from None
+        raise ConfigError(f"{path} must be a file that `save` wrote, and is not JSON.") from None
     if not isinstance(document, dict) or document.get("kind") != _KIND or document.get("version") != VERSION:
         raise ConfigError(f"{path} must be a file that `save` of this version wrote.")
     try:
@@ -167,4 +194,4 @@ def load(path: str) -> Bench:
             config=dict(document["config"]),
         )
     except (KeyError, TypeError, ValueError):
-        raise ConfigError(f"{path} must be a file that `save` wrote: some of it is missing or no number.") from None
+        raise ConfigError(f"{path} must be a file that `save` wrote: a part is missing or is not a number.") from None

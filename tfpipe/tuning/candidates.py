@@ -1,7 +1,7 @@
-"""Which options could make a pipeline faster. Pure: a config in, changes out.
+"""Changes of options that could make a pipeline faster. Pure: a config in, changes out.
 
-What the training step sees (shape and values of a batch, the order of records) stays as it is unless the caller says
-that it may change: a search must not quietly train another model.
+The training step's input (shape and values of a batch, the order of records) stays the same unless the caller says that
+it may change: a search must not quietly train another model.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ CACHES = get_names(PipelineConfig, "cache")
 
 
 def is_mechanical(changes: Changes) -> bool:
-    """Whether the batches stay as they are: values, shapes, and the order as far as `order` promises one."""
+    """Returns whether the batches stay the same: values, shapes, and the order as far as `order` promises one."""
     return all(name in MECHANICAL or (name in CACHES and value != "decoded") for name, value in changes.items())
 
 
-def all_defaults(config: PipelineConfig) -> Changes:
-    """What takes every mechanical option back to its default, measured or adjusted by tf.data while it runs."""
-    return _different(config, {one.name: one.default for one in fields(config) if one.name in MECHANICAL})
+def reset_to_defaults(config: PipelineConfig) -> Changes:
+    """Returns the changes that take every mechanical option back to its default."""
+    return _keep_different(config, {field.name: field.default for field in fields(config) if field.name in MECHANICAL})
 
 
-def neighbours(config: PipelineConfig, cores: int, input_may_change: bool) -> Iterator[Changes]:
-    """Single steps away from a config, the likeliest first.
+def get_neighbors(config: PipelineConfig, cores: int, input_may_change: bool) -> Iterator[Changes]:
+    """Yields changes that are a single step away from a config, the likeliest first.
 
     Args:
-        config: Where one is.
-        cores: Of this host.
-        input_may_change: Also what the training step sees.
+        config: The config.
+        cores: Cores of this host.
+        input_may_change: Whether to change what the training step sees, too.
     """
     steps: list[dict[str, Any]] = [
         {"cache": "bytes"},
@@ -62,21 +62,21 @@ def neighbours(config: PipelineConfig, cores: int, input_may_change: bool) -> It
             {"order": "throughput", "deterministic": False},
         ]
     for step in steps:
-        if changes := _different(config, step):
+        if changes := _keep_different(config, step):
             yield changes
 
 
-def changed(config: PipelineConfig, changes: Changes) -> PipelineConfig | None:
-    """The config with the changes; None where it would be the same, keep less, or be none that can be had."""
+def apply_changes(config: PipelineConfig, changes: Changes) -> PipelineConfig | None:
+    """Returns the config with the changes; None if it is the same, caches less, or is not a valid config."""
     if config.cache == "decoded" and changes.get("cache") == "bytes":
         return None
     try:
-        made = replace(config, **changes)
+        changed_config = replace(config, **changes)
     except ConfigError:
         return None
-    return None if made == config else made
+    return None if changed_config == config else changed_config
 
 
-def _different(config: PipelineConfig, changes: Changes) -> Changes:
-    """Only what is not so already."""
+def _keep_different(config: PipelineConfig, changes: Changes) -> Changes:
+    """Returns the changes whose value the config does not have already."""
     return {name: value for name, value in changes.items() if value is not MISSING and getattr(config, name) != value}

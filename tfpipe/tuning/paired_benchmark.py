@@ -1,15 +1,15 @@
-"""Turns of several pipelines on one machine, and how their rates compare. Pure but for who is asked for a turn.
+"""Pipelines that run in turns on one machine, and how their rates compare. Pure but for the turns themselves.
 
-Machines drift: other work comes and goes, processors heat up. Whoever measures first A and then B measures that too. So
-they take turns, forwards and backwards (A B, B A, ...), which cancels a drift that is even, and what is compared is
-each turn with its neighbour in time. Now and then other work takes half of a turn, which spoils a mean; so the ratio is
+Machines drift: other work comes and goes, processors heat up. A measurement of first A and then B measures that too.
+So A and B take turns, forwards and backwards (A B, B A, ...), which cancels a drift that is even, and each turn is
+compared with its neighbor in time. Now and then other work takes half of a turn, which spoils a mean. So the ratio is
 the median of the pairs, between the bounds of the sign test (M. Hollander, D. Wolfe and E. Chicken, "Nonparametric
 Statistical Methods", 2014, section 3.6): every second pair may be spoiled.
 
-A duel looks again and again and stops when it likes what it sees, which errs more often than one look does. So each
-look uses an interval of 97 %: of challengers that are no better 3 in 100 are kept, of those that are 5 % worse 1 in 100
-at most, and 98 in 100 that are 10 % better are found where turns scatter by 5 %.
-`tests/tuning/test_paired_benchmark.py` plays it.
+`compare_with_best` looks after each pair and stops when it likes the result, which errs more often than one look does.
+So each look uses an interval of 97 %. Of candidates that are no better, 3 in 100 are kept; of those that are 5 % worse,
+1 in 100 at most; and 98 in 100 that are 10 % better are found where turns scatter by 5 %.
+`tests/tuning/test_paired_benchmark.py` simulates it.
 """
 
 from __future__ import annotations
@@ -20,163 +20,195 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-MIN_ROUNDS, MAX_ROUNDS = 7, 20
-"""Of a duel. With seven, all on one side are a chance of 1 in 128; what twenty do not show is not worth more time."""
+# With seven pairs, all on one side are a chance of 1 in 128. What twenty pairs do not show is not worth more time.
+MIN_PAIRS, MAX_PAIRS = 7, 20
+
+# A change that gains less is not worth keeping.
 MIN_GAIN = 0.02
-"""A change that gives less is not worth keeping."""
-HOPE = 0.1
-"""One that is behind is given up, unless noise might hide that it gives more than this."""
+
+# A candidate that is behind is given up, unless noise might hide that it gains more than this.
+_POSSIBLE_GAIN = 0.1
+
 _LEVEL = 0.97
+
+# Student's t for 95 % and 1 to 30 degrees of freedom: column 0.975 of the NIST/SEMATECH e-Handbook of Statistical
+# Methods, section 1.3.6.7.2. Beyond that the normal distribution's 1.96 is near enough.
 _T_975 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
-"""Student's t for 95 %, for 1 to 30 degrees of freedom; beyond that the normal distribution's 1.96 is near enough."""
+_NORMAL_975 = 1.96
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What a pipeline did in one turn."""
+    """The work of one pipeline in one turn.
+
+    Attributes:
+        images: Images that the pipeline handed out.
+        wall_s: Seconds by the clock.
+        cpu_s: Processor time of the pipeline's process.
+        peak_memory_bytes: The most memory that the process has held so far.
+    """
 
     images: int
     wall_s: float
     cpu_s: float
-    """Processor time of its process."""
     peak_memory_bytes: int
 
     @property
     def images_per_second(self) -> float:
-        """By the clock."""
+        """The rate by the clock."""
         return self.images / self.wall_s
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure, or a ratio of two, with its bounds."""
+    """A figure, or a ratio of two figures, with the bounds of its interval.
+
+    Attributes:
+        ratio: The figure or the ratio itself.
+        low: The lower bound.
+        high: The upper bound.
+    """
 
     ratio: float
     low: float
     high: float
 
 
-class TakesTurns(Protocol):
-    """What can be measured in turns: `contestant.Contestant`, or a stand-in for it."""
+class TurnTaker(Protocol):
+    """A pipeline that can run in turns: a `PipelineProcess`, or a stand-in for one."""
 
     def turn(self, seconds: float) -> Turn:
-        """Runs for so long."""
+        """Runs for this time."""
 
 
-def take_turns(contestants: Mapping[str, TakesTurns], rounds: int, seconds: float) -> dict[str, list[Turn]]:
-    """Lets all of them run, one at a time, in an order that is turned round after each round.
+@dataclass(frozen=True)
+class PairedTurns:
+    """The turns of a candidate and of the best, pair by pair.
+
+    Attributes:
+        candidate: Turns of the candidate, in order of time.
+        best: As many turns of the best.
+        gain: The candidate's rate by that of the best; None if there was no time for an interval.
+    """
+
+    candidate: Sequence[Turn] = ()
+    best: Sequence[Turn] = ()
+    gain: Interval | None = None
+
+
+def take_turns(pipelines: Mapping[str, TurnTaker], rounds: int, seconds: float) -> dict[str, list[Turn]]:
+    """Lets pipelines run one at a time, in an order that is reversed after each round.
 
     Args:
-        contestants: By name.
+        pipelines: The pipelines by name.
         rounds: Turns of each.
-        seconds: Of a turn.
+        seconds: Length of a turn.
 
     Returns:
-        The turns of each, by name and in order of time.
+        The turns of each pipeline by name, in order of time.
     """
-    names, turns = list(contestants), {name: list[Turn]() for name in contestants}
+    names, turns = list(pipelines), {name: list[Turn]() for name in pipelines}
     for _ in range(rounds):
         for name in names:
-            turns[name].append(contestants[name].turn(seconds))
+            turns[name].append(pipelines[name].turn(seconds))
         names.reverse()
     return turns
 
 
-def duel(
-    challenger: TakesTurns, champion: TakesTurns, seconds: float, stop: Callable[[], bool] = lambda: False
-) -> tuple[list[Turn], list[Turn], Interval | None]:
-    """Lets two run in turns until it is clear which is faster, or likely that it does not matter.
+def compare_with_best(
+    candidate: TurnTaker, best: TurnTaker, seconds: float, is_over: Callable[[], bool] = lambda: False
+) -> PairedTurns:
+    """Lets a candidate and the best run in turns until the faster one is known, or the difference hardly matters.
 
     Args:
-        challenger: Who is compared.
-        champion: With whom.
-        seconds: Of a turn.
-        stop: Asked before each further round, of each one turn: whether there is no time for it.
-
-    Returns:
-        The turns of both, and the first one's rate by the second one's; None where there was no time for an interval.
+        candidate: The pipeline with a change.
+        best: The pipeline without it.
+        seconds: Length of a turn.
+        is_over: Says before each further pair whether there is no time for it.
     """
-    first, second = list[Turn](), list[Turn]()
-    pair = {"challenger": challenger, "champion": champion}
-    while len(first) < MAX_ROUNDS and not stop():
+    candidate_turns, best_turns = list[Turn](), list[Turn]()
+    pair = {"candidate": candidate, "best": best}
+    while len(candidate_turns) < MAX_PAIRS and not is_over():
         turns = take_turns(pair, 1, seconds)
-        first, second = first + turns["challenger"], second + turns["champion"]
+        candidate_turns += turns["candidate"]
+        best_turns += turns["best"]
         pair = dict(reversed(pair.items()))
-        if len(first) >= MIN_ROUNDS:
-            interval = paired_ratio(first, second)
-            if is_better(interval) or interval.high < 1 + (HOPE if interval.ratio <= 1 else MIN_GAIN):
+        if len(candidate_turns) >= MIN_PAIRS:
+            gain = get_paired_ratio(candidate_turns, best_turns)
+            if is_better(gain) or gain.high < 1 + (_POSSIBLE_GAIN if gain.ratio <= 1 else MIN_GAIN):
                 break
-    return first, second, paired_ratio(first, second) if len(first) >= MIN_ROUNDS else None
+    enough = len(candidate_turns) >= MIN_PAIRS
+    return PairedTurns(candidate_turns, best_turns, get_paired_ratio(candidate_turns, best_turns) if enough else None)
 
 
-def is_better(interval: Interval) -> bool:
-    """Whether that is more than noise, and worth a change."""
-    return interval.low > 1 and interval.ratio >= 1 + MIN_GAIN
+def is_better(gain: Interval) -> bool:
+    """Returns whether a gain is more than noise, and worth a change."""
+    return gain.low > 1 and gain.ratio >= 1 + MIN_GAIN
 
 
-def rate(turns: Sequence[Turn]) -> float:
-    """Images a second: of the middle one of all turns, since other work spoils some."""
+def get_rate(turns: Sequence[Turn]) -> float:
+    """Returns the images per second of the median turn, since other work spoils some turns."""
     return statistics.median(turn.images_per_second for turn in turns)
 
 
-def paired_ratio(of: Sequence[Turn], to: Sequence[Turn]) -> Interval:
-    """How much faster `of` is than `to`: turn for turn, since neighbours in time saw the same machine.
+def get_paired_ratio(turns: Sequence[Turn], others: Sequence[Turn]) -> Interval:
+    """Returns how much faster `turns` are than `others`, turn by turn: neighbors in time saw the same machine.
 
     Args:
-        of: At least seven turns, from `take_turns`.
-        to: As many.
+        turns: At least seven turns, from `take_turns`.
+        others: As many turns of the other pipeline.
 
     Returns:
-        With the bounds of its 97 % interval.
+        The ratio with the bounds of its 97 % interval.
     """
-    logs = sorted(math.log(a.images_per_second / b.images_per_second) for a, b in zip(of, to, strict=True))
-    out = _pairs_outside(len(logs))
-    return Interval(*(math.exp(value) for value in (statistics.median(logs), logs[out], logs[-1 - out])))
+    logs = sorted(math.log(a.images_per_second / b.images_per_second) for a, b in zip(turns, others, strict=True))
+    outside = _count_pairs_outside(len(logs))
+    return Interval(*(math.exp(value) for value in (statistics.median(logs), logs[outside], logs[-1 - outside])))
 
 
-def ratio(of: Sequence[float], to: Sequence[float]) -> Interval:
-    """The ratio of two means of what was measured apart, by Welch's test: the spreads need not be alike.
+def get_ratio_of_means(figures: Sequence[float], others: Sequence[float]) -> Interval:
+    """Returns the ratio of two means that were measured apart, by Welch's test: the spreads may differ.
 
     Args:
-        of: Figures above 0, at least two.
-        to: Likewise.
+        figures: Figures above 0, at least two.
+        others: The figures to compare with, also at least two.
 
     Returns:
-        With the bounds of its 95 % interval.
+        The ratio with the bounds of its 95 % interval.
     """
-    logs = [[math.log(value) for value in values] for values in (of, to)]
+    logs = [[math.log(value) for value in values] for values in (figures, others)]
     errors = [statistics.variance(values) / len(values) for values in logs]
     terms = sum(error**2 / (len(values) - 1) for error, values in zip(errors, logs, strict=True))
     freedom = sum(errors) ** 2 / terms if terms else 1.0
-    return _students(statistics.fmean(logs[0]) - statistics.fmean(logs[1]), sum(errors), freedom)
+    return _get_t_interval(statistics.fmean(logs[0]) - statistics.fmean(logs[1]), sum(errors), freedom)
 
 
-def mean(figures: Sequence[float]) -> Interval:
-    """The geometric mean of at least two figures above 0, with the bounds of its 95 % interval."""
+def get_mean(figures: Sequence[float]) -> Interval:
+    """Returns the geometric mean of at least two figures above 0, with the bounds of its 95 % interval."""
     logs = [math.log(figure) for figure in figures]
-    return _students(statistics.fmean(logs), statistics.variance(logs) / len(logs), len(logs) - 1)
+    return _get_t_interval(statistics.fmean(logs), statistics.variance(logs) / len(logs), len(logs) - 1)
 
 
-def _students(mean_log: float, variance: float, freedom: float) -> Interval:
-    whole = max(math.floor(freedom), 1)  # between whole degrees of freedom the lower one, whose interval is wider
-    half = (_T_975[whole - 1] if whole <= len(_T_975) else 1.96) * math.sqrt(variance)
+def _get_t_interval(mean_log: float, variance: float, freedom: float) -> Interval:
+    whole = max(math.floor(freedom), 1)  # between whole degrees of freedom the lower one has the wider interval
+    t = _T_975[whole - 1] if whole <= len(_T_975) else _NORMAL_975
+    half = t * math.sqrt(variance)
     return Interval(math.exp(mean_log), math.exp(mean_log - half), math.exp(mean_log + half))
 
 
-def _pairs_outside(pairs: int) -> int:
-    """How many of the pairs lie outside the interval, at either end.
+def _count_pairs_outside(pairs: int) -> int:
+    """Returns how many of the pairs lie outside the interval, at either end.
 
-    As many as the lesser side of the truth can have with a chance of no more than 1.5 %, each pair falling on either
-    side alike.
+    If the pairs fall on either side of the truth alike, the lesser side has this many with a chance of at most 1.5 %.
     """
     chance, outside = 0.0, -1
     while chance <= (1 - _LEVEL) / 2:
         outside += 1
         chance += math.comb(pairs, outside) / 2**pairs
     if outside == 0:
-        raise ValueError(f"{pairs} pairs have no interval of {_LEVEL:.0%}: {MIN_ROUNDS} are needed.")
+        raise ValueError(f"{pairs} pairs have no interval of {_LEVEL:.0%}: {MIN_PAIRS} are needed.")
     return outside - 1

@@ -1,19 +1,20 @@
 """A pipeline in a process of its own that can be halted between two turns.
 
-Pipelines are compared on a machine that others use too, so they must run in turns, seconds apart. One that merely is
-not asked for batches goes on filling its buffers, in the other's turn, and hands them out for nothing in its own. A
-halted process does neither (SIGSTOP): its buffers, threads and caches are in the next turn as they were in the last.
-A process also has a memory of its own, so that one pipeline that takes too much does not end the others.
+Pipelines are compared on a machine that others use too, so they must run in turns, seconds apart. A pipeline that is
+merely not asked for batches goes on filling its buffers in the other's turn, and hands them out for nothing in its own.
+A halted process (SIGSTOP) does neither: its buffers, threads and caches are in the next turn as they were in the last.
+A process also has a memory of its own, so a pipeline that takes too much does not end the others.
 
-Nobody may be left behind. Ctrl-C reaches no contestant, since it is in a process group of its own; its parent ends it.
-When the parent is killed, Linux ends the child (PR_SET_PDEATHSIG). Elsewhere a group whose parent is gone and that has
-a halted process gets SIGHUP (POSIX, `_exit`), and a running one finds its pipe closed.
+No process may be left behind. Ctrl-C does not reach these processes, which are in process groups of their own; their
+parent ends them. When the parent is killed, Linux ends the child (PR_SET_PDEATHSIG). Elsewhere a group whose parent is
+gone and that has a halted process gets SIGHUP (POSIX, `_exit`), and a running process finds its pipe closed.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
@@ -33,37 +34,53 @@ from tfpipe.system.child_process import die_with_direct_parent, hold_interrupts
 from tfpipe.tuning.paired_benchmark import Turn
 
 _POLL_S = 0.1
-_GRACE_S = 60.0
-"""How much longer than a turn's time a turn may take: a batch that has begun is waited for."""
 
-Make = Callable[[], Any]
-"""Builds a dataset that never ends. Pickled, so at the top of a module, or a `partial` of what is."""
-Tick = Callable[[], None]
-"""Called about ten times a second while one waits; what it raises ends the waiting, and the contestant."""
+# How much longer than its time a turn may take: a batch that has begun is waited for.
+_GRACE_S = 60.0
+
+MakeDataset = Callable[[], Any]
+"""Builds a dataset that never ends. It is pickled, so it must be a module's function, or a `partial` of one."""
+
+
+class TimeIsUpError(Exception):
+    """The deadline of a wait has passed."""
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """What a pipeline does before its first turn."""
+    """The run of a pipeline before its first turn.
+
+    Attributes:
+        max_s: Seconds after which the rate counts as settled, see `simulated_accelerator.is_settled`.
+        steps_to_fill: Steps before that, which fill a cache: until then its rate is unknown.
+    """
 
     max_s: float
-    """After which its rate counts as settled, see `accelerator.is_settled`."""
     steps_to_fill: int = 0
-    """First of all so many: a cache must be full before one knows what it gives."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """How a pipeline began."""
+    """The start of a pipeline.
+
+    Attributes:
+        first_batch_s: Seconds until the first batch, the building of the pipeline included.
+        images_per_second: The rate at the end of the warm-up.
+    """
 
     first_batch_s: float
-    """Building it included."""
     images_per_second: float
-    """At the end of its warm-up."""
 
 
-def pipeline_of(data: Any, split: str | None, config: PipelineConfig, customize: Any = None) -> Any:
-    """The dataset of a manifest's split or of foreign files, with own stages or without; evaluation never ends."""
+def build_endless_dataset(data: Any, split: str | None, config: PipelineConfig, customize: Any = None) -> Any:
+    """Builds the dataset of a manifest's split or of foreign files; an evaluation is repeated without end.
+
+    Args:
+        data: The manifest, or the source of the files.
+        split: Name of the split; None for foreign files.
+        config: The options.
+        customize: Changes the stages first; None leaves them as they are.
+    """
     from tfpipe.pipeline.build import build_stages
     from tfpipe.pipeline.stage import customize_stages
 
@@ -71,55 +88,61 @@ def pipeline_of(data: Any, split: str | None, config: PipelineConfig, customize:
     return dataset if config.training else dataset.repeat()
 
 
-class Contestant:
-    """One pipeline, halted except in its turns. Use it in a `with` block, or the process stays until this one ends.
+class PipelineProcess:
+    """A process that runs one pipeline, halted except in its turns.
 
-    The thread that makes it must live as long: Linux takes its end for the parent's.
+    Use it in a `with` block, or the process stays until this one ends. The thread that creates it must live as long:
+    Linux takes the thread's end for the parent's.
 
     Args:
-        make: Builds the dataset, in the other process.
-        accelerator: What takes the batches; with a step time of next to nothing the rate is all that the pipeline has.
-        warm_up: How long it runs before its first turn.
-        tick: Called while this process waits for the other.
+        make_dataset: Builds the dataset, in the other process.
+        accelerator: Takes the batches. With a step time near 0 the rate is all that the pipeline has.
+        warm_up: The run before the first turn.
+        deadline: A time of `time.monotonic`. A wait for the process ends then with `TimeIsUpError`.
 
     Attributes:
         start: How the pipeline began.
-        start_s: How long it took until it was warm, the start of its process included.
+        start_s: Seconds until it was warm, the start of its process included.
+        deadline: The argument; it may be moved between turns.
 
     Raises:
         DataError: The pipeline cannot be built or ended with an error, or the process was killed.
+        TimeIsUpError: The deadline has passed.
     """
 
-    def __init__(self, make: Make, accelerator: Accelerator, warm_up: WarmUp, tick: Tick | None = None) -> None:
+    def __init__(
+        self, make_dataset: MakeDataset, accelerator: Accelerator, warm_up: WarmUp, deadline: float = math.inf
+    ) -> None:
         began = time.monotonic()
         context = multiprocessing.get_context("spawn")  # TensorFlow's threads do not survive a fork
-        self._pipe, theirs = context.Pipe()
-        self._tick = tick
+        self._pipe, child_pipe = context.Pipe()
+        self.deadline = deadline
         self._process = context.Process(
-            target=_serve, args=(theirs, os.getpid(), make, accelerator, warm_up), daemon=True
+            target=_serve, args=(child_pipe, os.getpid(), make_dataset, accelerator, warm_up), daemon=True
         )
         with hold_interrupts():
             self._process.start()
             # Before multiprocessing's own end, which would wait for ever for a halted process to obey SIGTERM.
             atexit.register(self._process.kill)
-        theirs.close()
-        with self._or_close():
+        child_pipe.close()
+        with self._close_on_error():
             self.start: Start = self._receive(None)
             self._signal(signal.SIGSTOP)
         self.start_s = time.monotonic() - began
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can have another turn."""
+        """Whether the pipeline can have another turn."""
         return self._process.is_alive()
 
     def turn(self, seconds: float) -> Turn:
-        """Runs on for so long, and halts again. What goes wrong in a turn ends the contestant.
+        """Runs on for this time, and halts again. An error in a turn ends the process.
 
         Raises:
             DataError: The pipeline ended with an error, or the process was killed.
+            TimeIsUpError: The deadline has passed.
         """
-        with self._or_close():
+        with self._close_on_error():
             self._signal(signal.SIGCONT)
             self._pipe.send(seconds)
             turn: Turn = self._receive(seconds + _GRACE_S)
@@ -133,19 +156,19 @@ class Contestant:
         self._pipe.close()
         atexit.unregister(self._process.kill)
 
-    def __enter__(self) -> Contestant:
+    def __enter__(self) -> PipelineProcess:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
 
     @contextlib.contextmanager
-    def _or_close(self) -> Iterator[None]:
-        """An answer that nobody waits for any more would be taken for the next one."""
+    def _close_on_error(self) -> Iterator[None]:
+        """Closes the process after any error, since a late answer would be taken for the next one."""
         try:
             yield
         except (BrokenPipeError, ConnectionResetError):  # the process has ended
-            error = self._died()
+            error = self._explain_end()
             self.close()
             raise error from None
         except BaseException:
@@ -154,27 +177,28 @@ class Contestant:
 
     def _signal(self, number: int) -> None:
         if not self._process.is_alive() or self._process.pid is None:
-            raise self._died()
+            raise self._explain_end()
         os.kill(self._process.pid, number)
 
-    def _receive(self, seconds: float | None) -> Any:
-        until = None if seconds is None else time.monotonic() + seconds
+    def _receive(self, max_s: float | None) -> Any:
+        give_up_at = math.inf if max_s is None else time.monotonic() + max_s
         while not self._pipe.poll(_POLL_S):
-            if self._tick:
-                self._tick()
-            if until is not None and time.monotonic() > until:
+            now = time.monotonic()
+            if now > self.deadline:
+                raise TimeIsUpError
+            if now > give_up_at:
                 raise DataError(
                     f"A pipeline gave no batch for {_GRACE_S:.0f} s. Look at its storage with `tfpipe doctor`."
                 )
         try:
             answer = self._pipe.recv()
         except EOFError:
-            raise self._died() from None
+            raise self._explain_end() from None
         if isinstance(answer, str):
             raise DataError(answer)
         return answer
 
-    def _died(self) -> DataError:
+    def _explain_end(self) -> DataError:
         self._process.join(1.0)
         code = self._process.exitcode or 0
         if code < 0:
@@ -188,46 +212,49 @@ class Contestant:
         )
 
 
-def _serve(pipe: Connection, parent: int, make: Make, accelerator: Accelerator, warm_up: WarmUp) -> None:
-    """The other process: warms up, then one turn for each number of seconds that it is sent."""
-    die_with_direct_parent(parent)
+def _serve(
+    pipe: Connection, parent_pid: int, make_dataset: MakeDataset, accelerator: Accelerator, warm_up: WarmUp
+) -> None:
+    """Runs in the other process: warms up, then makes one turn for each number of seconds that it is sent."""
+    die_with_direct_parent(parent_pid)
     os.setpgid(0, 0)  # what a terminal sends to a group, Ctrl-Z and `fg` too, is for the parent
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what TensorFlow's libraries log; errors go through the pipe
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # TensorFlow's libraries log here; errors go through the pipe
     try:
-        run, start = _warm(make, accelerator, warm_up)
+        steps, start = _warm_up(make_dataset, accelerator, warm_up)
         pipe.send(start)
         while True:
-            pipe.send(_turn(run, accelerator, pipe.recv()))
+            pipe.send(_take_turn(steps, accelerator, pipe.recv()))
     except (EOFError, BrokenPipeError):
         return
-    except Exception as error:  # of the pipeline, whatever it is: it goes to who asked
+    except Exception as error:  # whatever the pipeline raised goes to the parent
         with contextlib.suppress(OSError):
             pipe.send(str(pipeline_error(error)))
 
 
-def _warm(make: Make, accelerator: Accelerator, warm_up: WarmUp) -> tuple[Iterator[Step], Start]:
-    started, first = time.perf_counter(), 0.0
-    run = drive(iter(make()), accelerator)
+def _warm_up(make_dataset: MakeDataset, accelerator: Accelerator, warm_up: WarmUp) -> tuple[Iterator[Step], Start]:
+    started, first_batch_at = time.perf_counter(), 0.0
+    steps = drive(iter(make_dataset()), accelerator)
     begins: list[float] = []
-    for number, step in enumerate(run):
-        first = first or step.begins_s
+    for number, step in enumerate(steps):
+        first_batch_at = first_batch_at or step.begins_s
         if number < warm_up.steps_to_fill:
             continue
         begins.append(step.begins_s)
         if len(begins) > 1 and (begins[-1] - begins[0] >= warm_up.max_s or is_settled(begins)):
             late = begins[len(begins) // 2 - 1 :]
-            return run, Start(first - started, (len(late) - 1) * accelerator.images_per_step / (late[-1] - late[0]))
+            rate = (len(late) - 1) * accelerator.images_per_step / (late[-1] - late[0])
+            return steps, Start(first_batch_at - started, rate)
     raise DataError("A pipeline that is compared must not end. Does the dataset hold a whole batch?")
 
 
-def _turn(run: Iterator[Step], accelerator: Accelerator, seconds: float) -> Turn:
-    """From the first step after the halt on: the time before belongs to the halt."""
-    first = last = next(run)
-    cpu_s, steps = time.process_time(), 0
-    while last.begins_s - first.begins_s < seconds or steps == 0:
-        last, steps = next(run), steps + 1
+def _take_turn(steps: Iterator[Step], accelerator: Accelerator, seconds: float) -> Turn:
+    """Measures from the first step after the halt on, since the time before it belongs to the halt."""
+    first = last = next(steps)
+    cpu_s, count = time.process_time(), 0
+    while last.begins_s - first.begins_s < seconds or count == 0:
+        last, count = next(steps), count + 1
     return Turn(
-        images=steps * accelerator.images_per_step,
+        images=count * accelerator.images_per_step,
         wall_s=last.begins_s - first.begins_s,
         cpu_s=time.process_time() - cpu_s,
         peak_memory_bytes=host_usage.peak_memory_bytes(),

@@ -1,9 +1,9 @@
-"""Searches for faster options within a time budget, and is never worse than where it began.
+"""Searches for faster options within a time budget, and is never worse than the options it began with.
 
-It is a local search that starts well: first everything that only concerns speed goes back to its default at once, which
-mends a config that somebody spoiled by hand; then come the profiler's fixes, then single steps from where one is. Each
-change must beat the best so far in a duel (`turns.duel`), and what is left at the end must beat the beginning, both
-started anew, or the beginning is the result.
+It is a local search that starts well. First everything that only concerns speed goes back to its default at once, which
+mends a config that somebody spoiled by hand. Then come the profiler's fixes, then single steps from the best so far.
+Each change must beat the best in turns (`compare_with_best`). The config at the end must also beat the first one, both
+started anew, or the first one is the result.
 """
 
 from __future__ import annotations
@@ -18,54 +18,67 @@ from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.measure.profile import profile_pipeline
 from tfpipe.profiler.report.text_json import make_report
 from tfpipe.system import host_limits
-from tfpipe.tuning.candidates import Changes, all_defaults, changed, is_mechanical, neighbours
-from tfpipe.tuning.paired_benchmark import MIN_ROUNDS, Interval, rate
-from tfpipe.tuning.pipeline_process import Tick
-from tfpipe.tuning.trials import Job, TimeIsUpError, Trial, Trials, Watch
+from tfpipe.system.progress import Observer
+from tfpipe.tuning.candidates import (
+    Changes,
+    apply_changes,
+    get_neighbors,
+    is_mechanical,
+    reset_to_defaults,
+)
+from tfpipe.tuning.paired_benchmark import MIN_PAIRS, Interval, get_rate
+from tfpipe.tuning.pipeline_process import TimeIsUpError
+from tfpipe.tuning.trials import BUSY_SHARE, NO_GAIN, PipelineJob, Trial, Trials
 
 VERSION = 1
+
 MIN_S = 45.0
-"""Less is over before one change was tried and confirmed."""
+"""A shorter search is over before one change was tried and confirmed."""
+
+# How long to measure for the profiler's fixes, and how long it takes to have them.
 _PROFILE_S, _ADVICE_S = 3.0, 15.0
-"""How long to measure for the profiler's fixes, and how long it takes to have them."""
-_FED = 0.99
-"""Of what the accelerator consumes: more is not to be had."""
+
+# By how much the starts and turns at the end may take longer than those before.
 _SLACK = 1.2
-"""By how much the starts and turns at the end may take longer than the ones before."""
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a search found."""
+    """The result of a search.
+
+    Attributes:
+        config: The best options.
+        before_images_per_second: The rate of the options that the search began with.
+        after_images_per_second: The rate of the best options.
+        gain: The gain of all changes together, measured at the end; 1 if nothing helped.
+        trials: All that was tried, in order.
+        seconds: Seconds that the search took.
+        finished: Whether there was nothing left to try.
+    """
 
     config: PipelineConfig
     before_images_per_second: float
     after_images_per_second: float
     gain: Interval
-    """Of everything together, from a duel at the end; 1 where nothing helped."""
     trials: tuple[Trial, ...]
     seconds: float
     finished: bool
-    """Whether there was nothing left to try."""
 
 
 Advise = Callable[[PipelineConfig], Sequence[Changes]]
-"""Changes that should help a config, best first."""
+"""Returns changes that should help a config, best first."""
 
 
-def tune(
-    job: Job, config: PipelineConfig, seconds: float, input_may_change: bool, watch: Watch, tick: Tick | None = None
-) -> Tuned:
+def tune(job: PipelineJob, config: PipelineConfig, seconds: float, input_may_change: bool, observer: Observer) -> Tuned:
     """Looks for faster options.
 
     Args:
-        job: What is measured; an accelerator that is busy for next to nothing shows all that the pipeline can give.
-        config: Where to begin.
-        seconds: The whole search takes no longer, but for turns that have begun; at least 45.
+        job: The data and the accelerator. An accelerator with a step time near 0 shows all that the pipeline can give.
+        config: The options to begin with.
+        seconds: Length of the search, at least 45. Turns that have begun are finished.
         input_may_change: Also try what the training step must know of: another dtype, augmentation on the device,
             images decoded once, another order.
-        watch: Told what is being tried.
-        tick: Called while one waits.
+        observer: The object that is told what is being tried.
 
     Raises:
         ConfigError: There is too little time, or the pipeline runs in a service.
@@ -74,42 +87,31 @@ def tune(
     _check(config, seconds)
     started = time.monotonic()
     until = started + seconds
-    watch("Starting the pipeline")
-    with _first(job, config, until, tick) as trials:
-        first = trials.images_per_second
-
-        def advise(best: PipelineConfig) -> Sequence[Changes]:
-            if time.monotonic() + _ADVICE_S > until - _confirm_s(trials):
-                return ()
-            watch(f"{_best(trials)}; profiling")
-            return _advice(job, best)
-
-        finished = True
-        for changes in _candidates(trials, advise, input_may_change):
-            if trials.images_per_second >= _FED * job.accelerator_of(trials.config).images_per_second:
-                break
-            last = until - _confirm_s(trials)
-            if time.monotonic() + trials.start_s + _duel_s(trials) > last:
-                finished = False
-                break
-            watch(f"{_best(trials)}; trying {describe(changes)}")
-            trials.attempt(changes, last)
-        gain, rates = Interval(1.0, 1.0, 1.0), (first, first)
-        if trials.config == config and trials.trials:
-            rates = (trials.images_per_second,) * 2
-        elif trials.config != config:
-            watch(f"{_best(trials)}; measuring it against where it began")
-            gain, rates = _confirmed(trials, until)
-        passed = time.monotonic() - started
-        return Tuned(trials.config, *rates, gain, tuple(trials.trials), passed, finished)
+    observer.phase("Starting the pipeline")
+    with _start_trials(job, config, until) as trials:
+        first_rate = trials.images_per_second
+        finished = _try_candidates(trials, until, input_may_change, observer)
+        gain, rates = NO_GAIN, (first_rate, first_rate)
+        if trials.config != config:
+            observer.phase(f"{_describe_best(trials)}; measuring it against where it began")
+            gain, rates = _confirm(trials, until)
+        elif trials.trials:
+            rates = (trials.images_per_second, trials.images_per_second)
+        passed_s = time.monotonic() - started
+        return Tuned(trials.config, *rates, gain, tuple(trials.trials), passed_s, finished)
 
 
 def to_json(tuned: Tuned, first: PipelineConfig) -> dict[str, Any]:
-    """Plain values, with the version of their form."""
-    names = [one.name for one in fields(first) if getattr(first, one.name) != getattr(tuned.config, one.name)]
+    """Returns plain values, with the version of their form.
+
+    Args:
+        tuned: The result.
+        first: The options that the search began with.
+    """
+    names = [field.name for field in fields(first) if getattr(first, field.name) != getattr(tuned.config, field.name)]
     return {
         "version": VERSION,
-        **notes_of(tuned),
+        **summarize(tuned),
         "changes": {name: getattr(tuned.config, name) for name in names},
         "trials": [asdict(trial) for trial in tuned.trials],
         "seconds": tuned.seconds,
@@ -117,8 +119,8 @@ def to_json(tuned: Tuned, first: PipelineConfig) -> dict[str, Any]:
     }
 
 
-def notes_of(tuned: Tuned) -> dict[str, Any]:
-    """What stands beside the options in their file."""
+def summarize(tuned: Tuned) -> dict[str, Any]:
+    """Returns the figures that stand beside the options in their file."""
     return {
         "images_per_second_before": tuned.before_images_per_second,
         "images_per_second": tuned.after_images_per_second,
@@ -126,8 +128,8 @@ def notes_of(tuned: Tuned) -> dict[str, Any]:
     }
 
 
-def describe(changes: Changes) -> str:
-    """`cache = 'bytes', cycle_length = 16`."""
+def describe_changes(changes: Changes) -> str:
+    """Formats changes as in `cache = 'bytes', cycle_length = 16`."""
     return ", ".join(f"{name} = {'auto' if value is None else repr(value)}" for name, value in changes.items())
 
 
@@ -138,74 +140,85 @@ def _check(config: PipelineConfig, seconds: float) -> None:
         raise ConfigError("`service` must be left out to tune: its workers go on while this host's pipeline is halted.")
 
 
-def _first(job: Job, config: PipelineConfig, until: float, tick: Tick | None) -> Trials:
-    """The beginning; it must leave time for something else."""
-
-    def in_time() -> None:
-        if tick:
-            tick()
-        if waiting and time.monotonic() > until:
-            raise TimeIsUpError
-
-    waiting = True
+def _start_trials(job: PipelineJob, config: PipelineConfig, until: float) -> Trials:
     try:
-        return Trials(job, config, in_time)
+        return Trials(job, config, until)
     except TimeIsUpError:
         raise DataError(
             "The pipeline was not warm when the time was up: its storage is slow, or its cache large. Give more "
             "`seconds`, or begin without a cache."
         ) from None
-    finally:
-        waiting = False
 
 
-def _advice(job: Job, config: PipelineConfig) -> Sequence[Changes]:
+def _try_candidates(trials: Trials, until: float, input_may_change: bool, observer: Observer) -> bool:
+    """Tries changes until nothing helps, the accelerator is busy or the time is up; returns whether it finished."""
+
+    def advise(config: PipelineConfig) -> Sequence[Changes]:
+        if time.monotonic() + _ADVICE_S > until - _estimate_confirm_s(trials):
+            return ()
+        observer.phase(f"{_describe_best(trials)}; profiling")
+        return _get_advice(trials.job, config)
+
+    for changes in _get_candidates(trials, advise, input_may_change):
+        if trials.images_per_second >= BUSY_SHARE * trials.job.get_accelerator(trials.config).images_per_second:
+            break
+        trials_until = until - _estimate_confirm_s(trials)
+        if time.monotonic() + trials.start_s + _estimate_turns_s(trials) > trials_until:
+            return False
+        observer.phase(f"{_describe_best(trials)}; trying {describe_changes(changes)}")
+        trials.attempt(changes, trials_until)
+    return True
+
+
+def _get_advice(job: PipelineJob, config: PipelineConfig) -> Sequence[Changes]:
     try:
-        profile = profile_pipeline(job.data, job.split, config, job.accelerator_of(config), _PROFILE_S)
-    except Exception:  # it runs in a process of its own; the search can do without advice
+        profile = profile_pipeline(
+            job.data, job.split, config, job.get_accelerator(config), _PROFILE_S, customize=job.customize
+        )
+    except Exception:  # whatever the pipeline raised: the search can do without advice
         return ()
     return [fix.changes for fix in make_report(profile).fixes]
 
 
-def _candidates(trials: Trials, advise: Advise, input_may_change: bool) -> Iterator[Changes]:
-    """What to try next, each time from where the search is by then; no config twice."""
-    tried = {trials.config}
+def _get_candidates(trials: Trials, advise: Advise, input_may_change: bool) -> Iterator[Changes]:
+    """Yields what to try next, each time from the config that is the best by then; no config twice."""
+    seen = {trials.config}
 
-    def fresh(changes: Changes) -> bool:
-        made = changed(trials.config, changes)
-        if made is None or made in tried or not (input_may_change or is_mechanical(changes)):
+    def is_new(changes: Changes) -> bool:
+        config = apply_changes(trials.config, changes)
+        if config is None or config in seen or not (input_may_change or is_mechanical(changes)):
             return False
-        tried.add(made)
+        seen.add(config)
         return True
 
-    if fresh(changes := all_defaults(trials.config)):
+    if is_new(changes := reset_to_defaults(trials.config)):
         yield changes
-    yield from filter(fresh, advise(trials.config))
+    yield from filter(is_new, advise(trials.config))
     while True:
-        kept = trials.config
-        yield from filter(fresh, neighbours(kept, host_limits.usable_cpus(), input_may_change))
-        if trials.config == kept:  # nothing helps any more
+        best = trials.config
+        yield from filter(is_new, get_neighbors(best, host_limits.usable_cpus(), input_may_change))
+        if trials.config == best:  # nothing helps any more
             return
 
 
-def _confirmed(trials: Trials, until: float) -> tuple[Interval, tuple[float, float]]:
-    """The gain, and the rates before and after."""
-    best, found = trials.images_per_second, trials.config
-    now, before, gain = trials.confirm(until)
-    if trials.config == found:
-        return gain, (rate(before), rate(now))
-    kept = rate(before) if before else best
-    return Interval(1.0, 1.0, 1.0), (kept, kept)
+def _confirm(trials: Trials, until: float) -> tuple[Interval, tuple[float, float]]:
+    """Returns the gain, and the rates before and after."""
+    best_rate, best_config = trials.images_per_second, trials.config
+    turns = trials.confirm(until)
+    if trials.config == best_config and turns.gain is not None:
+        return turns.gain, (get_rate(turns.best), get_rate(turns.candidate))
+    rate = get_rate(turns.best) if turns.best else best_rate
+    return NO_GAIN, (rate, rate)
 
 
-def _duel_s(trials: Trials) -> float:
-    return 2 * MIN_ROUNDS * trials.turn_s
+def _estimate_turns_s(trials: Trials) -> float:
+    return 2 * MIN_PAIRS * trials.turn_s
 
 
-def _confirm_s(trials: Trials) -> float:
-    """Of two starts, and a duel that is soon clear."""
-    return _SLACK * (trials.first_start_s + trials.start_s + _duel_s(trials))
+def _estimate_confirm_s(trials: Trials) -> float:
+    """Returns the seconds of two starts, and of turns that are soon clear."""
+    return _SLACK * (trials.first_start_s + trials.start_s + _estimate_turns_s(trials))
 
 
-def _best(trials: Trials) -> str:
+def _describe_best(trials: Trials) -> str:
     return f"Best so far {trials.images_per_second:,.0f} images/s"

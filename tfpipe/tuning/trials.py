@@ -1,6 +1,6 @@
-"""Tries changes of a pipeline's options: each in a duel with the best so far, which it replaces if it is better.
+"""Tries changes of a pipeline's options: each runs in turns with the best so far, and replaces it if it is better.
 
-trials = Trials(Job(manifest, "train", accelerator), config)
+trials = Trials(PipelineJob(manifest, "train", accelerator), config)
 with trials: trials.attempt({"cache": "bytes"})
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,120 +22,140 @@ from tfpipe.pipeline.stage import Customize
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.types import Fix, Spread
 from tfpipe.system import host_limits
+from tfpipe.system.progress import Observer
 from tfpipe.system.units import human_bytes
 from tfpipe.tuning.candidates import Changes
-from tfpipe.tuning.paired_benchmark import Interval, Turn, duel, is_better, rate
-from tfpipe.tuning.pipeline_process import Contestant, Tick, WarmUp, pipeline_of
+from tfpipe.tuning.paired_benchmark import Interval, PairedTurns, compare_with_best, get_rate, is_better
+from tfpipe.tuning.pipeline_process import PipelineProcess, TimeIsUpError, WarmUp, build_endless_dataset
 
-TURN_S = 0.5
-_STEPS_PER_TURN = 3
-_FED = 0.99
-"""Of what an accelerator consumes: with so much it is not idle, as `analysis.NO_IDLE` has it."""
+MIN_TURN_S = 0.5
+_MIN_STEPS_PER_TURN = 3
 MAX_WARM_UP_S = 5.0
+
+# A pipeline that gives this share of what the accelerator consumes leaves it as good as never idle.
+BUSY_SHARE = 0.99
+
+# A cache that takes longer to fill is not tried: in seconds, and as a share of the time that is left.
 _MAX_FILL_S, _MAX_FILL_SHARE = 120.0, 0.3
-"""A cache that takes longer to fill is not tried: in seconds, and as a share of the time that is left."""
 
-Watch = Callable[[str], None]
-"""Told what is being tried."""
-
-
-class TimeIsUpError(Exception):
-    """What one waited for was given up."""
+NO_GAIN = Interval(1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True)
-class Job:
-    """What is measured: the data, and what takes the batches of a pipeline."""
+class PipelineJob:
+    """The data of a pipeline, and the accelerator that takes its batches: all that is measured, but for the options.
+
+    Attributes:
+        data: A manifest, or the source of files that something else wrote.
+        split: Name of a split; None for foreign files.
+        accelerator: The accelerator for batches of the size that it names. Other sizes take time in proportion.
+        customize: Changes the stages of every pipeline; None leaves them as they are. It must be a module's function,
+            so that other processes find it.
+    """
 
     data: Manifest | Source
     split: str | None
     accelerator: Accelerator
-    """For batches of the size that it says; with another size it computes in proportion."""
     customize: Customize | None = None
-    """Changes the stages of every pipeline; at the top of a module, so that other processes find it."""
 
-    def accelerator_of(self, config: PipelineConfig) -> Accelerator:
-        """The accelerator for a config's batches."""
-        own = self.accelerator
-        batch = config.global_batch_size or config.per_replica_batch_size or own.images_per_step
-        return Accelerator(own.step_s * batch / own.images_per_step, batch)
+    def get_accelerator(self, config: PipelineConfig) -> Accelerator:
+        """Returns the accelerator for a config's batches."""
+        images = self.accelerator.images_per_step
+        batch = config.global_batch_size or config.per_replica_batch_size or images
+        return Accelerator(self.accelerator.step_s * batch / images, batch)
 
-    def contestant(self, config: PipelineConfig, tick: Tick | None = None) -> Contestant:
-        """The pipeline in a process of its own, its cache full, warm and halted."""
-        make = partial(pipeline_of, self.data, self.split, config, self.customize)
-        return Contestant(make, self.accelerator_of(config), WarmUp(MAX_WARM_UP_S, self.steps_to_fill(config)), tick)
+    def start_process(self, config: PipelineConfig, deadline: float = math.inf) -> PipelineProcess:
+        """Starts the pipeline in a process of its own; returns it halted, warm and with a full cache.
 
-    def steps_to_fill(self, config: PipelineConfig) -> int:
-        """Steps until a cache in memory holds every record; 0 where nobody knows how many there are.
+        Args:
+            config: The options.
+            deadline: A time of `time.monotonic`. The wait ends then with `TimeIsUpError`.
+        """
+        make_dataset = partial(build_endless_dataset, self.data, self.split, config, self.customize)
+        warm_up = WarmUp(MAX_WARM_UP_S, self.count_steps_to_fill(config))
+        return PipelineProcess(make_dataset, self.get_accelerator(config), warm_up, deadline)
+
+    def count_steps_to_fill(self, config: PipelineConfig) -> int:
+        """Counts the steps until a cache in memory holds every record; 0 if the number of records is unknown.
 
         A cache in files is filled when the pipeline is built.
         """
         if config.cache == "none" or config.cache_dir is not None:
             return 0
         records = get_source(self.data, self.split).num_records or 0
-        return math.ceil(records / self.accelerator_of(config).images_per_step)
+        return math.ceil(records / self.get_accelerator(config).images_per_step)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One change, and what it gave."""
+    """One change, and how it turned out.
+
+    Attributes:
+        changes: Values by name of the option.
+        images_per_second: The rate with the change, on top of all that was kept before; None if it was not tried.
+        gain: The rate with the change by that of the best before it; None if it was not tried.
+        kept: Whether the change is in the best config from then on.
+        note: Why it was not tried.
+    """
 
     changes: Changes
     images_per_second: float | None
-    """With it, and with all that was kept before; None where it could not be tried."""
     gain: Interval | None
-    """Its rate by that of the best before it."""
     kept: bool
     note: str = ""
-    """Why it could not be tried."""
 
 
 class Trials:
-    """A champion, which every change must beat. Use it in a `with` block: it holds processes, two at most.
+    """A search's best pipeline, which every change must beat.
+
+    Use it in a `with` block: it holds processes, two at most.
 
     Args:
-        job: What is measured.
-        config: The first champion.
-        tick: Called while one waits.
+        job: The data and the accelerator.
+        config: The options to begin with.
+        deadline: A time of `time.monotonic`. The wait for the first pipeline ends then with `TimeIsUpError`.
 
     Attributes:
-        config: The champion's.
-        images_per_second: The champion's, when it was last measured.
-        start_s: How long the champion took until it was warm; `first_start_s`: the first one.
+        job: The argument.
+        first: The argument `config`.
+        config: The best config.
+        images_per_second: The rate of the best pipeline when it was last measured.
+        first_start_s: Seconds until the first pipeline was warm.
+        trials: All that was tried, in order.
 
     Raises:
         DataError: The first pipeline does not run.
+        TimeIsUpError: The deadline has passed.
     """
 
-    def __init__(self, job: Job, config: PipelineConfig, tick: Tick | None = None) -> None:
+    def __init__(self, job: PipelineJob, config: PipelineConfig, deadline: float = math.inf) -> None:
         self.job, self.first, self.config = job, config, config
         self.trials: list[Trial] = []
-        self._tick = tick
         self._stack = ExitStack()
-        self._enter(job.contestant(config, tick))
-        self.images_per_second = self._champion.start.images_per_second
+        self._replace_best(job.start_process(config, deadline))
+        self.images_per_second = self._best.start.images_per_second
         self.first_start_s = self.start_s
         self._peak_bytes = 0
 
     @property
     def start_s(self) -> float:
-        """How long the champion took."""
-        return self._champion.start_s
+        """Seconds until the best pipeline was warm."""
+        return self._best.start_s
 
     @property
     def turn_s(self) -> float:
-        """Of the duels."""
-        return turn_s(self.job.accelerator_of(self.config), self.images_per_second)
+        """Length of a turn in seconds."""
+        return choose_turn_s(self.job.get_accelerator(self.config), self.images_per_second)
 
     def attempt(self, changes: Changes, until: float = math.inf) -> Trial:
         """Tries a change on top of all that was kept, and keeps it if it is better beyond noise.
 
         Args:
-            changes: Of the champion's config.
-            until: When to give it up, by `time.monotonic`.
+            changes: Values by name of the option.
+            until: A time of `time.monotonic` when the trial is given up.
 
         Raises:
-            DataError: The champion itself runs no longer.
+            DataError: The best pipeline itself no longer runs.
         """
         try:
             trial = self._attempt(changes, until)
@@ -144,37 +164,35 @@ class Trials:
         except TimeIsUpError:
             trial = Trial(changes, None, None, False, "There was no time left.")
         self.trials.append(trial)
-        if not self._champion.is_alive:  # most often memory ran out, with two pipelines in it
-            self._enter(self.job.contestant(self.config, self._tick))
+        if not self._best.is_alive:  # most often memory ran out, with two pipelines in it
+            self._replace_best(self.job.start_process(self.config))
         return trial
 
-    def confirm(self, until: float = math.inf) -> tuple[Sequence[Turn], Sequence[Turn], Interval]:
-        """The champion once more, against the first one: turns of both, and the gain of all that was kept.
+    def confirm(self, until: float = math.inf) -> PairedTurns:
+        """Measures the best pipeline once more, against the first one; the gain is that of all that was kept.
 
-        Both in new processes: the champion was the best of many, and a part of that was luck, which stays with a
-        process. Where the gain is not above 1 beyond noise, the first one is the champion again: each change was
-        better than what was there before, but together they must be so too. Nothing can be tried afterwards.
+        Both run in new processes: the best one was the best of many, and a part of that was luck, which stays with a
+        process. If the gain is not above 1 beyond noise, the first config is the best again: each change was better
+        than the config before it, but together they must be better too. Nothing can be tried afterwards.
 
         Args:
-            until: When to be done, by `time.monotonic`; what is not clear by then is no gain.
+            until: A time of `time.monotonic`. A gain that is not clear by then is none.
         """
         if self.config == self.first:
             raise ConfigError("There is no change to confirm: none was kept.")
         self._stack.close()
-        found, gain = self.config, None
-        now: Sequence[Turn] = ()
-        before: Sequence[Turn] = ()
+        deadline, turns = self._get_deadline(until), PairedTurns()
         try:
             with (
-                self.job.contestant(found, self._until(until)) as challenger,
-                self.job.contestant(self.first, self._until(until)) as champion,
+                self.job.start_process(self.config, deadline) as candidate,
+                self.job.start_process(self.first, deadline) as first,
             ):
-                now, before, gain = duel(challenger, champion, self.turn_s, lambda: time.monotonic() > until)
+                turns = compare_with_best(candidate, first, self.turn_s, lambda: time.monotonic() > until)
         except (DataError, TimeIsUpError):
             pass
-        if gain is None or gain.low <= 1:
+        if turns.gain is None or turns.gain.low <= 1:
             self.config = self.first
-        return now, before, gain or Interval(1.0, 1.0, 1.0)
+        return turns
 
     def __enter__(self) -> Trials:
         return self
@@ -182,9 +200,10 @@ class Trials:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._stack.close()
 
-    def _enter(self, champion: Contestant) -> None:
+    def _replace_best(self, process: PipelineProcess) -> None:
         self._stack.close()
-        self._champion = self._stack.enter_context(champion)
+        self._best = self._stack.enter_context(process)
+        self._best.deadline = math.inf
 
     def _attempt(self, changes: Changes, until: float) -> Trial:
         config = replace(self.config, **changes)
@@ -195,62 +214,60 @@ class Trials:
                 f"The best so far takes {human_bytes(self._peak_bytes)}; for a second one {human_bytes(free)} are free."
             )
         with ExitStack() as stack:
-            challenger = stack.enter_context(self.job.contestant(config, self._until(until)))
-            own, others, gain = duel(challenger, self._champion, self.turn_s, lambda: time.monotonic() > until)
-            if gain is None:
+            candidate = stack.enter_context(self.job.start_process(config, self._get_deadline(until)))
+            turns = compare_with_best(candidate, self._best, self.turn_s, lambda: time.monotonic() > until)
+            if turns.gain is None:
                 raise TimeIsUpError
-            kept = is_better(gain)
-            self.images_per_second = rate(own if kept else others)
-            self._peak_bytes = (own if kept else others)[-1].peak_memory_bytes
+            kept = is_better(turns.gain)
+            best_turns = turns.candidate if kept else turns.best
+            self.images_per_second = get_rate(best_turns)
+            self._peak_bytes = best_turns[-1].peak_memory_bytes
             if kept:
                 stack.pop_all()
-                self._enter(challenger)
+                self._replace_best(candidate)
                 self.config = config
-        return Trial(changes, rate(own), gain, kept)
+        return Trial(changes, get_rate(turns.candidate), turns.gain, kept)
 
     def _check_fill(self, config: PipelineConfig, until: float) -> None:
-        """No more time for a cache than it can be worth; how fast it fills is known from the champion."""
-        images = self.job.steps_to_fill(config) * self.job.accelerator_of(config).images_per_step
-        seconds = images / self.images_per_second
-        most = min(_MAX_FILL_S, _MAX_FILL_SHARE * (until - time.monotonic()))
-        if seconds > most and config.cache != self.config.cache:
+        """Refuses a cache that takes longer to fill than it can be worth, by the rate of the best pipeline."""
+        images = self.job.count_steps_to_fill(config) * self.job.get_accelerator(config).images_per_step
+        fill_s = images / self.images_per_second
+        max_s = min(_MAX_FILL_S, _MAX_FILL_SHARE * (until - time.monotonic()))
+        if fill_s > max_s and config.cache != self.config.cache:
             raise DataError(
-                f"The cache takes about {seconds:,.0f} s to fill, and {max(most, 0):,.0f} s are left for it."
+                f"The cache takes about {fill_s:,.0f} s to fill, and {max(max_s, 0):,.0f} s are left for it."
             )
 
-    def _until(self, until: float) -> Tick:
-        """Ends the waiting then, but for a round of a duel that has begun."""
-        late = until + 3 * self.turn_s
-
-        def tick() -> None:
-            if self._tick:
-                self._tick()
-            if time.monotonic() > late:
-                raise TimeIsUpError
-
-        return tick
+    def _get_deadline(self, until: float) -> float:
+        """Returns when a process is given up, which leaves time for a pair of turns that has begun."""
+        return until + 3 * self.turn_s
 
 
-def turn_s(accelerator: Accelerator, images_per_second: float) -> float:
-    """How long a turn takes: three steps at least, or it says little."""
-    return max(TURN_S, _STEPS_PER_TURN * accelerator.images_per_step / images_per_second)
+def choose_turn_s(accelerator: Accelerator, images_per_second: float) -> float:
+    """Returns the seconds of a turn: at least three steps, since fewer say little."""
+    return max(MIN_TURN_S, _MIN_STEPS_PER_TURN * accelerator.images_per_step / images_per_second)
 
 
-def try_fixes(trials: Trials, fixes: Sequence[Fix], watch: Watch) -> tuple[Fix, ...]:
-    """Tries in turn what can be changed in the config, until the accelerator is fed.
+def try_fixes(trials: Trials, fixes: Sequence[Fix], observer: Observer) -> tuple[Fix, ...]:
+    """Tries in order what can be changed in the config, until the accelerator is busy.
 
-    What the data or the machine needs stays untried.
+    A fix that the data or the machine needs stays untried.
+
+    Args:
+        trials: The trials, with the config that the fixes are for.
+        fixes: The profiler's fixes.
+        observer: The object that is told which fix is tried.
 
     Returns:
         The fixes as they came, with what was measured.
     """
-    done = []
+    measured_fixes = []
     for fix in fixes:
-        fed = trials.images_per_second >= _FED * trials.job.accelerator.images_per_second
-        if fix.changes and not fed:
-            watch(fix.reason)
+        is_busy = trials.images_per_second >= BUSY_SHARE * trials.job.accelerator.images_per_second
+        if fix.changes and not is_busy:
+            observer.phase(fix.reason)
             trial = trials.attempt(fix.changes)
             gain = None if trial.gain is None else Spread(trial.gain.ratio, trial.gain.low, trial.gain.high)
             fix = replace(fix, measured_images_per_second=trial.images_per_second, measured_gain=gain, kept=trial.kept)
-        done.append(fix)
-    return tuple(done)
+        measured_fixes.append(fix)
+    return tuple(measured_fixes)

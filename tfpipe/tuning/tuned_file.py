@@ -1,7 +1,7 @@
-"""The file that a tuner writes: the options, and in a table `tuned` on which host and data they were tried.
+"""The file that a tuner writes: the options, and in a table `tuned` the host and the data they were tried on.
 
-`PipelineConfig.from_file` reads the options and leaves the table out; what is in it is for people, and for the next run
-of the tuner, which must not take one host's options for another's.
+`PipelineConfig.from_file` reads the options and leaves the table out. The table is for people, and for the next run of
+the tuner, which must not take one host's options for another's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,17 @@ _KEY_DIGITS = 8
 
 @dataclass(frozen=True)
 class Place:
-    """Where options were tried: they need not be the best anywhere else."""
+    """The host and the data that options were tried on. Elsewhere other options may be the best.
+
+    Attributes:
+        processor: Name of the processor.
+        cores: Cores that this process may use.
+        memory_bytes: Memory that this process may use.
+        dataset: Name of the dataset.
+        split: Name of the split; empty for foreign files.
+        records: Records of the split; 0 if they were never counted.
+        fingerprint: A digest of the split's files: names, sizes, and checksums if there are any.
+    """
 
     processor: str
     cores: int
@@ -38,32 +48,30 @@ class Place:
     dataset: str
     split: str
     records: int
-    """0 where nobody knows."""
     fingerprint: str
-    """Of the split's files: names, sizes, and checksums where there are any."""
 
     @property
     def key(self) -> str:
-        """Eight digits that differ where host or data do; where the data lie, and what is free there, is no matter."""
+        """Eight digits that differ if the host or the data differ. The path of the data does not matter."""
         return _digest([self.processor, self.cores, self.split, self.fingerprint])
 
 
-def place_of(data: Manifest | Source, split: str | None) -> Place:
-    """This host and these data."""
+def get_place(data: Manifest | Source, split: str | None) -> Place:
+    """Describes this host and these data."""
     source = get_source(data, split)
     return Place(
-        processor=processor_name(),
+        processor=read_processor_name(),
         cores=host_limits.usable_cpus(),
         memory_bytes=host_limits.memory_limit_bytes(),
         dataset=source.name,
         split=split or "",
         records=source.num_records or 0,
-        fingerprint=_fingerprint(data, split, source),
+        fingerprint=_compute_fingerprint(data, split, source),
     )
 
 
-def default_path(place: Place) -> str:
-    """In the current folder, with a name of its own for each host and data set."""
+def get_default_path(place: Place) -> str:
+    """Returns a file name in the current folder that differs for each host and dataset."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", place.dataset).strip("-") or "pipeline"
     return f"{name}-{place.key}.toml"
 
@@ -72,7 +80,7 @@ def check_path(path: str, place: Place) -> None:
     """Refuses a file that was tuned elsewhere, before anything is measured.
 
     Raises:
-        ConfigError: The name ends in neither .toml nor .json, or the file is no tuner's for this host and these data.
+        ConfigError: The name ends in neither .toml nor .json, or the file is not a tuner's for this host and data.
     """
     if Path(path).suffix not in (".toml", ".json"):
         raise ConfigError(f"The file for the options must end in .toml or .json, got {path!r}.")
@@ -81,37 +89,37 @@ def check_path(path: str, place: Place) -> None:
     _, notes = toml_json.read_with_notes(path)
     key = notes.get("key")
     if key != place.key:
-        what = "was tuned on another host or other data" if key else "is there already and no tuner's"
-        raise ConfigError(f"{path} {what}. Move it away, or name another file.")
+        reason = "was tuned on another host or other data" if key else "is there already and is not a tuner's"
+        raise ConfigError(f"{path} {reason}. Move it away, or name another file.")
 
 
 def write(path: str, config: PipelineConfig, place: Place, result: Mapping[str, Any]) -> None:
-    """Writes options and notes in one step.
+    """Writes the options and the table `tuned` in one step.
 
     Args:
-        path: Ends in .toml or .json.
+        path: A name that ends in .toml or .json.
         config: The options.
-        place: Where they were tried.
-        result: What came out, plain values.
+        place: The host and the data they were tried on.
+        result: Figures for the table, plain values.
 
     Raises:
-        ConfigError: It cannot be written.
+        ConfigError: The file cannot be written.
     """
     at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     versions = {name: importlib.metadata.version(name) for name in ("tfpipe", "tensorflow")}
     config.to_file(path, {"key": place.key, "at": at, **asdict(place), **versions, **result})
 
 
-def processor_name() -> str:
-    """As the kernel calls it, or the architecture."""
+def read_processor_name() -> str:
+    """Returns the processor's name in the kernel, or the architecture."""
     try:
-        found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        match = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    return found[1] if found else platform.machine()
+        match = None
+    return match[1] if match else platform.machine()
 
 
-def _fingerprint(data: Manifest | Source, split: str | None, source: Source) -> str:
+def _compute_fingerprint(data: Manifest | Source, split: str | None, source: Source) -> str:
     if isinstance(data, Manifest) and split is not None:
         return data.splits[split].fingerprint[:_KEY_DIGITS]
     return _digest([source.total_bytes, *(os.path.basename(path) for path in source.files)])

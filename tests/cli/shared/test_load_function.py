@@ -14,7 +14,7 @@ def test_a_module_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "my_stages_here.py").write_text("def change(stages):\n    return stages\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", ["/nowhere"])
-    assert load_function("my_stages_here:change")("as it was") == "as it was"  # type: ignore[arg-type,comparison-overlap]
+    assert load_function("my_stages_here:change", "--stages")("as it was") == "as it was"
 
 
 @pytest.mark.parametrize(
@@ -34,5 +34,5 @@ def test_what_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*__import__("sys").path])
     with pytest.raises(ConfigError) as error:
-        load_function(text)
+        load_function(text, "--stages")
     assert str(error.value).startswith(message)

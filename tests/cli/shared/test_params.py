@@ -5,7 +5,7 @@ from typing import Any
 import click
 import pytest
 
-from tfpipe.cli.shared.params import CountOrShare, Shares, Size, counted, one_line
+from tfpipe.cli.shared.params import CountOrShare, Shares, Size
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,3 @@ def test_wrong_value(kind: click.ParamType, text: str, message: str) -> None:
     with pytest.raises(click.BadParameter) as error:
         kind.convert(text, None, None)
     assert error.value.message == message
-
-
-def test_counted() -> None:
-    assert [counted(n, "shard") for n in (0, 1, 2000)] == ["0 shards", "1 shard", "2,000 shards"]
-
-
-def test_one_line_takes_the_sting_out_of_file_names() -> None:
-    assert one_line("a\x1b[31mb\nc\tü") == "a\ufffd[31mb\ufffdc\ufffdü"

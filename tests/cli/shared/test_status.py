@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 import time
 from tfpipe.cli.shared.status import status_line
-with status_line("Starting", {seconds}) as watch:
-    watch("Best so far 1,116 images/s; trying cycle_length = 16, num_parallel_calls = auto")
+with status_line("Starting", {seconds}) as status:
+    status.phase("Best so far 1,116 images/s; trying cycle_length = 16, num_parallel_calls = auto")
     time.sleep(0.3)
 """
 

@@ -29,8 +29,8 @@ from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.report.text_json import make_report, to_text
 from tfpipe.profiler.types import Fix, Profile
 from tfpipe.system import host_limits
-from tfpipe.tuning.paired_benchmark import Turn, paired_ratio, take_turns
-from tfpipe.tuning.trials import Job
+from tfpipe.tuning.paired_benchmark import Turn, get_paired_ratio, take_turns
+from tfpipe.tuning.trials import PipelineJob
 
 SECONDS, MAX_WARM_UP_S, BATCH = 3.0, 3.0, 64
 CALM_S = 15.0
@@ -65,7 +65,7 @@ def main(name: str, folder: Path, follow: bool = True) -> dict[str, Any]:
     }
     if first is not None and follow:
         turns, first_batch_s = compared(fault, folder, config, first)
-        gain = paired_ratio(turns["after"], turns["before"])
+        gain = get_paired_ratio(turns["after"], turns["before"])
         found["turns"] = {name: [turn.images_per_second for turn in done] for name, done in turns.items()}
         found["gain"] = [gain.ratio, gain.low, gain.high]
         found["predicted"] = first.predicted_images_per_second
@@ -99,7 +99,7 @@ def compared(
     after = job(fault, folder, shards, own, changed)
     turns: dict[str, list[Turn]] = {"before": [], "after": []}
     for _ in range(STARTS):
-        with before.contestant(plain(config)) as one, after.contestant(plain(changed)) as other:
+        with before.start_process(plain(config)) as one, after.start_process(plain(changed)) as other:
             for name, done in take_turns({"before": one, "after": other}, ROUNDS, TURN_S).items():
                 turns[name] += done
             first_batch_s = one.start.first_batch_s, other.start.first_batch_s
@@ -111,11 +111,11 @@ def plain(config: PipelineConfig) -> PipelineConfig:
     return replace(config, map_fusion=False)
 
 
-def job(fault: Fault, folder: Path, shards: Shards, own: Any, config: PipelineConfig) -> Job:
+def job(fault: Fault, folder: Path, shards: Shards, own: Any, config: PipelineConfig) -> PipelineJob:
     manifest = made(shards, folder)
     data: Any = tfrecord_files(f"{manifest.directory}/train-*") if fault.foreign else manifest
     batch = config.global_batch_size or BATCH
-    return Job(data, None if fault.foreign else "train", Accelerator(batch / fault.required, batch), own)
+    return PipelineJob(data, None if fault.foreign else "train", Accelerator(batch / fault.required, batch), own)
 
 
 def _disturbance(profile: Profile) -> float:

@@ -1,4 +1,4 @@
-"""What commands that run a pipeline do first: open the data, read the options, start TensorFlow."""
+"""The first steps of commands that run a pipeline: open the data, read the options, start TensorFlow."""
 
 import glob
 import os
@@ -7,65 +7,59 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from tfpipe.cli.shared.load_function import load_function
 from tfpipe.cli.shared.params import PER_REPLICA_BATCH_SIZE
+from tfpipe.cli.shared.requirements import require_tensorflow
 from tfpipe.errors import ConfigError
-from tfpipe.system.extras import check_installed
 
 if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
     from tfpipe.pipeline.config.pipeline_config import PipelineConfig
     from tfpipe.pipeline.plan.source import Source
-
-
-def need_tensorflow(command: str) -> None:
-    """Checks that TensorFlow is installed, without loading it.
-
-    Raises:
-        MissingDependencyError: TensorFlow is not installed.
-    """
-    check_installed("tensorflow", f"`tfpipe {command}`", "TensorFlow", "tfpipe[tensorflow]")
+    from tfpipe.pipeline.stage import Customize
+    from tfpipe.tuning.trials import PipelineJob
 
 
 @contextmanager
 def quiet_start() -> Iterator[None]:
-    """Drops what TensorFlow's libraries log as they start, which no level keeps back; not with --debug."""
+    """Drops what TensorFlow's libraries log as they start, which no log level suppresses; not with --debug."""
     if "--debug" in sys.argv:
         yield
         return
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what ends a run comes as an exception, too
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # a fatal error comes as an exception, too
     sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
         os.close(nowhere)
 
 
 def hide_gpus() -> None:
-    """Keeps a TensorFlow that is not loaded yet off GPUs: nobody needs one, and each process would take all of it."""
+    """Keeps GPUs from a TensorFlow that is not loaded yet: a pipeline needs none, and each process would take all."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
 
-def pipeline_config(
+def read_config(
     path: str | None,
     global_batch_size: int | None,
-    per_replica_batch_size: int | None,
+    per_replica_batch_size: int | None = None,
     default_batch_size: int = PER_REPLICA_BATCH_SIZE,
     given: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> "PipelineConfig":
-    """The file's options, with the batch of the command line in place of the file's.
+    """Returns the options in the file, with the batch of the command line in place of the file's.
 
     Args:
-        path: Of the file, if there is one.
-        global_batch_size: Of the command line.
-        per_replica_batch_size: Likewise.
-        default_batch_size: Images of a replica where neither says how many.
-        given: Other options of the command line, which go before the file's; those that are None do not count.
-        defaults: What holds where neither gives it.
+        path: The file; None for the defaults.
+        global_batch_size: Option of the command line.
+        per_replica_batch_size: Option of the command line.
+        default_batch_size: Images of a replica if neither the file nor the command line names a batch.
+        given: Other options of the command line, which go before the file's. A None is ignored.
+        defaults: Options that neither the file nor the command line gives.
     """
     from tfpipe.pipeline.config import toml_json
     from tfpipe.pipeline.config.pipeline_config import PipelineConfig
@@ -73,19 +67,24 @@ def pipeline_config(
     if global_batch_size is not None and per_replica_batch_size is not None:
         raise ConfigError("--global-batch-size and --per-replica-batch-size exclude each other.")
     table = {} if path is None else toml_json.read(path)
-    asked = {"global_batch_size": global_batch_size, "per_replica_batch_size": per_replica_batch_size}
-    batch = {name: value for name, value in asked.items() if value is not None}
+    batch_options = {"global_batch_size": global_batch_size, "per_replica_batch_size": per_replica_batch_size}
+    batch = {name: value for name, value in batch_options.items() if value is not None}
     if batch:
-        table = {name: value for name, value in table.items() if name not in asked}
-    elif not any(name in table for name in asked):
+        table = {name: value for name, value in table.items() if name not in batch_options}
+    elif not any(name in table for name in batch_options):
         batch = {"per_replica_batch_size": default_batch_size}
-    more = {name: value for name, value in (given or {}).items() if value is not None}
-    table = {**(defaults or {}), **table, **batch, **more}
+    others = {name: value for name, value in (given or {}).items() if value is not None}
+    table = {**(defaults or {}), **table, **batch, **others}
     return PipelineConfig(**table) if path is None else toml_json.build(PipelineConfig, table, path)
 
 
+def get_batch_size(config: "PipelineConfig") -> int:
+    """Returns the images of one step, where one host with one replica runs the pipeline."""
+    return config.global_batch_size or config.per_replica_batch_size or PER_REPLICA_BATCH_SIZE
+
+
 def open_data(dataset: str, split: str | None) -> "tuple[Manifest | Source, str | None]":
-    """A dataset and one of its splits, or foreign files and None."""
+    """Opens a dataset and one of its splits, or foreign files without a split."""
     if (glob.has_magic(dataset) and not os.path.isdir(dataset)) or os.path.isfile(dataset):
         from tfpipe.pipeline.plan.source import tfrecord_files
 
@@ -101,3 +100,39 @@ def open_data(dataset: str, split: str | None) -> "tuple[Manifest | Source, str 
     if split not in names:
         raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(names)}. Choose one with --split.")
     return manifest, split
+
+
+def load_stages(stages: str | None) -> "Customize | None":
+    """Returns the function that --stages names; None without one."""
+    return None if stages is None else load_function(stages, "--stages")
+
+
+def open_job(
+    command: str,
+    dataset: str,
+    split: str | None,
+    config: "PipelineConfig",
+    stages: str | None = None,
+    images_per_second: float | None = None,
+) -> "PipelineJob":
+    """Opens the data for measurements in other processes, and loads TensorFlow without GPUs.
+
+    Args:
+        command: Name of the command.
+        dataset: A dataset, or a pattern of foreign files.
+        split: Name of a split; None for "train" or the only one.
+        config: Options of the pipeline.
+        stages: The option --stages.
+        images_per_second: Rate that the accelerator consumes; None for as much as the pipeline can give.
+    """
+    require_tensorflow(command)
+    data, split = open_data(dataset, split)
+    customize = load_stages(stages)
+    hide_gpus()  # here and in the processes that are started from here
+    with quiet_start():
+        from tfpipe.profiler.measure.simulated_accelerator import NO_TIME_S, Accelerator
+        from tfpipe.tuning.trials import PipelineJob
+
+    batch_size = get_batch_size(config)
+    step_s = batch_size / images_per_second if images_per_second else NO_TIME_S
+    return PipelineJob(data, split, Accelerator(step_s, batch_size), customize)

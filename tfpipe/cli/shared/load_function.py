@@ -1,4 +1,4 @@
-"""`module:function` as an option's value: a user's own change of the pipeline's stages, or a model of theirs."""
+"""`module:function` as the value of an option: a user's own change of the pipeline's stages, or a model of theirs."""
 
 import importlib
 import sys
@@ -7,12 +7,12 @@ from typing import Any
 from tfpipe.errors import ConfigError
 
 
-def load_function(text: str, option: str = "--stages") -> Any:
-    """The function that `module:function` names; the module may lie in the current directory.
+def load_function(text: str, option: str) -> Any:
+    """Returns the function that `module:function` names; the module may lie in the current directory.
 
     Args:
-        text: Of the option.
-        option: For messages.
+        text: Value of the option.
+        option: The option, for messages.
 
     Raises:
         ConfigError: There is no such module or function, or the module cannot be imported.
@@ -20,7 +20,7 @@ def load_function(text: str, option: str = "--stages") -> Any:
     module_name, colon, name = text.partition(":")
     if not (module_name and colon and name.isidentifier()):
         raise ConfigError(f"{option} must be like module:function, got {text!r}.")
-    if "" not in sys.path:  # a command that pip installed does not look where it is called
+    if "" not in sys.path:  # an installed command does not look for modules in the current directory
         sys.path.insert(0, "")
     try:
         module = importlib.import_module(module_name)

@@ -68,6 +68,11 @@ debug_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 split_option = click.option("--split", metavar="NAME", help="Which split.  [default: train, or the only one]")
+stages_option = click.option(
+    "--stages",
+    metavar="MODULE:FUNCTION",
+    help="A function that gets the pipeline's stages and returns them changed, both tfpipe.pipeline.stage.Stages.",
+)
 config_option = click.option("--config", metavar="FILE", help="Options of the pipeline, .toml or .json.")
 batch_option = click.option(
     "--global-batch-size", type=int, metavar="N", help=f"Images in a batch.  [default: {PER_REPLICA_BATCH_SIZE}]"
@@ -83,13 +88,3 @@ def all_options(*options: Callable[[Command], Command]) -> Callable[[Command], C
         return command
 
     return add
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 shard`, `2,000 shards`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def one_line(text: str) -> str:
-    """Text out of a file name, safe for a terminal: no control characters, no line breaks."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

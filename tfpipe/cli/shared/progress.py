@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from beam_jobs.runners.base import ShardObserver
-from tfpipe.cli.shared.params import counted
 from tfpipe.system.progress import Observer, Progress
-from tfpipe.system.units import human_bytes
+from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
     from beam_jobs.plan.split_and_shard import Plan
@@ -89,8 +88,8 @@ class ShardDisplay(_Display, ShardObserver):
         """Says what is about to be written."""
         self._recent.clear()  # until here it counted the images that were listed
         splits = ", ".join(dict.fromkeys(shard.split for shard in plan.shards))
-        shards = f"{counted(len(plan.shards), 'shard')} ({splits})"
-        self._print(f"{counted(plan.num_images, 'image')}, {human_bytes(plan.num_bytes)}, {shards}")
+        shards = f"{human_count(len(plan.shards), 'shard')} ({splits})"
+        self._print(f"{human_count(plan.num_images, 'image')}, {human_bytes(plan.num_bytes)}, {shards}")
         if self._live is not None:
             self._live.update(self._task, description="Sharding", total=plan.num_images)
 

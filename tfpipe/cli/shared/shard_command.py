@@ -11,20 +11,11 @@ import click
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.estimate_output import estimate_json, price_options, print_estimate
 from tfpipe.cli.shared.command_line import format_command
-from tfpipe.cli.shared.params import (
-    Command,
-    CountOrShare,
-    Size,
-    all_options,
-    counted,
-    debug_option,
-    json_option,
-    one_line,
-)
+from tfpipe.cli.shared.console import clean_line
+from tfpipe.cli.shared.params import Command, CountOrShare, Size, all_options, debug_option, json_option
 from tfpipe.cli.shared.progress import ShardDisplay
 from tfpipe.cli.shared.runner_options import HowToRun, engine_options
-from tfpipe.system.extras import check_installed
-from tfpipe.system.units import human_bytes
+from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
     from beam_jobs.plan.split_and_shard import Plan
@@ -77,15 +68,6 @@ def run_options(command: Command) -> Command:
         debug_option,
     )
     return options(command)
-
-
-def need_beam(command: str) -> None:
-    """Checks that Apache Beam is installed, without loading it.
-
-    Raises:
-        MissingDependencyError: Apache Beam is not installed.
-    """
-    check_installed("apache_beam", f"`tfpipe {command}`", "Apache Beam", "tfpipe[beam]")
 
 
 def run_job(config: ShardConfig, how: HowToRun) -> None:
@@ -152,8 +134,8 @@ def _result_json(config: ShardConfig, result: "ShardResult") -> dict[str, Any]:
 def _print_result(config: ShardConfig, result: "ShardResult") -> None:
     manifest = result.manifest
     for name, split in manifest.splits.items():
-        shards = counted(split.num_shards, "shard")
-        click.echo(f"{name}: {counted(split.records, 'record')}, {shards}, {human_bytes(split.bytes)}")
+        shards = human_count(split.num_shards, "shard")
+        click.echo(f"{name}: {human_count(split.records, 'record')}, {shards}, {human_bytes(split.bytes)}")
     for kind, count in manifest.changed.items():
         click.echo(f"changed: {count:,} {kind}")
     duplicates = manifest.duplicates
@@ -165,7 +147,7 @@ def _print_result(config: ShardConfig, result: "ShardResult") -> None:
         click.echo(f"duplicates: {duplicates.dropped:,} dropped")
     if manifest.quarantined:
         click.echo(f"quarantined: {manifest.quarantined:,}, listed in quarantine/quarantined.jsonl")
-    kept = f", {counted(result.kept_shards, 'shard')} finished before" if result.kept_shards else ""
+    kept = f", {human_count(result.kept_shards, 'shard')} finished before" if result.kept_shards else ""
     click.echo(f"{config.output} is complete: {result.seconds:.1f} s, {result.images_per_second:,.0f} images/s{kept}")
 
 
@@ -188,10 +170,10 @@ def _splits(plan: "Plan") -> dict[str, dict[str, Any]]:
 
 
 def _print_plan(plan: "Plan") -> None:
-    click.echo(f"{counted(plan.num_images, 'image')}, {human_bytes(plan.num_bytes)}, nothing written")
+    click.echo(f"{human_count(plan.num_images, 'image')}, {human_bytes(plan.num_bytes)}, nothing written")
     for name, split in _splits(plan).items():
-        shards = counted(split["shards"], "shard")
-        click.echo(f"{name}: {counted(split['images'], 'image')}, {human_bytes(split['bytes'])}, {shards}")
+        shards = human_count(split["shards"], "shard")
+        click.echo(f"{name}: {human_count(split['images'], 'image')}, {human_bytes(split['bytes'])}, {shards}")
         _print_classes(split["classes"])
     for reason, count in sorted((plan.listing.skipped or {}).items()):
         click.echo(f"skipped: {count:,} {reason}")
@@ -204,10 +186,10 @@ def _print_classes(classes: dict[str, int]) -> None:
     if not classes:
         click.echo("  no labels")
         return
-    width = max(len(one_line(name)) for name in classes)
+    width = max(len(clean_line(name)) for name in classes)
     most = max(classes.values()) or 1
     ordered = sorted(classes.items(), key=lambda item: -item[1])
     for name, count in ordered[:_MAX_CLASSES_SHOWN]:
-        click.echo(f"  {one_line(name):{width}}  {count:>9,}  {'█' * round(30 * count / most)}")
+        click.echo(f"  {clean_line(name):{width}}  {count:>9,}  {'█' * round(30 * count / most)}")
     if len(ordered) > _MAX_CLASSES_SHOWN:
         click.echo(f"  and {len(ordered) - _MAX_CLASSES_SHOWN:,} more classes, the smallest {ordered[-1][1]:,}")

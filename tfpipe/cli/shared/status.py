@@ -1,44 +1,65 @@
-"""One line that says what is going on, while somebody watches."""
+"""One line on a terminal that says what a command does at the moment."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tfpipe.cli.shared.params import one_line
+from tfpipe.cli.shared.console import clean_line
+from tfpipe.system.progress import Observer, Progress
 
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
 
-@contextmanager
-def status_line(first: str, seconds: float | None = None) -> Iterator[Callable[[str], None]]:
-    """Shows a line on a terminal, with the time that has passed, or is left; nothing in a log.
+class StatusLine(Observer):
+    """An observer that shows the phase in one line, with the progress behind it.
 
     Args:
-        first: What it says at the beginning.
-        seconds: How long it will take; None where that is not known.
+        show: Shows a text in place of the one before.
+    """
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show, self._phase = show, ""
+
+    def phase(self, text: str) -> None:
+        """Shows what the job does from now on."""
+        self._phase = text
+        self._show(text)
+
+    def progress(self, progress: Progress) -> None:
+        """Shows the phase with the units that are done."""
+        self._show(f"{self._phase}: {progress.done:,} {progress.unit}")
+
+
+@contextmanager
+def status_line(first: str, seconds: float | None = None) -> Iterator[StatusLine]:
+    """Shows a line on a terminal, with the time that has passed or is left; shows nothing in a log.
+
+    Args:
+        first: The text at the beginning.
+        seconds: Length of the job; None if it is unknown.
 
     Yields:
-        What to call with each new text.
+        The observer that changes the text.
     """
     if not sys.stderr.isatty():
-        yield lambda _: None
+        yield StatusLine(lambda _: None)
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
     clock = TimeElapsedColumn() if seconds is None else _time_left(seconds)
-    rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)  # of the line: what is long is cut, not the clock
-    columns = (SpinnerColumn(), clock, TextColumn("{task.description}", markup=False, table_column=rest))
+    rest_of_line = Column(no_wrap=True, overflow="ellipsis", ratio=1)  # a long text is cut, not the clock
+    columns = (SpinnerColumn(), clock, TextColumn("{task.description}", markup=False, table_column=rest_of_line))
     with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as progress:
-        task = progress.add_task(one_line(first), total=None)
-        yield lambda text: progress.update(task, description=one_line(text))
+        task = progress.add_task(clean_line(first), total=None)
+        yield StatusLine(lambda text: progress.update(task, description=clean_line(text)))
 
 
 def _time_left(seconds: float) -> "ProgressColumn":
-    """`87 s left`; a class that is made only where rich is loaded."""
+    """Builds a column such as `87 s left`, of a class that needs rich to be loaded."""
     from rich.progress import ProgressColumn, Task
     from rich.text import Text
 

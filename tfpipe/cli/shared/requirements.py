@@ -1,0 +1,20 @@
+"""Checks whether an optional package is installed, without loading it."""
+
+from tfpipe.system.extras import check_installed
+
+
+def require_tensorflow(command: str) -> None:
+    """Checks that TensorFlow is installed.
+
+    Args:
+        command: Name of the command that needs it.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    check_installed("tensorflow", f"`tfpipe {command}`", "TensorFlow", "tfpipe[tensorflow]")
+
+
+def require_beam(command: str) -> None:
+    """Checks that Apache Beam is installed; arguments and errors as `require_tensorflow`."""
+    check_installed("apache_beam", f"`tfpipe {command}`", "Apache Beam", "tfpipe[beam]")
