@@ -9,7 +9,7 @@ import pytest
 
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names
-from tfpipe.format.manifest import Duplicates, Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.manifest import Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.manifest_json import dumps, loads
 from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.open_dataset import load_manifest
@@ -22,14 +22,6 @@ MANIFEST = Manifest(
     schema=Schema(
         (FeatureSpec("image", "bytes", ()), FeatureSpec("label", "int64", ()), FeatureSpec("x", "int64", None))
     ),
-    seed=0,
-    changed={},
-    noticed={},
-    skipped={},
-    quarantined=0,
-    duplicates=Duplicates({}, 0, 0),
-    image={},
-    fingerprint="",
     tool_version="0.1.0",
     foreign=Foreign(".", "image", "label", 1, "GZIP"),
 )

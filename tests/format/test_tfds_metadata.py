@@ -15,7 +15,7 @@ import tensorflow_datasets as tfds
 from tfpipe.errors import ConfigError
 from tfpipe.format import tfds_metadata as written
 from tfpipe.format import tfrecord
-from tfpipe.format.manifest import Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.schema import FeatureSpec, Schema, image_schema
 
 SCHEMA = image_schema(
@@ -39,14 +39,7 @@ def manifest(formats, image=None, names=NAMES, schema=SCHEMA):
         splits={"train": SplitInfo("train", shards, formats, (), ImageSizes(4, 4, 4.0, 4, 4, 4.0))},
         label_names=names,
         schema=schema,
-        seed=0,
-        changed={},
-        noticed={},
-        skipped={},
-        quarantined=0,
-        duplicates=Duplicates({}, 0, 0),
         image=image or {"encoding": "original"},
-        fingerprint="",
         tool_version="0.1.0",
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from tfpipe.format import file_names, manifest_json, tfds_metadata
-from tfpipe.format.manifest import Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import encode_index
 from tfpipe.format.schema import image_schema
 from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
@@ -75,7 +75,13 @@ def write_dataset(folder: Path, shards: dict[str, list[bytes]]) -> Path:
             ImageSizes(4, 4, 4.0, 5, 5, 5.0),
         )
     manifest = Manifest(
-        "made", splits, LABELS, SCHEMA, 0, {}, {}, {}, 0, Duplicates({}, 0, 0), {"encoding": "keep"}, "0" * 8, "1"
+        name="made",
+        splits=splits,
+        label_names=LABELS,
+        schema=SCHEMA,
+        image={"encoding": "keep"},
+        fingerprint="0" * 8,
+        tool_version="1",
     )
     (folder / file_names.MANIFEST).write_text(manifest_json.dumps(manifest))
     (folder / file_names.TFDS_FEATURES).write_text(tfds_metadata.features_json(manifest))

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from tfpipe.format import file_names, manifest_json
-from tfpipe.format.manifest import Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import encode_index
 from tfpipe.format.schema import FeatureSpec, Schema, image_schema
 from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
@@ -87,12 +87,6 @@ def write_dataset(folder: Path, **splits: tuple[int, ...]) -> Manifest:
         splits={split: write_split(folder, split, records) for split, records in splits.items()},
         label_names=CLASSES,
         schema=SCHEMA,
-        seed=0,
-        changed={},
-        noticed={},
-        skipped={},
-        quarantined=0,
-        duplicates=Duplicates({}, 0, 0),
         image={"encoding": "keep"},
         fingerprint=hashlib.sha256(repr(splits).encode()).hexdigest(),
         tool_version="0",

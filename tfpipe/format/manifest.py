@@ -115,9 +115,9 @@ class Duplicates:
         dropped: The number of images that were left out because they occur elsewhere.
     """
 
-    within: Mapping[str, int]
-    across: int
-    dropped: int
+    within: Mapping[str, int] = field(default_factory=dict)
+    across: int = 0
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Foreign:
     compression: Compression
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The description of a finished dataset.
 
@@ -166,16 +166,16 @@ class Manifest:
 
     name: str
     splits: Mapping[str, SplitInfo]
-    label_names: tuple[str, ...]
+    label_names: tuple[str, ...] = ()
     schema: Schema
-    seed: int
-    changed: Mapping[str, int]
-    noticed: Mapping[str, int]
-    skipped: Mapping[str, int]
-    quarantined: int
-    duplicates: Duplicates
-    image: Mapping[str, object]
-    fingerprint: str
+    seed: int = 0
+    changed: Mapping[str, int] = field(default_factory=dict)
+    noticed: Mapping[str, int] = field(default_factory=dict)
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    quarantined: int = 0
+    duplicates: Duplicates = Duplicates()
+    image: Mapping[str, object] = field(default_factory=dict)
+    fingerprint: str = ""
     tool_version: str
     foreign: Foreign | None = None
     directory: str = field(default="", compare=False)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-Kind = Literal[
+RecordKind = Literal[
     "length_crc",
     "payload_crc",
     "truncated",
@@ -14,17 +14,10 @@ Kind = Literal[
     "schema",
     "image",
     "label",
-    "index",
-    "size",
-    "sha256",
-    "count",
-    "duplicate",
-    "extra",
-    "manifest",
-    "unreadable",
     "compressed",
-    "changed",
 ]
+FileKind = Literal["index", "size", "sha256", "count", "duplicate", "extra", "manifest", "unreadable", "changed"]
+Kind = RecordKind | FileKind
 KINDS: Mapping[Kind, str] = {
     "length_crc": "the checksum of a record's length is wrong",
     "payload_crc": "the checksum of a record's payload is wrong, or bytes were inserted or removed in it",
@@ -46,23 +39,10 @@ KINDS: Mapping[Kind, str] = {
     "compressed": "a compressed file cannot be unpacked from here on",
     "changed": "a file changed while it was read",
 }
-assert set(KINDS) == set(get_args(Kind))
-
-RECORD_KINDS: frozenset[Kind] = frozenset(
-    (
-        "length_crc",
-        "payload_crc",
-        "truncated",
-        "garbage",
-        "missing",
-        "example",
-        "schema",
-        "image",
-        "label",
-        "compressed",
-    )
-)
+RECORD_KINDS: frozenset[RecordKind] = frozenset(get_args(RecordKind))
 """The kinds of damage that a record can have. The others concern files and the dataset."""
+
+assert set(KINDS) == {*RECORD_KINDS, *get_args(FileKind)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature, decode_example
-from tfpipe.format.manifest import Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.schema import DType, FeatureSpec, image_schema
@@ -58,14 +58,7 @@ def recover_manifest(directory: str) -> Manifest | None:
         splits=splits,
         label_names=labels,
         schema=schema,
-        seed=0,
-        changed={},
-        noticed={},
-        skipped={},
-        quarantined=0,
-        duplicates=Duplicates({}, 0, 0),
         image=summary.image(),
-        fingerprint="",
         tool_version=__version__,
     )
 

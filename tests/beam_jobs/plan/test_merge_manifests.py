@@ -10,7 +10,7 @@ import pytest
 from beam_jobs.plan.merge_manifests import RecordInput, unite
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.manifest import Duplicates, ImageSizes, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.schema import FeatureSpec, image_schema
 
 SIZES = ImageSizes(1, 2, 1.5, 1, 2, 1.5)
@@ -26,12 +26,6 @@ def manifest(place: str, labels: str = "cat dog", **fields: Any) -> Manifest:
         splits={"train": split},
         label_names=names,
         schema=image_schema(labelled=bool(names), boxes=False, box_labels=False),
-        seed=0,
-        changed={},
-        noticed={},
-        skipped={},
-        quarantined=0,
-        duplicates=Duplicates({}, 0, 0),
         image=asdict(ImageForm()),
         fingerprint="f",
         tool_version="0",

@@ -15,7 +15,7 @@ from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.compressed import detect_compression, scan_compressed
 from tfpipe.format.example import Feature, decode_example
-from tfpipe.format.manifest import Compression, Duplicates, Foreign, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.manifest import Compression, Foreign, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.shard_stats import merge_stats, sort_counts
 from tfpipe.format.tfrecord import HEADER_BYTES
@@ -217,13 +217,7 @@ def _manifest(scanned: _ScannedFiles, output: IndexOutput, notes: list[str]) -> 
         splits=splits,
         label_names=labels.names,
         schema=schema,
-        seed=0,
-        changed={},
         noticed=sort_counts(total.stats.noticed),
-        skipped={},
-        quarantined=0,
-        duplicates=Duplicates({}, 0, 0),
-        image={},
         fingerprint=digest.hexdigest(),
         tool_version=__version__,
         foreign=Foreign(output.get_root(scanned.files), keys.image, labels.key, labels.base, scanned.compression),
