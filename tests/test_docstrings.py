@@ -22,7 +22,6 @@ NOT_YET: tuple[str, ...] = (
     "beam_jobs/list_and_plan.py",
     "beam_jobs/plan",
     "beam_jobs/prices.py",
-    "beam_jobs/shards",
     "tfpipe/cli",
     "tfpipe/doctor",
     "tfpipe/errors.py",

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from beam_jobs.config import ShardConfig
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef
 from beam_jobs.plan.image_table import ImageTable
-from beam_jobs.plan.listing import Listing
-from beam_jobs.plan.merge_manifests import unite
+from beam_jobs.plan.listing import DatasetListing
+from beam_jobs.plan.merge_manifests import merge_manifests
 from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format import file_names, manifest_json
@@ -23,7 +23,7 @@ from tfpipe.format.schema import image_schema
 from tfpipe.open_dataset import load_manifest
 
 
-def list_datasets(config: ShardConfig) -> Listing:
+def list_datasets(config: ShardConfig) -> DatasetListing:
     """The records of finished datasets, dataset by dataset, each in its order.
 
     The path of one is its place, such as `flowers/train:17`, in the words of `tfpipe inspect --record`.
@@ -34,9 +34,9 @@ def list_datasets(config: ShardConfig) -> Listing:
         FormatError: A manifest or an index is damaged, or a file is missing or has another size than it must.
     """
     datasets = _named([_open(directory) for directory in config.datasets])
-    united = unite(datasets, config.form_changes)
+    merged = merge_manifests(datasets, config.form_changes)
     images = ImageTable.from_refs(ref for name, manifest in datasets.items() for ref in _list_records(name, manifest))
-    return Listing(united.name, "", images, united.label_names, united=united)
+    return DatasetListing(merged.name, "", images, merged.label_names, merged=merged)
 
 
 def _open(directory: str) -> Manifest:

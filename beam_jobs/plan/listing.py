@@ -1,16 +1,25 @@
-"""All that was listed in the input of a job. Every kind of input fills one `Listing`, and the plan is made from it."""
+"""All that was listed in the input of a job. Every kind of input fills one listing, and the plan is made from it.
+
+`Listing` is for images in folders, archives and tables, `DatasetListing` for the records of finished datasets. The
+planner asks a listing and does not know which of the two it is.
+"""
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from beam_jobs.plan.image_table import ImageTable
-from beam_jobs.plan.merge_manifests import United
-from tfpipe.format.schema import FeatureSpec
+from beam_jobs.plan.merge_manifests import InputDatasets, MergedDatasets
+from tfpipe.format.image_form import ImageForm
+from tfpipe.format.schema import FeatureSpec, Schema, image_schema
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All that was listed in the input.
+    """The images that were listed in the input.
 
     Attributes:
         name: A short name of the input, for the dataset.
@@ -22,8 +31,6 @@ class Listing:
         numeric_labels: Whether the input gives labels as numbers. `label_names` are these numbers as text.
         dropped: The number of images that were left out because others hold the same bytes.
         unpack: The compressed tar files that must be unpacked before a worker can read from them at an offset.
-        united: What finished datasets make together, where they are the input. Their images stand in the order to
-            keep where nothing is shuffled, have the place of a record for a path, and know no label.
     """
 
     name: str
@@ -35,4 +42,94 @@ class Listing:
     numeric_labels: bool = False
     dropped: int = 0
     unpack: tuple[str, ...] = ()
-    united: United | None = None
+
+    @property
+    def datasets(self) -> InputDatasets | None:
+        """The finished datasets that the records come from; None for image files."""
+        return None
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether images stay in the order of the listing where nothing is shuffled; else they are sorted by path."""
+        return False
+
+    def choose_form(self, asked: ImageForm) -> ImageForm:
+        """Returns the form of the images to be stored.
+
+        Args:
+            asked: The form that the job was asked for.
+        """
+        return asked
+
+    def make_schema(self) -> Schema:
+        """Returns the features of each record."""
+        return image_schema(
+            labelled=bool(self.label_names),
+            boxes=self.images.has_boxes,
+            box_labels=self.images.has_box_labels,
+            extra=self.extra,
+        )
+
+    def count_classes(self, split: str, images: NDArray[np.int64]) -> list[int]:
+        """Returns the number of images of each class.
+
+        Args:
+            split: The name of a split.
+            images: The indices of all its images.
+        """
+        codes, names = self.images.get_codes("label")
+        counts = np.bincount(codes[images], minlength=len(names))
+        count_by_name = dict(zip(names, counts.tolist(), strict=True))
+        return [count_by_name.get(name, 0) for name in self.label_names]
+
+    def leave_out(self, copies: Sequence[tuple[int, str, int]]) -> "Listing":
+        """Returns the listing without some copies of images.
+
+        Args:
+            copies: The index, the split and the label of each copy. The label is -1 if reading did not tell it.
+        """
+        indices = [i for i, _, _ in copies]
+        remaining = self.images.take(np.setdiff1d(np.arange(len(self.images)), indices))
+        return replace(self, images=remaining, dropped=len(indices))
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetListing(Listing):
+    """The records of finished datasets.
+
+    They stand in the order of the datasets. The path of each is its place, such as `flowers/train:17`. Their labels are
+    not known before they are read.
+
+    Attributes:
+        merged: The dataset that they make together.
+    """
+
+    merged: MergedDatasets = field(kw_only=True)
+
+    @property
+    def datasets(self) -> InputDatasets:
+        """The datasets."""
+        return self.merged.datasets
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether records stay in the order of the datasets: always."""
+        return True
+
+    def choose_form(self, asked: ImageForm) -> ImageForm:
+        """Returns the common form of the datasets with the changes that were asked for."""
+        return self.merged.form
+
+    def make_schema(self) -> Schema:
+        """Returns the common features of the datasets."""
+        return self.merged.schema
+
+    def count_classes(self, split: str, images: NDArray[np.int64]) -> list[int]:
+        """Returns what the manifests say of the split."""
+        return self.merged.class_counts[split]
+
+    def leave_out(self, copies: Sequence[tuple[int, str, int]]) -> "DatasetListing":
+        """Returns the listing without some copies, and with counts of classes to match."""
+        merged = self.merged.leave_out((split, label) for _, split, label in copies)
+        remaining = Listing.leave_out(self, copies)
+        return replace(self, images=remaining.images, dropped=remaining.dropped, merged=merged)

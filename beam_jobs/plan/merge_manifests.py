@@ -21,13 +21,13 @@ MADE_FROM = "made_from"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """One finished dataset that records come from.
+class SourceDataset:
+    """A finished dataset that records come from.
 
     Attributes:
-        directory: Where it lies; does not shape the result.
-        manifest_sha256: Of its manifest, which knows the checksum of every shard.
-        square: Its images are squeezed, and the height and width in its records are from before that.
+        directory: The directory where it lies, which does not shape the new dataset.
+        manifest_sha256: The SHA-256 of its manifest, which knows the checksum of every shard.
+        square: Whether its images are squeezed. Its records then have the heights and widths from before that.
         labels: The new number of each of its classes.
     """
 
@@ -38,33 +38,34 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordInput:
-    """What the workers and the new manifest need to know where the input is finished datasets.
+class InputDatasets:
+    """The finished datasets that records come from, for the workers and the new manifest.
 
     Attributes:
-        sources: By the name that begins the location of each of their records.
+        sources: The datasets, by the name that begins the location of each of their records.
         image: The image form for the new manifest.
-        reformed: Images are brought into another form; False: they are carried over as they are.
-        changed: As in the manifests, summed: how the images were changed before.
-        noticed: As `changed`, as far as it still holds.
+        reformed: Whether images are brought into another form; else they are copied as they are.
+        changed: The sums of the manifests: how the images were changed before.
+        noticed: The sums of the manifests, as far as they still hold.
     """
 
-    sources: dict[str, Source]
+    sources: dict[str, SourceDataset]
     image: dict[str, Any]
     reformed: bool
     changed: dict[str, int]
     noticed: dict[str, int]
 
     @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> "RecordInput":
-        """The inverse of `dataclasses.asdict`, by way of JSON."""
+    def from_json(cls, fields: dict[str, Any]) -> "InputDatasets":
+        """Returns what `dataclasses.asdict` gave, by way of JSON."""
         sources = {
-            name: Source(**{**source, "labels": tuple(source["labels"])}) for name, source in fields["sources"].items()
+            name: SourceDataset(**{**source, "labels": tuple(source["labels"])})
+            for name, source in fields["sources"].items()
         }
         return cls(**{**fields, "sources": sources})
 
-    def shaping(self) -> dict[str, Any]:
-        """All that shapes the result: everything but the directories."""
+    def get_fingerprint_facts(self) -> dict[str, Any]:
+        """Returns all that shapes the new dataset: everything but the directories."""
         fields = asdict(self)
         for source in fields["sources"].values():
             del source["directory"]
@@ -72,18 +73,31 @@ class RecordInput:
 
 
 @dataclass(frozen=True, slots=True)
-class United:
-    """What the datasets make together; `form` is that of the images to be, `class_counts` those of each split."""
+class MergedDatasets:
+    """The dataset that several datasets make together.
+
+    Attributes:
+        name: The name of the new dataset.
+        label_names: Its classes.
+        schema: The features of its records.
+        form: The form of its images.
+        class_counts: The number of images of each class, by split.
+        datasets: The datasets that the records come from.
+    """
 
     name: str
     label_names: tuple[str, ...]
     schema: Schema
     form: ImageForm
     class_counts: dict[str, list[int]]
-    records: RecordInput
+    datasets: InputDatasets
 
-    def without(self, images: Iterable[tuple[str, int]]) -> "United":
-        """The same when images of these splits and labels are left out; a label of -1 is none."""
+    def leave_out(self, images: Iterable[tuple[str, int]]) -> "MergedDatasets":
+        """Returns the same without some images.
+
+        Args:
+            images: The split and the label of each image; -1 if it has no label.
+        """
         counts = {split: list(of_split) for split, of_split in self.class_counts.items()}
         for split, label in images:
             if 0 <= label < len(self.label_names):
@@ -91,7 +105,7 @@ class United:
         return replace(self, class_counts=counts)
 
 
-def unite(datasets: Mapping[str, Manifest], changes: Mapping[str, Any]) -> United:
+def merge_manifests(datasets: Mapping[str, Manifest], changes: Mapping[str, Any]) -> MergedDatasets:
     """Decides what comes out.
 
     Args:
@@ -115,9 +129,9 @@ def unite(datasets: Mapping[str, Manifest], changes: Mapping[str, Any]) -> Unite
     labels = [tuple(numbers[name] for name in manifest.label_names) for manifest in manifests]
     kept = {"name_differs"} if new != form else None  # the rest is noticed again, in the images as they are now
     noticed = _total(manifest.noticed for manifest in manifests)
-    records = RecordInput(
+    inputs = InputDatasets(
         sources={
-            key: Source(
+            key: SourceDataset(
                 directory=manifest.directory,
                 manifest_sha256=hashlib.sha256(manifest_json.dumps(manifest).encode()).hexdigest(),
                 square=form.square is not None,
@@ -131,7 +145,7 @@ def unite(datasets: Mapping[str, Manifest], changes: Mapping[str, Any]) -> Unite
         noticed={kind: count for kind, count in noticed.items() if kept is None or kind in kept},
     )
     name = "+".join(dict.fromkeys(manifest.name for manifest in manifests))
-    return United(name, names, schema, new, _class_counts(manifests, labels, len(names)), records)
+    return MergedDatasets(name, names, schema, new, _class_counts(manifests, labels, len(names)), inputs)
 
 
 def _unite_schemas(manifests: Sequence[Manifest]) -> Schema:

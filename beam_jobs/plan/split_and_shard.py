@@ -109,11 +109,11 @@ def make_plan(listing: Listing, config: ShardConfig) -> Plan:
     class_counts: dict[str, list[int]] = {}
     for split in config.splits or sorted(map(str, table.count_values("split"))):
         images = np.flatnonzero(codes == splits.index(split))
-        class_counts[split] = _class_counts(listing, split, images)
+        class_counts[split] = listing.count_classes(split, images)
         if hashes is not None:
             # Equal paths (two manifest rows of one image) keep the manifest's order: the sort is stable.
             images = images[np.argsort(hashes[images], kind="stable")]
-        elif not config.datasets:
+        elif not listing.keeps_order:
             paths = table.get_paths(images)
             images = images[sorted(range(len(images)), key=paths.__getitem__)]
         shards += _cut(split, images, table.sizes, config)
@@ -140,15 +140,6 @@ def _cut(split: str, ordered: NDArray[np.int64], sizes: NDArray[np.int64], confi
         images = ordered[begin:end]
         yield ShardPlan(split, k, num_shards, images, int(sizes[images].sum()))
         begin = end
-
-
-def _class_counts(listing: Listing, split: str, images: NDArray[np.int64]) -> list[int]:
-    if listing.united is not None:
-        return listing.united.class_counts[split]
-    codes, names = listing.images.get_codes("label")
-    counts = np.bincount(codes[images], minlength=len(names))
-    count_by_name = dict(zip(names, counts.tolist(), strict=True))
-    return [count_by_name.get(name, 0) for name in listing.label_names]
 
 
 def _explain_skipped(listing: Listing) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from beam_jobs.inputs.read_image import UnreadableError
 from beam_jobs.plan.image_ref import ImageRef, PlannedImage
-from beam_jobs.plan.merge_manifests import RecordInput, Source
+from beam_jobs.plan.merge_manifests import InputDatasets, SourceDataset
 from beam_jobs.shards.record import Record, RejectedImage
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
@@ -36,7 +36,7 @@ class DatasetRecords:
     """
 
     header: PlanHeader
-    records: RecordInput
+    records: InputDatasets
     advice = "make a dataset of what is undamaged with `tfpipe repair`"
 
     @property
@@ -56,7 +56,7 @@ class DatasetRecords:
 
     def get_fingerprint_facts(self) -> dict[str, Any]:
         """Returns what identifies the datasets, and how their labels and images change."""
-        return {"records": self.records.shaping()}
+        return {"records": self.records.get_fingerprint_facts()}
 
     def read(self, planned: PlannedImage) -> Record:
         """Reads the record at the planned place, with the labels and the image form of the new dataset.
@@ -103,7 +103,7 @@ class DatasetRecords:
         return names
 
 
-def identify(sources: Mapping[str, Source], planned: ImageRef) -> tuple[bytes, int]:
+def identify(sources: Mapping[str, SourceDataset], planned: ImageRef) -> tuple[bytes, int]:
     """Reads a record; returns the SHA-256 of its original and the new label of its class, or -1.
 
     Raises:
@@ -116,11 +116,11 @@ def identify(sources: Mapping[str, Source], planned: ImageRef) -> tuple[bytes, i
     return _get_digest(features), label
 
 
-def _get_source(sources: Mapping[str, Source], planned: PlannedImage | ImageRef) -> Source:
+def _get_source(sources: Mapping[str, SourceDataset], planned: PlannedImage | ImageRef) -> SourceDataset:
     return sources[planned.location.file.rpartition("/")[0]]
 
 
-def _read_features(source: Source, planned: PlannedImage | ImageRef) -> tuple[bytes, dict[str, Feature]]:
+def _read_features(source: SourceDataset, planned: PlannedImage | ImageRef) -> tuple[bytes, dict[str, Feature]]:
     """Returns payload and features, once the checksums are checked."""
     file_name = planned.location.file.rpartition("/")[2]
     try:
@@ -155,7 +155,7 @@ def _get_image(features: Mapping[str, Feature]) -> PreparedImage:
     )
 
 
-def _reform(stored: PreparedImage, form: ImageForm, source: Source) -> PreparedImage:
+def _reform(stored: PreparedImage, form: ImageForm, source: SourceDataset) -> PreparedImage:
     """Returns the image in another form. Height and width stay those of the original if both forms are square."""
     if stored.format == "RAW":
         image = prepare_image(_as_ppm(stored.encoded), form)
@@ -185,7 +185,7 @@ def _make_image_features(image: PreparedImage) -> dict[str, FeatureLike]:
     }
 
 
-def _get_new_label(source: Source, label: int) -> int:
+def _get_new_label(source: SourceDataset, label: int) -> int:
     if not 0 <= label < len(source.labels):
         raise BadImage(f"its label is {label}, which is none of the {len(source.labels)} classes")
     return source.labels[label]

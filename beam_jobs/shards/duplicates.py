@@ -1,12 +1,12 @@
-"""Images whose source bytes are equal: found after writing by their digests, or before it to leave copies out."""
+"""Images whose original files are equal: found by their digests after writing, or before it to leave copies out."""
 
 import contextlib
 import hashlib
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,8 @@ from beam_jobs.inputs.archive import is_compressed_tar, open_unpacked
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import ImageRef
 from beam_jobs.plan.image_table import ImageTable
-from beam_jobs.plan.listing import Listing
-from beam_jobs.plan.merge_manifests import Source
+from beam_jobs.plan.listing import DatasetListing, Listing
+from beam_jobs.plan.merge_manifests import SourceDataset
 from beam_jobs.plan.split_and_shard import DEFAULT_SPLIT
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.dataset_records import identify
@@ -31,67 +31,92 @@ from tfpipe.images.errors import BadImage
 _DIGEST_BYTES = 32
 _HASHED_AT_ONCE = 64
 
-_Identity = tuple[int, bytes, int]  # an image, its digest, and its label where that is known only now, or -1
+
+class _Identity(NamedTuple):
+    """The facts that tell copies of one image.
+
+    Attributes:
+        image: The index of the image in the listing.
+        sha256: The SHA-256 of the original file.
+        label: Its label if reading told it, else -1.
+    """
+
+    image: int
+    sha256: bytes
+    label: int = -1
 
 
-def find_duplicates(work: WorkDir, header: PlanHeader, rows: Sequence[WrittenShard]) -> tuple[Duplicates, bytes]:
-    """Compares the digests of all records: about 70 bytes of memory for each, and the path of each duplicate.
+def find_duplicates(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard]) -> tuple[Duplicates, bytes]:
+    """Compares the digests of all records.
+
+    It takes about 70 bytes of memory for each record, and the path of each duplicate.
+
+    Args:
+        work: The dataset directory under construction.
+        header: The header of its plan.
+        shards: All shards, in the order of the plan.
 
     Returns:
-        As `list_duplicates`.
+        The result of `list_duplicates`.
     """
     digests = bytearray()
-    for row in rows:
-        digests += filesystem.read_bytes(work.digests_path(row.file))
-    table = np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES)
-
+    for shard in shards:
+        digests += filesystem.read_bytes(work.digests_path(shard.file))
     source = open_source(header)
 
-    def list_paths(shard: int, records: Sequence[int]) -> list[str]:
-        names = source.list_names(work, header.shards[shard], rows[shard])
+    def list_paths(shard_index: int, records: Sequence[int]) -> list[str]:
+        names = source.list_names(work, header.shards[shard_index], shards[shard_index])
         return [names[record] for record in records]
 
-    shards = [(slot.split, row.records) for slot, row in zip(header.shards, rows, strict=True)]
-    return list_duplicates(table, shards, list_paths, header.dropped)
+    split_sizes = [(planned.split, shard.records) for planned, shard in zip(header.shards, shards, strict=True)]
+    return list_duplicates(_to_table(digests), split_sizes, list_paths, header.dropped)
 
 
 def drop_duplicates(listing: Listing, workers: int) -> Listing:
-    """Leaves out all but one of the images with equal bytes.
+    """Returns the listing with one image of each group with equal bytes.
 
-    The copy that stays is one outside of `train` where there is one, so that no training image is an evaluation
-    image; then the first by path, or by the order of finished datasets. Only files of equal size are read, which costs
-    their reading once more; of finished datasets every record, since it tells the digest.
+    A copy outside of `train` stays if there is one, so that no training image is an evaluation image. Of several such
+    copies the first one stays, by path or by the order of finished datasets. Only files of a size that occurs twice are
+    read, at the cost of reading them once more. Of finished datasets all records are read, since they have the digests.
+
+    Args:
+        listing: All images, with their splits.
+        workers: The number of worker processes.
 
     Raises:
         DataError: A split is left without an image.
     """
-    table, united = listing.images, listing.united
-    images, digests, labels = array("q"), bytearray(), array("q")
-    hashed = (
-        _hash_all(listing, _find_equal_sizes(table), workers) if united is None else _identify_all(listing, workers)
-    )
-    for i, digest, label in hashed:
-        images.append(i)
+    if isinstance(listing, DatasetListing):
+        identities = _identify_records(listing, workers)
+    else:
+        identities = _hash_files(listing, _find_equal_sizes(listing.images), workers)
+    remaining = listing.leave_out(list(_find_copies(listing, identities)))
+    splits, remaining_splits = (set(map(str, of.images.count_values("split"))) for of in (listing, remaining))
+    for split in sorted(splits - remaining_splits):
+        raise DataError(f"Split {split!r} holds nothing but copies of images in other splits.")
+    return remaining
+
+
+def _find_copies(listing: Listing, identities: Iterable[_Identity]) -> Iterator[tuple[int, str, int]]:
+    """Yields index, split and label of all images with equal bytes but the one that stays."""
+    indices, digests, labels = array("q"), bytearray(), array("q")
+    for index, digest, label in identities:
+        indices.append(index)
         digests += digest
         labels.append(label)
-    dropped: set[int] = set()
-    left_out: list[tuple[str, int]] = []
-    for group in equal_rows(np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES)):
-        indices = [images[at] for at in group]
-        # Least of all: the copy that stays.
-        ranked = [
-            (ref.split == DEFAULT_SPLIT, "" if united else ref.path, i, ref.split, labels[at])
-            for at, i, ref in zip(group, indices, table.iterate(np.array(indices, np.int64)), strict=True)
-        ]
-        for _, _, i, split, label in sorted(ranked)[1:]:
-            dropped.add(i)
-            left_out.append((split, label))
-    remaining = table.take(np.setdiff1d(np.arange(len(table)), list(dropped)))
-    for split in sorted(set(map(str, table.count_values("split"))) - set(map(str, remaining.count_values("split")))):
-        raise DataError(f"Split {split!r} holds nothing but copies of images in other splits.")
-    if united is not None:
-        united = united.without(left_out)
-    return replace(listing, images=remaining, dropped=len(dropped), united=united)
+    for group in equal_rows(_to_table(digests)):
+        group_indices = np.array([indices[k] for k in group], np.int64)
+        images = listing.images.iterate(group_indices)
+        ranked = sorted(
+            (ref.split == DEFAULT_SPLIT, "" if listing.keeps_order else ref.path, indices[k], ref.split, labels[k])
+            for k, ref in zip(group, images, strict=True)
+        )
+        for _, _, index, split, label in ranked[1:]:
+            yield index, split, label
+
+
+def _to_table(digests: bytearray) -> NDArray[np.uint8]:
+    return np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES)
 
 
 def _find_equal_sizes(images: ImageTable) -> NDArray[np.int64]:
@@ -100,53 +125,71 @@ def _find_equal_sizes(images: ImageTable) -> NDArray[np.int64]:
     return np.flatnonzero(counts[which] > 1)
 
 
-def _hash_all(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[_Identity]:
-    """SHA-256 of each candidate that can be read."""
+def _hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[_Identity]:
+    """Yields the identity of each candidate that can be read."""
     direct = array("q")
     # By archive, then by place in it: one pass over each, and a link in a tar shares the place of its target.
     streamed: dict[str, dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
-    for i, ref in zip(candidates.tolist(), listing.images.iterate(candidates), strict=True):
-        if is_compressed_tar(ref.location.file):
-            streamed[ref.location.file][ref.location.offset, ref.size].append(i)
+    for index, image in zip(candidates.tolist(), listing.images.iterate(candidates), strict=True):
+        if is_compressed_tar(image.location.file):
+            streamed[image.location.file][image.location.offset, image.size].append(index)
         else:
-            direct.append(i)
+            direct.append(index)
     for location, places in streamed.items():
         with open_unpacked(filesystem.join(listing.root, location)) as tar:
-            for (offset, size), same in sorted(places.items()):
+            for (offset, size), indices in sorted(places.items()):
                 tar.seek(offset)
                 digest = hashlib.sha256(tar.read(size)).digest()
-                yield from ((i, digest, -1) for i in same)
+                yield from (_Identity(index, digest) for index in indices)
+    yield from _map_batches(_hash_batch, listing, direct, workers, listing.root)
+
+
+def _identify_records(listing: DatasetListing, workers: int) -> Iterator[_Identity]:
+    """Yields the identity of each record that can be read."""
+    return _map_batches(_identify_batch, listing, range(len(listing.images)), workers, listing.datasets.sources)
+
+
+_Batch = Sequence[tuple[int, ImageRef]]
+
+
+def _map_batches(
+    identify_batch: Callable[[Any, _Batch], list[_Identity]],
+    listing: Listing,
+    indices: Sequence[int],
+    workers: int,
+    origin: Any,
+) -> Iterator[_Identity]:
+    """Yields the identities of images, which worker processes read.
+
+    Args:
+        identify_batch: The function that reads some images.
+        listing: The listing.
+        indices: The indices of the images in it.
+        workers: The number of worker processes.
+        origin: The folder or the datasets that `identify_batch` reads from.
+    """
+
+    def make_batches() -> Iterator[_Batch]:
+        for begin in range(0, len(indices), _HASHED_AT_ONCE):
+            batch = indices[begin : begin + _HASHED_AT_ONCE]
+            yield list(zip(batch, listing.images.iterate(np.array(batch, np.int64)), strict=True))
+
     set_up = partial(filesystem.configure, filesystem.configured())
-    for hashed in map_unordered(_hash_batch, _batches(listing, direct), workers, shared=(listing.root,), set_up=set_up):
-        yield from hashed
+    for identities in map_unordered(identify_batch, make_batches(), workers, shared=(origin,), set_up=set_up):
+        yield from identities
 
 
-def _identify_all(listing: Listing, workers: int) -> Iterator[_Identity]:
-    """Of each record that can be read, in the order of the files."""
-    assert listing.united is not None
-    shared, set_up = (listing.united.records.sources,), partial(filesystem.configure, filesystem.configured())
-    batches = _batches(listing, range(len(listing.images)))
-    for found in map_unordered(_identify_batch, batches, workers, shared=shared, set_up=set_up):
-        yield from found
-
-
-def _batches(listing: Listing, images: Sequence[int]) -> Iterator[list[tuple[int, ImageRef]]]:
-    for at in range(0, len(images), _HASHED_AT_ONCE):
-        batch = images[at : at + _HASHED_AT_ONCE]
-        yield list(zip(batch, listing.images.iterate(np.array(batch, np.int64)), strict=True))
-
-
-def _hash_batch(root: str, batch: Sequence[tuple[int, ImageRef]]) -> list[_Identity]:
-    hashed = []
-    for i, ref in batch:
+def _hash_batch(root: str, batch: _Batch) -> list[_Identity]:
+    identities = []
+    for index, image in batch:
         with contextlib.suppress(UnreadableError):  # it will be quarantined, with the reason
-            hashed.append((i, hashlib.sha256(read_image(root, ref)).digest(), -1))
-    return hashed
+            identities.append(_Identity(index, hashlib.sha256(read_image(root, image)).digest()))
+    return identities
 
 
-def _identify_batch(sources: Mapping[str, Source], batch: Sequence[tuple[int, ImageRef]]) -> list[_Identity]:
-    found = []
-    for i, ref in batch:
+def _identify_batch(sources: Mapping[str, SourceDataset], batch: _Batch) -> list[_Identity]:
+    identities = []
+    for index, record in batch:
         with contextlib.suppress(UnreadableError, BadImage):
-            found.append((i, *identify(sources, ref)))
-    return found
+            identities.append(_Identity(index, *identify(sources, record)))
+    return identities

@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.archive import unpack_tar
 from beam_jobs.plan.image_ref import encode_line
-from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.split_and_shard import Plan
 from beam_jobs.shards.record_source import open_source
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
@@ -15,7 +14,6 @@ from beam_jobs.storage import filesystem
 from tfpipe._version import __version__
 from tfpipe.format import file_names
 from tfpipe.format.manifest import FORMAT_VERSION, Manifest
-from tfpipe.format.schema import Schema, image_schema
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.images.normalize import codec_versions
 
@@ -35,26 +33,17 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
         root=filesystem.absolute(listing.root),
         fingerprint="",
         seed=config.seed,
-        form=listing.united.form if listing.united else config.form,
-        schema=listing.united.schema if listing.united else _make_schema(listing),
+        form=listing.choose_form(config.form),
+        schema=listing.make_schema(),
         label_names=listing.label_names,
         skipped=dict(listing.skipped or {}),
         dropped=listing.dropped,
         keep_quarantined=config.keep_quarantined,
         unpacked={},
         shards=tuple(shards),
-        records=listing.united.records if listing.united else None,
+        records=listing.datasets,
     )
     return replace(header, fingerprint=_make_fingerprint(header, digest.hexdigest()))
-
-
-def _make_schema(listing: Listing) -> Schema:
-    return image_schema(
-        labelled=bool(listing.label_names),
-        boxes=listing.images.has_boxes,
-        box_labels=listing.images.has_box_labels,
-        extra=listing.extra,
-    )
 
 
 def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 from uuid import uuid4
 
 from beam_jobs.plan.image_ref import PlannedImage, decode_line
-from beam_jobs.plan.merge_manifests import RecordInput
+from beam_jobs.plan.merge_manifests import InputDatasets
 from beam_jobs.storage import filesystem
 from tfpipe.errors import FormatError
 from tfpipe.format import file_names, manifest_json
@@ -92,7 +92,7 @@ class PlanHeader:
     keep_quarantined: bool
     unpacked: dict[str, str]
     shards: tuple[PlannedShard, ...]
-    records: RecordInput | None = None
+    records: InputDatasets | None = None
 
     def dumps(self) -> bytes:
         """Returns the header as JSON."""
@@ -115,7 +115,7 @@ class PlanHeader:
             fields["schema"] = Schema.from_json(fields["schema"])
             fields["label_names"] = tuple(fields["label_names"])
             fields["shards"] = tuple(PlannedShard(**shard) for shard in fields["shards"])
-            fields["records"] = fields["records"] and RecordInput.from_json(fields["records"])
+            fields["records"] = fields["records"] and InputDatasets.from_json(fields["records"])
             return cls(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise FormatError(f"The plan of an earlier run cannot be read ({error}).") from error

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from beam_jobs.plan.merge_manifests import RecordInput, unite
+from beam_jobs.plan.merge_manifests import InputDatasets, merge_manifests
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
@@ -35,7 +35,7 @@ def manifest(place: str, labels: str = "cat dog", **fields: Any) -> Manifest:
 
 
 def of(*manifests: Manifest, **changes: Any) -> Any:
-    return unite({f"{k}": one for k, one in enumerate(manifests)}, changes)
+    return merge_manifests({f"{k}": one for k, one in enumerate(manifests)}, changes)
 
 
 def form(**options: Any) -> dict[str, Any]:
@@ -46,16 +46,16 @@ def form(**options: Any) -> dict[str, Any]:
 
 
 def test_labels_keep_the_order_of_the_first() -> None:
-    united = of(manifest("/a", "dog cat"), manifest("/b", "ape cat dog"))
-    assert united.label_names == ("dog", "cat", "ape")
-    assert [source.labels for source in united.records.sources.values()] == [(0, 1), (2, 1, 0)]
-    assert united.class_counts == {"train": [4, 4, 2]}
-    assert united.name == "pets"
+    merged = of(manifest("/a", "dog cat"), manifest("/b", "ape cat dog"))
+    assert merged.label_names == ("dog", "cat", "ape")
+    assert [source.labels for source in merged.datasets.sources.values()] == [(0, 1), (2, 1, 0)]
+    assert merged.class_counts == {"train": [4, 4, 2]}
+    assert merged.name == "pets"
 
 
 def test_left_out_images_are_not_counted() -> None:
-    united = of(manifest("/a")).without([("train", 1), ("train", 1), ("train", -1)])
-    assert united.class_counts == {"train": [2, 0]}
+    merged = of(manifest("/a")).leave_out([("train", 1), ("train", 1), ("train", -1)])
+    assert merged.class_counts == {"train": [2, 0]}
 
 
 def test_numbered_classes() -> None:
@@ -82,8 +82,8 @@ def test_labels_without_a_count_of_classes() -> None:
 
 
 def test_datasets_without_labels() -> None:
-    united = of(manifest("/a", ""), manifest("/b", ""))
-    assert (united.label_names, united.class_counts) == ((), {"train": []})
+    merged = of(manifest("/a", ""), manifest("/b", ""))
+    assert (merged.label_names, merged.class_counts) == ((), {"train": []})
 
 
 # Features
@@ -123,12 +123,12 @@ def test_lists_of_different_lengths() -> None:
 
 def test_one_dataset_as_it_is() -> None:
     one = manifest("/a", image=form(resize_short=256) | {"later": 1}, changed={"resized": 3}, noticed={"animated": 1})
-    united = of(one)
-    assert united.schema == one.schema
-    assert united.form == ImageForm(resize_short=256)
-    records = united.records
-    assert (records.image, records.reformed) == (one.image, False)
-    assert (records.changed, records.noticed) == ({"resized": 3}, {"animated": 1})
+    merged = of(one)
+    assert merged.schema == one.schema
+    assert merged.form == ImageForm(resize_short=256)
+    datasets = merged.datasets
+    assert (datasets.image, datasets.reformed) == (one.image, False)
+    assert (datasets.changed, datasets.noticed) == ({"resized": 3}, {"animated": 1})
 
 
 @pytest.mark.parametrize(
@@ -154,27 +154,27 @@ def test_another_form(
     before: dict[str, Any], changes: dict[str, Any], after: dict[str, Any], made_from: str | None
 ) -> None:
     one = manifest("/a", image=form(**before), noticed={"animated": 1, "name_differs": 2})
-    united = of(one, **changes)
-    assert united.form == ImageForm(**after)
-    assert united.records.image == form(**after) | ({"made_from": made_from} if made_from else {})
-    assert united.records.reformed
-    assert united.records.noticed == {"name_differs": 2}
+    merged = of(one, **changes)
+    assert merged.form == ImageForm(**after)
+    assert merged.datasets.image == form(**after) | ({"made_from": made_from} if made_from else {})
+    assert merged.datasets.reformed
+    assert merged.datasets.noticed == {"name_differs": 2}
 
 
 def test_a_history_of_forms() -> None:
     one = manifest("/a", image=form(square=64) | {"made_from": "encoding keep, resize_short 256, quality 95"})
-    assert of(one).records.image["made_from"] == "encoding keep, resize_short 256, quality 95"
-    assert of(one, square=32).records.image["made_from"] == (
+    assert of(one).datasets.image["made_from"] == "encoding keep, resize_short 256, quality 95"
+    assert of(one, square=32).datasets.image["made_from"] == (
         "encoding keep, resize_short 256, quality 95; encoding keep, square 64, quality 95"
     )
     both = of(one, replace(one, directory="/b"))
-    assert both.records.image["made_from"] == "encoding keep, resize_short 256, quality 95"
+    assert both.datasets.image["made_from"] == "encoding keep, resize_short 256, quality 95"
 
 
 def test_a_form_that_is_there_already_changes_nothing() -> None:
     one = manifest("/a", image=form(square=64, quality=80))
-    united = of(one, square=64)
-    assert (united.records.reformed, united.records.image) == (False, one.image)
+    merged = of(one, square=64)
+    assert (merged.datasets.reformed, merged.datasets.image) == (False, one.image)
 
 
 @pytest.mark.parametrize(
@@ -242,9 +242,9 @@ def test_two_forms(one: dict[str, Any], other: dict[str, Any], which: str, optio
 
 def test_what_may_differ() -> None:
     image = [form(quality=80, reencode_progressive=True, max_pixels=10), form(quality=90, max_pixels=20)]
-    united = of(*(manifest(f"/{k}", image=one) for k, one in enumerate(image)))
-    assert united.records.image == form(quality=80, max_pixels=20)
-    assert not united.records.reformed
+    merged = of(*(manifest(f"/{k}", image=one) for k, one in enumerate(image)))
+    assert merged.datasets.image == form(quality=80, max_pixels=20)
+    assert not merged.datasets.reformed
 
 
 def test_a_form_that_nobody_wrote() -> None:
@@ -258,11 +258,13 @@ def test_a_form_that_nobody_wrote() -> None:
 def test_records_come_back_from_json() -> None:
     import json
 
-    records = of(manifest("/a"), manifest("/b", "dog ape")).records
-    assert RecordInput.from_json(json.loads(json.dumps(asdict(records)))) == records
+    records = of(manifest("/a"), manifest("/b", "dog ape")).datasets
+    assert InputDatasets.from_json(json.loads(json.dumps(asdict(records)))) == records
 
 
 def test_where_a_dataset_lies_does_not_shape_the_result_but_its_manifest_does() -> None:
     one = manifest("/a")
-    assert of(one).records.shaping() == of(replace(one, directory="/b")).records.shaping()
-    assert of(one).records.shaping() != of(replace(one, fingerprint="g")).records.shaping()
+    assert of(one).datasets.get_fingerprint_facts() == of(replace(one, directory="/b")).datasets.get_fingerprint_facts()
+    assert (
+        of(one).datasets.get_fingerprint_facts() != of(replace(one, fingerprint="g")).datasets.get_fingerprint_facts()
+    )

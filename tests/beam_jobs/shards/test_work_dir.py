@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_jobs.plan.merge_manifests import RecordInput, Source
+from beam_jobs.plan.merge_manifests import InputDatasets, SourceDataset
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
 from tfpipe.errors import FormatError
 from tfpipe.format.image_form import ImageForm
@@ -54,7 +54,9 @@ def test_the_header_comes_back(header: PlanHeader) -> None:
 
 
 def test_the_header_of_finished_datasets_comes_back(header: PlanHeader) -> None:
-    records = RecordInput({"a": Source("/a", "0" * 64, True, (1, 0))}, {"encoding": "raw"}, True, {"resized": 3}, {})
+    records = InputDatasets(
+        {"a": SourceDataset("/a", "0" * 64, True, (1, 0))}, {"encoding": "raw"}, True, {"resized": 3}, {}
+    )
     assert PlanHeader.loads(replace(header, records=records).dumps()).records == records
 
 
