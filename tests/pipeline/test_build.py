@@ -208,7 +208,7 @@ def test_nothing_calls_back_into_python(few: Manifest, cache: str, kind: str, op
 def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
     with pytest.raises(ConfigError, match="no split 'test'"):
         build_dataset(few, "test", config_of())
-    with pytest.raises(ConfigError, match=r"at most the 20 records of an epoch, got 24|at most the 16 records"):
+    with pytest.raises(ConfigError, match=r"at most the 16 records of an epoch, got 24\."):
         build_dataset(few, "train", config_of(global_batch_size=24))
     with pytest.raises(ConfigError, match="files without a manifest"):
         build_dataset(tfrecord_files(str(foreign / "train-*")), None, config_of())

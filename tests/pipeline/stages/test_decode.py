@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
-tf = pytest.importorskip("tensorflow")
-
-from tfpipe.errors import ConfigError  # noqa: E402
-from tfpipe.pipeline.plan.stored_images import StoredImages  # noqa: E402
-from tfpipe.pipeline.stages._crop_box import crop  # noqa: E402
-from tfpipe.pipeline.stages.decode import decode_crop, decode_image, read_image_size  # noqa: E402
+from tfpipe.errors import ConfigError
+from tfpipe.pipeline.plan.stored_images import StoredImages
+from tfpipe.pipeline.stages._crop_box import crop
+from tfpipe.pipeline.stages.decode import decode_crop, decode_image, read_image_size
 
 JPEG, PNG, MIXED, FOREIGN = (StoredImages(frozenset(names)) for names in (["JPEG"], ["PNG"], ["JPEG", "PNG"], []))
 

@@ -11,11 +11,10 @@ import tensorflow as tf
 from tfpipe.errors import ConfigError
 from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Manifest
-from tfpipe.order import expand_runs
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
-from tfpipe.pipeline.stages.list import list_exact, list_files, list_once, split_runs
+from tfpipe.pipeline.stages.list import list_exact, list_files, list_once
 from tfpipe.pipeline.stages.read import read_exact, read_files, read_once
 from tfpipe.pipeline.stages.repeat import repeat_epochs
 from tfpipe.pipeline.stages.shuffle import shuffle_buffer, shuffle_exact
@@ -93,11 +92,3 @@ def test_evaluation_reads_each_record_once_in_the_order_of_the_files(many: Manif
         assert len(part) == plan.evaluation_records
         seen += part
     assert seen == list(range(RECORDS))
-
-
-def test_runs_are_cut_and_stay_the_same_records() -> None:
-    runs = np.array([[0, 3, 10], [2, 0, 1], [5, 7, 8]])
-    pieces = split_runs(runs, 4)
-    assert pieces.tolist() == [[0, 3, 4], [0, 7, 4], [0, 11, 2], [2, 0, 1], [5, 7, 4], [5, 11, 4]]
-    np.testing.assert_array_equal(expand_runs(pieces), expand_runs(runs))
-    assert split_runs(runs, 16).tolist() == runs.tolist()

@@ -1,4 +1,4 @@
-"""What a trainer gets: features, labels, masks, and just as many batches on every host."""
+"""Batches as a trainer gets them: labels, masks, and equally many batches on every host."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.build import build_dataset, build_stages
+from tfpipe.pipeline.build import build_dataset
 from tfpipe.pipeline.config.pipeline_config import AugmentOptions, PipelineConfig
 from tfpipe.pipeline.device import augment
-from tfpipe.pipeline.plan.read_plan import RESERVED, ReadPlan
-from tfpipe.pipeline.plan.source import Source, tfrecord_files
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stages.batch import masked_sum
 
 EVALUATION = {"training": False, "image_size": 8, "global_batch_size": 8}
@@ -22,32 +21,6 @@ EVALUATION = {"training": False, "image_size": 8, "global_batch_size": 8}
 
 def first(manifest: Manifest, split: str = "train", **options):
     return next(build_dataset(manifest, split, PipelineConfig(**{**EVALUATION, **options})).as_numpy_iterator())
-
-
-def test_included_features_are_padded_and_cut(few: Manifest) -> None:
-    extra_features = ("id", "pair", "marks", "words", "image/object/bbox/xmin", "image/filename", "image/height")
-    batch = first(few, extra_features=extra_features, max_boxes=3)
-    assert set(batch) == {*extra_features, "image", "label", "mask"}
-    assert batch["id"].tolist() == list(range(8))
-    assert batch["pair"].tolist() == [[float(i), -0.5] for i in range(8)]
-    assert batch["marks"].tolist() == [[j if j < i % 6 else -1 for j in range(3)] for i in range(8)]
-    assert batch["words"].tolist() == [[b"w%d" % j if j < i % 3 else b"" for j in range(3)] for i in range(8)]
-    sides = [[0.125 * (j + 1) if j < i % 4 else 0.0 for j in range(3)] for i in range(8)]
-    assert batch["image/object/bbox/xmin"].tolist() == sides
-    assert batch["image/filename"].tolist() == [b"%d.jpg" % i for i in range(8)]
-    assert batch["image/height"].tolist() == [10] * 8
-
-
-def test_features_that_cannot_be_included(few: Manifest, foreign) -> None:
-    for name in RESERVED:
-        with pytest.raises(ConfigError, match=f"`extra_features` must not name '{name}': the pipeline hands over"):
-            build_stages(few, "train", PipelineConfig(**EVALUATION, extra_features=("id", name)))
-    with pytest.raises(
-        ConfigError, match=r"features of 'train' of .*, got 'nothing'; it has image/encoded, .*, pair\."
-    ):
-        build_stages(few, "train", PipelineConfig(**EVALUATION, extra_features=("nothing",)))
-    with pytest.raises(ConfigError, match=r"`one_hot` needs the number of classes of .*: give `num_classes`\."):
-        build_stages(tfrecord_files(str(foreign / "flat-*")), None, PipelineConfig(**EVALUATION, one_hot=True))
 
 
 def test_labels(few: Manifest) -> None:

@@ -1,0 +1,35 @@
+"""Lists of runs: cut for reading, and in the order in which a cache needs them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tfpipe.format.manifest import Manifest
+from tfpipe.order import expand_runs
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.source import Source
+from tfpipe.pipeline.stages.list import first_use_runs, record_numbers, split_runs
+
+
+def test_runs_are_cut_and_stay_the_same_records() -> None:
+    runs = np.array([[0, 3, 10], [2, 0, 1], [5, 7, 8]])
+    pieces = split_runs(runs, 4)
+    assert pieces.tolist() == [[0, 3, 4], [0, 7, 4], [0, 11, 2], [2, 0, 1], [5, 7, 4], [5, 11, 4]]
+    np.testing.assert_array_equal(expand_runs(pieces), expand_runs(runs))
+    assert split_runs(runs, 16).tolist() == runs.tolist()
+
+
+def test_a_cache_is_filled_in_the_order_of_its_use(many: Manifest) -> None:
+    config = PipelineConfig(global_batch_size=8, num_streams=2, window_records=4, run_records=3)
+    for num_hosts, host, start_step in ((1, 0, 0), (2, 1, 37)):
+        plan = ReadPlan(Source.from_manifest(many, "train"), config, num_hosts, host, num_hosts, start_step)
+        numbers = record_numbers(plan, first_use_runs(plan))
+        assert sorted(numbers) == list(range(257))
+        epoch, step = plan.start
+        first = {
+            int(plan.source.bases[shard] + record)
+            for shard, record in plan.order.batch(epoch, step, 8, plan.streams).tolist()
+        }
+        window_records = plan.order.window_records * len(plan.streams)
+        assert first <= set(numbers[:window_records].tolist())
