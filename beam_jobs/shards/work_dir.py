@@ -40,7 +40,7 @@ class PlannedShard:
 
     Attributes:
         split: The name of its split.
-        shard_index: Its number in the split, from 0.
+        shard_index: The number of the shard in its split, from 0.
         num_shards: The number of shards of the split.
         images: The number of its images.
         begin: The place of its first line in `plan.jsonl`, in bytes.

@@ -1,4 +1,4 @@
-"""Several finished datasets become one: labels and splits by name, records as they are, copies noticed."""
+"""Several finished datasets become one: labels and splits go by name, records stay, copies are noticed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfpipe.errors import DataError
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two datasets that share the class `dog` and an image: in `train` of both, and in `test` of the second."""
+    """Returns two datasets that share the class `dog` and an image: in `train` of both, and in `test` of the second."""
     folder = tmp_path_factory.mktemp("merge")
     first = {f"train/{name}": data for name, data in make_photos({"cat": 6, "dog": 5}).items()}
     second = {f"train/{name}": data for name, data in make_photos({"ape": 4, "dog": 3}, seed=1).items()}
@@ -33,52 +33,55 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def test_records_and_labels(pair: tuple[Path, Path], tmp_path: Path) -> None:
     a, b = pair
-    made = join_datasets(pair, tmp_path / "out", num_shards=4)
-    assert made.label_names == ("cat", "dog", "ape")
-    assert {name: (split.records, split.class_counts) for name, split in made.splits.items()} == {
+    manifest = join_datasets(pair, tmp_path / "out", num_shards=4)
+    assert manifest.label_names == ("cat", "dog", "ape")
+    assert {name: (split.records, split.class_counts) for name, split in manifest.splits.items()} == {
         "test": (2, (0, 1, 1)),
         "train": (19, (6, 9, 4)),
     }
-    assert made.splits["test"].formats == {"JPEG": 1, "PNG": 1}
+    assert manifest.splits["test"].formats == {"JPEG": 1, "PNG": 1}
     after = read_payloads(tmp_path / "out")
     assert set(read_payloads(a)) < set(after)  # the first dataset's labels stay, and so do its records
-    by_digest, new = (
-        {bytes(one["image/sha256"][0]) + bytes(one["image/filename"][0]): one for one in read_records(folder)}
+    old_records, new_records = (
+        {
+            bytes(record["image/sha256"][0]) + bytes(record["image/filename"][0]): record
+            for record in read_records(folder)
+        }
         for folder in (b, tmp_path / "out")
     )
-    for key, record in by_digest.items():
+    for key, record in old_records.items():
         for name, value in record.items():
             if name == "image/class/label":
-                assert made.label_names[int(new[key][name][0])].encode() == record["image/class/text"][0]
+                assert manifest.label_names[int(new_records[key][name][0])].encode() == record["image/class/text"][0]
             else:
-                assert np.array_equal(new[key][name], value)
-    assert len(by_digest) == 8
+                assert np.array_equal(new_records[key][name], value)
+    assert len(old_records) == 8
     assert (tmp_path / "out" / "image-class-label.labels.txt").read_text() == "cat\ndog\nape\n"
-    assert made.name == "pets"
+    assert manifest.name == "pets"
 
 
 def test_the_order_is_kept(pair: tuple[Path, Path], tmp_path: Path) -> None:
     join_datasets(pair, tmp_path / "out", shuffle=False)
     assert read_payloads(tmp_path / "out")[:11] == read_payloads(pair[0])
-    names = [bytes(one["image/filename"][0]) for folder in pair for one in read_records(folder)]
-    assert [bytes(one["image/filename"][0]) for one in read_records(tmp_path / "out")] == names
+    names = [bytes(record["image/filename"][0]) for folder in pair for record in read_records(folder)]
+    assert [bytes(record["image/filename"][0]) for record in read_records(tmp_path / "out")] == names
 
 
 def test_copies_are_noticed(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    made = join_datasets(pair, tmp_path / "out")
-    assert (made.duplicates.within, made.duplicates.across, made.duplicates.dropped) == ({"train": 1}, 1, 0)
+    manifest = join_datasets(pair, tmp_path / "out")
+    assert (manifest.duplicates.within, manifest.duplicates.across, manifest.duplicates.dropped) == ({"train": 1}, 1, 0)
     (line,) = (tmp_path / "out" / "duplicates.jsonl").read_text().splitlines()
-    found = {(record["split"], record["path"]) for record in json.loads(line)["records"]}
-    assert found == {("train", "train/cat/000.jpg"), ("train", "train/dog/copy.jpg"), ("test", "test/ape/copy.jpg")}
+    copies = {(record["split"], record["path"]) for record in json.loads(line)["records"]}
+    assert copies == {("train", "train/cat/000.jpg"), ("train", "train/dog/copy.jpg"), ("test", "test/ape/copy.jpg")}
 
 
 def test_copies_are_dropped(pair: tuple[Path, Path], tmp_path: Path) -> None:
     config = ShardConfig("a, b", str(tmp_path / "out"), datasets=(str(pair[0]), str(pair[1])), drop_duplicates=True)
     plan = plan_shards(config)
     assert plan.class_counts == {"test": [0, 1, 1], "train": [5, 8, 4]}
-    made = join_datasets(pair, tmp_path / "out", drop_duplicates=True)
-    assert {name: list(split.class_counts) for name, split in made.splits.items()} == plan.class_counts
-    assert (made.duplicates.within, made.duplicates.across, made.duplicates.dropped) == ({}, 0, 2)
+    manifest = join_datasets(pair, tmp_path / "out", drop_duplicates=True)
+    assert {name: list(split.class_counts) for name, split in manifest.splits.items()} == plan.class_counts
+    assert (manifest.duplicates.within, manifest.duplicates.across, manifest.duplicates.dropped) == ({}, 0, 2)
     names = read_images(tmp_path / "out")
     assert "train/cat/000.jpg" not in names
     assert "train/dog/copy.jpg" not in names
@@ -86,15 +89,15 @@ def test_copies_are_dropped(pair: tuple[Path, Path], tmp_path: Path) -> None:
 
 
 def test_a_copy_in_one_split_stays_in_the_first_dataset(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    made = join_datasets([pair[0], pair[0]], tmp_path / "out", drop_duplicates=True, shuffle=False)
+    manifest = join_datasets([pair[0], pair[0]], tmp_path / "out", drop_duplicates=True, shuffle=False)
     assert read_payloads(tmp_path / "out") == read_payloads(pair[0])
-    assert made.duplicates.dropped == 11
+    assert manifest.duplicates.dropped == 11
 
 
 def test_one_dataset_twice(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    made = join_datasets([pair[0]] * 3, tmp_path / "out", num_shards=4)
+    manifest = join_datasets([pair[0]] * 3, tmp_path / "out", num_shards=4)
     assert sorted(read_payloads(tmp_path / "out")) == sorted(read_payloads(pair[0]) * 3)
-    assert made.duplicates.within == {"train": 22}
+    assert manifest.duplicates.within == {"train": 22}
 
 
 def test_all_of_a_split_are_copies(pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -107,9 +110,9 @@ def test_all_of_a_split_are_copies(pair: tuple[Path, Path], tmp_path: Path) -> N
 def test_names_of_their_own(tmp_path: Path) -> None:
     for name, split in {"one": "train", "two": "test", "three": "train"}.items():
         make_dataset(write_files(tmp_path / name, make_photos({"cat": 2})), tmp_path / f"{name}-ds", split=split)
-    made = join_datasets([tmp_path / f"{name}-ds" for name in ("one", "two", "three")], tmp_path / "out")
-    assert made.name == "one+two+three"
-    assert {name: split.records for name, split in made.splits.items()} == {"test": 2, "train": 4}
+    manifest = join_datasets([tmp_path / f"{name}-ds" for name in ("one", "two", "three")], tmp_path / "out")
+    assert manifest.name == "one+two+three"
+    assert {name: split.records for name, split in manifest.splits.items()} == {"test": 2, "train": 4}
     assert json.loads((tmp_path / "out" / "dataset_info.json").read_text())["name"] == "one_two_three"
 
 
@@ -122,8 +125,8 @@ def test_a_damaged_record_is_named_by_its_dataset(pair: tuple[Path, Path], tmp_p
     data[100] ^= 8
     shard.write_bytes(data)
     for options in ({}, {"drop_duplicates": True}):
-        made = join_datasets([pair[0], broken], tmp_path / "out", overwrite=True, **options)
-        assert made.quarantined == 1
+        manifest = join_datasets([pair[0], broken], tmp_path / "out", overwrite=True, **options)
+        assert manifest.quarantined == 1
         (line,) = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
         assert json.loads(line)["path"] == "pets-2/train:2"
         assert json.loads(line)["reason"].startswith("train-00001-of-00003.tfrecord: Record at byte 0 is damaged")

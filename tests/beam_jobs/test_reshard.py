@@ -38,7 +38,7 @@ SHARD = "train-00000-of-00003.tfrecord"
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Boxes, labels of boxes, further columns, JPEG and PNG, a turned image, copies, and one image left out."""
+    """Returns a dataset with boxes, further columns, JPEG and PNG, a turned image, copies, and one image left out."""
     folder = tmp_path_factory.mktemp("reshard") / "pets"
     files: dict[str, bytes] = {}
     rows: list[dict[str, Any]] = []
@@ -62,7 +62,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def broken(dataset: Path, tmp_path: Path) -> Path:
-    """A copy of it, to be damaged."""
+    """Returns a copy of it, to be damaged."""
     return Path(shutil.copytree(dataset, tmp_path / "broken"))
 
 
@@ -75,10 +75,12 @@ def load(folder: Path) -> Manifest:
 
 @pytest.mark.parametrize("num_shards", [1, 4, 50])
 def test_the_same_records_in_another_order(dataset: Path, tmp_path: Path, num_shards: int) -> None:
-    made = join_datasets([dataset], tmp_path / "out", num_shards=num_shards)
+    manifest = join_datasets([dataset], tmp_path / "out", num_shards=num_shards)
     for split, records in {"train": 29, "validation": 9}.items():
         assert (
-            len([*(tmp_path / "out").glob(f"{split}-*")]) == min(num_shards, records) == made.splits[split].num_shards
+            len([*(tmp_path / "out").glob(f"{split}-*")])
+            == min(num_shards, records)
+            == manifest.splits[split].num_shards
         )
         before, after = read_payloads(dataset, split), read_payloads(tmp_path / "out", split)
         assert len(after) == records
@@ -109,8 +111,8 @@ def test_the_seed_shuffles(dataset: Path, tmp_path: Path) -> None:
 
 
 def test_by_size(dataset: Path, tmp_path: Path) -> None:
-    made = join_datasets([dataset], tmp_path / "out", shard_size_bytes=4000)
-    split = made.splits["train"]
+    manifest = join_datasets([dataset], tmp_path / "out", shard_size_bytes=4000)
+    split = manifest.splits["train"]
     assert split.num_shards == -(-load(dataset).splits["train"].bytes // 4000)
 
 
@@ -149,8 +151,8 @@ def test_duplicates_keep_their_names(tmp_path: Path) -> None:
         join_datasets([tmp_path / "ds"], tmp_path / "out", shuffle=False).duplicates == load(tmp_path / "ds").duplicates
     )
     lists = [(tmp_path / name / "duplicates.jsonl").read_text().splitlines() for name in ("ds", "out")]
-    found = [{record["path"] for line in lines for record in json.loads(line)["records"]} for lines in lists]
-    assert found == [{*photos, "test/cat/3.jpg"}] * 2
+    paths = [{record["path"] for line in lines for record in json.loads(line)["records"]} for lines in lists]
+    assert paths == [{*photos, "test/cat/3.jpg"}] * 2
 
 
 # Another form
@@ -169,32 +171,32 @@ IMAGE = ("encoded", "format", "height", "width", "channels", "colorspace")
     ids=str,
 )
 def test_images_of_another_form(dataset: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
-    made = join_datasets([dataset], tmp_path / "out", form_changes=changes)
+    manifest = join_datasets([dataset], tmp_path / "out", form_changes=changes)
     form = ImageForm(**changes)
-    assert made.image == asdict(form)
+    assert manifest.image == asdict(form)
     before, after = by_name(dataset), by_name(tmp_path / "out")
     assert before.keys() == after.keys()
     for name, record in before.items():
-        wanted = prepare_image(record["image/encoded"][0], form)
+        image = prepare_image(record["image/encoded"][0], form)
         for key, value in record.items():
             if key.removeprefix("image/") in IMAGE:
-                expected = getattr(wanted, key.removeprefix("image/"))
+                expected = getattr(image, key.removeprefix("image/"))
                 got = after[name][key][0]
                 assert (got.decode() if isinstance(expected, str) else got) == expected
             else:
                 assert np.array_equal(after[name][key], value)
-    split = made.splits["train"]
+    split = manifest.splits["train"]
     heights = [int(record["image/height"][0]) for record in after.values()]
     assert (split.sizes.min_height, split.sizes.max_height) == (min(heights), max(heights))
-    assert made.changed["exif_rotated"] == 1
-    assert sum(made.changed.values()) > 1
+    assert manifest.changed["exif_rotated"] == 1
+    assert sum(manifest.changed.values()) > 1
 
 
 def test_what_is_small_enough_stays(tmp_path: Path) -> None:
     photos = {"cat/small.jpg": make_jpeg(1, (20, 10)), "cat/large.jpg": make_jpeg(1, (40, 50))}
     make_dataset(write_files(tmp_path / "in", photos), tmp_path / "ds")
-    made = join_datasets([tmp_path / "ds"], tmp_path / "out", form_changes={"resize_short": 20})
-    assert made.changed == {"resized": 1}
+    manifest = join_datasets([tmp_path / "ds"], tmp_path / "out", form_changes={"resize_short": 20})
+    assert manifest.changed == {"resized": 1}
     before, after = (
         dict(zip(read_images(tmp_path / name), read_payloads(tmp_path / name), strict=True)) for name in ("ds", "out")
     )
@@ -213,20 +215,20 @@ def test_squares_know_the_size_of_the_original(dataset: Path, tmp_path: Path) ->
     before = dataset
     sizes, formats = [], []
     for k, changes in enumerate(steps):
-        made = join_datasets([before], tmp_path / str(k), form_changes=changes)
+        manifest = join_datasets([before], tmp_path / str(k), form_changes=changes)
         before = tmp_path / str(k)
         record = by_name(before)["train/02.jpg"]
         sizes.append((int(record["image/height"][0]), int(record["image/width"][0])))
-        formats.append(made.splits["train"].formats)
+        formats.append(manifest.splits["train"].formats)
     # 26 x 16, then reduced, then squeezed three times, and reduced again, which no longer knows of the squeezing.
     assert sizes == [(12, 20), (12, 20), (12, 20), (12, 20), (4, 4)]
     assert formats == [{"JPEG": 25, "PNG": 4}, {"RAW": 29}, {"RAW": 29}, {"PNG": 29}, {"PNG": 29}]
-    assert made.image["made_from"] == (
+    assert manifest.image["made_from"] == (
         "encoding keep, resize_short 12, quality 95; encoding raw, square 10, quality 95; encoding raw, square 6, "
         "quality 95; encoding keep, square 6, quality 95"
     )
     kinds = {"exif_rotated": 1, "jpeg_to_raw": 33, "png_to_raw": 5, "raw_to_png": 38, "resized": 4 * 38}
-    assert {name: made.changed[name] for name in kinds} == kinds
+    assert {name: manifest.changed[name] for name in kinds} == kinds
     pixels = Image.open(io.BytesIO(by_name(tmp_path / "3")["train/02.jpg"]["image/encoded"][0]))
     assert pixels.tobytes() == by_name(tmp_path / "2")["train/02.jpg"]["image/encoded"][0]
 
@@ -236,7 +238,7 @@ def test_squares_know_the_size_of_the_original(dataset: Path, tmp_path: Path) ->
 
 def places(folder: Path, shard: str = SHARD) -> list[tuple[int, int]]:
     data = (folder / index_name(shard)).read_bytes()
-    return [tuple(row) for row in decode_index(data, (folder / shard).stat().st_size, data.count(b"\n")).tolist()]
+    return [tuple(place) for place in decode_index(data, (folder / shard).stat().st_size, data.count(b"\n")).tolist()]
 
 
 def damage(folder: Path, at: int, shard: str = SHARD) -> None:
@@ -254,7 +256,7 @@ def test_a_damaged_record(broken: Path, tmp_path: Path) -> None:
     label = int(read_records(broken)[2]["image/class/label"][0])
     offset, size = places(broken)[2]
     damage(broken, offset + size // 2)
-    made = join_datasets([broken], tmp_path / "out", shuffle=False)
+    manifest = join_datasets([broken], tmp_path / "out", shuffle=False)
     assert read_payloads(tmp_path / "out") == before[:2] + before[3:]
     (line,) = quarantined(tmp_path / "out")
     sentence = f"Record at byte {offset} is damaged: the checksum of its {size - 16} bytes of payload is wrong"
@@ -268,7 +270,7 @@ def test_a_damaged_record(broken: Path, tmp_path: Path) -> None:
     }
     counts = list(load(broken).splits["train"].class_counts)
     counts[label] -= 1
-    assert (made.quarantined, list(made.splits["train"].class_counts)) == (1, counts)
+    assert (manifest.quarantined, list(manifest.splits["train"].class_counts)) == (1, counts)
 
 
 def test_too_much_damage(broken: Path, tmp_path: Path) -> None:
@@ -288,7 +290,7 @@ def test_too_much_damage(broken: Path, tmp_path: Path) -> None:
 
 
 def replace_record(folder: Path, number: int, **changes: Any) -> None:
-    """Writes a record with other features, index and manifest to match."""
+    """Writes a record with other features, and an index and a manifest to match."""
     payloads = read_payloads(folder)[: len(places(folder))]
     features = {**read_records(folder)[number], **changes}
     payloads[number] = encode_example({name: value for name, value in features.items() if value is not None})
@@ -420,9 +422,9 @@ def test_what_tfpipe_did_not_write(broken: Path, tmp_path: Path) -> None:
 def test_labels_without_names(broken: Path, tmp_path: Path) -> None:
     splits = {name: replace(split, class_counts=()) for name, split in load(broken).splits.items()}
     (broken / "manifest.json").write_text(manifest_json.dumps(replace(load(broken), label_names=(), splits=splits)))
-    made = join_datasets([broken], tmp_path / "out", shuffle=False)
+    manifest = join_datasets([broken], tmp_path / "out", shuffle=False)
     assert read_payloads(tmp_path / "out") == read_payloads(broken)
-    assert (made.label_names, made.splits["train"].class_counts, made.quarantined) == ((), (), 0)
+    assert (manifest.label_names, manifest.splits["train"].class_counts, manifest.quarantined) == ((), (), 0)
 
 
 def test_splits_are_those_of_the_dataset(dataset: Path, tmp_path: Path) -> None:
@@ -435,9 +437,9 @@ def test_splits_are_those_of_the_dataset(dataset: Path, tmp_path: Path) -> None:
 
 def test_another_place_is_the_same_dataset_and_another_manifest_is_another(broken: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    made = join_datasets([broken], output)
+    manifest = join_datasets([broken], output)
     moved = broken.rename(tmp_path / "moved")
-    assert join_datasets([moved], output) == made
+    assert join_datasets([moved], output) == manifest
     (moved / "manifest.json").write_text(manifest_json.dumps(replace(load(moved), fingerprint="another")))
     with pytest.raises(ConfigError, match=r"replace it with `overwrite`\.$"):
         join_datasets([moved], output)
@@ -445,7 +447,7 @@ def test_another_place_is_the_same_dataset_and_another_manifest_is_another(broke
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Enough work for something to happen in the middle of it."""
+    """Returns a dataset that takes long enough to reshard for something to happen in the middle."""
     folder = tmp_path_factory.mktemp("many")
     pool = [make_jpeg(i, (128, 96)) for i in range(40)]
     write_files(folder / "photos", {f"{'abc'[i % 3]}/{i:04d}.jpg": pool[i % 40] for i in range(400)})
@@ -454,7 +456,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check_killed(many: Path, folder: Path, kills: int) -> None:
-    """Half of the kills while pixels change, half while bytes are carried over."""
+    """Kills the command while pixels change, and as often while bytes are copied."""
     before = read_tree(many)
     for name, options in {"same": (), "small": ("--resize-short", 48)}.items():
         output = folder / name

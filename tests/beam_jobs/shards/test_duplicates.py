@@ -1,4 +1,4 @@
-"""Equal images: counted, listed line by line, and left out where that is asked for."""
+"""Equal images are counted, listed line by line, and left out on request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lines(output: Path) -> list[Any]:
 
 @pytest.fixture
 def twins(tmp_path: Path) -> Path:
-    """Two copies within train, one pair across, one image three times."""
+    """Returns a folder with two copies in `train`, a pair across splits, and an image that occurs three times."""
     a, b, c, d = (make_jpeg(i) for i in range(4))
     files = {
         "train/cat/1.jpg": a,
@@ -94,7 +94,7 @@ def test_none(tmp_path: Path) -> None:
 
 
 def dropped(source: Path, **options: Any) -> tuple[list[str], int]:
-    """The paths that stay, and how many are left out."""
+    """Returns the paths that stay, and the number of images left out."""
     plan = plan_shards(ShardConfig(str(source), "/out", drop_duplicates=True, workers=1, **options))
     return sorted(ref.path for ref in plan.listing.images), plan.listing.dropped
 
@@ -154,7 +154,7 @@ def test_in_a_tar_of_tars(tmp_path: Path, mode: str) -> None:
 
 
 def test_a_split_that_holds_nothing_but_copies(tmp_path: Path) -> None:
-    """Left without an image, a split must not turn into an empty shard, nor vanish without a word."""
+    """A split without an image must neither become an empty shard nor vanish without a word."""
     write_files(tmp_path / "in", {"train/1.jpg": make_jpeg(1), "val/1.jpg": make_jpeg(1), "val/2.jpg": make_jpeg(2)})
     with pytest.raises(DataError) as caught:
         dropped(tmp_path / "in")

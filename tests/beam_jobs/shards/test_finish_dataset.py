@@ -1,4 +1,4 @@
-"""From rows to a dataset: limits, renumbering, the manifest's numbers, and the last word of the manifest."""
+"""From written shards to a dataset: limits, renumbering, the manifest's numbers, and a complete dataset."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def quarantined(output: Path) -> list[str]:
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
-    """Eight good images and four bad ones."""
+    """Returns a folder of eight good images and four bad ones."""
     bad = {f"cat/bad{i}.jpg": b"bad %d" % i for i in range(3)} | {"dog/bad3.jpg": b""}
     return write_files(tmp_path / "in", make_photos({"cat": 5, "dog": 3}) | bad)
 
@@ -111,7 +111,7 @@ def test_allowing_more_goes_on_without_writing_again(mixed: Path, tmp_path: Path
 
 
 def test_mending_what_was_unreadable_leaves_no_trace(tmp_path: Path) -> None:
-    """Same names, same sizes: the same plan goes on, and ends as if nothing had been wrong."""
+    """With the same names and sizes the same plan goes on, and ends as if nothing had been wrong."""
     path = write_zip(tmp_path / "a.zip", make_photos({"cat": 3}), 0)
     whole = path.read_bytes()
     at = whole.index(make_jpeg(2)) + 100
@@ -128,7 +128,7 @@ def test_mending_what_was_unreadable_leaves_no_trace(tmp_path: Path) -> None:
 
 @pytest.fixture
 def sparse(tmp_path: Path) -> Path:
-    """By path, one image to a shard: of the six shards the first, third and last come out empty."""
+    """Returns six images. With one image to a shard, the first, the third and the last shard come out empty."""
     good = make_photos({"a": 6})
     return write_files(
         tmp_path / "in",
@@ -225,7 +225,7 @@ def test_whatever_is_missing_is_made_again(mixed: Path, tmp_path: Path, name: st
 
 
 def test_a_source_that_changed_under_a_complete_dataset(tmp_path: Path) -> None:
-    """Same name and size, other bytes: a mended shard must not contradict the manifest."""
+    """An image has the same name and size, but other bytes. A mended shard must not contradict the manifest."""
     source = write_files(tmp_path / "in", {f"{i}.png": make_png(i, (4, 4)) for i in range(4)})
     output = tmp_path / "out"
     make_dataset(source, output)

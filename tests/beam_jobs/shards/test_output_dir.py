@@ -1,4 +1,4 @@
-"""Where may be written, what an earlier run left, and the exchange of an old dataset for a new one."""
+"""Where the job may write, what an earlier run left there, and how a new dataset replaces an old one."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def test_a_file(photos: Path, tmp_path: Path) -> None:
 
 def test_a_note_beside_a_dataset(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    made = make_dataset(photos, output)
+    manifest = make_dataset(photos, output)
     write_files(output, {"notes.md": b"mine"})
-    assert make_dataset(photos, output) == made
+    assert make_dataset(photos, output) == manifest
     assert refused(ConfigError, photos, output, seed=1, overwrite=True) == (
         f"{output} holds files that tfpipe did not write, such as notes.md; choose an empty directory."
     )
@@ -119,7 +119,7 @@ def test_a_damaged_manifest(photos: Path, tmp_path: Path) -> None:
     assert read_tree(output) == before
 
 
-def test_what_does_not_shape_the_result_is_no_other_dataset(photos: Path, tmp_path: Path) -> None:
+def test_what_does_not_shape_the_result_does_not_make_another_dataset(photos: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     make_dataset(photos, output, workers=1)
     before = read_tree(output)
@@ -167,7 +167,7 @@ def test_a_refused_output_is_left_as_it_was(photos: Path, tmp_path: Path) -> Non
 
 
 class CrashError(BaseException):
-    """Stands for the power going off: nothing in the job expects it."""
+    """A power failure: nothing in the job expects it."""
 
 
 def test_overwrite_replaces(photos: Path, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_crash_while_overwriting_leaves_the_old_dataset(
 def test_a_crash_in_the_exchange_loses_nothing(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
-    """Before, between and after the two renames, and while the old dataset is removed."""
+    """The crash comes before, between or after the two renames, or while the old dataset is removed."""
     output = tmp_path / "out"
     make_dataset(photos, output, num_shards=4)
     old = read_tree(output)
@@ -243,7 +243,7 @@ def test_a_crash_in_the_exchange_loses_nothing(
 
 
 def test_overwriting_through_a_link(photos: Path, tmp_path: Path) -> None:
-    """As where /data/flowers leads to another disk."""
+    """A link such as /data/flowers may lead to another disk."""
     (tmp_path / "disk").mkdir()
     output = tmp_path / "out"
     output.symlink_to("disk")
@@ -259,7 +259,7 @@ def test_overwriting_through_a_link(photos: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("moment", range(0, 16))
 def test_killed_at_every_rename(photos: Path, tmp_path: Path, moment: int) -> None:
-    """A process that vanishes between writing a file and naming it; the next run goes on and leaves no trace."""
+    """The process vanishes between writing a file and naming it. The next run goes on and leaves no trace."""
     make_dataset(photos, tmp_path / "straight", num_shards=2)
     output = tmp_path / "out"
     child = os.fork()

@@ -45,10 +45,10 @@ def test_sums(work: WorkDir, header: PlanHeader) -> None:
 
 def test_by_finished_shards(work: WorkDir, header: PlanHeader, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_finished(work, header) == Progress(0, 5, num_shards=2)
-    rows = Path(work.path("rows"))
-    rows.mkdir()
+    notes = Path(work.path("rows"))
+    notes.mkdir()
     for name in (f"{SHARDS[0].file}.json", f"{SHARDS[1].file}.json.tmp", "other.json"):
-        (rows / name).touch()
+        (notes / name).touch()
     assert read_finished(work, header) == Progress(3, 5, shards=1, num_shards=2)
 
     def fail(_: str) -> list[str]:

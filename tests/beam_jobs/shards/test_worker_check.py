@@ -42,14 +42,14 @@ def test_workers_that_bring_their_own_image_libraries(work: WorkDir) -> None:
     assert WorkerCheck.make(work.read_header(), codecs=False).versions == {"tfpipe": __version__}
 
 
-@pytest.mark.parametrize(("name", "found"), [("tfpipe", __version__), ("pillow", codec_versions()["pillow"])])
-def test_another_version(work: WorkDir, name: str, found: str) -> None:
+@pytest.mark.parametrize(("name", "worker_version"), [("tfpipe", __version__), ("pillow", codec_versions()["pillow"])])
+def test_another_version(work: WorkDir, name: str, worker_version: str) -> None:
     header = work.read_header()
     with pytest.raises(DataError) as caught:
         WorkerCheck(header.fingerprint, {**WorkerCheck.make(header).versions, name: "0"}).open_plan(work)
     assert str(caught.value) == (
-        f"All workers must have {name} 0, as the process that planned the job has, but the one on {HOST} has {found}. "
-        "Install the same versions there."
+        f"All workers must have {name} 0, as the process that planned the job has, but the one on {HOST} has "
+        f"{worker_version}. Install the same versions there."
     )
 
 

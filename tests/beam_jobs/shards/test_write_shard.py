@@ -1,4 +1,4 @@
-"""One shard: its records, its index, its row, and what becomes of images that are bad."""
+"""One shard: its records, its index, what is known of it, and what becomes of bad images."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from tfpipe.format.record_index import decode_index
 from tfpipe.format.shard_stats import ShardStats, SideStats
 
 
-def written(source: Path, output: Path, **options: Any) -> tuple[WorkDir, list[WrittenShard]]:
-    """The shards of a plan and nothing after them."""
+def write_shards(source: Path, output: Path, **options: Any) -> tuple[WorkDir, list[WrittenShard]]:
+    """Writes the shards of a plan and nothing after them; returns the directory and the shards."""
     config = ShardConfig(str(source), str(output), **options)
     plan = plan_shards(config)
     try:
         with open_work_dir(config, plan) as work:
             header = work.read_header()
-            rows = [write_shard(work, header, k) for k in range(len(header.shards))]
+            shards = [write_shard(work, header, k) for k in range(len(header.shards))]
             raise StopIteration  # leaves the working folder as a run that ends here would
     except StopIteration:
-        return work, rows
+        return work, shards
 
 
 def test_records_equal_the_sources(tmp_path: Path) -> None:
@@ -67,12 +67,12 @@ def test_records_equal_the_sources(tmp_path: Path) -> None:
     }
     seen = []
     for payload in tf.data.TFRecordDataset([*map(str, files)]):
-        one = {name: value.numpy() for name, value in tf.io.parse_single_example(payload, spec).items()}
-        name = one["image/filename"].decode()
+        record = {name: value.numpy() for name, value in tf.io.parse_single_example(payload, spec).items()}
+        name = record["image/filename"].decode()
         source = (photos / name).read_bytes()
         seen.append(name)
         png = name.endswith(".png")
-        assert one == {
+        assert record == {
             "image/encoded": source,
             "image/format": b"PNG" if png else b"JPEG",
             "image/height": 11 if png else 16,
@@ -94,26 +94,26 @@ def test_index(tmp_path: Path) -> None:
     make_dataset(write_files(tmp_path / "in", make_photos({"cat": 7})), output, num_shards=2)
     for shard in sorted(output.glob("*.tfrecord")):
         data = shard.read_bytes()
-        payloads = [one.numpy() for one in tf.data.TFRecordDataset(str(shard))]
+        payloads = [payload.numpy() for payload in tf.data.TFRecordDataset(str(shard))]
         index = (output / "index" / shard.with_suffix(".idx").name).read_bytes()
         table = decode_index(index, len(data), len(payloads))
         assert [data[offset + 12 : offset + size - 4] for offset, size in table] == payloads
 
 
-def test_row(tmp_path: Path) -> None:
+def test_what_is_known_of_a_written_shard(tmp_path: Path) -> None:
     files = {
         "1.jpg": make_jpeg(1, (20, 10)),
         "2.jpg": make_jpeg(2, (30, 40), progressive=True),
         "3.jpeg": make_png(3, (8, 50)),
     }
     files |= {"4.gif": make_image(4, (16, 16), "GIF"), "bad.jpg": b"no image"}
-    work, (row,) = written(write_files(tmp_path / "in", files), tmp_path / "out", shuffle=False)
-    shard = (tmp_path / "out" / "train-00000-of-00001.tfrecord").read_bytes()
-    assert row == WrittenShard(
+    work, (shard,) = write_shards(write_files(tmp_path / "in", files), tmp_path / "out", shuffle=False)
+    data = (tmp_path / "out" / "train-00000-of-00001.tfrecord").read_bytes()
+    assert shard == WrittenShard(
         file="train-00000-of-00001.tfrecord",
         records=4,
-        bytes=len(shard),
-        sha256=hashlib.sha256(shard).hexdigest(),
+        bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
         stats=ShardStats(
             images=4,
             formats=Counter({"JPEG": 2, "PNG": 2}),
@@ -133,8 +133,8 @@ def test_row(tmp_path: Path) -> None:
             }
         ],
     )
-    assert work.find_written(row.file) == row
-    digests = Path(work.digests_path(row.file)).read_bytes()
+    assert work.find_written(shard.file) == shard
+    digests = Path(work.digests_path(shard.file)).read_bytes()
     good = [data for name, data in files.items() if name != "bad.jpg"]
     assert digests == b"".join(hashlib.sha256(data).digest() for data in good)
 
@@ -143,8 +143,8 @@ def test_a_damaged_image_says_so(tmp_path: Path) -> None:
     jpeg, png = make_jpeg(1, (64, 64)), bytearray(make_png(1, (64, 64)))
     png[len(png) // 2] ^= 1
     files = {"cut.jpg": jpeg[: len(jpeg) // 2], "flip.png": bytes(png), "ok.jpg": jpeg}
-    _, (row,) = written(write_files(tmp_path / "in", files), tmp_path / "out", shuffle=False)
-    cut, flip = row.quarantined
+    _, (shard,) = write_shards(write_files(tmp_path / "in", files), tmp_path / "out", shuffle=False)
+    cut, flip = shard.quarantined
     assert (cut["path"], cut["kind"], cut["reason"], cut["exception"]) == (
         "cut.jpg",
         "bad",
@@ -159,8 +159,8 @@ def test_kinds_of_unreadable(tmp_path: Path) -> None:
     source = write_files(tmp_path / "in", {"ok.jpg": make_jpeg(1)})
     (source / "gone.jpg").symlink_to("nowhere")
     (source / "loop.jpg").symlink_to("loop.jpg")
-    _, (row,) = written(source, tmp_path / "out", shuffle=False)
-    assert [(line["path"], line["kind"], line["reason"], line["exception"]) for line in row.quarantined] == [
+    _, (shard,) = write_shards(source, tmp_path / "out", shuffle=False)
+    assert [(line["path"], line["kind"], line["reason"], line["exception"]) for line in shard.quarantined] == [
         (
             "gone.jpg",
             "unreadable",
@@ -179,10 +179,10 @@ def test_kinds_of_unreadable(tmp_path: Path) -> None:
 def test_a_file_too_large_for_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_shard_module, "MAX_SOURCE_BYTES", 1000)
     big = make_jpeg(1, (64, 64))
-    _, (row,) = written(
+    _, (shard,) = write_shards(
         write_files(tmp_path / "in", {"big.jpg": big, "ok.jpg": make_jpeg(1, (8, 8))}), tmp_path / "out"
     )
-    assert [line["reason"] for line in row.quarantined] == [
+    assert [line["reason"] for line in shard.quarantined] == [
         f"{len(big)} bytes, more than the 1000 that one record can hold"
     ]
 
@@ -196,9 +196,9 @@ def test_bytes_of_bad_images_are_kept_by_content(tmp_path: Path) -> None:
     }
     files["empty.jpg"] = b""
     output = tmp_path / "out"
-    _, (row,) = written(write_files(tmp_path / "in", files), output, keep_quarantined=True, shuffle=False)
+    _, (shard,) = write_shards(write_files(tmp_path / "in", files), output, keep_quarantined=True, shuffle=False)
     odd, same = (hashlib.sha256(data).hexdigest() for data in (b"odd bytes", b"same"))
-    assert {line["path"]: line.get("bytes") for line in row.quarantined} == {
+    assert {line["path"]: line.get("bytes") for line in shard.quarantined} == {
         "odd.J%G": f"bytes/{odd}",
         "same.jpg": f"bytes/{same}.jpg",
         "again.jpg": f"bytes/{same}.jpg",
@@ -219,7 +219,7 @@ def test_hostile_names_in_a_table_never_become_paths(tmp_path: Path) -> None:
     assert f"out/quarantine/bytes/{hashlib.sha256(b'bad').hexdigest()}.jpg" in new
 
 
-def test_names_that_are_no_utf8(tmp_path: Path) -> None:
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9")
     make_dataset(
         write_files(tmp_path / "in", {f"{name}/{name}.jpg": make_jpeg(1), f"{name}/bad.jpg": b"x"}),
@@ -237,14 +237,14 @@ def test_names_that_are_no_utf8(tmp_path: Path) -> None:
 
 def test_a_finished_shard_is_kept(tmp_path: Path) -> None:
     source = write_files(tmp_path / "in", make_photos({"cat": 6}))
-    _, first = written(source, tmp_path / "out", num_shards=2)
-    assert [row.kept for row in first] == [False, False]
+    _, first = write_shards(source, tmp_path / "out", num_shards=2)
+    assert [shard.kept for shard in first] == [False, False]
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.tfrecord")}
-    _, second = written(source, tmp_path / "out", num_shards=2)
-    assert [row.kept for row in second] == [True, True]
+    _, second = write_shards(source, tmp_path / "out", num_shards=2)
+    assert [shard.kept for shard in second] == [True, True]
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
-    _, third = written(source, tmp_path / "out", num_shards=2)
-    assert [row.kept for row in third] == [True, True]
+    _, third = write_shards(source, tmp_path / "out", num_shards=2)
+    assert [shard.kept for shard in third] == [True, True]
 
 
 def lasting(tree: dict[str, bytes]) -> dict[str, bytes]:
@@ -292,11 +292,11 @@ def other_row(work: WorkDir, file: str) -> None:
 )
 def test_a_damaged_shard_is_made_again(tmp_path: Path, damage: Any) -> None:
     source = write_files(tmp_path / "in", make_photos({"cat": 6}))
-    work, first = written(source, tmp_path / "out", num_shards=2)
+    work, first = write_shards(source, tmp_path / "out", num_shards=2)
     before = lasting(read_tree(tmp_path / "out"))
     damage(work, first[1].file)
-    _, second = written(source, tmp_path / "out", num_shards=2)
-    assert [row.kept for row in second] == [True, False]
+    _, second = write_shards(source, tmp_path / "out", num_shards=2)
+    assert [shard.kept for shard in second] == [True, False]
     assert lasting(read_tree(tmp_path / "out")) == before
 
 
@@ -305,18 +305,18 @@ def test_an_unreadable_image_is_tried_again(tmp_path: Path) -> None:
     whole = path.read_bytes()
     at = whole.index(make_jpeg(2)) + 100
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-    _, (row,) = written(path, tmp_path / "out")
-    assert (row.records, row.kept) == (1, False)
-    assert [line["reason"] for line in row.quarantined] == [
+    _, (shard,) = write_shards(path, tmp_path / "out")
+    assert (shard.records, shard.kept) == (1, False)
+    assert [line["reason"] for line in shard.quarantined] == [
         "cannot be read: the archive is damaged here (wrong CRC-32)"
     ]
-    _, (row,) = written(path, tmp_path / "out")
-    assert (row.records, row.kept) == (1, False)
+    _, (shard,) = write_shards(path, tmp_path / "out")
+    assert (shard.records, shard.kept) == (1, False)
     path.write_bytes(whole)
-    _, (row,) = written(path, tmp_path / "out")
-    assert (row.records, row.kept, row.quarantined) == (2, False, [])
-    _, (row,) = written(path, tmp_path / "out")
-    assert row.kept
+    _, (shard,) = write_shards(path, tmp_path / "out")
+    assert (shard.records, shard.kept, shard.quarantined) == (2, False, [])
+    _, (shard,) = write_shards(path, tmp_path / "out")
+    assert shard.kept
 
 
 def test_an_output_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +325,7 @@ def test_an_output_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mo
     shard.mkdir(parents=True)
     monkeypatch.setattr("beam_jobs.shards.output_dir._is_free_for", lambda *_: True)
     with pytest.raises(DataError) as caught:
-        written(source, tmp_path / "out")
+        write_shards(source, tmp_path / "out")
     assert str(caught.value).startswith(f"Could not write {shard}: Is a directory (")
 
 
