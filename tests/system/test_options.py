@@ -81,7 +81,7 @@ def refused(kind: Kind, value: object) -> str:
         (Address(), "host:1", "`x` must begin with grpc://, as in 'grpc://host:5000', got 'host:1'."),
         (Nested(Inner), {}, "`x` must be Inner, got {}."),
     ],
-    ids=str,
+    ids=repr,
 )
 def test_a_wrong_value_is_refused(kind: Kind, value: object, message: str) -> None:
     assert refused(kind, value) == message
@@ -106,7 +106,7 @@ def test_a_wrong_value_is_refused(kind: Kind, value: object, message: str) -> No
         (Address(), ["grpc://a:1"]),
         (Nested(Inner), [Inner()]),
     ],
-    ids=str,
+    ids=repr,
 )
 def test_the_limits_are_allowed(kind: Kind, values: list[Any]) -> None:
     for value in values:
@@ -123,7 +123,7 @@ def test_the_limits_are_allowed(kind: Kind, values: list[Any]) -> None:
         (Number(at_least=0, below=1), "At least 0 and below 1."),
         (Choice(("a", "b", "c")), '"a", "b" or "c".'),
     ],
-    ids=str,
+    ids=repr,
 )
 def test_a_kind_says_what_it_allows(kind: Kind, sentence: str) -> None:
     assert kind.allowed == sentence
@@ -137,7 +137,7 @@ def test_a_kind_says_what_it_allows(kind: Kind, sentence: str) -> None:
         ({"budget": 0}, "`budget` must be at least 1, got 0."),
         ({"inner": None}, "`inner` must be Inner, got None."),
     ],
-    ids=str,
+    ids=repr,
 )
 def test_each_option_is_checked_and_none_only_where_it_is_the_default(options: dict[str, Any], message: str) -> None:
     check_options(Config("a"))

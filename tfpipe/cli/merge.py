@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from beam_jobs.config import ShardConfig
+from tfpipe.cli.shared.config_option import drop_missing
 from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import HowToRun
 from tfpipe.cli.shared.shard_command import (
@@ -46,7 +47,6 @@ def merge(**options: Any) -> None:
         input=", ".join(datasets),
         output=output,
         datasets=tuple(datasets),
-        shard_size_bytes=options.pop("shard_size"),
-        **options,
+        **drop_missing(options),
     )
     run_job(config, how)

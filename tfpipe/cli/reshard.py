@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from beam_jobs.config import ShardConfig
+from tfpipe.cli.shared.config_option import config_option, drop_missing
 from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import HowToRun
 from tfpipe.cli.shared.shard_command import layout_options, max_bad_option, run_job, run_options
@@ -20,20 +21,16 @@ from tfpipe.format.image_form import ImageForm
 @click.argument("output")
 @click.argument("beam_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM OPTIONS]")
 @layout_options("keep their order")
-@click.option(
-    "--encoding",
-    type=click.Choice(["keep", "jpeg", "raw"]),
-    help="keep: JPEG and PNG stay. jpeg: all JPEG. raw: uint8, with --square.  [default: as it is]",
+@config_option(
+    ImageForm,
+    "encoding",
+    "keep: JPEG and PNG stay. jpeg: all JPEG. raw: uint8, with --square.",
+    default="as it is",
 )
-@click.option("--resize-short", type=int, metavar="PX", help="Reduce larger images to this short side.")
-@click.option("--square", type=int, metavar="PX", help="Squeeze every image to PX by PX.")
-@click.option("--quality", type=int, help="JPEG quality of what is encoded anew.  [default: as it was]")
-@click.option(
-    "--reencode-progressive",
-    is_flag=True,
-    default=None,
-    help="Make progressive JPEGs baseline: larger, faster to read.",
-)
+@config_option(ImageForm, "resize_short", "Reduce larger images to this short side.", metavar="PX")
+@config_option(ImageForm, "square", "Squeeze every image to PX by PX.", metavar="PX")
+@config_option(ImageForm, "quality", "JPEG quality of images that are encoded again.", default="as it was")
+@config_option(ImageForm, "reencode_progressive", "Make progressive JPEGs baseline: larger, faster to read.")
 @max_bad_option
 @run_options
 def reshard(**options: Any) -> None:
@@ -52,13 +49,12 @@ def reshard(**options: Any) -> None:
             "Several datasets become one with `tfpipe merge`."
         )
     require_beam("reshard")
-    asked = {name: options.pop(name) for name in ImageForm.__dataclass_fields__ if name in options}
+    form = {name: options.pop(name) for name in ImageForm.__dataclass_fields__ if name in options}
     dataset = options.pop("dataset")
     config = ShardConfig(
         input=dataset,
         datasets=(dataset,),
-        form_changes={name: value for name, value in asked.items() if value is not None},
-        shard_size_bytes=options.pop("shard_size"),
-        **options,
+        form_changes=drop_missing(form),
+        **drop_missing(options),
     )
     run_job(config, how)

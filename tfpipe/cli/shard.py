@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from beam_jobs.config import ShardConfig
+from tfpipe.cli.shared.config_option import config_option, drop_missing
 from tfpipe.cli.shared.params import Shares
 from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import HowToRun
@@ -36,32 +37,18 @@ from tfpipe.format.image_form import ImageForm
 @click.option("--group-by", metavar="COLUMN", help="Keep equal values of this manifest column in one split.")
 @click.option("--labels", metavar="FILE", help="Class names, one per line, that fix the labels.  [default: sorted]")
 @layout_options("keep them by path")
-@click.option(
-    "--encoding",
-    type=click.Choice(["keep", "jpeg", "raw"]),
-    default=ImageForm.encoding,
-    show_default=True,
-    help="keep: bytes stay where decoders read them rightly. jpeg: all JPEG. raw: uint8, with --square.",
+@config_option(
+    ImageForm,
+    "encoding",
+    "keep: bytes stay where decoders read them rightly. jpeg: all JPEG. raw: uint8, with --square.",
 )
-@click.option("--resize-short", type=int, metavar="PX", help="Reduce larger images to this short side.")
-@click.option("--square", type=int, metavar="PX", help="Squeeze every image to PX by PX.")
-@click.option(
-    "--quality",
-    type=int,
-    default=ImageForm.quality,
-    show_default=True,
-    help="JPEG quality of what is encoded anew.",
-)
-@click.option("--reencode-progressive", is_flag=True, help="Make progressive JPEGs baseline: larger, faster to read.")
-@click.option(
-    "--max-pixels",
-    type=int,
-    default=ImageForm.max_pixels,
-    show_default=True,
-    help="Quarantine larger images.",
-)
+@config_option(ImageForm, "resize_short", "Reduce larger images to this short side.", metavar="PX")
+@config_option(ImageForm, "square", "Squeeze every image to PX by PX.", metavar="PX")
+@config_option(ImageForm, "quality", "JPEG quality of images that are encoded again.")
+@config_option(ImageForm, "reencode_progressive", "Make progressive JPEGs baseline: larger, faster to read.")
+@config_option(ImageForm, "max_pixels", "Quarantine larger images.")
 @max_bad_option
-@click.option("--keep-quarantined", is_flag=True, help="Keep the bytes of bad images too.")
+@config_option(ShardConfig, "keep_quarantined", "Keep the bytes of bad images too.")
 @drop_duplicates_option
 @run_options
 def shard(**options: Any) -> None:
@@ -79,6 +66,6 @@ def shard(**options: Any) -> None:
             f"INPUT and OUTPUT are two paths, got a third, {beam_args[0]!r}; options for Beam follow after --."
         )
     require_beam("shard")
-    form = ImageForm(**{name: options.pop(name) for name in ImageForm.__dataclass_fields__})
-    config = ShardConfig(form=form, shard_size_bytes=options.pop("shard_size"), **options)
+    form = {name: options.pop(name) for name in ImageForm.__dataclass_fields__}
+    config = ShardConfig(form=ImageForm(**drop_missing(form)), **drop_missing(options))
     run_job(config, how)

@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfpipe.cli.shared.config_option import config_option, drop_missing
 from tfpipe.cli.shared.inputs import open_data, quiet_start, read_config
 from tfpipe.cli.shared.load_function import load_function
 from tfpipe.cli.shared.params import debug_option
 from tfpipe.cli.shared.requirements import require_tensorflow
 from tfpipe.cli.train_output import Output
 from tfpipe.errors import ConfigError
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.system.file_io import is_url
+from tfpipe.training.config import MODELS, TrainConfig, default_batch_size, default_pipeline
 
 if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
-    from tfpipe.training.config import TrainConfig
 
 TERMINATED = 128 + signal.SIGTERM
 
@@ -29,32 +31,34 @@ _RUNNING = ("dataset", "output", "tpu", "as_json")
 @click.argument("dataset")
 @click.option(
     "--model",
-    default="small_cnn",
+    default=TrainConfig.model,
     show_default=True,
     metavar="NAME",
     help="small_cnn, resnet50, mobilenet_v3_small, or module:function: from the number of classes and (height, "
     "width) to a Keras model of normalized images that returns logits.",
 )
-@click.option(
-    "--epochs", type=int, metavar="N", help="How often every image is seen.  [default: 100 for small_cnn, else 90]"
+@config_option(
+    TrainConfig, "epochs", "How often every image is seen.", metavar="N", default="100 for small_cnn, else 90"
 )
 @click.option("--output", metavar="RUN", help="Folder of the run.  [default: runs/ and the DATASET's name]")
-@click.option("--split", metavar="NAME", help="What is trained on.  [default: train, or the only one]")
+@click.option("--split", metavar="NAME", help="Split to train on.  [default: train, or the only one]")
 @click.option("--config", metavar="FILE", help="Options of the pipeline, .toml or .json.")
-@click.option("--per-replica-batch-size", type=int, metavar="N", help="Images in a batch of one replica.")
-@click.option("--global-batch-size", type=int, metavar="N", help="Images in a batch of all replicas together.")
+@config_option(PipelineConfig, "per_replica_batch_size", "Images in a batch of one replica.", metavar="N")
+@config_option(PipelineConfig, "global_batch_size", "Images in a batch of all replicas together.", metavar="N")
 @click.option("--image-size", type=int, metavar="PX", help="Side of the images.  [default: 64 for small_cnn, else 224]")
-@click.option("--learning-rate", type=float, metavar="R", help="For a batch of 256; grows with the batch.")
-@click.option("--warmup-epochs", type=float, metavar="N", help="In which the rate rises.  [default: 5, or a tenth]")
-@click.option("--weight-decay", type=float, metavar="W", help="Of the weights' own gradient.  [default: 0.0001]")
-@click.option("--label-smoothing", type=float, metavar="SHARE", help="Spread over all classes.  [default: 0]")
-@click.option("--precision", type=click.Choice(["auto", "float32", "bfloat16"]), help="Of the sums.  [default: auto]")
-@click.option("--seed", type=int, metavar="N", help="Of weights, order and crops.  [default: 0]")
-@click.option("--deterministic", is_flag=True, help="The same bits each time, where the device can; slower.")
+@config_option(TrainConfig, "learning_rate", "Rate for a batch of 256; it grows with the batch.", metavar="R")
+@config_option(TrainConfig, "warmup_epochs", "Epochs in which the rate rises.", metavar="N", default="5, or a tenth")
+@config_option(TrainConfig, "weight_decay", "Factor of the weights in their own gradient.", metavar="W")
+@config_option(TrainConfig, "label_smoothing", "Share of a label that is spread over all classes.", metavar="SHARE")
+@config_option(TrainConfig, "precision", "Type of the sums.")
+@config_option(PipelineConfig, "seed", "Seed of weights, order and crops.", metavar="N")
+@config_option(TrainConfig, "deterministic", "The same bits each time, where the device can; slower.")
 @click.option("--steps-per-execution", metavar="N", help="Steps without a return to Python.  [default: auto]")
-@click.option("--checkpoint-every-steps", type=int, metavar="N", help="What a kill may cost.  [default: 500]")
-@click.option("--keep-checkpoints", type=int, metavar="K", help="Older ones are deleted.  [default: 3]")
-@click.option("--tflite", type=click.Choice(["dynamic", "int8"]), help="Export for TFLite too, quantised.")
+@config_option(
+    TrainConfig, "checkpoint_every_steps", "Steps between checkpoints: the most that a kill costs.", metavar="N"
+)
+@config_option(TrainConfig, "keep_checkpoints", "Checkpoints to keep; older ones are deleted.", metavar="K")
+@config_option(TrainConfig, "tflite", "Export for TFLite too, quantized.")
 @click.option("--tpu", metavar="NAME", help="A TPU's name or address, or local.  [default: what there is]")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each epoch, and one at the end.")
 @debug_option
@@ -93,16 +97,12 @@ def train(**options: Any) -> None:
 
 
 def _check_model(model: str) -> None:
-    from tfpipe.training.config import MODELS
-
     if model not in MODELS and ":" not in model:
         raise ConfigError(f"--model must be {', '.join(MODELS)} or module:function, got {model!r}.")
 
 
-def _config(options: dict[str, Any], manifest: "Manifest", split: str, num_replicas: int) -> "TrainConfig":
+def _config(options: dict[str, Any], manifest: "Manifest", split: str, num_replicas: int) -> TrainConfig:
     """What the command line asks for; what it leaves out has its default in `TrainConfig`."""
-    from tfpipe.training.config import TrainConfig, default_batch_size, default_pipeline
-
     pipeline = read_config(
         options["config"],
         options["global_batch_size"],
@@ -114,8 +114,8 @@ def _config(options: dict[str, Any], manifest: "Manifest", split: str, num_repli
     given = {name: value for name, value in options.items() if name not in (*_PIPELINE, *_RUNNING)}
     given["split"] = split
     given["steps_per_execution"] = _steps(options["steps_per_execution"])
-    given = {name: value for name, value in given.items() if value is not None}
-    return TrainConfig(pipeline=pipeline, output=options["output"] or _default_output(options["dataset"]), **given)
+    output = options["output"] or _default_output(options["dataset"])
+    return TrainConfig(pipeline=pipeline, output=output, **drop_missing(given))
 
 
 def _default_output(dataset: str) -> str:

@@ -41,7 +41,6 @@ class Kind(ABC):
         """Raises a ConfigError that names the option unless it can have this value."""
 
 
-@dataclass(frozen=True)
 class Flag(Kind):
     """A switch: true or false."""
 
@@ -143,7 +142,6 @@ class Number(Kind):
         )
 
 
-@dataclass(frozen=True)
 class Share(Kind):
     """A share of a whole, which is more than nothing."""
 
@@ -201,7 +199,6 @@ class Size(Kind):
             )
 
 
-@dataclass(frozen=True)
 class Amount(Kind):
     """A whole number, or text such as 128MiB. The option says what a number without a unit counts."""
 
@@ -213,7 +210,6 @@ class Amount(Kind):
             raise ConfigError(f"`{name}` must be at least 1, a whole number or {A_SIZE}, got {value!r}.")
 
 
-@dataclass(frozen=True)
 class Text(Kind):
     """A text that is not empty, such as a path or a name."""
 
@@ -225,7 +221,6 @@ class Text(Kind):
             raise ConfigError(f"`{name}` must be text in Unicode and not empty, got {value!r}.")
 
 
-@dataclass(frozen=True)
 class Names(Kind):
     """A tuple of different names, which may be empty."""
 
@@ -239,7 +234,6 @@ class Names(Kind):
             raise ConfigError(f"`{name}` must name each only once, got {value!r}.")
 
 
-@dataclass(frozen=True)
 class Address(Kind):
     """The address of a tf.data service, `grpc://host:port`."""
 

@@ -6,7 +6,7 @@ gives `--quality INTEGER` with `[default: 95]`. The command gets None where the 
 default itself stays at the field.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -38,6 +38,11 @@ def config_option(
         flag = f"--{dashed}/--no-{dashed}" if given else f"--{dashed}"
         return click.option(flag, is_flag=True, default=None, help=text + suffix)
     return click.option(f"--{dashed}", type=_get_type(kind), metavar=metavar, help=text + suffix)
+
+
+def drop_missing(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options that the user gave."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _get_type(kind: object) -> Any:

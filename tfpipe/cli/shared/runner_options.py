@@ -7,29 +7,30 @@ from typing import Any
 import click
 
 from beam_jobs.prices import Prices
-from beam_jobs.runners.base import BEAM_RUNNERS, RunnerConfig
+from beam_jobs.runners.base import RunnerConfig
+from tfpipe.cli.shared.config_option import config_option, drop_missing
 from tfpipe.cli.shared.params import all_options
 from tfpipe.errors import ConfigError
 
 engine_options = all_options(
-    click.option(
-        "--runner",
-        type=click.Choice(list(BEAM_RUNNERS)),
-        default=RunnerConfig.runner,
-        show_default=True,
-        help="Where the job runs: direct is this machine.",
+    config_option(RunnerConfig, "runner", "Where the job runs: direct is this machine."),
+    config_option(RunnerConfig, "project", "Dataflow: project of Google Cloud.", metavar="ID"),
+    config_option(RunnerConfig, "region", "Dataflow: such as europe-west4; where the buckets are."),
+    config_option(
+        RunnerConfig, "max_workers", "Dataflow: the most machines.", metavar="N", default="the service decides"
     ),
-    click.option("--project", metavar="ID", help="Dataflow: project of Google Cloud."),
-    click.option("--region", help="Dataflow: such as europe-west4; where the buckets are."),
-    click.option("--max-workers", type=int, metavar="N", help="Dataflow: so many machines.  [default: up to it]"),
-    click.option("--machine-type", metavar="TYPE", help="Dataflow: such as n2-standard-4."),
-    click.option("--service-account", metavar="EMAIL", help="Dataflow: whom the machines work as."),
-    click.option("--network", metavar="NAME", help="Dataflow: network of the machines."),
-    click.option("--subnetwork", metavar="PATH", help="Dataflow: as regions/REGION/subnetworks/NAME."),
-    click.option("--temp-location", metavar="URL", help="Dataflow: folder on gs://.  [default: in OUTPUT]"),
-    click.option("--dask-address", metavar="URL", help="Dask: tcp://HOST:PORT.  [default: a cluster on this machine]"),
-    click.option("--job-endpoint", metavar="HOST:PORT", help="Portable: a job service of Beam's."),
-    click.option("--worker-pool", metavar="HOST:PORT", help="Portable: Beam's worker pool.  [default: this process]"),
+    config_option(RunnerConfig, "machine_type", "Dataflow: such as n2-standard-4.", metavar="TYPE"),
+    config_option(RunnerConfig, "service_account", "Dataflow: whom the machines work as.", metavar="EMAIL"),
+    config_option(RunnerConfig, "network", "Dataflow: network of the machines.", metavar="NAME"),
+    config_option(RunnerConfig, "subnetwork", "Dataflow: as regions/REGION/subnetworks/NAME.", metavar="PATH"),
+    config_option(RunnerConfig, "temp_location", "Dataflow: folder on gs://.", metavar="URL", default="in OUTPUT"),
+    config_option(
+        RunnerConfig, "dask_address", "Dask: tcp://HOST:PORT.", metavar="URL", default="a cluster on this machine"
+    ),
+    config_option(RunnerConfig, "job_endpoint", "Portable: a job service of Beam's.", metavar="HOST:PORT"),
+    config_option(
+        RunnerConfig, "worker_pool", "Portable: Beam's worker pool.", metavar="HOST:PORT", default="this process"
+    ),
     click.option("--print-command", is_flag=True, help="Print the job as a command for a scheduler and stop."),
 )
 """Adds the options to a command."""
@@ -60,7 +61,7 @@ class HowToRun:
         Raises:
             ConfigError: Options do not go together.
         """
-        runner = RunnerConfig(**{one.name: options.pop(one.name) for one in fields(RunnerConfig)})
+        runner = RunnerConfig(**drop_missing({field.name: options.pop(field.name) for field in fields(RunnerConfig)}))
         named = next((arg for arg in beam_args if arg.split("=")[0] == "--runner"), None)
         if runner.runner != RunnerConfig.runner and named is not None:
             raise ConfigError(

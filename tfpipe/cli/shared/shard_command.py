@@ -11,6 +11,7 @@ import click
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.estimate_output import estimate_json, price_options, print_estimate
 from tfpipe.cli.shared.command_line import format_command
+from tfpipe.cli.shared.config_option import config_option
 from tfpipe.cli.shared.console import clean_line
 from tfpipe.cli.shared.params import Command, CountOrShare, Size, all_options, debug_option, json_option
 from tfpipe.cli.shared.progress import ShardDisplay
@@ -27,15 +28,14 @@ _MAX_CLASSES_SHOWN = 12
 def layout_options(unshuffled: str) -> Callable[[Command], Command]:
     """How records are dealt to shards; `unshuffled` says what --no-shuffle does."""
     return all_options(
-        click.option("--num-shards", type=int, help="Shards of each split.  [default: by --shard-size]"),
-        click.option("--shard-size", type=Size(), default="128MiB", show_default=True, help="Size of a shard, about."),
+        config_option(ShardConfig, "num_shards", "Shards of each split.", default="by --shard-size"),
         click.option(
-            "--shuffle/--no-shuffle",
-            default=True,
-            show_default=True,
-            help=f"Mix all images of a split, or {unshuffled}.",
+            *("--shard-size", "shard_size_bytes"),
+            type=Size(),
+            help=f"Size of a shard, about.  [default: {ShardConfig.shard_size_bytes >> 20}MiB]",
         ),
-        click.option("--seed", type=int, default=ShardConfig.seed, show_default=True, help="Seed of the shuffle."),
+        config_option(ShardConfig, "shuffle", f"Mix all images of a split, or {unshuffled}."),
+        config_option(ShardConfig, "seed", "Seed of the shuffle."),
     )
 
 
@@ -45,22 +45,14 @@ max_bad_option = click.option(
     metavar="N|SHARE",
     help="Fail when more images are bad, as in 25 or 1%.  [default: 1%, never below 10 images]",
 )
-drop_duplicates_option = click.option(
-    "--drop-duplicates", is_flag=True, help="Keep one of the images with equal bytes."
-)
+drop_duplicates_option = config_option(ShardConfig, "drop_duplicates", "Keep one of the images with equal bytes.")
 
 
 def run_options(command: Command) -> Command:
     """How the job runs and what is printed."""
     options = all_options(
-        click.option("--overwrite", is_flag=True, help="Replace the dataset in OUTPUT once the new one is complete."),
-        click.option(
-            "--workers",
-            type=int,
-            default=ShardConfig.workers,
-            metavar="N",
-            help="Worker processes.  [default: all cores]",
-        ),
+        config_option(ShardConfig, "overwrite", "Replace the dataset in OUTPUT once the new one is complete."),
+        config_option(ShardConfig, "workers", "Worker processes.", metavar="N", default="all cores"),
         engine_options,
         click.option("--dry-run", is_flag=True, help="Print the plan, and what a sample says of bytes and time."),
         price_options,
