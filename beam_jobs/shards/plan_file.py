@@ -15,7 +15,7 @@ from tfpipe._version import __version__
 from tfpipe.format import file_names
 from tfpipe.format.manifest import FORMAT_VERSION, Manifest
 from tfpipe.format.shard_stats import ShardStats
-from tfpipe.images.normalize import codec_versions
+from tfpipe.images.normalize import get_codec_versions
 
 
 def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
@@ -52,7 +52,7 @@ def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
         {
             "format_version": FORMAT_VERSION,
             "tool_version": __version__,
-            "codecs": codec_versions(),
+            "codecs": get_codec_versions(),
             "lines": lines_sha256,
             "name": header.name,
             "seed": header.seed,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
-from tfpipe.images.normalize import codec_versions
+from tfpipe.images.normalize import get_codec_versions
 
 _SHARE = "All workers must reach images and output by the same names: on a disk they share, or in a bucket."
 
@@ -60,4 +60,4 @@ class WorkerCheck:
 
 
 def _get_versions() -> dict[str, str]:
-    return {"tfpipe": __version__, **codec_versions()}
+    return {"tfpipe": __version__, **get_codec_versions()}

@@ -23,7 +23,7 @@ class Maker:
     """Pixels and files for tests."""
 
     def pixels(self, width: int = 40, height: int = 24, seed: int = 0) -> Pixels:
-        """Smooth colours, so that JPEG loses little, with some noise, so that rows differ."""
+        """Smooth colors, so that JPEG loses little, with some noise, so that rows differ."""
         rng = np.random.default_rng(seed)
         y, x = np.mgrid[0:height, 0:width]
         planes = [200 * x / width, 200 * y / height, 100 + 50 * np.sin(x / 5 + y / 7)]

@@ -8,11 +8,11 @@ from PIL import Image
 
 from tfpipe.errors import ConfigError
 from tfpipe.images import contact_sheet as contact_sheet_module
-from tfpipe.images.contact_sheet import Tile, contact_sheet, open_stored, raw_image
+from tfpipe.images.contact_sheet import Tile, draw_contact_sheet, make_raw_image, open_thumbnail
 from tfpipe.images.errors import BadImage
 
 RED, WELL = (255, 0, 0), (0xEC, 0xEE, 0xF1)
-CENTRE = (26 + 8 + 80, 26 + 8 + 80)  # of the first tile: margin, padding, half of 160 px
+CENTER = (26 + 8 + 80, 26 + 8 + 80)  # of the first tile: margin, padding, half of 160 px
 
 
 def encode(image: Image.Image, kind: str) -> bytes:
@@ -25,19 +25,19 @@ def encode(image: Image.Image, kind: str) -> bytes:
     ("count", "columns"), [(1, 1), (2, 2), (4, 2), (6, 3), (7, 4), (12, 4), (24, 6), (25, 5), (1000, 40)]
 )
 def test_columns_leave_few_places_empty(count: int, columns: int) -> None:
-    assert contact_sheet_module._columns(count) == columns
+    assert contact_sheet_module._choose_columns(count) == columns
 
 
 @pytest.mark.parametrize(("count", "columns", "size"), [(1, None, (228, 272)), (6, 3, (606, 505)), (2, 5, (417, 272))])
 def test_the_sheet_is_as_large_as_its_tiles(count: int, columns: int | None, size: tuple[int, int]) -> None:
-    drawn = contact_sheet([Tile(Image.new("RGB", (300, 200), RED), "cat")] * count, columns)
+    drawn = draw_contact_sheet([Tile(Image.new("RGB", (300, 200), RED), "cat")] * count, columns)
     assert (drawn.mode, drawn.size) == ("RGB", size)
 
 
-def test_a_wide_image_is_fitted_and_centred_and_stays_as_it_was() -> None:
+def test_a_wide_image_is_fitted_and_centered_and_stays_as_it_was() -> None:
     image = Image.new("RGB", (400, 200), RED)
-    drawn = contact_sheet([Tile(image, "cat", "train:0", "400 x 200")])
-    x, y = CENTRE
+    drawn = draw_contact_sheet([Tile(image, "cat", "train:0", "400 x 200")])
+    x, y = CENTER
     assert drawn.getpixel((x, y)) == drawn.getpixel((x - 79, y)) == drawn.getpixel((x, y + 39)) == RED
     assert drawn.getpixel((x, y - 42)) == drawn.getpixel((x, y + 42)) == WELL
     assert image.size == (400, 200)
@@ -46,13 +46,13 @@ def test_a_wide_image_is_fitted_and_centred_and_stays_as_it_was() -> None:
 def test_a_very_small_image_shows_its_pixels() -> None:
     image = Image.new("RGB", (2, 2), RED)
     image.putpixel((1, 0), (0, 0, 255))
-    drawn = contact_sheet([Tile(image, "cat")])
-    x, y = CENTRE
+    drawn = draw_contact_sheet([Tile(image, "cat")])
+    x, y = CENTER
     assert (drawn.getpixel((x - 1, y - 1)), drawn.getpixel((x, y - 1))) == (RED, (0, 0, 255))
 
 
 @pytest.mark.parametrize(
-    ("image", "colour"),
+    ("image", "color"),
     [
         (Image.new("L", (40, 40), 90), (90, 90, 90)),
         (Image.new("RGBA", (40, 40), (255, 0, 0, 0)), (255, 255, 255)),
@@ -61,16 +61,16 @@ def test_a_very_small_image_shows_its_pixels() -> None:
         (Image.new("1", (40, 40), 1), (255, 255, 255)),
         (Image.fromarray(np.full((40, 40), 257 * 7, np.uint16)), (7, 7, 7)),
     ],
-    ids=["grey", "transparent", "grey and alpha", "palette", "bilevel", "16 bits"],
+    ids=["gray", "transparent", "gray and alpha", "palette", "bilevel", "16 bits"],
 )
-def test_every_mode_is_drawn(image: Image.Image, colour: tuple[int, int, int]) -> None:
-    assert contact_sheet([Tile(image, "cat")]).getpixel(CENTRE) == colour
+def test_every_mode_is_drawn(image: Image.Image, color: tuple[int, int, int]) -> None:
+    assert draw_contact_sheet([Tile(image, "cat")]).getpixel(CENTER) == color
 
 
 def test_a_tile_without_image_is_not_blank() -> None:
     empty, full = (
-        contact_sheet([Tile(None, "cat")]),
-        contact_sheet([Tile(Image.new("RGB", (9, 9), WELL), "cat")]),
+        draw_contact_sheet([Tile(None, "cat")]),
+        draw_contact_sheet([Tile(Image.new("RGB", (9, 9), WELL), "cat")]),
     )
     box = (34, 34, 194, 194)
     assert empty.getpixel((35, 35)) == WELL
@@ -78,7 +78,7 @@ def test_a_tile_without_image_is_not_blank() -> None:
 
 
 def test_a_long_caption_ends_in_an_ellipsis_within_its_tile() -> None:
-    font = contact_sheet_module._font(13)
+    font = contact_sheet_module._load_font(13)
     cut = contact_sheet_module._shorten("a very long name of a class, and more of it", font, 160)
     assert cut == "a very long name of a cla…"
     assert font.getlength(cut) <= 160 < font.getlength("a very long name of a clas…")
@@ -91,7 +91,7 @@ def test_a_long_caption_ends_in_an_ellipsis_within_its_tile() -> None:
     ("kind", "mode", "size"), [("JPEG", "RGB", (900, 600)), ("JPEG", "L", (30, 20)), ("PNG", "L", (600, 900))]
 )
 def test_stored_images_are_decoded_and_reduced(kind: str, mode: str, size: tuple[int, int]) -> None:
-    image, original = open_stored(encode(Image.new(mode, size, 128 if mode == "L" else RED), kind), kind, 160)
+    image, original = open_thumbnail(encode(Image.new(mode, size, 128 if mode == "L" else RED), kind), kind, 160)
     assert original == size
     assert image.mode == mode
     assert max(image.size) == min(160, *[max(size)])
@@ -99,12 +99,12 @@ def test_stored_images_are_decoded_and_reduced(kind: str, mode: str, size: tuple
 
 def test_raw_pixels_are_a_square() -> None:
     pixels = np.arange(4 * 4 * 3, dtype=np.uint8)
-    image, size = open_stored(pixels.tobytes(), "RAW", 160)
+    image, size = open_thumbnail(pixels.tobytes(), "RAW", 160)
     assert size == (4, 4)
     assert (
         np.asarray(image).ravel().tolist()
         == pixels.tolist()
-        == np.asarray(raw_image(pixels.tobytes())).ravel().tolist()
+        == np.asarray(make_raw_image(pixels.tobytes())).ravel().tolist()
     )
 
 
@@ -120,7 +120,7 @@ def test_raw_pixels_are_a_square() -> None:
 )
 def test_what_cannot_be_decoded_is_refused(data: bytes, kind: str, message: str) -> None:
     with pytest.raises(BadImage) as caught:
-        open_stored(data, kind, 160)
+        open_thumbnail(data, kind, 160)
     assert caught.value.reason == message
 
 
@@ -135,5 +135,5 @@ def test_what_cannot_be_decoded_is_refused(data: bytes, kind: str, message: str)
 )
 def test_numbers_out_of_range(count: int, columns: int | None, tile_px: int, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        contact_sheet([Tile(None, "cat")] * count, columns, tile_px)
+        draw_contact_sheet([Tile(None, "cat")] * count, columns, tile_px)
     assert str(caught.value) == message

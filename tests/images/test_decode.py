@@ -12,7 +12,7 @@ from tfpipe.images.errors import BadImage
 
 RNG = np.random.default_rng(5)
 COLOR = RNG.integers(0, 256, (6, 9, 3), np.uint8)
-GREY = RNG.integers(0, 256, (6, 9), np.uint8)
+GRAY = RNG.integers(0, 256, (6, 9), np.uint8)
 
 
 def encoded(pixels, kind: str, mode: str | None = None, **options) -> bytes:
@@ -25,8 +25,8 @@ def encoded(pixels, kind: str, mode: str | None = None, **options) -> bytes:
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM"])
 def test_lossless_files_give_their_pixels(kind: str) -> None:
     assert np.array_equal(decode_pixels(encoded(COLOR, kind), ImageForm()), COLOR)
-    grey = decode_pixels(encoded(GREY, kind), ImageForm())
-    assert np.array_equal(grey, np.stack([GREY] * 3, axis=-1))
+    gray = decode_pixels(encoded(GRAY, kind), ImageForm())
+    assert np.array_equal(gray, np.stack([GRAY] * 3, axis=-1))
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from tfpipe.format.image_form import ImageForm
-from tfpipe.images.normalize import BadImage, codec_versions, prepare_image
+from tfpipe.images.normalize import BadImage, get_codec_versions, prepare_image
 
 KEEP = ImageForm()
 
@@ -95,7 +95,7 @@ def test_ycck_jpeg(make: Any, tf_jpeg: Any) -> None:
     data = bytearray(make.save(make.image(64, 64, "CMYK"), "JPEG", quality=95))
     adobe = data.index(b"\xff\xee")
     assert data[adobe + 15] == 0
-    data[adobe + 15] = 2  # The samples are now taken for YCCK: odd colours, but the same ones for every reader.
+    data[adobe + 15] = 2  # The samples are now taken for YCCK: odd colors, but the same ones for every reader.
     got = prepare_image(bytes(data), ImageForm(quality=100))
     assert got.changed == ("cmyk_to_rgb",)
     assert close(tf_jpeg(got.encoded), tf_jpeg(bytes(data)), 4)
@@ -151,7 +151,7 @@ def test_alpha_is_composited_on_white(make: Any, tf_png: Any) -> None:
     assert (tf_png(webp.encoded) == tf_png(got.encoded)).all()
 
 
-def test_grey_alpha_stays_grey(make: Any, tf_png: Any) -> None:
+def test_gray_alpha_stays_gray(make: Any, tf_png: Any) -> None:
     data = make.png((3, 1), 8, 4, [bytes([100, 255, 100, 0, 100, 51])])
     got = prepare_image(data, KEEP)
     assert (got.channels, got.colorspace, got.changed) == (1, "Grayscale", ("alpha_composited",))
@@ -174,7 +174,7 @@ def test_transparent_palette_and_colors(make: Any, tf_png: Any) -> None:
 @pytest.mark.parametrize(
     ("depth", "row", "key"), [(1, b"\x80", 1), (2, b"\xc0", 3), (4, b"\xf0", 15), (8, b"\xff\0", 255)]
 )
-def test_transparent_grey_of_few_bits(make: Any, tf_png: Any, depth: int, row: bytes, key: int) -> None:
+def test_transparent_gray_of_few_bits(make: Any, tf_png: Any, depth: int, row: bytes, key: int) -> None:
     black = make.chunk(b"tRNS", struct.pack(">H", 0))
     assert tf_png(prepare_image(make.png((2, 1), depth, 0, [row], black), KEEP).encoded, 1).ravel().tolist() == [
         255,
@@ -191,7 +191,7 @@ SAMPLES = [0, 127, 128, 129, 300, 32768, 65400, 65535]
 SCALED = [round(v * 255 / 65535) for v in SAMPLES]
 
 
-def test_16_bit_grey_png_is_scaled(make: Any, tf_png: Any) -> None:
+def test_16_bit_gray_png_is_scaled(make: Any, tf_png: Any) -> None:
     data = make.png((8, 1), 16, 0, [struct.pack(">8H", *SAMPLES)])
     got = prepare_image(data, KEEP)
     assert (got.format, got.channels, got.changed) == ("PNG", 1, ("depth_16_to_8",))
@@ -222,8 +222,8 @@ def test_16_bit_color_and_alpha_png_is_scaled(make: Any, tf_png: Any, color_type
 @pytest.mark.parametrize("compression", [None, "tiff_lzw", "tiff_adobe_deflate"])
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_16_bit_tiff_is_scaled(make: Any, tf_png: Any, compression: str | None, order: str) -> None:
-    grey = Image.fromarray(np.array([SAMPLES], np.dtype(order + "u2")))
-    data = make.save(grey, "TIFF", **({"compression": compression} if compression else {}))
+    gray = Image.fromarray(np.array([SAMPLES], np.dtype(order + "u2")))
+    data = make.save(gray, "TIFF", **({"compression": compression} if compression else {}))
     got = prepare_image(data, KEEP)
     assert got.changed == ("depth_16_to_8", "tiff_to_png")
     assert tf_png(got.encoded, 1).ravel().tolist() == SCALED
@@ -429,7 +429,7 @@ def test_resize_short(make: Any, tf_jpeg: Any, tf_png: Any, kind: str, size: tup
     exact = Image.open(io.BytesIO(data)).resize(wanted, Image.Resampling.BICUBIC)
     if kind == "PNG":
         assert (tf_png(got.encoded) == np.asarray(exact)).all()
-    else:  # The brightness, since JPEG halves the resolution of colour.
+    else:  # The brightness, since JPEG halves the resolution of color.
         assert close(Image.fromarray(tf_jpeg(got.encoded)).convert("L"), exact.convert("L"))
 
 
@@ -457,7 +457,7 @@ def test_encoded_anew_carries_nothing_but_pixels(make: Any) -> None:
 
 
 def test_codec_versions_and_pickle() -> None:
-    versions = codec_versions()
+    versions = get_codec_versions()
     assert {"pillow", "zlib"} <= versions.keys()
     assert all(isinstance(value, str) and value for value in versions.values())
     assert pickle.loads(pickle.dumps(BadImage("why"))).reason == "why"

@@ -100,12 +100,12 @@ def write_image(record: Record, path: str) -> Written:
         DataError: It cannot be written.
         FormatError: The record has no image, or raw pixels of another number than those of a square.
     """
-    from tfpipe.images.contact_sheet import raw_image
+    from tfpipe.images.contact_sheet import make_raw_image
 
     try:
         data, kind = _image(record.manifest, f"{record.split}:{record.index}", record.features)
         if kind == "RAW":
-            data, kind = _png(raw_image(data)), "PNG"
+            data, kind = _png(make_raw_image(data)), "PNG"
     except BadImage as error:
         raise FormatError(f"Record {record.split}:{record.index}: {error.reason}.") from None
     write_file(path, data)
@@ -123,7 +123,7 @@ def draw_sheet(directory: str, manifest: Manifest, splits: list[str], count: int
         DataError: There is no record, or `path` cannot be written.
         FormatError: A record is missing or damaged.
     """
-    from tfpipe.images.contact_sheet import MAX_TILES, Tile, contact_sheet, open_stored
+    from tfpipe.images.contact_sheet import MAX_TILES, Tile, draw_contact_sheet, open_thumbnail
 
     if not 1 <= count <= MAX_TILES:
         raise ConfigError(f"--show must be from 1 to {MAX_TILES} images, got {count}.")
@@ -142,11 +142,11 @@ def draw_sheet(directory: str, manifest: Manifest, splits: list[str], count: int
             title = _title(manifest, features)
             try:
                 data, kind = _image(manifest, f"{split}:{index}", features)
-                image, (width, height) = open_stored(data, kind, _TILE_PX)
+                image, (width, height) = open_thumbnail(data, kind, _TILE_PX)
                 tiles.append(Tile(image, title, f"{split}:{index}", f"{width} x {height}"))
             except BadImage:
                 tiles.append(Tile(None, title, f"{split}:{index}"))
-    write_file(path, _png(contact_sheet(tiles, tile_px=_TILE_PX)))
+    write_file(path, _png(draw_contact_sheet(tiles, tile_px=_TILE_PX)))
     return len(tiles)
 
 

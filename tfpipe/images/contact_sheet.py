@@ -47,7 +47,7 @@ class Tile:
     size: str = ""
 
 
-def open_stored(data: bytes, kind: str, fit_px: int) -> tuple[Image.Image, tuple[int, int]]:
+def open_thumbnail(data: bytes, kind: str, fit_px: int) -> tuple[Image.Image, tuple[int, int]]:
     """Decodes a stored image at the size of a tile.
 
     Args:
@@ -63,10 +63,10 @@ def open_stored(data: bytes, kind: str, fit_px: int) -> tuple[Image.Image, tuple
         BadImage: The image cannot be decoded.
     """
     try:
-        with _raw(data) if kind == "RAW" else Image.open(io.BytesIO(data), formats=(kind,)) as image:
+        with _view_raw(data) if kind == "RAW" else Image.open(io.BytesIO(data), formats=(kind,)) as image:
             size = image.size
             image.draft(None, (2 * fit_px, 2 * fit_px))  # concerns JPEG only; twice the size, for a smooth reduction
-            plain = _plain(image)
+            plain = _convert_to_8bit(image)
             plain.thumbnail((fit_px, fit_px))
             return plain, size
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
@@ -74,19 +74,19 @@ def open_stored(data: bytes, kind: str, fit_px: int) -> tuple[Image.Image, tuple
         raise BadImage(f"{kind} cannot be decoded: {reason}") from error
 
 
-def raw_image(data: bytes) -> Image.Image:
+def make_raw_image(data: bytes) -> Image.Image:
     """Returns a raw image, which is square and RGB.
 
     Raises:
         BadImage: The bytes do not make a square.
     """
     try:
-        return _raw(data)
+        return _view_raw(data)
     except ValueError as error:
         raise BadImage(str(error)) from None
 
 
-def contact_sheet(tiles: Sequence[Tile], columns: int | None = None, tile_px: int = 160) -> Image.Image:
+def draw_contact_sheet(tiles: Sequence[Tile], columns: int | None = None, tile_px: int = 160) -> Image.Image:
     """Draws images in tiles of one size, row by row.
 
     Args:
@@ -107,11 +107,11 @@ def contact_sheet(tiles: Sequence[Tile], columns: int | None = None, tile_px: in
         raise ConfigError(f"`tile_px` must be from {_MIN_TILE_PX} to {_MAX_TILE_PX}, got {tile_px}.")
     if columns is not None and not 1 <= columns <= _MAX_COLUMNS:
         raise ConfigError(f"`columns` must be from 1 to {_MAX_COLUMNS}, got {columns}.")
-    grid = _Grid(min(columns or _columns(len(tiles)), len(tiles)), tile_px)
-    sheet = Image.new("RGB", grid.size(len(tiles)), _PAGE)
+    grid = _Grid(min(columns or _choose_columns(len(tiles)), len(tiles)), tile_px)
+    sheet = Image.new("RGB", grid.get_size(len(tiles)), _PAGE)
     draw = ImageDraw.Draw(sheet)
     for number, tile in enumerate(tiles):
-        _draw_tile(sheet, draw, tile, grid, grid.corner(number))
+        _draw_tile(sheet, draw, tile, grid, grid.get_corner(number))
     return sheet
 
 
@@ -145,19 +145,19 @@ class _Grid:
         caption = round(1.5 * self.title_px) + round(1.5 * self.note_px)
         return self.tile_px + 2 * self.pad, self.tile_px + 3 * self.pad + caption
 
-    def corner(self, number: int) -> tuple[int, int]:
+    def get_corner(self, number: int) -> tuple[int, int]:
         """Returns the upper left corner of a card."""
         row, column = divmod(number, self.columns)
         width, height = self.card
         margin = 2 * self.gap
         return margin + column * (width + self.gap), margin + row * (height + self.gap)
 
-    def size(self, count: int) -> tuple[int, int]:
-        x, y = self.corner(self.columns - 1)[0], self.corner(count - 1)[1]
+    def get_size(self, count: int) -> tuple[int, int]:
+        x, y = self.get_corner(self.columns - 1)[0], self.get_corner(count - 1)[1]
         return x + self.card[0] + 2 * self.gap, y + self.card[1] + 2 * self.gap
 
 
-def _columns(count: int) -> int:
+def _choose_columns(count: int) -> int:
     """Returns the columns of the sheet, between square and twice as wide, that has the fewest empty places."""
     best = math.sqrt(1.5 * count)
     choices = range(math.ceil(math.sqrt(count)), min(math.ceil(2 * math.sqrt(count)), _MAX_COLUMNS) + 1)
@@ -172,16 +172,16 @@ def _draw_tile(sheet: Image.Image, draw: ImageDraw.ImageDraw, tile: Tile, grid: 
     left, top, side = x + grid.pad, y + grid.pad, grid.tile_px
     draw.rectangle((left, top, left + side - 1, top + side - 1), fill=_WELL)
     if tile.image is None:
-        font = _font(grid.note_px)
+        font = _load_font(grid.note_px)
         draw.text((left + side // 2, top + side // 2), "no image", fill=_FAINT, font=font, anchor="mm")
     else:
         image = _fit(tile.image, side)
         sheet.paste(image, (left + (side - image.width) // 2, top + (side - image.height) // 2))
     below = top + side + grid.pad
-    font = _font(grid.title_px)
+    font = _load_font(grid.title_px)
     draw.text((left, below), _shorten(tile.title, font, side), fill=_INK, font=font)
     below += round(1.5 * grid.title_px)
-    font = _font(grid.note_px)
+    font = _load_font(grid.note_px)
     size = _shorten(tile.size, font, side)
     draw.text((left + side - font.getlength(size), below), size, fill=_FAINT, font=font)
     room = side - math.ceil(font.getlength(size)) - grid.pad
@@ -193,11 +193,11 @@ def _fit(image: Image.Image, side: int) -> Image.Image:
     steps = side // max(image.size)
     if steps >= _SHOW_PIXELS_FROM:
         size = image.width * steps, image.height * steps
-        return _plain(image).convert("RGB").resize(size, Image.Resampling.NEAREST)
-    return ImageOps.contain(_plain(image).convert("RGB"), (side, side), Image.Resampling.LANCZOS)
+        return _convert_to_8bit(image).convert("RGB").resize(size, Image.Resampling.NEAREST)
+    return ImageOps.contain(_convert_to_8bit(image).convert("RGB"), (side, side), Image.Resampling.LANCZOS)
 
 
-def _plain(image: Image.Image) -> Image.Image:
+def _convert_to_8bit(image: Image.Image) -> Image.Image:
     """Converts an image to mode "RGB" or "L". Transparent pixels become white, and 16 bits become 8."""
     if image.mode.startswith("I;16"):
         return image.convert("I").point(lambda value: value / 257).convert("L")
@@ -210,7 +210,7 @@ def _plain(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _raw(data: bytes) -> Image.Image:
+def _view_raw(data: bytes) -> Image.Image:
     side = math.isqrt(len(data) // 3)
     if not side or side * side * 3 != len(data):
         raise ValueError(f"{len(data)} bytes are not a square of RGB pixels")
@@ -218,7 +218,7 @@ def _raw(data: bytes) -> Image.Image:
 
 
 @lru_cache(maxsize=8)
-def _font(px: int) -> _Font:
+def _load_font(px: int) -> _Font:
     return ImageFont.load_default(px)
 
 

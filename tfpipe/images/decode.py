@@ -37,7 +37,7 @@ def decode_pixels(data: bytes, form: ImageForm) -> NDArray[np.uint8]:
     import numpy as np
 
     if form.encoding == "raw":
-        pixels: NDArray[np.uint8] = _raw_pixels(data, form).copy()
+        pixels: NDArray[np.uint8] = _view_raw_pixels(data, form).copy()
         return pixels
     kind = sniff_format(data)
     with other_formats.refuse_unreadable(kind):
@@ -65,7 +65,7 @@ def decode_crop(data: bytes, form: ImageForm, crop_box: tuple[int, int, int, int
     y, x, height, width = crop_box
     box = x, y, x + width, y + height
     if form.encoding == "raw":
-        return Image.fromarray(_raw_pixels(data, form)[y : y + height, x : x + width])
+        return Image.fromarray(_view_raw_pixels(data, form)[y : y + height, x : x + width])
     kind = sniff_format(data)
     with other_formats.refuse_unreadable(kind):
         if kind != "jpeg":
@@ -84,7 +84,7 @@ def mirror(image: Image.Image) -> Image.Image:
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
 
 
-def to_image(pixels: NDArray[np.uint8]) -> Image.Image:
+def make_image(pixels: NDArray[np.uint8]) -> Image.Image:
     """Converts an array [height, width, 3] to Pillow's image, "RGB"."""
     return Image.fromarray(pixels)
 
@@ -113,7 +113,7 @@ def resize_crop(image: Image.Image, size: tuple[int, int], antialias: bool) -> N
     return np.asarray(image)
 
 
-def _raw_pixels(data: bytes, form: ImageForm) -> NDArray[np.uint8]:
+def _view_raw_pixels(data: bytes, form: ImageForm) -> NDArray[np.uint8]:
     import numpy as np
 
     side = form.square or 0
@@ -126,7 +126,7 @@ def _decode(data: bytes, kind: str, max_pixels: int) -> Image.Image:
     if kind == "jpeg":
         header = jpeg.read_header(data, max_pixels)
         size = header.width, header.height
-        return transcode.jpeg_pixels(header, size[::-1] if swaps_sides(header.orientation) else size)[0]
+        return transcode.load_jpeg(header, size[::-1] if swaps_sides(header.orientation) else size)[0]
     if kind == "png":
-        return transcode.png_pixels(png.read_header(data, max_pixels))[0]
-    return transcode.foreign_pixels(data, kind, other_formats.open_foreign(data, kind, max_pixels))[0]
+        return transcode.load_png(png.read_header(data, max_pixels))[0]
+    return transcode.load_other(data, kind, other_formats.open_image(data, kind, max_pixels))[0]

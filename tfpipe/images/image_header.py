@@ -55,7 +55,7 @@ def _read(data: bytes, kind: str) -> ImageHeader:
             "animated": chunks.animated,
         }
         return ImageHeader("PNG", chunks.width, chunks.height, _list_noticed(properties))
-    opened = other_formats.open_foreign(data, kind, _MAX_PIXELS)
+    opened = other_formats.open_image(data, kind, _MAX_PIXELS)
     properties = {"turned": opened.orientation != 1, "animated": opened.animated}
     return ImageHeader(kind.upper(), opened.width, opened.height, _list_noticed(properties))
 

@@ -18,7 +18,7 @@ from tfpipe.images.errors import BadImage
 from tfpipe.images.exif import Box, swaps_sides, turn_boxes, turn_image
 from tfpipe.images.sniff import name_differs, sniff_format
 
-__all__ = ["BadImage", "Box", "PreparedImage", "codec_versions", "prepare_image"]
+__all__ = ["BadImage", "Box", "PreparedImage", "get_codec_versions", "prepare_image"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ class PreparedImage:
 
 
 @dataclass(slots=True)
-class _Source:
+class _InputImage:
     """The facts about a file before it is decoded, in the same words for every format."""
 
     data: bytes
     kind: str
-    header: jpeg.JpegHeader | png.PngHeader | other_formats.ForeignImage
+    header: jpeg.JpegHeader | png.PngHeader | other_formats.OpenedImage
     channels: int
     lossless: bool
     acceptable: bool  # every 8-bit decoder reads the bytes correctly
@@ -70,7 +70,7 @@ class _Source:
 def prepare_image(data: bytes, form: ImageForm, *, filename: str = "", boxes: Sequence[Box] = ()) -> PreparedImage:
     """Checks one image file and brings it into the requested form.
 
-    Every accepted image has been fully decoded. The result depends only on the arguments and on `codec_versions`.
+    Every accepted image has been fully decoded. The result depends only on the arguments and on `get_codec_versions`.
 
     Args:
         data: The whole file.
@@ -92,7 +92,7 @@ def prepare_image(data: bytes, form: ImageForm, *, filename: str = "", boxes: Se
         return _render(source, form)
 
 
-def codec_versions() -> dict[str, str]:
+def get_codec_versions() -> dict[str, str]:
     """Returns the versions of all libraries that decide the bytes of an encoded image."""
     versions = {
         "pillow": PIL.__version__,
@@ -104,28 +104,28 @@ def codec_versions() -> dict[str, str]:
     return {name: str(version) for name, version in versions.items() if version}
 
 
-def _inspect(data: bytes, kind: str, form: ImageForm) -> _Source:
+def _inspect(data: bytes, kind: str, form: ImageForm) -> _InputImage:
     """Reads the header and checks the pixel limit."""
     if kind == "jpeg":
         header = jpeg.read_header(data, form.max_pixels)
         channels = 1 if header.components == 1 else 3
         acceptable = header.components != 4 and not header.arithmetic and header.orientation == 1
-        return _Source(data, kind, header, channels, False, acceptable, _upright_size(header))
+        return _InputImage(data, kind, header, channels, False, acceptable, _get_upright_size(header))
     if kind == "png":
         chunks = png.read_header(data, form.max_pixels)
         acceptable = chunks.depth <= 8 and not chunks.transparent and chunks.orientation == 1
-        return _Source(data, kind, chunks, chunks.channels, True, acceptable, _upright_size(chunks))
-    opened = other_formats.open_foreign(data, kind, form.max_pixels)
+        return _InputImage(data, kind, chunks, chunks.channels, True, acceptable, _get_upright_size(chunks))
+    opened = other_formats.open_image(data, kind, form.max_pixels)
     changed = ("first_frame",) if opened.animated else ()
-    return _Source(data, kind, opened, 3, opened.lossless, False, _upright_size(opened), changed)
+    return _InputImage(data, kind, opened, 3, opened.lossless, False, _get_upright_size(opened), changed)
 
 
-def _upright_size(header: jpeg.JpegHeader | png.PngHeader | other_formats.ForeignImage) -> tuple[int, int]:
+def _get_upright_size(header: jpeg.JpegHeader | png.PngHeader | other_formats.OpenedImage) -> tuple[int, int]:
     size = header.width, header.height
     return size[::-1] if swaps_sides(header.orientation) else size
 
 
-def _can_stay(source: _Source, form: ImageForm) -> bool:
+def _can_stay(source: _InputImage, form: ImageForm) -> bool:
     """Returns whether the bytes may be stored as they are, if they can be decoded."""
     if not source.acceptable or transcode.fit_size(*source.size, form) != source.size:
         return False
@@ -134,7 +134,7 @@ def _can_stay(source: _Source, form: ImageForm) -> bool:
     return form.encoding == "keep"
 
 
-def _keep(source: _Source, form: ImageForm) -> PreparedImage:
+def _keep(source: _InputImage, form: ImageForm) -> PreparedImage:
     """Decodes the file as a check, and returns its bytes unchanged."""
     if isinstance(source.header, jpeg.JpegHeader):
         try:
@@ -147,10 +147,10 @@ def _keep(source: _Source, form: ImageForm) -> PreparedImage:
         png.verify_png(source.header)
         if source.header.animated:
             source.noticed = ("animated", *source.noticed)
-    return _result(source, source.data, source.kind, source.size, source.channels)
+    return _make_result(source, source.data, source.kind, source.size, source.channels)
 
 
-def _render(source: _Source, form: ImageForm) -> PreparedImage:
+def _render(source: _InputImage, form: ImageForm) -> PreparedImage:
     """Decodes the file, brings the pixels into the requested form and encodes them."""
     size = transcode.fit_size(*source.size, form)
     orientation = source.header.orientation
@@ -173,28 +173,28 @@ def _render(source: _Source, form: ImageForm) -> PreparedImage:
     source.changed = (*source.changed, *changed)
     encoded = transcode.encode(image, stored_kind, form.quality)
     channels = 3 if stored_kind == "raw" or image.mode == "RGB" else 1
-    return _result(source, encoded, stored_kind, source.size if form.square else size, channels)
+    return _make_result(source, encoded, stored_kind, source.size if form.square else size, channels)
 
 
 def _decode(
-    source: _Source, form: ImageForm, size: tuple[int, int]
+    source: _InputImage, form: ImageForm, size: tuple[int, int]
 ) -> tuple[Image.Image, tuple[float, float] | None, tuple[str, ...]]:
     """Returns the pixels, the part of them to use, and the kinds of change."""
     if isinstance(source.header, jpeg.JpegHeader):
         try:
-            return transcode.jpeg_pixels(source.header, size)
+            return transcode.load_jpeg(source.header, size)
         except OSError:
-            return transcode.jpeg_pixels(_complete(source, form), size)
+            return transcode.load_jpeg(_complete(source, form), size)
     if isinstance(source.header, png.PngHeader):
-        image, changed = transcode.png_pixels(source.header)
+        image, changed = transcode.load_png(source.header)
         if source.header.animated:
             changed = ("first_frame", *changed)
     else:
-        image, changed = transcode.foreign_pixels(source.data, source.kind, source.header)
+        image, changed = transcode.load_other(source.data, source.kind, source.header)
     return image, None, changed
 
 
-def _complete(source: _Source, form: ImageForm) -> jpeg.JpegHeader:
+def _complete(source: _InputImage, form: ImageForm) -> jpeg.JpegHeader:
     """Appends the end marker to a JPEG that lacks nothing else."""
     assert isinstance(source.header, jpeg.JpegHeader)
     source.data = jpeg.append_eoi(source.data, source.header)
@@ -203,11 +203,11 @@ def _complete(source: _Source, form: ImageForm) -> jpeg.JpegHeader:
     return source.header
 
 
-def _loads_upright(source: _Source) -> bool:
-    return isinstance(source.header, other_formats.ForeignImage) and source.header.upright_once_loaded
+def _loads_upright(source: _InputImage) -> bool:
+    return isinstance(source.header, other_formats.OpenedImage) and source.header.upright_once_loaded
 
 
-def _result(source: _Source, encoded: bytes, kind: str, size: tuple[int, int], channels: int) -> PreparedImage:
+def _make_result(source: _InputImage, encoded: bytes, kind: str, size: tuple[int, int], channels: int) -> PreparedImage:
     return PreparedImage(
         encoded=encoded,
         format=kind.upper(),

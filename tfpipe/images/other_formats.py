@@ -38,7 +38,7 @@ _LOSSY_IN_TIFF = ("jpeg", "tiff_jpeg", "webp", "jpeg2000")
 
 
 @dataclass(slots=True)
-class ForeignImage:
+class OpenedImage:
     """An opened file of a format that is not stored.
 
     Attributes:
@@ -92,7 +92,7 @@ def refuse_unreadable(kind: str, problem: str = "") -> Iterator[None]:
             raise BadImage(f"{TITLES[kind]} {problem}") from error
 
 
-def open_foreign(data: bytes, kind: str, max_pixels: int) -> ForeignImage:
+def open_image(data: bytes, kind: str, max_pixels: int) -> OpenedImage:
     """Opens a file and checks its size, without decoding.
 
     Raises:
@@ -111,7 +111,7 @@ def open_foreign(data: bytes, kind: str, max_pixels: int) -> ForeignImage:
         orientation = read_orientation(image.info.get("exif", b""))
     upright = kind == "tiff"
     width, height = image.size if not (upright and orientation >= 5) else image.size[::-1]
-    return ForeignImage(
+    return OpenedImage(
         image=image,
         width=width,
         height=height,

@@ -65,12 +65,12 @@ def _on_white(image: Image.Image, *, gray: bool) -> Image.Image:
     return white
 
 
-def is_deep_gray(image: Image.Image) -> bool:
+def is_gray_16bit(image: Image.Image) -> bool:
     """Returns whether the samples are 16-bit gray. Pillow holds those of a PGM in mode "I", scaled to 65535."""
     return image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM")
 
 
-def deep_color_mode(image: Image.Image) -> str:
+def get_16bit_raw_mode(image: Image.Image) -> str:
     """Returns the raw mode of an opened image of 16-bit color samples that is not loaded yet, else ""."""
     if not image.mode.startswith(("RGB", "CMYK")):
         return ""
@@ -92,7 +92,7 @@ def reduce_gray(image: Image.Image, inverted: bool = False) -> tuple[Image.Image
     """Reduces a loaded image of 16-bit gray to mode "L".
 
     Args:
-        image: An image for which `is_deep_gray` holds.
+        image: An image for which `is_gray_16bit` holds.
         inverted: Whether 0 is white.
     """
     import numpy as np  # only 16-bit images need it, and its import takes as long as Pillow's

@@ -31,7 +31,7 @@ def fit_size(width: int, height: int, form: ImageForm) -> tuple[int, int]:
     return (form.resize_short, reduced) if width <= height else (reduced, form.resize_short)
 
 
-def jpeg_pixels(
+def load_jpeg(
     header: jpeg.JpegHeader, size: tuple[int, int]
 ) -> tuple[Image.Image, tuple[float, float], tuple[str, ...]]:
     """Decodes a JPEG to gray or RGB, not turned yet, with at least as many pixels on a side as `size` needs.
@@ -53,7 +53,7 @@ def jpeg_pixels(
     return flat, (header.width / scale, header.height / scale), changed
 
 
-def png_pixels(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:
+def load_png(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:
     """Decodes a PNG to gray or RGB of 8 bits, not turned yet."""
     png.verify_png(header)
     if header.depth == 16 and header.color_type == 4:
@@ -61,14 +61,14 @@ def png_pixels(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:
         relabelled.load()
         return to_8bit.reduce_gray_alpha(relabelled)
     image = png.open_png(header.decodable)
-    if to_8bit.deep_color_mode(image):
+    if to_8bit.get_16bit_raw_mode(image):
         low = png.open_png(header.decodable)
         to_8bit.select_low_bytes(low)
         low.load()
         image.load()
         return to_8bit.reduce_color(image, low)
     image.load()
-    if to_8bit.is_deep_gray(image):
+    if to_8bit.is_gray_16bit(image):
         return to_8bit.reduce_gray(image)
     if header.depth < 8 and image.mode in ("1", "L") and "transparency" in image.info:
         # Pillow scales the samples to 8 bits, but not the value that marks transparent pixels.
@@ -76,10 +76,10 @@ def png_pixels(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:
     return to_8bit.flatten_alpha(image)
 
 
-def foreign_pixels(data: bytes, kind: str, source: other_formats.ForeignImage) -> tuple[Image.Image, tuple[str, ...]]:
+def load_other(data: bytes, kind: str, source: other_formats.OpenedImage) -> tuple[Image.Image, tuple[str, ...]]:
     """Decodes a format that is not stored to gray or RGB of 8 bits, not turned yet (except TIFF)."""
     image = source.image
-    raw_mode = to_8bit.deep_color_mode(image)
+    raw_mode = to_8bit.get_16bit_raw_mode(image)
     if raw_mode.startswith("RGBa"):
         raise BadImage("16-bit samples multiplied by alpha, which cannot be read")
     low = None
@@ -90,7 +90,7 @@ def foreign_pixels(data: bytes, kind: str, source: other_formats.ForeignImage) -
     image.load()
     if low is not None:
         return to_8bit.reduce_color(image, low)
-    if to_8bit.is_deep_gray(image):
+    if to_8bit.is_gray_16bit(image):
         return to_8bit.reduce_gray(image, source.inverted)
     flat, changed = to_8bit.flatten_alpha(image)
     return flat, (*(("depth_16_to_8",) if raw_mode else ()), *changed)

@@ -169,7 +169,7 @@ class BatchReader:
         return self._make_image(0, self._reader[0], _RandomDraws(self.config, 0, np.zeros(1, np.int64)), 0)
 
     def _make_image(self, number: int, features: dict[str, Feature], draws: _RandomDraws, row: int) -> Any:
-        from tfpipe.images.decode import decode_crop, decode_pixels, mirror, to_image
+        from tfpipe.images.decode import decode_crop, decode_pixels, make_image, mirror
         from tfpipe.images.errors import BadImage
 
         stored = features.get(self.manifest.image_key)
@@ -177,7 +177,7 @@ class BatchReader:
             raise FormatError(f"Record {number} of {self.split!r} must have one {self.manifest.image_key}.")
         try:
             if self._transform is not None:
-                return self._transform(to_image(decode_pixels(stored[0], self._form)), draws.get_seed(row))
+                return self._transform(make_image(decode_pixels(stored[0], self._form)), draws.get_seed(row))
             crop_box = self._choose_crop_box(stored[0], features, draws, row)
             ratio = _choose_ratio(crop_box, self.config.size) if self.config.dct_scaling else 1
             image = decode_crop(stored[0], self._form, crop_box, ratio)

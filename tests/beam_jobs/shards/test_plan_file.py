@@ -53,7 +53,7 @@ def test_who_does_the_work_does_not_change_the_fingerprint(photos: Path, tmp_pat
 
 def test_another_image_library_changes_the_fingerprint(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fingerprint = get_fingerprint(photos)
-    monkeypatch.setattr(plan_file, "codec_versions", lambda: {"pillow": "0"})
+    monkeypatch.setattr(plan_file, "get_codec_versions", lambda: {"pillow": "0"})
     assert get_fingerprint(photos) != fingerprint
 
 

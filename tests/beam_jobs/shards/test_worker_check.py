@@ -17,7 +17,7 @@ from beam_jobs.shards.worker_check import WorkerCheck
 from tests.beam_jobs.images import make_photos, write_files
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
-from tfpipe.images.normalize import codec_versions
+from tfpipe.images.normalize import get_codec_versions
 
 HOST = socket.gethostname()
 SHARE = "All workers must reach images and output by the same names: on a disk they share, or in a bucket."
@@ -34,7 +34,7 @@ def work(tmp_path: Path) -> Iterator[WorkDir]:
 def test_the_same_versions_and_the_plan(work: WorkDir) -> None:
     header = work.read_header()
     worker_check = WorkerCheck.make(header)
-    assert worker_check.versions == {"tfpipe": __version__, **codec_versions()}
+    assert worker_check.versions == {"tfpipe": __version__, **get_codec_versions()}
     assert worker_check.open_plan(work) == header
 
 
@@ -42,7 +42,9 @@ def test_workers_that_bring_their_own_image_libraries(work: WorkDir) -> None:
     assert WorkerCheck.make(work.read_header(), codecs=False).versions == {"tfpipe": __version__}
 
 
-@pytest.mark.parametrize(("name", "worker_version"), [("tfpipe", __version__), ("pillow", codec_versions()["pillow"])])
+@pytest.mark.parametrize(
+    ("name", "worker_version"), [("tfpipe", __version__), ("pillow", get_codec_versions()["pillow"])]
+)
 def test_another_version(work: WorkDir, name: str, worker_version: str) -> None:
     header = work.read_header()
     with pytest.raises(DataError) as caught:
