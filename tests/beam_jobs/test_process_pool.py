@@ -32,34 +32,34 @@ def test_results_come_in_any_order() -> None:
 
 def test_items_are_taken_as_workers_are_free() -> None:
     """Not all at once: stopping early must leave little behind."""
-    taken = []
+    taken_items = []
 
     def items() -> Any:
         for i in range(1000):
-            taken.append(i)
+            taken_items.append(i)
             yield i
 
     results = map_unordered(abs, items(), 2)
     next(results)
-    assert len(taken) < 20
+    assert len(taken_items) < 20
     results.close()  # type: ignore[attr-defined]
     assert process_pool.running == set()
 
 
-def test_an_error_of_the_function_comes_as_it_is() -> None:
+def test_an_error_of_the_function_passes_unchanged() -> None:
     with pytest.raises(ValueError, match=r"math domain error|expected a nonnegative input"):
         list(map_unordered(math.sqrt, [4.0, -1.0], 1))
     assert process_pool.running == set()
 
 
-def test_what_is_shared_and_what_is_set_up() -> None:
+def test_workers_get_shared_arguments_and_a_set_up() -> None:
     paths = map_unordered(os.path.join, ["x", "y"], 1, shared=("a", "b"))
     assert sorted(paths) == [os.path.join("a", "b", "x"), os.path.join("a", "b", "y")]
     assert list(map_unordered(os.path.abspath, ["x"], 1, set_up=functools.partial(os.chdir, "/"))) == ["/x"]
 
 
-def test_no_beam_in_a_worker() -> None:
-    """It costs each of them a second and 100 MB."""
+def test_workers_load_neither_beam_nor_tensorflow() -> None:
+    """Beam costs each of them a second and 100 MB."""
     (modules,) = map_unordered(_loaded_modules, [write_shard], 1)
     assert not any(name.split(".")[0] in ("apache_beam", "tensorflow") for name in modules)
     assert "beam_jobs.shards.write_shard" in modules
@@ -70,7 +70,7 @@ def _loaded_modules(_: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_killed_worker_ends_it(count: int) -> None:
+def test_a_killed_worker_ends_the_work(count: int) -> None:
     started = time.monotonic()
     nothing = [signal.SIGCONT] * 5
     with pytest.raises(DataError) as caught:

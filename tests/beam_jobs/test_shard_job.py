@@ -1,4 +1,4 @@
-"""The whole job by Beam: the same bytes whoever does the work, and every run picks up where one ended."""
+"""The whole job by Beam: the same bytes with any workers, and every run goes on where the last one ended."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(source: Path, output: Path, *beam_args: str, **options: Any) -> ShardRes
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Splits, PNGs, a few bad images, duplicates: everything that a dataset directory can come to hold."""
+    """A folder with splits, PNGs, a bad image and duplicates, so that a dataset holds every kind of file."""
     folder = tmp_path_factory.mktemp("beam") / "photos"
     write_files(folder / "train", make_photos({"cat": 12, "dog": 9}))
     write_files(folder / "val", make_photos({"cat": 3, "dog": 4}, seed=1))
@@ -63,7 +63,7 @@ OPTIONS = {"num_shards": 4, "seed": 5, "keep_quarantined": True}
 
 @pytest.fixture(scope="module")
 def straight(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The dataset as one undisturbed run makes it."""
+    """The dataset that one undisturbed run makes."""
     output = tmp_path_factory.mktemp("beam") / "out"
     assert run(photos, output, **OPTIONS).kept_shards == 0
     return output
@@ -71,13 +71,13 @@ def straight(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def done(straight: Path, tmp_path: Path) -> Path:
-    """A copy of it, to be damaged."""
+    """A copy of the dataset, to be damaged."""
     import shutil
 
     return Path(shutil.copytree(straight, tmp_path / "out"))
 
 
-def test_what_is_there(straight: Path) -> None:
+def test_the_dataset_holds_these_files(straight: Path) -> None:
     names = {*read_tree(straight)}
     quarantined = {name for name in names if name.startswith("quarantine/bytes/")}
     assert len(quarantined) == 1
@@ -128,7 +128,7 @@ def test_an_archive_gives_the_records_of_its_folder(photos: Path, straight: Path
                 assert (output / name).read_bytes() == data
 
 
-def test_run_again_keeps_everything(photos: Path, done: Path) -> None:
+def test_a_second_run_keeps_everything(photos: Path, done: Path) -> None:
     before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in done.rglob("*") if path.is_file()}
     for beam_args in ((), THREADS):
         result = run(photos, done, *beam_args, **OPTIONS)
@@ -148,7 +148,7 @@ def test_damage_is_mended(photos: Path, straight: Path, done: Path) -> None:
     assert read_tree(done) == read_tree(straight)
 
 
-def test_result(photos: Path, tmp_path: Path) -> None:
+def test_the_observer_and_the_result_agree(photos: Path, tmp_path: Path) -> None:
     observer = Recorder()
     config = ShardConfig(str(photos), str(tmp_path / "out"), workers=1, **OPTIONS)
     result = shard_job.run(config, observer=observer)
@@ -171,7 +171,7 @@ def test_other_options_need_overwrite(photos: Path, done: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("beam_args", [(), THREADS, PROCESSES])
-def test_too_many_bad_images(photos: Path, tmp_path: Path, beam_args: tuple[str, ...]) -> None:
+def test_too_many_bad_images_end_the_job(photos: Path, tmp_path: Path, beam_args: tuple[str, ...]) -> None:
     with pytest.raises(DataError) as caught:
         run(photos, tmp_path / "out", *beam_args, max_bad=0, num_shards=1)
     assert str(caught.value) == (
@@ -193,10 +193,10 @@ def test_tensorflow_datasets_opens_it(straight: Path, photos: Path) -> None:
     assert builder.info.features["image"]["class"]["label"].names == ["cat", "dog"]
     half = list(builder.as_dataset(split="train[:50%]"))
     assert len(half) == 12
-    assert {str(one["image"]["class"]["text"].numpy(), "utf-8") for one in half} == {"cat", "dog"}
+    assert {str(example["image"]["class"]["text"].numpy(), "utf-8") for example in half} == {"cat", "dog"}
     assert half[0]["image"]["encoded"].shape == (16, 24, 3)
     everything = list(builder.as_dataset(split="train"))
-    names = [one["image"]["filename"].numpy().decode() for one in everything]
+    names = [example["image"]["filename"].numpy().decode() for example in everything]
     assert names == [*read_images(straight)]
 
 
@@ -205,7 +205,7 @@ def test_tensorflow_datasets_opens_it(straight: Path, photos: Path) -> None:
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Enough work for something to happen in the middle of it."""
+    """A folder with enough images for something to happen in the middle of the work."""
     folder = tmp_path_factory.mktemp("many") / "photos"
     pool = [make_jpeg(i, (256, 192)) for i in range(40)]
     return write_files(folder, {f"{'abc'[i % 3]}/{i:04d}.jpg": pool[i % 40] for i in range(900)})
@@ -221,8 +221,8 @@ def many_straight(many: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     return read_tree(output)
 
 
-def children(marker: str) -> list[int]:
-    """Process ids of all descendants of this process whose command line has the marker."""
+def list_descendants(marker: str) -> list[int]:
+    """Returns the ids of all descendants of this process whose command line has the marker."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -232,12 +232,12 @@ def children(marker: str) -> list[int]:
                 continue
             if fields[0] not in "ZX":
                 parents[int(entry.name)] = int(fields[1])
-    mine, grown = {os.getpid()}, True
-    while grown:
-        more = {pid for pid, parent in parents.items() if parent in mine} - mine
-        mine |= more
-        grown = bool(more)
-    return sorted(pid for pid in mine - {os.getpid()} if marker in read_command_line(pid))
+    family, has_grown = {os.getpid()}, True
+    while has_grown:
+        new_children = {pid for pid, parent in parents.items() if parent in family} - family
+        family |= new_children
+        has_grown = bool(new_children)
+    return sorted(pid for pid in family - {os.getpid()} if marker in read_command_line(pid))
 
 
 def kill_one_later(output: Path, marker: str, ended: list[float]) -> threading.Thread:
@@ -246,7 +246,7 @@ def kill_one_later(output: Path, marker: str, ended: list[float]) -> threading.T
     def kill() -> None:
         wait_for(lambda: len([*output.glob(".tfpipe/rows/*.json")]) >= 2, 60)
         ended.append(time.monotonic())
-        os.kill(children(marker)[-1], signal.SIGKILL)
+        os.kill(list_descendants(marker)[-1], signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -257,7 +257,7 @@ def kill_one_later(output: Path, marker: str, ended: list[float]) -> threading.T
     ("beam_args", "workers", "marker", "message"),
     [((), 2, "forkserver", IN_POOL), (PROCESSES, 2, "beam_worker", IN_BEAM)],
 )
-def test_a_killed_worker(
+def test_a_killed_worker_ends_the_job_within_seconds(
     many: Path,
     many_straight: dict[str, bytes],
     tmp_path: Path,
@@ -282,7 +282,7 @@ def test_a_killed_worker(
 # A real command
 
 
-def test_a_full_disk(photos: Path, straight: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_one_sentence_and_the_job_can_go_on(photos: Path, straight: Path, tmp_path: Path) -> None:
     """A limit on the size of files stands for it: both come as an error of `write`."""
     import resource
 
@@ -304,7 +304,9 @@ def test_a_full_disk(photos: Path, straight: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [(), pytest.param(("--", *THREADS), marks=pytest.mark.slow), ("--", *PROCESSES)])
-def test_control_c(many: Path, many_straight: dict[str, bytes], tmp_path: Path, mode: tuple[str, ...]) -> None:
+def test_an_interrupted_job_leaves_no_process_and_can_go_on(
+    many: Path, many_straight: dict[str, bytes], tmp_path: Path, mode: tuple[str, ...]
+) -> None:
     output = tmp_path / "out"
     process = start_command(many, output, "--num-shards", 30, "--workers", 2, *mode)
     wait_for(lambda: len([*output.glob(".tfpipe/rows/*.json")]) >= 2, 60)
@@ -325,7 +327,7 @@ def test_control_c(many: Path, many_straight: dict[str, bytes], tmp_path: Path, 
     assert read_tree(output) == many_straight
 
 
-def test_killed_while_overwriting(many: Path, tmp_path: Path) -> None:
+def test_a_job_killed_while_overwriting_leaves_the_old_dataset(many: Path, tmp_path: Path) -> None:
     small = write_files(tmp_path / "small", make_photos({"cat": 5}))
     output = tmp_path / "out"
     make_dataset(small, output)
@@ -342,14 +344,14 @@ def test_killed_while_overwriting(many: Path, tmp_path: Path) -> None:
     assert read_tree(output) == before
 
 
-def test_killed_at_random_moments(many: Path, many_straight: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_job_killed_at_random_moments_can_go_on(many: Path, many_straight: dict[str, bytes], tmp_path: Path) -> None:
     output = tmp_path / "out"
     kill_until_done([many, output, "--num-shards", 30, "--workers", 2], output, 6, 2.2, "shard")
     assert read_tree(tmp_path / "out") == many_straight
 
 
 @pytest.mark.slow
-def test_killed_with_workers_of_beam(many: Path, tmp_path: Path) -> None:
+def test_a_killed_job_leaves_no_worker_of_beam(many: Path, tmp_path: Path) -> None:
     process = start_command(many, tmp_path / "out", "--num-shards", 30, "--", *PROCESSES)
     wait_for(lambda: len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")]) >= 2, 60)
     process.kill()
@@ -360,7 +362,7 @@ def test_killed_with_workers_of_beam(many: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [(), ("--", *PROCESSES)])
-def test_killed_at_many_random_moments(
+def test_a_job_killed_at_many_random_moments_can_go_on(
     many: Path, many_straight: dict[str, bytes], tmp_path: Path, mode: tuple[str, ...]
 ) -> None:
     output = tmp_path / "out"

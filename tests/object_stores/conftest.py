@@ -35,7 +35,7 @@ class Cloud:
         self.proxy = proxy
 
     def new(self) -> str:
-        """A folder that nobody used before."""
+        """Returns the URL of a folder that no test has used."""
         return f"{self.scheme}://data/{next(_numbers)}"
 
     def put(self, url: str, objects: Mapping[str, bytes]) -> str:
@@ -43,21 +43,21 @@ class Cloud:
         raise NotImplementedError
 
     def names(self) -> list[str]:
-        """Of all objects in the bucket."""
+        """Returns the names of all objects in the bucket."""
         raise NotImplementedError
 
     def get(self, name: str) -> bytes:
-        """One of them."""
+        """Returns the bytes of one object."""
         raise NotImplementedError
 
     def tree(self, url: str) -> dict[str, bytes]:
-        """Every object below a URL, in the form of `read_tree`, past the proxy."""
+        """Returns every object below a URL in the form of `read_tree`, past the proxy."""
         folder = split_url(url)[1].rstrip("/") + "/"
         return {name[len(folder) :]: self.get(name) for name in sorted(self.names()) if name.startswith(folder)}
 
     def run(self, *args: object, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        """A real `tfpipe` command that finds this store."""
-        done = subprocess.run(
+        """Runs a real `tfpipe` command that finds this store."""
+        process = subprocess.run(
             [sys.executable, "-m", "tfpipe", *map(str, args)],
             cwd=ROOT,
             env={**os.environ, **self.environment, **environment},
@@ -66,8 +66,8 @@ class Cloud:
             timeout=120,
             check=False,
         )
-        assert done.returncode == code, done.stderr
-        return done
+        assert process.returncode == code, process.stderr
+        return process
 
 
 class Google(Cloud):
@@ -133,13 +133,13 @@ class Amazon(Cloud):
 
     def names(self) -> list[str]:
         pages = self._client().get_paginator("list_objects_v2").paginate(Bucket="data")
-        return [found["Key"] for page in pages for found in page.get("Contents", ())]
+        return [entry["Key"] for page in pages for entry in page.get("Contents", ())]
 
     def get(self, name: str) -> bytes:
         return self._client().get_object(Bucket="data", Key=name)["Body"].read()
 
     def unfinished(self) -> int:
-        """Uploads in parts that were neither completed nor aborted."""
+        """Returns the uploads in parts that were neither completed nor aborted."""
         return len(self._client().list_multipart_uploads(Bucket="data").get("Uploads", ()))
 
 
@@ -181,12 +181,12 @@ def amazon(amazon_server: Amazon, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
 
 @pytest.fixture(params=["gs", "s3"])
 def cloud(request: pytest.FixtureRequest) -> Cloud:
-    """Both, one after the other."""
+    """Both stores, one after the other."""
     return request.getfixturevalue({"gs": "google", "s3": "amazon"}[request.param])
 
 
 def _lent(cloud: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """With the environment of its clients set, and whole again afterwards."""
+    """Yields a store with the environment of its clients set, and mends its faults afterwards."""
     for name, value in cloud.environment.items():
         monkeypatch.setenv(name, value)
     cloud.proxy.reset()

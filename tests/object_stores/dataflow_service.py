@@ -1,4 +1,4 @@
-"""A Dataflow service on loopback: takes a job, runs it by replaying what was staged, and says how far it is."""
+"""A Dataflow service on loopback. It takes a job, runs it by replaying the staged files, and serves its metrics."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NOW = "2026-11-21T00:00:00Z"
 
 
 class Service:
-    """Serves until it is stopped; also hands out tokens for a service account that it invents.
+    """A service that runs until it is stopped. It also hands out tokens for a service account that it invents.
 
     Attributes:
         jobs: The requests by job id, as they came.
         refuse: HTTP status and message to answer the next job with.
         state: What every job is said to be in, whatever becomes of it; None: what it is in.
-        looks: How often somebody asked for metrics.
+        looks: The number of requests for metrics.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,7 +45,7 @@ class Service:
 
     @property
     def url(self) -> str:
-        """Beam speaks HTTP to an endpoint with this word in it, and takes it for the real service all the same."""
+        """The address. Beam speaks HTTP to an endpoint with this word, and still takes it for the real service."""
         return f"http://127.0.0.1:{self._server.server_port}/sandbox"
 
     def stop(self) -> None:
@@ -53,7 +53,7 @@ class Service:
         self._server.server_close()
 
     def credentials(self) -> Path:
-        """A key file of a service account whose tokens come from here."""
+        """Writes a key file of a service account whose tokens come from here."""
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -148,21 +148,21 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.service.refuse is not None:
             status, message = self.service.refuse
             self._answer({"error": {"code": status, "message": message}}, status)
-        elif found := _JOBS.match(self.path):
-            self._answer(self.service.submit(json.loads(body), found[1], found[2]))
+        elif match := _JOBS.match(self.path):
+            self._answer(self.service.submit(json.loads(body), match[1], match[2]))
         else:
             self._answer({"error": {"code": 404, "message": self.path}}, 404)
 
     def do_GET(self) -> None:
-        found = _JOBS.match(self.path)
-        if found is None or found[3] not in self.service.jobs:
+        match = _JOBS.match(self.path)
+        if match is None or match[3] not in self.service.jobs:
             self._answer({"error": {"code": 404, "message": self.path}}, 404)
-        elif found[4] == "/messages":
-            self._answer(self.service.messages(found[3]))
-        elif found[4] == "/metrics":
-            self._answer(self.service.metrics(found[3]))
+        elif match[4] == "/messages":
+            self._answer(self.service.messages(match[3]))
+        elif match[4] == "/metrics":
+            self._answer(self.service.metrics(match[3]))
         else:
-            self._answer(self.service.describe(found[3], found[1], found[2]))
+            self._answer(self.service.describe(match[3], match[1], match[2]))
 
     def _answer(self, value: dict[str, Any], status: int = 200) -> None:
         body = json.dumps(value).encode()

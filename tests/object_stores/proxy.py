@@ -1,4 +1,4 @@
-"""A proxy on loopback between a client and an emulator: writes down every request, does harm where it is told to."""
+"""A proxy on loopback between a client and an emulator. It records every request and can break some of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple, TypeAlias
 
 Fault: TypeAlias = int | float | str | None
-"""An HTTP status to say; seconds to wait; "drop": no answer; "cut": half of one; "lost": done, but no answer."""
+"""An HTTP status to answer; seconds to wait; "drop": no answer; "cut": half of one; "lost": done, but no answer."""
 
 Harm = Callable[["Seen"], Fault]
 
@@ -20,7 +20,7 @@ _HOP = {"transfer-encoding", "connection", "content-length", "server", "date", "
 
 
 class Seen(NamedTuple):
-    """One request."""
+    """A request as the proxy saw it."""
 
     number: int
     method: str
@@ -30,7 +30,7 @@ class Seen(NamedTuple):
 
 
 class Proxy:
-    """Forwards HTTP/1.1 to `target` (host and port) until it is stopped.
+    """A proxy that forwards HTTP/1.1 to `target` (host and port) until it is stopped.
 
     Args:
         target: The emulator.
@@ -59,7 +59,7 @@ class Proxy:
         self._server.server_close()
 
     def reset(self) -> None:
-        """As if new."""
+        """Forgets all requests and faults."""
         self.log.clear()
         self.harm = lambda _: None
 
@@ -86,7 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
         return going_on
 
     def do_CONNECT(self) -> None:
-        """What an HTTPS proxy is asked for; it then answers in the place of the real host."""
+        """Answers CONNECT, the request for an HTTPS tunnel, and then serves in the place of the real host."""
         assert self.proxy.tls is not None
         self.send_response(200, "Connection established")
         self.end_headers()
@@ -144,9 +144,9 @@ class _Handler(BaseHTTPRequestHandler):
         return response, data
 
     def _own(self, value: str) -> str:
-        """A header in which the emulator names itself: where an upload goes on."""
-        own = "https://storage.googleapis.com" if self.proxy.tls else self.proxy.url
-        return value.replace("http://{}:{}".format(*self.proxy.target), own)
+        """Returns a header in which the emulator names itself, as for the rest of an upload, with the proxy's name."""
+        base_url = "https://storage.googleapis.com" if self.proxy.tls else self.proxy.url
+        return value.replace("http://{}:{}".format(*self.proxy.target), base_url)
 
     def _answer(
         self,
@@ -173,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def now_and_then(*faults: Fault, every: int = 7) -> Harm:
-    """One fault after another, each to the `every`-th request; a fault never strikes twice in a row."""
+    """Returns a rule that breaks each `every`-th request by one fault after another, never two in a row."""
 
     def harm(seen: Seen) -> Fault:
         turn, place = divmod(seen.number, every)

@@ -29,23 +29,23 @@ from beam_jobs.storage import filesystem
 
 
 def staged_files(graph: Any) -> dict[str, str]:
-    """URL of every staged file by its name."""
-    found = {}
+    """Returns the URL of every staged file by its name."""
+    urls = {}
     for environment in graph.components.environments.values():
         for dependency in environment.dependencies:
             role = beam_runner_api_pb2.ArtifactStagingToRolePayload.FromString(dependency.role_payload)
-            found[role.staged_name] = beam_runner_api_pb2.ArtifactUrlPayload.FromString(dependency.type_payload).url
-    return found
+            urls[role.staged_name] = beam_runner_api_pb2.ArtifactUrlPayload.FromString(dependency.type_payload).url
+    return urls
 
 
 def fetch_graph(job: dict[str, Any]) -> Any:
-    """The pipeline that a job request names."""
+    """Returns the pipeline that a job request names."""
     options = job["environment"]["sdkPipelineOptions"]["options"]
     return beam_runner_api_pb2.Pipeline.FromString(filesystem.read_bytes(options["pipelineUrl"]))
 
 
 def replay(job: dict[str, Any], folder: Path, worker_python: str | None = None) -> dict[str, int]:
-    """The counters of the job, run to its end."""
+    """Runs the job to its end and returns its counters."""
     graph = fetch_graph(job)
     for name, url in staged_files(graph).items():
         wheel = folder / name

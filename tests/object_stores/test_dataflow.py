@@ -1,4 +1,4 @@
-"""Jobs for Dataflow: what is sent to a service on loopback, and what runs from that alone."""
+"""Jobs for Dataflow: the request to a service on loopback, and a run from that request alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture
 def cloud(google: Google, service: Service, monkeypatch: pytest.MonkeyPatch) -> Google:
-    """A store, a service, a key for both, and a clock of Beam's that goes ten times faster."""
+    """A store and a service with a key for both, and a clock that makes Beam wait a tenth of the time."""
     from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
     from apache_beam.runners.dataflow import dataflow_runner
 
@@ -74,8 +74,10 @@ def photos() -> dict[str, bytes]:
     return {**make_photos({"cat": 7, "dog": 6}), "cat/bad.jpg": b"bad"}
 
 
-def test_a_job(cloud: Google, service: Service, photos: dict[str, bytes], tmp_path: Path) -> None:
-    """From the request and what is staged alone comes what a local run makes."""
+def test_a_job_makes_the_dataset_of_a_local_run(
+    cloud: Google, service: Service, photos: dict[str, bytes], tmp_path: Path
+) -> None:
+    """The request and the staged files alone give the dataset of a local run."""
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
     make_dataset(write_files(tmp_path / "photos", photos), tmp_path / "out", num_shards=4)
     observer = Recorder()
@@ -89,7 +91,7 @@ def test_a_job(cloud: Google, service: Service, photos: dict[str, bytes], tmp_pa
 
 
 def submit(service: Service, cloud: Google, photos: dict[str, bytes], *more: str, **options: Any) -> str:
-    """Hands in a job that somebody else cancels at once, and returns what is said of it."""
+    """Submits a job that somebody else cancels at once, and returns the error message."""
     service.state = "JOB_STATE_CANCELLED"
     config = ShardConfig(cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out", **options)
     with pytest.raises(DataError) as caught:
@@ -97,9 +99,9 @@ def submit(service: Service, cloud: Google, photos: dict[str, bytes], *more: str
     return str(caught.value)
 
 
-def test_the_request(cloud: Google, service: Service, photos: dict[str, bytes]) -> None:
-    said = submit(service, cloud, photos, num_shards=2)
-    assert said == (
+def test_the_request_names_machines_and_staged_files(cloud: Google, service: Service, photos: dict[str, bytes]) -> None:
+    message = submit(service, cloud, photos, num_shards=2)
+    assert message == (
         "The Dataflow job was ended before it was done (it is cancelled). Finished shards are kept; run the same "
         "command again to go on."
     )
@@ -123,7 +125,7 @@ def test_the_request(cloud: Google, service: Service, photos: dict[str, bytes]) 
 
 
 def test_the_request_is_as_large_for_many_shards(cloud: Google, service: Service) -> None:
-    """And so for many images: they come in the plan, by shards."""
+    """Images do not count either: they stand in the plan."""
     sizes = []
     for count in (2, 40):
         submit(service, cloud, make_photos({"cat": count}), num_shards=count)
@@ -135,20 +137,22 @@ def test_the_request_is_as_large_for_many_shards(cloud: Google, service: Service
     assert abs(same - request) < 200
 
 
-def test_a_job_that_is_refused(cloud: Google, service: Service, photos: dict[str, bytes]) -> None:
+def test_a_refused_job_is_one_sentence(cloud: Google, service: Service, photos: dict[str, bytes]) -> None:
     service.refuse = 403, "The caller does not have permission"
     assert submit(service, cloud, photos) == (
         "Dataflow could not be given the job: The caller does not have permission."
     )
 
 
-def test_options_that_beam_finds_invalid(cloud: Google, service: Service, photos: dict[str, bytes]) -> None:
+def test_options_that_beam_finds_invalid_are_one_sentence(
+    cloud: Google, service: Service, photos: dict[str, bytes]
+) -> None:
     source = cloud.put(f"{cloud.new()}/photos", photos)
     with pytest.raises(ConfigError, match=r"^Dataflow cannot take these options: Invalid Project ID \(p1\)\. "):
         shard_job.run(ShardConfig(source, f"{cloud.new()}/out"), arguments(service, "--project=p1"))
 
 
-def test_a_service_that_is_gone(
+def test_a_lost_service_leaves_the_job_running(
     cloud: Google,
     service: Service,
     photos: dict[str, bytes],
@@ -167,16 +171,20 @@ def test_a_service_that_is_gone(
 
 
 @pytest.mark.slow
-def test_a_job_that_fails(cloud: Google, service: Service, photos: dict[str, bytes]) -> None:
-    """The worker's own error comes back through the service, as a sentence."""
+def test_a_failed_job_reports_the_error_of_its_worker(
+    cloud: Google, service: Service, photos: dict[str, bytes]
+) -> None:
+    """The worker's error comes back through the service as a sentence."""
     source = cloud.put(f"{cloud.new()}/photos", photos)
     with pytest.raises(DataError, match=r"^At most 0 of 14 images may be bad, got 1, the first cat/bad\.jpg: "):
         shard_job.run(ShardConfig(source, f"{cloud.new()}/out", max_bad=0), arguments(service))
 
 
 @pytest.mark.slow
-def test_in_a_clean_environment(cloud: Google, service: Service, photos: dict[str, bytes], tmp_path: Path) -> None:
-    """`tfpipe shard` hands in a job; its wheel does the work, installed beside Beam alone as on Dataflow's machines."""
+def test_the_wheel_works_in_a_clean_environment(
+    cloud: Google, service: Service, photos: dict[str, bytes], tmp_path: Path
+) -> None:
+    """`tfpipe shard` submits a job; its wheel does the work, installed beside Beam alone as on Dataflow's machines."""
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     service.worker_python = python = str(tmp_path / "venv" / "bin" / "python")
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -205,8 +213,8 @@ def test_ctrl_c_leaves_the_job(cloud: Google, service: Service, photos: dict[str
     endpoint = service.url.replace("127.0.0.1", "localhost")
     where = ["--runner", "dataflow", "--project", "my-project", "--region", "europe-west4"]
     process = start_command(source, output, *where, "--", f"--dataflow_endpoint={endpoint}")
-    known = len(service.jobs)
-    wait_for(lambda: len(service.jobs) > known and service.looks, 60)
+    num_jobs = len(service.jobs)
+    wait_for(lambda: len(service.jobs) > num_jobs and service.looks, 60)
     process.send_signal(signal.SIGINT)
     code, out, err = finish_command(process)
     assert (code, out) == (130, "")

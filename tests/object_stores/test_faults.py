@@ -1,4 +1,4 @@
-"""What a store does to its clients: refusals, silence, broken connections; and what is said where it never ends."""
+"""Stores that refuse, stay silent or break connections, for a while or for good."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def source(cloud: Cloud, photos: Mapping[str, bytes]) -> str:
 @pytest.mark.usefixtures("willing")
 @pytest.mark.parametrize(
     "faults",
-    [(429, 503, "drop", "cut"), *(pytest.param((one,), marks=pytest.mark.slow) for one in (429, "lost", 0.7))],
+    [(429, 503, "drop", "cut"), *(pytest.param((fault,), marks=pytest.mark.slow) for fault in (429, "lost", 0.7))],
     ids=str,
 )
-def test_what_passes_is_survived(cloud: Cloud, source: str, faults: tuple[Fault, ...]) -> None:
-    """Every fifth request, of every kind; the bytes are the same as without."""
+def test_faults_that_pass_are_survived(cloud: Cloud, source: str, faults: tuple[Fault, ...]) -> None:
+    """Every fifth request of every kind fails; the bytes are the same as without faults."""
     strike = now_and_then(*faults, every=5)
     # Google's emulator forgets an upload in parts that is complete, where the store would say so once more.
     spared = "upload_id=" if faults == ("lost",) else "none"
@@ -64,8 +64,8 @@ def test_what_passes_is_survived(cloud: Cloud, source: str, faults: tuple[Fault,
 
 
 @pytest.mark.usefixtures("willing")
-def test_large_objects_survive_too(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shard that is sent in several parts."""
+def test_large_objects_survive_faults(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shard is sent in several parts."""
     from beam_jobs.storage import filesystem, object_store
 
     monkeypatch.setattr(object_store, "PART_BYTES", 5 * 2**20)
@@ -79,8 +79,8 @@ def test_large_objects_survive_too(cloud: Cloud, monkeypatch: pytest.MonkeyPatch
     assert filesystem.read_bytes(url) == data
 
 
-def test_what_an_error_leaves(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing, neither of what was sent nor of what was held back."""
+def test_an_error_leaves_no_object(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the sent bytes nor the buffered ones become an object."""
     import gc
 
     from beam_jobs.storage import filesystem, object_store
@@ -101,7 +101,7 @@ def test_what_an_error_leaves(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_store_that_always_fails(cloud: Cloud, source: str) -> None:
+def test_a_store_that_always_fails_is_one_sentence(cloud: Cloud, source: str) -> None:
     cloud.proxy.harm = lambda _: 503
     before, began = cloud.names(), time.monotonic()
     with pytest.raises(DataError) as caught:
@@ -113,8 +113,10 @@ def test_a_store_that_always_fails(cloud: Cloud, source: str) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_store_that_fails_in_the_middle(cloud: Cloud, source: str, photos: Mapping[str, bytes]) -> None:
-    """No image is set aside for it, nothing is half written, and the same command goes on."""
+def test_a_store_that_fails_in_the_middle_quarantines_no_image(
+    cloud: Cloud, source: str, photos: Mapping[str, bytes]
+) -> None:
+    """Nothing is half written either, and the same command goes on."""
     output = f"{cloud.new()}/out"
     cloud.proxy.harm = lambda seen: 503 if ".jpg" in seen.path and seen.number > 20 else None
     with pytest.raises(DataError) as caught:
@@ -140,7 +142,7 @@ def test_a_missing_object_is_an_image_that_cannot_be_read(cloud: Cloud, photos: 
     assert b"cannot be read: No such file or directory" in cloud.tree(output)["quarantine/quarantined.jsonl"]
 
 
-def test_a_missing_bucket(cloud: Cloud, source: str) -> None:
+def test_a_missing_bucket_is_one_sentence(cloud: Cloud, source: str) -> None:
     there_is_none = rf"^There is no bucket {cloud.scheme}://none\. Create it, or check the name\.$"
     with pytest.raises(DataError, match=there_is_none):
         make_dataset(f"{cloud.scheme}://none/in", f"{cloud.new()}/out")
@@ -148,13 +150,13 @@ def test_a_missing_bucket(cloud: Cloud, source: str) -> None:
         make_dataset(source, f"{cloud.scheme}://none/out")
 
 
-def test_a_denied_bucket(cloud: Cloud, source: str) -> None:
+def test_a_denied_bucket_is_one_sentence(cloud: Cloud, source: str) -> None:
     cloud.proxy.harm = lambda _: 403
     with pytest.raises(DataError, match=rf"^{cloud.scheme}://data must let these credentials list and read it, but"):
         make_dataset(source, f"{cloud.new()}/out")
 
 
-def test_a_denied_object(cloud: Cloud, source: str) -> None:
+def test_a_denied_object_is_an_image_that_cannot_be_read(cloud: Cloud, source: str) -> None:
     cloud.proxy.harm = lambda seen: (
         403 if seen.path.partition("?")[0].endswith("cat/003.jpg") or "cat%2F003" in seen.path else None
     )
@@ -166,7 +168,9 @@ def test_a_denied_object(cloud: Cloud, source: str) -> None:
     )
 
 
-def test_no_google_credentials(google: Google, monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_missing_credentials_for_google_are_one_sentence(
+    google: Google, monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
     monkeypatch.delenv("STORAGE_EMULATOR_HOST")
     monkeypatch.setenv("NO_GCE_CHECK", "true")  # a machine of Google's has credentials
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -179,7 +183,7 @@ def test_no_google_credentials(google: Google, monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.slow
 def test_a_command_ends_in_one_sentence(cloud: Cloud, source: str) -> None:
-    """With the patience that users have: 15 s for Google's client, three attempts for Amazon's."""
+    """The patience is the one of real jobs: 15 s for Google's client, three attempts for Amazon's."""
     cloud.proxy.harm = lambda _: 503
     began = time.monotonic()
     done = cloud.run("shard", source, f"{cloud.new()}/out", code=1)
@@ -189,7 +193,9 @@ def test_a_command_ends_in_one_sentence(cloud: Cloud, source: str) -> None:
     print(time.monotonic() - began)
 
 
-def test_no_amazon_credentials(amazon: Amazon, monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_missing_credentials_for_amazon_are_one_sentence(
+    amazon: Amazon, monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
@@ -199,7 +205,7 @@ def test_no_amazon_credentials(amazon: Amazon, monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("host", ["http://127.0.0.1:9", "http://no-such-host.invalid"])
-def test_a_host_that_is_not_there(cloud: Cloud, source: str, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+def test_a_missing_host_is_one_sentence(cloud: Cloud, source: str, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     for name in ("STORAGE_EMULATOR_HOST", "AWS_ENDPOINT_URL"):
         monkeypatch.setenv(name, host)
     with pytest.raises(DataError) as caught:

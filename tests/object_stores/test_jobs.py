@@ -1,4 +1,4 @@
-"""The job from and to real object stores: byte for byte what it makes on this disk."""
+"""The job from and to object stores: byte for byte the dataset that it makes on this disk."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ def local(photos: Mapping[str, bytes], tmp_path_factory: pytest.TempPathFactory)
     return read_tree(folder / "out")
 
 
-def test_from_and_to_a_store(
+def test_a_job_from_and_to_a_store_makes_the_local_dataset(
     cloud: Cloud, photos: Mapping[str, bytes], local: Mapping[str, bytes], tmp_path: Path
 ) -> None:
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
     make_dataset(source, output, num_shards=4)
-    made = cloud.tree(output)
-    assert made == local  # the working folder is gone, too
-    back = write_files(tmp_path / "back", made)
+    files = cloud.tree(output)
+    assert files == local  # the working folder is gone, too
+    back = write_files(tmp_path / "back", files)
     assert load_manifest(str(back)).splits["train"].records == 9
     assert not verify(str(back), VerifyConfig(workers=1)).damaged
     assert len(data_source(str(back), "train")) == 9
 
 
-def test_tables_and_archives_in_a_bucket(cloud: Cloud, photos: Mapping[str, bytes], tmp_path: Path) -> None:
-    """Each is read in place: one ranged request for a member."""
+def test_tables_and_archives_are_read_in_place(cloud: Cloud, photos: Mapping[str, bytes], tmp_path: Path) -> None:
+    """A member of an archive costs one ranged request."""
     rows = io.StringIO()
     csv.writer(rows).writerows([("image", "label"), *((name, name.split("/")[0]) for name in photos)])
     inputs = {
@@ -73,7 +73,7 @@ def test_tables_and_archives_in_a_bucket(cloud: Cloud, photos: Mapping[str, byte
 
 
 @pytest.mark.slow
-def test_reshard_and_overwrite_in_a_bucket(cloud: Cloud, local: Mapping[str, bytes], tmp_path: Path) -> None:
+def test_reshard_and_overwrite_work_in_a_bucket(cloud: Cloud, local: Mapping[str, bytes], tmp_path: Path) -> None:
     join_datasets([write_files(tmp_path / "in", local)], tmp_path / "out", num_shards=2)
     source, output = cloud.put(f"{cloud.new()}/in", local), f"{cloud.new()}/out"
     join_datasets([source], output, num_shards=3)
@@ -82,8 +82,8 @@ def test_reshard_and_overwrite_in_a_bucket(cloud: Cloud, local: Mapping[str, byt
     assert not any(name.startswith(f"{split_url(output)[1]}.") for name in cloud.names())
 
 
-def test_one_request_for_each_image(cloud: Cloud, photos: Mapping[str, bytes]) -> None:
-    """And one listing of the input, whatever its folders; what a shard costs does not depend on its images."""
+def test_an_image_costs_one_request(cloud: Cloud, photos: Mapping[str, bytes]) -> None:
+    """The input costs one listing, whatever its folders; a shard costs the same for any number of images."""
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
     make_dataset(source, output, num_shards=2)
     of_source = [seen for seen in cloud.proxy.log if split_url(source)[1] in unquote(seen.path)]
@@ -110,10 +110,10 @@ def test_a_table_costs_one_listing_for_each_folder(cloud: Cloud, photos: Mapping
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.slow
-def test_commands(
+def test_commands_work_from_disk_and_within_a_store(
     cloud: Cloud, photos: Mapping[str, bytes], local: Mapping[str, bytes], tmp_path: Path, workers: int
 ) -> None:
-    """The whole thing as users run it: from this disk, then within the store."""
+    """The commands run as users run them: from this disk, then within the store."""
     source, first, second = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out", f"{cloud.new()}/out"
     write_files(tmp_path / "photos", photos)
     for where, output in ((tmp_path / "photos", first), (source, second)):
@@ -122,10 +122,10 @@ def test_commands(
 
 
 @pytest.mark.slow
-def test_a_command_with_options_for_the_store(
+def test_options_for_the_store_reach_every_process(
     amazon: Amazon, photos: Mapping[str, bytes], local: Mapping[str, bytes]
 ) -> None:
-    """Options after -- reach every process; both a wrong and a missing one show at once."""
+    """A wrong option after -- shows at once, and so does a missing one."""
     source, output = amazon.put(f"{amazon.new()}/photos", photos), f"{amazon.new()}/out"
     more = "--", f"--s3_endpoint_url={amazon.proxy.url}", "--s3_access_key_id=key", "--s3_secret_access_key=secret"
     amazon.environment, before = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_ENDPOINT_URL": ""}, amazon.environment
@@ -137,8 +137,8 @@ def test_a_command_with_options_for_the_store(
 
 
 @pytest.mark.slow
-def test_a_killed_command_goes_on(cloud: Cloud, local: Mapping[str, bytes], photos: Mapping[str, bytes]) -> None:
-    """Finished shards are kept, the working folder in the bucket goes at the end."""
+def test_a_killed_command_can_go_on(cloud: Cloud, local: Mapping[str, bytes], photos: Mapping[str, bytes]) -> None:
+    """Finished shards are kept, and the working folder in the bucket is removed at the end."""
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
     cloud.proxy.harm = lambda seen: 0.2  # slow enough to be caught in the middle
     rows = f"{split_url(output)[1]}/.tfpipe/rows/"

@@ -1,4 +1,4 @@
-"""What the job wrote, read by TensorFlow's own client, which takes the emulator for the real store."""
+"""Datasets of the job, read by TensorFlow's own client, which takes the emulator for the real store."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ print(json.dumps([read(place) for place in sys.argv[1:]]))
 
 @pytest.fixture
 def posing(google: Google, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Environment in which TensorFlow comes here by way of a proxy that answers for Google, with a certificate of ours.
+    """The environment in which TensorFlow comes here through a proxy that answers for Google, with our certificate.
 
     TensorFlow knows no other address; its HTTP library looks at these two variables.
     """
@@ -54,8 +54,8 @@ def posing(google: Google, tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_tensorflow_reads_it_back(google: Google, posing: dict[str, str], tmp_path: Path) -> None:
-    """Manifest, records and images; and a run that goes on at step 2 sees what the first one saw from there."""
+def test_tensorflow_reads_the_dataset_and_resumes(google: Google, posing: dict[str, str], tmp_path: Path) -> None:
+    """A run that goes on at step 2 sees the images that the first run saw from there on."""
     photos = google.put(f"{google.new()}/photos", make_photos({"cat": 9, "dog": 7}))
     output = f"{google.new()}/out"
     make_dataset(photos, output, num_shards=2)
@@ -79,14 +79,14 @@ def test_tensorflow_reads_it_back(google: Google, posing: dict[str, str], tmp_pa
 
 
 @pytest.mark.slow
-def test_inspect_reads_it_too(google: Google, posing: dict[str, str]) -> None:
+def test_inspect_reads_the_dataset(google: Google, posing: dict[str, str]) -> None:
     output = f"{google.new()}/out"
     make_dataset(google.put(f"{google.new()}/photos", make_photos({"cat": 3})), output)
     assert "cat" in google.run("inspect", output, **posing).stdout
 
 
 def test_s3_is_refused_with_what_to_do(small_dataset: Path) -> None:
-    """TensorFlow has no client for it."""
+    """TensorFlow has no client for s3://."""
     sentence = (
         r"^TensorFlow reads no s3:// URLs, got s3://data/out/.*\. Copy the dataset to a local disk or to gs://, "
         r"or mount the bucket as a folder and name that\.$"

@@ -1,4 +1,4 @@
-"""Options of a runner, as Beam's arguments."""
+"""The options of each runner as Beam's arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_this_machine_needs_no_arguments() -> None:
     assert RunnerConfig().beam_args() == ()
 
 
-def test_dataflow() -> None:
+def test_dataflows_options_become_those_of_beam() -> None:
     config = RunnerConfig(
         runner="dataflow",
         project="p",
@@ -37,7 +37,7 @@ def test_dataflow() -> None:
     )
 
 
-def test_dask() -> None:
+def test_dasks_options_become_those_of_beam() -> None:
     assert RunnerConfig("dask").beam_args() == ("--runner=DaskRunner",)
     assert RunnerConfig("dask", dask_address="tcp://h:1").beam_args() == (
         "--runner=DaskRunner",
@@ -45,7 +45,7 @@ def test_dask() -> None:
     )
 
 
-def test_portable() -> None:
+def test_options_of_a_job_service_become_those_of_beam() -> None:
     assert RunnerConfig("portable", job_endpoint="h:1").beam_args() == (
         "--runner=PortableRunner",
         "--job_endpoint=h:1",
@@ -59,18 +59,18 @@ def test_portable() -> None:
     )
 
 
-def test_an_option_of_another_runner() -> None:
+def test_an_option_of_another_runner_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         RunnerConfig(max_workers=3)
     assert str(caught.value) == "`max_workers` goes with `runner` dataflow, got `runner` direct. Leave one of them out."
 
 
-def test_no_workers() -> None:
+def test_zero_workers_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"^`max_workers` must be at least 1, got 0\.$"):
         RunnerConfig(runner="dataflow", max_workers=0)
 
 
-def test_a_job_elsewhere() -> None:
+def test_a_submitted_job_has_a_page_and_a_command_to_end_it() -> None:
     job = SubmittedJob("2026-11-21_1", "p", "europe-west4")
     assert job.page == "https://console.cloud.google.com/dataflow/jobs/europe-west4/2026-11-21_1?project=p"
     assert job.cancel_command == "gcloud dataflow jobs cancel 2026-11-21_1 --project=p --region=europe-west4"

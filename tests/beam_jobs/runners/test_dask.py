@@ -1,4 +1,4 @@
-"""The job on Dask: a cluster of processes of its own, and one of real schedulers and workers, some of them killed."""
+"""The job on Dask: on a cluster of its own, and on real schedulers and workers, some of which are killed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(source: Path, output: Path, address: str | None = None, **options: Any) 
     return shard_job.run(ShardConfig(str(source), str(output), **options), args)
 
 
-def test_threads(photos: Path, tmp_path: Path) -> None:
+def test_a_worker_with_threads_makes_the_same_dataset(photos: Path, tmp_path: Path) -> None:
     make_dataset(photos, tmp_path / "straight", **OPTIONS)
     with distributed.LocalCluster(n_workers=1, threads_per_worker=4, dashboard_address="127.0.0.1:0") as cluster:
         assert run(photos, tmp_path / "out", cluster.scheduler_address, **OPTIONS).kept_shards == 0
@@ -58,7 +58,7 @@ def test_threads(photos: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_cluster_of_this_machine(photos: Path, tmp_path: Path) -> None:
+def test_a_cluster_of_this_machine_makes_the_same_dataset(photos: Path, tmp_path: Path) -> None:
     make_dataset(photos, tmp_path / "straight", **OPTIONS)
     observer = Recorder()
     config = ShardConfig(str(photos), str(tmp_path / "out"), workers=2, **OPTIONS)
@@ -69,14 +69,14 @@ def test_a_cluster_of_this_machine(photos: Path, tmp_path: Path) -> None:
     assert (last.done, last.bad, last.shards) == (282, 1, 12)
 
 
-def test_options_are_checked() -> None:
+def test_workers_are_refused_with_a_running_cluster() -> None:
     runner = make_runner(["--runner=DaskRunner", "--dask_client_address=tcp://127.0.0.1:1"])
     with pytest.raises(ConfigError) as caught:
         runner.check(ShardConfig("in", "out", workers=2))
     assert str(caught.value) == "`workers` are processes of this machine; a Dask cluster has its own. Leave it out."
 
 
-def test_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_scheduler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask, "_CONNECT_WITHIN_S", 0.5)
     runner = make_runner(["--runner=DaskRunner", "--dask_client_address=tcp://127.0.0.1:1"])
     with pytest.raises(DataError) as caught:
@@ -88,13 +88,13 @@ def test_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "shards", "parts"), [((), 12, 12), ((), 10_000, 10_000), ((), 131_072, 9363), (("4",), 9, 3)]
+    ("npartitions", "num_shards", "expected"), [((), 12, 12), ((), 10_000, 10_000), ((), 131_072, 9363), (("4",), 9, 3)]
 )
-def test_partitions(asked: tuple[str, ...], shards: int, parts: int) -> None:
-    args = [f"--dask_npartitions={count}" for count in asked]
+def test_no_partition_is_empty(npartitions: tuple[str, ...], num_shards: int, expected: int) -> None:
+    args = [f"--dask_npartitions={count}" for count in npartitions]
     runner = make_runner(["--runner=DaskRunner", "--dask_client_address=tcp://x:1", *args])
-    with runner.prepare(make_job(num_shards=shards)):
-        assert runner.options.get_all_options()["npartitions"] == parts
+    with runner.prepare(make_job(num_shards=num_shards)):
+        assert runner.options.get_all_options()["npartitions"] == expected
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_partitions(asked: tuple[str, ...], shards: int, parts: int) -> None:
         (distributed.comm.CommClosedError("x"), "The connection to the Dask scheduler was lost. " + GO_ON),
     ],
 )
-def test_how_it_may_end(error: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_job_is_explained(error: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
 
     def fail() -> None:
@@ -124,7 +124,7 @@ def test_how_it_may_end(error: Exception, sentence: str, monkeypatch: pytest.Mon
 
 
 class Cluster:
-    """A scheduler and workers, each started as its command, in a folder of their own."""
+    """A scheduler and workers, each started as its own command in a common folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -180,13 +180,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def straight(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What an undisturbed run on this machine makes of the slow job."""
+    """The dataset that an undisturbed run on this machine makes of the slow job."""
     output = tmp_path_factory.mktemp("dask") / "straight"
     make_dataset(photos, output, **SLOW)
     return output
 
 
-def once_underway(output: Path, act: Callable[[], None]) -> threading.Thread:
+def act_once_underway(output: Path, act: Callable[[], None]) -> threading.Thread:
     def wait() -> None:
         wait_for(lambda: len([*output.glob(".tfpipe/rows/*.json")]) >= 2, 60)
         act()
@@ -197,12 +197,14 @@ def once_underway(output: Path, act: Callable[[], None]) -> threading.Thread:
 
 
 @pytest.mark.slow
-def test_a_worker_is_killed(photos: Path, straight: Path, tmp_path: Path, cluster: Cluster) -> None:
+def test_another_worker_takes_over_from_a_killed_one(
+    photos: Path, straight: Path, tmp_path: Path, cluster: Cluster
+) -> None:
     cluster.scheduler()
     cluster.worker()
     cluster.worker()
     first = cluster.pids(2)
-    killer = once_underway(tmp_path / "out", lambda: os.kill(first[0], signal.SIGKILL))
+    killer = act_once_underway(tmp_path / "out", lambda: os.kill(first[0], signal.SIGKILL))
     result = run(photos, tmp_path / "out", cluster.address, **SLOW)
     killer.join()
     assert read_tree(tmp_path / "out") == read_tree(straight)
@@ -212,18 +214,18 @@ def test_a_worker_is_killed(photos: Path, straight: Path, tmp_path: Path, cluste
     assert first[1] in left
     # The command line, on the same cluster.
     form = ("--num-shards=12", "--seed=5", "--encoding=jpeg", "--square=512")
-    engine = ("--runner=dask", f"--dask-address={cluster.address}")
-    code, out, err = finish_command(start_command(photos, tmp_path / "by-command", *form, *engine))
+    runner = ("--runner=dask", f"--dask-address={cluster.address}")
+    code, out, err = finish_command(start_command(photos, tmp_path / "by-command", *form, *runner))
     assert code == 0, err
     assert out.splitlines()[0].startswith("train: 281 records, 12 shards")
     assert read_tree(tmp_path / "by-command") == read_tree(straight)
 
 
 @pytest.mark.slow
-def test_interrupted(photos: Path, straight: Path, tmp_path: Path) -> None:
+def test_an_interrupted_job_leaves_no_process_and_can_go_on(photos: Path, straight: Path, tmp_path: Path) -> None:
     form = ("--num-shards=12", "--seed=5", "--encoding=jpeg", "--square=512")
     command = start_command(photos, tmp_path / "out", *form, "--runner=dask", "--workers=1")
-    once_underway(tmp_path / "out", lambda: os.killpg(command.pid, signal.SIGINT)).join()
+    act_once_underway(tmp_path / "out", lambda: os.killpg(command.pid, signal.SIGINT)).join()
     code, _, err = finish_command(command)
     assert code == 130, err
     assert re.search(
@@ -241,7 +243,7 @@ def test_interrupted(photos: Path, straight: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_worker_is_left(
+def test_a_cluster_without_workers_ends_the_job(
     photos: Path, straight: Path, tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dask, "_LOOK_EVERY_S", 0.5)
@@ -249,7 +251,7 @@ def test_no_worker_is_left(
     cluster.scheduler()
     worker = cluster.worker(nanny=False)
     cluster.pids(1)
-    killer = once_underway(tmp_path / "out", worker.kill)
+    killer = act_once_underway(tmp_path / "out", worker.kill)
     with pytest.raises(DataError) as caught:
         run(photos, tmp_path / "out", cluster.address, **SLOW)
     killer.join()
@@ -263,11 +265,11 @@ def test_no_worker_is_left(
 
 
 @pytest.mark.slow
-def test_the_scheduler_is_killed(photos: Path, straight: Path, tmp_path: Path, cluster: Cluster) -> None:
+def test_a_killed_scheduler_ends_the_job(photos: Path, straight: Path, tmp_path: Path, cluster: Cluster) -> None:
     scheduler = cluster.scheduler()
     cluster.worker(nanny=False)
     cluster.pids(1)
-    killer = once_underway(tmp_path / "out", scheduler.kill)
+    killer = act_once_underway(tmp_path / "out", scheduler.kill)
     started = time.monotonic()
     with pytest.raises(DataError) as caught:
         run(photos, tmp_path / "out", cluster.address, **SLOW)
@@ -294,7 +296,7 @@ main()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["scheduler", "worker"])
-def test_machines_without_tfpipe(photos: Path, tmp_path: Path, cluster: Cluster, who: str) -> None:
+def test_machines_without_tfpipe_are_reported(photos: Path, tmp_path: Path, cluster: Cluster, who: str) -> None:
     bare = (sys.executable, "-c", HIDING)
     cluster.scheduler(*(bare if who == "scheduler" else ()))
     cluster.worker(*(bare if who == "worker" else ()), nanny=False)
@@ -315,7 +317,7 @@ def can_mount() -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not can_mount(), reason="needs a mount namespace, for a disk that is not shared")
-def test_a_disk_that_is_not_shared(photos: Path, tmp_path: Path, cluster: Cluster) -> None:
+def test_a_disk_that_is_not_shared_is_reported(photos: Path, tmp_path: Path, cluster: Cluster) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     away = f'mount -t tmpfs none {shared} && exec {sys.executable} -m dask "$@"'

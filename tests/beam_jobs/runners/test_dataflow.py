@@ -1,4 +1,4 @@
-"""What must hold before a job goes to Dataflow, what it is given, and what is said of its end."""
+"""The runner for Dataflow: its checks, the options that it completes, and the sentences about a job's end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make_dataflow(*more: str) -> Runner:
     return make_runner([*RunnerConfig("dataflow", "my-project", "europe-west4").beam_args(), *more])
 
 
-def test_good_options() -> None:
+def test_good_options_pass_the_check() -> None:
     make_dataflow("--temp_location=gs://other/tmp").check(CONFIG)
 
 
@@ -49,13 +49,13 @@ def test_good_options() -> None:
         (CONFIG, ["--dry_run=true"], "A job is planned for the images of one run, "),
     ],
 )
-def test_bad_options(config: ShardConfig, more: list[str], message: str) -> None:
+def test_bad_options_are_refused(config: ShardConfig, more: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make_dataflow(*more).check(config)
     assert str(caught.value).startswith(message)
 
 
-def test_without_beams_part_for_google(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_beams_part_for_google_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apache_beam.runners.dataflow.internal", None)
     with pytest.raises(MissingDependencyError) as caught:
         make_dataflow().check(CONFIG)
@@ -64,21 +64,21 @@ def test_without_beams_part_for_google(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_what_a_job_is_given() -> None:
+def test_a_job_gets_folders_a_name_machines_and_a_wheel() -> None:
     runner = make_dataflow("--max_num_workers=9")
-    given = runner.options
-    cloud, setup = given.view_as(GoogleCloudOptions), given.view_as(SetupOptions)
+    options = runner.options
+    cloud, setup = options.view_as(GoogleCloudOptions), options.view_as(SetupOptions)
     with runner.prepare(make_job("gs://out/pets", "Oxford Pets!")):
         assert cloud.temp_location == cloud.staging_location == "gs://out/pets/.tfpipe/dataflow"
         assert re.fullmatch(r"tfpipe-oxford-pets-\d{8}-\d{6}", cloud.job_name)
-        assert given.view_as(WorkerOptions).num_workers == 4
+        assert options.view_as(WorkerOptions).num_workers == 4
         assert setup.save_main_session is False
         (wheel,) = setup.extra_packages
         assert Path(wheel).is_file()
     assert not Path(wheel).exists()
 
 
-def test_what_the_user_gave_stays() -> None:
+def test_options_of_the_user_stay() -> None:
     runner = make_dataflow(
         "--temp_location=gs://a/t",
         "--staging_location=gs://a/s",
@@ -88,16 +88,16 @@ def test_what_the_user_gave_stays() -> None:
         "--sdk_location=container",
         "--extra_package=mine.whl",
     )
-    given = runner.options
-    cloud = given.view_as(GoogleCloudOptions)
+    options = runner.options
+    cloud = options.view_as(GoogleCloudOptions)
     with runner.prepare(make_job("gs://out/pets")):
         assert (cloud.temp_location, cloud.staging_location, cloud.job_name) == ("gs://a/t", "gs://a/s", "mine")
-        assert given.view_as(WorkerOptions).num_workers == 2
-        assert given.view_as(SetupOptions).extra_packages == ["mine.whl"]
+        assert options.view_as(WorkerOptions).num_workers == 2
+        assert options.view_as(SetupOptions).extra_packages == ["mine.whl"]
 
 
 @pytest.mark.parametrize("dataset", ["x" * 100, "-", "Ä", "2020 photos "])
-def test_job_names_are_as_the_service_wants_them(dataset: str) -> None:
+def test_job_names_keep_the_rules_of_the_service(dataset: str) -> None:
     name = dataflow.make_job_name(dataset)
     assert len(name) <= 63
     assert re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name)
@@ -128,7 +128,7 @@ RuntimeError: ZeroDivisionError: division by zero [while running 'Write shards/W
         ),
     ],
 )
-def test_how_a_job_ends(text: str, message: str) -> None:
+def test_the_end_of_a_job_is_explained(text: str, message: str) -> None:
     from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
 
     with pytest.raises(DataError) as caught, dataflow.explain_errors():
@@ -137,7 +137,7 @@ def test_how_a_job_ends(text: str, message: str) -> None:
     assert str(caught.value) == f"The Dataflow job {message}{go_on}"
 
 
-def test_our_errors_stay() -> None:
+def test_errors_of_tfpipe_stay_as_they_are() -> None:
     from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
 
     with pytest.raises(ConfigError, match=r"^mine$"), dataflow.explain_errors():
@@ -162,7 +162,7 @@ def test_our_errors_stay() -> None:
         ),
     ],
 )
-def test_errors_of_the_service(error: Exception, kind: type[TfpipeError], message: str) -> None:
+def test_errors_of_the_service_become_one_sentence(error: Exception, kind: type[TfpipeError], message: str) -> None:
     with pytest.raises(kind) as caught, dataflow.explain_errors():
         raise error
     assert str(caught.value).startswith(message)

@@ -1,4 +1,4 @@
-"""How far a job is, by the metrics of a runner."""
+"""The progress of a job by the metrics of its runner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfpipe.system.progress import Progress
 
 
 class Result:
-    """A job that counted this: step, name, committed, attempted."""
+    """A job with these counters: step, name, committed, attempted."""
 
     def __init__(self, *counted: tuple[str, str, int | None, int | None]) -> None:
         self.counters = [
@@ -25,7 +25,7 @@ class Result:
         return SimpleNamespace(query=lambda _: {"counters": self.counters})
 
 
-def test_sums() -> None:
+def test_counters_of_all_steps_are_added() -> None:
     result = Result(
         ("a", "images", 3, 5),
         ("b", "images", 2, None),
@@ -38,16 +38,16 @@ def test_sums() -> None:
     assert read_metrics(result, num_images=9, num_shards=4) == Progress(7, 9, bytes=700, bad=3, shards=1, num_shards=4)
 
 
-def test_shards_that_were_tried_twice() -> None:
+def test_shards_that_were_tried_twice_never_exceed_the_plan() -> None:
     result = Result(("a", "images", 30, 30), ("a", "shards", 3, 3))
     assert read_metrics(result, num_images=20, num_shards=2) == Progress(20, 20, shards=2, num_shards=2)
 
 
-def test_nothing_yet() -> None:
+def test_a_job_that_has_counted_nothing_is_at_zero() -> None:
     assert read_metrics(Result(), num_images=9, num_shards=4) == Progress(0, 9, num_shards=4)
 
 
-def test_a_service_that_does_not_answer() -> None:
+def test_a_service_that_does_not_answer_gives_no_progress() -> None:
     def fail() -> None:
         raise ConnectionError
 

@@ -1,4 +1,4 @@
-"""The job by Beam's portable runner: a real job service, and workers in this process or in processes of their own."""
+"""The job by a real job service, with workers in this process or in processes of their own."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
-    """A process of Beam's, in a folder of its own; its workers are plain `python`, so that this one comes first."""
+    """Starts a process of Beam. Its workers are plain `python`, so the folder of this one comes first in PATH."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.Popen(
         [sys.executable, "-m", *words],
@@ -68,7 +68,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture(scope="module")
 def job_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where it listens."""
+    """A running job service; yields its address."""
     folder = tmp_path_factory.mktemp("service")
     port = folder / "port"
     main = "apache_beam.runners.portability.local_job_service_main"
@@ -82,7 +82,7 @@ def job_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def worker_pool(tmp_path: Path) -> Iterator[tuple[str, int]]:
-    """Where it listens, and its session."""
+    """A running worker pool; yields its address and the id of its session."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
@@ -109,7 +109,7 @@ def run(source: Path, output: Path, job_service: str, worker_pool: str = "", **o
     return shard_job.run(ShardConfig(str(source), str(output), **options), [*filter(None, args)])
 
 
-def test_this_process_is_the_worker(photos: Path, tmp_path: Path, job_service: str) -> None:
+def test_this_process_can_be_the_worker(photos: Path, tmp_path: Path, job_service: str) -> None:
     make_dataset(photos, tmp_path / "straight", **OPTIONS)
     result = run(photos, tmp_path / "out", job_service, **OPTIONS)
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
@@ -117,12 +117,14 @@ def test_this_process_is_the_worker(photos: Path, tmp_path: Path, job_service: s
 
 
 @pytest.mark.slow
-def test_an_error_of_ours_comes_as_such(photos: Path, tmp_path: Path, job_service: str) -> None:
+def test_an_error_of_tfpipe_stays_as_it_is(photos: Path, tmp_path: Path, job_service: str) -> None:
     with pytest.raises(DataError, match=r"^At most 0 of 282 images may be bad, got 1, the first cat/bad\.jpg: "):
         run(photos, tmp_path / "out", job_service, max_bad=0, **OPTIONS)
 
 
-def test_no_job_service(monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path) -> None:
+def test_a_missing_job_service_is_reported_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path
+) -> None:
     monkeypatch.setattr(portable, "_CONNECT_WITHIN_S", 0.5)
     with pytest.raises(DataError) as caught:
         run(photos, tmp_path / "out", "localhost:1", **OPTIONS)
@@ -133,7 +135,7 @@ def test_no_job_service(monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path:
     assert not (tmp_path / "out").exists()
 
 
-def test_none_is_named() -> None:
+def test_a_job_service_must_be_named() -> None:
     with pytest.raises(ConfigError) as caught:
         make_runner(["--runner=PortableRunner"]).check(ShardConfig("in", "out"))
     assert str(caught.value) == "The portable runner needs a job service to run on; give `job_endpoint` HOST:PORT."
@@ -182,7 +184,7 @@ def test_tracebacks_of_the_job_stay_out_of_the_log(caplog: pytest.LogCaptureFixt
         ),
     ],
 )
-def test_how_it_may_end(state: str, text: str, sentence: str) -> None:
+def test_the_end_of_a_job_is_explained(state: str, text: str, sentence: str) -> None:
     runner = make_runner(["--runner=PortableRunner"])
     with pytest.raises(DataError) as caught, runner.prepare(make_job()):
         raise RuntimeError(f"Pipeline job-1 failed in state {state}: {text}")
@@ -190,7 +192,7 @@ def test_how_it_may_end(state: str, text: str, sentence: str) -> None:
 
 
 @pytest.mark.slow
-def test_workers_in_processes_of_their_own(
+def test_a_worker_pool_survives_a_killed_worker(
     photos: Path, tmp_path: Path, job_service: str, worker_pool: tuple[str, int]
 ) -> None:
     address, session = worker_pool
@@ -215,15 +217,15 @@ def test_workers_in_processes_of_their_own(
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
     # And the command line, which this test's own process has no part in.
     form = ("--num-shards=12", "--seed=5", "--encoding=jpeg", "--square=512")
-    engine = ("--runner=portable", f"--job-endpoint={job_service}", f"--worker-pool={address}")
-    code, out, err = finish_command(start_command(photos, tmp_path / "by-command", *form, *engine))
+    runner = ("--runner=portable", f"--job-endpoint={job_service}", f"--worker-pool={address}")
+    code, out, err = finish_command(start_command(photos, tmp_path / "by-command", *form, *runner))
     assert code == 0, err
     assert out.splitlines()[0].startswith("train: 281 records, 12 shards")
     assert read_tree(tmp_path / "by-command") == read_tree(tmp_path / "straight")
 
 
 @pytest.mark.slow
-def test_interrupted(photos: Path, tmp_path: Path, job_service: str) -> None:
+def test_an_interrupted_job_leaves_no_process_and_can_go_on(photos: Path, tmp_path: Path, job_service: str) -> None:
     form = ("--num-shards=12", "--seed=5", "--encoding=jpeg", "--square=512")
     command = start_command(photos, tmp_path / "out", *form, "--runner=portable", f"--job-endpoint={job_service}")
     wait_for(lambda: len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")]) >= 2, 60)
@@ -241,11 +243,11 @@ def test_interrupted(photos: Path, tmp_path: Path, job_service: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_pool_process_of_this_worker_is_killed(photos: Path, tmp_path: Path, job_service: str) -> None:
+def test_a_killed_pool_process_ends_the_job(photos: Path, tmp_path: Path, job_service: str) -> None:
     options = {**SLOW, "workers": 2}
     form = ("--num-shards=12", "--seed=5", "--encoding=jpeg", "--square=512")
-    engine = ("--workers=2", "--runner=portable", f"--job-endpoint={job_service}")
-    command = start_command(photos, tmp_path / "out", *form, *engine)
+    runner = ("--workers=2", "--runner=portable", f"--job-endpoint={job_service}")
+    command = start_command(photos, tmp_path / "out", *form, *runner)
     wait_for(lambda: len([*(tmp_path / "out").glob(".tfpipe/rows/*.json")]) >= 2, 60)
     os.kill(max(pid for pid in list_processes(command.pid) if "forkserver" in read_command_line(pid)), signal.SIGKILL)
     code, _, err = finish_command(command)

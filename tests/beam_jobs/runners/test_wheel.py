@@ -1,4 +1,4 @@
-"""The wheel that workers get: what runs here, complete, and installable."""
+"""The wheel that workers get: complete and installable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(build_wheel(str(tmp_path_factory.mktemp("wheel"))))
 
 
-def test_its_name_and_contents(wheel: Path) -> None:
+def test_the_wheel_holds_all_code_and_pins_pillow(wheel: Path) -> None:
     assert wheel.name == f"{STEM}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as opened:
         inside = {name: opened.read(name) for name in opened.namelist()}
@@ -47,7 +47,7 @@ def test_its_name_and_contents(wheel: Path) -> None:
     assert b"tfpipe = tfpipe.cli.main:main" in inside[f"{STEM}.dist-info/entry_points.txt"]
 
 
-def test_its_record(wheel: Path) -> None:
+def test_the_record_lists_every_file(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         lines = list(csv.reader(opened.read(f"{STEM}.dist-info/RECORD").decode().splitlines()))
         assert [line[0] for line in lines] == opened.namelist()
@@ -62,7 +62,7 @@ def test_equal_code_gives_equal_bytes(wheel: Path, tmp_path: Path) -> None:
     assert Path(build_wheel(str(tmp_path))).read_bytes() == wheel.read_bytes()
 
 
-def test_installed_it_makes_itself_again(wheel: Path, tmp_path: Path) -> None:
+def test_an_installed_wheel_makes_itself_again(wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=False)
     python = tmp_path / "venv" / "bin" / "python"
     pip = [sys.executable, "-m", "pip", f"--python={python}", "install", "--no-index", "--no-deps", "--quiet"]
@@ -83,7 +83,7 @@ build_wheel(sys.argv[1])
     assert (tmp_path / "again" / wheel.name).read_bytes() == wheel.read_bytes()
 
 
-def test_code_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_code_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def missing(name: str) -> metadata.Distribution:
         raise metadata.PackageNotFoundError(name)
 

@@ -1,4 +1,4 @@
-"""Local files: whole or not at all; and what a URL needs."""
+"""Local files, which appear whole or not at all, and URLs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tfpipe.errors import DataError
         ("s3://x", ("/abs",), "/abs"),
     ],
 )
-def test_join(base: str, parts: tuple[str, ...], joined: str) -> None:
+def test_parts_are_joined_below_paths_and_urls(base: str, parts: tuple[str, ...], joined: str) -> None:
     assert filesystem.join(base, *parts) == joined
 
 
-def test_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_path_becomes_absolute_and_a_url_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert filesystem.absolute("a/../b/") == f"{tmp_path}/b"
     assert filesystem.absolute("s3://x/y/") == "s3://x/y"
@@ -61,7 +61,7 @@ def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
     assert [*(tmp_path / "tmp").iterdir()] == []
 
 
-def test_reading(tmp_path: Path) -> None:
+def test_files_are_read_whole_or_in_part(tmp_path: Path) -> None:
     path = str(tmp_path / "a")
     filesystem.write_bytes(path, b"0123456789")
     assert filesystem.read_bytes(path) == b"0123456789"
@@ -81,7 +81,7 @@ def test_sizes_are_those_of_regular_files(tmp_path: Path) -> None:
     assert [filesystem.exists(str(tmp_path / name)) for name in names] == [True, True, True, False, True, False]
 
 
-def test_names_and_removing(tmp_path: Path) -> None:
+def test_folders_are_listed_and_removed(tmp_path: Path) -> None:
     base = tmp_path / "x"
     assert filesystem.names(str(base)) == []
     filesystem.write_bytes(str(base / "b"), b"")
@@ -124,7 +124,7 @@ def test_other_errors_pass() -> None:
 
 
 class TestObjectStore:
-    """Everything by URL, over a file system that Beam finds by its scheme and that keeps objects in a dict."""
+    """Every function by URL, over a file system of Beam that keeps objects in a dict."""
 
     @pytest.fixture(autouse=True)
     def store(self) -> Any:
