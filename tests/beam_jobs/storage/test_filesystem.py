@@ -244,7 +244,7 @@ class TestObjectStore:
         join_datasets([tmp_path / "ds", tmp_path / "ds"], tmp_path / "out")
         remote = {name.removeprefix("memtest://out/ds/"): data for name, data in store.items() if "//out" in name}
         assert remote == read_tree(tmp_path / "out")
-        with pytest.raises(DataError, match=r"^memtest://in/none holds no manifest\.json: it is no finished tfpipe"):
+        with pytest.raises(DataError, match=r"^memtest://in/none holds no manifest\.json: it is not a finished tfpipe"):
             join_datasets(["memtest://in/none"], "memtest://out/none")
 
     def test_overwriting_on_an_object_store(self, store: dict[str, bytes]) -> None:
