@@ -25,10 +25,6 @@ NOT_YET: tuple[str, ...] = (
     "tfpipe/cli",
     "tfpipe/doctor",
     "tfpipe/errors.py",
-    "tfpipe/profiler/diagnose",
-    "tfpipe/profiler/measure",
-    "tfpipe/profiler/report",
-    "tfpipe/profiler/types.py",
     "tfpipe/training",
     "tfpipe/tuning",
 )

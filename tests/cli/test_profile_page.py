@@ -1,4 +1,4 @@
-"""`tfpipe profile --html`: as a user runs it."""
+"""`tfpipe profile --html`, as a user runs it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def run(*args):
 
 page, *options = sys.argv[1:]
 run(*options)
-made_of = {"jinja2", "tfpipe.profiler.report.html", "tfpipe.profiler.report.charts"}  # Keras itself may load matplotlib
-assert not made_of & set(sys.modules), "nobody asked for a page"
+libraries = {"jinja2", "tfpipe.profiler.report.html", "tfpipe.profiler.report.charts"}  # Keras may load matplotlib
+assert not libraries & set(sys.modules)
 run(*options, "--json", "--html", page)
 """
 
 
-def test_a_page_and_where_it_is(small_dataset: Path, tmp_path: Path) -> None:
+def test_the_page_is_written_and_its_path_printed(small_dataset: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     line = [sys.executable, "-c", TWICE, str(page), str(small_dataset), *OPTIONS]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
@@ -44,19 +44,19 @@ def test_a_page_and_where_it_is(small_dataset: Path, tmp_path: Path) -> None:
     assert html.startswith("<!doctype html>")
     assert html.endswith("</html>")
     assert 'id="timeline-wide"' in html
-    assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_a_place_that_is_not_there_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     target = tmp_path / "none" / "report.html"
     done = CliRunner().invoke(profile, ["no such dataset", "--step-ms", "1", "--html", str(target)])
     assert isinstance(done.exception, ConfigError)
     assert str(done.exception).startswith(f"{target} cannot be written: there is no folder {target.parent}.")
 
 
-@pytest.mark.parametrize("library", ["jinja2", "matplotlib"])
+@pytest.mark.parametrize(("library", "package"), [("jinja2", "Jinja2"), ("matplotlib", "matplotlib")])
 def test_a_missing_library_is_named_before_anything_is_measured(
-    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    library: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from importlib.util import find_spec
 
@@ -64,5 +64,5 @@ def test_a_missing_library_is_named_before_anything_is_measured(
     done = CliRunner().invoke(profile, ["none", "--step-ms", "1", "--html", str(tmp_path / "a.html")])
     assert isinstance(done.exception, MissingDependencyError)
     assert str(done.exception) == (
-        "`tfpipe profile --html` needs Jinja2 and matplotlib. Install them with: pip install 'tfpipe[report]'."
+        f"`tfpipe profile --html` needs {package}. Install it with: pip install 'tfpipe[report]'."
     )

@@ -1,12 +1,11 @@
 """`tfpipe profile`: why the accelerator waits, and what to change."""
 
-import importlib.util
 import json
 from typing import TYPE_CHECKING
 
 import click
 
-from tfpipe.cli.profile_run import Wish, run
+from tfpipe.cli.profile_run import ProfileArgs, run
 from tfpipe.cli.shared.inputs import get_batch_size, read_config
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.cli.shared.params import (
@@ -18,7 +17,8 @@ from tfpipe.cli.shared.params import (
     split_option,
     stages_option,
 )
-from tfpipe.errors import ConfigError, MissingDependencyError
+from tfpipe.errors import ConfigError
+from tfpipe.system.extras import check_installed
 
 if TYPE_CHECKING:
     from tfpipe.profiler.types import Report
@@ -73,33 +73,21 @@ def profile(
         return _fail_above(max_idle, profile_trace.show_trace(trace, price_per_hour, as_json))
     if dataset is None:
         raise ConfigError("Name the DATASET to measure, or a trace to read with --trace LOGDIR.")
-    _check(step_ms, images_per_second, seconds)
+    _check_speed(step_ms, images_per_second, seconds)
     if html is not None:
         _check_page(html)
     options = read_config(config, global_batch_size)
-    from tfpipe.profiler.diagnose import bottleneck
-    from tfpipe.profiler.measure.simulated_accelerator import Accelerator
-    from tfpipe.profiler.report.text_json import to_json, to_text
-
     batch = get_batch_size(options)
     step_s = step_ms / 1e3 if step_ms is not None else batch / (images_per_second or 1.0)
-    accelerator = Accelerator(step_s, batch)
-    report = run(Wish(dataset, split, options, accelerator, seconds, stages, price_per_hour, apply))
-    if as_json:
-        click.echo(json.dumps(to_json(report), allow_nan=False))
-    else:
-        click.echo(to_text(report), nl=False)
+    report = run(ProfileArgs(dataset, split, options, step_s, batch, seconds, stages, price_per_hour, apply))
+    _print(report, as_json)
     if apply is not None:
         click.echo(f"Wrote {apply}.", err=True)
     if html is not None:
         _write_page(report, html)
-    _fail_above(max_idle, bottleneck.idle_after(report))
+    from tfpipe.profiler.diagnose.diagnosis import compute_idle_after_fixes
 
-
-def _fail_above(max_idle: float | None, idle: float) -> None:
-    if max_idle is not None and idle > max_idle:
-        click.echo(f"The accelerator is idle for {idle:.1%}, more than {max_idle:.1%}.", err=True)
-        raise SystemExit(1)
+    _fail_above(max_idle, compute_idle_after_fixes(report))
 
 
 def _check_max_idle(max_idle: float | None) -> None:
@@ -107,7 +95,7 @@ def _check_max_idle(max_idle: float | None) -> None:
         raise ConfigError(f"--max-idle must be a share from 0% to 100%, got {max_idle:g}.")
 
 
-def _check(step_ms: float | None, images_per_second: float | None, seconds: float) -> None:
+def _check_speed(step_ms: float | None, images_per_second: float | None, seconds: float) -> None:
     if (step_ms is None) == (images_per_second is None):
         raise ConfigError("Say how fast the accelerator is: either --step-ms or --images-per-second.")
     for name, value in (("--step-ms", step_ms), ("--images-per-second", images_per_second), ("--seconds", seconds)):
@@ -116,21 +104,35 @@ def _check(step_ms: float | None, images_per_second: float | None, seconds: floa
 
 
 def _check_page(path: str) -> None:
-    """Before anything is measured.
+    """Checks, before anything is measured, that the page can be made and written.
 
     Raises:
-        ConfigError: It could not be written.
-        MissingDependencyError: The libraries that make it are not installed.
+        ConfigError: The page cannot be written there.
+        MissingDependencyError: A library that makes it is not installed.
     """
-    if any(importlib.util.find_spec(library) is None for library in ("jinja2", "matplotlib")):
-        raise MissingDependencyError(
-            "`tfpipe profile --html` needs Jinja2 and matplotlib. Install them with: pip install 'tfpipe[report]'."
-        )
+    for module, package in (("jinja2", "Jinja2"), ("matplotlib", "matplotlib")):
+        check_installed(module, "`tfpipe profile --html`", package, "tfpipe[report]")
     check_target(path)
 
 
-def _write_page(report: "Report", path: str) -> None:
-    from tfpipe.profiler.report import html as page
+def _print(report: "Report", as_json: bool) -> None:
+    from tfpipe.profiler.report.text_json import to_json, to_text
 
-    write_file(path, page.render(report).encode())
+    if as_json:
+        click.echo(json.dumps(to_json(report), allow_nan=False))
+    else:
+        click.echo(to_text(report), nl=False)
+
+
+def _write_page(report: "Report", path: str) -> None:
+    from tfpipe.profiler.report.html import render
+
+    write_file(path, render(report).encode())
     click.echo(f"Wrote {path}.", err=True)
+
+
+def _fail_above(max_idle: float | None, idle: float) -> None:
+    """Exits with code 1 where the accelerator is idle for more than the limit."""
+    if max_idle is not None and idle > max_idle:
+        click.echo(f"The accelerator is idle for {idle:.1%}, more than {max_idle:.1%}.", err=True)
+        raise SystemExit(1)

@@ -1,7 +1,5 @@
-"""What `tfpipe profile` does between its options and its output: measure, and try the fixes."""
+"""The run behind `tfpipe profile`: measure the pipeline, and try the fixes."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,55 +12,65 @@ if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
     from tfpipe.pipeline.config.pipeline_config import PipelineConfig
     from tfpipe.pipeline.plan.source import Source
-    from tfpipe.profiler.measure.simulated_accelerator import Accelerator
     from tfpipe.profiler.types import Report
     from tfpipe.tuning.trials import PipelineJob
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the command line asks for."""
+class ProfileArgs:
+    """The arguments of the command line.
+
+    Attributes:
+        dataset: A dataset's directory or URL, or a pattern of foreign files.
+        split: A split of the dataset; None for the default one.
+        config: The pipeline's options.
+        step_s: The accelerator's compute of a step, in seconds.
+        images_per_step: The images in the batch of a step.
+        seconds: The seconds to measure.
+        stages: The user's own function as `module:function`; None for the stages as they are.
+        price_per_hour: The accelerator's price; None leaves the price of idle time out.
+        apply: The file for the options that are left when the fixes were tried; None does not try them.
+    """
 
     dataset: str
     split: str | None
     config: "PipelineConfig"
-    accelerator: "Accelerator"
+    step_s: float
+    images_per_step: int
     seconds: float
     stages: str | None
-    """`module:function`."""
     price_per_hour: float | None
     apply: str | None
-    """File for the options that are left when the fixes were tried."""
 
 
-def run(wish: Wish) -> "Report":
-    """Measures, and tries the fixes if that is wished for.
+def run(args: ProfileArgs) -> "Report":
+    """Measures the pipeline, tries the fixes if a file for them is named, and returns the report.
 
     Raises:
         ConfigError: The pipeline cannot be built, or the file for the options cannot be written.
         DataError: The data cannot be read.
     """
     require_tensorflow("profile")
-    data, split = open_data(wish.dataset, wish.split)
-    customize = load_stages(wish.stages)
-    if wish.apply is not None:
-        _check_notes(wish.apply, data, split)
+    data, split = open_data(args.dataset, args.split)
+    customize = load_stages(args.stages)
+    if args.apply is not None:
+        _check_options_file(args.apply, data, split)
         hide_gpus()  # here and in the processes that are started from here
     with quiet_start():
-        from tfpipe.profiler.measure.profile import profile_pipeline
-        from tfpipe.profiler.report.text_json import make_report
+        from tfpipe.profiler.diagnose.diagnosis import make_report
+        from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
+        from tfpipe.profiler.measure.simulated_accelerator import Accelerator
         from tfpipe.tuning.trials import PipelineJob
-    with _progress(wish.seconds) as watch:
-        profile = profile_pipeline(
-            data, split, wish.config, wish.accelerator, wish.seconds, watch=watch, customize=customize
-        )
-    report = make_report(profile, wish.price_per_hour)
-    if wish.apply is None:
-        return report
-    return _try_fixes(report, PipelineJob(data, split, wish.accelerator, customize), wish.config, wish.apply)
+    job = PipelineJob(data, split, Accelerator(args.step_s, args.images_per_step), customize)
+    with status_line("Building the pipeline") as observer:
+        run_config = ProfileConfig(args.seconds)
+        profile = profile_pipeline(data, split, args.config, job.accelerator, run_config, observer, customize)
+    report = make_report(profile, args.price_per_hour)
+    return report if args.apply is None else _try_fixes(report, job, args.config, args.apply)
 
 
-def _check_notes(path: str, data: "Manifest | Source", split: str | None) -> None:
+def _check_options_file(path: str, data: "Manifest | Source", split: str | None) -> None:
+    """Checks the file for the options before anything is measured."""
     from tfpipe.tuning import tuned_file
 
     check_target(path)
@@ -70,7 +78,7 @@ def _check_notes(path: str, data: "Manifest | Source", split: str | None) -> Non
 
 
 def _try_fixes(report: "Report", job: "PipelineJob", config: "PipelineConfig", path: str) -> "Report":
-    """The report with what the fixes gave; what is left of the options goes to the file."""
+    """Tries the fixes, writes the options that are left to a file, and returns the report with what was measured."""
     from tfpipe.tuning import tuned_file
     from tfpipe.tuning.paired_benchmark import get_rate
     from tfpipe.tuning.trials import Trials, try_fixes
@@ -86,14 +94,3 @@ def _try_fixes(report: "Report", job: "PipelineJob", config: "PipelineConfig", p
     result = {"images_per_second_before": before, "images_per_second": after}
     tuned_file.write(path, trials.config, tuned_file.get_place(job.data, job.split), result)
     return replace(report, fixes=fixes, after_images_per_second=after)
-
-
-@contextmanager
-def _progress(seconds: float) -> Iterator[Callable[[str, float], None]]:
-    with status_line("Building the pipeline") as status:
-
-        def watch(phase: str, passed: float) -> None:
-            what = "Warming up" if phase == "warm-up" else f"Measuring for {seconds:g} s"
-            status.phase(f"{what}: {passed:.0f} s")
-
-        yield watch

@@ -7,24 +7,25 @@ import click
 
 from tfpipe.cli.shared.inputs import quiet_start
 from tfpipe.errors import ConfigError
+from tfpipe.profiler.diagnose.diagnosis import compute_idle_price_per_day
 from tfpipe.profiler.live.xprof_trace import Trace, read_trace
-from tfpipe.profiler.report.text_json import VERSION, idle_cost_per_day, step_json
+from tfpipe.profiler.report.text_json import VERSION, step_to_json
 from tfpipe.profiler.types import Spread
 from tfpipe.system.units import human_share
 
-_GOES_WITH = {"trace", "price_per_hour", "max_idle", "as_json"}
+_GOES_WITH_TRACE = {"trace", "price_per_hour", "max_idle", "as_json"}
 
 
 def check_alone(context: click.Context) -> None:
-    """Nothing that tells how to measure may stand beside --trace, where nothing is measured.
+    """Checks that no option for measuring stands beside --trace, where nothing is measured.
 
     Raises:
-        ConfigError: It does.
+        ConfigError: One does.
     """
     given = [
         param.opts[-1] if isinstance(param, click.Option) else "DATASET"
         for param in context.command.params
-        if param.name not in _GOES_WITH
+        if param.name not in _GOES_WITH_TRACE
         and context.get_parameter_source(str(param.name)) is click.core.ParameterSource.COMMANDLINE
     ]
     if given:
@@ -32,24 +33,24 @@ def check_alone(context: click.Context) -> None:
 
 
 def show_trace(log_dir: str, price_per_hour: float | None, as_json: bool) -> float:
-    """Reads a trace and prints what it says.
+    """Reads a trace and prints its figures.
 
     Returns:
-        The idle fraction.
+        The share of idle time.
     """
     with quiet_start():  # xprof's C++ logs what its exceptions do not say
         trace = read_trace(Path(log_dir))
     idle = trace.step.idle_fraction.median
-    price = None if price_per_hour is None else idle_cost_per_day(price_per_hour, idle)
+    price = None if price_per_hour is None else compute_idle_price_per_day(price_per_hour, idle)
     click.echo(json.dumps(to_json(trace, price), allow_nan=False) if as_json else to_text(trace, price))
     return idle
 
 
 def to_json(trace: Trace, price_per_day: float | None) -> dict[str, object]:
-    """One object; what it shares with that of a measured pipeline has the same names."""
+    """Returns one object; the fields that a measured pipeline has too have the same names."""
     return {
         "version": VERSION,
-        **step_json(trace.step),
+        **step_to_json(trace.step),
         "price_per_day": price_per_day,
         "trace": {
             "run": str(trace.run),
@@ -61,31 +62,31 @@ def to_json(trace: Trace, price_per_day: float | None) -> dict[str, object]:
 
 
 def to_text(trace: Trace, price_per_day: float | None) -> str:
-    """A few lines that say which figure is which."""
+    """Returns a few lines that say which figure is which."""
     step = trace.step
     lines = [
-        f"Input wait: {_range(step.input_wait_fraction)} of the step time, in which the trainer waited for a batch; "
-        f"{1e3 * step.wall_s / step.steps:.1f} ms a step."
+        f"Input wait: {_format_spread(step.input_wait_fraction)} of the step time, in which the trainer waited for a "
+        f"batch; {1e3 * step.wall_s / step.steps:.1f} ms a step."
     ]
     if trace.has_device:
         idle = human_share(step.idle_fraction.median)
         lines.append(f"Device idle: {idle} of the time, as the {trace.hardware} has it, for whatever reason.")
     else:
         lines.append(
-            f"Idle: {_range(step.idle_fraction)} of the step time, in which the CPU computed nothing of it: input "
-            "wait, handing over, Python. No other device was traced."
+            f"Idle: {_format_spread(step.idle_fraction)} of the step time, in which the CPU computed nothing of it: "
+            "input wait, handing over, Python. No other device was traced."
         )
     if price_per_day is not None:
         lines.append(f"The idle time costs {price_per_day:,.2f} a day.")
-    source = f"{step.steps:,} steps in {step.wall_s:.1f} s, of {_hosts(trace.hosts)}, from {trace.run}."
-    older = {0: "", 1: " An older run beside it was not read."}
-    lines.append(source + older.get(trace.other_runs, f" {trace.other_runs} older runs beside it were not read."))
+    source = f"{step.steps:,} steps in {step.wall_s:.1f} s, of {_name_hosts(trace.hosts)}, from {trace.run}."
+    older_runs = {0: "", 1: " An older run beside it was not read."}
+    lines.append(source + older_runs.get(trace.other_runs, f" {trace.other_runs} older runs beside it were not read."))
     return "\n".join(lines)
 
 
-def _range(share: Spread) -> str:
+def _format_spread(share: Spread) -> str:
     return f"{human_share(share.median)} ({human_share(share.low)} to {human_share(share.high)})"
 
 
-def _hosts(hosts: tuple[str, ...]) -> str:
+def _name_hosts(hosts: tuple[str, ...]) -> str:
     return f"host {hosts[0]}" if len(hosts) == 1 else f"{len(hosts)} hosts, taken together"

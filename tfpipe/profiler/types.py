@@ -1,26 +1,40 @@
-"""What is measured and what is concluded: plain frozen values, no TensorFlow.
+"""Everything that the profiler measures and concludes, as plain frozen values. Pure: nothing here loads TensorFlow.
 
-Words: *input wait* is the time in which the trainer stands still for its next batch, as its own clock sees it. *Idle*
-is the time in which the accelerator has nothing to work on. Where steps are dispatched ahead of the device, the wait
-is longer than the idle time; each figure says which of the two it is.
+    Profile (StepTiming, StageTiming ..., HostUse, DatasetFacts, OptionCosts)  measured
+    ServiceDemand -> Bottleneck -> ProposedFix ... -> Fix ...                  concluded
+    Report                                                                     both together
+
+*Input wait* is the time in which the trainer stands still for its next batch, as its own clock sees it. *Idle* is the
+time in which the accelerator has nothing to work on. Where steps are dispatched ahead of the device, the wait is longer
+than the idle time. Each figure says which of the two it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from enum import IntEnum
+from typing import Literal
+
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 IdleMethod = Literal["simulated", "training", "monitor", "trace"]
-"""How the idle time was found: a simulated accelerator, a step with and without input, live in a training, or a trace
-that TensorFlow's own profiler took."""
+"""The ways to measure idle time: with a simulated accelerator, by a step with and without its input, live in a
+training, or from a trace of TensorFlow's own profiler."""
+
+OptionValue = bool | int | float | str | None
+"""A value that a fix gives to an option of `PipelineConfig`."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure and how far it moved: the median, and the 10th and 90th percentile of its parts.
+    """A figure and its variation over the parts of a run.
 
-    Of a simulated accelerator, and of stages, `median` is the figure of the whole run: waits and images come in bursts.
+    Attributes:
+        median: The figure. For stages and a simulated accelerator it is that of the whole run, since waits and images
+            come in bursts, which the median of the parts would miss.
+        low: The 10th percentile of the parts.
+        high: The 90th percentile of the parts.
     """
 
     median: float
@@ -29,101 +43,208 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float], whole: float | None = None) -> Spread:
-        """Median and percentiles of some values, at least one; between two of them in proportion.
+        """Computes the median and the percentiles of at least one value, by linear interpolation.
 
         Args:
-            values: Of the parts of a run.
-            whole: The figure of the whole run, which goes in place of the median.
+            values: The figures of the parts of a run.
+            whole: The figure of the whole run, which replaces the median.
         """
         ordered = sorted(values)
 
-        def at(share: float) -> float:
-            place = share * (len(ordered) - 1)
-            low = int(place)
+        def percentile(share: float) -> float:
+            position = share * (len(ordered) - 1)
+            low = int(position)
             high = min(low + 1, len(ordered) - 1)
-            return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+            return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
-        return cls(at(0.5) if whole is None else whole, at(0.1), at(0.9))
+        return cls(percentile(0.5) if whole is None else whole, percentile(0.1), percentile(0.9))
 
 
 @dataclass(frozen=True)
 class StageTiming:
-    """One named stage, in steady state."""
+    """One named stage in steady state.
+
+    Attributes:
+        name: The stage's name.
+        cpu_us_per_image: The processor time in this stage alone, in microseconds.
+        images_per_second: The images that left the stage.
+        bytes_in_per_second: The bytes that the stage took.
+        bytes_out_per_second: The bytes that the stage gave.
+        parallelism: The number of threads that AUTOTUNE, or the config, gave it.
+        buffer_size: The number of elements that its last buffer can hold; None where it has no buffer.
+        buffer_fill: The mean share of the buffer that was full, 0 to 1. A full buffer means that a later stage is
+            slower.
+        blocked_fraction: The share of wall time in which its threads waited, 0 to 1. In `read` they wait for files,
+            elsewhere for whatever a user's function waits for, above all Python's lock. None where they cannot wait.
+        wait_us_per_image: The time that a thread waited in this way for each image, in microseconds.
+        max_parallelism: The number of threads that AUTOTUNE can give it at most; None where that is unknown.
+        python: Whether a Python function runs in it: Python's lock then allows one core at a time.
+    """
 
     name: str
     cpu_us_per_image: Spread
-    """Processor time in this stage alone."""
     images_per_second: float
-    """That left it."""
     bytes_in_per_second: float = 0.0
     bytes_out_per_second: float = 0.0
     parallelism: int = 1
-    """Threads that AUTOTUNE, or the config, gave it."""
     buffer_size: int | None = None
     buffer_fill: float | None = None
-    """Mean share of its buffer that was full, 0 to 1; a full buffer means that what comes after is slower."""
     blocked_fraction: float | None = None
-    """Share of wall time in which its threads waited: for files in `read`, elsewhere for whatever a function of the
-    user's waits for, Python's lock above all. None where that cannot happen."""
     wait_us_per_image: float = 0.0
-    """The same, as time of a thread for each image."""
     max_parallelism: int | None = None
-    """Threads that it can have at most, whatever AUTOTUNE does; None where that is not known."""
     python: bool = False
-    """Whether a Python function runs in it: then Python's lock lets it use one core at a time."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step, in seconds of the accelerator's clock."""
+    """One step, in seconds of the accelerator's clock.
+
+    Attributes:
+        begins_s: The time at which the device began to work on the batch.
+        idle_s: The time before the step in which the device had nothing to work on.
+        wait_s: The time in which the host stood still for the batch. Up to one step's time the device was busy
+            meanwhile.
+    """
 
     begins_s: float
-    """When the device began to work on its batch."""
     idle_s: float
-    """That the device had nothing to work on before it."""
     wait_s: float
-    """That the host stood still for its batch; up to the time of a step of it, the device was busy meanwhile."""
 
 
 @dataclass(frozen=True)
 class StepTiming:
-    """The accelerator's side, in steady state. Times in seconds."""
+    """The accelerator's side in steady state.
+
+    Attributes:
+        method: The way in which the idle time was measured.
+        steps: The number of measured steps.
+        images_per_step: The number of images in the batch of a step.
+        step_s: The compute time of a step without its input, in seconds.
+        wall_s: The duration of all steps together, in seconds.
+        idle_fraction: The share of wall time in which the accelerator had no batch to work on.
+        input_wait_fraction: The share of wall time in which the trainer waited for a batch.
+    """
 
     method: IdleMethod
     steps: int
     images_per_step: int
     step_s: Spread
-    """Compute of a step, without input."""
     wall_s: float
-    """Of all steps together."""
     idle_fraction: Spread
-    """Share of wall time in which the accelerator has no batch to work on."""
     input_wait_fraction: Spread
-    """Share of wall time in which the trainer waits for a batch."""
 
 
 @dataclass(frozen=True)
 class HostUse:
-    """The machine meanwhile."""
+    """The machine while the pipeline ran.
+
+    Attributes:
+        cores: The number of cores that this process may use.
+        cpu_fraction: The processor time of this process, as a share of all cores' time.
+        peak_memory_bytes: The most memory that this process has held.
+        memory_limit_bytes: The memory that this process may hold.
+        storage_bytes_per_second: The bytes that the pipeline read.
+        storage_limit_bytes_per_second: The bytes that the storage gave when nothing else was done; None where that was
+            not measured.
+        trainer_us_per_step: The processor time of the thread that takes the batches, in microseconds: what a batch
+            costs beside making it.
+        other_cpu_fraction: The share of the cores that other processes took; 0 where that is unknown, as in a
+            container.
+    """
 
     cores: int
     cpu_fraction: float
-    """Processor time of this process by wall time and cores."""
     peak_memory_bytes: int
     memory_limit_bytes: int
     storage_bytes_per_second: float
-    """Read by the pipeline."""
     storage_limit_bytes_per_second: float | None = None
-    """That the storage gave when it was read and nothing else done; None where that was not measured."""
     trainer_us_per_step: float = 0.0
-    """Processor time of the thread that takes the batches: what each costs beside making it."""
     other_cpu_fraction: float = 0.0
-    """Share of the cores that other processes took; 0 where that cannot be known, as in a container."""
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """The facts about the data and its stages that the diagnosis needs.
+
+    Attributes:
+        name: The dataset's name, as messages show it.
+        records: The number of records in all files; None where nobody counted them.
+        files: The number of files.
+        record_bytes: The mean size of a record in its file.
+        formats: The image formats in the files, sorted; empty where they are unknown.
+        stored_size: The height and width of every image; None where images differ.
+        mean_size: The mean height and width; None where they are unknown, or where `stored_size` says more.
+        short_side: The short side with which images could be stored, in pixels; None where they are hardly larger
+            than the model needs.
+        decoded_size: The height and width of whole decoded images.
+        exact: Whether training reads in the exact order of `tfpipe.order`.
+        shuffled_records: The number of records that are held in memory to be shuffled.
+        own_stages: The names of the stages that the user has put in.
+        late_caches: The names of the user's stages that cache augmented images, the last one first.
+    """
+
+    name: str
+    records: int | None
+    files: int
+    record_bytes: float
+    formats: tuple[str, ...]
+    stored_size: tuple[int, int] | None
+    mean_size: tuple[float, float] | None
+    short_side: int | None
+    decoded_size: tuple[int, int]
+    exact: bool
+    shuffled_records: int
+    own_stages: tuple[str, ...] = ()
+    late_caches: tuple[str, ...] = ()
+
+
+OPTION_COST_STAGES = ("parse", "decode", "augment", "batch")
+"""The stages whose processor time `OptionCosts` adds up."""
+
+
+@dataclass(frozen=True)
+class OptionCosts:
+    """The processor time of an image from `parse` to `batch`, in microseconds, as it is and with one thing changed.
+
+    A cost is None where the config already has it so, or where it could not be tried. `now` is None only where nothing
+    was tried.
+
+    Attributes:
+        now: The cost with the config as it is.
+        uint8: The cost with images handed over as bytes.
+        device: The cost with augmentation on the device.
+        dct_scaling: The cost with decoding at a lower scale where a crop allows it.
+        cached: The cost with decoded images that are fetched from memory.
+        cached_device: The cost with decoded images from memory and augmentation on the device.
+        smaller: The cost with images stored with `DatasetFacts.short_side`.
+    """
+
+    now: float | None = None
+    uint8: float | None = None
+    device: float | None = None
+    dct_scaling: float | None = None
+    cached: float | None = None
+    cached_device: float | None = None
+    smaller: float | None = None
 
 
 @dataclass(frozen=True)
 class Profile:
-    """All that was measured in one run."""
+    """All figures that one run measured.
+
+    Attributes:
+        step: The accelerator's side.
+        stages: The stages in the order of the pipeline; empty where tf.data keeps no counters.
+        host: The machine meanwhile.
+        images_per_second: The images that the pipeline gave.
+        first_batch_s: The seconds from the start until the first batch.
+        warm_up_s: The seconds of warming up, which no figure above includes.
+        config: The options that the pipeline ran with.
+        dataset: The data that was read.
+        option_costs: The costs of other options.
+        timeline: The first measured steps in a row, with 0 as the begin of measuring. Empty where steps are not seen
+            one by one.
+    """
 
     step: StepTiming
     stages: tuple[StageTiming, ...]
@@ -131,60 +252,156 @@ class Profile:
     images_per_second: float
     first_batch_s: float
     warm_up_s: float
-    """Left out of every figure above."""
-    config: Mapping[str, Any] = field(default_factory=dict)
-    dataset: Mapping[str, Any] = field(default_factory=dict)
-    """Records, mean record size, mean image size, forms."""
-    what_if: Mapping[str, float] = field(default_factory=dict)
-    """Processor time of an image from `parse` to `batch`, in us, as it is and if something were otherwise: tried with a
-    few of the records; see `what_if.py` for the names."""
+    config: PipelineConfig
+    dataset: DatasetFacts
+    option_costs: OptionCosts = OptionCosts()
     timeline: tuple[Step, ...] = ()
-    """The first steps of those measured, in a row; 0 is when measuring began. Empty where steps are not seen one by
-    one."""
+
+
+@dataclass(frozen=True)
+class ServiceDemand:
+    """The time that an image needs at each station: the cores, each stage's threads, the storage.
+
+    Attributes:
+        cores: The number of cores that this process can have; other processes may take some.
+        cpu_s: The processor time of an image by stage, in seconds. "other" is the time that no stage accounts for.
+        wait_s: The time of an image by stage, in seconds, in which a thread neither runs nor waits for another stage.
+            It waits for files, or for what a user's function waits for.
+        threads: The number of threads that each stage can have at most. A stage that is left out is not a limit.
+        lock_bound: The stages whose Python functions hold Python's lock nearly all the time.
+        storage_limit: The images per second that the storage gives; None where it is not a limit.
+        take_batch_s: The part of `cpu_s["batch"]` in which the trainer's thread takes batches. It is the price of a
+            batch, not of the images in it.
+    """
+
+    cores: float
+    cpu_s: Mapping[str, float]
+    wait_s: Mapping[str, float] = field(default_factory=dict)
+    threads: Mapping[str, float] = field(default_factory=dict)
+    lock_bound: frozenset[str] = frozenset()
+    storage_limit: float | None = None
+    take_batch_s: float = 0.0
+
+    @property
+    def cpu_limit(self) -> float:
+        """The images per second that the cores allow."""
+        total_s = sum(self.cpu_s.values())
+        return self.cores / total_s if total_s > 0 else float("inf")
+
+    @property
+    def limit(self) -> float:
+        """The images per second that all stations together allow."""
+        storage = float("inf") if self.storage_limit is None else self.storage_limit
+        return min(self.cpu_limit, storage, *(self.get_stage_limit(name) for name in self.threads))
+
+    def get_stage_limit(self, name: str) -> float:
+        """Returns the images per second that the threads of a stage allow."""
+        service_s = self.cpu_s.get(name, 0.0) + self.wait_s.get(name, 0.0)
+        return self.threads[name] / service_s if name in self.threads and service_s > 0 else float("inf")
 
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """What limits the rate."""
+    """The part of the pipeline, or of the machine, that limits the rate.
+
+    Attributes:
+        stage: A stage's name, or "storage", "cpu", "memory", "first_batch" or "accelerator".
+        reason: A sentence with the numbers that prove it.
+        limit_images_per_second: The rate that it allows.
+    """
 
     stage: str
-    """Name of a stage, or "storage", "cpu", "memory", "first_batch", "accelerator"."""
     reason: str
-    """A sentence with the numbers that prove it."""
     limit_images_per_second: float
+
+
+class Effort(IntEnum):
+    """The effort that a fix takes.
+
+    Attributes:
+        OPTION: The config changes, and the trainer sees no difference.
+        VISIBLE_OPTION: The trainer, its memory or a line of the user's own code feels the change.
+        NEW_SHARDS: The shards are written again.
+        MORE_MACHINES: Further machines make batches.
+    """
+
+    OPTION = 0
+    VISIBLE_OPTION = 1
+    NEW_SHARDS = 2
+    MORE_MACHINES = 3
+
+
+@dataclass(frozen=True)
+class ProposedFix:
+    """A change before its gain is known.
+
+    Attributes:
+        effort: The effort that it takes.
+        reason: A sentence that says why it helps.
+        demand: The demand of the pipeline that has it.
+        changes: The options of `PipelineConfig` and their new values.
+        action: A command or a sentence that says what to do, if `changes` is not all.
+        max_images_per_second: The rate that it cannot exceed, where `demand` does not say so.
+        efficiency: The share of its bound that it reaches; None: the share that the measured pipeline reached.
+    """
+
+    effort: Effort
+    reason: str
+    demand: ServiceDemand
+    changes: Mapping[str, OptionValue] = field(default_factory=dict)
+    action: str = ""
+    max_images_per_second: float = float("inf")
+    efficiency: float | None = None
 
 
 @dataclass(frozen=True)
 class Fix:
-    """Something to change, and what it gives."""
+    """A change and the rate that it gives.
 
-    changes: Mapping[str, Any]
-    """Of `PipelineConfig`; empty where the data or the machine must change."""
+    Attributes:
+        changes: The options of `PipelineConfig` and their new values; empty where the data or the machine must change.
+        reason: A sentence that says why it helps.
+        predicted_images_per_second: The predicted rate.
+        predicted_idle_fraction: The predicted share of idle time.
+        measured_images_per_second: The rate in a paired run, on top of the fixes kept before; None if it was not tried.
+        measured_gain: The factor by which the rate grew, with the bounds of its 95 % interval; None if not tried.
+        kept: Whether the gain was more than noise; None if it was not tried.
+        action: A command or a sentence that says what to do where `changes` is empty, or besides.
+    """
+
+    changes: Mapping[str, OptionValue]
     reason: str
     predicted_images_per_second: float
     predicted_idle_fraction: float
     measured_images_per_second: float | None = None
-    """With it, and with the fixes that were kept before it; None where it was not tried."""
     measured_gain: Spread | None = None
-    """By what factor the rate grew in a paired run, with the bounds of its 95 % interval."""
     kept: bool | None = None
-    """Whether that was more than noise; None where it was not tried."""
     action: str = ""
-    """What to do where `changes` is empty, or besides: a command or a sentence."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """A profile and what follows from it."""
+    """A profile and the conclusions from it.
+
+    Attributes:
+        profile: The measured figures.
+        demand: The time that an image needs at each station.
+        bottleneck: The part that limits the rate.
+        required_images_per_second: The rate of an accelerator that never waits.
+        cpu_limit_images_per_second: The rate that this host's cores would give if they did nothing but this pipeline.
+        storage_limit_images_per_second: The rate that the storage would give; None where that is unknown.
+        fixes: The changes that help, the best one first.
+        after_images_per_second: The rate with every fix that was kept, from a last paired run against the first
+            pipeline; None where no fix was tried.
+        price_per_day: The price of the idle time; None where no price per hour was given.
+    """
 
     profile: Profile
+    demand: ServiceDemand
     bottleneck: Bottleneck
     required_images_per_second: float
     cpu_limit_images_per_second: float
-    """What this host's cores would give if they did nothing but this pipeline."""
     storage_limit_images_per_second: float | None
     fixes: tuple[Fix, ...] = ()
     after_images_per_second: float | None = None
-    """With all the fixes that were kept, in a last run in turns with the first pipeline; None where none was tried."""
     price_per_day: float | None = None
-    """What the idle time costs, where a price per hour was given."""

@@ -15,8 +15,8 @@ from typing import Any
 
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.profiler.measure.profile import profile_pipeline
-from tfpipe.profiler.report.text_json import make_report
+from tfpipe.profiler.diagnose.diagnosis import make_report
+from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer
 from tfpipe.tuning.candidates import (

@@ -1,6 +1,6 @@
-"""Pipelines that each have one thing wrong with them, and what the profiler must say about each.
+"""Pipelines with one fault each, and the bottleneck and the first fix that the profiler must name.
 
-The right stage and the right fix were decided when a case was written, from what is wrong; `why` says it.
+The right stage and the right fix were decided when a case was written, from the fault; `why` says it.
 """
 
 from __future__ import annotations
@@ -10,26 +10,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from data import HUGE, PHOTOS, TINY, Shards
+from tests.profiler.faults.data import HUGE, PHOTOS, TINY, Shards
 
 if TYPE_CHECKING:
-    from tfpipe.pipeline.stage import Stages
-
-    Customize = Callable[[Stages], Stages]
+    from tfpipe.pipeline.stage import Customize, Stages
 
 RAW = ("--encoding", "raw", "--square", "128", "--num-shards", "2")
 MANY_PHOTOS = Shards(PHOTOS, ("--num-shards", "2"), copies=1000)
-"""400,000 records: more than a cache in memory can hold."""
+"""400,000 records, more than a cache in memory can hold."""
 MANY_HUGE = Shards(HUGE, ("--num-shards", "1"), copies=1500)
 HUGE_CONFIG = {"order": "throughput", "shuffle_buffer_size": 64, "global_batch_size": 16}
-"""Windows of the exact order would hold a gigabyte of them."""
+"""The throughput order, since windows of the exact order would hold a gigabyte of these images."""
 FAST = 20_000.0
-"""Images a second of an accelerator that waits for any pipeline here."""
+"""The images per second of an accelerator that waits for any pipeline here."""
 
 
 @dataclass(frozen=True)
 class Cure:
-    """What following a fix means that is no change of the config, or not only."""
+    """The part of a fix that is not a change of the config.
+
+    Attributes:
+        shards: Other shards; None for the same ones.
+        own: Other stages of the user's own; None for the same ones.
+    """
 
     shards: Shards | None = None
     own: Customize | None = None
@@ -37,31 +40,41 @@ class Cure:
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong."""
+    """A pipeline with one fault.
+
+    Attributes:
+        why: The fault, and why the stage and the fix are right.
+        stage: The bottleneck that must be named.
+        fix: Changes that the first fix must have (any value where ... stands), the begin of its action, or None where
+            no fix may be named.
+        config: The pipeline's options.
+        shards: The data.
+        required: Images per second that the accelerator takes.
+        own: Stages of the user's own.
+        foreign: Whether the shards are read as files that something else wrote.
+        delay_us: Delay of each read of the storage, in microseconds.
+        memory_limit: Memory of the container that it runs in, in bytes; None for the machine's.
+        cure: The part of the right fix that is not a change of the config.
+    """
 
     why: str
     stage: str
-    """That must be named."""
     fix: Mapping[str, Any] | str | None
-    """Changes that the first fix must have (any value where ... stands), the begin of its action, or no fix at all."""
     config: Mapping[str, Any] = field(default_factory=dict)
     shards: Shards = MANY_PHOTOS
     required: float = FAST
     own: Customize | None = None
     foreign: bool = False
-    """Read the shards as files that something else wrote."""
     delay_us: int = 0
-    """Of each read of the storage."""
     memory_limit: int | None = None
-    """Of the container that it runs in, in bytes."""
     cure: Cure = field(default_factory=Cure)
 
 
-# Stages of users' own
+# Stages of the user's own
 
 
 def python_negative(stages: Stages) -> Stages:
-    """Turns the red of every pixel around, in Python."""
+    """Inverts the red of every pixel, in Python."""
     import numpy as np
     import tensorflow as tf
 
@@ -75,11 +88,11 @@ def python_negative(stages: Stages) -> Stages:
         image = features["image"]
         return {**features, "image": tf.ensure_shape(tf.numpy_function(turn, [image], tf.uint8), image.shape)}
 
-    return _mapped(stages, "negative", own, tf.data.AUTOTUNE)
+    return _add_map(stages, "negative", own, tf.data.AUTOTUNE)
 
 
 def native_negative(stages: Stages) -> Stages:
-    """The same with TensorFlow's operations."""
+    """Inverts the red of every pixel with TensorFlow's operations."""
     import tensorflow as tf
 
     mask = tf.constant([255, 0, 0] * 224**2, tf.uint8, [224, 224, 3])  # whole: to stretch one costs more
@@ -87,11 +100,11 @@ def native_negative(stages: Stages) -> Stages:
     def own(features: Any) -> Any:
         return {**features, "image": tf.bitwise.bitwise_xor(features["image"], mask)}
 
-    return _mapped(stages, "negative", own, tf.data.AUTOTUNE)
+    return _add_map(stages, "negative", own, tf.data.AUTOTUNE)
 
 
 def waiting_lookup(stages: Stages) -> Stages:
-    """Asks somebody else about each image, who takes 8 ms to answer."""
+    """Waits 8 ms for each image, as for the answer of a server."""
     import tensorflow as tf
 
     def ask(label: Any) -> Any:
@@ -102,19 +115,19 @@ def waiting_lookup(stages: Stages) -> Stages:
         label = tf.numpy_function(ask, [features["label"]], tf.int64)
         return {**features, "label": tf.ensure_shape(label, [])}
 
-    return _mapped(stages, "lookup", own, tf.data.AUTOTUNE)
+    return _add_map(stages, "lookup", own, tf.data.AUTOTUNE)
 
 
 def serial_noise(stages: Stages) -> Stages:
-    """Noise, in a map that was given no threads; random operations keep tf.data from giving it some."""
-    return _mapped(stages, "noise", _noise, None)
+    """Adds noise in a map without threads; random operations keep tf.data from giving it some."""
+    return _add_map(stages, "noise", _noise, None)
 
 
 def parallel_noise(stages: Stages) -> Stages:
-    """The same with threads."""
+    """Adds noise in a map with threads."""
     import tensorflow as tf
 
-    return _mapped(stages, "noise", _noise, tf.data.AUTOTUNE)
+    return _add_map(stages, "noise", _noise, tf.data.AUTOTUNE)
 
 
 def _noise(features: Any) -> Any:
@@ -127,7 +140,7 @@ def _noise(features: Any) -> Any:
     return {**features, "image": tf.saturate_cast(image, tf.uint8)}
 
 
-def _mapped(stages: Stages, name: str, function: Callable[[Any], Any], calls: int | None) -> Stages:
+def _add_map(stages: Stages, name: str, function: Callable[[Any], Any], calls: int | None) -> Stages:
     from tfpipe.pipeline.stage import Stage
 
     def apply(dataset: Any) -> Any:
@@ -137,7 +150,7 @@ def _mapped(stages: Stages, name: str, function: Callable[[Any], Any], calls: in
 
 
 def cache_of_crops(stages: Stages) -> Stages:
-    """Keeps what `augment` gives, in a file: the same crops in every epoch."""
+    """Keeps the crops of `augment` in a file: they are the same in every epoch."""
     import tempfile
 
     from tfpipe.pipeline.stage import Stage
@@ -147,12 +160,12 @@ def cache_of_crops(stages: Stages) -> Stages:
 
 
 def without_cache(stages: Stages) -> Stages:
-    """Keeps nothing there."""
+    """Keeps nothing."""
     return stages
 
 
 def uneven_batches(stages: Stages) -> Stages:
-    """Every eighth batch takes 0.3 s longer, as where something is fetched now and then."""
+    """Makes every eighth batch take 0.3 s longer, as if something were fetched now and then."""
     import tensorflow as tf
 
     from tfpipe.pipeline.stage import Stage
@@ -216,7 +229,7 @@ FAULTS: dict[str, Fault] = {
         cure=Cure(own=parallel_noise),
     ),
     "float32": Fault(
-        why="Pixels become floats on the host: normalising them and copying four bytes for one is most of the work.",
+        why="Pixels become floats on the host: normalizing them and copying four bytes for one is most of the work.",
         stage="augment",
         fix={"image_dtype": "uint8"},
         config={"image_dtype": "float32"},

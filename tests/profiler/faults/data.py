@@ -1,4 +1,4 @@
-"""What the faults read: photograph-like images, drawn once and sharded by the project's own job."""
+"""The data of the faults: photograph-like images, drawn once and sharded by the project's own job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ from tfpipe.open_dataset import load_manifest
 
 @dataclass(frozen=True)
 class Images:
-    """A folder of JPEGs of one size."""
+    """A folder of JPEGs of one size.
+
+    Attributes:
+        name: The folder's name.
+        width: Width in pixels.
+        height: Height in pixels.
+        number: Number of images.
+        quality: Quality of the JPEGs.
+    """
 
     name: str
     width: int
@@ -30,18 +38,24 @@ class Images:
 
 @dataclass(frozen=True)
 class Shards:
-    """How `tfpipe shard` stores them."""
+    """A dataset of these images.
+
+    Attributes:
+        images: The images.
+        options: Options of `tfpipe shard`.
+        copies: Number of times that each shard is there under other names: a dataset that no cache can hold, in
+            little space.
+        joined: Whether the copies follow each other in the same file instead.
+    """
 
     images: Images
     options: tuple[str, ...] = ("--num-shards", "8")
     copies: int = 1
-    """Every shard is there so many times, under other names: a data set that no cache can hold, in little space."""
     joined: bool = False
-    """The copies are one after the other in the same file."""
 
     @property
     def folder(self) -> str:
-        """A name of its own."""
+        """The name of its folder, different for each dataset."""
         parts = [self.images.name, *(option.strip("-") for option in self.options)]
         return "-".join([*parts, f"x{self.copies}"] if self.copies > 1 else parts) + "-joined" * self.joined
 
@@ -53,14 +67,14 @@ HUGE = Images("huge", 2000, 1500, 96)
 TINY = Images("tiny", 48, 32, 1600)
 
 
-def made(shards: Shards, folder: Path) -> Manifest:
-    """The shards, written if they are not there yet."""
+def make_shards(shards: Shards, folder: Path) -> Manifest:
+    """Returns the manifest of the shards, and writes them first if they are not there yet."""
     output = folder / shards.folder
     if shards.copies > 1 and not output.exists():
-        copy = _join if shards.joined else _copy
-        copy(made(replace(shards, copies=1, joined=False), folder), shards.copies, output)
+        copy = join_copies if shards.joined else _copy
+        copy(make_shards(replace(shards, copies=1, joined=False), folder), shards.copies, output)
     if not output.exists():
-        source = drawn(shards.images, folder)
+        source = draw_images(shards.images, folder)
         command = [sys.executable, "-m", "tfpipe", "shard", str(source), str(output), *shards.options]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -68,8 +82,8 @@ def made(shards: Shards, folder: Path) -> Manifest:
     return load_manifest(str(output))
 
 
-def _join(manifest: Manifest, copies: int, output: Path) -> None:
-    """The records many times in each shard."""
+def join_copies(manifest: Manifest, copies: int, output: Path) -> None:
+    """Writes a dataset with the records of `train` several times in each shard."""
     source, info = Path(manifest.directory), manifest.splits["train"]
     (output / file_names.INDEX_DIR).mkdir(parents=True)
     longer = []
@@ -78,23 +92,23 @@ def _join(manifest: Manifest, copies: int, output: Path) -> None:
         (output / shard.file).write_bytes((source / shard.file).read_bytes() * copies)
         (output / file_names.index_name(shard.file)).write_bytes(encode_index(index[:, 1].tolist() * copies))
         longer.append(replace(shard, records=shard.records * copies, bytes=shard.bytes * copies))
-    _write(manifest, tuple(longer), copies, output)
+    _write_manifest(manifest, tuple(longer), copies, output)
 
 
 def _copy(manifest: Manifest, copies: int, output: Path) -> None:
-    """The same shards many times, as further names of the same files."""
+    """Writes a dataset with the same shards of `train` several times, as further names of the same files."""
     source, info = Path(manifest.directory), manifest.splits["train"]
     (output / file_names.INDEX_DIR).mkdir(parents=True)
-    many: list[ShardInfo] = []
+    copied: list[ShardInfo] = []
     for shard in info.shards * copies:
-        name = file_names.shard_name("train", len(many), len(info.shards) * copies)
+        name = file_names.shard_name("train", len(copied), len(info.shards) * copies)
         os.link(source / shard.file, output / name)
         os.link(source / file_names.index_name(shard.file), output / file_names.index_name(name))
-        many.append(replace(shard, file=name))
-    _write(manifest, tuple(many), copies, output)
+        copied.append(replace(shard, file=name))
+    _write_manifest(manifest, tuple(copied), copies, output)
 
 
-def _write(manifest: Manifest, shards: tuple[ShardInfo, ...], copies: int, output: Path) -> None:
+def _write_manifest(manifest: Manifest, shards: tuple[ShardInfo, ...], copies: int, output: Path) -> None:
     info = manifest.splits["train"]
     whole = replace(
         info,
@@ -105,13 +119,13 @@ def _write(manifest: Manifest, shards: tuple[ShardInfo, ...], copies: int, outpu
     (output / file_names.MANIFEST).write_text(manifest_json.dumps(replace(manifest, splits={"train": whole})))
 
 
-def drawn(images: Images, folder: Path) -> Path:
-    """The folder of images: two classes, each image another one."""
+def draw_images(images: Images, folder: Path) -> Path:
+    """Returns the folder of images: two classes, no image twice. Draws them if they are not there yet."""
     source = folder / f"{images.name}-images"
     if source.exists():
         return source
     rng = np.random.default_rng(0)
-    base = [_picture(rng, images.width + 64, images.height + 64) for _ in range(min(images.number, 8))]
+    base = [_draw_picture(rng, images.width + 64, images.height + 64) for _ in range(min(images.number, 8))]
     for number in range(images.number):
         x, y = rng.integers(0, 64, 2)
         picture = base[number % len(base)].crop((x, y, x + images.width, y + images.height))
@@ -123,8 +137,8 @@ def drawn(images: Images, folder: Path) -> Path:
     return source
 
 
-def _picture(rng: np.random.Generator, width: int, height: int) -> Image.Image:
-    """Clouds of several sizes, edges of shapes, and a little grain: about as many bytes a pixel as a photograph."""
+def _draw_picture(rng: np.random.Generator, width: int, height: int) -> Image.Image:
+    """Draws clouds of several sizes, edges of shapes, and a little grain: about the bytes a pixel of a photograph."""
     pixels = np.zeros((height, width, 3), np.float32)
     for cells in (3, 8, 24, 80):
         noise = rng.integers(0, 256, (cells, cells * width // height + 1, 3), dtype=np.uint8)

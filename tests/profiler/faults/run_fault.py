@@ -1,9 +1,10 @@
-"""Runs one fault: profiles it, lets it and the pipeline after the first fix run in turns, and prints one JSON object.
+"""Runs one fault and prints one JSON object.
 
-The machine's own speed moves by a fifth within a minute. So the gain is that of turns, of two halted processes, and the
-rate that was measured is the profiled one times the gain.
+The fault's pipeline is profiled. Then it runs in turns with the pipeline after the first fix. The machine's own speed
+moves by a fifth within a minute, so the gain is that of turns of two halted processes, and the measured rate is the
+profiled one times the gain. SHOW=1 prints the report too.
 
-python tests/profiler/faults/run_fault.py NAME FOLDER
+python -m tests.profiler.faults.run_fault NAME FOLDER
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from cases import FAULTS, Cure, Fault
-from data import Shards, made
-
+from tests.profiler.faults.cases import FAULTS, Cure, Fault
+from tests.profiler.faults.data import Shards, make_shards
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.source import tfrecord_files
+from tfpipe.pipeline.stage import Customize
+from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.measure.host_usage import HostTime
-from tfpipe.profiler.measure.profile import profile_pipeline
+from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
-from tfpipe.profiler.report.text_json import make_report, to_text
+from tfpipe.profiler.report.text_json import to_text
 from tfpipe.profiler.types import Fix, Profile
 from tfpipe.system import host_limits
 from tfpipe.tuning.paired_benchmark import Turn, get_paired_ratio, take_turns
@@ -34,27 +36,33 @@ from tfpipe.tuning.trials import PipelineJob
 
 SECONDS, MAX_WARM_UP_S, BATCH = 3.0, 3.0, 64
 CALM_S = 15.0
-"""How long to wait for that before each time."""
+"""The longest wait for a quiet machine before each run, in seconds."""
 WINDOW = 64
-"""Records of a stream that are read at once: with the default of 512 a slow pipeline would not read any for seconds."""
+"""The records of a window: with the default of 512 a slow pipeline would not read any for seconds."""
 STARTS, ROUNDS, TURN_S = 3, 3, 1.0
 """AUTOTUNE does not choose the same in each start, and can take a quarter of a minute to change its mind."""
 QUIET, TRIES = 0.05, 3
-"""What may have been disturbed while a pipeline was measured, or it is measured again: see `_disturbance`."""
+"""The disturbance below which a measurement counts, and the number of tries; see `_get_disturbance`."""
 
 
-def main(name: str, folder: Path, follow: bool = True) -> dict[str, Any]:
-    """What the profiler says of a fault, and what comes of it."""
+def diagnose_fault(name: str, folder: Path, follow: bool = True) -> dict[str, Any]:
+    """Returns what the profiler says of a fault, and the gain of its first fix.
+
+    Args:
+        name: The fault's name.
+        folder: The folder that keeps images and shards.
+        follow: Whether to apply the first fix and measure again.
+    """
     fault = FAULTS[name]
     config = PipelineConfig(**{"global_batch_size": BATCH, "window_records": WINDOW, **fault.config})
     if fault.memory_limit is not None:
         limit = fault.memory_limit
         host_limits.memory_limit_bytes = lambda *_: limit  # the profiler asks there, as in a container
-    report = make_report(profiled(fault, folder, config, fault.shards, fault.own))
+    report = make_report(profile_fault(fault, folder, config))
     if os.environ.get("SHOW"):
         print(to_text(report), file=sys.stderr)
     first = report.fixes[0] if report.fixes else None
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "fault": name,
         "stage": report.bottleneck.stage,
         "proof": report.bottleneck.reason,
@@ -64,84 +72,69 @@ def main(name: str, folder: Path, follow: bool = True) -> dict[str, Any]:
         "before": report.profile.images_per_second,
     }
     if first is not None and follow:
-        turns, first_batch_s = compared(fault, folder, config, first)
+        turns, first_batch_s = compare_with_fix(fault, folder, config, first)
         gain = get_paired_ratio(turns["after"], turns["before"])
-        found["turns"] = {name: [turn.images_per_second for turn in done] for name, done in turns.items()}
-        found["gain"] = [gain.ratio, gain.low, gain.high]
-        found["predicted"] = first.predicted_images_per_second
-        found["measured"] = found["before"] * gain.ratio
-        found["ratio"] = found["measured"] / found["predicted"]
-        found["first_batch_s"] = first_batch_s
-    return found
+        result["turns"] = {name: [turn.images_per_second for turn in done] for name, done in turns.items()}
+        result["gain"] = [gain.ratio, gain.low, gain.high]
+        result["predicted"] = first.predicted_images_per_second
+        result["measured"] = result["before"] * gain.ratio
+        result["ratio"] = result["measured"] / result["predicted"]
+        result["first_batch_s"] = first_batch_s
+    return result
 
 
-def profiled(fault: Fault, folder: Path, config: PipelineConfig, shards: Shards, own: Any) -> Profile:
-    what = job(fault, folder, shards, own, config)
+def profile_fault(fault: Fault, folder: Path, config: PipelineConfig) -> Profile:
+    """Profiles the fault's pipeline until the machine was quiet, and returns the least disturbed profile."""
+    job = make_job(fault, folder, fault.shards, fault.own, config)
+    run_config = ProfileConfig(SECONDS, MAX_WARM_UP_S)
     profiles = []
     for _ in range(TRIES):
         _wait_for_calm()
         profiles.append(
-            profile_pipeline(
-                what.data, what.split, config, what.accelerator, SECONDS, MAX_WARM_UP_S, customize=what.customize
-            )
+            profile_pipeline(job.data, job.split, config, job.accelerator, run_config, customize=job.customize)
         )
-        if _disturbance(profiles[-1]) < QUIET:
+        if _get_disturbance(profiles[-1]) < QUIET:
             break
-    return min(profiles, key=_disturbance)
+    return min(profiles, key=_get_disturbance)
 
 
-def compared(
+def compare_with_fix(
     fault: Fault, folder: Path, config: PipelineConfig, fix: Fix
 ) -> tuple[dict[str, list[Turn]], tuple[float, float]]:
-    """Turns "before" and "after" the fix, and the seconds until the first batch without and with it."""
-    before = job(fault, folder, fault.shards, fault.own, config)
-    changed, shards, own = followed(fault, fix, config)
-    after = job(fault, folder, shards, own, changed)
+    """Returns the turns "before" and "after" the fix, and the seconds until the first batch without and with it."""
+    before = make_job(fault, folder, fault.shards, fault.own, config)
+    changed, shards, own = apply_fix(fault, fix, config)
+    after = make_job(fault, folder, shards, own, changed)
     turns: dict[str, list[Turn]] = {"before": [], "after": []}
     for _ in range(STARTS):
-        with before.start_process(plain(config)) as one, after.start_process(plain(changed)) as other:
-            for name, done in take_turns({"before": one, "after": other}, ROUNDS, TURN_S).items():
+        without_fix, with_fix = (
+            job.start_process(replace(options, map_fusion=False))  # as it is profiled
+            for job, options in ((before, config), (after, changed))
+        )
+        with without_fix, with_fix:
+            for name, done in take_turns({"before": without_fix, "after": with_fix}, ROUNDS, TURN_S).items():
                 turns[name] += done
-            first_batch_s = one.start.first_batch_s, other.start.first_batch_s
+            first_batch_s = without_fix.start.first_batch_s, with_fix.start.first_batch_s
     return turns, first_batch_s
 
 
-def plain(config: PipelineConfig) -> PipelineConfig:
-    """As it is profiled."""
-    return replace(config, map_fusion=False)
-
-
-def job(fault: Fault, folder: Path, shards: Shards, own: Any, config: PipelineConfig) -> PipelineJob:
-    manifest = made(shards, folder)
+def make_job(fault: Fault, folder: Path, shards: Shards, own: Customize | None, config: PipelineConfig) -> PipelineJob:
+    """Returns the data and the accelerator of a fault, with shards and stages of the user's own."""
+    manifest = make_shards(shards, folder)
     data: Any = tfrecord_files(f"{manifest.directory}/train-*") if fault.foreign else manifest
     batch = config.global_batch_size or BATCH
     return PipelineJob(data, None if fault.foreign else "train", Accelerator(batch / fault.required, batch), own)
 
 
-def _disturbance(profile: Profile) -> float:
-    """Share of the cores that others took, and of the time in which the whole machine stood still."""
-    step = profile.step
-    stood_s = step.wall_s - SECONDS - 2 * step.wall_s / step.steps  # a step can end that much later
-    return profile.host.other_cpu_fraction + max(stood_s, 0.0) / step.wall_s
-
-
-def _wait_for_calm() -> None:
-    """Until nobody else has used the processor for a second."""
-    started = time.perf_counter()
-    while time.perf_counter() - started < CALM_S:
-        before = HostTime.now()
-        time.sleep(1)
-        if HostTime.now().fractions_since(before, host_limits.usable_cpus())[1] < QUIET:
-            return
-
-
-def followed(fault: Fault, fix: Fix, config: PipelineConfig) -> tuple[PipelineConfig, Shards, Any]:
-    """The pipeline after the fix; what it says beyond the config is done as the case has it."""
+def apply_fix(fault: Fault, fix: Fix, config: PipelineConfig) -> tuple[PipelineConfig, Shards, Customize | None]:
+    """Returns the pipeline after the fix; what it says beyond the config is done as the case has it."""
     cure = fault.cure if fix.action else Cure()
-    return replace(config, **fix.changes), cure.shards or fault.shards, cure.own or fault.own
+    changes: dict[str, Any] = dict(fix.changes)
+    return replace(config, **changes), cure.shards or fault.shards, cure.own or fault.own
 
 
 def is_right(fault: Fault, fix: Fix | None) -> bool:
+    """Returns whether the first fix is the one that the case names."""
     if fix is None or fault.fix is None:
         return fix is None and fault.fix is None
     if isinstance(fault.fix, str):
@@ -149,5 +142,22 @@ def is_right(fault: Fault, fix: Fix | None) -> bool:
     return all(name in fix.changes and value in (..., fix.changes[name]) for name, value in fault.fix.items())
 
 
+def _get_disturbance(profile: Profile) -> float:
+    """Returns the share of the cores that others took, plus the share of time in which the machine stood still."""
+    step = profile.step
+    stood_s = step.wall_s - SECONDS - 2 * step.wall_s / step.steps  # a step can end that much later
+    return profile.host.other_cpu_fraction + max(stood_s, 0.0) / step.wall_s
+
+
+def _wait_for_calm() -> None:
+    """Waits until nobody else has used the processor for a second."""
+    started = time.perf_counter()
+    while time.perf_counter() - started < CALM_S:
+        before = HostTime.now()
+        time.sleep(1)
+        if HostTime.now().compute_fractions(before, host_limits.usable_cpus())[1] < QUIET:
+            return
+
+
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], Path(sys.argv[2]), "--no-fix" not in sys.argv)))
+    print(json.dumps(diagnose_fault(sys.argv[1], Path(sys.argv[2]), "--no-fix" not in sys.argv)))

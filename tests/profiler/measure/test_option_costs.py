@@ -1,18 +1,28 @@
-"""What other options and smaller images would cost: real stages over a few real records."""
+"""The costs of other options and of smaller images: real stages over a few real records."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
+from tfpipe.pipeline.stage import Stage
 from tfpipe.profiler.measure import option_costs
+from tfpipe.profiler.measure.option_costs import measure_option_costs
+from tfpipe.profiler.types import OptionCosts
 
 CONFIG = PipelineConfig(global_batch_size=4, image_size=16)
+
+MakeStage = Callable[[ReadPlan], Stage]
 
 
 @pytest.fixture(scope="module")
@@ -25,30 +35,83 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(option_costs, "_SECONDS", 0.01)
 
 
-def test_what_the_config_leaves_open_is_tried(source: Source) -> None:
-    found = option_costs.try_changes(source, replace(CONFIG, image_dtype="float32", dct_scaling=False), None)
-    assert list(found) == ["now", "uint8", "device", "dct_scaling", "cached"]
-    assert all(0 < cost < 1e6 for cost in found.values())
+def list_tried(costs: OptionCosts) -> list[str]:
+    return [name for name, cost in asdict(costs).items() if cost is not None]
+
+
+def plant(make_stage: MakeStage, work_us: Callable[[ReadPlan], float]) -> MakeStage:
+    """Returns the stage with a map behind it that computes for a known time in each image.
+
+    The time is processor time: the thread runs in Python until its own clock says that it is over.
+    """
+
+    def compute(us: float, image: Any) -> Any:
+        until = time.thread_time() + us / 1e6
+        while time.thread_time() < until:
+            pass
+        return image
+
+    def planted(plan: ReadPlan) -> Stage:
+        stage, us = make_stage(plan), work_us(plan)
+
+        def add_work(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            image = tf.numpy_function(lambda image: compute(us, image), [features["image"]], features["image"].dtype)
+            return {**features, "image": tf.ensure_shape(image, features["image"].shape)}
+
+        return replace(stage, apply=lambda dataset: stage.apply(dataset).map(add_work))
+
+    return planted
+
+
+def test_a_planted_cost_is_measured_where_it_was_planted(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 ms of work for each float image in `augment`, 0.5 ms for each image of bytes.
+
+    The images themselves take some 0.2 ms. A fixed cost, or one that is not of a single image, would fail.
+    """
+    work_us = {"float32": 2_000.0, "uint8": 500.0}
+    planted = plant(option_costs.augment_images, lambda plan: work_us[plan.config.image_dtype])
+    monkeypatch.setattr(option_costs, "augment_images", planted)
+    costs = measure_option_costs(source, replace(CONFIG, image_dtype="float32"), None)
+    assert list_tried(costs) == ["now", "uint8", "device", "cached"]
+    assert costs.now == pytest.approx(2_000, rel=0.3)
+    assert costs.cached == pytest.approx(2_000, rel=0.3)  # the floats stay
+    assert costs.uint8 == pytest.approx(600, rel=0.4)
+    assert costs.device == pytest.approx(600, rel=0.4)
+
+
+def test_a_cache_saves_what_decoding_costs(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = plant(option_costs.decode_images, lambda plan: 2_000.0)
+    monkeypatch.setattr(option_costs, "decode_images", planted)
+    costs = measure_option_costs(source, CONFIG, None)
+    assert costs.now == pytest.approx(2_000, rel=0.3)
+    assert costs.cached is not None
+    assert costs.cached < 600
+
+
+def test_everything_that_the_config_leaves_open_is_tried(source: Source) -> None:
+    config = replace(CONFIG, image_dtype="float32", dct_scaling=False)
+    costs = measure_option_costs(source, config, None, late_cache=True)
+    assert list_tried(costs) == ["now", "uint8", "device", "dct_scaling", "cached", "cached_device"]
 
 
 def test_smaller_images_are_made_of_the_records(source: Source) -> None:
-    found = option_costs.try_changes(source, replace(CONFIG, augment="device"), 16)
-    assert list(found) == ["now", "cached", "smaller"]
-    payloads = option_costs._payloads(source)
+    costs = measure_option_costs(source, replace(CONFIG, augment="device"), 16)
+    assert list_tried(costs) == ["now", "cached", "smaller"]
+    payloads = option_costs._read_payloads(source)
     assert len(payloads) == option_costs.RECORDS  # of 12 records: some come again
-    smaller = option_costs._smaller(source, payloads, 16)
+    smaller = option_costs._shrink_images(source, payloads, 16)
     assert len(smaller) == len(payloads)
     assert smaller != payloads
 
 
-def test_nothing_is_tried_where_nothing_is_made(source: Source) -> None:
-    assert option_costs.try_changes(source, replace(CONFIG, training=False), None) == {}
-    assert option_costs.try_changes(source, replace(CONFIG, cache="decoded"), None) == {}
+def test_nothing_is_tried_where_no_image_is_decoded_in_training(source: Source) -> None:
+    assert measure_option_costs(source, replace(CONFIG, training=False), None) == OptionCosts()
+    assert measure_option_costs(source, replace(CONFIG, cache="decoded"), None) == OptionCosts()
 
 
-def test_a_damaged_record_is_the_pipelines_affair(source: Source, tmp_path: Path) -> None:
+def test_a_damaged_record_is_left_to_the_pipeline(source: Source, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.tfrecord"
     data = bytearray(Path(source.files[0]).read_bytes())
     data[40] ^= 1
     damaged.write_bytes(data)
-    assert option_costs.try_changes(replace(source, files=(str(damaged),)), CONFIG, None) == {}
+    assert measure_option_costs(replace(source, files=(str(damaged),)), CONFIG, None) == OptionCosts()

@@ -1,4 +1,4 @@
-"""Real pipelines, for seconds: the stages, the figures, and the command as a user runs it."""
+"""Real pipelines that run for seconds: their stages, their figures, and the command as a user runs it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
+from tests.conftest import Tfpipe
+from tests.profiler.faults.data import join_copies
 from tfpipe.errors import ConfigError
 from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import Manifest
@@ -22,11 +24,12 @@ from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.stage import Stage, Stages
-from tfpipe.profiler.diagnose import bottleneck
-from tfpipe.profiler.measure.profile import _build, profile_pipeline
-from tfpipe.profiler.measure.simulated_accelerator import Accelerator, drive, timing
-from tfpipe.profiler.measure.stage_matching import planned_chain, stages_of
+from tfpipe.profiler.diagnose.bottleneck import compute_idle_fraction
+from tfpipe.profiler.measure.profile import ProfileConfig, _build_each, profile_pipeline
+from tfpipe.profiler.measure.simulated_accelerator import Accelerator, compute_step_timing, drive
+from tfpipe.profiler.measure.stage_matching import list_planned_operations, match_stages
 from tfpipe.profiler.measure.tfdata_counters import Sampler
+from tfpipe.system.progress import Observer, Progress
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG = PipelineConfig(global_batch_size=4, image_size=32, map_fusion=False)
@@ -37,33 +40,41 @@ def manifest(small_dataset: Path) -> Manifest:
     return load_manifest(str(small_dataset))
 
 
-def nodes_of(manifest: Manifest, config: PipelineConfig) -> dict[str, list[str]]:
-    """The running operations of each stage, from the last stage to the first."""
+@pytest.fixture(scope="module")
+def long_manifest(manifest: Manifest, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    """Returns the small dataset with its records 500 times in each shard."""
+    folder = tmp_path_factory.mktemp("long") / "pets"
+    join_copies(manifest, 500, folder)
+    return load_manifest(str(folder))
+
+
+def list_operations(manifest: Manifest, config: PipelineConfig) -> dict[str, list[str]]:
+    """Returns the running operations of each stage, from the last stage to the first."""
     stages = build_stages(manifest, "train", config)
-    made = _build(stages)
-    planned = planned_chain(made)
-    iterator = iter(made[-1][2].with_options(stages.options))
+    built = _build_each(stages)
+    planned = list_planned_operations(built)
+    iterator = iter(built[-1].dataset.with_options(stages.options))
     next(iterator)
     proto = tf.data.experimental.get_model_proto(iterator)
     names, node = [], proto.nodes[proto.output]
     while node.inputs:
         node = proto.nodes[node.inputs[0]]
         names.append(node.name)
-    found: dict[str, list[str]] = {}
-    for name, stage in zip(names, stages_of(names, planned), strict=True):
-        found.setdefault(stage, []).append(name)
-    return found
+    operations: dict[str, list[str]] = {}
+    for name, stage in zip(names, match_stages(names, planned), strict=True):
+        operations.setdefault(stage, []).append(name)
+    return operations
 
 
 def test_every_operation_has_its_stage(manifest: Manifest) -> None:
-    """Of the exact order: tf.data runs the serial maps in parallel, and makes one of `augment` and the batch."""
-    found = nodes_of(manifest, CONFIG)
-    assert list(found) == ["prefetch", "batch", "augment", "decode", "parse", "shuffle", "read", "list", "repeat"]
-    assert found["augment"] == ["MapAndBatch"]
-    assert found["decode"] == found["parse"] == ["ParallelMapV2"]
-    assert found["shuffle"][0] == "Unbatch"
-    assert found["shuffle"][-1] == "BatchV2"
-    assert found["read"] == ["ParallelInterleaveV4"]
+    """In exact order tf.data runs the serial maps in parallel, and makes one operation of `augment` and the batch."""
+    operations = list_operations(manifest, CONFIG)
+    assert list(operations) == ["prefetch", "batch", "augment", "decode", "parse", "shuffle", "read", "list", "repeat"]
+    assert operations["augment"] == ["MapAndBatch"]
+    assert operations["decode"] == operations["parse"] == ["ParallelMapV2"]
+    assert operations["shuffle"][0] == "Unbatch"
+    assert operations["shuffle"][-1] == "BatchV2"
+    assert operations["read"] == ["ParallelInterleaveV4"]
 
 
 @pytest.mark.parametrize(
@@ -73,94 +84,97 @@ def test_every_operation_has_its_stage(manifest: Manifest) -> None:
         ({"augment": "device"}, "prefetch batch decode parse shuffle read list repeat"),
         ({"cache": "decoded"}, "prefetch batch augment repeat"),
         ({"training": False}, "prefetch batch augment decode parse read list"),
+        ({"training": False, "cache": "bytes"}, "prefetch batch augment decode parse cache read list"),
     ],
 )
-def test_the_stages_of_other_pipelines(manifest: Manifest, changes: dict[str, Any], stages: str) -> None:
-    """A cache that is fetched from by position is filled inside of `repeat`, and tf.data keeps no counters of that."""
-    expected = stages.split()
-    for _ in range(10):  # of one pass all may be read before one looks, and the nodes are gone with the last record
-        found = list(nodes_of(manifest, replace(CONFIG, **changes)))
-        if len(found) > 2:
-            break
-    if not changes.get("training", True) and "list" not in found:
-        expected.remove("list")  # one pass: its few runs may all be read by now, and the node is gone with the last
-    assert found == expected
+def test_other_pipelines_have_other_stages(long_manifest: Manifest, changes: dict[str, Any], stages: str) -> None:
+    """A cache that is fetched from by position is filled inside of `repeat`, where tf.data keeps no counters.
+
+    The data are so long that one pass is not over when the operations are listed: they go with their last record.
+    """
+    assert list(list_operations(long_manifest, replace(CONFIG, **changes))) == stages.split()
 
 
-def test_a_cache_in_the_chain(manifest: Manifest) -> None:
-    """What fills it is there until it is full."""
-    for _ in range(10):  # 12 records may all be read before one looks, and the nodes are gone with the last
-        found = list(nodes_of(manifest, replace(CONFIG, cache="bytes", training=False)))
-        if len(found) > 2:
-            break
-    assert found[:6] == ["prefetch", "batch", "augment", "decode", "parse", "cache"]
-    assert set(found[6:]) <= {"read", "list"}
+class Recorder(Observer):
+    """An observer that keeps the phases and the last progress of each."""
+
+    def __init__(self) -> None:
+        self.phases: dict[str, Progress | None] = {}
+
+    def phase(self, text: str) -> None:
+        self.phases[text] = None
+
+    def progress(self, progress: Progress) -> None:
+        self.phases[list(self.phases)[-1]] = progress
 
 
-def test_a_profile(manifest: Manifest) -> None:
-    seen: list[str] = []
-    profile = profile_pipeline(
-        manifest, "train", CONFIG, Accelerator(1e-5, 4), 1.0, 3.0, watch=lambda phase, _: seen.append(phase)
-    )
+def test_a_profile_has_the_figures_of_a_real_pipeline(manifest: Manifest) -> None:
+    recorder = Recorder()
+    profile = profile_pipeline(manifest, "train", CONFIG, Accelerator(1e-5, 4), ProfileConfig(1.0, 3.0), recorder)
     assert [stage.name for stage in profile.stages] == [
         *("repeat", "list", "read", "shuffle", "parse", "decode", "augment", "batch", "prefetch"),
     ]
-    assert set(seen) == {"warm-up", "measure"}
+    assert list(recorder.phases) == ["Warming up", "Measuring for 1 s"]
+    assert recorder.phases["Measuring for 1 s"] == Progress(1, 1, "s")
+    assert profile.config is CONFIG
     assert profile.images_per_second == pytest.approx(profile.step.steps * 4 / profile.step.wall_s)
     for stage in profile.stages:
         assert 0 <= stage.cpu_us_per_image.median < 50_000
         assert stage.images_per_second == pytest.approx(profile.images_per_second, rel=0.5), stage
-    used = profile.host.cpu_fraction * profile.host.cores / profile.images_per_second * 1e6
-    assert sum(stage.cpu_us_per_image.median for stage in profile.stages) < 1.3 * used
+    used_us = profile.host.cpu_fraction * profile.host.cores / profile.images_per_second * 1e6
+    assert sum(stage.cpu_us_per_image.median for stage in profile.stages) < 1.3 * used_us
     assert profile.first_batch_s > 0
     assert 1.5 <= profile.warm_up_s < 10
     assert profile.host.storage_limit_bytes_per_second is None  # too small to tell
-    assert profile.dataset["records"] == 12
-    assert profile.dataset["own_stages"] == profile.dataset["late_caches"] == []
+    assert profile.dataset.records == 12
+    assert profile.dataset.own_stages == profile.dataset.late_caches == ()
     assert profile.host.trainer_us_per_step > 0
-    assert set(profile.what_if) == {"now", "device", "cached"}  # no image is larger than the model wants
+    tried = {name for name, cost in asdict(profile.option_costs).items() if cost is not None}
+    assert tried == {"now", "device", "cached"}  # no image is larger than the model needs
 
 
-def own_stages(stages: Stages) -> Stages:
-    """A Python function behind `decode`, and a cache behind `augment`."""
+def add_own_stages(stages: Stages) -> Stages:
+    """Adds a Python function and a cache behind `augment`."""
 
     def jitter(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         image = tf.numpy_function(lambda image: image, [features["image"]], tf.uint8)
         return {**features, "image": tf.ensure_shape(image, features["image"].shape)}
 
-    late = Stage("kept", lambda dataset: dataset.take(12).cache().repeat())
-    return stages.insert_after("augment", Stage("jitter", lambda dataset: dataset.map(jitter)), late)
+    late_cache = Stage("kept", lambda dataset: dataset.take(12).cache().repeat())
+    return stages.insert_after("augment", Stage("jitter", lambda dataset: dataset.map(jitter)), late_cache)
 
 
-def test_stages_of_ones_own(manifest: Manifest) -> None:
-    profile = profile_pipeline(manifest, "train", CONFIG, Accelerator(0.02, 4), 0.5, 0.1, customize=own_stages)
-    assert profile.dataset["own_stages"] == ["jitter", "kept"]
-    assert profile.dataset["late_caches"] == ["kept"]
+def test_stages_of_the_users_own_are_named(manifest: Manifest) -> None:
+    profile = profile_pipeline(
+        manifest, "train", CONFIG, Accelerator(0.02, 4), ProfileConfig(0.5, 0.1), None, add_own_stages
+    )
+    assert profile.dataset.own_stages == ("jitter", "kept")
+    assert profile.dataset.late_caches == ("kept",)
     assert [stage.name for stage in profile.stages][-2:] == ["batch", "prefetch"]
     assert "kept" in [stage.name for stage in profile.stages]
 
 
-def test_stages_must_come_back(manifest: Manifest) -> None:
+def test_customizing_must_return_stages(manifest: Manifest) -> None:
     with pytest.raises(ConfigError, match=r"must return tfpipe\.pipeline\.stage\.Stages, got None"):
         profile_pipeline(manifest, "train", CONFIG, Accelerator(0.02, 4), customize=lambda _: None)  # type: ignore[arg-type,return-value]
 
 
 def test_without_counters_there_are_no_stages(manifest: Manifest) -> None:
-    config = replace(CONFIG, autotune=False, training=False)  # 3 batches, again and again
-    profile = profile_pipeline(manifest, "train", config, Accelerator(0.02, 4), 0.3, 0.1)
+    config = replace(CONFIG, autotune=False, training=False)  # 3 batches in a pass
+    profile = profile_pipeline(manifest, "train", config, Accelerator(0.02, 4), ProfileConfig(0.3, 0.1))
     assert profile.stages == ()
     assert profile.step.steps > 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("truth", [0.0, 0.05, 0.25, 0.5, 0.75, 0.95])
-def test_planted_idle_of_a_dataset(truth: float) -> None:
-    """A dataset that gives a batch every 40 ms by its own clock, without using the processor."""
+def test_planted_idle_of_a_dataset_is_measured(truth: float) -> None:
+    """A dataset gives a batch every 40 ms by its own clock, without using the processor."""
     step_s = 0.04 * (1 - truth) if truth else 0.08
     started: list[float] = []
 
     def wait(number: int) -> int:
-        if not started:  # not before: what is late would be caught up with
+        if not started:  # not before, or late batches would be caught up with
             started.append(time.perf_counter())
         time.sleep(max(started[0] + 0.04 * number - time.perf_counter(), 0))
         return number
@@ -170,20 +184,20 @@ def test_planted_idle_of_a_dataset(truth: float) -> None:
     with Sampler(lambda: tf.data.experimental.get_model_proto(iterator)):
         run = drive(iterator, Accelerator(step_s, 1))
         steps = [next(run) for _ in range(150)]
-    idle = bottleneck.idle_fraction(timing(steps[25:], Accelerator(step_s, 1)))
+    idle = compute_idle_fraction(compute_step_timing(steps[25:], Accelerator(step_s, 1)))
     assert idle == pytest.approx(truth, abs=0.02)
 
 
-def command(*args: object) -> subprocess.CompletedProcess[str]:
-    """The real command in a process of its own."""
+def run_command(*args: object) -> subprocess.CompletedProcess[str]:
+    """Runs the real command in a process of its own."""
     line = [sys.executable, "-c", "from tfpipe.cli.main import main; main()", "profile", *map(str, args)]
     env = {**os.environ, "COLUMNS": "100"}
     return subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_the_command(small_dataset: Path) -> None:
+def test_the_command_prints_json_and_fails_above_max_idle(small_dataset: Path) -> None:
     options = ("--step-ms", 1, "--global-batch-size", 4, "--seconds", 1, "--max-idle", "0.1%", "--json")
-    done = command(small_dataset, *options)
+    done = run_command(small_dataset, *options)
     document = json.loads(done.stdout)
     assert document["version"] == 1
     assert document["required_images_per_second"] == pytest.approx(4000)
@@ -194,12 +208,12 @@ def test_the_command(small_dataset: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_an_image_that_is_none(tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_decoded_ends_the_command(tmp_path: Path) -> None:
     example = {"image/encoded": [b"\xff\xd8\xff no more"], "image/class/label": [1]}
     payload = encode_example(example)
     (tmp_path / "train-00000").write_bytes(8 * (record_header(len(payload)) + payload + record_footer(payload)))
-    done = command(tmp_path / "train-*", "--step-ms", 5, "--global-batch-size", 4)
-    assert "\nError: The pipeline failed: " in "\n" + done.stderr  # after what libjpeg says itself
+    done = run_command(tmp_path / "train-*", "--step-ms", 5, "--global-batch-size", 4)
+    assert "\nError: The pipeline failed: " in "\n" + done.stderr  # libjpeg has written its own lines before
     assert "Traceback" not in done.stderr
     assert done.stderr.endswith(" If it is a record or an image, `tfpipe verify` names it.\n")
     assert (done.returncode, done.stdout) == (1, "")
@@ -214,7 +228,7 @@ def test_an_image_that_is_none(tmp_path: Path) -> None:
         (("--step-ms", "5", "--max-idle", "5"), "--max-idle must be a share from 0% to 100%, got 5."),
     ],
 )
-def test_wrong_options(tfpipe, small_dataset: Path, options: tuple[str, ...], message: str) -> None:
+def test_wrong_options_are_refused(tfpipe: Tfpipe, small_dataset: Path, options: tuple[str, ...], message: str) -> None:
     done = tfpipe("profile", small_dataset, *options)
     assert done.code == 2
     assert message in done.err

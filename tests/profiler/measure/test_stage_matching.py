@@ -1,23 +1,30 @@
-"""tf.data's nodes and the named stages; how the stages are made is in `test_measure.py`."""
+"""Matching tf.data's nodes to the named stages; `test_profile.py` does so with real pipelines."""
 
 from __future__ import annotations
 
 import pytest
 import tensorflow as tf
 
-from tfpipe.profiler.measure.stage_matching import kind_of, planned_chain, python_stages, stages_of
+from tfpipe.profiler.measure.stage_matching import (
+    BuiltStage,
+    PlannedOperation,
+    find_python_stages,
+    get_operation_kind,
+    list_planned_operations,
+    match_stages,
+)
 
 PLANNED = [
-    ("Prefetch", "prefetch"),
-    ("Map", "batch"),
-    ("Batch", "batch"),
-    ("Map", "augment"),
-    ("Map", "decode"),
-    ("Map", "parse"),
-    ("Shuffle", "shuffle"),
-    ("Interleave", "read"),
-    ("FlatMap", "list"),
-    ("Range", "repeat"),
+    PlannedOperation("Prefetch", "prefetch"),
+    PlannedOperation("Map", "batch"),
+    PlannedOperation("Batch", "batch"),
+    PlannedOperation("Map", "augment"),
+    PlannedOperation("Map", "decode"),
+    PlannedOperation("Map", "parse"),
+    PlannedOperation("Shuffle", "shuffle"),
+    PlannedOperation("Interleave", "read"),
+    PlannedOperation("FlatMap", "list"),
+    PlannedOperation("Range", "repeat"),
 ]
 
 
@@ -35,56 +42,57 @@ PLANNED = [
         ("TensorSlice", "TensorSlice"),
     ],
 )
-def test_both_names(name: str, kind: str) -> None:
-    assert kind_of(name) == kind
+def test_a_class_and_its_node_are_of_the_same_kind(name: str, kind: str) -> None:
+    assert get_operation_kind(name) == kind
 
 
-def test_as_planned() -> None:
+def test_nodes_in_the_planned_order_match() -> None:
     nodes = ["Prefetch", "ParallelMapV2", "BatchV2", *["ParallelMapV2"] * 3, "Shuffle", "ParallelInterleaveV4"]
-    assert stages_of([*nodes, "FlatMap", "Range"], PLANNED) == [stage for _, stage in PLANNED]
+    assert match_stages([*nodes, "FlatMap", "Range"], PLANNED) == [stage for _, stage in PLANNED]
 
 
-def test_what_is_fused_belongs_to_the_earlier_stage() -> None:
+def test_a_fused_operation_belongs_to_the_earlier_stage() -> None:
     nodes = ["Prefetch", "ParallelMapV2", "MapAndBatch", "ParallelMapV2", "ParallelMapV2", "Shuffle"]
-    assert stages_of(nodes, PLANNED) == ["prefetch", "batch", "augment", "decode", "parse", "shuffle"]
+    assert match_stages(nodes, PLANNED) == ["prefetch", "batch", "augment", "decode", "parse", "shuffle"]
 
 
-def test_what_is_added_belongs_to_its_neighbour() -> None:
+def test_an_added_operation_belongs_to_its_neighbor() -> None:
     nodes = ["Prefetch", "Model", "Map", "BatchV2", "Prefetch", "Map", "Map", "Map", "Shuffle"]
-    assert stages_of(nodes, PLANNED) == [
+    assert match_stages(nodes, PLANNED) == [
         *("prefetch", "prefetch", "batch", "batch", "batch", "augment", "decode", "parse", "shuffle"),
     ]
 
 
-def test_what_is_left_out() -> None:
-    planned = [("Map", "batch"), ("Batch", "batch"), ("AssertCardinality", "batch"), ("Range", "list")]
-    assert stages_of(["Map", "BatchV2", "Range"], planned) == ["batch", "batch", "list"]
+def test_an_operation_may_be_left_out() -> None:
+    kinds = {"Map": "batch", "Batch": "batch", "AssertCardinality": "batch", "Range": "list"}
+    planned = [PlannedOperation(kind, stage) for kind, stage in kinds.items()]
+    assert match_stages(["Map", "BatchV2", "Range"], planned) == ["batch", "batch", "list"]
 
 
-def test_nothing_planned() -> None:
-    assert stages_of(["Map"], []) == [""]
+def test_without_a_plan_no_stage_is_known() -> None:
+    assert match_stages(["Map"], []) == [""]
 
 
 def test_python_functions_are_found_wherever_they_run() -> None:
-    """Also in a function that a function calls, as inside an interleave."""
+    """A function that another one calls, as inside an interleave, counts too."""
 
-    def one(x: tf.Tensor) -> tf.Tensor:
+    def stateful(x: tf.Tensor) -> tf.Tensor:
         return tf.numpy_function(lambda value: value, [x], tf.int64)
 
-    def two(x: tf.Tensor) -> tf.Tensor:
+    def eager(x: tf.Tensor) -> tf.Tensor:
         return tf.py_function(lambda value: value, [x], tf.int64)
 
     numbers = tf.data.Dataset.range(3)
     plain = numbers.map(lambda x: x + 1).batch(2).unbatch()
-    mapped = plain.map(one, num_parallel_calls=2)
-    nested = mapped.interleave(lambda x: tf.data.Dataset.from_tensors(x).map(two))
-    stages = [("list", None, plain), ("own", plain, mapped), ("read", mapped, nested)]
-    assert python_stages(stages) == {"own", "read"}
+    mapped = plain.map(stateful, num_parallel_calls=2)
+    nested = mapped.interleave(lambda x: tf.data.Dataset.from_tensors(x).map(eager))
+    stages = [BuiltStage("list", None, plain), BuiltStage("own", plain, mapped), BuiltStage("read", mapped, nested)]
+    assert find_python_stages(stages) == {"own", "read"}
 
 
-def test_a_stage_that_counts() -> None:
+def test_the_counter_of_enumerate_is_not_followed() -> None:
     """`enumerate` zips a counter with the stage before."""
     numbers = tf.data.Dataset.range(3).map(lambda x: x + 1)
     counted = numbers.enumerate().map(lambda i, x: x)
-    chain = planned_chain([("list", None, numbers), ("own", numbers, counted)])
+    chain = list_planned_operations([BuiltStage("list", None, numbers), BuiltStage("own", numbers, counted)])
     assert chain == [("Map", "own"), ("Zip", "own"), ("Map", "list"), ("Range", "list")]

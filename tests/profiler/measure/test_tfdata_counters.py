@@ -1,4 +1,4 @@
-"""Looks at a running pipeline, and how long Python's lock was held between them."""
+"""Samples of a running pipeline, and the time in which Python's lock was held between them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from tfpipe.profiler.measure.tfdata_counters import Sampler, sample_of
+from tfpipe.profiler.measure.tfdata_counters import Sampler, make_sample
 
 
-def parameter(name: str, value: float, most: float, tunable: bool) -> SimpleNamespace:
-    return SimpleNamespace(name=name, value=value, max=most, tunable=tunable)
+def make_parameter(name: str, value: float, maximum: float, tunable: bool) -> SimpleNamespace:
+    return SimpleNamespace(name=name, value=value, max=maximum, tunable=tunable)
 
 
-def node(*parameters: SimpleNamespace, inputs: tuple[int, ...] = ()) -> SimpleNamespace:
+def make_node(*parameters: SimpleNamespace, inputs: tuple[int, ...] = ()) -> SimpleNamespace:
     return SimpleNamespace(
         name="Map",
         inputs=inputs,
@@ -28,33 +28,37 @@ def node(*parameters: SimpleNamespace, inputs: tuple[int, ...] = ()) -> SimpleNa
     )
 
 
-def test_a_look() -> None:
+def test_a_sample_has_the_counters_and_limits_of_each_node() -> None:
     nodes = {
-        0: node(inputs=(1, 9)),
-        1: node(parameter("parallelism", 2.0, 8.0, True), inputs=(2,)),
-        2: node(parameter("parallelism", 3.0, 8.0, False), parameter("buffer_size", 4.0, 4.0, False)),
+        0: make_node(inputs=(1, 9)),
+        1: make_node(make_parameter("parallelism", 2.0, 8.0, True), inputs=(2,)),
+        2: make_node(make_parameter("parallelism", 3.0, 8.0, False), make_parameter("buffer_size", 4.0, 4.0, False)),
     }
-    sample = sample_of(SimpleNamespace(nodes=nodes, output=0), 1.0, 2.0, 3.0, 0.5)
-    assert sample.chain() == [0, 1, 2]  # 9 has gone
-    assert [sample.nodes[i].max_parallelism for i in range(3)] == [None, 8.0, 3.0]  # what was given is a limit
+    sample = make_sample(SimpleNamespace(nodes=nodes, output=0), 1.0, 2.0, 3.0, 0.5)
+    assert sample.list_chain() == [0, 1, 2]  # node 9 no longer exists
+    assert [sample.nodes[i].max_parallelism for i in range(3)] == [
+        None,
+        8.0,
+        3.0,
+    ]  # a parallelism that was given is a limit
     assert (sample.nodes[0].busy_s, sample.nodes[2].parameters) == (2.0, {"parallelism": 3.0, "buffer_size": 4.0})
     assert sample.lock_fraction == 0.5
 
 
 def test_a_zip_is_followed_to_what_has_most_behind_it() -> None:
-    """As `enumerate` makes it: a counter, and the pipeline."""
-    zipped = node(inputs=(1, 2))
+    """`enumerate` makes such a zip of a counter and the pipeline."""
+    zipped = make_node(inputs=(1, 2))
     zipped.name = "Zip"
-    sample = sample_of(
-        SimpleNamespace(nodes={0: zipped, 1: node(), 2: node(inputs=(3,)), 3: node()}, output=0), 0, 0, 0
+    sample = make_sample(
+        SimpleNamespace(nodes={0: zipped, 1: make_node(), 2: make_node(inputs=(3,)), 3: make_node()}, output=0), 0, 0, 0
     )
-    assert sample.chain() == [0, 2, 3]
-    assert sample.beside(0, 2) == [1]
+    assert sample.list_chain() == [0, 2, 3]
+    assert sample.list_side_inputs(0, 2) == [1]
 
 
 @pytest.mark.parametrize(("python", "share"), [(True, (0.5, 1.0)), (False, (0.0, 0.4))])
-def test_the_time_in_which_python_runs(python: bool, share: tuple[float, float]) -> None:
-    """A thread that computes in Python against one that sleeps."""
+def test_lock_time_is_the_time_in_which_python_runs(python: bool, share: tuple[float, float]) -> None:
+    """A thread either computes in Python or sleeps."""
     stop = threading.Event()
 
     def work() -> None:
@@ -73,5 +77,5 @@ def test_the_time_in_which_python_runs(python: bool, share: tuple[float, float])
     stop.set()
     thread.join()
     assert len(sampler.samples) >= 5
-    found = sum(sample.lock_fraction for sample in sampler.samples) / len(sampler.samples)
-    assert share[0] <= found <= share[1]
+    lock_fraction = sum(sample.lock_fraction for sample in sampler.samples) / len(sampler.samples)
+    assert share[0] <= lock_fraction <= share[1]

@@ -1,4 +1,4 @@
-"""The page: what stands on it for every kind of report, and that nothing from outside becomes a part of it."""
+"""The page: its content for every kind of report, and text from outside that must not become a part of it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.profiler.profiles import make_profile, make_step
 from tfpipe import __version__
+from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.report.html import render
-from tfpipe.profiler.report.text_json import budget_line, make_report
+from tfpipe.profiler.report.text_json import format_budget
 from tfpipe.profiler.types import Fix, Profile, Report, Spread, Step
 
 INFINITE = float("inf")
@@ -50,31 +52,31 @@ class Page(HTMLParser):
         return re.sub(r"\s+", " ", " ".join(self.words))
 
     def ids(self, start: str) -> list[str]:
-        return [one for _, attrs in self.elements if (one := attrs.get("id")) and one.startswith(start)]
+        return [name for _, attrs in self.elements if (name := attrs.get("id")) and name.startswith(start)]
 
 
 TIMELINE = tuple(Step(0.1 * i, 0.02, 0.07) for i in range(1, 101))
 
 
-def page_of(report: Report) -> Page:
+def parse_page(report: Report) -> Page:
     return Page(render(report))
 
 
 @pytest.fixture
-def report(profile_with) -> Report:
-    return make_report(replace(profile_with(dataset={"name": "flowers"}), timeline=TIMELINE), price_per_hour=4)
+def report() -> Report:
+    return make_report(replace(make_profile(dataset={"name": "flowers"}), timeline=TIMELINE), price_per_hour=4)
 
 
 def test_the_budget_is_the_headline(report: Report) -> None:
     html = render(report)
-    line = budget_line(report)
+    line = format_budget(report)
     assert f"<h1>{line[0].upper()}{line[1:].replace(chr(39), '&#39;')}</h1>" in html
     assert "<title>flowers: 75 % idle</title>" in html
     assert f"tfpipe {__version__}." in html
 
 
-def test_key_figures(report: Report) -> None:
-    text = page_of(report).text
+def test_key_figures_have_their_units(report: Report) -> None:
+    text = parse_page(report).text
     for figure in (
         "Required 4,000 images/s",
         "This pipeline 1,000 images/s",
@@ -89,22 +91,23 @@ def test_key_figures(report: Report) -> None:
 
 
 def test_a_bar_and_a_row_for_each_stage(report: Report) -> None:
-    page = page_of(report)
+    page = parse_page(report)
     names = [stage.name for stage in report.profile.stages]
     assert page.ids("stages-wide-bar-") == [f"stages-wide-bar-{name}" for name in [*names, "other"]]
     assert page.ids("stages-narrow-bar-") == [f"stages-narrow-bar-{name}" for name in [*names, "other"]]
     assert "decode 2,400 63 % 4 50 % of 4 0 150" in page.text
     assert "other 300 8 %" in page.text
-    assert [attrs["class"] for tag, attrs in page.elements if tag == "tr" and "class" in attrs] == ["is-wall", "other"]
+    classes = [attrs["class"] for tag, attrs in page.elements if tag == "tr" and "class" in attrs]
+    assert classes == ["is-bottleneck", "other"]
 
 
 def test_every_id_is_there_once(report: Report) -> None:
-    ids = page_of(report).ids("")
+    ids = parse_page(report).ids("")
     assert len(ids) > 50
-    assert [one for one in set(ids) if ids.count(one) > 1] == []
+    assert [name for name in set(ids) if ids.count(name) > 1] == []
 
 
-def test_fixes_with_what_they_give(report: Report) -> None:
+def test_fixes_show_what_they_give(report: Report) -> None:
     fixes = (
         Fix(
             {"cache": "decoded", "prefetch_batches": None},
@@ -118,7 +121,7 @@ def test_fixes_with_what_they_give(report: Report) -> None:
         Fix({}, "More.", 2000.0, 0.5, action="tfpipe shard INPUT OUTPUT --resize-short 256"),
         Fix({}, "Most.", 2000.0, 0.5, action="Run `tfpipe serve` on 2 machines."),
     )
-    page = page_of(replace(report, fixes=fixes))
+    page = parse_page(replace(report, fixes=fixes))
     assert 'cache = "decoded" # prefetch_batches: leave it out' in page.text
     assert "Why decode ." in page.text
     assert "3,000 images/s predicted, 25 % idle; 2,900 measured, kept (2.90 times, 2.80 to 3.00)" in page.text
@@ -147,14 +150,15 @@ def test_the_same_report_gives_the_same_page(report: Report) -> None:
 HOSTILE = "<script>alert(1)</script></svg></style><!-- \"'`x`{{ 7*7 }}$x^2$&amp;"
 
 
-def test_names_from_outside_stay_text(profile_with) -> None:
-    profile = profile_with(dataset={"name": HOSTILE, HOSTILE: HOSTILE}, config={"cache_dir": HOSTILE, HOSTILE: 1})
+def test_names_from_outside_stay_text() -> None:
+    config = {"cache": "bytes", "cache_dir": HOSTILE}
+    profile = make_profile(dataset={"name": HOSTILE, "own_stages": (HOSTILE,)}, config=config)
     stages = (*profile.stages[:-1], replace(profile.stages[-1], name=HOSTILE))
     fix = Fix({"cache_dir": HOSTILE}, HOSTILE, 2000.0, 0.5, action="")
     act = Fix({}, HOSTILE, 2000.0, 0.5, action=HOSTILE)
     report = make_report(replace(profile, stages=stages, timeline=TIMELINE))
-    wall = replace(report.bottleneck, stage=HOSTILE, reason=HOSTILE)
-    html = render(replace(report, fixes=(fix, act), bottleneck=wall))
+    bottleneck = replace(report.bottleneck, stage=HOSTILE, reason=HOSTILE)
+    html = render(replace(report, fixes=(fix, act), bottleneck=bottleneck))
     page = Page(html)
     assert "<script" not in html
     assert "49" not in re.findall(r"alert\(1\)[^<]*", html)[0]
@@ -164,64 +168,67 @@ def test_names_from_outside_stay_text(profile_with) -> None:
     assert html.count("</svg>") == html.count("<svg")
 
 
-def of(profile: Profile, **changes: Any) -> Report:
+def report_with(profile: Profile, **changes: Any) -> Report:
     return replace(make_report(profile), **changes)
 
 
-def test_compute_bound(profile_with, step_of) -> None:
-    page = page_of(of(replace(profile_with(step=step_of(1000, 1000)), timeline=TIMELINE)))
-    assert "Compute-bound: the wall is the accelerator" in page.text
+def test_a_compute_bound_page_has_no_fixes() -> None:
+    page = parse_page(report_with(replace(make_profile(step=make_step(1000, 1000)), timeline=TIMELINE)))
+    assert "Compute-bound: the bottleneck is the accelerator" in page.text
     assert "What to change" not in page.text
     assert page.ids("fix-") == []
-    assert not [attrs for tag, attrs in page.elements if attrs.get("class") == "is-wall"]
+    assert not [attrs for tag, attrs in page.elements if attrs.get("class") == "is-bottleneck"]
 
 
-def test_without_stages_and_steps(profile_with) -> None:
-    page = page_of(of(profile_with(stages=())))
+def test_missing_stages_and_steps_are_left_out() -> None:
+    page = parse_page(report_with(make_profile(stages=())))
     assert "No stages: with autotune off tf.data keeps no counters." in page.text
     assert page.ids("stages-") == page.ids("timeline-") == []
     assert "Step by step" not in page.text
 
 
-def test_without_fixes(profile_with) -> None:
-    assert "No change that is known here would help." in page_of(of(profile_with(), fixes=())).text
+def test_missing_fixes_are_explained() -> None:
+    assert "No change that is known here would help." in parse_page(report_with(make_profile(), fixes=())).text
 
 
-def test_without_what_may_be_missing(profile_with) -> None:
-    report = of(replace(profile_with(host={"storage_limit_bytes_per_second": None}), config={}, dataset={}))
-    text = page_of(report).text
+def test_unknown_facts_are_dashes() -> None:
+    unknown = {"records": None, "mean_size": None, "short_side": None, "formats": ()}
+    text = parse_page(report_with(make_profile(host={"storage_limit_bytes_per_second": None}, dataset=unknown))).text
     assert "Storage allows – not measured" in text
     assert "Price of idle time" not in text
-    assert "Input pipeline: 75 % idle" in render(report)
+    assert "records – files 64" in text
+    assert "mean_size – short_side – decoded_size 256 x 256" in text
 
 
-def test_infinite_limits(profile_with) -> None:
-    report = of(profile_with(stages=(), host={"cpu_fraction": 0.0}))
+def test_infinite_limits_are_words() -> None:
+    report = report_with(make_profile(stages=(), host={"cpu_fraction": 0.0}))
     assert report.cpu_limit_images_per_second == INFINITE
-    assert "CPU allows any rate" in page_of(report).text
+    assert "CPU allows any rate" in parse_page(report).text
     html = render(replace(report, storage_limit_images_per_second=INFINITE))
     assert not re.search(r"\b(inf|nan)\b", html)
 
 
 @pytest.mark.parametrize(("rate", "text"), [(1.0, "100 %"), (3999.0, "under 1 %"), (4000.0, "0 %")])
-def test_tiny_and_huge_idle(profile_with, rate: float, text: str) -> None:
-    profile = profile_with()
+def test_tiny_and_huge_idle_shares_are_rounded_with_care(rate: float, text: str) -> None:
+    profile = make_profile()
     idle = 1 - rate / 4000
     wall_s = profile.step.steps * profile.step.step_s.median / (rate / 4000)
     step = replace(profile.step, wall_s=wall_s, idle_fraction=Spread(idle, idle, idle))
     timeline = (Step(1.0, idle * 100, idle * 100), Step(2.0, 0.0, 0.0))
-    html = render(of(replace(profile, step=step, images_per_second=rate, timeline=timeline)))
+    html = render(report_with(replace(profile, step=step, images_per_second=rate, timeline=timeline)))
     assert f">{text}</text>" in html
     Page(html)
 
 
 @pytest.mark.parametrize("method", ["simulated", "training", "monitor", "trace"])
-def test_every_method_says_what_it_is(profile_with, method: Any) -> None:
-    profile = profile_with()
-    found = {
+def test_every_method_says_what_it_is(method: Any) -> None:
+    profile = make_profile()
+    sentences = {
         "simulated": "A simulated accelerator took the batches",
         "training": "The real step was timed end to end",
         "monitor": "Measured live in a running training",
         "trace": "Read from a trace",
     }
-    assert found[method] in page_of(of(replace(profile, step=replace(profile.step, method=method)))).text
+    assert (
+        sentences[method] in parse_page(report_with(replace(profile, step=replace(profile.step, method=method)))).text
+    )

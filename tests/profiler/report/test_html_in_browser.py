@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.profiler.profiles import make_profile
+from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.report.html import render
-from tfpipe.profiler.report.text_json import make_report
 from tfpipe.profiler.types import Fix, Report, Step
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -31,7 +32,7 @@ HOSTILE = "<script>alert(1)</script></svg>" + "long" * 40
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One for all tests, with an empty profile; its driver is given, so that selenium looks for none."""
+    """Starts one browser for all tests, with an empty profile; its driver is given, so that selenium looks for none."""
     options = webdriver.ChromeOptions()
     options.binary_location = str(CHROMIUM)
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
@@ -46,19 +47,19 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def report(profile_with) -> Report:
+def report() -> Report:
     timeline = tuple(Step(0.1 * i, 0.02 * (i % 4), 0.07) for i in range(1, 201))
-    found = make_report(replace(profile_with(dataset={"name": HOSTILE}), timeline=timeline), price_per_hour=4)
+    measured = make_report(replace(make_profile(dataset={"name": HOSTILE}), timeline=timeline), price_per_hour=4)
     fixes = (
         Fix({"cache": "decoded", "service": f"grpc://{HOSTILE}"}, f"Why {HOSTILE}.", 3000.0, 0.25, 2900.0),
         Fix({}, "More.", 2000.0, 0.5, action="tfpipe shard INPUT OUTPUT --resize-short 256"),
         Fix({}, "Most.", 2000.0, 0.5, action="Run `tfpipe serve` on 2 machines."),
     )
-    return replace(found, fixes=fixes)
+    return replace(measured, fixes=fixes)
 
 
 def show(browser: Any, report: Report, folder: Path, width: int, scheme: str = "light") -> None:
-    """Opens the page in a window of so many pixels, and empties the logs before."""
+    """Empties the logs, and opens the page in a window of this width in pixels."""
     path = folder / "report.html"
     path.write_text(render(report), encoding="utf-8")
     for log in ("browser", "performance"):
@@ -71,34 +72,34 @@ def show(browser: Any, report: Report, folder: Path, width: int, scheme: str = "
 
 
 def requests_in(browser: Any) -> list[str]:
-    """What the page asked for; the browser's own first page asks for things, too."""
+    """Returns the addresses that the page asked for; the browser's own first page asks for some, too."""
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    sent = [one["params"] for one in messages if one["method"] == "Network.requestWillBeSent"]
-    return [one["request"]["url"] for one in sent if one["documentURL"] == browser.current_url]
+    sent = [message["params"] for message in messages if message["method"] == "Network.requestWillBeSent"]
+    return [request["request"]["url"] for request in sent if request["documentURL"] == browser.current_url]
 
 
-def shown(browser: Any, selector: str) -> int:
-    """How many such elements are to be seen."""
+def count_shown(browser: Any, selector: str) -> int:
+    """Returns how many elements that match a selector are visible."""
     script = "return [...document.querySelectorAll(arguments[0])].filter(e => e.checkVisibility()).length"
     return int(browser.execute_script(script, selector))
 
 
 @pytest.mark.parametrize(("width", "size", "hidden"), [(1280, "wide", "narrow"), (390, "narrow", "wide")])
-def test_the_page_is_whole(browser, report, tmp_path, width: int, size: str, hidden: str) -> None:
+def test_the_page_is_whole(browser: Any, report: Report, tmp_path: Path, width: int, size: str, hidden: str) -> None:
     show(browser, report, tmp_path, width)
     assert browser.title == f"{HOSTILE}: 75 % idle"
     assert browser.find_element("css selector", "#gauge").text.split("\n") == ["75 %", "idle"]
     stages = len(report.profile.stages) + 1  # and what no stage accounts for
-    assert shown(browser, f'[id^="stages-{size}-bar-"]') == stages
-    assert shown(browser, f"#stages-{hidden}") == shown(browser, f"#timeline-{hidden}") == 0
-    assert shown(browser, ".fixes > li svg") == len(report.fixes)
-    assert shown(browser, f"#timeline-{size}-idle") == 1
+    assert count_shown(browser, f'[id^="stages-{size}-bar-"]') == stages
+    assert count_shown(browser, f"#stages-{hidden}") == count_shown(browser, f"#timeline-{hidden}") == 0
+    assert count_shown(browser, ".fixes > li svg") == len(report.fixes)
+    assert count_shown(browser, f"#timeline-{size}-idle") == 1
     assert browser.get_log("browser") == []
     assert requests_in(browser) == [(tmp_path / "report.html").as_uri()]
 
 
 @pytest.mark.parametrize("width", [1280, 1000, 720, 390, 320])
-def test_nothing_stands_out_at_the_side(browser, report, tmp_path, width: int) -> None:
+def test_nothing_stands_out_at_the_side(browser: Any, report: Report, tmp_path: Path, width: int) -> None:
     show(browser, report, tmp_path, width)
     browser.find_element("css selector", "summary").click()
     script = """
@@ -110,31 +111,33 @@ def test_nothing_stands_out_at_the_side(browser, report, tmp_path, width: int) -
     assert browser.execute_script(script) == [width, []]
 
 
-def test_the_options_open(browser, report, tmp_path) -> None:
+def test_the_options_open(browser: Any, report: Report, tmp_path: Path) -> None:
     show(browser, report, tmp_path, 1280)
-    assert shown(browser, "details dd") == 0
+    assert count_shown(browser, "details dd") == 0
     browser.find_element("css selector", "summary").click()
-    assert shown(browser, "details dd") == len(report.profile.config) + len(report.profile.dataset)
+    assert count_shown(browser, "details dd") == len(fields(report.profile.config)) + len(
+        fields(report.profile.dataset)
+    )
     assert "map_fusion" in browser.find_element("css selector", "details").text
 
 
-def test_light_and_dark(browser, report, tmp_path) -> None:
+def test_light_and_dark(browser: Any, report: Report, tmp_path: Path) -> None:
     script = """
         const style = (selector, name) => getComputedStyle(document.querySelector(selector))[name]
         return [style('body', 'backgroundColor'), style('#gauge text', 'fill'), style('h1', 'color')]
     """
-    found = []
+    styles = []
     for scheme in ("light", "dark"):
         show(browser, report, tmp_path, 1280, scheme)
-        found.append(browser.execute_script(script))
-    (light_page, light_text, light_ink), (dark_page, dark_text, dark_ink) = found
+        styles.append(browser.execute_script(script))
+    (light_page, light_text, light_ink), (dark_page, dark_text, dark_ink) = styles
     assert (light_text, dark_text) == (light_ink, dark_ink)
     assert light_page != dark_page
     assert light_text != dark_text
 
 
-def test_a_script_that_got_in_would_not_run(browser, report, tmp_path) -> None:
-    """The policy is a second wall; this plants what escaping keeps out, and the browser says that it refused."""
+def test_a_script_that_got_in_would_not_run(browser: Any, report: Report, tmp_path: Path) -> None:
+    """The policy is a second guard: this plants a script past the escaping, and the browser says that it refused it."""
     path = tmp_path / "planted.html"
     path.write_text(render(report).replace("<header>", "<script>document.title = 'run'</script><header>"))
     browser.get_log("browser")

@@ -1,33 +1,35 @@
-"""The report: sentences, a screen, JSON."""
+"""The report as sentences, as a screen of text, and as JSON."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
+from tests.profiler.profiles import PROFILE, make_profile, make_step
 from tfpipe import profiler
-from tfpipe.profiler.diagnose import bottleneck
-from tfpipe.profiler.report.text_json import budget_line, make_report, to_json, to_text
-from tfpipe.profiler.types import Spread, Step
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.profiler.diagnose.diagnosis import compute_idle_after_fixes, make_report
+from tfpipe.profiler.report.text_json import format_budget, to_json, to_text
+from tfpipe.profiler.types import OptionCosts, Spread, Step
 
 
-def test_the_budget(profile_with, step_of) -> None:
-    assert budget_line(make_report(profile_with())) == (
+def test_the_budget_names_the_rates_and_the_bottleneck() -> None:
+    assert format_budget(make_report(PROFILE)) == (
         "the accelerator needs 4,000 images/s; this pipeline gives 1,000 (75 % idle); this host's CPU allows 1,053; "
-        "storage allows 10,000; the wall is decode."
+        "storage allows 10,000; the bottleneck is decode."
     )
-    assert budget_line(
-        make_report(profile_with(step=step_of(1000, 1000), host={"storage_limit_bytes_per_second": None}))
+    assert format_budget(
+        make_report(make_profile(step=make_step(1000, 1000), host={"storage_limit_bytes_per_second": None}))
     ) == (
         "the accelerator needs 1,000 images/s; this pipeline gives 1,000 (0 % idle); this host's CPU allows 1,053; "
-        "compute-bound: the wall is the accelerator."
+        "compute-bound: the bottleneck is the accelerator."
     )
 
 
-def test_it_fits_a_screen(profile_with) -> None:
-    lines = to_text(make_report(profile_with(dataset={"records": 1000}), price_per_hour=10)).splitlines()
+def test_the_text_fits_a_screen() -> None:
+    lines = to_text(make_report(make_profile(dataset={"records": 1000}), price_per_hour=10)).splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines[2:])) <= 120
     assert "The idle time costs 180.00 a day." in lines
@@ -36,18 +38,18 @@ def test_it_fits_a_screen(profile_with) -> None:
     assert "1. cache = 'decoded'" in lines
 
 
-def test_an_accelerator_that_is_the_wall(profile_with, step_of) -> None:
-    text = to_text(make_report(profile_with(step=step_of(1000, 1000))))
+def test_an_accelerator_that_never_waits_is_compute_bound() -> None:
+    text = to_text(make_report(make_profile(step=make_step(1000, 1000))))
     assert "compute-bound" in text
     assert text.endswith("Only a faster step makes this training faster.\n")
 
 
-def test_without_stages(profile_with) -> None:
-    assert "No stages: with `autotune` off tf.data keeps no counters." in to_text(make_report(profile_with(stages=())))
+def test_missing_stages_are_explained() -> None:
+    assert "No stages: with `autotune` off tf.data keeps no counters." in to_text(make_report(make_profile(stages=())))
 
 
-def test_json(profile_with) -> None:
-    document = json.loads(json.dumps(to_json(make_report(profile_with(), price_per_hour=1)), allow_nan=False))
+def test_the_json_has_the_figures() -> None:
+    document = json.loads(json.dumps(to_json(make_report(PROFILE, price_per_hour=1)), allow_nan=False))
     assert (document["version"], document["method"]) == (1, "simulated")
     assert (document["idle_fraction"], document["images_per_second"]) == (0.75, 1000)
     assert (document["required_images_per_second"], document["first_batch_s"]) == (4000, 0.5)
@@ -62,42 +64,85 @@ def test_json(profile_with) -> None:
     assert document["price_per_day"] == 18
 
 
-def test_json_has_no_infinity(profile_with) -> None:
-    document = to_json(make_report(profile_with(stages=(), host={"cpu_fraction": 0.0})))
+def test_the_json_has_the_same_names_as_ever() -> None:
+    """Version 1 promises that no name goes away; a new one is added here."""
+    costs = {"uint8": 1.0, "dct_scaling": 1.0, "cached_device": 1.0}
+    profile = replace(make_profile(option_costs=costs), timeline=(Step(0.1, 0.0, 0.02),))
+    document = to_json(make_report(profile))
+    assert list(document) == [
+        *("version", "method", "idle_fraction", "idle_fraction_spread", "input_wait_fraction"),
+        *("input_wait_fraction_spread", "steps", "step_s", "images_per_step", "wall_s", "images_per_second"),
+        *("required_images_per_second", "cpu_limit_images_per_second", "storage_limit_images_per_second"),
+        *("first_batch_s", "warm_up_s", "bottleneck", "stages", "fixes", "after_images_per_second", "host"),
+        *("price_per_day", "dataset", "config", "what_if", "timeline"),
+    ]
+    assert list(document["idle_fraction_spread"]) == list(document["input_wait_fraction_spread"]) == ["low", "high"]
+    assert list(document["bottleneck"]) == ["stage", "reason", "limit_images_per_second"]
+    assert list(document["stages"][0]) == [
+        *("name", "cpu_us_per_image", "images_per_second", "bytes_in_per_second", "bytes_out_per_second"),
+        *("parallelism", "buffer_size", "buffer_fill", "blocked_fraction", "wait_us_per_image", "max_parallelism"),
+        *("python", "cpu_us_per_image_spread"),
+    ]
+    assert list(document["fixes"][0]) == [
+        *("changes", "reason", "predicted_images_per_second", "predicted_idle_fraction"),
+        *("measured_images_per_second", "measured_gain", "kept", "action"),
+    ]
+    assert list(document["host"]) == [
+        *("cores", "cpu_fraction", "peak_memory_bytes", "memory_limit_bytes", "storage_bytes_per_second"),
+        *("storage_limit_bytes_per_second", "trainer_us_per_step", "other_cpu_fraction"),
+    ]
+    assert list(document["dataset"]) == [
+        *("name", "records", "files", "record_bytes", "formats", "stored_size", "mean_size", "short_side"),
+        *("decoded_size", "exact", "shuffled_records", "own_stages", "late_caches"),
+    ]
+    assert list(document["what_if"]) == [
+        *("now", "uint8", "device", "dct_scaling", "cached", "cached_device", "smaller"),
+    ]
+    assert list(document["timeline"][0]) == ["begins_s", "idle_s", "wait_s"]
+    assert list(document["config"]) == [option.name for option in fields(PipelineConfig)]
+
+
+def test_costs_that_were_not_tried_are_left_out_of_the_json() -> None:
+    assert to_json(make_report(make_profile(option_costs=OptionCosts())))["what_if"] == {}
+    assert to_json(make_report(PROFILE))["what_if"] == {"now": 4000, "device": 4400, "cached": 1000, "smaller": 2000}
+
+
+def test_json_has_no_infinity() -> None:
+    document = to_json(make_report(make_profile(stages=(), host={"cpu_fraction": 0.0})))
     json.dumps(document, allow_nan=False)
     assert document["cpu_limit_images_per_second"] is None
 
 
-def test_json_has_the_timeline(profile_with) -> None:
-    profile = replace(profile_with(), timeline=(Step(0.1, 0.0, 0.02), Step(0.2, 0.05, 0.07)))
+def test_json_has_the_timeline() -> None:
+    profile = replace(make_profile(), timeline=(Step(0.1, 0.0, 0.02), Step(0.2, 0.05, 0.07)))
     assert to_json(make_report(profile))["timeline"] == [
         {"begins_s": 0.1, "idle_s": 0.0, "wait_s": 0.02},
         {"begins_s": 0.2, "idle_s": 0.05, "wait_s": 0.07},
     ]
 
 
-def test_the_readme_lists_every_field_of_the_json(profile_with) -> None:
+def test_the_readme_lists_every_field_of_the_json() -> None:
     section = (Path(profiler.__file__).parent / "README.md").read_text()
     cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     listed = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
-    document = to_json(make_report(replace(profile_with(), timeline=(Step(0.1, 0.0, 0.02),)), price_per_hour=1))
-    free = {"dataset", "config", "what_if"}  # whatever the data and the options are
+    document = to_json(make_report(replace(make_profile(), timeline=(Step(0.1, 0.0, 0.02),)), price_per_hour=1))
+    not_listed = {"dataset", "config", "what_if"}  # their fields are those of the data and the options
     inner = [
         part
         for name, value in document.items()
-        if name not in free
+        if name not in not_listed
         for part in (value if isinstance(value, list) else [value])
         if isinstance(part, dict) and not name.endswith("_spread")
     ]
     assert listed == {*document, *(name for part in inner for name in part)}
 
 
-def test_what_was_tried(profile_with) -> None:
-    report = make_report(profile_with())
+def test_fixes_that_were_tried_show_what_they_gave() -> None:
+    report = make_report(PROFILE)
     tried = replace(report.fixes[0], measured_images_per_second=2000.0, measured_gain=Spread(2.0, 1.9, 2.1), kept=True)
     report = replace(report, fixes=(tried, *report.fixes[1:]), after_images_per_second=2000.0)
     text = to_text(report)
     assert "   2,000 measured, x 2.00 (1.90 to 2.10): kept.\n" in text
     assert text.endswith("With what was kept: 2,000 images/s, 50 % idle.\n")
     assert to_json(report)["after_images_per_second"] == 2000.0
-    assert bottleneck.idle_after(report) == 0.5
+    assert compute_idle_after_fixes(report) == 0.5

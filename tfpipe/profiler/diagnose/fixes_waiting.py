@@ -6,154 +6,179 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tfpipe.profiler.diagnose.bottleneck import SATURATED, Model, reads_whole_files, required_images_per_second
-from tfpipe.profiler.diagnose.fixes_cpu import MADE
-from tfpipe.profiler.diagnose.proposal import REACHED, Proposal
-from tfpipe.profiler.types import Bottleneck, Profile
+from tfpipe.profiler.diagnose.bottleneck import compute_required_rate, reads_whole_files
+from tfpipe.profiler.diagnose.calibration import CPU_BOUND_REACHED, CPU_LEFT_WITHOUT_INTRA_OP, SATURATED
+from tfpipe.profiler.types import OPTION_COST_STAGES, Bottleneck, Effort, Profile, ProposedFix, ServiceDemand
 
-_MAPPED = ("parse", "decode", "augment")
+_MAPPED_STAGES = ("parse", "decode", "augment")
 _MAX_THREADS = 64
+_MIN_SHARDS = 16
 _SPARE = 1.25
-"""Threads that wait are asked for with this factor: some are always between two waits."""
+"""The factor for threads that wait: some are always between two waits."""
 _BATCH_SHARE = 0.1
-"""Of the processor time, from which on what is done once for each batch is worth a larger batch."""
-INTRA_OP = 0.95
-"""Of the processor time that is left when an operation keeps to one thread (2 cores, 256 px JPEG)."""
+"""The share of the processor time from which on work that is done once for each batch is worth a larger batch."""
+_BATCHES_PER_EPOCH = 4
+"""The batches that a larger batch leaves in an epoch at least."""
 
 
-def propose(profile: Profile, model: Model, bottleneck: Bottleneck) -> Iterator[Proposal]:
-    """All that is worth a try here, in no order."""
-    yield from _overlap(profile, model)
-    yield from _threads(profile, model)
-    yield from _own_stages(profile, model, bottleneck)
-    yield from _reading(profile, model, bottleneck)
-    yield from _larger_batch(profile, model)
+def propose(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) -> Iterator[ProposedFix]:
+    """Yields the changes that could make stages wait less, in no order.
+
+    Args:
+        profile: The measured figures.
+        demand: The profile's demand.
+        bottleneck: The profile's bottleneck.
+    """
+    yield from _overlap(profile, demand)
+    yield from _use_more_threads(profile, demand)
+    yield from _relax_order(profile, demand)
+    yield from _mend_own_stage(profile, demand, bottleneck)
+    if bottleneck.stage == "read" and "read" in demand.threads:
+        yield from _read_more_at_once(profile, demand)
+    yield from _enlarge_batch(profile, demand)
 
 
-def _overlap(profile: Profile, model: Model) -> Iterator[Proposal]:
+def _overlap(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
+    """Yields the changes that let batches be made while the accelerator works, and by as many threads as help."""
     config, step = profile.config, profile.step
-    if config.get("prefetch_batches") == 0 and config.get("inject_prefetch") is not True:
+    if config.prefetch_batches == 0 and not config.inject_prefetch:
         # The trainer's wait is the part of making a batch that nothing hides.
         wait_s = step.input_wait_fraction.median * step.wall_s / step.steps
-        most = step.images_per_step / wait_s if wait_s > 0 else float("inf")
-        reason = "The next batch is made while the accelerator works, instead of after."
-        yield Proposal(0, reason, model, {"prefetch_batches": None}, most=most, efficiency=REACHED)
-    if config.get("autotune") is False:
+        yield ProposedFix(
+            Effort.OPTION,
+            "The next batch is made while the accelerator works, instead of after.",
+            demand,
+            {"prefetch_batches": None},
+            max_images_per_second=step.images_per_step / wait_s if wait_s > 0 else float("inf"),
+            efficiency=CPU_BOUND_REACHED,
+        )
+    if not config.autotune:
         reason = "tf.data finds the number of threads and the size of buffers itself."
-        freed = replace(model, threads={name: max(count, model.cores) for name, count in model.threads.items()})
-        yield Proposal(0, reason, freed, {"autotune": True}, efficiency=REACHED)
+        tuned = replace(demand, threads={name: max(count, demand.cores) for name, count in demand.threads.items()})
+        yield ProposedFix(Effort.OPTION, reason, tuned, {"autotune": True}, efficiency=CPU_BOUND_REACHED)
 
 
-def _threads(profile: Profile, model: Model) -> Iterator[Proposal]:
-    config, cores = profile.config, profile.host.cores
-    calls = config.get("num_parallel_calls")
+def _use_more_threads(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
+    """Yields the changes that spread images over all cores, one image to a thread."""
+    cores, calls = profile.host.cores, profile.config.num_parallel_calls
     if calls and calls < cores:
-        mapped = {name: cores for name in (*_MAPPED, "batch") if name in model.threads}
-        reason = f"All {cores} cores decode, not {calls}."
-        wider = replace(model, threads={**model.threads, **mapped})
-        yield Proposal(0, reason, wider, {"num_parallel_calls": None})
-    if config.get("max_intra_op_parallelism") == 0:
+        all_cores = {name: cores for name in (*_MAPPED_STAGES, "batch") if name in demand.threads}
+        wider = replace(demand, threads={**demand.threads, **all_cores})
+        yield ProposedFix(Effort.OPTION, f"All {cores} cores decode, not {calls}.", wider, {"num_parallel_calls": None})
+    if profile.config.max_intra_op_parallelism == 0:
         reason = "Images are many: an operation that shares one among threads hands over more than it gains."
-        less = {name: seconds * (INTRA_OP if name in _MAPPED else 1.0) for name, seconds in model.cpu_s.items()}
-        yield Proposal(0, reason, replace(model, cpu_s=less), {"max_intra_op_parallelism": 1})
-    busiest = max((profile.images_per_second / model.stage_limit(name) for name in model.threads), default=1.0)
-    free = config.get("deterministic") is None and config.get("order") == "auto" and config.get("prefetch_batches") != 0
-    if free and busiest < 0.5 and _rests(profile):
+        cpu_s = {
+            name: seconds * (CPU_LEFT_WITHOUT_INTRA_OP if name in _MAPPED_STAGES else 1.0)
+            for name, seconds in demand.cpu_s.items()
+        }
+        yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=cpu_s), {"max_intra_op_parallelism": 1})
+
+
+def _relax_order(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
+    """Yields the change that lets elements overtake each other, where no stage and no core is busy."""
+    config, host = profile.config, profile.host
+    busy = max((profile.images_per_second / demand.get_stage_limit(name) for name in demand.threads), default=1.0)
+    cores_rest = host.cpu_fraction + host.other_cpu_fraction < SATURATED / 2
+    order_is_free = config.deterministic is None and config.order == "auto" and config.prefetch_batches != 0
+    if order_is_free and busy < 0.5 and cores_rest:
         reason = "No stage is busy, yet each waits for the slowest of its elements: without an order it need not."
-        yield Proposal(1, reason, model, {"deterministic": False}, efficiency=REACHED)
+        changes = {"deterministic": False}
+        yield ProposedFix(Effort.VISIBLE_OPTION, reason, demand, changes, efficiency=CPU_BOUND_REACHED)
 
 
-def _rests(profile: Profile) -> bool:
-    return profile.host.cpu_fraction + profile.host.other_cpu_fraction < SATURATED / 2
-
-
-def _own_stages(profile: Profile, model: Model, bottleneck: Bottleneck) -> Iterator[Proposal]:
-    """What helps a stage that the user has put in."""
+def _mend_own_stage(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) -> Iterator[ProposedFix]:
+    """Yields what helps where the bottleneck is a stage that the user has put in."""
     name = bottleneck.stage
     stage = next((stage for stage in profile.stages if stage.name == name), None)
-    if stage is None or name not in profile.dataset.get("own_stages", ()):
+    if stage is None or name not in profile.dataset.own_stages:
         return
-    if name in model.locked:
+    if name in demand.lock_bound:
         reason = "They use all cores; a Python function holds Python's lock."
         action = f"Write the stage {name} with TensorFlow's operations instead of a Python function."
-        cpu_s = {**_unhindered(profile, model), name: 0.0}
-        native = replace(model, cpu_s=cpu_s, threads=_with(model, name, model.cores))
-        yield Proposal(1, reason, native, action=action)
+        cpu_s = {**_without_lock(profile, demand), name: 0.0}
+        native = replace(demand, cpu_s=cpu_s, threads=_raise_threads(demand, name, demand.cores))
+        yield ProposedFix(Effort.VISIBLE_OPTION, reason, native, action=action)
         return
-    waiting = model.wait_s.get(name, 0.0)
-    if waiting > model.cpu_s[name]:
-        rate = min(required_images_per_second(profile.step), model.cpu_limit)
-        threads = _power_of_two(_SPARE * rate * (waiting + model.cpu_s[name]))
-        if threads > model.threads[name]:
-            reason = f"{threads} of its calls wait side by side, not {model.threads[name]:,.0f}: threads, not cores."
-            wider = replace(model, threads=_with(model, name, threads))
-            yield Proposal(1, reason, wider, {"private_threadpool_size": threads})
-    elif stage.max_parallelism == 1 and name not in profile.dataset.get("late_caches", ()):
+    wait_s, cpu_s_of_stage = demand.wait_s.get(name, 0.0), demand.cpu_s[name]
+    if wait_s > cpu_s_of_stage:
+        rate = min(compute_required_rate(profile.step), demand.cpu_limit)
+        threads = _next_power_of_two(_SPARE * rate * (wait_s + cpu_s_of_stage))
+        if threads > demand.threads[name]:
+            reason = f"{threads} of its calls wait side by side, not {demand.threads[name]:,.0f}: threads, not cores."
+            wider = replace(demand, threads=_raise_threads(demand, name, threads))
+            yield ProposedFix(Effort.VISIBLE_OPTION, reason, wider, {"private_threadpool_size": threads})
+    elif stage.max_parallelism == 1 and name not in profile.dataset.late_caches:
         action = f"Give the map of the stage {name} `num_parallel_calls=tf.data.AUTOTUNE`."
-        wider = replace(model, threads=_with(model, name, model.cores))
-        yield Proposal(1, "It runs on one core; there are more.", wider, action=action)
+        wider = replace(demand, threads=_raise_threads(demand, name, demand.cores))
+        yield ProposedFix(Effort.VISIBLE_OPTION, "It runs on one core; there are more.", wider, action=action)
 
 
-def _unhindered(profile: Profile, model: Model) -> dict[str, float]:
-    """Processor time by stage where no Python function runs: threads that fight for Python's lock slow all others.
+def _without_lock(profile: Profile, demand: ServiceDemand) -> dict[str, float]:
+    """Returns the processor time by stage where no Python function runs.
 
-    From `parse` to `batch` that was tried without stages of the user's own (`what_if.py`): 1.1 ms, where 1.1 to 2.5 ms
-    were counted beside such a function (2 cores, 500 x 375 JPEG).
+    Threads that fight for Python's lock slow all other stages. `OptionCosts.now` was measured without the user's own
+    stages: 1.1 ms, where 1.1 to 2.5 ms were counted beside such a function (2 cores, JPEGs of 500 x 375 pixels).
     """
-    made = sum(model.cpu_s.get(stage, 0.0) for stage in MADE)
-    ratio = min((profile.what_if.get("now") or math.inf) / 1e6 / made, 1.0) if made else 1.0
-    return {stage: seconds * (ratio if stage in MADE else 1.0) for stage, seconds in model.cpu_s.items()}
+    counted_s = sum(demand.cpu_s.get(stage, 0.0) for stage in OPTION_COST_STAGES)
+    alone_s = (profile.option_costs.now or math.inf) / 1e6
+    ratio = min(alone_s / counted_s, 1.0) if counted_s else 1.0
+    return {stage: seconds * (ratio if stage in OPTION_COST_STAGES else 1.0) for stage, seconds in demand.cpu_s.items()}
 
 
-def _reading(profile: Profile, model: Model, bottleneck: Bottleneck) -> Iterator[Proposal]:
-    config, files = profile.config, profile.dataset.get("files", 1)
-    service = model.cpu_s.get("read", 0.0) + model.wait_s.get("read", 0.0)
-    if bottleneck.stage != "read" or "read" not in model.threads:
-        return
-    whole = reads_whole_files(profile)
-    now, threads = config.get("cycle_length") or 1, model.threads["read"]
-    cycle = _power_of_two(_SPARE * min(required_images_per_second(profile.step), model.cpu_limit) * service)
-    most, given = min(cycle, files) if whole else cycle, config.get("read_parallel_calls")
-    if given is not None and given < now:
-        reason = f"{now} files are read at once, not {given}."
-        wider = replace(model, threads=_with(model, "read", min(now, files) if whole else now))
-        yield Proposal(0, reason, wider, {"read_parallel_calls": None})
-    if most > threads and cycle > now:
-        reason = f"{most} reads at once wait for the storage together, not {threads:,.0f}."
-        # Runs are read ahead by themselves. Of whole files AUTOTUNE reads one or two at once: they take no processor.
-        calls = None if profile.dataset.get("exact") else most
-        changes = {"cycle_length": cycle, "read_parallel_calls": calls}
-        yield Proposal(0, reason, replace(model, threads=_with(model, "read", most)), changes)
-    if whole and files < cycle:
-        shards = max(cycle, 16)
+def _read_more_at_once(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
+    """Yields the changes that let more reads wait for the storage at the same time."""
+    config, files = profile.config, profile.dataset.files
+    service_s = demand.cpu_s.get("read", 0.0) + demand.wait_s.get("read", 0.0)
+    whole_files = reads_whole_files(profile)
+    cycle, threads = config.cycle_length, demand.threads["read"]
+    wanted_cycle = _next_power_of_two(_SPARE * min(compute_required_rate(profile.step), demand.cpu_limit) * service_s)
+    reads = min(wanted_cycle, files) if whole_files else wanted_cycle
+    if config.read_parallel_calls is not None and config.read_parallel_calls < cycle:
+        reason = f"{cycle} files are read at once, not {config.read_parallel_calls}."
+        parallel = min(cycle, files) if whole_files else cycle
+        wider = replace(demand, threads=_raise_threads(demand, "read", parallel))
+        yield ProposedFix(Effort.OPTION, reason, wider, {"read_parallel_calls": None})
+    if reads > threads and wanted_cycle > cycle:
+        reason = f"{reads} reads at once wait for the storage together, not {threads:,.0f}."
+        # The exact order reads ahead by itself. Of whole files AUTOTUNE reads one or two: they take no processor.
+        calls = None if profile.dataset.exact else reads
+        wider = replace(demand, threads=_raise_threads(demand, "read", reads))
+        yield ProposedFix(Effort.OPTION, reason, wider, {"cycle_length": wanted_cycle, "read_parallel_calls": calls})
+    if whole_files and files < wanted_cycle:
+        shards = max(wanted_cycle, _MIN_SHARDS)
+        calls = min(shards, cycle)
         reason = f"{files} file{'s' if files > 1 else ''} cannot be read more than {files} at a time."
-        wider = replace(model, threads=_with(model, "read", min(shards, now)))
-        action = f"tfpipe shard INPUT OUTPUT --num-shards {shards}, and set read_parallel_calls = {min(shards, now)}."
-        yield Proposal(2, reason, wider, {"read_parallel_calls": min(shards, now)}, action=action)
+        action = f"tfpipe shard INPUT OUTPUT --num-shards {shards}, and set read_parallel_calls = {calls}."
+        wider = replace(demand, threads=_raise_threads(demand, "read", calls))
+        yield ProposedFix(Effort.NEW_SHARDS, reason, wider, {"read_parallel_calls": calls}, action=action)
 
 
-def _larger_batch(profile: Profile, model: Model) -> Iterator[Proposal]:
-    """What the trainer's thread does for each batch; the rest of `batch` copies images."""
-    config, total = profile.config, sum(model.cpu_s.values())
-    name = "global_batch_size" if config.get("global_batch_size") else "per_replica_batch_size"
-    size, share = config.get(name), model.taking_s / total if total else 0.0
+def _enlarge_batch(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
+    """Yields a larger batch where the trainer's thread spends much on each; the rest of `batch` copies images."""
+    config, total_s = profile.config, sum(demand.cpu_s.values())
+    name = "global_batch_size" if config.global_batch_size else "per_replica_batch_size"
+    size = config.global_batch_size or config.per_replica_batch_size
+    share = demand.take_batch_s / total_s if total_s else 0.0
     if not size or share < _BATCH_SHARE:
         return
-    # Until it is a tenth of what is worth mentioning; no epoch has less than a few batches.
-    larger = size * _power_of_two(10 * share / _BATCH_SHARE)
-    most = (profile.dataset.get("records") or larger * 4) // 4
-    if (larger := min(larger, max(most, size))) == size:
+    # Large enough that the share falls to a tenth of what is worth a fix, but an epoch keeps a few batches.
+    larger = size * _next_power_of_two(10 * share / _BATCH_SHARE)
+    largest = (profile.dataset.records or larger * _BATCHES_PER_EPOCH) // _BATCHES_PER_EPOCH
+    if (larger := min(larger, max(largest, size))) == size:
         return
-    lighter = {**model.cpu_s, "batch": model.cpu_s["batch"] - model.taking_s * (1 - size / larger)}
     reason = f"{share:.0%} of the work is done once for each batch, however few images are in it."
-    model = replace(model, cpu_s=lighter, taking_s=model.taking_s * size / larger)
-    yield Proposal(1, reason, model, {name: larger})
+    batch_s = demand.cpu_s["batch"] - demand.take_batch_s * (1 - size / larger)
+    lighter = replace(
+        demand, cpu_s={**demand.cpu_s, "batch": batch_s}, take_batch_s=demand.take_batch_s * size / larger
+    )
+    yield ProposedFix(Effort.VISIBLE_OPTION, reason, lighter, {name: larger})
 
 
-def _with(model: Model, name: str, threads: float) -> dict[str, float]:
-    return {**model.threads, name: max(threads, model.threads.get(name, 1))}
+def _raise_threads(demand: ServiceDemand, name: str, threads: float) -> dict[str, float]:
+    """Returns the threads by stage, with at least this number for one stage."""
+    return {**demand.threads, name: max(threads, demand.threads.get(name, 1))}
 
 
-def _power_of_two(number: float) -> int:
-    """The next one, of 64 at most."""
+def _next_power_of_two(number: float) -> int:
+    """Returns the smallest power of two that is not below a number, at most `_MAX_THREADS`."""
     return int(min(2 ** math.ceil(math.log2(max(number, 1))), _MAX_THREADS))

@@ -20,48 +20,56 @@ _PIECE_BYTES, _READERS = 2**20, 16
 
 @dataclass(frozen=True)
 class HostTime:
-    """Processor time so far, in seconds."""
+    """The processor time up to a moment, in seconds.
+
+    Attributes:
+        at: The moment, by `time.perf_counter`.
+        process: The processor time of this process.
+        machine: The processor time of every process on this machine, and what its hypervisor took. None where that says
+            nothing about this process's cores.
+        thread: The processor time of the calling thread.
+    """
 
     at: float
-    own: float
-    all: float | None
-    """Of every process on this machine, and what its hypervisor took; None where that is not this process's to know."""
+    process: float
+    machine: float | None
     thread: float = 0.0
-    """Of the thread that asks."""
 
     @classmethod
     def now(cls) -> HostTime:
-        """As of now."""
-        return cls(time.perf_counter(), time.process_time(), _machine_s(), time.thread_time())
+        """Reads the clocks."""
+        return cls(time.perf_counter(), time.process_time(), _read_machine_s(), time.thread_time())
 
-    def fractions_since(self, before: HostTime, cores: int) -> tuple[float, float]:
-        """Shares of all cores that this process took, and that others took."""
-        total = (self.at - before.at) * cores
-        own = (self.own - before.own) / total
-        others = 0.0 if self.all is None or before.all is None else (self.all - before.all) / total - own
-        return min(own, 1.0), min(max(others, 0.0), 1.0)
+    def compute_fractions(self, before: HostTime, cores: int) -> tuple[float, float]:
+        """Returns the shares of all cores that this process took since an earlier moment, and that others took."""
+        total_s = (self.at - before.at) * cores
+        process = (self.process - before.process) / total_s
+        others = 0.0
+        if self.machine is not None and before.machine is not None:
+            others = (self.machine - before.machine) / total_s - process
+        return min(process, 1.0), min(max(others, 0.0), 1.0)
 
 
 def peak_memory_bytes() -> int:
-    """The most that this process has held in memory so far."""
+    """Returns the most memory that this process has held so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def storage_rate(paths: Sequence[str]) -> float | None:
-    """Bytes a second with which local files are read by several threads, from the last file on.
+def measure_storage_rate(paths: Sequence[str]) -> float | None:
+    """Reads local files by several threads, from the last file on, and returns the bytes per second.
 
-    Several, since storage that answers late gives more to many readers than to one. No file is dropped from the
-    system's cache first: a dataset that fits there is read from there in training too. The last files are the least
-    likely to be there because the pipeline has just read them.
+    Storage that answers late gives more to many readers than to one. No file is dropped from the system's cache first:
+    a dataset that fits there is read from there in training too. The last files are the least likely to be there
+    because the pipeline has just read them.
 
     Returns:
-        None if there are less than 16 MiB, too few to tell, or where they cannot be read as local files.
+        None if there are less than 16 MiB, too few to tell, or if the files cannot be read as local ones.
     """
-    pieces, lock, started = _pieces(paths), threading.Lock(), time.perf_counter()
+    pieces, lock, started = _list_pieces(paths), threading.Lock(), time.perf_counter()
 
     def read(_: int) -> int:
-        done, buffer = 0, bytearray(_PIECE_BYTES)
+        num_bytes, buffer = 0, bytearray(_PIECE_BYTES)
         while time.perf_counter() - started < _MAX_READ_S:
             with lock:
                 path, offset = next(pieces, ("", 0))
@@ -69,29 +77,32 @@ def storage_rate(paths: Sequence[str]) -> float | None:
                 break
             with open(path, "rb", buffering=0) as file:
                 file.seek(offset)
-                done += file.readinto(buffer) or 0
-        return done
+                num_bytes += file.readinto(buffer) or 0
+        return num_bytes
 
     try:
         with ThreadPoolExecutor(_READERS) as pool:
-            done = sum(pool.map(read, range(_READERS)))
+            num_bytes = sum(pool.map(read, range(_READERS)))
     except OSError:
         return None
-    return done / (time.perf_counter() - started) if done >= _MIN_READ_BYTES else None
+    return num_bytes / (time.perf_counter() - started) if num_bytes >= _MIN_READ_BYTES else None
 
 
-def _pieces(paths: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Files and offsets, 256 MiB at most."""
-    offered = 0
+def _list_pieces(paths: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Yields files and offsets, for 256 MiB at most."""
+    num_bytes = 0
     for path in reversed(paths):
         for offset in range(0, os.path.getsize(path), _PIECE_BYTES):
             yield path, offset
-            if (offered := offered + _PIECE_BYTES) >= _MAX_READ_BYTES:
+            if (num_bytes := num_bytes + _PIECE_BYTES) >= _MAX_READ_BYTES:
                 return
 
 
-def _machine_s(stat: Path = Path("/proc/stat")) -> float | None:
-    """In a container with fewer cores than the machine, what others do there says nothing about its own cores."""
+def _read_machine_s(stat: Path = Path("/proc/stat")) -> float | None:
+    """Returns the processor time of the machine, in seconds.
+
+    It is None in a container with fewer cores than the machine: what others do there says nothing about its own cores.
+    """
     if host_limits.usable_cpus() != os.cpu_count():
         return None
     try:

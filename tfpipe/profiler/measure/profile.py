@@ -6,8 +6,8 @@ profile = profile_pipeline(manifest, "train", config, Accelerator(step_s=0.045, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -16,23 +16,38 @@ from tfpipe.errors import pipeline_error
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source, get_source
-from tfpipe.pipeline.stage import STAGE_NAMES, Customize, Stages, customize_stages
-from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, idle_fraction
-from tfpipe.profiler.measure import host_usage
-from tfpipe.profiler.measure.option_costs import try_changes
-from tfpipe.profiler.measure.simulated_accelerator import Accelerator, drive, is_settled, timeline, timing
-from tfpipe.profiler.measure.stage_matching import planned_chain, python_stages
-from tfpipe.profiler.measure.stage_timings import stage_timings
+from tfpipe.pipeline.stage import Customize, Stages, customize_stages
+from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, compute_idle_fraction
+from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
+from tfpipe.profiler.measure.host_usage import HostTime, measure_storage_rate, peak_memory_bytes
+from tfpipe.profiler.measure.option_costs import measure_option_costs
+from tfpipe.profiler.measure.simulated_accelerator import (
+    Accelerator,
+    compute_step_timing,
+    drive,
+    is_settled,
+    make_timeline,
+)
+from tfpipe.profiler.measure.stage_matching import BuiltStage, find_python_stages, list_planned_operations
+from tfpipe.profiler.measure.stage_timings import compute_stage_timings
 from tfpipe.profiler.measure.tfdata_counters import Sample, Sampler
-from tfpipe.profiler.types import HostUse, Profile, Step, StepTiming
+from tfpipe.profiler.types import HostUse, OptionCosts, Profile, Step, StepTiming
 from tfpipe.system import host_limits
+from tfpipe.system.progress import Observer, Progress
 
-SECONDS, MAX_WARM_UP_S = 3.0, 4.0
 
-Watch = Callable[[str, float], None]
-"""Is told after each step what is done, "warm-up" or "measure", and for how many seconds it has been."""
+@dataclass(frozen=True)
+class ProfileConfig:
+    """The duration of a run.
+
+    Attributes:
+        seconds: The seconds to measure; at least two steps in any case.
+        max_warm_up_s: The seconds after which the rate counts as settled.
+    """
+
+    seconds: float = 3.0
+    max_warm_up_s: float = 4.0
 
 
 def profile_pipeline(
@@ -40,193 +55,157 @@ def profile_pipeline(
     split: str | None,
     config: PipelineConfig,
     accelerator: Accelerator,
-    seconds: float = SECONDS,
-    max_warm_up_s: float = MAX_WARM_UP_S,
-    watch: Watch | None = None,
+    run_config: ProfileConfig | None = None,
+    observer: Observer | None = None,
     customize: Customize | None = None,
 ) -> Profile:
     """Runs the pipeline of one host with one replica and measures it in steady state.
 
-    What comes before the rate has settled is left out: see `accelerator.is_settled`; after `max_warm_up_s` it counts
-    as settled. A pipeline that ends, as in evaluation, is run again and again. `map_fusion` is off, or `parse`,
-    `decode` and `augment` would be one: where the processor is the limit, the pipeline gives some 6 % less than it can.
+    The time before the rate has settled is left out, see `is_settled`. A pipeline that ends, as in evaluation, is run
+    again and again. `map_fusion` is off, or `parse`, `decode` and `augment` would be one stage. Where the processor is
+    the limit, the pipeline then gives some 6 % less than it can.
 
     Args:
-        data: From `load_manifest` or `tfrecord_files`.
+        data: The data, from `load_manifest` or `tfrecord_files`.
         split: Name of a split; None for foreign files.
-        config: Of the pipeline. With `autotune` off tf.data keeps no counters, and there are no stages in the profile.
-        accelerator: What takes the batches.
-        seconds: How long to measure; at least two steps in any case.
-        max_warm_up_s: How long to warm up at most.
-        watch: Told how far it is, for people who wait.
-        customize: Changes the stages first, as a trainer does that has stages of its own.
+        config: The pipeline's options. With `autotune` off tf.data keeps no counters, and the profile has no stages.
+        accelerator: The consumer of the batches.
+        run_config: The duration of the run.
+        observer: An object that is told how far the run is.
+        customize: A function that changes the stages first, for a trainer with stages of its own.
 
     Raises:
         ConfigError: The pipeline cannot be built.
         DataError: A record is damaged, or a file cannot be read.
     """
-    source = get_source(data, split)
     stages = customize_stages(build_stages(data, split, replace(config, map_fusion=False)), customize)
-    facts = {**_facts(data, split, source, config), "own_stages": _own_stages(stages)}
-    made = _build(stages)
-    dataset = made[-1][2] if stages.options is None else made[-1][2].with_options(stages.options)
-    if not config.training:
-        dataset = dataset.repeat()
-    names = planned_chain(made), python_stages(made)
-    facts["late_caches"] = _late_caches(names[0])
+    built = _build_each(stages)
+    facts = get_dataset_facts(data, split, config, built)
     started = time.perf_counter()
     try:
-        seen = _run(dataset, accelerator, seconds, max_warm_up_s, watch)
+        run = _run(_finish(built, stages, config), accelerator, run_config or ProfileConfig(), observer or Observer())
     except tf.errors.OpError as error:
         raise pipeline_error(error) from error
-    own = timing(seen.steps, accelerator)
-    tried: dict[str, float] = {}
-    if idle_fraction(own) > NO_IDLE:  # else no change of the pipeline makes the training faster
-        tried = try_changes(source, config, facts["short_side"], bool(facts["late_caches"]))
-    rate = own.steps * own.images_per_step / own.wall_s
+    source, timing = get_source(data, split), compute_step_timing(run.steps, accelerator)
+    costs = OptionCosts()
+    if compute_idle_fraction(timing) > NO_IDLE:  # else no change of the pipeline makes the training faster
+        costs = measure_option_costs(source, config, facts.short_side, bool(facts.late_caches))
+    planned, python_stages = list_planned_operations(built), find_python_stages(built)
     return Profile(
-        step=own,
-        stages=stage_timings(seen.samples, *names, accelerator.images_per_step),
-        host=_host_use(seen.before, seen.after, source, own),
-        images_per_second=rate,
-        first_batch_s=seen.first_batch_at - started,
-        warm_up_s=seen.steps[0].begins_s - started,
-        config=asdict(config),
+        step=timing,
+        stages=compute_stage_timings(run.samples, planned, python_stages, accelerator.images_per_step),
+        host=_get_host_use(run, source, timing),
+        images_per_second=_compute_rate(timing),
+        first_batch_s=run.first_batch_at - started,
+        warm_up_s=run.steps[0].begins_s - started,
+        config=config,
         dataset=facts,
-        what_if=tried,
-        timeline=timeline(seen.steps),
+        option_costs=costs,
+        timeline=make_timeline(run.steps),
     )
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """A run of the pipeline in steady state; `steps` begins with the last one of the warm-up."""
+class _Run:
+    """A run of the pipeline in steady state.
+
+    Attributes:
+        steps: The steps, beginning with the last one of the warm-up.
+        samples: The samples of tf.data's counters.
+        before: The processor time at the begin.
+        after: The processor time at the end.
+        first_batch_at: When the first batch came, by `time.perf_counter`.
+    """
 
     steps: list[Step]
     samples: list[Sample]
-    before: host_usage.HostTime
-    after: host_usage.HostTime
+    before: HostTime
+    after: HostTime
     first_batch_at: float
 
 
-def _run(
-    dataset: tf.data.Dataset, accelerator: Accelerator, seconds: float, max_warm_up_s: float, watch: Watch | None
-) -> _Seen:
-    """Drives the accelerator. Nothing of the pipeline is left afterwards, whose buffers would fill at others' cost."""
-    iterator = iter(dataset)
-    arrived: list[float] = []
-    with Sampler(lambda: tf.data.experimental.get_model_proto(iterator)) as sampler:
-        run = drive(_noting(iterator, arrived), accelerator)
-        warm = _warm_up(run, max_warm_up_s, watch)
-        before = host_usage.HostTime.now()
-        steps = [warm, *_measure(run, warm, seconds, watch)]
-        after = host_usage.HostTime.now()
-    samples = [sample for sample in sampler.samples if before.at <= sample.at <= after.at]
-    return _Seen(steps, samples, before, after, arrived[0])
-
-
-def _build(stages: Stages) -> list[tuple[str, Any, Any]]:
-    """Of each stage its name, the dataset before it and the one after."""
-    made: list[tuple[str, Any, Any]] = []
+def _build_each(stages: Stages) -> list[BuiltStage]:
+    """Builds the stages one after the other."""
+    built: list[BuiltStage] = []
     dataset = None
     for stage in stages:
-        made.append((stage.name, dataset, stage.apply(dataset)))
-        dataset = made[-1][2]
-    return made
+        built.append(BuiltStage(stage.name, dataset, stage.apply(dataset)))
+        dataset = built[-1].dataset
+    return built
 
 
-def _noting(iterator: Iterator[Any], arrived: list[float]) -> Iterator[Any]:
-    """Writes down when the first batch came, and keeps none of them alive."""
+def _finish(built: list[BuiltStage], stages: Stages, config: PipelineConfig) -> tf.data.Dataset:
+    """Returns the last stage's dataset with the options of all stages; it never ends."""
+    dataset = built[-1].dataset
+    if stages.options is not None:
+        dataset = dataset.with_options(stages.options)
+    return dataset if config.training else dataset.repeat()
+
+
+def _run(dataset: tf.data.Dataset, accelerator: Accelerator, run_config: ProfileConfig, observer: Observer) -> _Run:
+    """Drives the accelerator.
+
+    Nothing of the pipeline is left afterwards: its threads would go on filling buffers.
+    """
+    iterator = iter(dataset)
+    arrivals: list[float] = []
+    with Sampler(lambda: tf.data.experimental.get_model_proto(iterator)) as sampler:
+        steps = drive(_note_first(iterator, arrivals), accelerator)
+        last_of_warm_up = _warm_up(steps, run_config.max_warm_up_s, observer)
+        before = HostTime.now()
+        measured = [last_of_warm_up, *_measure(steps, last_of_warm_up, run_config.seconds, observer)]
+        after = HostTime.now()
+    samples = [sample for sample in sampler.samples if before.at <= sample.at <= after.at]
+    return _Run(measured, samples, before, after, arrivals[0])
+
+
+def _note_first(iterator: Iterator[Any], arrivals: list[float]) -> Iterator[None]:
+    """Yields once for each batch, notes when the first one came, and keeps no batch alive."""
     for _ in iterator:
-        if not arrived:
-            arrived.append(time.perf_counter())
+        if not arrivals:
+            arrivals.append(time.perf_counter())
         yield None
 
 
-def _warm_up(run: Iterator[Step], most_s: float, watch: Watch | None) -> Step:
+def _warm_up(steps: Iterator[Step], max_s: float, observer: Observer) -> Step:
     """Returns the step with which the steady state begins."""
+    observer.phase("Warming up")
     begins: list[float] = []
-    for step in run:
+    for step in steps:
         begins.append(step.begins_s)
-        passed = step.begins_s - begins[0]
-        if watch:
-            watch("warm-up", passed)
-        if passed >= most_s or is_settled(begins):
+        passed_s = step.begins_s - begins[0]
+        observer.progress(Progress(round(passed_s), unit="s"))
+        if passed_s >= max_s or is_settled(begins):
             return step
     raise AssertionError("a pipeline that repeats has no end")
 
 
-def _measure(run: Iterator[Step], first: Step, seconds: float, watch: Watch | None) -> Iterator[Step]:
-    for step in run:
+def _measure(steps: Iterator[Step], first: Step, seconds: float, observer: Observer) -> Iterator[Step]:
+    """Yields the steps of the steady state, and the one with which the time is up."""
+    observer.phase(f"Measuring for {seconds:g} s")
+    for step in steps:
         yield step
-        passed = step.begins_s - first.begins_s
-        if watch:
-            watch("measure", passed)
-        if passed >= seconds:
+        passed_s = step.begins_s - first.begins_s
+        observer.progress(Progress(round(passed_s), round(seconds), "s"))
+        if passed_s >= seconds:
             return
 
 
-def _host_use(before: host_usage.HostTime, after: host_usage.HostTime, source: Source, step: StepTiming) -> HostUse:
-    cores, rate = host_limits.usable_cpus(), step.steps * step.images_per_step / step.wall_s
-    own, others = after.fractions_since(before, cores)
+def _get_host_use(run: _Run, source: Source, timing: StepTiming) -> HostUse:
+    cores = host_limits.usable_cpus()
+    process, others = run.after.compute_fractions(run.before, cores)
     return HostUse(
         cores=cores,
-        cpu_fraction=own,
+        cpu_fraction=process,
         other_cpu_fraction=others,
-        trainer_us_per_step=(after.thread - before.thread) / step.steps * 1e6,
-        peak_memory_bytes=host_usage.peak_memory_bytes(),
+        trainer_us_per_step=(run.after.thread - run.before.thread) / timing.steps * 1e6,
+        peak_memory_bytes=peak_memory_bytes(),
         memory_limit_bytes=host_limits.memory_limit_bytes(),
-        storage_bytes_per_second=rate * source.record_bytes,
-        storage_limit_bytes_per_second=host_usage.storage_rate(source.files),
+        storage_bytes_per_second=_compute_rate(timing) * source.record_bytes,
+        storage_limit_bytes_per_second=measure_storage_rate(source.files),
     )
 
 
-def _late_caches(planned: Sequence[tuple[str, str]]) -> list[str]:
-    """Stages of users' own that keep what `augment` has made, from the last operation back to the source."""
-    places = [place for place, (_, stage) in enumerate(planned) if stage == "augment"]
-    behind = planned[: places[0]] if places else []
-    return [stage for kind, stage in behind if kind == "Cache" and stage not in STAGE_NAMES]
-
-
-def _own_stages(stages: Stages) -> list[str]:
-    """Names that are no stage of this project's."""
-    return [name for name in stages.names if name not in STAGE_NAMES]
-
-
-def _shuffled_records(plan: ReadPlan) -> int:
-    """Held in memory to be permuted: a buffer, or a window while the next one is read."""
-    if not plan.config.training:
-        return 0
-    if not plan.exact:
-        return plan.shuffle_records
-    return 2 * len(plan.streams) * min(plan.order.window_records, plan.order.records_per_stream)
-
-
-def _short_side(mean_size: tuple[float, float] | None, config: PipelineConfig) -> int | None:
-    """With which images could be stored that are clearly larger than the model needs them: 8/7 of its own side."""
-    if mean_size is None:
-        return None
-    wanted = round(max(config.size) * 8 / 7)
-    return wanted if wanted < 0.9 * min(mean_size) else None
-
-
-def _facts(data: Manifest | Source, split: str | None, source: Source, config: PipelineConfig) -> dict[str, Any]:
-    """What advice needs to know of the data."""
-    plan = ReadPlan.for_host(source, config, None, 0)
-    mean_size = None
-    if isinstance(data, Manifest) and split is not None and source.images.size is None:
-        sizes = data.splits[split].sizes
-        mean_size = (sizes.mean_height, sizes.mean_width)
-    return {
-        "name": source.name,
-        "records": source.num_records,
-        "files": len(source.files),
-        "record_bytes": source.record_bytes,
-        "formats": sorted(source.images.formats),
-        "stored_size": source.images.size,
-        "mean_size": mean_size,
-        "short_side": _short_side(mean_size, config),
-        "decoded_size": plan.decoded_size,
-        "exact": plan.exact,
-        "shuffled_records": _shuffled_records(plan),
-    }
+def _compute_rate(timing: StepTiming) -> float:
+    """Returns the images per second that the accelerator took."""
+    return timing.steps * timing.images_per_step / timing.wall_s

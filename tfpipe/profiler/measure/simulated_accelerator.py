@@ -1,8 +1,8 @@
-"""An accelerator that is not there: it takes batches, is busy for a step's time, and uses no processor for it.
+"""An accelerator that does not exist: it takes batches, is busy for a step's time, and uses no processor for it.
 
-It works as real ones are fed: while the device computes one step, the host fetches the batch of the next one and
-hands it over, and not until the device has begun with that one does it fetch another. So a wait for input that is
-shorter than the step costs no idle time, and input wait and idle time are two figures.
+It is fed as real ones are. While the device computes a step, the host fetches the batch of the next one and hands it
+over. It fetches no further batch until the device has begun with that one. So a wait for input that is shorter than the
+step costs no idle time, and input wait and idle time are two figures.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ MIN_WARM_UP_S, MIN_WARM_UP_STEPS = 1.5, 8
 """AUTOTUNE looks at its pipeline after 10, 20, 40 ... ms, so by then it has done so seven times
 (`kOptimizationPeriodMinMs` in TensorFlow's model.cc)."""
 NO_TIME_S = 1e-9
-"""The step of an accelerator that waits for any pipeline."""
+"""The step time of an accelerator that waits for every pipeline."""
 SETTLED = 0.1
-"""Two rates that differ by less are called the same."""
+"""The difference up to which two rates count as the same, as a share."""
 _PARTS = 10  # of a run, for its spread
 _TIMELINE_STEPS = 200  # as many as a chart can show side by side
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What consumes the batches."""
+    """The consumer of the batches.
+
+    Attributes:
+        step_s: The compute time of one step, in seconds; above 0.
+        images_per_step: The number of images of all replicas together, as the pipeline hands them over.
+    """
 
     step_s: float
-    """Compute of one step."""
     images_per_step: int
-    """Of all replicas together, as the pipeline hands them over."""
 
     def __post_init__(self) -> None:
         if not 0 < self.step_s < float("inf"):
@@ -42,7 +45,7 @@ class Accelerator:
 
     @property
     def images_per_second(self) -> float:
-        """What it consumes when it never waits."""
+        """The images per second that it consumes when it never waits."""
         return self.images_per_step / self.step_s
 
 
@@ -54,53 +57,64 @@ def drive(
 ) -> Iterator[Step]:
     """Feeds batches to the accelerator, one step after another, for as long as there are batches.
 
-    Steps begin at times that are computed, not slept for: when the machine wakes this thread late, the device's clock
-    is not late, since the next batch may be fetched at any time during the step.
+    The begin of a step is computed and not slept for. When the machine wakes this thread late, the device's clock is
+    not late, since the next batch may be fetched at any time during the step.
+
+    Args:
+        batches: The batches; their values are not looked at.
+        accelerator: The consumer.
+        clock: Returns the time in seconds.
+        sleep: Waits for some seconds.
+
+    Yields:
+        Each step when the device begins with it.
     """
-    free: float | None = None
+    free_at: float | None = None
     while True:
-        asked = clock()
+        asked_at = clock()
         try:
             next(batches)
         except StopIteration:
             return
-        got = clock()
-        free = got if free is None else free
-        begins = max(got, free)
-        if begins > got:
-            sleep(begins - got)  # until the device takes this batch: then there is room for the next
-        yield Step(begins, begins - free, got - asked)
-        free = begins + accelerator.step_s
+        got_at = clock()
+        free_at = got_at if free_at is None else free_at
+        begins_at = max(got_at, free_at)
+        if begins_at > got_at:
+            sleep(begins_at - got_at)  # until the device takes this batch: then there is room for the next
+        yield Step(begins_at, begins_at - free_at, got_at - asked_at)
+        free_at = begins_at + accelerator.step_s
 
 
 def is_settled(begins: Sequence[float]) -> bool:
-    """Whether the warm-up is over: the rate no longer changes.
+    """Returns whether the warm-up is over, because the rate no longer changes.
 
     That is after at least 1.5 s and 8 steps, as soon as the last quarter of all steps took as long as the quarter
     before, within a tenth.
+
+    Args:
+        begins: The times in seconds at which the steps began.
     """
     if len(begins) <= MIN_WARM_UP_STEPS or begins[-1] - begins[0] < MIN_WARM_UP_S:
         return False
     quarter = (len(begins) - 1) // 4
-    last, before = begins[-1] - begins[-1 - quarter], begins[-1 - quarter] - begins[-1 - 2 * quarter]
-    return abs(last - before) <= SETTLED * max(last, before)
+    last_s, before_s = begins[-1] - begins[-1 - quarter], begins[-1 - quarter] - begins[-1 - 2 * quarter]
+    return abs(last_s - before_s) <= SETTLED * max(last_s, before_s)
 
 
-def timing(steps: Sequence[Step], accelerator: Accelerator) -> StepTiming:
-    """The figures of a run, from the begin of its first step to that of its last.
+def compute_step_timing(steps: Sequence[Step], accelerator: Accelerator) -> StepTiming:
+    """Returns the figures of a run, from the begin of its first step to that of its last.
 
     Raises:
-        ConfigError: Fewer than two steps fit.
+        ConfigError: There are fewer than two steps.
     """
     if len(steps) < 2:
         raise ConfigError("The run was too short for two steps. Give more --seconds, or a shorter step.")
-    parts = min(_PARTS, len(steps) - 1)
-    edges = [round(i * (len(steps) - 1) / parts) for i in range(parts + 1)]
-    cut = [steps[a : b + 1] for a, b in pairwise(edges)]
+    num_parts = min(_PARTS, len(steps) - 1)
+    edges = [round(i * (len(steps) - 1) / num_parts) for i in range(num_parts + 1)]
+    parts = [steps[first : last + 1] for first, last in pairwise(edges)]
 
-    def share(name: Literal["idle_s", "wait_s"]) -> Spread:
-        # Of all steps, since waits come in bursts, which the median of the parts would miss.
-        return Spread.of([_share(part, name) for part in cut], _share(steps, name))
+    def spread(name: Literal["idle_s", "wait_s"]) -> Spread:
+        return Spread.of([_compute_share(part, name) for part in parts], _compute_share(steps, name))
 
     return StepTiming(
         method="simulated",
@@ -108,19 +122,19 @@ def timing(steps: Sequence[Step], accelerator: Accelerator) -> StepTiming:
         images_per_step=accelerator.images_per_step,
         step_s=Spread(accelerator.step_s, accelerator.step_s, accelerator.step_s),
         wall_s=_wall_s(steps),
-        idle_fraction=share("idle_s"),
-        input_wait_fraction=share("wait_s"),
+        idle_fraction=spread("idle_s"),
+        input_wait_fraction=spread("wait_s"),
     )
 
 
-def timeline(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The first steps after the one with which measuring begins, in seconds since then."""
+def make_timeline(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Returns the first steps after the one with which measuring begins, in seconds since then."""
     return tuple(replace(step, begins_s=step.begins_s - steps[0].begins_s) for step in steps[1 : _TIMELINE_STEPS + 1])
 
 
-def _share(steps: Sequence[Step], name: Literal["idle_s", "wait_s"]) -> float:
-    spent: float = sum(getattr(step, name) for step in steps[1:])
-    return min(spent / _wall_s(steps), 1.0)
+def _compute_share(steps: Sequence[Step], name: Literal["idle_s", "wait_s"]) -> float:
+    spent_s: float = sum(getattr(step, name) for step in steps[1:])
+    return min(spent_s / _wall_s(steps), 1.0)
 
 
 def _wall_s(steps: Sequence[Step]) -> float:

@@ -1,16 +1,15 @@
-"""What tf.data's own model of a running pipeline says, looked at a few times a second.
+"""Samples of tf.data's own counters of a running pipeline, a few times a second.
 
-Every dataset operation has a node, with counters since it was made: elements, bytes, and the time during which one of
-its threads was neither blocked on its input nor on its consumer (`tensorflow/core/framework/model.proto`). That is
-time by the clock: where more threads want to run than there are cores, it includes the wait for a core. Linux counts
-that wait for every thread (`/proc/<pid>/schedstat`, see Documentation/scheduler/sched-stats.rst), so it can be taken
-out again.
+Every dataset operation has a node with counters since it was made: elements, bytes, and the time during which one of
+its threads was blocked neither on its input nor on its consumer (`tensorflow/core/framework/model.proto`). That is time
+by the clock: where more threads want to run than there are cores, it includes the wait for a core. Linux counts that
+wait for every thread (`/proc/<pid>/schedstat`, see Documentation/scheduler/sched-stats.rst), so it can be taken out.
 
-A look takes 1.6 ms of a core where there are 50 threads: four a second cost 0.6 % of one core.
+A sample takes 1.6 ms of a core where there are 50 threads: four a second cost 0.6 % of one core.
 
-Between two looks the sampler wakes up ten times to see how long it must wait for Python's lock: a thread that runs
-Python gives it up every 5 ms (`sys.getswitchinterval`), so a wait says that one does, and their share is the time in
-which the lock was held.
+Between two samples the sampler wakes up ten times to see how long it must wait for Python's lock. A thread that runs
+Python gives the lock up every 5 ms (`sys.getswitchinterval`), so a wait says that some thread runs Python. The share of
+late wake-ups is the share of the time in which the lock was held.
 """
 
 from __future__ import annotations
@@ -26,16 +25,29 @@ from typing import Any
 EVERY_S = 0.25
 _WAKES = 10
 _LATE_S = 0.001
-"""A thread that wakes up by itself is later than that only where it waits: timers are 0.05 ms late."""
+"""The delay above which a thread that wakes up by itself must have waited: timers are 0.05 ms late."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A dataset operation; counters since it was made."""
+    """A dataset operation with its counters since it was made.
+
+    Attributes:
+        name: The operation's name.
+        inputs: The numbers of its input nodes. The first is the one that it was built on. Others are the further inputs
+            of a zip, or what an interleave has open at the moment.
+        elements: The number of elements that it gave.
+        busy_s: The time in which its threads were not blocked, in seconds.
+        bytes_in: The bytes that it took.
+        bytes_out: The bytes that it gave.
+        buffered: The number of elements in its buffer.
+        parameters: The parameters by name, such as "parallelism".
+        max_parallelism: The number of threads that AUTOTUNE may give it, or that it was given; None where it has none
+            of its own.
+    """
 
     name: str
     inputs: tuple[int, ...] = ()
-    """The first is what it was built on; others are a zip's further ones, and what an interleave has open now."""
     elements: int = 0
     busy_s: float = 0.0
     bytes_in: int = 0
@@ -43,46 +55,50 @@ class Node:
     buffered: int = 0
     parameters: Mapping[str, float] | None = None
     max_parallelism: float | None = None
-    """Threads that AUTOTUNE may give it, or that it was given; None where it has none of its own."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One look."""
+    """The counters of all nodes at one moment.
+
+    Attributes:
+        at: The time in seconds, by `time.perf_counter`.
+        nodes: The nodes by number.
+        output: The number of the last node.
+        cpu_s: The processor time of all threads of the process, in seconds.
+        queue_s: The time in which threads could have run and no core was free, in seconds.
+        lock_fraction: The share of the time since the last sample in which another thread held Python's lock.
+    """
 
     at: float
     nodes: Mapping[int, Node]
     output: int
     cpu_s: float
-    """Of all threads of the process."""
     queue_s: float
-    """During which threads could have run, and no core was free."""
     lock_fraction: float = 0.0
-    """Share of the time since the last look in which some other thread held Python's lock."""
 
-    def chain(self) -> list[int]:
-        """The operations from the last one back to the source: of each, what it was built on.
+    def list_chain(self) -> list[int]:
+        """Returns the operations from the last one back to the source, following what each was built on.
 
-        Of a zip that is what has most behind it: the other is a counter, or a table that goes with it.
+        From a zip the chain follows the input with most nodes behind it. The other is a counter or a table.
         """
-        found = [self.output]
-        while inputs := self.nodes[found[-1]].inputs:
-            zipped = self.nodes[found[-1]].name.startswith("Zip")
-            found.append(max(inputs, key=lambda one: len(self.below(one))) if zipped else inputs[0])
-        return found
+        chain = [self.output]
+        while inputs := self.nodes[chain[-1]].inputs:
+            is_zip = self.nodes[chain[-1]].name.startswith("Zip")
+            chain.append(max(inputs, key=lambda node: len(self.list_subtree(node))) if is_zip else inputs[0])
+        return chain
 
-    def beside(self, node: int, next_node: int) -> list[int]:
-        """The inputs of an operation that are not the chain's."""
-        return [one for one in self.nodes[node].inputs if one != next_node]
+    def list_side_inputs(self, node: int, next_node: int) -> list[int]:
+        """Returns the inputs of a node that are not the next node of the chain."""
+        return [number for number in self.nodes[node].inputs if number != next_node]
 
-    def below(self, node: int) -> list[int]:
-        """A node and all its inputs, theirs, and so on."""
-        inputs = self.nodes[node].inputs
-        return [node, *(one for child in inputs for one in self.below(child))]
+    def list_subtree(self, node: int) -> list[int]:
+        """Returns a node, its inputs, their inputs, and so on."""
+        return [node, *(number for child in self.nodes[node].inputs for number in self.list_subtree(child))]
 
 
-def sample_of(proto: Any, at: float, cpu_s: float, queue_s: float, lock_fraction: float = 0.0) -> Sample:
-    """A look, from a `ModelProto`."""
+def make_sample(proto: Any, at: float, cpu_s: float, queue_s: float, lock_fraction: float = 0.0) -> Sample:
+    """Builds a sample out of a `ModelProto`; the other arguments are the sample's attributes."""
     nodes = {
         number: Node(
             name=node.name,
@@ -94,7 +110,12 @@ def sample_of(proto: Any, at: float, cpu_s: float, queue_s: float, lock_fraction
             buffered=node.buffered_elements,
             parameters={parameter.name: parameter.value for parameter in node.parameters},
             max_parallelism=next(
-                (p.max if p.tunable else p.value for p in node.parameters if p.name == "parallelism"), None
+                (
+                    parameter.max if parameter.tunable else parameter.value
+                    for parameter in node.parameters
+                    if parameter.name == "parallelism"
+                ),
+                None,
             ),
         )
         for number, node in proto.nodes.items()
@@ -103,16 +124,21 @@ def sample_of(proto: Any, at: float, cpu_s: float, queue_s: float, lock_fraction
 
 
 class Sampler:
-    """Looks at a pipeline from a thread of its own, until the `with` block ends.
+    """A thread that samples a pipeline until its `with` block ends.
 
     Args:
-        model: Gives the `ModelProto`; what it raises ends the sampling and is kept in `error`.
+        read_model: Returns the `ModelProto`. An exception that it raises ends the sampling.
+        every_s: Seconds between two samples.
+
+    Attributes:
+        samples: The samples so far.
+        error: The exception that ended the sampling, if there was one.
     """
 
-    def __init__(self, model: Callable[[], Any], every_s: float = EVERY_S) -> None:
+    def __init__(self, read_model: Callable[[], Any], every_s: float = EVERY_S) -> None:
         self.samples: list[Sample] = []
         self.error: Exception | None = None
-        self._model, self._every_s = model, every_s
+        self._read_model, self._every_s = read_model, every_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tfpipe-sampler", daemon=True)
 
@@ -130,34 +156,28 @@ class Sampler:
             if self._stop.is_set():
                 return
             try:
-                proto = self._model()
+                proto = self._read_model()
             except Exception as error:  # of the library, whose errors this module does not know
                 self.error = error
                 return
-            self.samples.append(sample_of(proto, time.perf_counter(), *thread_seconds(), late / _WAKES))
+            self.samples.append(make_sample(proto, time.perf_counter(), *read_thread_seconds(), late / _WAKES))
 
     def _wakes_late(self) -> bool:
-        """Sleeps a little; whether it then had to wait, and not for a core."""
+        """Sleeps a little, and returns whether it then had to wait for something else than a core."""
         if self._stop.is_set():
             return False
-        queued, slept = _own_queue_s(), self._every_s / _WAKES
+        queued_s, sleep_s = _read_own_queue_s(), self._every_s / _WAKES
         started = time.perf_counter()
-        time.sleep(slept)  # not an Event: its own lock costs another wait
-        return time.perf_counter() - started - slept - (_own_queue_s() - queued) > _LATE_S
+        time.sleep(sleep_s)  # not an Event: its own lock costs another wait
+        return time.perf_counter() - started - sleep_s - (_read_own_queue_s() - queued_s) > _LATE_S
 
 
-def _own_queue_s() -> float:
-    """Time that this thread has waited for a core; 0 where nobody counts it."""
-    try:
-        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
-            return int(file.read(128).split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
+def read_thread_seconds(process: str = "/proc/self") -> tuple[float, float]:
+    """Returns the processor time of all threads and the time that they waited for a core, in seconds.
 
-
-def thread_seconds(process: str = "/proc/self") -> tuple[float, float]:
-    """Processor time of all threads, and the time they waited for a core; where nobody counts the second, 0."""
-    ran = waited = 0
+    The second is 0 where the kernel does not count it.
+    """
+    ran_ns = waited_ns = 0
     try:
         for thread in os.listdir(f"{process}/task"):
             try:
@@ -168,8 +188,17 @@ def thread_seconds(process: str = "/proc/self") -> tuple[float, float]:
                 fields = os.read(file, 128).split()
             finally:
                 os.close(file)
-            ran, waited = ran + int(fields[0]), waited + int(fields[1])
+            ran_ns, waited_ns = ran_ns + int(fields[0]), waited_ns + int(fields[1])
     except (OSError, ValueError, IndexError):
         return time.process_time(), 0.0
     # A kernel without these counters has the files missing, or all zeros.
-    return (ran / 1e9, waited / 1e9) if ran else (time.process_time(), 0.0)
+    return (ran_ns / 1e9, waited_ns / 1e9) if ran_ns else (time.process_time(), 0.0)
+
+
+def _read_own_queue_s() -> float:
+    """Returns the time that this thread has waited for a core, in seconds; 0 where the kernel does not count it."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
+            return int(file.read(128).split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0

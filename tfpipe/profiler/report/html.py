@@ -1,15 +1,15 @@
 """A report as one HTML page that needs nothing else: no script, no font, no image, no network. Pure.
 
-Whatever came from outside, such as the name of a dataset, goes through Jinja2's escaping; the only HTML that is put in
-as it is are the SVGs of `charts`, and the `code` elements made here. The page forbids itself, by its content security
-policy, everything but its own styles.
+Text from outside, such as the name of a dataset, goes through Jinja2's escaping. The only HTML that is put in as it is
+are the SVGs of `charts` and the `code` elements made here. By its content security policy the page forbids itself
+everything but its own styles.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import resources
 from typing import Any
 
@@ -18,14 +18,15 @@ from markupsafe import Markup, escape
 
 from tfpipe._version import __version__
 from tfpipe.pipeline.config import toml_json
-from tfpipe.profiler.diagnose import bottleneck
+from tfpipe.profiler.diagnose.bottleneck import compute_idle_fraction
 from tfpipe.profiler.report import charts
-from tfpipe.profiler.report.text_json import MAP_FUSION_NOTE, NO_FIXES, NO_STAGES, budget_line, wall_name
-from tfpipe.profiler.types import Fix, IdleMethod, Report, Spread, StageTiming
+from tfpipe.profiler.report.text_json import MAP_FUSION_NOTE, NO_FIXES, NO_STAGES, format_budget, name_bottleneck
+from tfpipe.profiler.types import Fix, IdleMethod, OptionValue, Report, Spread, StageTiming
 from tfpipe.system.units import human_bytes, human_rate, human_share
 
 WIDE, NARROW = 976, 326
-"""Pixels that a chart may take: two are drawn, since text in one that is scaled down cannot be read."""
+"""The widths of a chart in pixels. Two are drawn, since text in a chart that is scaled down cannot be read."""
+_SIZES = (("wide", WIDE), ("narrow", NARROW))
 
 _METHODS: Mapping[IdleMethod, str] = {
     "simulated": "A simulated accelerator took the batches: it is busy for the time of a step, and uses no processor. "
@@ -38,8 +39,14 @@ _METHODS: Mapping[IdleMethod, str] = {
 
 
 @dataclass(frozen=True)
-class _Figure:
-    """A key figure: its name, its number, what it is a number of."""
+class _KeyFigure:
+    """A key figure.
+
+    Attributes:
+        name: Its name.
+        value: The number as text.
+        note: The number's unit, or what it is measured against.
+    """
 
     name: str
     value: str
@@ -48,121 +55,120 @@ class _Figure:
 
 @dataclass(frozen=True)
 class _Row:
-    """A stage in the table."""
+    """A row in the table of stages.
+
+    Attributes:
+        name: The stage's name, or "other".
+        us: Processor time for each image, in microseconds.
+        share: Share of all processor time.
+        stage: The stage; None for the time that no stage accounts for.
+    """
 
     name: str
     us: Spread
     share: float
     stage: StageTiming | None = None
-    """None for what no stage accounts for."""
 
 
 def render(report: Report) -> str:
-    """The page.
+    """Returns the page of a report; the same report gives the same text.
 
     Args:
-        report: From `make_report`; every part that may be empty may be.
-
-    Returns:
-        HTML; the same report gives the same text.
+        report: The report, from `make_report`; every part that may be empty may be.
     """
     profile, step = report.profile, report.profile.step
-    template = _environment().from_string(
-        resources.files("tfpipe.profiler.report").joinpath("page.html.j2").read_text("utf-8")
-    )
-    line, rows = budget_line(report), _rows(report)
-    measured = any(fix.measured_images_per_second is not None for fix in report.fixes)
-    return template.render(
-        report=report,
-        profile=profile,
-        step=step,
-        title=_title(report),
-        headline=line[0].upper() + line[1:],
-        gauge=Markup(charts.gauge(bottleneck.idle_fraction(step), step.idle_fraction)),
-        figures=_figures(report),
-        wall=wall_name(report.bottleneck.stage),
-        compute_bound=report.bottleneck.stage == "accelerator",
-        timelines=_timelines(report),
-        stage_charts=_stage_charts(rows, report.bottleneck.stage),
-        rows=rows,
-        fix_charts=[Markup(_fix_chart(report, fix, number)) for number, fix in enumerate(report.fixes, 1)],
-        notes={"no_stages": NO_STAGES, "no_fixes": NO_FIXES, "map_fusion": MAP_FUSION_NOTE},
-        measured=measured,
-        method=_METHODS[step.method],
-        version=__version__,
+    template = resources.files("tfpipe.profiler.report").joinpath("page.html.j2").read_text("utf-8")
+    budget, rows = format_budget(report), _list_rows(report)
+    return (
+        _make_environment()
+        .from_string(template)
+        .render(
+            report=report,
+            profile=profile,
+            step=step,
+            title=f"{profile.dataset.name}: {human_share(compute_idle_fraction(step))} idle",
+            headline=budget[0].upper() + budget[1:],
+            gauge=Markup(charts.draw_gauge(compute_idle_fraction(step), step.idle_fraction)),
+            figures=_list_key_figures(report),
+            bottleneck=name_bottleneck(report.bottleneck.stage),
+            compute_bound=report.bottleneck.stage == "accelerator",
+            timelines=_draw_timelines(report),
+            stage_charts=_draw_stages(rows, report.bottleneck.stage),
+            rows=rows,
+            fix_charts=[Markup(_draw_fix(report, fix, number)) for number, fix in enumerate(report.fixes, 1)],
+            tables=(("Options of the pipeline", asdict(profile.config)), ("The data", asdict(profile.dataset))),
+            notes={"no_stages": NO_STAGES, "no_fixes": NO_FIXES, "map_fusion": MAP_FUSION_NOTE},
+            measured=any(fix.measured_images_per_second is not None for fix in report.fixes),
+            method=_METHODS[step.method],
+            version=__version__,
+        )
     )
 
 
-def _environment() -> jinja2.Environment:
+def _make_environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(rate=human_rate, share=human_share, size=human_bytes)
-    environment.filters.update(sentence=_sentence, toml=_toml, value=_value)
+    environment.filters.update(sentence=_mark_code, toml=_changes_to_toml, value=_value_to_text)
     return environment
 
 
-def _title(report: Report) -> str:
-    name = report.profile.dataset.get("name") or "Input pipeline"
-    return f"{name}: {human_share(bottleneck.idle_fraction(report.profile.step))} idle"
-
-
-def _figures(report: Report) -> list[_Figure]:
+def _list_key_figures(report: Report) -> list[_KeyFigure]:
     profile, host = report.profile, report.profile.host
     cpu, storage = report.cpu_limit_images_per_second, report.storage_limit_images_per_second
+    cores = "1 core" if host.cores == 1 else f"{host.cores} cores"
+    memory = f"at most, of {human_bytes(host.memory_limit_bytes)}"
     figures = [
-        _Figure("Required", human_rate(report.required_images_per_second), "images/s"),
-        _Figure("This pipeline", human_rate(profile.images_per_second), "images/s"),
-        _Figure("CPU allows", human_rate(cpu), "" if cpu == float("inf") else f"images/s on {_cores(host.cores)}"),
-        _Figure("Storage allows", *(("–", "not measured") if storage is None else (human_rate(storage), "images/s"))),
-        _Figure("First batch", f"{profile.first_batch_s:.1f} s", "from the start"),
-        _Figure("Memory", human_bytes(host.peak_memory_bytes), f"at most, of {human_bytes(host.memory_limit_bytes)}"),
+        _KeyFigure("Required", human_rate(report.required_images_per_second), "images/s"),
+        _KeyFigure("This pipeline", human_rate(profile.images_per_second), "images/s"),
+        _KeyFigure("CPU allows", human_rate(cpu), "" if cpu == float("inf") else f"images/s on {cores}"),
+        _KeyFigure("Storage allows", "–", "not measured")
+        if storage is None
+        else _KeyFigure("Storage allows", human_rate(storage), "images/s"),
+        _KeyFigure("First batch", f"{profile.first_batch_s:.1f} s", "from the start"),
+        _KeyFigure("Memory", human_bytes(host.peak_memory_bytes), memory),
     ]
     if report.price_per_day is not None:
-        figures.append(_Figure("Price of idle time", f"{report.price_per_day:,.2f}", "a day"))
+        figures.append(_KeyFigure("Price of idle time", f"{report.price_per_day:,.2f}", "a day"))
     return figures
 
 
-def _cores(count: int) -> str:
-    return "1 core" if count == 1 else f"{count} cores"
+def _list_rows(report: Report) -> list[_Row]:
+    """Returns a row for each stage and one for the time that no stage accounts for."""
+    stages, cpu_s = report.profile.stages, report.demand.cpu_s
+    if not stages:
+        return []
+    total_s = sum(cpu_s.values()) or 1.0
+    other_us = cpu_s["other"] * 1e6
+    rows = [_Row(stage.name, stage.cpu_us_per_image, cpu_s[stage.name] / total_s, stage) for stage in stages]
+    return [*rows, _Row("other", Spread(other_us, other_us, other_us), cpu_s["other"] / total_s)]
 
 
-def _timelines(report: Report) -> list[Markup]:
-    """The same chart for wide and for narrow pages."""
+def _draw_timelines(report: Report) -> list[Markup]:
+    """Returns the same chart for wide and for narrow pages."""
     steps, step_s = report.profile.timeline, report.profile.step.step_s.median
     if not steps:
         return []
-    return [
-        Markup(charts.timeline(steps, step_s, width, f"timeline-{name}"))
-        for name, width in (("wide", WIDE), ("narrow", NARROW))
-    ]
+    return [Markup(charts.draw_timeline(steps, step_s, width, f"timeline-{size}")) for size, width in _SIZES]
 
 
-def _rows(report: Report) -> list[_Row]:
-    """All stages, and what no stage accounts for."""
-    profile = report.profile
-    if not profile.stages:
-        return []
-    cpu_s = bottleneck.model_of(profile).cpu_s
-    total = sum(cpu_s.values()) or 1.0
-    other = cpu_s["other"] * 1e6
-    rows = [_Row(one.name, one.cpu_us_per_image, cpu_s[one.name] / total, one) for one in profile.stages]
-    return [*rows, _Row("other", Spread(other, other, other), cpu_s["other"] / total)]
-
-
-def _stage_charts(rows: list[_Row], wall: str) -> list[Markup]:
+def _draw_stages(rows: list[_Row], bottleneck: str) -> list[Markup]:
+    """Returns the same chart for wide and for narrow pages."""
     if not rows:
         return []
-    bars = [
-        charts.Bar(row.name, row.us, charts.IDLE if row.name == wall else charts.BUSY if row.stage else charts.FAINT)
-        for row in rows
-    ]
-    sizes = (("wide", WIDE), ("narrow", NARROW))
-    return [Markup(charts.stage_bars(bars, width, f"stages-{name}")) for name, width in sizes]
+    bars = [charts.Bar(row.name, row.us, _choose_color(row, bottleneck)) for row in rows]
+    return [Markup(charts.draw_stage_bars(bars, width, f"stages-{size}")) for size, width in _SIZES]
 
 
-def _fix_chart(report: Report, fix: Fix, number: int) -> str:
-    return charts.before_after(
+def _choose_color(row: _Row, bottleneck: str) -> str:
+    if row.name == bottleneck:
+        return charts.IDLE
+    return charts.BUSY if row.stage else charts.FAINT
+
+
+def _draw_fix(report: Report, fix: Fix, number: int) -> str:
+    return charts.draw_before_after(
         report.profile.images_per_second,
         fix.predicted_images_per_second,
         fix.measured_images_per_second,
@@ -171,26 +177,26 @@ def _fix_chart(report: Report, fix: Fix, number: int) -> str:
     )
 
 
-def _sentence(text: str) -> Markup:
-    """Escaped, with `code` set as such."""
+def _mark_code(text: str) -> Markup:
+    """Returns escaped text, with what stands in backquotes as `code`."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
-def _toml(changes: Mapping[str, Any]) -> str:
-    """As they stand in a file of options; TOML has no None, which is written by leaving the option out."""
-    given = {name: value for name, value in changes.items() if value is not None}
-    without = [f"# {name}: leave it out" for name, value in changes.items() if value is None]
-    return "\n".join([*toml_json.to_toml(given).splitlines(), *without])
+def _changes_to_toml(changes: Mapping[str, OptionValue]) -> str:
+    """Returns the changes as a file of options has them; TOML has no None, which is written by leaving it out."""
+    values = {name: value for name, value in changes.items() if value is not None}
+    left_out = [f"# {name}: leave it out" for name, value in changes.items() if value is None]
+    return "\n".join([*toml_json.to_toml(values).splitlines(), *left_out])
 
 
-def _value(value: Any, name: str) -> str:
-    """A fact or an option for people."""
+def _value_to_text(value: Any, name: str) -> str:
+    """Returns a fact or an option for people."""
     if value is None:
         return "–"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):
-        return (" x " if "size" in name else ", ").join(_value(one, "") for one in value)
+        return (" x " if "size" in name else ", ").join(_value_to_text(item, "") for item in value)
     if name.endswith("_bytes"):
         return human_bytes(value)
     return f"{value:,.0f}" if isinstance(value, int | float) and abs(value) >= 100 else str(value)

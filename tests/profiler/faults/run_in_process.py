@@ -1,0 +1,51 @@
+"""Runs faults in processes of their own: slow storage is a library that is loaded before all others."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.profiler.faults.cases import FAULTS
+
+ROOT = Path(__file__).resolve().parents[3]
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+
+
+def why_unavailable(name: str) -> str | None:
+    """Returns why a fault cannot be planted on this machine, or None if it can."""
+    if FAULTS[name].delay_us and (COMPILER is None or sys.platform != "linux"):
+        return "slow storage needs Linux and a C compiler"
+    return None
+
+
+def run_fault(name: str, folder: Path) -> dict[str, Any]:
+    """Returns the result of `run_fault.py` for a fault.
+
+    Args:
+        name: The fault's name.
+        folder: The folder that keeps images and shards.
+    """
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "100"}
+    if FAULTS[name].delay_us:
+        env |= {"LD_PRELOAD": str(_build_slow_storage(folder)), "DELAY_US": str(FAULTS[name].delay_us)}
+    command = [sys.executable, "-m", "tests.profiler.faults.run_fault", name, str(folder.resolve())]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{name} failed:\n{done.stderr[-3000:]}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def _build_slow_storage(folder: Path) -> Path:
+    library = folder.resolve() / "slow_storage.so"
+    if not library.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        source = Path(__file__).with_name("slow_storage.c")
+        assert COMPILER is not None
+        subprocess.run([COMPILER, "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl"], check=True)
+    return library

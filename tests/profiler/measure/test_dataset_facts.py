@@ -1,0 +1,57 @@
+"""The facts about the data that the diagnosis needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tfpipe.format.manifest import Manifest
+from tfpipe.open_dataset import load_manifest
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.source import tfrecord_files
+from tfpipe.profiler.measure.dataset_facts import _find_late_caches, get_dataset_facts
+from tfpipe.profiler.measure.stage_matching import PlannedOperation
+
+CONFIG = PipelineConfig(global_batch_size=4, image_size=8)
+
+
+@pytest.fixture(scope="module")
+def manifest(small_dataset: Path) -> Manifest:
+    return load_manifest(str(small_dataset))
+
+
+def test_a_manifest_knows_records_and_sizes(manifest: Manifest) -> None:
+    facts = get_dataset_facts(manifest, "train", CONFIG, [])
+    sizes = manifest.splits["train"].sizes
+    assert (facts.records, facts.files, facts.exact) == (12, 2, True)
+    assert facts.formats == ("JPEG", "PNG")
+    assert facts.mean_size == (sizes.mean_height, sizes.mean_width)
+    assert facts.short_side == 9  # 8/7 of the model's 8 pixels, where images have 16 and more
+    assert facts.own_stages == facts.late_caches == ()
+
+
+def test_images_hardly_larger_than_the_model_needs_stay(manifest: Manifest) -> None:
+    assert get_dataset_facts(manifest, "train", replace(CONFIG, image_size=20), []).short_side is None
+
+
+def test_foreign_files_know_little(small_dataset: Path) -> None:
+    facts = get_dataset_facts(tfrecord_files(f"{small_dataset}/train-*"), None, CONFIG, [])
+    assert (facts.records, facts.files, facts.exact) == (None, 2, False)
+    assert (facts.formats, facts.mean_size, facts.short_side) == ((), None, None)
+
+
+def test_windows_and_buffers_are_held_to_be_shuffled(manifest: Manifest) -> None:
+    """4 streams of 3 records each: a window while the next one is read holds all of them twice."""
+    assert get_dataset_facts(manifest, "train", CONFIG, []).shuffled_records == 2 * 12
+    buffer = replace(CONFIG, order="throughput", shuffle_buffer_size=5)
+    assert get_dataset_facts(manifest, "train", buffer, []).shuffled_records == 5
+    assert get_dataset_facts(manifest, "train", replace(CONFIG, training=False), []).shuffled_records == 0
+
+
+def test_a_late_cache_is_the_users_own_behind_augmentation() -> None:
+    operations = ("Cache", "kept"), ("Map", "augment"), ("Cache", "early"), ("Cache", "cache"), ("Range", "list")
+    planned = [PlannedOperation(kind, stage) for kind, stage in operations]
+    assert _find_late_caches(planned) == ("kept",)
+    assert _find_late_caches(planned[2:]) == ()

@@ -1,0 +1,49 @@
+"""From a profile to a report: demand, bottleneck, fixes. Pure."""
+
+from __future__ import annotations
+
+from tfpipe.profiler.diagnose.bottleneck import (
+    compute_cpu_limit,
+    compute_demand,
+    compute_idle_fraction,
+    compute_required_rate,
+    find_bottleneck,
+)
+from tfpipe.profiler.diagnose.fixes import find_fixes
+from tfpipe.profiler.types import Profile, Report
+
+_HOURS_PER_DAY = 24
+
+
+def make_report(profile: Profile, price_per_hour: float | None = None) -> Report:
+    """Returns a profile with the conclusions from it.
+
+    Args:
+        profile: The measured figures, from `profile_pipeline`.
+        price_per_hour: The price of the accelerator in any currency; None leaves the price of idle time out.
+    """
+    demand = compute_demand(profile)
+    bottleneck = find_bottleneck(profile, demand)
+    idle = compute_idle_fraction(profile.step)
+    return Report(
+        profile=profile,
+        demand=demand,
+        bottleneck=bottleneck,
+        required_images_per_second=compute_required_rate(profile.step),
+        cpu_limit_images_per_second=compute_cpu_limit(profile),
+        storage_limit_images_per_second=demand.storage_limit,
+        fixes=find_fixes(profile, demand, bottleneck),
+        price_per_day=None if price_per_hour is None else compute_idle_price_per_day(price_per_hour, idle),
+    )
+
+
+def compute_idle_price_per_day(price_per_hour: float, idle_fraction: float) -> float:
+    """Returns what the idle time of a day costs, in the currency of the price."""
+    return price_per_hour * _HOURS_PER_DAY * idle_fraction
+
+
+def compute_idle_after_fixes(report: Report) -> float:
+    """Returns the share of idle time after the fixes that were tried and kept; without any, the measured share."""
+    if report.after_images_per_second is None:
+        return compute_idle_fraction(report.profile.step)
+    return max(1 - report.after_images_per_second / report.required_images_per_second, 0.0)

@@ -1,0 +1,77 @@
+"""The facts about the data and its stages that the diagnosis needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.source import Source, get_source
+from tfpipe.pipeline.stage import STAGE_NAMES
+from tfpipe.profiler.measure.stage_matching import BuiltStage, PlannedOperation, list_planned_operations
+from tfpipe.profiler.types import DatasetFacts
+
+_CLEARLY_SMALLER = 0.9
+
+
+def get_dataset_facts(
+    data: Manifest | Source, split: str | None, config: PipelineConfig, stages: Sequence[BuiltStage]
+) -> DatasetFacts:
+    """Returns the facts about the data of a pipeline.
+
+    Args:
+        data: The data that the pipeline reads.
+        split: The split of a manifest; None for foreign files.
+        config: The pipeline's options.
+        stages: The pipeline's stages, in order.
+    """
+    source = get_source(data, split)
+    plan = ReadPlan.for_host(source, config, None, 0)
+    mean_size = None
+    if isinstance(data, Manifest) and split is not None and source.images.size is None:
+        sizes = data.splits[split].sizes
+        mean_size = (sizes.mean_height, sizes.mean_width)
+    return DatasetFacts(
+        name=source.name,
+        records=source.num_records,
+        files=len(source.files),
+        record_bytes=source.record_bytes,
+        formats=tuple(sorted(source.images.formats)),
+        stored_size=source.images.size,
+        mean_size=mean_size,
+        short_side=_compute_short_side(mean_size, config),
+        decoded_size=plan.decoded_size,
+        exact=plan.exact,
+        shuffled_records=_count_shuffled_records(plan),
+        own_stages=tuple(stage.name for stage in stages if stage.name not in STAGE_NAMES),
+        late_caches=_find_late_caches(list_planned_operations(stages)),
+    )
+
+
+def _compute_short_side(mean_size: tuple[float, float] | None, config: PipelineConfig) -> int | None:
+    """Returns the short side to store images with: 8/7 of what the model gets; None if that is hardly smaller."""
+    if mean_size is None:
+        return None
+    short_side = round(max(config.size) * 8 / 7)
+    return short_side if short_side < _CLEARLY_SMALLER * min(mean_size) else None
+
+
+def _count_shuffled_records(plan: ReadPlan) -> int:
+    """Returns the records that memory holds to shuffle them: a buffer, or a window while the next one is read."""
+    if not plan.config.training:
+        return 0
+    if not plan.exact:
+        return plan.shuffle_records
+    return 2 * len(plan.streams) * min(plan.order.window_records, plan.order.records_per_stream)
+
+
+def _find_late_caches(planned: Sequence[PlannedOperation]) -> tuple[str, ...]:
+    """Returns the user's stages that cache what `augment` has made, the last one first."""
+    stages = [operation.stage for operation in planned]
+    after_augment = planned[: stages.index("augment")] if "augment" in stages else []
+    return tuple(
+        operation.stage
+        for operation in after_augment
+        if operation.kind == "Cache" and operation.stage not in STAGE_NAMES
+    )
