@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tfpipe.doctor.result import Check, Status, Target
+from tfpipe.pipeline.plan.read_plan import MAX_CACHE_SHARE
 from tfpipe.system.file_io import is_url
 from tfpipe.system.units import human_bytes, human_count
 
@@ -17,7 +18,6 @@ _ORDINARY = ("tensorflow", "tensorflow-cpu", "tf-nightly")
 _TPU_SUBLANES = 8
 _TPU_DTYPES = ("uint8", "int32", "int64", "uint32", "float32", "bfloat16", "bool")
 _MEMORY_SHARE = 0.5  # a shuffle that holds more may leave the trainer too little memory
-_CACHE_SHARE = 0.9  # as `tfpipe.pipeline.stages.cache` allows
 _HEADROOM = 1.2  # of the host's rate over the rate that the accelerator consumes
 
 
@@ -214,7 +214,7 @@ def check_cache(facts: CacheFacts) -> Check:
         )
     where = f"in {facts.folder}" if facts.folder is not None else "of memory"
     found = f"{cache} takes {human_bytes(facts.needed_bytes)} {where}, and {human_bytes(facts.free_bytes)} are free"
-    if facts.needed_bytes <= facts.free_bytes * (_CACHE_SHARE if facts.folder is None else 1):
+    if facts.needed_bytes <= facts.free_bytes * (MAX_CACHE_SHARE if facts.folder is None else 1):
         return Check("cache", "ok", f"{found}.")
     bytes_, smaller = facts.kind == "bytes", "a smaller `decoded_size`, "
     other = "another `cache_dir`" if facts.folder is not None else "a `cache_dir`"

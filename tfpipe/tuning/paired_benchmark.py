@@ -20,11 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tfpipe.profiler.diagnose.fixes import MIN_GAIN
+
 # With seven pairs, all on one side are a chance of 1 in 128. What twenty pairs do not show is not worth more time.
 MIN_PAIRS, MAX_PAIRS = 7, 20
-
-# A change that gains less is not worth keeping.
-MIN_GAIN = 0.02
 
 # A candidate that is behind is given up, unless noise might hide that it gains more than this.
 _POSSIBLE_GAIN = 0.1

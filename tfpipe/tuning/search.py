@@ -173,7 +173,7 @@ def _try_candidates(trials: Trials, until: float, input_may_change: bool, observ
 def _get_advice(job: PipelineJob, config: PipelineConfig) -> Sequence[Changes]:
     try:
         profile = profile_pipeline(
-            job.data, job.split, config, job.get_accelerator(config), _PROFILE_S, customize=job.customize
+            job.data, job.split, config, job.get_accelerator(config), ProfileConfig(_PROFILE_S), customize=job.customize
         )
     except Exception:  # whatever the pipeline raised: the search can do without advice
         return ()

@@ -19,6 +19,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.stage import Customize
+from tfpipe.profiler.diagnose.bottleneck import NO_IDLE
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.types import Fix, Spread
 from tfpipe.system import host_limits
@@ -33,7 +34,7 @@ _MIN_STEPS_PER_TURN = 3
 MAX_WARM_UP_S = 5.0
 
 # A pipeline that gives this share of what the accelerator consumes leaves it as good as never idle.
-BUSY_SHARE = 0.99
+BUSY_SHARE = 1 - NO_IDLE
 
 # A cache that takes longer to fill is not tried: in seconds, and as a share of the time that is left.
 _MAX_FILL_S, _MAX_FILL_SHARE = 120.0, 0.3

@@ -21,6 +21,8 @@ from tfpipe.system.units import parse_bytes
 RESERVED = ("image", "label", "mask", "height", "width", "seed", "encoded", "flip", "number")
 """Names under which the pipeline hands over something itself; `extra_features` must not name them."""
 
+MAX_CACHE_SHARE = 0.9
+"""The share of the free memory that a cache may take; the trainer and its buffers need the rest."""
 _DEFAULT_STREAMS = 8
 
 

@@ -9,14 +9,13 @@ import tensorflow as tf
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.read_plan import MAX_CACHE_SHARE, ReadPlan
 from tfpipe.pipeline.stage import Stage
 from tfpipe.system import host_limits
 from tfpipe.system.units import human_bytes
 
 logger = logging.getLogger(__name__)
 
-_MEMORY_SHARE = 0.9  # of the memory that is free; the trainer and its buffers need the rest
 _ELEMENT_BYTES = 200  # of a label, a few numbers and their tensors
 
 
@@ -81,7 +80,7 @@ def check_cache_fits(plan: ReadPlan) -> None:
     needed, free = estimate_cache_bytes(plan), host_limits.available_memory_bytes()
     if needed is None:
         logger.warning("Nobody counted the records of %s, so its cache may outgrow the memory.", plan.source.name)
-    elif needed > _MEMORY_SHARE * free:
+    elif needed > MAX_CACHE_SHARE * free:
         raise ConfigError(
             f"`cache` {plan.config.cache} of {plan.source.name} needs {human_bytes(needed)} of memory, and "
             f"{human_bytes(free)} are free, of which it may take nine tenths. Use a smaller `decoded_size`, a "
