@@ -32,7 +32,7 @@ class DatasetRecords:
 
     Attributes:
         header: The header of the plan.
-        records: The datasets, and what is known of their images.
+        records: The datasets and the facts about their images.
     """
 
     header: PlanHeader
@@ -170,7 +170,7 @@ def _as_ppm(pixels: bytes) -> bytes:
     """Returns raw pixels as a file of the simplest format that holds them."""
     side = isqrt(len(pixels) // 3)
     if side * side * 3 != len(pixels):
-        raise BadImage(f"{len(pixels)} bytes of raw pixels, which make no square")
+        raise BadImage(f"{len(pixels)} bytes of raw pixels, which are not a square image")
     return b"P6 %d %d 255\n" % (side, side) + pixels
 
 
@@ -205,14 +205,14 @@ def _get_digest(features: Mapping[str, Feature]) -> bytes:
 def _get_number(features: Mapping[str, Feature], name: str) -> int:
     value = features.get(name)
     if value is None or isinstance(value, list) or value.dtype.kind != "i" or len(value) != 1:
-        raise BadImage(f"its record has no {name} of one whole number")
+        raise BadImage(f"its record must have one whole number as {name}")
     return int(value[0])
 
 
 def _get_bytes(features: Mapping[str, Feature], name: str) -> bytes:
     value = features.get(name)
     if not isinstance(value, list) or len(value) != 1:
-        raise BadImage(f"its record has no {name} of one text")
+        raise BadImage(f"its record must have one text as {name}")
     return value[0]
 
 

@@ -309,9 +309,9 @@ def replace_record(folder: Path, number: int, **changes: Any) -> None:
     [
         ({"image/class/label": 3}, "its label is 3, which is none of the 3 classes"),
         ({"image/class/label": -1}, "its label is -1, which is none of the 3 classes"),
-        ({"image/class/label": [0, 1]}, "its record has no image/class/label of one whole number"),
-        ({"image/height": b"9"}, "its record has no image/height of one whole number"),
-        ({"image/encoded": None}, "its record has no image/encoded of one text"),
+        ({"image/class/label": [0, 1]}, "its record must have one whole number as image/class/label"),
+        ({"image/height": b"9"}, "its record must have one whole number as image/height"),
+        ({"image/encoded": None}, "its record must have one text as image/encoded"),
         ({"image/sha256": "0f"}, "its image/sha256 is not a valid SHA-256"),
         ({"image/sha256": "x" * 64}, "its image/sha256 is not a valid SHA-256"),
     ],
@@ -328,7 +328,7 @@ def test_a_record_of_other_features(broken: Path, tmp_path: Path, changes: dict[
     ("encoded", "kind", "reason"),
     [
         (b"no image", b"JPEG", "not an image: it begins like text"),
-        (b"\0" * 10, b"RAW", "10 bytes of raw pixels, which make no square"),
+        (b"\0" * 10, b"RAW", "10 bytes of raw pixels, which are not a square image"),
     ],
 )
 def test_an_image_that_cannot_be_reformed(
