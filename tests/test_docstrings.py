@@ -25,7 +25,6 @@ NOT_YET: tuple[str, ...] = (
     "tfpipe/cli",
     "tfpipe/doctor",
     "tfpipe/errors.py",
-    "tfpipe/training",
     "tfpipe/tuning",
 )
 
