@@ -1,4 +1,4 @@
-"""Images made on the spot, and TensorFlow as the judge of what is stored."""
+"""Fixtures: images drawn by code, and TensorFlow's decoders, which judge the stored images."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Pixels = NDArray[np.uint8]
 
 
 class Maker:
-    """Pixels and files for tests."""
+    """A maker of pixels and files for tests."""
 
     def pixels(self, width: int = 40, height: int = 24, seed: int = 0) -> Pixels:
-        """Smooth colors, so that JPEG loses little, with some noise, so that rows differ."""
+        """Returns smooth colors, which lose little in JPEG, with some noise, so that rows differ."""
         rng = np.random.default_rng(seed)
         y, x = np.mgrid[0:height, 0:width]
         planes = [200 * x / width, 200 * y / height, 100 + 50 * np.sin(x / 5 + y / 7)]
@@ -45,7 +45,7 @@ class Maker:
         return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
     def png(self, size: tuple[int, int], depth: int, color_type: int, rows: list[bytes], *chunks: bytes) -> bytes:
-        """A PNG written by hand; `chunks` go before the image data."""
+        """Returns a PNG written by hand, with `chunks` before the image data."""
         header = struct.pack(">IIBBBBB", *size, depth, color_type, 0, 0, 0)
         data = zlib.compress(b"".join(b"\0" + row for row in rows))
         return (
@@ -69,7 +69,7 @@ def make() -> Maker:
 
 @pytest.fixture(scope="session")
 def tf_jpeg() -> Callable[..., Pixels]:
-    """TensorFlow's own reading of a JPEG as RGB."""
+    """Returns TensorFlow's own decoder of JPEG."""
     import tensorflow as tf
 
     def decode(data: bytes, channels: int = 3) -> Pixels:
@@ -81,7 +81,7 @@ def tf_jpeg() -> Callable[..., Pixels]:
 
 @pytest.fixture(scope="session")
 def tf_png() -> Callable[..., Pixels]:
-    """TensorFlow's own reading of a PNG as RGB."""
+    """Returns TensorFlow's own decoder of PNG."""
     import tensorflow as tf
 
     def decode(data: bytes, channels: int = 3) -> Pixels:

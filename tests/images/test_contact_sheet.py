@@ -1,4 +1,4 @@
-"""The contact sheet: its layout, and that every kind of image comes onto it."""
+"""The contact sheet: its layout, and every kind of image on it."""
 
 import io
 
@@ -12,7 +12,7 @@ from tfpipe.images.contact_sheet import Tile, draw_contact_sheet, make_raw_image
 from tfpipe.images.errors import BadImage
 
 RED, WELL = (255, 0, 0), (0xEC, 0xEE, 0xF1)
-CENTER = (26 + 8 + 80, 26 + 8 + 80)  # of the first tile: margin, padding, half of 160 px
+CENTER = (26 + 8 + 80, 26 + 8 + 80)  # the center of the first tile: margin, padding, half of 160 px
 
 
 def encode(image: Image.Image, kind: str) -> bytes:
@@ -116,9 +116,9 @@ def test_raw_pixels_are_a_square() -> None:
         (b"not a jpeg", "JPEG", "JPEG cannot be decoded: it has another format"),
         (encode(Image.new("RGB", (9, 9)), "PNG"), "JPEG", "JPEG cannot be decoded: it has another format"),
     ],
-    ids=["empty", "no square", "text", "png"],
+    ids=["empty", "not a square", "text", "png"],
 )
-def test_what_cannot_be_decoded_is_refused(data: bytes, kind: str, message: str) -> None:
+def test_bytes_that_cannot_be_decoded_are_refused(data: bytes, kind: str, message: str) -> None:
     with pytest.raises(BadImage) as caught:
         open_thumbnail(data, kind, 160)
     assert caught.value.reason == message
@@ -133,7 +133,7 @@ def test_what_cannot_be_decoded_is_refused(data: bytes, kind: str, message: str)
         (1, None, 8, "`tile_px` must be from 32 to 1024, got 8."),
     ],
 )
-def test_numbers_out_of_range(count: int, columns: int | None, tile_px: int, message: str) -> None:
+def test_numbers_out_of_range_are_refused(count: int, columns: int | None, tile_px: int, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         draw_contact_sheet([Tile(None, "cat")] * count, columns, tile_px)
     assert str(caught.value) == message

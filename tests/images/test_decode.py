@@ -1,9 +1,11 @@
-"""Stored images as arrays."""
+"""Decoding of stored images to arrays."""
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from tfpipe.format.image_form import ImageForm
@@ -15,7 +17,7 @@ COLOR = RNG.integers(0, 256, (6, 9, 3), np.uint8)
 GRAY = RNG.integers(0, 256, (6, 9), np.uint8)
 
 
-def encoded(pixels, kind: str, mode: str | None = None, **options) -> bytes:
+def encode(pixels: NDArray[np.generic], kind: str, mode: str | None = None, **options: Any) -> bytes:
     image = Image.fromarray(pixels)
     buffer = io.BytesIO()
     (image.convert(mode) if mode else image).save(buffer, kind, **options)
@@ -24,29 +26,29 @@ def encoded(pixels, kind: str, mode: str | None = None, **options) -> bytes:
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM"])
 def test_lossless_files_give_their_pixels(kind: str) -> None:
-    assert np.array_equal(decode_pixels(encoded(COLOR, kind), ImageForm()), COLOR)
-    gray = decode_pixels(encoded(GRAY, kind), ImageForm())
+    assert np.array_equal(decode_pixels(encode(COLOR, kind), ImageForm()), COLOR)
+    gray = decode_pixels(encode(GRAY, kind), ImageForm())
     assert np.array_equal(gray, np.stack([GRAY] * 3, axis=-1))
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_a_jpeg_is_decoded_as_pillow_does(mode: str) -> None:
-    data = encoded(COLOR, "JPEG", mode)
+    data = encode(COLOR, "JPEG", mode)
     assert np.array_equal(decode_pixels(data, ImageForm()), np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
 
 
 def test_cmyk_and_16_bits_become_rgb_of_8() -> None:
-    assert decode_pixels(encoded(COLOR, "JPEG", "CMYK"), ImageForm()).shape == (6, 9, 3)
-    deep = decode_pixels(encoded(np.full((2, 2), 0x8000, np.uint16), "PNG"), ImageForm())
+    assert decode_pixels(encode(COLOR, "JPEG", "CMYK"), ImageForm()).shape == (6, 9, 3)
+    deep = decode_pixels(encode(np.full((2, 2), 0x8000, np.uint16), "PNG"), ImageForm())
     assert deep.tolist() == [[[128] * 3] * 2] * 2
 
 
 def test_exif_does_not_turn_pixels() -> None:
-    """Boxes that others wrote are for the pixels as they are, and the input pipeline does not turn them either."""
+    # Boxes that others wrote are for the pixels as they are, and the input pipeline does not turn them either.
     exif = Image.Exif()
     exif[0x0112] = 6
-    turned = decode_pixels(encoded(COLOR, "JPEG", exif=exif), ImageForm())
-    assert np.array_equal(turned, decode_pixels(encoded(COLOR, "JPEG"), ImageForm()))
+    turned = decode_pixels(encode(COLOR, "JPEG", exif=exif), ImageForm())
+    assert np.array_equal(turned, decode_pixels(encode(COLOR, "JPEG"), ImageForm()))
 
 
 def test_raw_pixels_are_a_square_copy() -> None:
@@ -58,8 +60,8 @@ def test_raw_pixels_are_a_square_copy() -> None:
         decode_pixels(data, ImageForm("raw", square=4))
 
 
-@pytest.mark.parametrize("data", [b"", b"no image", encoded(COLOR, "PNG")[:40], encoded(COLOR, "JPEG")[:300]])
-def test_what_is_no_image_is_refused(data: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", b"no image", encode(COLOR, "PNG")[:40], encode(COLOR, "JPEG")[:300]])
+def test_bytes_that_are_not_an_image_are_refused(data: bytes) -> None:
     with pytest.raises(BadImage):
         decode_pixels(data, ImageForm())
 
@@ -67,4 +69,4 @@ def test_what_is_no_image_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"])
 def test_a_size_beyond_the_limit_is_refused_from_the_header(kind: str) -> None:
     with pytest.raises(BadImage, match="pixels"):
-        decode_pixels(encoded(COLOR, kind), ImageForm(max_pixels=53))
+        decode_pixels(encode(COLOR, kind), ImageForm(max_pixels=53))

@@ -1,4 +1,4 @@
-"""Headers of image files: format, size, and what a plain decoder may get wrong."""
+"""Headers of image files: format, size, and the properties that simple decoders handle wrongly."""
 
 import io
 
@@ -10,7 +10,7 @@ from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import ImageHeader, read_image_header
 
 
-def encoded(kind: str, mode: str = "RGB", **options: object) -> bytes:
+def encode(kind: str, mode: str = "RGB", **options: object) -> bytes:
     buffer = io.BytesIO()
     Image.new(mode, (40, 30)).save(buffer, kind, **options)
     return buffer.getvalue()
@@ -18,33 +18,33 @@ def encoded(kind: str, mode: str = "RGB", **options: object) -> bytes:
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM"])
 def test_every_format_tells_its_size(kind: str) -> None:
-    assert read_image_header(encoded(kind)) == ImageHeader(kind, 40, 30)
+    assert read_image_header(encode(kind)) == ImageHeader(kind, 40, 30)
 
 
-def test_what_a_plain_decoder_may_get_wrong() -> None:
+def test_properties_that_simple_decoders_handle_wrongly_are_noticed() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     deep = io.BytesIO()
     Image.fromarray(np.zeros((30, 40), np.uint16)).save(deep, "PNG")
-    assert read_image_header(encoded("JPEG", exif=exif)) == ImageHeader("JPEG", 40, 30, ("turned",))
-    assert read_image_header(encoded("JPEG", "CMYK")).noticed == ("cmyk",)
-    assert read_image_header(encoded("JPEG", progressive=True)).noticed == ("progressive",)
-    assert read_image_header(encoded("PNG", "RGBA")).noticed == ("transparent",)
+    assert read_image_header(encode("JPEG", exif=exif)) == ImageHeader("JPEG", 40, 30, ("turned",))
+    assert read_image_header(encode("JPEG", "CMYK")).noticed == ("cmyk",)
+    assert read_image_header(encode("JPEG", progressive=True)).noticed == ("progressive",)
+    assert read_image_header(encode("PNG", "RGBA")).noticed == ("transparent",)
     assert read_image_header(deep.getvalue()).noticed == ("16_bit",)
 
 
 def test_no_pixel_is_decoded() -> None:
-    whole = encoded("JPEG")
+    whole = encode("JPEG")
     assert read_image_header(whole[: len(whole) - 20]) == ImageHeader("JPEG", 40, 30)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF"])
-def test_a_cut_header_is_no_image(kind: str) -> None:
+def test_a_cut_header_is_refused(kind: str) -> None:
     for size in range(0, 20):
         with pytest.raises(BadImage):
-            read_image_header(encoded(kind)[:size])
+            read_image_header(encode(kind)[:size])
 
 
-def test_what_is_no_image_says_what_it_is() -> None:
+def test_the_refusal_of_a_text_says_what_it_is() -> None:
     with pytest.raises(BadImage, match="not an image: it begins like text"):
         read_image_header(b"hello")

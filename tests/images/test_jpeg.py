@@ -1,4 +1,4 @@
-"""Damaged JPEG: what is cut, what is completed, and what a cheap decode sees."""
+"""Damaged JPEGs: cut files are refused, a missing end marker is added, and a cheap decode finds all damage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", KINDS)
 @pytest.mark.parametrize("missing", [1, 2])
-def test_missing_eoi_is_appended(make: Any, tf_jpeg: Any, options: dict[str, Any], missing: int) -> None:
+def test_a_missing_end_marker_is_appended(make: Any, tf_jpeg: Any, options: dict[str, Any], missing: int) -> None:
     whole = make.jpeg(**options)
     for form in (KEEP, ImageForm(resize_short=12), ImageForm("raw", square=8)):
         got = prepare_image(whole[:-missing], form)
@@ -39,11 +39,9 @@ def test_missing_eoi_is_appended(make: Any, tf_jpeg: Any, options: dict[str, Any
 
 
 @pytest.mark.parametrize("options", KINDS)
-def test_cut_anywhere_else_is_refused(make: Any, options: dict[str, Any]) -> None:
+def test_a_cut_anywhere_else_is_refused(make: Any, options: dict[str, Any]) -> None:
     whole = make.jpeg(**{"width": 90, "height": 70, **options})
-    seed = 20
-    print("seed", seed)
-    rng = random.Random(seed)
+    rng = random.Random(20)
     places = {
         len(whole) // 2,
         *range(len(whole) - 40, len(whole) - 2),
@@ -52,11 +50,13 @@ def test_cut_anywhere_else_is_refused(make: Any, options: dict[str, Any]) -> Non
     for place in places:
         with pytest.raises(BadImage) as caught:
             prepare_image(whole[:place], KEEP)
-        if place > 700:
-            assert caught.value.reason == "truncated JPEG" or "ends before the image data" in caught.value.reason
+        if place < 3:  # the first bytes that tell the format
+            assert caught.value.reason.startswith("not an image of a known format")
+        else:
+            assert caught.value.reason in ("truncated JPEG", "truncated JPEG: it ends before the image data")
 
 
-def test_missing_eoi_is_seen_whatever_the_last_bits(make: Any) -> None:
+def test_a_missing_end_marker_is_noticed_whatever_the_last_bits_are(make: Any) -> None:
     # Pillow accepts about one such file in twenty, and TensorFlow none.
     for seed in range(100):
         whole = make.save(make.image(20, 20, seed=seed), "JPEG")
@@ -67,7 +67,7 @@ def test_missing_eoi_is_seen_whatever_the_last_bits(make: Any) -> None:
             prepare_image(whole[:-3], KEEP)
 
 
-def test_cut_between_scans_is_refused(make: Any) -> None:
+def test_a_cut_between_scans_is_refused(make: Any) -> None:
     whole = make.jpeg(progressive=True)
     starts = [i for i in range(len(whole) - 1) if whole[i : i + 2] in (b"\xff\xda", b"\xff\xc4")]
     assert len(starts) > 5
@@ -78,11 +78,9 @@ def test_cut_between_scans_is_refused(make: Any) -> None:
 
 
 @pytest.mark.parametrize("options", KINDS[:3])
-def test_cheap_decode_refuses_what_a_full_one_refuses(make: Any, options: dict[str, Any]) -> None:
+def test_a_cheap_decode_refuses_the_same_files_as_a_full_one(make: Any, options: dict[str, Any]) -> None:
     whole = make.jpeg(**{"width": 60, "height": 44, **options})
-    seed = 21
-    print("seed", seed)
-    rng = random.Random(seed)
+    rng = random.Random(21)
     refused = 0
     for _ in range(400):
         data = bytearray(whole)
@@ -106,17 +104,15 @@ def test_cheap_decode_refuses_what_a_full_one_refuses(make: Any, options: dict[s
     assert refused > 40
 
 
-def test_draft_does_not_change_reported_size(make: Any) -> None:
+def test_a_reduced_decode_does_not_change_the_reported_size(make: Any) -> None:
     got = prepare_image(make.jpeg(4003, 1001), ImageForm(square=16))
     assert (got.width, got.height) == (4003, 1001)
 
 
 @pytest.mark.parametrize("options", KINDS[:5])
-def test_what_is_accepted_tensorflow_decodes(make: Any, tf_jpeg: Any, options: dict[str, Any]) -> None:
+def test_tensorflow_decodes_every_accepted_file(make: Any, tf_jpeg: Any, options: dict[str, Any]) -> None:
     whole = make.jpeg(**options)
-    seed = 22
-    print("seed", seed)
-    rng = random.Random(seed)
+    rng = random.Random(22)
     accepted = 0
     for _ in range(400):
         data = bytearray(whole)
@@ -132,7 +128,7 @@ def test_what_is_accepted_tensorflow_decodes(make: Any, tf_jpeg: Any, options: d
     assert accepted > 50
 
 
-def test_application_data_does_not_matter(make: Any, tf_jpeg: Any) -> None:
+def test_application_data_does_not_change_the_pixels(make: Any, tf_jpeg: Any) -> None:
     plain = make.jpeg()
     junk = b"".join(
         bytes((0xFF, kind)) + struct.pack(">H", 2 + len(body)) + body
@@ -164,7 +160,7 @@ def test_application_data_does_not_matter(make: Any, tf_jpeg: Any) -> None:
         (lambda d, f: d.__delitem__(slice(f + 8, None)), "truncated JPEG: it ends before the image data"),
     ],
 )
-def test_headers(make: Any, edit: Any, message: str) -> None:
+def test_damaged_headers_are_refused(make: Any, edit: Any, message: str) -> None:
     data = bytearray(make.jpeg())
     edit(data, data.index(b"\xff\xc0"))
     with pytest.raises(BadImage) as caught:
@@ -172,7 +168,7 @@ def test_headers(make: Any, edit: Any, message: str) -> None:
     assert caught.value.reason == message
 
 
-def test_too_many_scans(make: Any) -> None:
+def test_too_many_scans_are_refused(make: Any) -> None:
     whole = make.jpeg(progressive=True)
     last = whole.rindex(b"\xff\xda")
     data = whole[:-2] + whole[last:-2] * 300 + whole[-2:]
@@ -180,7 +176,7 @@ def test_too_many_scans(make: Any) -> None:
         prepare_image(data, KEEP)
 
 
-def test_rgb_jpeg_stays(make: Any, tf_jpeg: Any) -> None:
+def test_a_jpeg_in_rgb_stays(make: Any, tf_jpeg: Any) -> None:
     data = make.save(make.image(), "JPEG", keep_rgb=True, quality=95)
     assert prepare_image(data, KEEP).encoded == data
     assert np.abs(tf_jpeg(data).astype(int) - np.asarray(Image.open(io.BytesIO(data)))).max() <= 1

@@ -1,4 +1,4 @@
-"""One test per kind of image: what is stored, what is recorded, and that TensorFlow reads the same pixels."""
+"""A test for each kind of image: the stored bytes, the recorded changes, and the pixels that TensorFlow reads."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def reason(data: bytes, form: ImageForm = KEEP) -> str:
     return caught.value.reason
 
 
-def close(left: Any, right: Any, mean: float = 2.0) -> bool:
-    """Whether two images agree but for the losses of JPEG."""
+def is_close(left: Any, right: Any, mean: float = 2.0) -> bool:
+    """Returns whether two images agree apart from the losses of JPEG."""
     left, right = np.asarray(left, np.float64), np.asarray(right, np.float64)
     return left.shape == right.shape and float(np.abs(left - right).mean()) < mean
 
 
-# Kept as they are
+# Images that are kept as they are
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize("progressive", [False, True])
-def test_good_jpeg_stays(make: Any, tf_jpeg: Any, mode: str, progressive: bool) -> None:
+def test_a_good_jpeg_stays(make: Any, tf_jpeg: Any, mode: str, progressive: bool) -> None:
     data = make.jpeg(mode=mode, progressive=progressive)
     boxes = [(0.1, 0.2, 0.3, 0.4)]
     for form in (KEEP, ImageForm("jpeg"), ImageForm(resize_short=24), ImageForm(resize_short=400)):
@@ -53,14 +53,14 @@ def test_good_jpeg_stays(make: Any, tf_jpeg: Any, mode: str, progressive: bool) 
     assert np.abs(tf_jpeg(data).astype(int) - expected).max() <= 1
 
 
-def test_good_square_jpeg_stays(make: Any) -> None:
+def test_a_good_square_jpeg_stays(make: Any) -> None:
     data = make.jpeg(32, 32)
     assert prepare_image(data, ImageForm(square=32)).encoded == data
 
 
 @pytest.mark.parametrize(("depth", "row"), [(1, b"\xa0"), (2, b"\x1b"), (4, b"\x0f\x80"), (8, b"\x00\x07\xff\x80")])
 @pytest.mark.parametrize("palette", [False, True])
-def test_good_png_stays(make: Any, tf_png: Any, depth: int, row: bytes, palette: bool) -> None:
+def test_a_good_png_stays(make: Any, tf_png: Any, depth: int, row: bytes, palette: bool) -> None:
     if palette:
         chunks = [make.chunk(b"PLTE", bytes(i * 37 % 256 for i in range(3 << depth)))]
         data = make.png((4, 1), depth, 3, [row], *chunks)
@@ -72,7 +72,7 @@ def test_good_png_stays(make: Any, tf_png: Any, depth: int, row: bytes, palette:
     assert (tf_png(data) == np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))).all()
 
 
-def test_animated_png_stays(make: Any, tf_png: Any) -> None:
+def test_an_animated_png_stays(make: Any, tf_png: Any) -> None:
     frames = [make.image(seed=seed) for seed in (0, 1)]
     data = make.save(frames[0], "PNG", save_all=True, append_images=frames[1:])
     got = prepare_image(data, KEEP)
@@ -81,24 +81,24 @@ def test_animated_png_stays(make: Any, tf_png: Any) -> None:
     assert prepare_image(data, ImageForm("jpeg")).changed == ("first_frame", "png_to_jpeg")
 
 
-# The table, row by row
+# Images that are changed
 
 
-def test_cmyk_jpeg(make: Any, tf_jpeg: Any) -> None:
+def test_a_cmyk_jpeg_becomes_rgb(make: Any, tf_jpeg: Any) -> None:
     data = make.save(make.image(64, 64, "CMYK"), "JPEG", quality=95)
     got = prepare_image(data, KEEP)
     assert (got.format, got.channels, got.changed) == ("JPEG", 3, ("cmyk_to_rgb",))
-    assert close(tf_jpeg(got.encoded), tf_jpeg(data))
+    assert is_close(tf_jpeg(got.encoded), tf_jpeg(data))
 
 
-def test_ycck_jpeg(make: Any, tf_jpeg: Any) -> None:
+def test_a_ycck_jpeg_becomes_rgb(make: Any, tf_jpeg: Any) -> None:
     data = bytearray(make.save(make.image(64, 64, "CMYK"), "JPEG", quality=95))
     adobe = data.index(b"\xff\xee")
     assert data[adobe + 15] == 0
-    data[adobe + 15] = 2  # The samples are now taken for YCCK: odd colors, but the same ones for every reader.
+    data[adobe + 15] = 2  # The samples count as YCCK now, which gives odd colors, but the same ones in every reader.
     got = prepare_image(bytes(data), ImageForm(quality=100))
     assert got.changed == ("cmyk_to_rgb",)
-    assert close(tf_jpeg(got.encoded), tf_jpeg(bytes(data)), 4)
+    assert is_close(tf_jpeg(got.encoded), tf_jpeg(bytes(data)), 4)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_ycck_jpeg(make: Any, tf_jpeg: Any) -> None:
         ("JPEG2000", {"irreversible": True}, "JPEG", "jpeg2000_to_jpeg"),
     ],
 )
-def test_other_format_named_jpeg(
+def test_another_format_with_the_name_of_a_jpeg_is_noticed(
     make: Any, tf_png: Any, tf_jpeg: Any, kind: str, options: dict[str, Any], stored: str, change: str | None
 ) -> None:
     Image.init()
@@ -133,10 +133,10 @@ def test_other_format_named_jpeg(
     if stored == "PNG":
         assert (tf_png(got.encoded) == source).all()
     else:
-        assert close(tf_jpeg(got.encoded), source, 4)
-    again = prepare_image(data, ImageForm("jpeg"), filename="x")
-    assert (again.format, again.noticed) == ("JPEG", ())
-    assert close(tf_jpeg(again.encoded), source, 4)
+        assert is_close(tf_jpeg(got.encoded), source, 4)
+    as_jpeg = prepare_image(data, ImageForm("jpeg"), filename="x")
+    assert (as_jpeg.format, as_jpeg.noticed) == ("JPEG", ())
+    assert is_close(tf_jpeg(as_jpeg.encoded), source, 4)
 
 
 def test_alpha_is_composited_on_white(make: Any, tf_png: Any) -> None:
@@ -158,7 +158,7 @@ def test_gray_alpha_stays_gray(make: Any, tf_png: Any) -> None:
     assert tf_png(got.encoded, 1).ravel().tolist() == [100, 255, 224]
 
 
-def test_transparent_palette_and_colors(make: Any, tf_png: Any) -> None:
+def test_transparent_palettes_and_colors_are_composited_on_white(make: Any, tf_png: Any) -> None:
     plte = make.chunk(b"PLTE", bytes([255, 0, 0, 0, 0, 255]))
     data = make.png((2, 1), 8, 3, [b"\0\1"], plte, make.chunk(b"tRNS", bytes([0, 255])))
     got = prepare_image(data, KEEP)
@@ -174,13 +174,13 @@ def test_transparent_palette_and_colors(make: Any, tf_png: Any) -> None:
 @pytest.mark.parametrize(
     ("depth", "row", "key"), [(1, b"\x80", 1), (2, b"\xc0", 3), (4, b"\xf0", 15), (8, b"\xff\0", 255)]
 )
-def test_transparent_gray_of_few_bits(make: Any, tf_png: Any, depth: int, row: bytes, key: int) -> None:
+def test_transparent_gray_of_few_bits_becomes_white(make: Any, tf_png: Any, depth: int, row: bytes, key: int) -> None:
     black = make.chunk(b"tRNS", struct.pack(">H", 0))
     assert tf_png(prepare_image(make.png((2, 1), depth, 0, [row], black), KEEP).encoded, 1).ravel().tolist() == [
         255,
         255,
     ]
-    # The white pixel transparent: stays white, and black stays black.
+    # A transparent white pixel stays white, and black stays black.
     white = make.chunk(b"tRNS", struct.pack(">H", key))
     got = prepare_image(make.png((2, 1), depth, 0, [row], white), KEEP)
     assert got.changed == ("alpha_composited",)
@@ -230,7 +230,7 @@ def test_16_bit_tiff_is_scaled(make: Any, tf_png: Any, compression: str | None, 
 
 
 @pytest.mark.parametrize(("order", "inverted"), [("<", False), (">", False), ("<", True)])
-def test_16_bit_tiff_by_hand(tf_png: Any, order: str, inverted: bool) -> None:
+def test_a_16_bit_tiff_written_by_hand_is_scaled(tf_png: Any, order: str, inverted: bool) -> None:
     values = [257, 128, 65535, 5, 40000, 300]
     for photometric, shape in ((2, (2, 3)), (0 if inverted else 1, (6, 1))):
         width, samples = shape
@@ -266,7 +266,7 @@ def test_32_bit_samples_are_refused(make: Any) -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
-def test_exif_orientation(make: Any, orientation: int, kind: str) -> None:
+def test_exif_orientation_turns_pixels_and_boxes(make: Any, orientation: int, kind: str) -> None:
     # A red rectangle on black: the box must enclose it before and after.
     pixels = np.zeros((64, 96, 3), np.uint8)
     pixels[8:24, 16:64] = (255, 0, 0)
@@ -288,30 +288,30 @@ def test_exif_orientation(make: Any, orientation: int, kind: str) -> None:
     assert (got.height, got.width) == ((96, 64) if orientation >= 5 else (64, 96))
     red = np.asarray(Image.open(io.BytesIO(got.encoded)).convert("RGB"))[:, :, 0] > 128
     rows, columns = np.flatnonzero(red.any(axis=1)), np.flatnonzero(red.any(axis=0))
-    found = (
+    box_in_pixels = (
         columns[0] / got.width,
         rows[0] / got.height,
         (columns[-1] + 1) / got.width,
         (rows[-1] + 1) / got.height,
     )
-    assert got.boxes[0] == pytest.approx(found, abs=1e-12)
+    assert got.boxes[0] == pytest.approx(box_in_pixels, abs=1e-12)
     assert Image.open(io.BytesIO(got.encoded)).getexif().get(274, 1) == 1
-    # As Pillow turns it.
+    # Pillow turns it in the same way.
     from PIL import ImageOps
 
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
-    assert close(Image.open(io.BytesIO(got.encoded)).convert("RGB"), upright)
+    assert is_close(Image.open(io.BytesIO(got.encoded)).convert("RGB"), upright)
     small = prepare_image(data, ImageForm(resize_short=16), boxes=[box])
     assert (small.height, small.width) == ((24, 16) if orientation >= 5 else (16, 24))
     assert small.boxes == got.boxes
-    assert close(
+    assert is_close(
         Image.open(io.BytesIO(small.encoded)).convert("RGB"),
         upright.resize((small.width, small.height), 3),
         6,
     )
     square = prepare_image(data, ImageForm("raw", square=16), boxes=[box])
     assert (square.height, square.width) == (got.height, got.width)
-    assert close(np.frombuffer(square.encoded, np.uint8).reshape(16, 16, 3), upright.resize((16, 16), 3), 6)
+    assert is_close(np.frombuffer(square.encoded, np.uint8).reshape(16, 16, 3), upright.resize((16, 16), 3), 6)
 
 
 def test_hostile_exif_is_ignored(make: Any) -> None:
@@ -330,7 +330,7 @@ def test_hostile_exif_is_ignored(make: Any) -> None:
 
 
 @pytest.mark.parametrize("animated", [False, True])
-def test_gif(make: Any, tf_png: Any, animated: bool) -> None:
+def test_a_gif_becomes_a_png(make: Any, tf_png: Any, animated: bool) -> None:
     frames = [make.image(mode="P"), make.image(mode="P", seed=1)]
     options = {"save_all": True, "append_images": frames[1:]} if animated else {}
     data = make.save(frames[0], "GIF", **options)
@@ -339,7 +339,7 @@ def test_gif(make: Any, tf_png: Any, animated: bool) -> None:
     assert (tf_png(got.encoded) == np.asarray(frames[0].convert("RGB"))).all()
 
 
-def test_transparent_gif(make: Any, tf_png: Any) -> None:
+def test_a_transparent_gif_is_composited_on_white(make: Any, tf_png: Any) -> None:
     image = Image.new("P", (2, 1))
     image.putpalette([255, 0, 0, 0, 0, 255])
     image.putpixel((1, 0), 1)
@@ -367,14 +367,14 @@ def test_transparent_gif(make: Any, tf_png: Any) -> None:
         ),
     ],
 )
-def test_strangers(data: bytes, message: str) -> None:
+def test_files_that_are_not_images_are_named(data: bytes, message: str) -> None:
     if data == b"BMX":
         assert reason(data).startswith("BMP that cannot be decoded: ")
     else:
         assert reason(data) == message
 
 
-def test_header_that_promises_too_much(make: Any) -> None:
+def test_a_header_with_too_many_pixels_is_refused(make: Any) -> None:
     jpeg = bytearray(make.jpeg())
     frame = jpeg.index(b"\xff\xc0")
     jpeg[frame + 5 : frame + 9] = struct.pack(">HH", 30000, 30000)
@@ -387,10 +387,10 @@ def test_header_that_promises_too_much(make: Any) -> None:
     gif[6:10] = struct.pack("<HH", 30000, 30000)
     bmp = bytearray(make.save(make.image(), "BMP"))
     bmp[18:26] = struct.pack("<ii", 30000, 30000)
-    wanted = "30000 x 30000 pixels, more than `max_pixels` 64000000 allows"
+    message = "30000 x 30000 pixels, more than `max_pixels` 64000000 allows"
     for data in (jpeg, png, gif, bmp, b"P6 30000 30000 255\n"):
-        assert reason(bytes(data)) == wanted
-    assert reason(bytes(webp)) == wanted.replace("30000", "10000")
+        assert reason(bytes(data)) == message
+    assert reason(bytes(webp)) == message.replace("30000", "10000")
     assert reason(make.jpeg(), ImageForm(max_pixels=959)) == "40 x 24 pixels, more than `max_pixels` 959 allows"
     assert prepare_image(make.jpeg(), ImageForm(max_pixels=960)).width == 40
 
@@ -403,67 +403,67 @@ def test_large_images_raise_no_warning(make: Any, monkeypatch: pytest.MonkeyPatc
             assert prepare_image(make.save(make.image(), kind), KEEP).width == 40
 
 
-# Forms
+# Forms of the dataset
 
 
-def test_reencode_progressive(make: Any, tf_jpeg: Any) -> None:
+def test_progressive_files_are_reencoded_where_asked(make: Any, tf_jpeg: Any) -> None:
     data = make.jpeg(progressive=True)
     got = prepare_image(data, ImageForm(reencode_progressive=True))
     assert (got.changed, got.noticed) == (("progressive_reencoded",), ())
     assert b"\xff\xc2" not in got.encoded
-    assert close(tf_jpeg(got.encoded), tf_jpeg(data))
+    assert is_close(tf_jpeg(got.encoded), tf_jpeg(data))
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 @pytest.mark.parametrize("size", [(333, 250), (250, 333), (1000, 70), (65, 64)])
-def test_resize_short(make: Any, tf_jpeg: Any, tf_png: Any, kind: str, size: tuple[int, int]) -> None:
+def test_the_short_side_is_resized(make: Any, tf_jpeg: Any, tf_png: Any, kind: str, size: tuple[int, int]) -> None:
     data = make.save(make.image(*size), kind, **({"quality": 95} if kind == "JPEG" else {}))
     got = prepare_image(data, ImageForm(resize_short=64))
     short, long = min(size), max(size)
     if short <= 64:
         assert got.encoded == data
         return
-    wanted = tuple(64 if side == short else round(long * 64 / short) for side in size)
-    assert (got.width, got.height) == wanted
+    size_in_form = tuple(64 if side == short else round(long * 64 / short) for side in size)
+    assert (got.width, got.height) == size_in_form
     assert (got.format, got.changed) == (kind, ("resized",))
-    exact = Image.open(io.BytesIO(data)).resize(wanted, Image.Resampling.BICUBIC)
+    exact = Image.open(io.BytesIO(data)).resize(size_in_form, Image.Resampling.BICUBIC)
     if kind == "PNG":
         assert (tf_png(got.encoded) == np.asarray(exact)).all()
-    else:  # The brightness, since JPEG halves the resolution of color.
-        assert close(Image.fromarray(tf_jpeg(got.encoded)).convert("L"), exact.convert("L"))
+    else:  # only the brightness, since JPEG halves the resolution of color
+        assert is_close(Image.fromarray(tf_jpeg(got.encoded)).convert("L"), exact.convert("L"))
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
-def test_raw(make: Any, mode: str) -> None:
+def test_raw_pixels_are_a_square(make: Any, mode: str) -> None:
     data = make.jpeg(100, 70, mode=mode)
     got = prepare_image(data, ImageForm("raw", square=32))
     assert (got.format, got.height, got.width, got.channels, got.colorspace) == ("RAW", 70, 100, 3, "RGB")
     assert got.changed == ("resized", "jpeg_to_raw")
     pixels = np.frombuffer(got.encoded, np.uint8).reshape(32, 32, 3)
-    assert close(pixels, Image.open(io.BytesIO(data)).convert("RGB").resize((32, 32), Image.Resampling.BICUBIC))
+    assert is_close(pixels, Image.open(io.BytesIO(data)).convert("RGB").resize((32, 32), Image.Resampling.BICUBIC))
     same = prepare_image(make.save(make.image(32, 32), "PNG"), ImageForm("raw", square=32))
     assert same.changed == ("png_to_raw",)
     assert same.encoded == make.pixels(32, 32).tobytes()
 
 
-def test_encoded_anew_carries_nothing_but_pixels(make: Any) -> None:
+def test_a_new_encoding_has_no_metadata(make: Any) -> None:
     image = make.image(mode="CMYK")
     data = make.save(image, "JPEG", comment=b"by me", icc_profile=b"profile", exif=make.exif(6), dpi=(72, 72))
     got = prepare_image(data, KEEP)
     assert got.changed == ("cmyk_to_rgb", "exif_rotated")
-    for leaf in (b"by me", b"profile", b"Exif"):
-        assert leaf not in got.encoded
+    for metadata in (b"by me", b"profile", b"Exif"):
+        assert metadata not in got.encoded
     assert got == prepare_image(data, KEEP)
 
 
-def test_codec_versions_and_pickle() -> None:
+def test_codec_versions_are_texts_and_errors_can_be_pickled() -> None:
     versions = get_codec_versions()
     assert {"pillow", "zlib"} <= versions.keys()
     assert all(isinstance(value, str) and value for value in versions.values())
     assert pickle.loads(pickle.dumps(BadImage("why"))).reason == "why"
 
 
-def test_import_is_light() -> None:
+def test_the_import_loads_no_heavy_module() -> None:
     heavy = "{'numpy', 'tensorflow', 'apache_beam', 'PIL.TiffImagePlugin', 'PIL.WebPImagePlugin'}"
     code = f"import sys, tfpipe.images.normalize; print(sorted({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
@@ -471,11 +471,11 @@ def test_import_is_light() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
-# Damage of any kind
+# Damaged files
 
 
 @pytest.mark.parametrize("kind", ["GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000"])
-def test_damaged_foreign_files_raise_only_bad_image(make: Any, kind: str) -> None:
+def test_damaged_files_of_other_formats_raise_only_bad_image(make: Any, kind: str) -> None:
     rng = random.Random(kind)
     Image.init()
     if kind not in Image.SAVE:

@@ -1,4 +1,4 @@
-"""Damaged PNG: whatever is kept, TensorFlow reads."""
+"""Damaged PNGs: TensorFlow reads every file that is kept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def reason(data: bytes) -> str:
 
 
 def split(data: bytes) -> list[tuple[bytes, bytes]]:
-    """Names and bodies of the chunks."""
+    """Returns the names and the bodies of the chunks."""
     chunks, position = [], 8
     while position < len(data):
         (length,) = struct.unpack_from(">I", data, position)
@@ -32,7 +32,7 @@ def split(data: bytes) -> list[tuple[bytes, bytes]]:
     return chunks
 
 
-def test_wrong_checksum_is_refused(make: Any) -> None:
+def test_a_wrong_checksum_is_refused(make: Any) -> None:
     data = bytearray(make.save(make.image(), "PNG"))
     for name in (b"IHDR", b"IDAT", b"IEND"):
         damaged = bytearray(data)
@@ -42,7 +42,7 @@ def test_wrong_checksum_is_refused(make: Any) -> None:
         assert reason(bytes(damaged)) == f"damaged PNG: wrong checksum in chunk {name.decode()}"
 
 
-def test_cut_anywhere_is_refused(make: Any) -> None:
+def test_a_cut_anywhere_is_refused(make: Any) -> None:
     data = make.save(make.image(), "PNG")
     for place in random.Random(30).sample(range(8, len(data)), 100):
         assert reason(data[:place]) == "truncated PNG"
@@ -57,13 +57,13 @@ def test_short_image_data_is_refused(make: Any, tf_png: Any) -> None:
     rows = make.png((1, 1), 8, 0, [b"\0"]).replace(zlib.compress(b"\0\0"), zlib.compress(b"\5\0"))
     fixed = rows[:8] + b"".join(make.chunk(*chunk) for chunk in split(rows))
     assert reason(fixed) == "damaged PNG: unknown filter"
-    # Bytes too many disturb no reader.
-    more = make.png((4, 4), 8, 0, [b"abcd"] * 5)
-    assert prepare_image(more, KEEP).encoded == more
-    assert tf_png(more, 1).shape == (4, 4, 1)
+    # Surplus bytes disturb no reader.
+    surplus = make.png((4, 4), 8, 0, [b"abcd"] * 5)
+    assert prepare_image(surplus, KEEP).encoded == surplus
+    assert tf_png(surplus, 1).shape == (4, 4, 1)
 
 
-def test_order_of_chunks(make: Any) -> None:
+def test_chunks_in_the_wrong_order_are_refused(make: Any) -> None:
     palette = make.chunk(b"PLTE", bytes(6))
     assert reason(make.png((1, 1), 8, 3, [b"\0"])) == "damaged PNG: chunk IDAT in the wrong place"
     assert reason(make.png((1, 1), 8, 3, [b"\0"], palette, palette)) == "damaged PNG: chunk PLTE in the wrong place"
@@ -73,14 +73,14 @@ def test_order_of_chunks(make: Any) -> None:
     assert reason(make.png((0, 1), 8, 0, [b"\0"])) == "0 x 1 pixels, which is not a valid size"
 
 
-def test_bomb_in_text_is_refused(make: Any) -> None:
+def test_a_text_that_expands_enormously_is_refused(make: Any) -> None:
     bomb = make.chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(50_000_000)))
     assert reason(make.png((1, 1), 8, 0, [b"\0"], bomb)) == (
         "PNG with a zTXt chunk that expands to more than 8000000 bytes"
     )
 
 
-def test_interlaced_png(make: Any, tf_png: Any) -> None:
+def test_an_interlaced_png_stays(make: Any, tf_png: Any) -> None:
     rng = np.random.default_rng(3)
     steps = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
     for width, height in [(1, 1), (3, 5), (9, 8), (700, 511)]:
@@ -95,11 +95,9 @@ def test_interlaced_png(make: Any, tf_png: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "P", "1"])
 @pytest.mark.parametrize("checksums", ["stale", "fresh"])
-def test_what_is_accepted_tensorflow_decodes(make: Any, tf_png: Any, mode: str, checksums: str) -> None:
+def test_tensorflow_decodes_every_accepted_file(make: Any, tf_png: Any, mode: str, checksums: str) -> None:
     whole = make.save(make.image(mode=mode), "PNG")
-    seed = 31
-    print("seed", seed)
-    rng = random.Random(seed)
+    rng = random.Random(31)
     accepted = 0
     for _ in range(300):
         if checksums == "stale":
