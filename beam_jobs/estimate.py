@@ -1,8 +1,8 @@
-"""What a job will write and how long it will take, from a sample of its images that is really prepared.
+"""Estimates what a job will write and how long it will take, from a sample of its images that it really prepares.
 
-The sample goes through `write_shard` in as many processes as the job would have here, into a temporary folder. What
-an image's bytes and seconds have to do with the size of its source is fitted by a line, since the sizes of all
-sources are known: stored bytes then are known nearly exactly where they are kept, and where they are raw pixels.
+The sample goes through `write_shard` into a temporary folder, in as many processes as the job would have here. The
+sizes of all sources are known, so a line is fitted to each image's stored bytes and seconds by the size of its source.
+The estimate of the stored bytes is nearly exact where images are kept as they are or stored as raw pixels.
 """
 
 import os
@@ -32,31 +32,42 @@ from tfpipe.system.host_limits import usable_cpus
 
 SAMPLE_IMAGES = 400
 _SAMPLE_S = 20.0
-# Small and large ones by turns: what a shard costs besides its images then tells itself from what its bytes cost.
-_BATCHES = (8, 32)
+# Small and large shards in turn, so that a fit can tell the cost of a shard from the cost of its bytes.
+_SHARD_IMAGES = (8, 32)
 _FRESH_IMAGES = 4
 _NORMAL_95 = 1.96  # standard errors on either side that hold 95 % of a normal distribution
 # Beam's import, the start of the pool and of Beam's graph, and the last files: 1 to 3 s on 2 cores, by their load.
 START_UP_S = 3.0
-_DATAFLOW_START_UP_S = 180.0  # not measured: nothing here can start one
+_DATAFLOW_START_UP_S = 180.0  # an assumption: it was never measured
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
-    """A number that is not known: `value`, and the interval that holds it 95 times in 100 by what the sample says."""
+class ConfidenceInterval:
+    """An estimated number with its interval of 95 % confidence, as far as the sample tells.
+
+    Attributes:
+        value: The estimate.
+        low: The lower end of the interval.
+        high: The upper end of the interval.
+    """
 
     value: float
     low: float
     high: float
 
-    def scaled(self, factor: float, plus: float = 0.0) -> "Guess":
-        """The same times a factor, and something added."""
-        return Guess(*(one * factor + plus for one in (self.value, self.low, self.high)))
+    def scale(self, factor: float, plus: float = 0.0) -> "ConfidenceInterval":
+        """Returns the interval times a factor, plus a constant."""
+        return ConfidenceInterval(*(number * factor + plus for number in (self.value, self.low, self.high)))
 
 
 @dataclass(frozen=True, slots=True)
-class Parallel:
-    """Who does the work: so many processes, each on a core, and the seconds until they begin."""
+class Parallelism:
+    """The processes that do the work.
+
+    Attributes:
+        processes: The number of processes, each on a core of its own.
+        start_up_s: The seconds until they begin. 3 s were measured on a machine with 2 busy cores.
+    """
 
     processes: int
     start_up_s: float = START_UP_S
@@ -64,45 +75,52 @@ class Parallel:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What is to be expected of a job.
+    """The expected size and duration of a job.
 
     Attributes:
-        images: All that are planned.
-        sampled: So many of them were prepared.
-        bad: So many of these cannot be read or stored.
-        output_bytes: Of all shards.
-        cpu_s: Seconds of one core for all images.
-        wall_s: Of the whole job, from the command to the manifest.
-        serial_s: The part of it in which no image is prepared.
-        processes: How many were assumed to work side by side.
+        images: The number of planned images.
+        sampled: The number of images that were prepared for the estimate.
+        bad: The number of sampled images that cannot be read or stored.
+        output_bytes: The bytes of all shards.
+        cpu_s: The seconds of one core for all images.
+        wall_s: The seconds of the whole job, from the command to the manifest.
+        serial_s: The part of `wall_s` in which no image is prepared.
+        processes: The number of processes that were assumed to work side by side.
     """
 
     images: int
     sampled: int
     bad: int
-    output_bytes: Guess
-    cpu_s: Guess
-    wall_s: Guess
+    output_bytes: ConfidenceInterval
+    cpu_s: ConfidenceInterval
+    wall_s: ConfidenceInterval
     serial_s: float
     processes: int
 
 
-def parallel_of(config: ShardConfig, beam_args: Sequence[str]) -> Parallel:
-    """Who would do the work: this machine's processes, or the machines of Dataflow that were asked for.
+def infer_parallelism(config: ShardConfig, beam_args: Sequence[str]) -> Parallelism:
+    """Returns the processes that the job would have: those of this machine, or those of Dataflow's machines.
 
-    Dataflow starts one process a core; a machine type tells its cores by its last part, as `n2-standard-4` does, and
-    is taken for one core where none is named. Its machines are taken to be there after three minutes.
+    Dataflow starts one process per core. The last part of a machine type is its number of cores, as in
+    `n2-standard-4`; without a machine type one core is assumed, and three minutes until the machines are there.
     """
     options = dict(arg.removeprefix("--").split("=", 1) for arg in beam_args if arg.startswith("--") and "=" in arg)
     if options.get("runner") != "DataflowRunner":
-        return Parallel(config.workers or usable_cpus())
+        return Parallelism(config.workers or usable_cpus())
     machines = options.get("max_num_workers") or options.get("num_workers") or "1"
     cores = options.get("machine_type", "").rpartition("-")[2]
-    return Parallel(int(machines) * (int(cores) if cores.isdecimal() else 1), _DATAFLOW_START_UP_S)
+    return Parallelism(int(machines) * (int(cores) if cores.isdecimal() else 1), _DATAFLOW_START_UP_S)
 
 
-class _Measured(NamedTuple):
-    """One image of the sample; `stored_bytes` is 0 for a bad one, a time NaN where it does not count."""
+class _ImageCost(NamedTuple):
+    """The measured cost of one sampled image.
+
+    Attributes:
+        source_bytes: The bytes of the source.
+        stored_bytes: The bytes of the record; 0 for a bad image.
+        cpu_s: The seconds of a core; NaN where they must not count.
+        wall_s: The seconds that passed; NaN where they must not count.
+    """
 
     source_bytes: int
     stored_bytes: int
@@ -110,46 +128,54 @@ class _Measured(NamedTuple):
     wall_s: float
 
 
-class _Batch(NamedTuple):
-    images: list[_Measured]
-    rest_s: float
-    """Seconds besides those of the images: opening, closing, the index and the row."""
+class _ShardCost(NamedTuple):
+    """The measured cost of one shard of the sample.
+
+    Attributes:
+        images: The costs of its images.
+        overhead_s: The seconds besides those of the images: for opening, closing, the index and the row.
+    """
+
+    images: list[_ImageCost]
+    overhead_s: float
 
 
-def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, parallel: Parallel) -> Estimate:
-    """Prepares some hundred images, for twenty seconds at most, and concludes from them to all.
+def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, parallelism: Parallelism) -> Estimate:
+    """Prepares a few hundred images, for twenty seconds at most, and extrapolates to the whole job.
 
     Args:
-        config: What was planned.
-        plan: All of it.
-        planned_s: How long listing and planning took.
-        parallel: Who will do the work.
+        config: The configuration of the job.
+        plan: The plan of the job.
+        planned_s: The seconds that listing and planning took.
+        parallelism: The processes that will do the work.
 
     Raises:
         DataError: The temporary folder cannot be written, or a worker died.
     """
     with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder, filesystem.explain_os_errors(f"write to {folder}"):
         started = time.monotonic()
-        sample = _sample(plan, config.seed)
+        sample = _draw_sample(plan, config.seed)
         work, header = WorkDir(filesystem.join(folder, "out")), make_plan_header(config, sample)
         unpacked, unpack_s = _unpack_sample(header, sample, filesystem.join(folder, "unpacked"))
         header = replace(header, unpacked=unpacked)
         write_plan(work, header, sample)
-        # Each line is made twice, for the fingerprint and for the file, in the job as here.
+        # The job makes each line twice, for the fingerprint and for the file, as it was done here.
         lines_s = (time.monotonic() - started - unpack_s) / sample.num_images * plan.num_images
-        batches = list(_measure_all(work, header, min(parallel.processes, usable_cpus())))
-    return _conclude(plan, batches, planned_s + lines_s + unpack_s, parallel)
+        costs = list(_measure_shards(work, header, min(parallelism.processes, usable_cpus())))
+    return _extrapolate(plan, costs, planned_s + lines_s + unpack_s, parallelism)
 
 
-def _sample(plan: Plan, seed: int) -> Plan:
-    """A plan of some images of all shards, in shards that no name tells."""
-    bounds = list(accumulate(len(shard.images) for shard in plan.shards))
-    wanted = random.Random(seed).sample(range(bounds[-1]), min(SAMPLE_IMAGES, bounds[-1]))
-    which = np.searchsorted(bounds, wanted, side="right").tolist()
+def _draw_sample(plan: Plan, seed: int) -> Plan:
+    """Returns a plan of random images from all shards, in shards of their own."""
+    ends = list(accumulate(len(shard.images) for shard in plan.shards))
+    positions = random.Random(seed).sample(range(ends[-1]), min(SAMPLE_IMAGES, ends[-1]))
+    shard_indices = np.searchsorted(ends, positions, side="right").tolist()
     images = np.array(
-        [plan.shards[k].images[at - bounds[k]] for k, at in zip(which, wanted, strict=True)], np.int64
-    )  # a shard ends at its bound, so the index counts from its end
-    cuts, sizes = [0], cycle(_BATCHES)
+        # The difference is negative: it counts from the end of the shard.
+        [plan.shards[k].images[position - ends[k]] for k, position in zip(shard_indices, positions, strict=True)],
+        np.int64,
+    )
+    cuts, sizes = [0], cycle(_SHARD_IMAGES)
     while cuts[-1] < len(images):
         cuts.append(min(cuts[-1] + next(sizes), len(images)))
     shards = [
@@ -159,102 +185,112 @@ def _sample(plan: Plan, seed: int) -> Plan:
 
 
 def _unpack_sample(header: PlanHeader, plan: Plan, folder: str) -> tuple[dict[str, str], float]:
-    """Takes the planned images out of compressed tar files, and nothing else.
+    """Copies the sampled images out of compressed tar files, and nothing else.
 
     Returns:
-        `PlanHeader.unpacked`, with files in `folder` that have holes, so that the images stand at their places; and
-        the seconds that unpacking these archives whole would take, without the writing.
+        `PlanHeader.unpacked`, with sparse files in `folder` that hold the images at their offsets; and the seconds
+        that it would take to unpack these archives whole, without the writing.
     """
     unpacked: dict[str, str] = {}
-    seconds = 0.0
-    places: dict[str, set[tuple[int, int]]] = {location: set() for location in plan.listing.unpack}
+    unpack_s = 0.0
+    ranges: dict[str, set[tuple[int, int]]] = {archive: set() for archive in plan.listing.unpack}  # offsets and sizes
     for image in (image for shard in plan.shards for image in plan.lines(shard)):
-        if image.location.file in places:
-            places[image.location.file].add((image.location.offset, image.size))
+        if image.location.file in ranges:
+            ranges[image.location.file].add((image.location.offset, image.size))
     os.makedirs(folder, exist_ok=True)
-    for location in filter(places.__getitem__, places):
+    for archive in filter(ranges.__getitem__, ranges):
         started = time.monotonic()
-        unpacked[location] = filesystem.join(folder, f"{len(unpacked)}.tar")
-        with open_unpacked(filesystem.join(header.root, location)) as tar, open(unpacked[location], "wb") as out:
-            for offset, size in sorted(places[location]):
+        unpacked[archive] = filesystem.join(folder, f"{len(unpacked)}.tar")
+        with open_unpacked(filesystem.join(header.root, archive)) as tar, open(unpacked[archive], "wb") as out:
+            for offset, size in sorted(ranges[archive]):
                 tar.seek(offset)
                 out.seek(offset)
                 out.write(tar.read(size))
-            whole = plan.listing.images.get_end(location)
-            seconds += (time.monotonic() - started) * whole / max(1, tar.tell())
-    return unpacked, seconds * len(places) / max(1, len(unpacked))
+            whole_bytes = plan.listing.images.get_end(archive)
+            unpack_s += (time.monotonic() - started) * whole_bytes / max(1, tar.tell())
+    return unpacked, unpack_s * len(ranges) / max(1, len(unpacked))
 
 
-def _measure_all(work: WorkDir, header: PlanHeader, processes: int) -> Iterator[_Batch]:
-    until = time.monotonic() + _SAMPLE_S
+def _measure_shards(work: WorkDir, header: PlanHeader, processes: int) -> Iterator[_ShardCost]:
+    """Yields the costs of the sample's shards, until the time is up."""
+    deadline = time.monotonic() + _SAMPLE_S
 
-    def batches() -> Iterator[int]:
-        for k in range(len(header.shards)):
-            if k and time.monotonic() > until:
+    def iterate_shards() -> Iterator[int]:
+        for shard_index in range(len(header.shards)):
+            if shard_index and time.monotonic() > deadline:
                 return
-            yield k
+            yield shard_index
 
     set_up = partial(filesystem.configure, filesystem.configured())
-    yield from map_unordered(_measure, batches(), processes, shared=(work, header), set_up=set_up)
+    yield from map_unordered(_measure_shard, iterate_shards(), processes, shared=(work, header), set_up=set_up)
 
 
-_done_before = 0  # images in this process: the first ones pay for what is loaded when it is first needed
+# The images that this process has prepared. The first ones pay for what is loaded when it is first needed.
+_num_prepared = 0
 
 
-def _measure(work: WorkDir, header: PlanHeader, shard: int) -> _Batch:
-    """Writes one batch."""
-    global _done_before
-    found: list[tuple[int, float, float, bool]] = []
+def _measure_shard(work: WorkDir, header: PlanHeader, shard_index: int) -> _ShardCost:
+    """Writes one shard of the sample, and removes it."""
+    global _num_prepared
+    readings: list[tuple[int, float, float, bool]] = []
     started, cpu = time.perf_counter(), time.process_time()
 
-    def meter(source_bytes: int, wall_s: float, kind: str | None) -> None:
+    def meter(source_bytes: int, wall_s: float, bad_kind: str | None) -> None:
         nonlocal cpu
         before, cpu = cpu, time.process_time()
-        found.append((source_bytes, cpu - before, wall_s, kind is None))
+        readings.append((source_bytes, cpu - before, wall_s, bad_kind is None))
 
-    row = write_shard(work, header, shard, meter)
-    rest_s = time.perf_counter() - started - sum(wall_s for _, _, wall_s, _ in found)
-    index = decode_index(filesystem.read_bytes(work.target(index_name(row.file))), row.bytes, row.records)
-    stored = iter(index[:, 1].tolist())
-    images = []
-    for source_bytes, cpu_s, wall_s, good in found:
-        fresh = _done_before < _FRESH_IMAGES
-        times = (float("nan"),) * 2 if fresh else (cpu_s, wall_s)
-        images.append(_Measured(source_bytes, next(stored) if good else 0, *times))
-        _done_before += 1
-    filesystem.remove(work.target(row.file))  # the sample of large images should not fill a disk
-    return _Batch(images, rest_s)
+    written = write_shard(work, header, shard_index, meter)
+    overhead_s = time.perf_counter() - started - sum(wall_s for _, _, wall_s, _ in readings)
+    index_bytes = filesystem.read_bytes(work.target(index_name(written.file)))
+    record_bytes = iter(decode_index(index_bytes, written.bytes, written.records)[:, 1].tolist())
+    costs = []
+    for source_bytes, cpu_s, wall_s, is_good in readings:
+        times = (float("nan"),) * 2 if _num_prepared < _FRESH_IMAGES else (cpu_s, wall_s)
+        costs.append(_ImageCost(source_bytes, next(record_bytes) if is_good else 0, *times))
+        _num_prepared += 1
+    filesystem.remove(work.target(written.file))  # a sample of large images should not fill a disk
+    return _ShardCost(costs, overhead_s)
 
 
-def _conclude(plan: Plan, batches: Sequence[_Batch], serial_s: float, parallel: Parallel) -> Estimate:
-    measured = np.array([image for batch in batches for image in batch.images], np.float64)
-    total = plan.num_images, float(plan.num_bytes)
-    sizes, stored = measured[:, 0], measured[:, 1]
-    output_bytes = _total(sizes, stored, *total)
-    timed = measured[~np.isnan(measured[:, 2])] if not np.isnan(measured[:, 2]).all() else np.nan_to_num(measured)
-    cpu_s, busy_s = (_total(timed[:, 0], timed[:, k], *total) for k in (2, 3))
-    per_shard_s, per_byte_s = _rest(batches)
-    busy_s = busy_s.scaled(1, len(plan.shards) * per_shard_s + output_bytes.value * per_byte_s)
-    # Shards are whole: the last round may leave processes without one.
-    rounds = -(-len(plan.shards) // parallel.processes)
-    serial_s += parallel.start_up_s
+def _extrapolate(plan: Plan, costs: Sequence[_ShardCost], serial_s: float, parallelism: Parallelism) -> Estimate:
+    image_costs = np.array([image for shard in costs for image in shard.images], np.float64)
+    totals = plan.num_images, float(plan.num_bytes)
+    sizes, stored_bytes, cpu_seconds = image_costs[:, 0], image_costs[:, 1], image_costs[:, 2]
+    output_bytes = _estimate_total(sizes, stored_bytes, *totals)
+    is_fresh = np.isnan(cpu_seconds)
+    timed = np.nan_to_num(image_costs) if is_fresh.all() else image_costs[~is_fresh]
+    cpu_s, busy_s = (_estimate_total(timed[:, 0], timed[:, k], *totals) for k in (2, 3))
+    per_shard_s, per_byte_s = _fit_overhead(costs)
+    busy_s = busy_s.scale(1, len(plan.shards) * per_shard_s + output_bytes.value * per_byte_s)
+    # Shards are not divided: in the last round some processes may have none.
+    rounds = -(-len(plan.shards) // parallelism.processes)
+    serial_s += parallelism.start_up_s
     return Estimate(
         images=plan.num_images,
-        sampled=len(measured),
-        bad=int((stored == 0).sum()),
+        sampled=len(image_costs),
+        bad=int((stored_bytes == 0).sum()),
         output_bytes=output_bytes,
         cpu_s=cpu_s,
-        wall_s=busy_s.scaled(rounds / len(plan.shards), serial_s),
+        wall_s=busy_s.scale(rounds / len(plan.shards), serial_s),
         serial_s=serial_s,
-        processes=parallel.processes,
+        processes=parallelism.processes,
     )
 
 
-def _total(sizes: NDArray[np.float64], values: NDArray[np.float64], num_images: int, num_bytes: float) -> Guess:
-    """The sum over all images of what is known of some: the regression estimator, by the sizes of the sources.
+def _estimate_total(
+    sizes: NDArray[np.float64], values: NDArray[np.float64], num_images: int, num_bytes: float
+) -> ConfidenceInterval:
+    """Estimates the sum of a value over all images from the values of the sample.
 
-    See Cochran, Sampling Techniques, chapter 7. The interval leaves out what is wrong with the sample itself, such as
-    another load of the machine.
+    This is the regression estimator by the sizes of the sources; see Cochran, Sampling Techniques, chapter 7. The
+    interval does not cover faults of the sample itself, such as another load of the machine.
+
+    Args:
+        sizes: The source's bytes of each sampled image.
+        values: The value of each sampled image.
+        num_images: The number of all images.
+        num_bytes: The bytes of all sources.
     """
     spread = sizes - sizes.mean()
     slope = float(spread @ values / (spread @ spread)) if spread.any() else 0.0
@@ -264,13 +300,13 @@ def _total(sizes: NDArray[np.float64], values: NDArray[np.float64], num_images: 
     error *= np.sqrt(max(0.0, 1 - len(values) / num_images))
     value = max(0.0, float(mean)) * num_images
     margin = _NORMAL_95 * error * num_images
-    return Guess(value, max(0.0, value - margin), value + margin)
+    return ConfidenceInterval(value, max(0.0, value - margin), value + margin)
 
 
-def _rest(batches: Sequence[_Batch]) -> tuple[float, float]:
-    """Seconds that a shard costs besides its images: for each one, and for each byte."""
-    sizes = np.array([sum(image.stored_bytes for image in batch.images) for batch in batches], np.float64)
-    rest_s = np.array([batch.rest_s for batch in batches])
+def _fit_overhead(costs: Sequence[_ShardCost]) -> tuple[float, float]:
+    """Returns the seconds of overhead for each shard, and those for each of its bytes."""
+    sizes = np.array([sum(image.stored_bytes for image in shard.images) for shard in costs], np.float64)
+    overheads_s = np.array([shard.overhead_s for shard in costs])
     spread = sizes - sizes.mean()
-    per_byte_s = max(0.0, float(spread @ rest_s / (spread @ spread))) if spread.any() else 0.0
-    return max(0.0, float(rest_s.mean() - per_byte_s * sizes.mean())), per_byte_s
+    per_byte_s = max(0.0, float(spread @ overheads_s / (spread @ spread))) if spread.any() else 0.0
+    return max(0.0, float(overheads_s.mean() - per_byte_s * sizes.mean())), per_byte_s

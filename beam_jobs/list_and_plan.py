@@ -1,4 +1,4 @@
-"""From the input to the plan, without Beam: list, assign splits, leave copies out, cut into shards."""
+"""Makes the plan from the input, without Beam: lists images, assigns splits, drops duplicates, cuts shards."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,12 @@ from tfpipe.system.progress import Observer
 
 
 def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Observer | None = None) -> Plan:
-    """Lists the input and decides what goes where; writes nothing.
+    """Lists the input and decides which image goes where. It writes nothing.
 
     Args:
-        config: What is asked for.
-        beam_args: Arguments for Beam, of which its file systems take theirs.
-        observer: The object that is told now and then how many images were found so far.
+        config: The configuration of the job.
+        beam_args: The arguments for Beam; its file systems read some of them.
+        observer: The object that is told now and then how many images were listed so far.
 
     Raises:
         ConfigError: An option does not go with the input or the output.

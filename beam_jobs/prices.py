@@ -1,4 +1,7 @@
-"""What a job costs, given what the user says that a core and a disk cost. No price is built in: it would go stale."""
+"""The prices of cores and storage, given by the user. No price is built in, because it would go out of date.
+
+The command line loads this module with its options, so it stays apart from `estimate`, which loads NumPy and Arrow.
+"""
 
 from dataclasses import dataclass
 
@@ -9,30 +12,37 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class Prices:
-    """In any one currency; None: not to be counted.
+    """The prices of a core and of storage, in any one currency.
 
     Attributes:
-        per_vcpu_hour: Of one core of a worker for an hour, its memory included.
-        per_gib_month: Of 2^30 bytes in the store for a month.
+        price_per_vcpu_hour: The price of one core of a worker for an hour, its memory included; None if the job's
+            cost is not asked for.
+        price_per_gib_month: The price of 2^30 bytes in the store for a month; None if the cost of storage is not
+            asked for.
     """
 
-    per_vcpu_hour: float | None = None
-    per_gib_month: float | None = None
+    price_per_vcpu_hour: float | None = None
+    price_per_gib_month: float | None = None
 
     def __post_init__(self) -> None:
-        for name, price in (("vcpu-hour", self.per_vcpu_hour), ("gib-month", self.per_gib_month)):
+        for name, price in vars(self).items():
             if price is not None and not 0 <= price < float("inf"):
-                raise ConfigError(f"--price-per-{name} must be at least 0, got {price:g}.")
+                raise ConfigError(f"`{name}` must be at least 0, got {price:g}.")
 
-    def of_job(self, cpu_s: Range, held_s: Range) -> Range | None:
-        """What the job costs: at least the cores' work, at most the cores for as long as they are held."""
-        if self.per_vcpu_hour is None:
-            return None
-        return cpu_s[0] / 3600 * self.per_vcpu_hour, max(cpu_s[1], held_s[1]) / 3600 * self.per_vcpu_hour
+    def estimate_job_cost(self, cpu_s: Range, held_s: Range) -> Range | None:
+        """Returns the least and the most that the job may cost, or None without a price.
 
-    def of_storage(self, num_bytes: Range) -> Range | None:
-        """What keeping the dataset costs for a month."""
-        if self.per_gib_month is None:
+        Args:
+            cpu_s: The least and the most seconds of work; a job costs at least its work.
+            held_s: The least and the most seconds for which cores are held; a job costs at most the cores it holds.
+        """
+        if self.price_per_vcpu_hour is None:
             return None
-        low, high = (one / 2**30 * self.per_gib_month for one in num_bytes)
+        return cpu_s[0] / 3600 * self.price_per_vcpu_hour, max(cpu_s[1], held_s[1]) / 3600 * self.price_per_vcpu_hour
+
+    def estimate_storage_cost(self, num_bytes: Range) -> Range | None:
+        """Returns the least and the most that a month of storage may cost, or None without a price."""
+        if self.price_per_gib_month is None:
+            return None
+        low, high = (size / 2**30 * self.price_per_gib_month for size in num_bytes)
         return low, high

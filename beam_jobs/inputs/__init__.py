@@ -1,1 +1,1 @@
-"""What a job reads: folders, archives, tables and finished datasets, listed and read image by image."""
+"""Folders, archives, tables and finished datasets as inputs of a job: listed at once, read image by image."""

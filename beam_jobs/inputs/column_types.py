@@ -1,4 +1,4 @@
-"""Decides what a manifest's further column holds: int64, float or bytes; one value, or a list."""
+"""Infers the feature of a manifest's further column: int64, float or bytes, and one value or a list."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,60 +13,64 @@ _INT64 = range(-(2**63), 2**63)
 
 @dataclass(frozen=True)
 class Column:
-    """A column's feature, and how its cells become values of it."""
+    """A further column of a manifest.
+
+    Attributes:
+        spec: The feature that the column becomes.
+    """
 
     spec: FeatureSpec
 
     def convert(self, cell: Any) -> Any:
-        """A cell as one value or a list, ready for JSON; bytes that are not UTF-8 as escaped text."""
-        values = [_number_or_text(value, self.spec.dtype) for value in _as_list(cell)]
+        """Returns a cell as one value or a list, ready for JSON. Bytes that are not UTF-8 become escaped text."""
+        values = [_convert_value(value, self.spec.dtype) for value in _to_list(cell)]
         return values[0] if self.spec.shape == () else values
 
 
 def infer_column(name: str, cells: Iterable[Any], path: str, *, from_text: bool) -> Column:
-    """Looks at every cell.
+    """Infers the feature of a column from all of its cells.
 
     Args:
-        name: The column's name, which becomes the feature's.
-        cells: Its values: None, a scalar, or a list of scalars.
+        name: The name of the column, and of the feature.
+        cells: The values of the column: None, a scalar, or a list of scalars.
         path: The table, for messages.
-        from_text: All cells are text (CSV) and may spell numbers.
+        from_text: Whether all cells are texts (CSV) that may spell numbers.
 
     Raises:
-        DataError: The column mixes numbers and texts, or holds something else; names the row.
+        DataError: The column mixes numbers and texts, or holds something else. The message names the row.
     """
-    kind, lengths, is_list = -1, set(), False
+    kind, lengths, has_lists = -1, set(), False
     for row, cell in enumerate(cells, start=1):
-        values = _as_list(cell)
-        is_list = is_list or isinstance(cell, (list, tuple))
+        values = _to_list(cell)
+        has_lists = has_lists or isinstance(cell, (list, tuple))
         lengths.add(len(values))
         for value in values:
-            found = _spelled(value) if from_text else _kind(value)
-            if found < 0 or (not from_text and {kind, found} in ({0, 2}, {1, 2})):
+            value_kind = _infer_spelled_kind(value) if from_text else _infer_kind(value)
+            if value_kind < 0 or (not from_text and {kind, value_kind} in ({0, 2}, {1, 2})):
                 raise DataError(
                     f"{path}, row {row}: column {name!r} must hold numbers or texts of one kind, or lists of them, "
                     f"got {value!r}."
                 )
-            kind = max(kind, found)
+            kind = max(kind, value_kind)
     dtype = _KINDS[kind] if kind >= 0 else "bytes"
     shape: tuple[int, ...] | None = None
     if len(lengths) == 1:
         (length,) = lengths
-        if is_list:
+        if has_lists:
             shape = (length,) if length else None  # a feature that is always empty has no fixed shape
         elif length == 1:
             shape = ()
     return Column(FeatureSpec(name, dtype, shape))
 
 
-def _as_list(cell: Any) -> list[Any]:
+def _to_list(cell: Any) -> list[Any]:
     if cell is None:
         return []
     return list(cell) if isinstance(cell, (list, tuple)) else [cell]
 
 
-def _kind(value: Any) -> int:
-    """Position in `_KINDS`, or -1."""
+def _infer_kind(value: Any) -> int:
+    """Returns the position of a value's kind in `_KINDS`, or -1."""
     if isinstance(value, int):
         return 0 if value in _INT64 else 1
     if isinstance(value, float):
@@ -74,8 +78,8 @@ def _kind(value: Any) -> int:
     return 2 if isinstance(value, (str, bytes)) else -1
 
 
-def _spelled(text: str) -> int:
-    """The same, for a CSV cell."""
+def _infer_spelled_kind(text: str) -> int:
+    """Returns the position in `_KINDS` of the kind that a CSV cell spells."""
     try:
         return 0 if int(text) in _INT64 else 1
     except ValueError:
@@ -87,7 +91,7 @@ def _spelled(text: str) -> int:
     return 1
 
 
-def _number_or_text(value: Any, dtype: str) -> int | float | str:
+def _convert_value(value: Any, dtype: str) -> int | float | str:
     if dtype == "int64":
         return int(value)
     if dtype == "float":

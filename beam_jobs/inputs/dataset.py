@@ -24,23 +24,23 @@ from tfpipe.open_dataset import load_manifest
 
 
 def list_datasets(config: ShardConfig) -> DatasetListing:
-    """The records of finished datasets, dataset by dataset, each in its order.
+    """Lists the records of finished datasets, dataset by dataset, each in its own order.
 
-    The path of one is its place, such as `flowers/train:17`, in the words of `tfpipe inspect --record`.
+    A record's path is its place, such as `flowers/train:17`. `tfpipe inspect --record` takes the same places.
 
     Raises:
-        ConfigError: The change of form does not go with the images.
-        DataError: There is no finished dataset, or they do not go together.
+        ConfigError: The change of the image form does not go with the images.
+        DataError: A directory is not a finished dataset, or the datasets do not go together.
         FormatError: A manifest or an index is damaged, or a file is missing or has another size than it must.
     """
-    datasets = _named([_open(directory) for directory in config.datasets])
+    datasets = _name_datasets([_open(directory) for directory in config.datasets])
     merged = merge_manifests(datasets, config.form_changes)
     images = ImageTable.from_refs(ref for name, manifest in datasets.items() for ref in _list_records(name, manifest))
     return DatasetListing(merged.name, "", images, merged.label_names, merged=merged)
 
 
 def _open(directory: str) -> Manifest:
-    """The manifest of one, with its directory from the root."""
+    """Returns the manifest of a dataset, with the absolute path of its directory."""
     with filesystem.explain_os_errors(f"read {directory}"):
         manifest = _load_remote(directory) if filesystem.is_url(directory) else load_manifest(directory)
     if manifest.foreign is not None:
@@ -49,14 +49,14 @@ def _open(directory: str) -> Manifest:
             "resharded or merged. Write one from the images with `tfpipe shard`."
         )
     needed = image_schema(labelled=bool(manifest.label_names), boxes=False, box_labels=False)
-    lacking = next((name for name in needed.names if name not in manifest.schema), None)
-    if lacking is not None:
-        raise DataError(f"Every dataset that tfpipe wrote has a feature {lacking!r}, but {directory} has none.")
+    missing = next((name for name in needed.names if name not in manifest.schema), None)
+    if missing is not None:
+        raise DataError(f"Every dataset that tfpipe wrote has a feature {missing!r}, but {directory} has none.")
     return replace(manifest, directory=filesystem.absolute(directory))
 
 
 def _load_remote(directory: str) -> Manifest:
-    """By the file systems that the workers use; `load_manifest` would need TensorFlow for a URL."""
+    """Loads a manifest by the file systems that the workers use. `load_manifest` would need TensorFlow for a URL."""
     path = filesystem.join(directory, file_names.MANIFEST)
     if filesystem.size(path) < 0:
         raise DataError(f"{directory} holds no {file_names.MANIFEST}: it is not a finished tfpipe dataset.")
@@ -66,16 +66,19 @@ def _load_remote(directory: str) -> Manifest:
         raise FormatError(f"{path} is not UTF-8: the byte at {error.start} does not belong there.") from None
 
 
-def _named(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
-    """By their own names, numbered where two have the same; not by where they lie, which must not shape the result."""
-    named: dict[str, Manifest] = {}
+def _name_datasets(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
+    """Returns the manifests by the names of their datasets, with a number after a name that occurs before.
+
+    The directories are not used as names, because where a dataset lies must not shape the result.
+    """
+    datasets: dict[str, Manifest] = {}
     for manifest in manifests:
         name, count = manifest.name, 1
-        while name in named:
+        while name in datasets:
             count += 1
             name = f"{manifest.name}-{count}"
-        named[name] = manifest
-    return named
+        datasets[name] = manifest
+    return datasets
 
 
 def _list_records(name: str, manifest: Manifest) -> Iterator[ImageRef]:
@@ -91,7 +94,7 @@ def _list_records(name: str, manifest: Manifest) -> Iterator[ImageRef]:
 
 
 def _read_indexes(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
-    """Of all shards, in order; looks at all files before it reads one."""
+    """Yields the index of each shard, in order. The sizes of all files are checked before the first one is read."""
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     paths = [filesystem.join(manifest.directory, shard.file) for shard in shards]
     indexes = [filesystem.join(manifest.directory, file_names.index_name(shard.file)) for shard in shards]
@@ -108,7 +111,7 @@ def _read_indexes(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
 
 
 def _read_index(path: str, shard: ShardInfo, size: int, mend: str) -> NDArray[np.int64]:
-    if size > max_index_bytes(shard.bytes, shard.records):  # before it is read
+    if size > max_index_bytes(shard.bytes, shard.records):  # checked before anything is read
         raise FormatError(f"{path} has {size:,} bytes, too many for {shard.records:,} records. {mend}")
     with filesystem.explain_os_errors(f"read {path}"):
         data = filesystem.read_bytes(path)

@@ -1,9 +1,13 @@
-"""Reads a manifest of images: CSV, JSONL or Parquet, one row per image.
+"""Lists the images of a manifest: a CSV, JSONL or Parquet table with one row for each image.
 
-Columns: `image` (a path relative to the table, absolute, or a URL), `label` (a name, or a number from 0),
-optional `split`; boxes as `xmin`, `ymin`, `xmax`, `ymax` (fractions of width and height; a number, or a list for
-several boxes) with an optional `box_label` (a number or a list). Every further column becomes a feature of the same
-name. A CSV cell holds a list as JSON: `[0.1, 0.5]`.
+    image       path relative to the table, absolute path, or URL
+    label       optional: name of the class, or its number from 0
+    split       optional: name of the split
+    xmin, ymin, xmax, ymax
+                optional: boxes as fractions of width and height; a number, or a list for several boxes
+    box_label   optional: class number of the box, or a list
+
+Every further column becomes a feature of the same name. A CSV cell holds a list as JSON: `[0.1, 0.5]`.
 """
 
 import csv
@@ -34,23 +38,26 @@ from tfpipe.system.progress import Observer, Progress
 _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
 _KNOWN = ("image", "label", "split", *_BOX_COLUMNS, "box_label")
 _MAX_LABEL = 10_000_000
-_SIZES_AT_ONCE = 10_000
+_SIZES_AT_ONCE = 10_000  # local files whose sizes are asked for in one call
 
 Row = dict[str, Any]
 
 
 def is_table(path: str) -> bool:
-    """Whether the name is that of a manifest."""
+    """Checks whether the name is that of a manifest."""
     return path.lower().endswith(tuple(_READERS))
 
 
 def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing:
-    """The images of a manifest.
+    """Lists the images of a manifest.
+
+    Args:
+        config: The configuration that names the manifest as its input.
+        observer: The object that is told now and then how many rows were read so far.
 
     Raises:
-        ConfigError: `--group-by` names no column.
-        DataError: The table cannot be read, or a cell is not what its column must hold; names the row.
-        MissingDependencyError: A Parquet file, and no pyarrow.
+        ConfigError: The manifest has no column named `group_by`.
+        DataError: The table cannot be read, or a cell is not what its column must hold. The message names the row.
     """
     path = config.input
     suffix = next(suffix for suffix in _READERS if path.lower().endswith(suffix))
@@ -59,17 +66,17 @@ def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing
         first = next(rows, None)
         if first is None:
             raise DataError(f"{path} holds no rows.")
-        columns = _columns(first[1], path, config)
+        extra_columns = _check_header(first[1], path, config)
         builder = ImageTableBuilder()
         for number, row in chain([first], rows):
-            builder.append(_ref(row, number, columns, config))
+            builder.append(_parse_row(row, number, extra_columns, config))
             if observer is not None and number % TELL_EVERY == 0:
                 observer.progress(Progress(number))
     root = posixpath.dirname(path)
     images = builder.finish()
     images = images.replace_sizes(_read_sizes(images, root))
     images, label_names, numeric_labels = _number_labels(images, path)
-    images, features = _type_extra(images, columns, path, from_text=suffix == ".csv")
+    images, features = _type_extra(images, extra_columns, path, from_text=suffix == ".csv")
     name = posixpath.basename(path)[: -len(suffix)]
     return Listing(name, root, images, label_names, features, numeric_labels=numeric_labels)
 
@@ -84,7 +91,7 @@ def _read_csv(file: Any, path: str) -> Iterator[Row]:
                     raise DataError(f"{path}, line {reader.line_num}: the row has more cells than the header.")
                 yield {key: value if value != "" else None for key, value in row.items()}
     except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is no CSV in UTF-8 ({error}).") from error
+        raise DataError(f"{path} is not a CSV file in UTF-8 ({error}).") from error
 
 
 def _read_jsonl(file: Any, path: str) -> Iterator[Row]:
@@ -93,10 +100,10 @@ def _read_jsonl(file: Any, path: str) -> Iterator[Row]:
             continue
         try:
             row = json.loads(line.decode("utf-8-sig"))
-            if b"\\u" in line:  # half a surrogate pair is JSON, but no text that can be stored
+            if b"\\u" in line:  # half a surrogate pair is valid JSON, but not a text that can be stored
                 json.dumps(row, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}, line {number}: no JSON ({error}).") from error
+            raise DataError(f"{path}, line {number}: not valid JSON ({error}).") from error
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: must be a JSON object, got {type(row).__name__}.")
         yield row
@@ -109,7 +116,7 @@ def _read_parquet(file: Any, path: str) -> Iterator[Row]:
         for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=10_000):
             yield from batch.to_pylist()
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is damaged or no Parquet ({error}).") from error
+        raise DataError(f"{path} is damaged or is not a Parquet file ({error}).") from error
 
 
 _READERS: dict[str, Callable[[Any, str], Iterator[Row]]] = {
@@ -120,27 +127,27 @@ _READERS: dict[str, Callable[[Any, str], Iterator[Row]]] = {
 }
 
 
-def _columns(row: Row, path: str, config: ShardConfig) -> tuple[str, ...]:
-    """The further columns, in the table's order; checks the header."""
+def _check_header(row: Row, path: str, config: ShardConfig) -> tuple[str, ...]:
+    """Checks the names of the columns, and returns those of the further columns in the table's order."""
     if "image" not in row:
         raise DataError(f"{path} must have a column 'image', got {', '.join(map(str, row))}.")
     boxes = [name for name in _BOX_COLUMNS if name in row]
     if boxes and len(boxes) < len(_BOX_COLUMNS):
         raise DataError(f"Boxes need the columns xmin, ymin, xmax and ymax; {path} has only {', '.join(boxes)}.")
     if config.group_by and config.group_by not in row:
-        raise ConfigError(f"--group-by must name a column of {path}, got {config.group_by!r}.")
+        raise ConfigError(f"`group_by` must name a column of {path}, got {config.group_by!r}.")
     return tuple(name for name in row if name not in _KNOWN)
 
 
-def _ref(row: Row, number: int, columns: Sequence[str], config: ShardConfig) -> ImageRef:
+def _parse_row(row: Row, number: int, extra_columns: Sequence[str], config: ShardConfig) -> ImageRef:
     where = f"{config.input}, row {number}"
     image = row.get("image")
     if not isinstance(image, str) or not image or "\0" in image:
         raise DataError(f"{where}: 'image' must be a path, got {image!r}.")
-    unknown = [name for name in row if name not in _KNOWN and name not in columns]
+    unknown = [name for name in row if name not in _KNOWN and name not in extra_columns]
     if unknown:
         raise DataError(f"{where}: column {unknown[0]!r} is not in the first row; every row needs the same columns.")
-    boxes, box_labels = _boxes(row, where), tuple(_box_labels(row.get("box_label"), where))
+    boxes, box_labels = _parse_boxes(row, where), tuple(_parse_box_labels(row.get("box_label"), where))
     if len(box_labels) not in (0, len(boxes)):
         raise DataError(
             f"{where}: 'box_label' must hold one number for each of the {len(boxes)} boxes, got {len(box_labels)}."
@@ -149,30 +156,32 @@ def _ref(row: Row, number: int, columns: Sequence[str], config: ShardConfig) -> 
     group = "" if config.group_by is None else str(row.get(config.group_by))
     return ImageRef(
         path=image if filesystem.is_url(image) else posixpath.normpath(image),
-        split=_split(split, where) if split is not None else "",
-        label=_label(row.get("label"), where) if row.get("label") is not None else None,
+        split=_parse_split(split, where) if split is not None else "",
+        label=_parse_label(row.get("label"), where) if row.get("label") is not None else None,
         group=group,
         boxes=boxes,
         box_labels=box_labels,
-        extra=cast(tuple[Value, ...], tuple(row.get(name) for name in columns)),  # typed once all are seen
+        extra=cast(
+            tuple[Value, ...], tuple(row.get(name) for name in extra_columns)
+        ),  # converted when all rows are known
     )
 
 
-def _split(value: Any, where: str) -> str:
+def _parse_split(value: Any, where: str) -> str:
     try:
         return check_split_name(str(value))
     except ConfigError as error:
         raise DataError(f"{where}: {error}") from error
 
 
-def _label(value: Any, where: str) -> str:
+def _parse_label(value: Any, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise DataError(f"{where}: 'label' must be a name or a number from 0, got {value!r}.")
     return value if isinstance(value, str) else str(value)
 
 
-def _list(value: Any, where: str) -> list[Any]:
-    """A cell as a list: nothing, one value, a list, or a JSON list as text."""
+def _parse_list(value: Any, where: str) -> list[Any]:
+    """Returns a cell as a list. The cell may be empty, one value, a list, or a JSON list as text."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -183,8 +192,8 @@ def _list(value: Any, where: str) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _boxes(row: Row, where: str) -> tuple[Box, ...]:
-    sides = [_list(row.get(name), f"{where}: {name!r}") for name in _BOX_COLUMNS]
+def _parse_boxes(row: Row, where: str) -> tuple[Box, ...]:
+    sides = [_parse_list(row.get(name), f"{where}: {name!r}") for name in _BOX_COLUMNS]
     if len({len(side) for side in sides}) > 1:
         raise DataError(f"{where}: xmin, ymin, xmax and ymax must hold equally many numbers.")
     boxes = tuple(zip(*sides, strict=True))
@@ -198,8 +207,8 @@ def _boxes(row: Row, where: str) -> tuple[Box, ...]:
     return boxes
 
 
-def _box_labels(value: Any, where: str) -> Iterable[int]:
-    labels = _list(value, f"{where}: 'box_label'")
+def _parse_box_labels(value: Any, where: str) -> Iterable[int]:
+    labels = _parse_list(value, f"{where}: 'box_label'")
     if not all(type(label) is int for label in labels):
         raise DataError(f"{where}: 'box_label' must be whole numbers, got {value!r}.")
     return labels

@@ -69,9 +69,9 @@ class PlannedImage(NamedTuple):
         size: The number of bytes once they are unpacked; 0 if it is unknown.
         label: The number of the class; -1 for an unlabeled image.
         location: The place of the bytes.
-        boxes: As in `ImageRef`.
-        box_labels: As in `ImageRef`.
-        extra: As in `ImageRef`.
+        boxes: `(xmin, ymin, xmax, ymax)` of each box, as fractions of width and height.
+        box_labels: One class number for each box, or none at all.
+        extra: The values of the table's further columns.
     """
 
     path: str

@@ -1,13 +1,13 @@
-"""Which image goes to which shard, in which order: a pure function of names and sizes, with a seed.
+"""Decides which image goes to which shard, in which order: a pure function of names and sizes, with a seed.
 
     listing = assign_splits(list_images(config), config)
     plan = make_plan(listing, config)
-    for shard in plan.shards: shard.images      # indices into listing.refs, in the order they are written
+    for shard in plan.shards: shard.images      # indices into listing.images, in the order they are written
 
-Nothing here reads a file. Order and split come from a keyed BLAKE2b hash of each path, not from a random
-generator: the result does not depend on how a folder was listed or on a library's version, and images that
-are added later never move the others from one split to another. All is done in columns: a hash, a size, a code
-for the split and an index, 28 bytes an image besides the listing itself.
+Nothing here reads a file. Order and split come from a keyed BLAKE2b hash of each path, not from a random generator.
+So the result does not depend on the order in which a folder was listed, or on a library's version. Images that are
+added later never move the others from one split to another. All work is done in columns: each image takes a hash, a
+size, a code for the split and an index, which are 28 bytes besides the listing.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,15 @@ DEFAULT_SPLIT = "train"
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """One shard to be: `images` are indices into `Listing.refs`, `bytes` the sum of the sources' sizes."""
+    """One planned shard.
+
+    Attributes:
+        split: The name of the split.
+        shard_index: The number of the shard in its split, from 0.
+        num_shards: The number of shards of the split.
+        images: The images as indices into `Listing.images`, in the order in which they are written.
+        bytes: The sum of the sources' sizes.
+    """
 
     split: str
     shard_index: int
@@ -45,7 +53,13 @@ class ShardPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The shards to be, and per split how many images of each class they hold."""
+    """The shards that a job will write.
+
+    Attributes:
+        listing: The images of the input, each with its split.
+        shards: The shards, split by split.
+        class_counts: The number of images of each class, by split; the position is the label.
+    """
 
     listing: Listing
     shards: tuple[ShardPlan, ...]
@@ -53,25 +67,25 @@ class Plan:
 
     @property
     def num_images(self) -> int:
-        """Images in all splits."""
+        """The number of images in all splits."""
         return sum(len(shard.images) for shard in self.shards)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all sources."""
+        """The bytes of all sources."""
         return sum(shard.bytes for shard in self.shards)
 
     def lines(self, shard: ShardPlan) -> Iterator[PlannedImage]:
-        """The shard's images as lines of the plan file, in order."""
+        """Returns the images of a shard as lines of the plan file, in order."""
         return self.listing.images.iterate_planned(shard.images, self.listing.label_names)
 
 
 def assign_splits(listing: Listing, config: ShardConfig) -> Listing:
-    """Gives every image its split, where the input does not.
+    """Gives every image its split, unless the input names the splits.
 
     Raises:
-        ConfigError: Splits are asked for and the input names its own.
-        DataError: There are no images, only some have a split, or a split that was asked for gets none.
+        ConfigError: The configuration names splits although the input names its own.
+        DataError: There are no images, only some have a split, or a split of the configuration gets no image.
     """
     images = listing.images
     if not images:
@@ -101,7 +115,11 @@ def assign_splits(listing: Listing, config: ShardConfig) -> Listing:
 
 
 def make_plan(listing: Listing, config: ShardConfig) -> Plan:
-    """Assigns every image to a shard of its split and to a place in it."""
+    """Assigns every image to a shard of its split and to a position in it.
+
+    Raises:
+        ConfigError: There would be more shards, or more records in a shard, than the format allows.
+    """
     table = listing.images
     codes, splits = table.get_codes("split")
     hashes = table.hash_texts("path", str(config.seed).encode()) if config.shuffle else None
@@ -116,24 +134,27 @@ def make_plan(listing: Listing, config: ShardConfig) -> Plan:
         elif not listing.keeps_order:
             paths = table.get_paths(images)
             images = images[sorted(range(len(images)), key=paths.__getitem__)]
-        shards += _cut(split, images, table.sizes, config)
+        shards += _cut_shards(split, images, table.sizes, config)
     if len(shards) > MAX_SHARDS:
         raise ConfigError(
             f"A dataset must have at most {MAX_SHARDS:,} shards, got {len(shards):,}. Ask for fewer or larger ones "
             "with `num_shards` or `shard_size_bytes`."
         )
-    if (most := max((len(shard.images) for shard in shards), default=0)) > MAX_RECORDS:
+    largest = max((len(shard.images) for shard in shards), default=0)
+    if largest > MAX_RECORDS:
         raise ConfigError(
-            f"A shard must have at most {MAX_RECORDS:,} records for its index to be read, got {most:,}. Ask for more "
-            "or smaller ones with `num_shards` or `shard_size_bytes`."
+            f"A shard must have at most {MAX_RECORDS:,} records for its index to be read, got {largest:,}. Ask for "
+            "more or smaller ones with `num_shards` or `shard_size_bytes`."
         )
     return Plan(listing, tuple(shards), class_counts)
 
 
-def _cut(split: str, ordered: NDArray[np.int64], sizes: NDArray[np.int64], config: ShardConfig) -> Iterator[ShardPlan]:
-    """Consecutive cuts whose numbers of images differ by at most one; never an empty one."""
-    asked = config.num_shards or -(-int(sizes[ordered].sum()) // config.shard_size_bytes)
-    num_shards = max(1, min(asked, len(ordered)))
+def _cut_shards(
+    split: str, ordered: NDArray[np.int64], sizes: NDArray[np.int64], config: ShardConfig
+) -> Iterator[ShardPlan]:
+    """Yields consecutive parts of the images as shards. None is empty, and their sizes differ by at most one image."""
+    num_by_size = -(-int(sizes[ordered].sum()) // config.shard_size_bytes)
+    num_shards = max(1, min(config.num_shards or num_by_size, len(ordered)))
     begin = 0
     for k in range(num_shards):
         end = len(ordered) * (k + 1) // num_shards

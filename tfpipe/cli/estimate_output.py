@@ -10,7 +10,7 @@ from tfpipe.cli.shared.progress import format_duration
 from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
-    from beam_jobs.estimate import Estimate, Guess
+    from beam_jobs.estimate import ConfidenceInterval, Estimate
 
 price_options = all_options(
     click.option(
@@ -60,7 +60,7 @@ def estimate_json(estimate: "Estimate", prices: Prices) -> dict[str, Any]:
         "sampled": estimate.sampled,
         "bad": estimate.bad,
         "output_bytes": _guess(estimate.output_bytes),
-        "cpu_hours": _guess(estimate.cpu_s.scaled(1 / 3600)),
+        "cpu_hours": _guess(estimate.cpu_s.scale(1 / 3600)),
         "wall_s": _guess(estimate.wall_s),
         "serial_s": round(estimate.serial_s, 3),
         "worker_processes": estimate.processes,
@@ -71,9 +71,10 @@ def estimate_json(estimate: "Estimate", prices: Prices) -> dict[str, Any]:
 
 def _costs(estimate: "Estimate", prices: Prices) -> tuple[Range | None, Range | None]:
     cpu, wall, size = estimate.cpu_s, estimate.wall_s, estimate.output_bytes
-    held = wall.scaled(estimate.processes)
-    return prices.of_job((cpu.low, cpu.high), (held.low, held.high)), prices.of_storage((size.low, size.high))
+    held = wall.scale(estimate.processes)
+    job_cost = prices.estimate_job_cost((cpu.low, cpu.high), (held.low, held.high))
+    return job_cost, prices.estimate_storage_cost((size.low, size.high))
 
 
-def _guess(guess: "Guess") -> dict[str, float]:
+def _guess(guess: "ConfidenceInterval") -> dict[str, float]:
     return {"value": guess.value, "low": guess.low, "high": guess.high}

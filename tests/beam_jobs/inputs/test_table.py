@@ -1,9 +1,10 @@
-"""CSV, JSONL and Parquet: the same table three times, every cell's meaning, and a sentence for every mistake."""
+"""CSV, JSONL and Parquet manifests: the meaning of every cell, and a message for every mistake."""
 
 from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from tfpipe.errors import ConfigError, DataError, TfpipeError
 from tfpipe.format.schema import FeatureSpec
 
 KINDS = ("csv", "jsonl", "parquet")
+WriteRows = Callable[..., Path]
 
 
-def save(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """The rows as the file's ending says."""
+def write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Writes the rows in the format that the file name says."""
     if path.suffix == ".csv":
         with path.open("w", newline="") as file:
             writer = csv.DictWriter(file, [*dict.fromkeys(name for row in rows for name in row)])
@@ -39,13 +41,17 @@ def save(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def listed(path: Path, **options: Any) -> Listing:
+def list_table(path: Path, **options: Any) -> Listing:
     return list_images(ShardConfig(str(path), "/out", **options))
+
+
+def list_rows(path: Path, rows: list[dict[str, Any]], **options: Any) -> Listing:
+    return list_table(write_table(path, rows), **options)
 
 
 def refused(path: Path, kind: type[TfpipeError] = DataError, **options: Any) -> str:
     with pytest.raises(kind) as caught:
-        listed(path, **options)
+        list_table(path, **options)
     return str(caught.value)
 
 
@@ -55,20 +61,20 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def jsonl(tmp_path: Path) -> Any:
-    """A JSONL table of these rows."""
-    return lambda *rows: save(tmp_path / "t.jsonl", [*rows])
+def write_jsonl(tmp_path: Path) -> WriteRows:
+    """Returns a function that writes a JSONL table of its arguments."""
+    return lambda *rows: write_table(tmp_path / "t.jsonl", [*rows])
 
 
-def test_is_table() -> None:
+def test_tables_are_known_by_their_names() -> None:
     assert all(map(is_table, ("a.csv", "A.CSV", "a.jsonl", "a.ndjson", "x/a.parquet", "s3://b/a.csv")))
     assert not any(map(is_table, ("a.json", "csv", "a.csv/", "a.tsv", "a.csv.gz")))
 
 
-# The same in three forms
+# Tables in each of the three formats
 
 
-def test_labels_and_splits(table: Path) -> None:
+def test_labels_and_splits_are_read(table: Path) -> None:
     write_files(table.parent, {"x/1.jpg": b"123", "2.jpg": b"45"})
     rows = [
         {"image": "x/1.jpg", "label": "dog", "split": "train"},
@@ -76,7 +82,7 @@ def test_labels_and_splits(table: Path) -> None:
         {"image": str(table.parent / "2.jpg"), "label": "dog", "split": "train"},
         {"image": "gone.jpg", "label": "cat", "split": "train"},
     ]
-    listing = listed(save(table, rows))
+    listing = list_rows(table, rows)
     assert (listing.name, listing.root, listing.label_names) == ("t", str(table.parent), ("cat", "dog"))
     assert [(ref.path, ref.size, ref.split, ref.label) for ref in listing.images] == [
         ("x/1.jpg", 3, "train", "dog"),
@@ -86,32 +92,34 @@ def test_labels_and_splits(table: Path) -> None:
     ]
 
 
-def test_numbers_as_labels(table: Path) -> None:
-    listing = listed(save(table, [{"image": "1.jpg", "label": 3}, {"image": "2.jpg", "label": 0}]))
+def test_numbers_can_be_labels(table: Path) -> None:
+    listing = list_rows(table, [{"image": "1.jpg", "label": 3}, {"image": "2.jpg", "label": 0}])
     assert (listing.label_names, listing.numeric_labels) == (("0", "1", "2", "3"), True)
     assert [ref.label for ref in listing.images] == ["3", "0"]
 
 
 def test_leading_zeros_are_the_same_number(table: Path) -> None:
-    listing = listed(save(table, [{"image": "1.jpg", "label": "02"}, {"image": "2.jpg", "label": "2"}]))
+    listing = list_table(write_table(table, [{"image": "1.jpg", "label": "02"}, {"image": "2.jpg", "label": "2"}]))
     assert listing.label_names == ("0", "1", "2")
     assert [ref.label for ref in listing.images] == ["2", "2"]
 
 
 def test_numbers_beside_names_are_names(table: Path) -> None:
-    assert listed(save(table, [{"image": "1", "label": "2"}, {"image": "2", "label": "cat"}])).label_names == (
+    assert list_table(
+        write_table(table, [{"image": "1", "label": "2"}, {"image": "2", "label": "cat"}])
+    ).label_names == (
         "2",
         "cat",
     )
 
 
-def test_boxes_as_numbers(table: Path) -> None:
+def test_a_box_can_be_given_by_numbers(table: Path) -> None:
     box = {"xmin": 0.25, "ymin": 0.5, "xmax": 0.75, "ymax": 1}
-    (ref,) = listed(save(table, [{"image": "1.jpg", **box, "box_label": 4}])).images
+    (ref,) = list_rows(table, [{"image": "1.jpg", **box, "box_label": 4}]).images
     assert (ref.boxes, ref.box_labels) == (((0.25, 0.5, 0.75, 1),), (4,))
 
 
-def test_boxes_as_lists(table: Path) -> None:
+def test_boxes_can_be_given_by_lists(table: Path) -> None:
     two = {
         "xmin": [0.0, 0.25],
         "ymin": [0.5, 0.0],
@@ -120,29 +128,29 @@ def test_boxes_as_lists(table: Path) -> None:
         "box_label": [7, 0],
     }
     none: dict[str, Any] = {"xmin": [], "ymin": [], "xmax": [], "ymax": [], "box_label": []}
-    first, second = listed(save(table, [{"image": "1.jpg", **two}, {"image": "2.jpg", **none}])).images
+    first, second = list_table(write_table(table, [{"image": "1.jpg", **two}, {"image": "2.jpg", **none}])).images
     assert (first.boxes, first.box_labels) == (((0.0, 0.5, 0.5, 1.0), (0.25, 0.0, 1.0, 0.25)), (7, 0))
     assert (second.boxes, second.box_labels) == ((), ())
 
 
-def test_missing_cells(table: Path) -> None:
+def test_missing_cells_make_empty_lists(table: Path) -> None:
     rows = [{"image": "1.jpg", "age": 4, "note": "a"}, {"image": "2.jpg", "age": None, "note": None}]
-    listing = listed(save(table, rows))
+    listing = list_rows(table, rows)
     assert listing.extra == (FeatureSpec("age", "int64", None), FeatureSpec("note", "bytes", None))
     assert [ref.extra for ref in listing.images] == [([4], ["a"]), ([], [])]
 
 
-def test_group_by(table: Path) -> None:
+def test_group_by_names_a_column(table: Path) -> None:
     rows = [{"image": f"{i}.jpg", "who": f"p{i % 2}"} for i in range(3)]
-    listing = listed(save(table, rows), group_by="who", splits={"a": 1.0})
+    listing = list_rows(table, rows, group_by="who", splits={"a": 1.0})
     assert [ref.group for ref in listing.images] == ["p0", "p1", "p0"]
     assert listing.extra == (FeatureSpec("who", "bytes", ()),)
     assert refused(table, ConfigError, group_by="whom", splits={"a": 1.0}) == (
-        f"--group-by must name a column of {table}, got 'whom'."
+        f"`group_by` must name a column of {table}, got 'whom'."
     )
 
 
-def test_parquet_keeps_kinds_that_text_has_not(tmp_path: Path) -> None:
+def test_parquet_keeps_kinds_that_text_cannot_tell(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     columns = {
         "image": ["1.jpg", "2.jpg"],
@@ -153,7 +161,7 @@ def test_parquet_keeps_kinds_that_text_has_not(tmp_path: Path) -> None:
         "tags": pyarrow.array([["a", "b"], []]),
     }
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
-    listing = listed(path)
+    listing = list_table(path)
     assert [(spec.name, spec.dtype, spec.shape) for spec in listing.extra] == [
         ("raw", "bytes", ()),
         ("small", "int64", ()),
@@ -163,24 +171,24 @@ def test_parquet_keeps_kinds_that_text_has_not(tmp_path: Path) -> None:
     assert [ref.extra for ref in listing.images] == [("\udcff\udcfe", 1, 0.5, ["a", "b"]), ("ok", 2, 2.0, [])]
 
 
-def test_csv_with_a_byte_order_mark_quotes_and_short_rows(tmp_path: Path) -> None:
+def test_a_csv_may_have_a_byte_order_mark_quotes_and_short_rows(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b'\xef\xbb\xbfimage,note\r\n"a,b.jpg","two\nlines"\r\nc.jpg\r\n')
-    listing = listed(path)
+    listing = list_table(path)
     assert [(ref.path, ref.extra) for ref in listing.images] == [
         ("a,b.jpg", (["two\nlines"],)),
         ("c.jpg", ([],)),
     ]
 
 
-def test_jsonl_with_empty_lines_and_a_byte_order_mark(tmp_path: Path) -> None:
+def test_jsonl_may_have_empty_lines_and_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "t.ndjson"
     path.write_bytes(b'\xef\xbb\xbf{"image": "a.jpg"}\n\n{"image": "b.jpg"}')
-    assert [ref.path for ref in listed(path).images] == ["a.jpg", "b.jpg"]
+    assert [ref.path for ref in list_table(path).images] == ["a.jpg", "b.jpg"]
 
 
-def test_paths_above_the_table_and_urls(jsonl: Any) -> None:
-    listing = listed(jsonl({"image": "../up/1.jpg"}, {"image": "/abs//x/../1.jpg"}))
+def test_paths_may_lead_above_the_table(write_jsonl: WriteRows) -> None:
+    listing = list_table(write_jsonl({"image": "../up/1.jpg"}, {"image": "/abs//x/../1.jpg"}))
     assert [ref.path for ref in listing.images] == ["../up/1.jpg", "/abs/1.jpg"]
 
 
@@ -212,8 +220,8 @@ BOX = {"xmin": 0.0, "ymin": 0.0, "xmax": 1.0, "ymax": 1.0}
         ({"image": "1", **BOX, "box_label": ["a"]}, "row 1: 'box_label' must be whole numbers, got ['a']."),
     ],
 )
-def test_a_wrong_cell(jsonl: Any, row: dict[str, Any], message: str) -> None:
-    path = jsonl(row)
+def test_a_wrong_cell_is_refused(write_jsonl: WriteRows, row: dict[str, Any], message: str) -> None:
+    path = write_jsonl(row)
     assert refused(path) == f"{path}, {message}"
 
 
@@ -221,9 +229,9 @@ def test_a_wrong_cell(jsonl: Any, row: dict[str, Any], message: str) -> None:
     "wrong",
     [{"xmin": -0.1}, {"ymax": 1.1}, {"xmin": 0.9, "xmax": 0.1}, {"ymin": 1, "ymax": 0.5}, {"xmin": [None]}],
 )
-def test_a_box_outside(jsonl: Any, wrong: dict[str, Any]) -> None:
+def test_a_box_outside_the_image_is_refused(write_jsonl: WriteRows, wrong: dict[str, Any]) -> None:
     box = BOX | wrong
-    path = jsonl({"image": "0.jpg", **BOX}, {"image": "1.jpg", **box})
+    path = write_jsonl({"image": "0.jpg", **BOX}, {"image": "1.jpg", **box})
     shown = ", ".join(
         str(v[0] if isinstance(v, list) else v) for v in (box["xmin"], box["ymin"], box["xmax"], box["ymax"])
     )
@@ -257,25 +265,25 @@ def test_a_box_outside(jsonl: Any, wrong: dict[str, Any]) -> None:
         ([], "{path} holds no rows."),
     ],
 )
-def test_a_wrong_table(jsonl: Any, rows: list[dict[str, Any]], message: str) -> None:
-    path = jsonl(*rows)
+def test_a_wrong_table_is_refused(write_jsonl: WriteRows, rows: list[dict[str, Any]], message: str) -> None:
+    path = write_jsonl(*rows)
     assert refused(path) == message.format(path=path)
 
 
-def test_number_of_box_labels(jsonl: Any) -> None:
-    """A class for each box, or for none: anything else would mix up the boxes of a record."""
-    path = jsonl({"image": "1", **BOX, "box_label": [1, 2]})
+def test_the_number_of_box_labels_is_checked(write_jsonl: WriteRows) -> None:
+    """Checks that each box has a class, or none has: anything else would mix up the boxes of a record."""
+    path = write_jsonl({"image": "1", **BOX, "box_label": [1, 2]})
     assert refused(path) == f"{path}, row 1: 'box_label' must hold one number for each of the 1 boxes, got 2."
 
 
-def test_some_boxes_without_a_class(jsonl: Any) -> None:
-    path = jsonl({"image": "1", **BOX, "box_label": 1}, {"image": "2", **BOX, "box_label": None})
-    assert [ref.box_labels for ref in listed(path).images] == [(1,), ()]
+def test_some_images_may_have_boxes_without_a_class(write_jsonl: WriteRows) -> None:
+    path = write_jsonl({"image": "1", **BOX, "box_label": 1}, {"image": "2", **BOX, "box_label": None})
+    assert [ref.box_labels for ref in list_table(path).images] == [(1,), ()]
 
 
 @pytest.mark.parametrize("split", ["a b", 7, "1"])
-def test_a_wrong_split(jsonl: Any, split: Any) -> None:
-    path = jsonl({"image": "1", "split": split})
+def test_a_wrong_split_is_refused(write_jsonl: WriteRows, split: Any) -> None:
+    path = write_jsonl({"image": "1", "split": split})
     assert refused(path) == (
         f"{path}, row 1: A split's name must be letters, digits and underscores and begin with a letter, "
         f"got {str(split)!r}."
@@ -283,7 +291,7 @@ def test_a_wrong_split(jsonl: Any, split: Any) -> None:
 
 
 @pytest.mark.parametrize("table", ["t.csv", "t.jsonl", "t.parquet"])
-def test_a_missing_table(tmp_path: Path, table: str) -> None:
+def test_a_missing_table_is_refused(tmp_path: Path, table: str) -> None:
     path = tmp_path / table
     assert refused(path) == f"Could not read {path}: No such file or directory."
 
@@ -294,19 +302,27 @@ def test_a_missing_table(tmp_path: Path, table: str) -> None:
         (
             "t.csv",
             b"image\ncaf\xe9.jpg\n",
-            "{path} is no CSV in UTF-8 ('utf-8' codec can't decode byte 0xe9 in position 9: invalid continuation",
+            "{path} is not a CSV file in UTF-8 ('utf-8' codec can't decode byte 0xe9 in position 9: invalid cont",
         ),
         ("t.csv", b"image,label\na.jpg,cat,extra\n", "{path}, line 2: the row has more cells than the header."),
         ("t.csv", b"", "{path} holds no rows."),
         ("t.csv", b"image\n", "{path} holds no rows."),
         ("t.jsonl", b"\n\n", "{path} holds no rows."),
         ("t.jsonl", b'{"image": "a"}\n[1]\n', "{path}, line 2: must be a JSON object, got list."),
-        ("t.jsonl", b'{"image"\n', "{path}, line 1: no JSON (Expecting ':' delimiter: line 2 column 1 (char 9))."),
-        ("t.jsonl", b"[" * 100_000, "{path}, line 1: no JSON (maximum recursion depth exceeded"),
-        ("t.parquet", b"no parquet", "{path} is damaged or no Parquet (Parquet magic bytes not found in footer."),
+        (
+            "t.jsonl",
+            b'{"image"\n',
+            "{path}, line 1: not valid JSON (Expecting ':' delimiter: line 2 column 1 (char 9)).",
+        ),
+        ("t.jsonl", b"[" * 100_000, "{path}, line 1: not valid JSON (maximum recursion depth exceeded"),
+        (
+            "t.parquet",
+            b"no parquet",
+            "{path} is damaged or is not a Parquet file (Parquet magic bytes not found in footer.",
+        ),
     ],
 )
-def test_a_damaged_table(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+def test_a_damaged_table_is_refused(tmp_path: Path, name: str, data: bytes, message: str) -> None:
     path = tmp_path / name
     path.write_bytes(data)
     assert refused(path).startswith(message.format(path=path))
@@ -321,28 +337,30 @@ def test_a_damaged_table(tmp_path: Path, name: str, data: bytes, message: str) -
         b'{"image": "\xed\xa0\x80"}',
     ],
 )
-def test_jsonl_that_is_no_unicode(tmp_path: Path, line: bytes) -> None:
+def test_jsonl_that_is_not_unicode_is_refused(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes(line + b"\n")
-    assert refused(path).startswith(f"{path}, line 1: no JSON ('utf-8' codec can't ")
+    assert refused(path).startswith(f"{path}, line 1: not valid JSON ('utf-8' codec can't ")
 
 
-def no_file_system(url: str) -> str:
+def explain_no_file_system(url: str) -> str:
     return f"No file system is installed for {url}; there are gs://, s3://, and those that Apache Beam knows."
 
 
-def test_a_url_of_no_known_file_system(jsonl: Any) -> None:
-    assert refused(jsonl({"image": "http://example.com/1.jpg"})) == no_file_system("http://example.com/1.jpg")
+def test_a_url_of_an_unknown_file_system_is_refused(write_jsonl: WriteRows) -> None:
+    assert refused(write_jsonl({"image": "http://example.com/1.jpg"})) == explain_no_file_system(
+        "http://example.com/1.jpg"
+    )
 
 
 @pytest.mark.parametrize("url", ["nosuch://bucket/t.csv", "nosuch://bucket/photos", "nosuch://bucket/a.tar"])
-def test_an_input_of_no_known_file_system(url: str) -> None:
+def test_an_input_of_an_unknown_file_system_is_refused(url: str) -> None:
     with pytest.raises(DataError) as caught:
         list_images(ShardConfig(url, "/out"))
-    assert str(caught.value) == no_file_system(url)
+    assert str(caught.value) == explain_no_file_system(url)
 
 
-# Into the records
+# Records that are made from a table
 
 
 def test_every_kind_of_column_is_read_back_by_tensorflow(table: Path) -> None:
@@ -363,7 +381,7 @@ def test_every_kind_of_column_is_read_back_by_tensorflow(table: Path) -> None:
         for i, row in enumerate(rows):
             row |= {"point": [1.0 + i, 2.0], "tags": [["a"], ["b", "c"]][i], "ids": [[], [1, 2]][i]}
     output = table.parent / "out"
-    manifest = make_dataset(save(table, rows), output, shuffle=False)
+    manifest = make_dataset(write_table(table, rows), output, shuffle=False)
     spec = {
         "image/encoded": tf.io.FixedLenFeature((), tf.string),
         "image/class/label": tf.io.FixedLenFeature((), tf.int64),
@@ -405,20 +423,20 @@ def test_every_kind_of_column_is_read_back_by_tensorflow(table: Path) -> None:
     assert manifest.splits["train"].class_counts == (1, 1)
 
 
-def test_a_column_named_like_our_own(jsonl: Any, tmp_path: Path) -> None:
+def test_a_column_named_like_our_own(write_jsonl: WriteRows, tmp_path: Path) -> None:
     write_files(tmp_path, {"1.jpg": make_jpeg(0)})
-    path = jsonl({"image": "1.jpg", "image/height": 3})
+    path = write_jsonl({"image": "1.jpg", "image/height": 3})
     with pytest.raises(ConfigError) as caught:
         make_dataset(path, tmp_path / "out")
     assert str(caught.value) == "An extra column must not be named 'image' or begin with 'image/', got 'image/height'."
 
 
-def test_devices_and_pipes_are_quarantined(jsonl: Any, tmp_path: Path) -> None:
+def test_devices_and_pipes_are_quarantined(write_jsonl: WriteRows, tmp_path: Path) -> None:
     import os
 
     os.mkfifo(tmp_path / "pipe.jpg")
     write_files(tmp_path / "in", {"1.jpg": make_jpeg(0)})
-    path = jsonl(
+    path = write_jsonl(
         *({"image": name} for name in ("/dev/zero", "pipe.jpg", "in", "gone.jpg", "in/1.jpg", "in/../in/1.jpg"))
     )
     make_dataset(path, tmp_path / "out", shuffle=False)

@@ -92,14 +92,14 @@ def _dry_run(config: ShardConfig, how: HowToRun) -> None:
     from beam_jobs import process_pool
 
     process_pool.start_early()
-    from beam_jobs.estimate import estimate_job, parallel_of
+    from beam_jobs.estimate import estimate_job, infer_parallelism
     from beam_jobs.list_and_plan import plan_shards
 
     with ShardDisplay() as display:
         started = time.monotonic()
         plan = plan_shards(config, how.beam_args, display)
         planned_s = time.monotonic() - started
-        estimate = estimate_job(config, plan, planned_s, parallel_of(config, how.beam_args))
+        estimate = estimate_job(config, plan, planned_s, infer_parallelism(config, how.beam_args))
     if how.as_json:
         click.echo(json.dumps({**_plan_json(plan), "estimate": estimate_json(estimate, how.prices)}))
     else:
