@@ -1,7 +1,7 @@
-"""What finished datasets have in common, and how one is made of their records: functions of their manifests alone.
+"""Merges the manifests of finished datasets into the description of the dataset that their records make together.
 
-Labels unite by name, in the order of the first dataset; what the others add follows. So the records of the first one,
-and of any that names the same classes, stay as they are. Everything else must agree.
+Labels are merged by name: first the classes of the first dataset in its order, then the new classes of the others. So
+the records of the first dataset, and of any other with the same classes, stay as they are. Everything else must agree.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_LABEL, FeatureSpec, Schema
 
 MADE_FROM = "made_from"
-"""Key in a manifest's image form: the forms that the images had before, where those were not originals any more."""
+"""The key of a manifest's image form for the forms that the images had before, unless they were originals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class MergedDatasets:
 
     Attributes:
         name: The name of the new dataset.
-        label_names: Its classes.
-        schema: The features of its records.
-        form: The form of its images.
+        label_names: The names of the classes.
+        schema: The features of the records.
+        form: The form of the images.
         class_counts: The number of images of each class, by split.
         datasets: The datasets that the records come from.
     """
@@ -93,12 +93,12 @@ class MergedDatasets:
     datasets: InputDatasets
 
     def leave_out(self, images: Iterable[tuple[str, int]]) -> "MergedDatasets":
-        """Returns the same without some images.
+        """Returns the merged dataset without some images.
 
         Args:
             images: The split and the label of each image; -1 if it has no label.
         """
-        counts = {split: list(of_split) for split, of_split in self.class_counts.items()}
+        counts = {split: list(split_counts) for split, split_counts in self.class_counts.items()}
         for split, label in images:
             if 0 <= label < len(self.label_names):
                 counts[split][label] -= 1
@@ -106,50 +106,53 @@ class MergedDatasets:
 
 
 def merge_manifests(datasets: Mapping[str, Manifest], changes: Mapping[str, Any]) -> MergedDatasets:
-    """Decides what comes out.
+    """Merges manifests, and applies the changes of the image form.
 
     Args:
-        datasets: The manifests by a name of one's own for each, in order.
-        changes: Fields of `ImageForm` that the images shall have; empty: they stay as they are.
+        datasets: The manifests in order, each by a name that no other has.
+        changes: The fields of `ImageForm` to change; empty if images stay as they are.
 
     Raises:
         ConfigError: The changes would enlarge reduced images, change nothing, or exclude each other.
-        DataError: Labels, features or image forms do not go together; the sentence names the datasets and what to do.
-        FormatError: A manifest names an image form that cannot be.
+        DataError: Labels, features or image forms do not go together. The message names the datasets and what to do.
+        FormatError: A manifest names an image form that is not valid.
     """
     manifests = list(datasets.values())
-    schema = _unite_schemas(manifests)
-    names = _unite_labels(manifests)
-    image = _unite_images(manifests)
-    form = ImageForm.recorded(image)
-    new = _changed_form(form, changes)
-    if new != form:
-        image = asdict(new) | _made_from(form, image)
-    numbers = {name: number for number, name in enumerate(names)}
-    labels = [tuple(numbers[name] for name in manifest.label_names) for manifest in manifests]
-    kept = {"name_differs"} if new != form else None  # the rest is noticed again, in the images as they are now
-    noticed = _total(manifest.noticed for manifest in manifests)
+    schema = _merge_schemas(manifests)
+    label_names = _merge_labels(manifests)
+    image = _merge_image_forms(manifests)
+    old_form = ImageForm.recorded(image)
+    form = _change_form(old_form, changes)
+    is_reformed = form != old_form
+    if is_reformed:
+        image = asdict(form) | _describe_origin(old_form, image)
+    number_of_name = {name: number for number, name in enumerate(label_names)}
+    labels = [tuple(number_of_name[name] for name in manifest.label_names) for manifest in manifests]
+    noticed = _sum_counts(manifest.noticed for manifest in manifests)
+    if is_reformed:  # everything else is noticed again, in the images as they are then
+        noticed = {kind: count for kind, count in noticed.items() if kind == "name_differs"}
     inputs = InputDatasets(
         sources={
             key: SourceDataset(
                 directory=manifest.directory,
                 manifest_sha256=hashlib.sha256(manifest_json.dumps(manifest).encode()).hexdigest(),
-                square=form.square is not None,
-                labels=mapped,
+                square=old_form.square is not None,
+                labels=new_labels,
             )
-            for (key, manifest), mapped in zip(datasets.items(), labels, strict=True)
+            for (key, manifest), new_labels in zip(datasets.items(), labels, strict=True)
         },
         image=image,
-        reformed=new != form,
-        changed=_total(manifest.changed for manifest in manifests),
-        noticed={kind: count for kind, count in noticed.items() if kept is None or kind in kept},
+        reformed=is_reformed,
+        changed=_sum_counts(manifest.changed for manifest in manifests),
+        noticed=noticed,
     )
     name = "+".join(dict.fromkeys(manifest.name for manifest in manifests))
-    return MergedDatasets(name, names, schema, new, _class_counts(manifests, labels, len(names)), inputs)
+    class_counts = _sum_class_counts(manifests, labels, len(label_names))
+    return MergedDatasets(name, label_names, schema, form, class_counts, inputs)
 
 
-def _unite_schemas(manifests: Sequence[Manifest]) -> Schema:
-    """The features of the first; a shape is left open where lists have different lengths."""
+def _merge_schemas(manifests: Sequence[Manifest]) -> Schema:
+    """Returns the features of the first dataset. A shape is left open where lists have different lengths."""
     first, *others = manifests
     specs = {spec.name: spec for spec in first.schema.features}
     for other in others:
@@ -161,50 +164,51 @@ def _unite_schemas(manifests: Sequence[Manifest]) -> Schema:
                         f"{has.directory} has."
                     )
         for spec in other.schema.features:
-            specs[spec.name] = _unite_specs(specs[spec.name], spec, first.directory, other.directory)
+            specs[spec.name] = _merge_specs(specs[spec.name], spec, first.directory, other.directory)
     return Schema(tuple(specs.values()))
 
 
-def _unite_specs(one: FeatureSpec, other: FeatureSpec, first: str, second: str) -> FeatureSpec:
-    if one.dtype != other.dtype or (one.shape != other.shape and () in (one.shape, other.shape)):
-        kinds = [f"{'one' if spec.shape == () else 'a list of'} {spec.dtype}" for spec in (one, other)]
+def _merge_specs(first: FeatureSpec, second: FeatureSpec, first_directory: str, second_directory: str) -> FeatureSpec:
+    if first.dtype != second.dtype or (first.shape != second.shape and () in (first.shape, second.shape)):
+        kinds = [f"{'one' if spec.shape == () else 'a list of'} {spec.dtype}" for spec in (first, second)]
         raise DataError(
-            f"Feature {one.name!r} must be of one kind, but is {kinds[0]} in {first} and {kinds[1]} in {second}."
+            f"Feature {first.name!r} must be of one kind, but is {kinds[0]} in {first_directory} and {kinds[1]} in "
+            f"{second_directory}."
         )
-    return one if one.shape == other.shape else replace(one, shape=None)
+    return first if first.shape == second.shape else replace(first, shape=None)
 
 
-def _unite_labels(manifests: Sequence[Manifest]) -> tuple[str, ...]:
+def _merge_labels(manifests: Sequence[Manifest]) -> tuple[str, ...]:
     first, *others = manifests
     for other in others:
         if other.label_names != first.label_names:
-            for one, another in ((first, other), (other, first)):
-                _check_named(one, another)
+            _check_labels_have_names(first, other)
+            _check_labels_have_names(other, first)
     if CLASS_LABEL in first.schema and not first.label_names and others:
-        raise DataError(f"Labels unite by name, but {first.directory} does not say how many classes it has.")
+        raise DataError(f"Labels are merged by name, but {first.directory} does not say how many classes it has.")
     return tuple(dict.fromkeys(name for manifest in manifests for name in manifest.label_names))
 
 
-def _check_named(manifest: Manifest, other: Manifest) -> None:
-    """Refuses classes that have numbers only: class 3 here need not be class 3 there."""
+def _check_labels_have_names(manifest: Manifest, other: Manifest) -> None:
+    """Refuses classes that have only numbers: class 3 of one dataset need not be class 3 of the other."""
     names = manifest.label_names
     if names == tuple(map(str, range(len(names)))):
         raise DataError(
-            f"Labels unite by name, but {manifest.directory} only numbers its {len(names)} classes, and "
+            f"Labels are merged by name, but {manifest.directory} only numbers its {len(names)} classes, and "
             f"{other.directory} has {len(other.label_names)} others. Name them with `tfpipe shard --labels`."
         )
 
 
-def _unite_images(manifests: Sequence[Manifest]) -> dict[str, Any]:
-    """The form that all have: at least of the lowest quality, within the highest limit of pixels."""
+def _merge_image_forms(manifests: Sequence[Manifest]) -> dict[str, Any]:
+    """Returns the form that all images have: with the lowest quality, and with the highest limit of pixels."""
     forms = [ImageForm.recorded(manifest.image) for manifest in manifests]
     image = dict(manifests[0].image)
     if len(manifests) == 1:
         return image
-    wanted = _common_form(forms)
+    common_form = _find_common_form(forms)
     for manifest, form in zip(manifests, forms, strict=True):
-        if _shape(form) != _shape(wanted):
-            options = " ".join(_options(form, wanted))
+        if _get_shape(form) != _get_shape(common_form):
+            options = " ".join(_list_options(form, common_form))
             raise DataError(
                 f"The images of all datasets must have one form, but those of {manifest.directory} "
                 f"({_describe(form)}) are not like the others. Bring them into one first: tfpipe reshard "
@@ -219,8 +223,8 @@ def _unite_images(manifests: Sequence[Manifest]) -> dict[str, Any]:
     return image | ({MADE_FROM: before} if before else {})
 
 
-def _common_form(forms: Sequence[ImageForm]) -> ImageForm:
-    """What all can be brought into without enlarging an image that was reduced."""
+def _find_common_form(forms: Sequence[ImageForm]) -> ImageForm:
+    """Returns a form that all images can be brought into, without enlarging an image that was reduced."""
     side = min((side for form in forms for side in (form.square, form.resize_short) if side), default=None)
     encodings = {form.encoding for form in forms}
     encoding = next(encoding for encoding in ("raw", "jpeg", "keep") if encoding in encodings)
@@ -229,18 +233,19 @@ def _common_form(forms: Sequence[ImageForm]) -> ImageForm:
     return ImageForm(encoding, resize_short=side)
 
 
-def _shape(form: ImageForm) -> tuple[Any, ...]:
-    """What readers go by."""
+def _get_shape(form: ImageForm) -> tuple[Any, ...]:
+    """Returns the part of a form that readers depend on."""
     return form.encoding, form.square, form.resize_short
 
 
-def _options(form: ImageForm, wanted: ImageForm) -> Iterator[str]:
-    if wanted.encoding != form.encoding:
-        yield f"--encoding {wanted.encoding}"
-    if wanted.square != form.square:
-        yield f"--square {wanted.square}"
-    if wanted.resize_short not in (form.resize_short, None):
-        yield f"--resize-short {wanted.resize_short}"
+def _list_options(form: ImageForm, target: ImageForm) -> Iterator[str]:
+    """Yields the options of `tfpipe reshard` that bring images of one form into another."""
+    if target.encoding != form.encoding:
+        yield f"--encoding {target.encoding}"
+    if target.square != form.square:
+        yield f"--square {target.square}"
+    if target.resize_short not in (form.resize_short, None):
+        yield f"--resize-short {target.resize_short}"
 
 
 def _describe(form: ImageForm) -> str:
@@ -250,46 +255,52 @@ def _describe(form: ImageForm) -> str:
     )
 
 
-def _changed_form(form: ImageForm, changes: Mapping[str, Any]) -> ImageForm:
-    """The form that was asked for; a new size takes the place of the old."""
-    sizes = {"square": None, "resize_short": None} if changes.keys() & {"square", "resize_short"} else {}
-    new = replace(form, **{**sizes, **changes})
+def _change_form(form: ImageForm, changes: Mapping[str, Any]) -> ImageForm:
+    """Returns the form with the changes. A new size takes the place of the old one."""
+    no_sizes = {"square": None, "resize_short": None} if changes.keys() & {"square", "resize_short"} else {}
+    new = replace(form, **{**no_sizes, **changes})
     if new != form and replace(new, quality=form.quality) == form:
         raise ConfigError(
-            "--quality is that of images encoded anew, and none would be. Give --encoding, --resize-short or --square "
-            "too, and another than the images have."
+            "`quality` is for images that are encoded again, and none would be. Change `encoding`, `resize_short` or "
+            "`square` too."
         )
     for name, side in (("resize_short", new.resize_short), ("square", new.square)):
         limit = form.resize_short or form.square
         if side and limit and side > limit:
             raise ConfigError(
                 f"The images were reduced to {limit} pixels and cannot be enlarged again: "
-                f"--{name.replace('_', '-')} must be at most that, got {side}."
+                f"`{name}` must be at most that, got {side}."
             )
     return new
 
 
-def _made_from(form: ImageForm, image: Mapping[str, Any]) -> dict[str, str]:
-    """Nothing where the images were originals."""
+def _describe_origin(form: ImageForm, image: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the entry of a new image form that says what the images were before, unless they were originals.
+
+    Args:
+        form: The form of the images until now.
+        image: This form as the manifest has it.
+    """
     before = str(image.get(MADE_FROM) or "")
-    if _shape(form) != _shape(ImageForm()):
+    if _get_shape(form) != _get_shape(ImageForm()):
         before = "; ".join(filter(None, [before, f"{_describe(form)}, quality {form.quality}"]))
     return {MADE_FROM: before} if before else {}
 
 
-def _class_counts(
+def _sum_class_counts(
     manifests: Sequence[Manifest], labels: Sequence[Sequence[int]], num_classes: int
 ) -> dict[str, list[int]]:
     counts: dict[str, list[int]] = {}
-    for manifest, mapped in zip(manifests, labels, strict=True):
+    for manifest, new_labels in zip(manifests, labels, strict=True):
         for name, split in manifest.splits.items():
-            of_split = counts.setdefault(name, [0] * num_classes)
-            for label, count in zip(mapped, split.class_counts, strict=False):  # none where nobody counted
-                of_split[label] += count
+            split_counts = counts.setdefault(name, [0] * num_classes)
+            # A manifest without counts has an empty list.
+            for label, count in zip(new_labels, split.class_counts, strict=False):
+                split_counts[label] += count
     return counts
 
 
-def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for count in counts:
         total.update(count)

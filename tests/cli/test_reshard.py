@@ -69,7 +69,7 @@ def test_dry_run_writes_nothing(shapes: Path, tmp_path: Path, tfpipe) -> None:
         ([SAMPLE, "out"], 1, f"{SAMPLE} holds no manifest.json: it is not a finished tfpipe dataset."),
         (["SHAPES", "out", "third"], 2, "DATASET and OUTPUT are two paths, got a third, 'third'; options for Beam"),
         (["SHAPES", "SHAPES"], 2, "The output must not lie inside the input, got "),
-        (["SHAPES", "out", "--quality", "50"], 2, "--quality is that of images encoded anew, and none would be."),
+        (["SHAPES", "out", "--quality", "50"], 2, "--quality is for images that are encoded again, and none would be."),
         (
             ["SHAPES", "out", "--encoding", "raw"],
             2,

@@ -1,4 +1,4 @@
-"""What datasets must have in common, and what they make together: on manifests alone."""
+"""The common ground that datasets need, and the dataset that they make together, on manifests alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from beam_jobs.plan.merge_manifests import InputDatasets, merge_manifests
+from beam_jobs.plan.merge_manifests import InputDatasets, MergedDatasets, merge_manifests
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
@@ -16,12 +16,12 @@ from tfpipe.format.schema import FeatureSpec, image_schema
 SIZES = ImageSizes(1, 2, 1.5, 1, 2, 1.5)
 
 
-def manifest(place: str, labels: str = "cat dog", **fields: Any) -> Manifest:
-    """Of two images of each class, in `train`."""
+def make_manifest(place: str, labels: str = "cat dog", **fields: Any) -> Manifest:
+    """Returns the manifest of a dataset with two images of each class, in the split `train`."""
     names = tuple(labels.split())
     shard = ShardInfo("train-00000-of-00001.tfrecord", 2 * len(names), 1000, "0" * 64)
     split = SplitInfo("train", (shard,), {"JPEG": shard.records}, (2,) * len(names), SIZES)
-    made = Manifest(
+    manifest = Manifest(
         name="pets",
         splits={"train": split},
         label_names=names,
@@ -31,22 +31,23 @@ def manifest(place: str, labels: str = "cat dog", **fields: Any) -> Manifest:
         tool_version="0",
         directory=place,
     )
-    return replace(made, **fields)
+    return replace(manifest, **fields)
 
 
-def of(*manifests: Manifest, **changes: Any) -> Any:
-    return merge_manifests({f"{k}": one for k, one in enumerate(manifests)}, changes)
+def merge(*manifests: Manifest, **changes: Any) -> MergedDatasets:
+    """Merges manifests under the names 0, 1, and so on."""
+    return merge_manifests({str(k): manifest for k, manifest in enumerate(manifests)}, changes)
 
 
-def form(**options: Any) -> dict[str, Any]:
+def make_form(**options: Any) -> dict[str, Any]:
     return asdict(ImageForm(**options))
 
 
 # Labels
 
 
-def test_labels_keep_the_order_of_the_first() -> None:
-    merged = of(manifest("/a", "dog cat"), manifest("/b", "ape cat dog"))
+def test_labels_keep_the_order_of_the_first_dataset() -> None:
+    merged = merge(make_manifest("/a", "dog cat"), make_manifest("/b", "ape cat dog"))
     assert merged.label_names == ("dog", "cat", "ape")
     assert [source.labels for source in merged.datasets.sources.values()] == [(0, 1), (2, 1, 0)]
     assert merged.class_counts == {"train": [4, 4, 2]}
@@ -54,80 +55,85 @@ def test_labels_keep_the_order_of_the_first() -> None:
 
 
 def test_left_out_images_are_not_counted() -> None:
-    merged = of(manifest("/a")).leave_out([("train", 1), ("train", 1), ("train", -1)])
+    merged = merge(make_manifest("/a")).leave_out([("train", 1), ("train", 1), ("train", -1)])
     assert merged.class_counts == {"train": [2, 0]}
 
 
-def test_numbered_classes() -> None:
-    assert of(manifest("/a", "0 1 2"), manifest("/b", "0 1 2")).label_names == ("0", "1", "2")
+def test_classes_with_numbers_alone_are_not_merged_with_others() -> None:
+    assert merge(make_manifest("/a", "0 1 2"), make_manifest("/b", "0 1 2")).label_names == ("0", "1", "2")
     for pair in (["0 1 2", "0 1"], ["0 1", "0 1 2"]):
         with pytest.raises(DataError) as caught:
-            of(*(manifest(f"/{len(labels)}", labels) for labels in pair))
+            merge(*(make_manifest(f"/{len(labels)}", labels) for labels in pair))
         assert "only numbers its" in str(caught.value)
-    for one, other in (("0 1", "cat dog"), ("cat dog", "0 1")):
+    for first, second in (("0 1", "cat dog"), ("cat dog", "0 1")):
         with pytest.raises(DataError) as caught:
-            of(manifest("/a", one), manifest("/b", other))
-        place, beside = ("/a", "/b") if one == "0 1" else ("/b", "/a")
+            merge(make_manifest("/a", first), make_manifest("/b", second))
+        place, beside = ("/a", "/b") if first == "0 1" else ("/b", "/a")
         assert str(caught.value) == (
-            f"Labels unite by name, but {place} only numbers its 2 classes, and {beside} has 2 others. Name them with "
-            "`tfpipe shard --labels`."
+            f"Labels are merged by name, but {place} only numbers its 2 classes, and {beside} has 2 others. Name them "
+            "with `tfpipe shard --labels`."
         )
 
 
-def test_labels_without_a_count_of_classes() -> None:
-    one = manifest("/a", label_names=())
-    assert of(one).label_names == ()
-    with pytest.raises(DataError, match=r"^Labels unite by name, but /a does not say how many classes it has\.$"):
-        of(one, one)
+def test_labels_without_class_names_are_not_merged() -> None:
+    dataset = make_manifest("/a", label_names=())
+    assert merge(dataset).label_names == ()
+    with pytest.raises(DataError, match=r"^Labels are merged by name, but /a does not say how many classes it has\.$"):
+        merge(dataset, dataset)
 
 
-def test_datasets_without_labels() -> None:
-    merged = of(manifest("/a", ""), manifest("/b", ""))
+def test_datasets_without_labels_are_merged() -> None:
+    merged = merge(make_manifest("/a", ""), make_manifest("/b", ""))
     assert (merged.label_names, merged.class_counts) == ((), {"train": []})
 
 
 # Features
 
 
-def with_features(place: str, *specs: FeatureSpec, **kinds: bool) -> Manifest:
+def make_manifest_with(place: str, *specs: FeatureSpec, **kinds: bool) -> Manifest:
     kinds = {"boxes": False, "box_labels": False, **kinds}
-    return manifest(place, schema=image_schema(labelled=True, extra=specs, **kinds))
+    return make_manifest(place, schema=image_schema(labelled=True, extra=specs, **kinds))
 
 
-def test_a_feature_that_one_lacks() -> None:
-    for pair in ((manifest("/a"), with_features("/b", boxes=True)), (with_features("/b", boxes=True), manifest("/a"))):
+def test_a_feature_that_one_dataset_lacks_is_refused() -> None:
+    for pair in (
+        (make_manifest("/a"), make_manifest_with("/b", boxes=True)),
+        (make_manifest_with("/b", boxes=True), make_manifest("/a")),
+    ):
         with pytest.raises(DataError) as caught:
-            of(*pair)
+            merge(*pair)
         assert str(caught.value) == (
             "Every dataset must have the same features, but /a has no 'image/object/bbox/xmin', which /b has."
         )
 
 
-def test_a_feature_of_two_kinds() -> None:
+def test_a_feature_of_two_kinds_is_refused() -> None:
     number, text = FeatureSpec("age", "int64", ()), FeatureSpec("age", "bytes", ())
     with pytest.raises(DataError) as caught:
-        of(with_features("/a", number), with_features("/b", text))
+        merge(make_manifest_with("/a", number), make_manifest_with("/b", text))
     assert str(caught.value) == ("Feature 'age' must be of one kind, but is one int64 in /a and one bytes in /b.")
     with pytest.raises(DataError, match="but is one int64 in /a and a list of int64 in /b"):
-        of(with_features("/a", number), with_features("/b", replace(number, shape=(2,))))
+        merge(make_manifest_with("/a", number), make_manifest_with("/b", replace(number, shape=(2,))))
 
 
-def test_lists_of_different_lengths() -> None:
-    pair = [with_features(f"/{n}", FeatureSpec("point", "float", (n,), "where")) for n in (2, 3)]
-    assert of(*pair).schema["point"] == FeatureSpec("point", "float", None, "where")
-    assert of(pair[0], pair[0]).schema == pair[0].schema
+def test_lists_of_different_lengths_get_an_open_shape() -> None:
+    pair = [make_manifest_with(f"/{n}", FeatureSpec("point", "float", (n,), "where")) for n in (2, 3)]
+    assert merge(*pair).schema["point"] == FeatureSpec("point", "float", None, "where")
+    assert merge(pair[0], pair[0]).schema == pair[0].schema
 
 
 # Image forms
 
 
-def test_one_dataset_as_it_is() -> None:
-    one = manifest("/a", image=form(resize_short=256) | {"later": 1}, changed={"resized": 3}, noticed={"animated": 1})
-    merged = of(one)
-    assert merged.schema == one.schema
+def test_one_dataset_keeps_its_form() -> None:
+    dataset = make_manifest(
+        "/a", image=make_form(resize_short=256) | {"later": 1}, changed={"resized": 3}, noticed={"animated": 1}
+    )
+    merged = merge(dataset)
+    assert merged.schema == dataset.schema
     assert merged.form == ImageForm(resize_short=256)
     datasets = merged.datasets
-    assert (datasets.image, datasets.reformed) == (one.image, False)
+    assert (datasets.image, datasets.reformed) == (dataset.image, False)
     assert (datasets.changed, datasets.noticed) == ({"resized": 3}, {"animated": 1})
 
 
@@ -150,31 +156,33 @@ def test_one_dataset_as_it_is() -> None:
         ),
     ],
 )
-def test_another_form(
+def test_a_change_of_the_form_is_recorded(
     before: dict[str, Any], changes: dict[str, Any], after: dict[str, Any], made_from: str | None
 ) -> None:
-    one = manifest("/a", image=form(**before), noticed={"animated": 1, "name_differs": 2})
-    merged = of(one, **changes)
+    dataset = make_manifest("/a", image=make_form(**before), noticed={"animated": 1, "name_differs": 2})
+    merged = merge(dataset, **changes)
     assert merged.form == ImageForm(**after)
-    assert merged.datasets.image == form(**after) | ({"made_from": made_from} if made_from else {})
+    assert merged.datasets.image == make_form(**after) | ({"made_from": made_from} if made_from else {})
     assert merged.datasets.reformed
     assert merged.datasets.noticed == {"name_differs": 2}
 
 
-def test_a_history_of_forms() -> None:
-    one = manifest("/a", image=form(square=64) | {"made_from": "encoding keep, resize_short 256, quality 95"})
-    assert of(one).datasets.image["made_from"] == "encoding keep, resize_short 256, quality 95"
-    assert of(one, square=32).datasets.image["made_from"] == (
+def test_the_history_of_forms_is_kept() -> None:
+    dataset = make_manifest(
+        "/a", image=make_form(square=64) | {"made_from": "encoding keep, resize_short 256, quality 95"}
+    )
+    assert merge(dataset).datasets.image["made_from"] == "encoding keep, resize_short 256, quality 95"
+    assert merge(dataset, square=32).datasets.image["made_from"] == (
         "encoding keep, resize_short 256, quality 95; encoding keep, square 64, quality 95"
     )
-    both = of(one, replace(one, directory="/b"))
+    both = merge(dataset, replace(dataset, directory="/b"))
     assert both.datasets.image["made_from"] == "encoding keep, resize_short 256, quality 95"
 
 
 def test_a_form_that_is_there_already_changes_nothing() -> None:
-    one = manifest("/a", image=form(square=64, quality=80))
-    merged = of(one, square=64)
-    assert (merged.datasets.reformed, merged.datasets.image) == (False, one.image)
+    dataset = make_manifest("/a", image=make_form(square=64, quality=80))
+    merged = merge(dataset, square=64)
+    assert (merged.datasets.reformed, merged.datasets.image) == (False, dataset.image)
 
 
 @pytest.mark.parametrize(
@@ -183,20 +191,20 @@ def test_a_form_that_is_there_already_changes_nothing() -> None:
         (
             {"resize_short": 64},
             {"resize_short": 65},
-            "The images were reduced to 64 pixels and cannot be enlarged again: --resize-short must be at most that, "
+            "The images were reduced to 64 pixels and cannot be enlarged again: `resize_short` must be at most that, "
             "got 65.",
         ),
         (
             {"square": 64},
             {"square": 100},
-            "The images were reduced to 64 pixels and cannot be enlarged again: --square must be at most that, got "
+            "The images were reduced to 64 pixels and cannot be enlarged again: `square` must be at most that, got "
             "100.",
         ),
         (
             {"resize_short": 64},
             {"resize_short": 64, "quality": 50},
-            "--quality is that of images encoded anew, and none would be. Give --encoding, --resize-short or --square "
-            "too, and another than the images have.",
+            "`quality` is for images that are encoded again, and none would be. Change `encoding`, `resize_short` or "
+            "`square` too.",
         ),
         (
             {},
@@ -210,14 +218,14 @@ def test_a_form_that_is_there_already_changes_nothing() -> None:
         ),
     ],
 )
-def test_a_form_that_cannot_be(before: dict[str, Any], changes: dict[str, Any], message: str) -> None:
+def test_a_form_that_cannot_be_is_refused(before: dict[str, Any], changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        of(manifest("/a", image=form(**before)), **changes)
+        merge(make_manifest("/a", image=make_form(**before)), **changes)
     assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "which", "options"),
+    ("first", "second", "which", "options"),
     [
         ({}, {"resize_short": 64}, "/a (encoding keep)", "--resize-short 64"),
         ({"resize_short": 64}, {"resize_short": 32}, "/a (encoding keep, resize_short 64)", "--resize-short 32"),
@@ -227,44 +235,47 @@ def test_a_form_that_cannot_be(before: dict[str, Any], changes: dict[str, Any], 
         ({"encoding": "raw", "square": 9}, {}, "/b (encoding keep)", "--encoding raw --square 9"),
     ],
 )
-def test_two_forms(one: dict[str, Any], other: dict[str, Any], which: str, options: str) -> None:
+def test_two_forms_are_refused_with_the_command_that_helps(
+    first: dict[str, Any], second: dict[str, Any], which: str, options: str
+) -> None:
     with pytest.raises(DataError) as caught:
-        of(manifest("/a", image=form(**one)), manifest("/b", image=form(**other)))
+        merge(make_manifest("/a", image=make_form(**first)), make_manifest("/b", image=make_form(**second)))
     assert str(caught.value) == (
         f"The images of all datasets must have one form, but those of {which} are not like the others. Bring them into "
         f"one first: tfpipe reshard {which.partition(' ')[0]} OUTPUT {options}"
     )
-    # What the sentence says can be done.
+    # The command in the message can be carried out.
     reformed = dict(zip(options.replace("--", "").replace("-", "_").split()[::2], options.split()[1::2], strict=True))
     changes = {name: int(value) if value.isdecimal() else value for name, value in reformed.items()}
-    of(manifest(which[:2], image=form(**(one if which[1] == "a" else other))), **changes)
+    merge(make_manifest(which[:2], image=make_form(**(first if which[1] == "a" else second))), **changes)
 
 
-def test_what_may_differ() -> None:
-    image = [form(quality=80, reencode_progressive=True, max_pixels=10), form(quality=90, max_pixels=20)]
-    merged = of(*(manifest(f"/{k}", image=one) for k, one in enumerate(image)))
-    assert merged.datasets.image == form(quality=80, max_pixels=20)
+def test_quality_and_limits_may_differ() -> None:
+    images = [make_form(quality=80, reencode_progressive=True, max_pixels=10), make_form(quality=90, max_pixels=20)]
+    merged = merge(*(make_manifest(f"/{k}", image=image) for k, image in enumerate(images)))
+    assert merged.datasets.image == make_form(quality=80, max_pixels=20)
     assert not merged.datasets.reformed
 
 
-def test_a_form_that_nobody_wrote() -> None:
+def test_a_form_that_is_not_valid_is_refused() -> None:
     with pytest.raises(FormatError, match=r"^The manifest's image form cannot be used: `encoding` must be keep, "):
-        of(manifest("/a", image={"encoding": "gif"}))
+        merge(make_manifest("/a", image={"encoding": "gif"}))
 
 
-# What travels to the workers
+# The part that workers get
 
 
 def test_records_come_back_from_json() -> None:
     import json
 
-    records = of(manifest("/a"), manifest("/b", "dog ape")).datasets
-    assert InputDatasets.from_json(json.loads(json.dumps(asdict(records)))) == records
+    datasets = merge(make_manifest("/a"), make_manifest("/b", "dog ape")).datasets
+    assert InputDatasets.from_json(json.loads(json.dumps(asdict(datasets)))) == datasets
 
 
 def test_where_a_dataset_lies_does_not_shape_the_result_but_its_manifest_does() -> None:
-    one = manifest("/a")
-    assert of(one).datasets.get_fingerprint_facts() == of(replace(one, directory="/b")).datasets.get_fingerprint_facts()
-    assert (
-        of(one).datasets.get_fingerprint_facts() != of(replace(one, fingerprint="g")).datasets.get_fingerprint_facts()
+    dataset = make_manifest("/a")
+    same, moved, other = (
+        merge(manifest).datasets.get_fingerprint_facts()
+        for manifest in (dataset, replace(dataset, directory="/b"), replace(dataset, fingerprint="g"))
     )
+    assert same == moved != other
