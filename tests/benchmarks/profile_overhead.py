@@ -1,4 +1,4 @@
-"""What profiling costs a pipeline; README.md has the details.
+"""Measures the cost of profiling a pipeline; README.md has the details.
 
 python tests/benchmarks/profile_overhead.py DATASET --seconds 100
 """
@@ -26,36 +26,46 @@ VARIANTS = ("sampler", "watch", "iterate", "map_fusion off")
 
 @dataclass(frozen=True)
 class Turn:
-    """One pipeline, for a while."""
+    """One pipeline for a while.
+
+    Attributes:
+        images_per_cpu_s: The images per second of processor time.
+        images_per_wall_s: The images per second by the clock.
+    """
 
     images_per_cpu_s: float
     images_per_wall_s: float
 
 
-class OwnTime:
-    """The sampler, and the processor time of its thread beside that of the process: no machine's noise is in it."""
+class SamplerTime:
+    """The sampler, with the processor time of its thread and of the process: that has no noise of the machine in it."""
 
-    def __init__(self, model: Callable[[], Any]) -> None:
-        self.model, self.thread_s, self.process_s = model, 0.0, 0.0
+    def __init__(self, read_model: Callable[[], Any]) -> None:
+        self.read_model, self.thread_s, self.process_s = read_model, 0.0, 0.0
 
     @contextmanager
     def beside(self) -> Iterator[None]:
         """Samples for one turn."""
         from tfpipe.profiler.measure.tfdata_counters import Sampler
 
-        process = cpu_seconds()
-        with Sampler(self.model):
-            thread = next(one for one in threading.enumerate() if one.name == "tfpipe-sampler")
+        before_s = cpu_seconds()
+        with Sampler(self.read_model):
+            thread = next(thread for thread in threading.enumerate() if thread.name == "tfpipe-sampler")
             assert thread.ident is not None
             clock = time.pthread_getcpuclockid(thread.ident)
             yield
             self.thread_s += time.clock_gettime(clock)
-        self.process_s += cpu_seconds() - process
+        self.process_s += cpu_seconds() - before_s
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """Batches, and what goes on beside them."""
+    """A pipeline that is measured.
+
+    Attributes:
+        batches: The batches.
+        beside: A context in which each turn runs, such as a sampler.
+    """
 
     batches: Iterator[Any]
     beside: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -63,7 +73,7 @@ class Contestant:
     def turn(self, images: int) -> Turn:
         """Takes batches as fast as they come."""
         with self.beside():
-            for _ in range(SETTLE):  # what was made while others had their turn
+            for _ in range(SETTLE):  # batches that were made while the other had its turn
                 next(self.batches)
             cpu, wall = cpu_seconds(), time.perf_counter()
             for _ in range(images // BATCH):
@@ -81,28 +91,28 @@ class Contestant:
 def main(dataset: str, only: tuple[str, ...], seconds: float, json_file: str | None) -> None:
     """Take turns with the pipeline of DATASET as it is and while it is profiled, and print the ratio of throughput."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    plain = Contestant(iter(pipeline(dataset)))
-    images = images_in_a_turn(plain, dataset)
-    found = {}
+    plain = Contestant(iter(build_pipeline(dataset)))
+    images = count_images_in_turn(plain, dataset)
+    all_pairs = {}
     for name in only or VARIANTS:
-        other = contestant(name, dataset, plain)
+        other = make_contestant(name, dataset, plain)
         for _ in range(math.ceil(WARM_UP_S / TURN_S)):
             other.turn(images)
-        found[name] = pairs(plain, other, images, seconds)
-        cpu, wall = (interval(found[name], unit) for unit in ("images_per_cpu_s", "images_per_wall_s"))
+        all_pairs[name] = run_pairs(plain, other, images, seconds)
+        cpu, wall = (compute_interval(all_pairs[name], unit) for unit in ("images_per_cpu_s", "images_per_wall_s"))
         click.echo(
             f"{name:15} per CPU-second {cpu[0]:.4f} ({cpu[1]:.4f} to {cpu[2]:.4f}), "
-            f"per second {wall[0]:.4f} ({wall[1]:.4f} to {wall[2]:.4f}), {len(found[name])} pairs"
+            f"per second {wall[0]:.4f} ({wall[1]:.4f} to {wall[2]:.4f}), {len(all_pairs[name])} pairs"
         )
-        if isinstance(own := getattr(other.beside, "__self__", None), OwnTime):
-            click.echo(f"{'':15} its thread took {own.thread_s / own.process_s:.3%} of the process's CPU time")
+        if isinstance(sampler := getattr(other.beside, "__self__", None), SamplerTime):
+            click.echo(f"{'':15} its thread took {sampler.thread_s / sampler.process_s:.3%} of the process's CPU time")
     if json_file:
-        table = {name: [[asdict(one) for one in pair] for pair in both] for name, both in found.items()}
+        table = {name: [[asdict(turn) for turn in pair] for pair in pairs] for name, pairs in all_pairs.items()}
         Path(json_file).write_text(json.dumps(table, indent=1) + "\n")
 
 
-def images_in_a_turn(plain: Contestant, dataset: str) -> int:
-    """As many as take a second: whole epochs of a small dataset, so that all turns have the same images."""
+def count_images_in_turn(plain: Contestant, dataset: str) -> int:
+    """Returns the images of about a second; of a small dataset whole epochs, so that all turns have the same images."""
     import tfpipe
 
     records = tfpipe.load_manifest(dataset).splits["train"].records
@@ -113,32 +123,32 @@ def images_in_a_turn(plain: Contestant, dataset: str) -> int:
     return records * max(1, round(rate * TURN_S / records)) if records < rate * TURN_S else round(rate * TURN_S)
 
 
-def contestant(name: str, dataset: str, plain: Contestant) -> Contestant:
-    """The same pipeline while it is profiled."""
+def make_contestant(name: str, dataset: str, plain: Contestant) -> Contestant:
+    """Returns the same pipeline while it is profiled."""
     import tensorflow as tf
 
     import tfpipe
 
     if name == "sampler":
-        return replace(plain, beside=OwnTime(lambda: tf.data.experimental.get_model_proto(plain.batches)).beside)
+        return replace(plain, beside=SamplerTime(lambda: tf.data.experimental.get_model_proto(plain.batches)).beside)
     if name == "map_fusion off":
-        return Contestant(iter(pipeline(dataset, map_fusion=False)))
+        return Contestant(iter(build_pipeline(dataset, map_fusion=False)))
     monitor = tfpipe.IdleMonitor()
     if name == "iterate":
-        return Contestant(monitor.iterate(pipeline(dataset)))
-    return Contestant(steps(monitor, iter(monitor.watch(pipeline(dataset)))))
+        return Contestant(monitor.iterate(build_pipeline(dataset)))
+    return Contestant(run_steps(monitor, iter(monitor.watch(build_pipeline(dataset)))))
 
 
-def steps(monitor: Any, batches: Iterator[Any]) -> Iterator[Any]:
-    """A loop that takes its batches out of the monitor's sight, as Keras does."""
+def run_steps(monitor: Any, batches: Iterator[Any]) -> Iterator[Any]:
+    """Takes batches out of the monitor's sight, as Keras does."""
     while True:
         with monitor.step():
             batch = next(batches)
         yield batch
 
 
-def pipeline(dataset: str, **options: Any) -> Any:
-    """Batches of decoded and augmented images, as fast as the processor makes them."""
+def build_pipeline(dataset: str, **options: Any) -> Any:
+    """Returns batches of decoded and augmented images, as fast as the processor makes them."""
     import tfpipe
 
     # A buffer that AUTOTUNE lets grow is filled in the other's turn, and at its cost.
@@ -146,31 +156,32 @@ def pipeline(dataset: str, **options: Any) -> Any:
     return tfpipe.build_dataset(tfpipe.load_manifest(dataset), "train", config)
 
 
-def pairs(plain: Contestant, other: Contestant, images: int, seconds: float) -> list[tuple[Turn, Turn]]:
-    """Turns of both, in alternating order, until the interval is narrow or the time is up."""
-    done: list[tuple[Turn, Turn]] = []
+def run_pairs(plain: Contestant, other: Contestant, images: int, seconds: float) -> list[tuple[Turn, Turn]]:
+    """Runs turns of both in alternating order until the interval is narrow or the time is up."""
+    pairs: list[tuple[Turn, Turn]] = []
     begin = time.perf_counter()
     while time.perf_counter() - begin < seconds:
-        if len(done) % 2:
+        if len(pairs) % 2:
             second, first = other.turn(images), plain.turn(images)
         else:
             first, second = plain.turn(images), other.turn(images)
-        done.append((first, second))
-        if len(done) >= 20 and (low_high := interval(done, "images_per_cpu_s"))[2] - low_high[1] < NARROW:
+        pairs.append((first, second))
+        _, low, high = compute_interval(pairs, "images_per_cpu_s")
+        if len(pairs) >= 20 and high - low < NARROW:
             break
-    return done
+    return pairs
 
 
-def interval(done: list[tuple[Turn, Turn]], unit: str) -> tuple[float, float, float]:
-    """Ratio of profiled to plain, its geometric mean and 95 % interval, over pairs."""
-    logs = [math.log(getattr(other, unit) / getattr(plain, unit)) for plain, other in done]
+def compute_interval(pairs: list[tuple[Turn, Turn]], unit: str) -> tuple[float, float, float]:
+    """Returns the geometric mean over pairs of the ratio of profiled to plain, and its 95 % interval."""
+    logs = [math.log(getattr(other, unit) / getattr(plain, unit)) for plain, other in pairs]
     middle = statistics.fmean(logs)
     half = 1.96 * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
     return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
 
 
 def cpu_seconds() -> float:
-    """Processor time of all threads of this process."""
+    """Returns the processor time of all threads of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 

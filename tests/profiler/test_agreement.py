@@ -1,4 +1,4 @@
-"""Three ways to find the idle time of a real, compiled training agree, on a machine that does nothing else."""
+"""Three ways to measure the idle time of a real, compiled training agree on a machine that does nothing else."""
 
 import json
 import os
@@ -22,11 +22,11 @@ def test_step_monitor_and_trace_agree(tmp_path: Path, loop: str) -> None:
     for planted in PLANTED:
         options += ["--only", planted]
     subprocess.run([sys.executable, str(BENCHMARK), *options], check=True, capture_output=True)
-    found = json.loads(rows.read_text())
-    assert {row["input"] for row in found} == set(PLANTED)
+    all_rows = json.loads(rows.read_text())
+    assert {row["input"] for row in all_rows} == set(PLANTED)
     for planted in PLANTED:
-        mine = [row for row in found if row["input"] == planted]
-        assert abs(statistics.median(row["training"] - row["monitor"] for row in mine)) < 0.03, mine
-        if mine[0]["trace"] is not None:  # xprof is installed
+        planted_rows = [row for row in all_rows if row["input"] == planted]
+        assert abs(statistics.median(row["training"] - row["monitor"] for row in planted_rows)) < 0.03, planted_rows
+        if planted_rows[0]["trace"] is not None:  # xprof is installed
             for name in ("training", "monitor"):
-                assert abs(statistics.median(row[name] - row["trace"] for row in mine)) < 0.05, mine
+                assert abs(statistics.median(row[name] - row["trace"] for row in planted_rows)) < 0.05, planted_rows

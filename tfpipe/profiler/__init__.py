@@ -1,6 +1,6 @@
-"""Why the accelerator waits: measured (`measure`, `monitor`), then pure numbers in, pure numbers out.
+"""The profiler: it measures why the accelerator waits, and says what to change.
 
-    measure -> Profile -> analysis -> Bottleneck -> advice -> Fix ... -> report
+    measure -> Profile -> diagnose -> Report (bottleneck, fixes) -> report -> text, JSON, page
 
-Only the modules that measure load TensorFlow.
+`live` measures a training that runs. Only `measure` and `live` load TensorFlow.
 """

@@ -12,7 +12,7 @@ from tfpipe import profiler
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.diagnose.diagnosis import compute_idle_after_fixes, make_report
 from tfpipe.profiler.report.text_json import format_budget, to_json, to_text
-from tfpipe.profiler.types import OptionCosts, Spread, Step
+from tfpipe.profiler.types import DatasetFacts, OptionCosts, Spread, Step
 
 
 def test_the_budget_names_the_rates_and_the_bottleneck() -> None:
@@ -135,6 +135,8 @@ def test_the_readme_lists_every_field_of_the_json() -> None:
         if isinstance(part, dict) and not name.endswith("_spread")
     ]
     assert listed == {*document, *(name for part in inner for name in part)}
+    for part in (DatasetFacts, OptionCosts):
+        assert all(f"`{field.name}`" in section for field in fields(part))
 
 
 def test_fixes_that_were_tried_show_what_they_gave() -> None:

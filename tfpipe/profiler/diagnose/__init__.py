@@ -1,1 +1,1 @@
-"""From measured numbers to the bottleneck and to fixes. Pure: nothing here measures."""
+"""The diagnosis: from a profile to the bottleneck and the fixes. Pure: nothing here measures."""

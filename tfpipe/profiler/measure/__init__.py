@@ -1,1 +1,1 @@
-"""Measuring one pipeline: step by step, stage by stage, option by option."""
+"""The measurement of one pipeline: its steps, its stages, and the costs of other options."""

@@ -1,1 +1,1 @@
-"""The profile for a person: text, JSON and a page with charts."""
+"""The report for a person: as text, as JSON, and as a page with charts."""
