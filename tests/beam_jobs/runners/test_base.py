@@ -1,11 +1,17 @@
-"""The options of each runner as Beam's arguments."""
+"""The options of each runner as Beam's arguments, and where the runners differ."""
 
 from __future__ import annotations
 
 import pytest
 
 from beam_jobs.runners.base import RunnerConfig, SubmittedJob
+from beam_jobs.runners.choose import make_runner
+from beam_jobs.runners.dataflow import METRICS_EVERY_S
+from beam_jobs.shards.progress import LIST_EVERY_S
+from tests.beam_jobs.runners.jobs import make_job
 from tfpipe.errors import ConfigError
+from tfpipe.system.host_limits import usable_cpus
+from tfpipe.system.progress import POLL_EVERY_S
 
 
 def test_this_machine_needs_no_arguments() -> None:
@@ -74,3 +80,48 @@ def test_a_submitted_job_has_a_page_and_a_command_to_end_it() -> None:
     job = SubmittedJob("2026-11-21_1", "p", "europe-west4")
     assert job.page == "https://console.cloud.google.com/dataflow/jobs/europe-west4/2026-11-21_1?project=p"
     assert job.cancel_command == "gcloud dataflow jobs cancel 2026-11-21_1 --project=p --region=europe-west4"
+
+
+@pytest.mark.parametrize(
+    ("beam_args", "output", "every_s"),
+    [
+        ((), "out", POLL_EVERY_S),
+        ((), "gs://out", POLL_EVERY_S),  # the workers are on this machine
+        (("--runner=PortableRunner",), "out", POLL_EVERY_S),
+        (("--runner=PortableRunner",), "gs://out", LIST_EVERY_S),
+        (("--runner=FlinkRunner",), "gs://out", LIST_EVERY_S),
+        (("--runner=DataflowRunner",), "gs://out", METRICS_EVERY_S),
+    ],
+)
+def test_progress_is_read_where_it_can_be_seen(beam_args: tuple[str, ...], output: str, every_s: float) -> None:
+    assert make_runner(beam_args).progress_reader(make_job(output))[1] == every_s
+
+
+def test_a_job_has_no_metrics_before_it_is_submitted() -> None:
+    read, _ = make_runner(["--runner=DataflowRunner"]).progress_reader(make_job("gs://out"))
+    assert read() is None
+
+
+@pytest.mark.parametrize(
+    ("beam_args", "whole_graph", "same_codecs"),
+    [
+        ((), True, True),
+        (("--runner=DataflowRunner",), True, False),
+        (("--runner=DaskRunner",), False, True),
+        (("--runner=PortableRunner",), True, True),
+    ],
+)
+def test_runners_differ_in_their_graph_and_their_image_libraries(
+    beam_args: tuple[str, ...], whole_graph: bool, same_codecs: bool
+) -> None:
+    runner = make_runner(beam_args)
+    assert (runner.runs_whole_graph, runner.has_same_codecs) == (whole_graph, same_codecs)
+
+
+@pytest.mark.parametrize(
+    ("environment", "workers", "expected"),
+    [("LOOPBACK", 0, usable_cpus()), ("LOOPBACK", 3, 3), ("EXTERNAL", 0, 0), ("EXTERNAL", 3, 3)],
+)
+def test_a_job_services_worker_has_a_pool(environment: str, workers: int, expected: int) -> None:
+    runner = make_runner(["--runner=PortableRunner", f"--environment_type={environment}"])
+    assert runner.pool_workers(workers) == expected

@@ -12,7 +12,7 @@ from tfpipe.cli.shared.config_option import config_option, drop_missing
 from tfpipe.cli.shared.params import all_options
 from tfpipe.errors import ConfigError
 
-engine_options = all_options(
+runner_options = all_options(
     config_option(RunnerConfig, "runner", "Where the job runs: direct is this machine."),
     config_option(RunnerConfig, "project", "Dataflow: project of Google Cloud.", metavar="ID"),
     config_option(RunnerConfig, "region", "Dataflow: such as europe-west4; where the buckets are."),
@@ -41,7 +41,7 @@ class HowToRun:
     """What a command was told about running its job.
 
     Attributes:
-        beam_args: All arguments for Beam, those of the engine first.
+        beam_args: All arguments for Beam, those of the runner first.
         dry_run: Plan only.
         print_command: Print the job as a command only.
         as_json: Print one JSON object.

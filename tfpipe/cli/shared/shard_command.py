@@ -15,7 +15,7 @@ from tfpipe.cli.shared.config_option import config_option
 from tfpipe.cli.shared.console import clean_line
 from tfpipe.cli.shared.params import Command, CountOrShare, Size, all_options, debug_option, json_option
 from tfpipe.cli.shared.progress import ShardDisplay
-from tfpipe.cli.shared.runner_options import HowToRun, engine_options
+from tfpipe.cli.shared.runner_options import HowToRun, runner_options
 from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def run_options(command: Command) -> Command:
     options = all_options(
         config_option(ShardConfig, "overwrite", "Replace the dataset in OUTPUT once the new one is complete."),
         config_option(ShardConfig, "workers", "Worker processes.", metavar="N", default="all cores"),
-        engine_options,
+        runner_options,
         click.option("--dry-run", is_flag=True, help="Print the plan, and what a sample says of bytes and time."),
         price_options,
         json_option,
