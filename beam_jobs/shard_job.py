@@ -14,7 +14,7 @@ from beam_jobs.runners.choose import make_runner
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.worker_check import WorkerCheck
 from beam_jobs.storage import filesystem
-from beam_jobs.transforms import JobSettings, build_graph, finish
+from beam_jobs.transforms import JobConfig, build_graph, finish
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest
 from tfpipe.system.progress import poll_progress
@@ -26,8 +26,8 @@ class ShardResult:
 
     Attributes:
         manifest: The manifest of the complete dataset.
-        kept_shards: Number of shards that an earlier run had finished.
-        seconds: Time of this run, start-up and planning included.
+        kept_shards: The number of shards that an earlier run had finished.
+        seconds: The time of this run, start-up and planning included.
     """
 
     manifest: Manifest
@@ -82,10 +82,10 @@ def _write_dataset(job: Job, runner: Runner, beam_args: Sequence[str], observer:
             finish(written_shards, settings)
 
 
-def _make_settings(job: Job, runner: Runner, beam_args: Sequence[str]) -> JobSettings:
+def _make_settings(job: Job, runner: Runner, beam_args: Sequence[str]) -> JobConfig:
     config, work = job.config, job.work
     is_any_remote = any(map(filesystem.is_url, (*config.inputs, work.output)))
-    return JobSettings(
+    return JobConfig(
         output=work.output,
         max_bad=config.max_bad_images(job.plan.num_images),
         workers=runner.pool_workers(config.workers),

@@ -24,16 +24,16 @@ from beam_jobs.storage import filesystem
 
 
 @dataclass(frozen=True)
-class JobSettings:
+class JobConfig:
     """The settings that all steps share. Beam pickles them and sends them to the workers.
 
     Attributes:
         output: The dataset directory under construction: a path or URL that every worker reaches.
-        max_bad: Number of bad images beyond which the job stops.
-        workers: Number of processes that each Beam worker starts; 0: the Beam worker writes shards itself.
-        file_options: Beam arguments that the file systems need.
-        progress: Folder for the workers' progress, as in `WorkDir`.
-        worker_check: The versions and the plan that a worker must have; None for this process alone.
+        max_bad: The number of bad images beyond which the job stops.
+        workers: The number of processes that each Beam worker starts. 0: the Beam worker writes shards itself.
+        file_options: The Beam arguments that the file systems need.
+        progress: The folder for the workers' progress, as in `WorkDir`.
+        worker_check: The versions and the plan that a worker must have. None: this process works alone.
     """
 
     output: str
@@ -55,7 +55,7 @@ class JobSettings:
         return work, self.worker_check.open_plan(work) if self.worker_check else work.read_header()
 
 
-def build_graph(pipeline: beam.Pipeline, num_shards: int, settings: JobSettings, *, whole: bool = True) -> None:
+def build_graph(pipeline: beam.Pipeline, num_shards: int, settings: JobConfig, *, whole: bool = True) -> None:
     """Adds the steps of the job to a pipeline.
 
     Args:
@@ -95,7 +95,7 @@ class ListShards(beam.PTransform):
 class WriteShards(beam.PTransform):
     """The second step: shard numbers -> a `WrittenShard` for each shard that was written or kept."""
 
-    def __init__(self, settings: JobSettings) -> None:
+    def __init__(self, settings: JobConfig) -> None:
         super().__init__()
         self._fn = _WriteShardFn(settings)
 
@@ -107,7 +107,7 @@ class WriteShards(beam.PTransform):
 class FinishDataset(beam.PTransform):
     """The last step: all written shards -> the manifest on disk. Its fingerprint is the one element that comes out."""
 
-    def __init__(self, settings: JobSettings) -> None:
+    def __init__(self, settings: JobConfig) -> None:
         super().__init__()
         self._settings = settings
 
@@ -117,7 +117,7 @@ class FinishDataset(beam.PTransform):
         return gathered | "Write manifest" >> beam.Map(finish, self._settings)
 
 
-def finish(written_shards: Iterable[WrittenShard], settings: JobSettings) -> str:
+def finish(written_shards: Iterable[WrittenShard], settings: JobConfig) -> str:
     """Writes the files beside the shards, the manifest last, and returns the dataset's fingerprint.
 
     Raises:
@@ -137,7 +137,7 @@ def _count_up(count: int) -> Iterator[int]:
 class _WriteShardFn(beam.DoFn):
     """The work of a Beam worker: each shard in its own process, or all shards of a bundle in a pool of processes."""
 
-    def __init__(self, settings: JobSettings) -> None:
+    def __init__(self, settings: JobConfig) -> None:
         super().__init__()
         self._settings = settings
         self._metrics = ShardMetrics()

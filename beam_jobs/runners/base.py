@@ -108,8 +108,8 @@ class SubmittedJob:
 
     Attributes:
         id: The service's name for the job.
-        project: Google Cloud project that pays for it.
-        region: Region of its machines.
+        project: The Google Cloud project that pays for it.
+        region: The region of its machines.
     """
 
     id: str

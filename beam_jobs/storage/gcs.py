@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, BinaryIO, cast
 
 from beam_jobs.storage import object_store
-from beam_jobs.storage.object_store import PATIENCE, Patience
+from beam_jobs.storage.object_store import RETRIES, RetryConfig
 from tfpipe.errors import DataError
 from tfpipe.system.extras import importing
 
@@ -36,26 +36,26 @@ class GcsStore:
 
     Args:
         options: Beam's `GoogleCloudOptions`. The store reads project, no_auth and impersonate_service_account.
-        patience: The time that the store may fail.
+        retries: The limits on time and attempts.
 
     Raises:
         DataError: There are no credentials.
     """
 
-    def __init__(self, options: Any, patience: Patience = PATIENCE) -> None:
+    def __init__(self, options: Any, retries: RetryConfig = RETRIES) -> None:
         self._client = _make_client(options)
-        self._first_retry = _make_retry(patience.first_s)
-        self._patience: dict[str, Any] = {
-            "retry": _make_retry(patience.retry_s),
-            "timeout": (patience.connect_s, patience.read_s),
+        self._first_retry = _make_retry(retries.first_s)
+        self._retries: dict[str, Any] = {
+            "retry": _make_retry(retries.retry_s),
+            "timeout": (retries.connect_s, retries.read_s),
         }
 
     def check(self, url: str) -> None:
         """Implements `Store.check`."""
         bucket, prefix = object_store.split_url(url)
-        patience = {**self._patience, "retry": self._first_retry}
+        retries = {**self._retries, "retry": self._first_retry}
         try:
-            blobs = self._client.list_blobs(bucket, prefix=prefix, max_results=1, fields=_LIST_FIELDS, **patience)
+            blobs = self._client.list_blobs(bucket, prefix=prefix, max_results=1, fields=_LIST_FIELDS, **retries)
             next(iter(blobs), None)
         except _FAILURES as error:
             raise object_store.make_first_error(url, *_read_failure(error)) from error
@@ -68,7 +68,7 @@ class GcsStore:
         try:  # raw: the stored bytes, whatever encoding the metadata names
             return cast(
                 bytes,
-                self._blob(url).download_as_bytes(start=offset or None, end=end, raw_download=True, **self._patience),
+                self._blob(url).download_as_bytes(start=offset or None, end=end, raw_download=True, **self._retries),
             )
         except exceptions.RequestRangeNotSatisfiable:
             return b""
@@ -82,12 +82,12 @@ class GcsStore:
     def write(self, url: str, data: bytes) -> None:
         """Implements `Store.write`."""
         with _explain_failures(url):
-            self._blob(url).upload_from_string(data, "application/octet-stream", **self._patience)
+            self._blob(url).upload_from_string(data, "application/octet-stream", **self._retries)
 
     @contextlib.contextmanager
     def create(self, url: str) -> Iterator[IO[bytes]]:
         """Implements `Store.create`."""
-        file = self._blob(url).open("wb", chunk_size=object_store.PART_BYTES, ignore_flush=True, **self._patience)
+        file = self._blob(url).open("wb", chunk_size=object_store.PART_BYTES, ignore_flush=True, **self._retries)
         with _explain_failures(url):
             try:
                 yield file
@@ -103,7 +103,7 @@ class GcsStore:
         """Implements `Store.size`."""
         bucket, name = object_store.split_url(url)
         with _explain_failures(url):
-            blob = self._client.bucket(bucket).get_blob(name, **self._patience)
+            blob = self._client.bucket(bucket).get_blob(name, **self._retries)
         return -1 if blob is None else cast(int, blob.size)
 
     def list(self, prefix: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
@@ -112,7 +112,7 @@ class GcsStore:
         base = object_store.get_bucket_url(prefix)
         with _explain_failures(prefix):
             blobs = self._client.list_blobs(
-                bucket, prefix=name, delimiter=None if recursive else "/", fields=_LIST_FIELDS, **self._patience
+                bucket, prefix=name, delimiter=None if recursive else "/", fields=_LIST_FIELDS, **self._retries
             )
             for blob in blobs:
                 yield f"{base}/{blob.name}", blob.size
@@ -124,7 +124,7 @@ class GcsStore:
         token = None
         with _explain_failures(source):
             while True:  # an object of gigabytes may take several requests
-                token, _, _ = self._blob(target).rewrite(self._blob(source), token=token, **self._patience)
+                token, _, _ = self._blob(target).rewrite(self._blob(source), token=token, **self._retries)
                 if token is None:
                     break
         self._delete(source)
@@ -137,7 +137,7 @@ class GcsStore:
 
     def _delete(self, url: str) -> None:
         with contextlib.suppress(FileNotFoundError), _explain_failures(url):
-            self._blob(url).delete(**self._patience)
+            self._blob(url).delete(**self._retries)
 
     def _blob(self, url: str) -> Any:
         bucket, name = object_store.split_url(url)

@@ -6,7 +6,7 @@ The clients of `gcs` and `s3` are written by hand over Google's and Amazon's own
 - A failure becomes one sentence that says which bucket failed, why, and what to do.
 - An object that is cut off by an error never appears.
 
-Retries and back-off are those of Google's and Amazon's clients; `Patience` says how long they may take.
+Retries and back-off are those of Google's and Amazon's clients; `RetryConfig` says how long they may take.
 """
 
 import errno
@@ -27,18 +27,18 @@ _NOT_FOUND, _DENIED = 404, (401, 403)
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryConfig:
     """The time that a store may fail before the job does.
 
     Google's client counts seconds, Amazon's counts attempts.
 
     Attributes:
-        first_s: Seconds for the first request of a job. A wrong name or a missing network should show soon.
-        retry_s: Seconds for any other request, with all its repetitions.
-        first_attempts: Attempts at the first request of a job.
-        attempts: Attempts at any other request. The pauses between ten attempts take 100 s at most.
-        connect_s: Seconds for one attempt to connect.
-        read_s: Seconds for which an open connection may be silent.
+        first_s: The seconds for the first request of a job. A wrong name or a missing network should show soon.
+        retry_s: The seconds for any other request, with all its repetitions.
+        first_attempts: The attempts at the first request of a job.
+        attempts: The attempts at any other request. The pauses between ten attempts take 100 s at most.
+        connect_s: The seconds for one attempt to connect.
+        read_s: The seconds for which an open connection may be silent.
     """
 
     first_s: float = 15.0
@@ -49,7 +49,7 @@ class Patience:
     read_s: float = 30.0
 
 
-PATIENCE = Patience()
+RETRIES = RetryConfig()
 
 
 class Store(Protocol):
@@ -60,7 +60,7 @@ class Store(Protocol):
     """
 
     def check(self, url: str) -> None:
-        """Checks that the bucket can be reached; asks once, with little patience."""
+        """Checks that the bucket can be reached; asks with few retries."""
 
     def read(self, url: str, offset: int = 0, size: int | None = None) -> bytes:
         """Returns `size` bytes of the object from `offset`, by default all; fewer only where the object ends."""

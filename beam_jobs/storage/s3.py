@@ -14,7 +14,7 @@ from typing import IO, Any, BinaryIO, cast
 from apache_beam.utils.retry import with_exponential_backoff
 
 from beam_jobs.storage import object_store
-from beam_jobs.storage.object_store import PATIENCE, Patience
+from beam_jobs.storage.object_store import RETRIES, RetryConfig
 from tfpipe.errors import DataError
 from tfpipe.system.extras import importing
 
@@ -39,14 +39,14 @@ class S3Store:
     Args:
         options: Beam's `S3Options`: endpoint, region, keys. The client takes options that are not given from the
             variables AWS_* and the files of the `aws` command.
-        patience: The time that the store may fail.
+        retries: The limits on time and attempts.
     """
 
-    def __init__(self, options: Any, patience: Patience = PATIENCE) -> None:
-        self._options, self._patience = options, patience
-        self._client = self._make_client(patience.attempts)
+    def __init__(self, options: Any, retries: RetryConfig = RETRIES) -> None:
+        self._options, self._retries = options, retries
+        self._client = self._make_client(retries.attempts)
         self._read_body = with_exponential_backoff(
-            num_retries=patience.attempts - 1,
+            num_retries=retries.attempts - 1,
             initial_delay_secs=0.25,
             max_delay_secs=16,
             logger=_ignore_warning,
@@ -57,7 +57,7 @@ class S3Store:
         """Implements `Store.check`."""
         bucket, prefix = object_store.split_url(url)
         try:
-            self._make_client(self._patience.first_attempts).list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
+            self._make_client(self._retries.first_attempts).list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
         except _FAILURES as error:
             raise _explain_first(url, error) from error
 
@@ -139,8 +139,8 @@ class S3Store:
     def _make_client(self, attempts: int) -> Any:
         options = self._options
         config = Config(
-            connect_timeout=self._patience.connect_s,
-            read_timeout=self._patience.read_s,
+            connect_timeout=self._retries.connect_s,
+            read_timeout=self._retries.read_s,
             retries={"mode": "standard", "total_max_attempts": attempts},
             max_pool_connections=_CONNECTIONS,
         )

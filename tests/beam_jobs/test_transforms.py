@@ -20,7 +20,7 @@ from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.work_dir import WorkDir, WrittenShard
 from beam_jobs.shards.worker_check import WorkerCheck
 from beam_jobs.shards.write_shard import write_shard
-from beam_jobs.transforms import FinishDataset, JobSettings, ListShards, WriteShards, build_graph
+from beam_jobs.transforms import FinishDataset, JobConfig, ListShards, WriteShards, build_graph
 from tests.beam_jobs.images import make_photos, write_files
 from tfpipe.errors import DataError
 
@@ -62,7 +62,7 @@ def test_the_graph_is_as_large_for_many_shards() -> None:
     sizes = []
     for num_shards in (1000, 100_000):
         pipeline = make_pipeline()
-        build_graph(pipeline, num_shards, JobSettings("gs://out", 10))
+        build_graph(pipeline, num_shards, JobConfig("gs://out", 10))
         sizes.append(pipeline.to_runner_api().ByteSize())
     assert abs(sizes[0] - sizes[1]) < 200
 
@@ -76,7 +76,7 @@ def test_shards_are_written_and_counted(work: WorkDir, source: Path, workers: in
     assert [shard.kept for shard in expected] == [False] * 3
     assert (sum(shard.records for shard in expected), sum(len(shard.quarantined) for shard in expected)) == (8, 1)
     pipeline = make_pipeline()
-    shards = pipeline | beam.Create([2, 0, 1]) | WriteShards(JobSettings(work.output, 10, workers))
+    shards = pipeline | beam.Create([2, 0, 1]) | WriteShards(JobConfig(work.output, 10, workers))
     assert_that(shards, equal_to(expected))
     result = pipeline.run()
     result.wait_until_finish()
@@ -100,7 +100,7 @@ def test_shards_are_written_and_counted(work: WorkDir, source: Path, workers: in
 def test_kept_shards_are_counted(work: WorkDir, workers: int) -> None:
     expected = [replace(shard, kept=True) for shard in write_all(work)]
     pipeline = make_pipeline()
-    shards = pipeline | beam.Create([0, 1, 2]) | WriteShards(JobSettings(work.output, 10, workers))
+    shards = pipeline | beam.Create([0, 1, 2]) | WriteShards(JobConfig(work.output, 10, workers))
     assert_that(shards, equal_to(expected))
     result = pipeline.run()
     counters = {counter.key.metric.name: counter.committed for counter in result.metrics().query()["counters"]}
@@ -110,14 +110,14 @@ def test_kept_shards_are_counted(work: WorkDir, workers: int) -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_too_many_bad_images_end_it_early(work: WorkDir, workers: int) -> None:
     pipeline = make_pipeline()
-    _ = pipeline | beam.Create([0, 1, 2]) | WriteShards(JobSettings(work.output, 0, workers))
+    _ = pipeline | beam.Create([0, 1, 2]) | WriteShards(JobConfig(work.output, 0, workers))
     with pytest.raises(DataError, match=r"^At most 0 of 9 images may be bad, got 1, the first cat/bad\.jpg: "):
         pipeline.run()
 
 
 def test_the_dataset_is_finished(work: WorkDir, tmp_path: Path) -> None:
     with make_pipeline() as pipeline:
-        fingerprints = pipeline | beam.Create(write_all(work)[::-1]) | FinishDataset(JobSettings(work.output, 10))
+        fingerprints = pipeline | beam.Create(write_all(work)[::-1]) | FinishDataset(JobConfig(work.output, 10))
         assert_that(fingerprints, equal_to([work.read_header().fingerprint]))
     assert (tmp_path / "out" / "manifest.json").exists()
 
@@ -126,7 +126,7 @@ def test_a_dataset_without_all_shards_is_not_finished(work: WorkDir, tmp_path: P
     shards = write_all(work)
     (tmp_path / "out" / shards[1].file).unlink()
     pipeline = make_pipeline()
-    _ = pipeline | beam.Create(shards[:2]) | FinishDataset(JobSettings(work.output, 10))
+    _ = pipeline | beam.Create(shards[:2]) | FinishDataset(JobConfig(work.output, 10))
     with pytest.raises(DataError) as caught:
         pipeline.run()
     assert str(caught.value).startswith(
@@ -139,6 +139,6 @@ def test_a_dataset_without_all_shards_is_not_finished(work: WorkDir, tmp_path: P
 def test_a_worker_of_another_version_may_not_take_part(work: WorkDir) -> None:
     pipeline = make_pipeline()
     worker_check = WorkerCheck(work.read_header().fingerprint, {"tfpipe": "0"})
-    _ = pipeline | beam.Create([0]) | WriteShards(JobSettings(work.output, 10, worker_check=worker_check))
+    _ = pipeline | beam.Create([0]) | WriteShards(JobConfig(work.output, 10, worker_check=worker_check))
     with pytest.raises(DataError, match=r"^All workers must have tfpipe 0, as the process that planned the job has, "):
         pipeline.run()

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 import pytest
 
 from beam_jobs.storage import gcs, s3
-from beam_jobs.storage.object_store import Patience, split_url
+from beam_jobs.storage.object_store import RetryConfig, split_url
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import make_photos
 from tests.object_stores.conftest import Amazon, Cloud, Google
 from tests.object_stores.proxy import Fault, now_and_then
 from tfpipe.errors import DataError
 
-HASTY = Patience(first_s=1.0, retry_s=2.0, first_attempts=2, attempts=4, connect_s=0.5, read_s=0.5)
-WILLING = Patience(first_s=10.0, retry_s=20.0, first_attempts=4, attempts=6, connect_s=0.5, read_s=0.5)
+HASTY = RetryConfig(first_s=1.0, retry_s=2.0, first_attempts=2, attempts=4, connect_s=0.5, read_s=0.5)
+WILLING = RetryConfig(first_s=10.0, retry_s=20.0, first_attempts=4, attempts=6, connect_s=0.5, read_s=0.5)
 
 
 @pytest.fixture
