@@ -115,8 +115,8 @@ class ExactOrder:
             raise ConfigError(f"`start` and `stop` must be ordered and between 0 and {end}, got {start} and {stop}.")
         parts, first = [_NO_RECORDS], start // self.window_records
         for window in range(first, -(-stop // self.window_records)):
-            read = expand_runs(self.window_runs(epoch, stream, window))
-            parts.append(read[self.window_permutation(epoch, stream, window)])
+            read_records = expand_runs(self.window_runs(epoch, stream, window))
+            parts.append(read_records[self.window_permutation(epoch, stream, window)])
         before = first * self.window_records
         return np.concatenate(parts)[start - before : stop - before]
 

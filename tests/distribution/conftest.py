@@ -1,4 +1,4 @@
-"""Processes that train, devices that are made up, and a small dataset whose size no batch divides."""
+"""Processes that train, fake devices, and a small dataset whose size no batch divides."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def train(processes: Any, shades: Path) -> Callable[..., list[dict]]:
-    """Runs tasks of `replicas.py` on so many logical CPUs in so many processes; returns what each has found out.
+    """Runs tasks of `replicas.py` on logical CPUs in several processes; returns the results of each process.
 
     One replica needs no devices of its own, and so no process.
     """
@@ -43,8 +43,8 @@ def train(processes: Any, shades: Path) -> Callable[..., list[dict]]:
         spec = spec_from_file_location("replicas", script)
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
-        found = module.run(str(shades), tf.distribute.OneDeviceStrategy("/CPU:0"), tasks)
-        return [json.loads(json.dumps(found))]
+        results = module.run(str(shades), tf.distribute.OneDeviceStrategy("/CPU:0"), tasks)
+        return [json.loads(json.dumps(results))]
 
     return run
 
@@ -70,7 +70,7 @@ def shades(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "data"
 
 
-# TPU and GPU that are made up
+# Fake TPUs and GPUs
 
 
 class Machine:
@@ -93,9 +93,9 @@ class Machine:
 
     def list(self, kind: str | None = None) -> list:
         return [
-            SimpleNamespace(device_type=one, name=f"/device:{one}:{i}")
-            for one, count in self.devices.items()
-            if kind in (None, one)
+            SimpleNamespace(device_type=device_type, name=f"/device:{device_type}:{i}")
+            for device_type, count in self.devices.items()
+            if kind in (None, device_type)
             for i in range(count)
         ]
 

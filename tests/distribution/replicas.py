@@ -1,4 +1,4 @@
-"""A trainer's process: logical CPUs as asked, then what the tests want to know of them, as JSON on the last line.
+"""A trainer's process: it sets up logical CPUs, runs tasks on them, and prints their results as JSON on its last line.
 
 python replicas.py DATASET CPUS TASK[:ARGUMENT]...
 """
@@ -62,7 +62,7 @@ class Trainer:
         return {"right": right, "count": count, "steps": len(sums)}
 
     def keras_evaluate(self, _):
-        """Accuracies of three evaluations by Keras, the last two of one dataset with `steps`; and what it expects."""
+        """Returns the accuracies of three evaluations by Keras, the last two with `steps`, and the cardinality."""
         dataset = self.dataset("validation", as_supervised=True, **EVALUATE)
         with self.strategy.scope():
             model = Guesser()
@@ -71,8 +71,8 @@ class Trainer:
                 weighted_metrics=["accuracy"],
                 jit_compile=self.strategy.num_replicas_in_sync == 1,
             )
-        found = [model.evaluate(dataset, steps=s, verbose=0, return_dict=True) for s in (None, 4, 4)]
-        return {"accuracies": [one["accuracy"] for one in found], "steps": int(dataset.cardinality)}
+        results = [model.evaluate(dataset, steps=s, verbose=0, return_dict=True) for s in (None, 4, 4)]
+        return {"accuracies": [result["accuracy"] for result in results], "steps": int(dataset.cardinality)}
 
     def fit(self, where):
         """History of two epochs of Keras."""
@@ -97,7 +97,7 @@ class Trainer:
         return {**history.history, "iterations": int(self.local(model.optimizer.iterations.value)[0])}
 
     def loop(self, steps):
-        """Losses of a loop whose gradients, augmentation included, are one compiled function."""
+        """Returns the losses of a loop whose gradients, augmentation included, are one compiled function."""
         with self.strategy.scope():
             weights = tf.Variable(tf.zeros([8 * 8 * 3, 5]))
             optimizer = tf.keras.optimizers.SGD(0.1)
@@ -125,7 +125,7 @@ class Trainer:
         return [float(all_replicas(next(batches))) for _ in range(int(steps))]
 
     def bfloat16(self, _):
-        """What the images of one step are, and where."""
+        """Returns the dtype, the shape and the device of the images of one step."""
         batch = next(iter(self.dataset(image_dtype="bfloat16", **TRAIN)))
         images = self.strategy.experimental_local_results(batch["image"])
         return [[image.dtype.name, list(image.shape), image.device[-5:]] for image in images]
@@ -160,12 +160,12 @@ class Net(tf.keras.Model):
 
 
 def run(directory, strategy, tasks):
-    """What each task has found out."""
-    trainer, found = Trainer(directory, strategy), {}
+    """Runs each task and returns its result."""
+    trainer, results = Trainer(directory, strategy), {}
     for task in tasks:
         name, _, argument = task.partition(":")
-        found[task] = getattr(trainer, name)(argument)
-    return found
+        results[task] = getattr(trainer, name)(argument)
+    return results
 
 
 def main(directory, cpus, *tasks):

@@ -184,11 +184,11 @@ def test_too_few_records_for_a_batch(manifest) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "found"),
+    ("sizes", "expected"),
     [({"global_batch_size": 96}, (96, 12)), ({"per_replica_batch_size": 12}, (96, 12))],
 )
-def test_batch_sizes(sizes: dict, found: tuple) -> None:
-    assert distribution.resolve_batch_size(SimpleNamespace(num_replicas_in_sync=8), **sizes) == found
+def test_batch_sizes(sizes: dict, expected: tuple) -> None:
+    assert distribution.resolve_batch_size(SimpleNamespace(num_replicas_in_sync=8), **sizes) == expected
 
 
 EXACTLY_ONE = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be given, got "

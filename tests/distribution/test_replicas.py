@@ -1,4 +1,4 @@
-"""What trainers on one replica, on four and in two processes read, learn and count: the same."""
+"""Trainers on one replica, on four and in two processes read, learn and count the same."""
 
 import io
 import json
@@ -74,19 +74,23 @@ def test_the_order_is_the_same_and_an_evaluation_counts_each_image_once(
 ) -> None:
     starts = resume_steps(QUICK)
     tasks = [f"order:{STEPS}", resume := "resume:" + ",".join(map(str, starts)), "evaluate", "bfloat16"]
-    found = train(cpus, *tasks, workers=workers)
-    steps = joined([one[tasks[0]] for one in found])
+    processes = train(cpus, *tasks, workers=workers)
+    steps = joined([process[tasks[0]] for process in processes])
     names = [names for names, _ in steps]
     assert names == expected_names(shades)
     for epoch in (0, 1):  # no record twice; 10 of 250 are left out: 2 by the streams, 1 by each of 8 last batches
         seen = list(chain(*names[epoch * EPOCH : (epoch + 1) * EPOCH]))
         assert len(set(seen)) == len(seen) == 240
     for i, start in enumerate(starts):  # with the very pixels
-        assert joined([one[resume][i] for one in found]) == steps[start : start + 4]
-    for one in found:
-        assert one["evaluate"] == {"right": expected_right(shades), "count": EVALUATED, "steps": STEPS_OF_EVALUATION}
+        assert joined([process[resume][i] for process in processes]) == steps[start : start + 4]
+    for process in processes:
+        assert process["evaluate"] == {
+            "right": expected_right(shades),
+            "count": EVALUATED,
+            "steps": STEPS_OF_EVALUATION,
+        }
         local = BATCH // (cpus * workers)
-        assert one["bfloat16"] == [["bfloat16", [local, 8, 8, 3], f"CPU:{cpu}"] for cpu in range(cpus)]
+        assert process["bfloat16"] == [["bfloat16", [local, 8, 8, 3], f"CPU:{cpu}"] for cpu in range(cpus)]
 
 
 @pytest.mark.slow
@@ -94,9 +98,9 @@ def test_the_order_is_the_same_and_an_evaluation_counts_each_image_once(
 def test_a_run_can_be_resumed_at_any_step(train: Train, shades: Path, cpus: int) -> None:
     starts = resume_steps(ALL)
     order, resume = f"order:{STEPS}", "resume:" + ",".join(map(str, starts))
-    (found,) = train(cpus, order, resume)
-    for start, steps in zip(starts, found[resume], strict=True):
-        assert steps == found[order][start : start + 4], start
+    (results,) = train(cpus, order, resume)
+    for start, steps in zip(starts, results[resume], strict=True):
+        assert steps == results[order][start : start + 4], start
 
 
 def test_the_state_of_a_run_is_three_integers() -> None:
@@ -113,9 +117,9 @@ def test_replicas_learn_the_same_and_keras_counts_each_image_once(train: Train, 
     assert one["loop:5"][0] == pytest.approx(np.log(5), rel=1e-4)
     check_history(one["fit:device"])
     accuracy = expected_right(shades) / EVALUATED
-    for found in (one, four):
-        assert found["keras_evaluate"]["accuracies"] == pytest.approx([accuracy] * 3)
-        assert found["keras_evaluate"]["steps"] == STEPS_OF_EVALUATION
+    for results in (one, four):
+        assert results["keras_evaluate"]["accuracies"] == pytest.approx([accuracy] * 3)
+        assert results["keras_evaluate"]["steps"] == STEPS_OF_EVALUATION
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Strategies on real devices in processes of their own, and on devices that are made up."""
+"""Strategies on real devices in processes of their own, and on fake devices."""
 
 import json
 import socket
@@ -101,8 +101,8 @@ def test_a_tpu_address_that_does_not_answer_is_an_error_in_time(processes, silen
 
 
 def test_two_workers_of_tf_config_reduce_a_sum(processes) -> None:
-    found = processes.run_workers(2, "-c", START + WORKER)
-    for i, (lines, total, sizes) in enumerate(found):
+    results = processes.run_workers(2, "-c", START + WORKER)
+    for i, (lines, total, sizes) in enumerate(results):
         assert lines == [
             "TF_CONFIG names 2 workers; waiting for all of them.",
             "CPU: 2 replicas in 2 processes (MultiWorkerMirroredStrategy); "
@@ -112,7 +112,7 @@ def test_two_workers_of_tf_config_reduce_a_sum(processes) -> None:
         assert sizes == [8, 4]
 
 
-# Devices that are made up
+# Fake devices
 
 
 @pytest.mark.parametrize(
@@ -160,12 +160,12 @@ def test_a_named_tpu_is_connected(machine, monkeypatch: pytest.MonkeyPatch, by_e
     assert machine.calls == ["connect", "initialize", ("TPUStrategy", None)]
 
 
-@pytest.mark.parametrize(("name", "asked"), [("local", None), ("", "local")])
-def test_a_local_tpu_asks_no_network(machine, monkeypatch: pytest.MonkeyPatch, name: str, asked: str) -> None:
+@pytest.mark.parametrize(("name", "tpu"), [("local", None), ("", "local")])
+def test_a_local_tpu_asks_no_network(machine, monkeypatch: pytest.MonkeyPatch, name: str, tpu: str) -> None:
     monkeypatch.setenv("TPU_NAME", name)
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("it does"))
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("it does"))
-    distribution.resolve_strategy(asked)
+    distribution.resolve_strategy(tpu)
     assert machine.calls == ["connect", "initialize", ("TPUStrategy", None)]
 
 
@@ -233,7 +233,7 @@ TWO = {"worker": ["a:1", "b:1"]}
 
 
 @pytest.mark.parametrize(
-    ("value", "made"),
+    ("value", "strategy_name"),
     [
         ({}, "OneDeviceStrategy"),
         ({"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}, "OneDeviceStrategy"),
@@ -245,11 +245,13 @@ TWO = {"worker": ["a:1", "b:1"]}
         ),
     ],
 )
-def test_more_than_one_worker_makes_a_cluster(machine, monkeypatch: pytest.MonkeyPatch, value: dict, made: str) -> None:
+def test_more_than_one_worker_makes_a_cluster(
+    machine, monkeypatch: pytest.MonkeyPatch, value: dict, strategy_name: str
+) -> None:
     monkeypatch.setattr(strategy_module, "describe_strategy", lambda _: "")
     monkeypatch.setenv("TF_CONFIG", json.dumps(value))
     distribution.resolve_strategy()
-    assert [name for name, _ in machine.calls] == [made]
+    assert [name for name, _ in machine.calls] == [strategy_name]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tiny datasets of which every record can be told apart, written without the job: in milliseconds."""
+"""Tiny datasets in which every record differs from the others, written in milliseconds without the job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
 from tfpipe.open_dataset import load_manifest
 
 SHARDS = (37, 0, 61, 5, 80, 1, 50, 23)
-"""Records of each shard of `many`: 257 in all, which no batch divides."""
+"""The records of each shard of `many`: 257 in all, which no batch divides."""
 EXTRA = (
     FeatureSpec("id", "int64", ()),
     FeatureSpec("words", "bytes", None),
@@ -34,7 +34,7 @@ CLASSES = ("cat", "dog", "owl")
 
 
 def values_of(number: int) -> dict[str, Any]:
-    """The features of record `number`; its image is 10 x 14, JPEG, and its colour goes up with the number."""
+    """The features of record `number`; its image is 10 x 14, JPEG, and its color goes up with the number."""
     y, x = np.mgrid[0:10, 0:14]
     pixels = np.stack([x * 9 + number % 100, y * 12 + number % 70, np.full_like(x, number % 256)], axis=-1)
     buffer = io.BytesIO()

@@ -120,10 +120,10 @@ def test_options_go_with_the_dataset_however_far_it_is_cut() -> None:
 )
 def test_every_option_arrives(changes: dict, path: str, value: object) -> None:
     options = tf_data_options(dataclasses.replace(CONFIG, **changes), deterministic=True)
-    found: object = tf.data.Dataset.range(3).with_options(options).options()
+    value_set: object = tf.data.Dataset.range(3).with_options(options).options()
     for name in path.split("."):
-        found = getattr(found, name)
-    assert found == value
+        value_set = getattr(value_set, name)
+    assert value_set == value
 
 
 def test_options_that_nobody_gave() -> None:

@@ -22,7 +22,7 @@ import jax, jax.numpy as jnp, numpy as np
 import tfpipe
 from tfpipe.readers.jax import DeviceBatches, normalize
 
-manifest, found = tfpipe.load_manifest(sys.argv[1]), {}
+manifest, results = tfpipe.load_manifest(sys.argv[1]), {}
 
 def of(split="train", start_step=0, **options):
     config = tfpipe.PipelineConfig(**{"image_size": 8, "per_replica_batch_size": 1, "seed": 3, **options})
@@ -35,34 +35,34 @@ for epoch in range(3):
         sizes.append(batch["image/height"].tolist() + batch["image/width"].tolist())
         labels.append(batch["label"].tolist())
 image = batch["image"]
-found["sizes"], found["labels"] = sizes, labels
-found["shape"] = [list(image.shape), str(image.dtype), str(batch["label"].dtype)]
-found["shards"] = [[s.device.id, s.index[0].start or 0, list(s.data.shape)] for s in image.addressable_shards]
-found["images"] = [batch["image"].tolist() for batch in of()]
-found["state"] = batches.state_dict()
+results["sizes"], results["labels"] = sizes, labels
+results["shape"] = [list(image.shape), str(image.dtype), str(batch["label"].dtype)]
+results["shards"] = [[s.device.id, s.index[0].start or 0, list(s.data.shape)] for s in image.addressable_shards]
+results["images"] = [batch["image"].tolist() for batch in of()]
+results["state"] = batches.state_dict()
 batches.load_state_dict({"seed": 3, "epoch": 1, "step": 2})
 early = iter(batches)
 next(early)
-found["after_one"] = batches.state_dict()
+results["after_one"] = batches.state_dict()
 early.close()
-found["resumed"] = [batch["label"].tolist() for batch in batches]
-found["started"] = [batch["label"].tolist() for batch in of(start_step=5)]
-found["evaluated"] = [[b["label"].tolist(), b["mask"].tolist()] for b in of("validation", training=False)]
+results["resumed"] = [batch["label"].tolist() for batch in batches]
+results["started"] = [batch["label"].tolist() for batch in of(start_step=5)]
+results["evaluated"] = [[b["label"].tolist(), b["mask"].tolist()] for b in of("validation", training=False)]
 floats, label = next(iter(of(image_dtype="bfloat16", as_supervised=True, one_hot=True)))
-found["floats"] = [str(floats.dtype), list(label.shape), str(label.dtype)]
+results["floats"] = [str(floats.dtype), list(label.shape), str(label.dtype)]
 white = normalize(jnp.full((1, 1, 3), 255, jnp.uint8))
-found["white"] = [round(float(value), 3) for value in white.flatten()]
+results["white"] = [round(float(value), 3) for value in white.flatten()]
 try:
     of(extra_features=("image/filename",))
 except tfpipe.ConfigError as error:
-    found["text"] = str(error)
-found["heavy"] = sorted({"tensorflow", "torch", "apache_beam", "rich"} & set(sys.modules))
-print(json.dumps(found))
+    results["text"] = str(error)
+results["heavy"] = sorted({"tensorflow", "torch", "apache_beam", "rich"} & set(sys.modules))
+print(json.dumps(results))
 """
 
 
 @pytest.fixture(scope="module")
-def found(small_dataset: Path) -> dict:
+def results(small_dataset: Path) -> dict:
     done = subprocess.run(
         [sys.executable, "-c", CODE, str(small_dataset)], capture_output=True, text=True, timeout=120, check=False
     )
@@ -77,37 +77,38 @@ def expected(small_dataset: Path) -> list[dict]:
     return list(dataset.take(9).as_numpy_iterator())
 
 
-def test_batches_are_those_of_the_tensorflow_pipeline(found: dict, expected: list[dict]) -> None:
-    assert found["labels"] == [batch["label"].tolist() for batch in expected]
-    assert found["sizes"] == [batch["image/height"].tolist() + batch["image/width"].tolist() for batch in expected]
-    for ours, theirs in zip(found["images"], expected[:3], strict=True):
+def test_batches_are_those_of_the_tensorflow_pipeline(results: dict, expected: list[dict]) -> None:
+    assert results["labels"] == [batch["label"].tolist() for batch in expected]
+    assert results["sizes"] == [batch["image/height"].tolist() + batch["image/width"].tolist() for batch in expected]
+    for ours, theirs in zip(results["images"], expected[:3], strict=True):
         assert abs(theirs["image"].astype(int) - ours).mean() < 4
 
 
-def test_each_device_has_its_rows(found: dict) -> None:
-    assert found["shape"] == [[4, 8, 8, 3], "uint8", "int32"]
-    assert found["shards"] == [[k, k, [1, 8, 8, 3]] for k in range(4)]
+def test_each_device_has_its_rows(results: dict) -> None:
+    assert results["shape"] == [[4, 8, 8, 3], "uint8", "int32"]
+    assert results["shards"] == [[k, k, [1, 8, 8, 3]] for k in range(4)]
 
 
-def test_any_step_resumes(found: dict, expected: list[dict]) -> None:
+def test_any_step_resumes(results: dict, expected: list[dict]) -> None:
     labels = [batch["label"].tolist() for batch in expected]
-    assert found["state"] == {"seed": 3, "epoch": 3, "step": 0}
-    assert found["after_one"] == {"seed": 3, "epoch": 2, "step": 0}
-    assert found["resumed"] == labels[6:9]
-    assert found["started"] == labels[5:6]
+    assert results["state"] == {"seed": 3, "epoch": 3, "step": 0}
+    assert results["after_one"] == {"seed": 3, "epoch": 2, "step": 0}
+    assert results["resumed"] == labels[6:9]
+    assert results["started"] == labels[5:6]
 
 
-def test_evaluation_gives_every_record_once(found: dict) -> None:
-    assert found["evaluated"] == [[[1, 0, 2, 0], [True, True, True, False]]]
+def test_evaluation_gives_every_record_once(results: dict) -> None:
+    assert results["evaluated"] == [[[1, 0, 2, 0], [True, True, True, False]]]
 
 
-def test_floats_tuples_and_text(found: dict) -> None:
-    assert found["floats"] == ["bfloat16", [4, 3], "float32"]
-    assert found["white"] == [2.249, 2.429, 2.64]
+def test_floats_tuples_and_text(results: dict) -> None:
+    assert results["floats"] == ["bfloat16", [4, 3], "float32"]
+    assert results["white"] == [2.249, 2.429, 2.64]
     assert (
-        found["text"] == "`extra_features` must not name text, which no device holds, got image/filename. Leave it out."
+        results["text"]
+        == "`extra_features` must not name text, which no device holds, got image/filename. Leave it out."
     )
 
 
-def test_no_other_framework_is_loaded(found: dict) -> None:
-    assert found["heavy"] == []
+def test_no_other_framework_is_loaded(results: dict) -> None:
+    assert results["heavy"] == []

@@ -30,14 +30,14 @@ batches = DeviceBatches(manifest, "train", config, int(sys.argv[4]))
 def summed(image, label):  # over the devices of both
     return jnp.sum(image.astype(jnp.int32)), jnp.sum(label * jnp.arange(1, 5))
 
-found = []
-while len(found) < 6 - int(sys.argv[4]):
+steps_read = []
+while len(steps_read) < 6 - int(sys.argv[4]):
     for batch in batches:
-        mine = {name: [row.data.tolist()[0] for row in batch[name].addressable_shards] for name in batch}
-        mine["rows"] = [row.index[0].start for row in batch["label"].addressable_shards]
-        mine["summed"] = [int(one) for one in summed(batch["image"], batch["label"])]
-        found.append(mine)
-print(json.dumps([found, batches.state_dict()]))
+        step_read = {name: [row.data.tolist()[0] for row in batch[name].addressable_shards] for name in batch}
+        step_read["rows"] = [row.index[0].start for row in batch["label"].addressable_shards]
+        step_read["summed"] = [int(total) for total in summed(batch["image"], batch["label"])]
+        steps_read.append(step_read)
+print(json.dumps([steps_read, batches.state_dict()]))
 """
 
 
@@ -50,7 +50,7 @@ def test_each_reads_its_rows_and_computes_with_all(small_dataset: Path, processe
     expected = list(build_dataset(manifest, "train", config).take(6).as_numpy_iterator())[start_step:]
     port = processes.free_ports(1)[0]
     started = [processes.start("-c", CODE, str(small_dataset), str(port), str(i), str(start_step)) for i in range(2)]
-    (first, state), (second, other_state) = [processes.finish(one) for one in started]
+    (first, state), (second, other_state) = [processes.finish(process) for process in started]
     assert state == other_state == {"seed": 3, "epoch": 2, "step": 0}
     for batch, ours, theirs in zip(expected, first, second, strict=True):
         assert (ours["rows"], theirs["rows"]) == ([0, 1], [2, 3])

@@ -33,11 +33,11 @@ def reader_of(folder: Path, split: str = "train") -> RecordReader:
 
 def payloads(folder: Path, split: str = "train") -> list[bytes]:
     """Every record by scanning the shards, without an index."""
-    found = []
+    payloads_of_files = []
     for path in sorted(folder.glob(f"{split}-*.tfrecord")):
         with path.open("rb") as file:
-            found += [payload for _, payload in scan_records(file)]
-    return found
+            payloads_of_files += [payload for _, payload in scan_records(file)]
+    return payloads_of_files
 
 
 def test_every_record_is_the_one_that_scanning_finds(small_dataset: Path) -> None:
@@ -129,9 +129,9 @@ def test_forked_processes_read_through_one_open_file(small_dataset: Path) -> Non
 def test_threads_share_a_reader(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_reader, "_MAX_OPEN", 1)  # a file leaves while others read from it
     expected = payloads(small_dataset)
-    wanted = [k * 7 % 12 for k in range(2000)]
+    indices = [k * 7 % 12 for k in range(2000)]
     with reader_of(small_dataset) as reader, ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(reader.read_payload, wanted)) == [expected[k] for k in wanted]
+        assert list(pool.map(reader.read_payload, indices)) == [expected[k] for k in indices]
 
 
 def test_a_pickled_reader_opens_its_own_files(small_dataset: Path) -> None:

@@ -48,8 +48,8 @@ def reference(manifest: Manifest, steps: int, start_step: int = 0, **options: ob
 def test_batches_are_those_of_the_tensorflow_pipeline(manifest: Manifest) -> None:
     loader = data_loader(of(manifest, augment_options=AugmentOptions(scale=(0.3, 1.0))), num_workers=0)
     expected = reference(manifest, 7, augment_options=AugmentOptions(scale=(0.3, 1.0)))
-    found = [batch for _ in range(3) for batch in loader][:7]
-    for ours, theirs in zip(found, expected, strict=True):
+    batches = [batch for _ in range(3) for batch in loader][:7]
+    for ours, theirs in zip(batches, expected, strict=True):
         assert ours["image/filename"] == theirs["image/filename"].tolist()
         assert ours["label"].tolist() == theirs["label"].tolist()
         assert (ours["image"].shape, ours["image"].dtype) == ((4, 3, 8, 8), torch.uint8)

@@ -59,7 +59,7 @@ def build_dataset(
         evaluation with the mask as a third, float32. Training goes on for ever; evaluation is one pass.
 
     Raises:
-        ConfigError: The config cannot be had with this data, or on so many hosts.
+        ConfigError: The config does not fit the data or the number of hosts.
         DataError: There are no records, or an index cannot be read.
         FormatError: An index is damaged.
     """

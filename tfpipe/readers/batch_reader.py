@@ -74,7 +74,7 @@ class BatchReader:
         start_step: The global step of the run that comes first.
 
     Raises:
-        ConfigError: The config cannot be had here, or not with this data, or on so many ranks.
+        ConfigError: The config does not fit this reader, the data or the number of ranks.
         DataError: There are no records.
     """
 

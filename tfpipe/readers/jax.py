@@ -61,7 +61,7 @@ class DeviceBatches(Resumable):
     with `as_supervised` (image, label[, mask]). JAX keeps 32 bits of 64-bit integers unless told otherwise.
 
     Raises:
-        ConfigError: The config cannot be had here, or not with this data, or on so many devices.
+        ConfigError: The config does not fit this reader, the data or the number of devices.
         DataError: There are no records.
         FormatError: While reading: a file is missing or damaged, or an image is.
     """

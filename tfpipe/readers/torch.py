@@ -63,7 +63,7 @@ class ShardedImages(IterableDataset[Any]):
     third.
 
     Raises:
-        ConfigError: The config cannot be had here, or not with this data, or on so many ranks.
+        ConfigError: The config does not fit this reader, the data or the number of ranks.
         DataError: There are no records.
         FormatError: While reading: a file is missing or damaged, or an image is.
     """

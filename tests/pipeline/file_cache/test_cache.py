@@ -1,4 +1,4 @@
-"""The cache in files: what is in it, who fills it when, and that half of one is never taken for a whole."""
+"""The cache in files: its contents, its reuse, and that half a cache is never taken for a whole one."""
 
 from __future__ import annotations
 
@@ -70,32 +70,32 @@ def flip_a_bit(path: Path, offset: int) -> None:
     path.write_bytes(data)
 
 
-# what is in it
+# Contents
 
 
 def test_a_copy_has_the_bytes_of_the_source(source: Manifest, tmp_path: Path) -> None:
-    found = fill_cache(source, "train", config_of("bytes", tmp_path / "cache"))
-    assert [path.read_bytes() for path in shards_of(found)] == [path.read_bytes() for path in shards_of(source)]
-    assert found.splits == {"train": source.splits["train"]}
-    assert found.fingerprint == source.fingerprint
-    loaded = load_manifest(found.directory)
-    assert loaded == found
-    assert loaded.directory == found.directory
-    assert len(RecordReader(found.directory, found, "train")) == 12  # the index is there
+    cached = fill_cache(source, "train", config_of("bytes", tmp_path / "cache"))
+    assert [path.read_bytes() for path in shards_of(cached)] == [path.read_bytes() for path in shards_of(source)]
+    assert cached.splits == {"train": source.splits["train"]}
+    assert cached.fingerprint == source.fingerprint
+    loaded = load_manifest(cached.directory)
+    assert loaded == cached
+    assert loaded.directory == cached.directory
+    assert len(RecordReader(cached.directory, cached, "train")) == 12  # the index is there
 
 
 def test_decoded_records_have_the_pixels_of_the_images(source: Manifest, tmp_path: Path) -> None:
-    found = fill_cache(source, "train", config_of("decoded", tmp_path / "cache"))
-    assert load_manifest(found.directory) == found
-    assert found.image["encoding"] == "raw"
-    assert found.image["square"] == SIDE
-    info, before = found.splits["train"], source.splits["train"]
+    cached = fill_cache(source, "train", config_of("decoded", tmp_path / "cache"))
+    assert load_manifest(cached.directory) == cached
+    assert cached.image["encoding"] == "raw"
+    assert cached.image["square"] == SIDE
+    info, before = cached.splits["train"], source.splits["train"]
     assert info.formats == {"RAW": 12}
     assert (info.class_counts, info.sizes) == (before.class_counts, before.sizes)
     assert [shard.records for shard in info.shards] == [shard.records for shard in before.shards]
-    for shard, path in zip(info.shards, shards_of(found), strict=True):
+    for shard, path in zip(info.shards, shards_of(cached), strict=True):
         assert shard.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    old, new = RecordReader(source.directory, source, "train"), RecordReader(found.directory, found, "train")
+    old, new = RecordReader(source.directory, source, "train"), RecordReader(cached.directory, cached, "train")
     for one, other in zip(old, new, strict=True):
         image = tf.io.decode_image(one["image/encoded"][0], channels=3, expand_animations=False)
         expected = tf.image.resize(image, [SIDE, SIDE]).numpy()
@@ -123,23 +123,23 @@ def test_the_pipeline_reads_the_same_records_from_it(source: Manifest, tmp_path:
     assert seen(config, 2)[:3] == seen(without_cache(config), 0)[2:]
 
 
-# reuse
+# Reuse
 
 
 @pytest.mark.parametrize("cache", ["bytes", "decoded"])
 def test_a_whole_one_is_taken_without_a_look_at_the_source(source: Manifest, tmp_path: Path, cache: str) -> None:
     config = config_of(cache, tmp_path / "cache")
     calls: list[tuple[int, int | None]] = []
-    found = fill_cache(source, "train", config, Notes(calls))
+    cached = fill_cache(source, "train", config, Notes(calls))
     assert calls[-1] == (12, 12)
     assert calls == sorted(calls)
-    before = files_in(found.directory)
+    before = files_in(cached.directory)
     shutil.rmtree(source.directory)
     calls.clear()
     # How crops are drawn, and the batch, change nothing in it.
     other = dataclasses.replace(config, global_batch_size=8, seed=7, augment="device", training=False)
-    assert fill_cache(source, "train", other, Notes(calls)) == found
-    assert files_in(found.directory) == before
+    assert fill_cache(source, "train", other, Notes(calls)) == cached
+    assert files_in(cached.directory) == before
     assert not calls
 
 
@@ -164,22 +164,22 @@ def test_other_contents_get_a_folder_of_their_own(source: Manifest, tmp_path: Pa
 @pytest.mark.parametrize("damage", ["shard", "cut", "index", "manifest"])
 def test_a_damaged_one_is_filled_anew(source: Manifest, tmp_path: Path, damage: str) -> None:
     config = config_of("bytes", tmp_path / "cache")
-    found = fill_cache(source, "train", config)
-    before = files_in(found.directory)
-    shard = shards_of(found)[1]
+    cached = fill_cache(source, "train", config)
+    before = files_in(cached.directory)
+    shard = shards_of(cached)[1]
     if damage == "shard":
         shard.unlink()
     elif damage == "cut":
         os.truncate(shard, 100)
     elif damage == "index":
-        next(Path(found.directory, "index").iterdir()).unlink()
+        next(Path(cached.directory, "index").iterdir()).unlink()
     else:
-        Path(found.directory, "manifest.json").write_text("{")
-    assert fill_cache(source, "train", config) == found
-    assert files_in(found.directory) == before
+        Path(cached.directory, "manifest.json").write_text("{")
+    assert fill_cache(source, "train", config) == cached
+    assert files_in(cached.directory) == before
 
 
-# half of one
+# Half a cache
 
 FILL = """
 import os, signal, sys, time
@@ -251,8 +251,8 @@ def test_killed_and_simultaneous_fillers_leave_whole_caches(source: Manifest, tm
         cache = folder.name.split("-")[0]
         for whole in whole_caches(folder):
             assert files_in(whole) == undisturbed[cache]
-        found = fill_cache(source, "train", config_of(cache, folder))
-        assert files_in(found.directory) == undisturbed[cache]
+        cached = fill_cache(source, "train", config_of(cache, folder))
+        assert files_in(cached.directory) == undisturbed[cache]
         assert not list(folder.glob(".partial*"))
     (both,) = whole_caches(tmp_path / "both")
     assert files_in(both) == undisturbed["bytes"]
@@ -261,16 +261,16 @@ def test_killed_and_simultaneous_fillers_leave_whole_caches(source: Manifest, tm
 @pytest.mark.parametrize("cache", ["bytes", "decoded"])
 def test_the_next_one_keeps_whole_shards_and_clears_the_rest(source: Manifest, tmp_path: Path, cache: str) -> None:
     config = config_of(cache, tmp_path / "cache")
-    found = fill_cache(source, "train", config)
-    before = files_in(found.directory)
-    whole = Path(found.directory)
+    cached = fill_cache(source, "train", config)
+    before = files_in(cached.directory)
+    whole = Path(cached.directory)
     partial = whole.with_name(f".partial-{whole.name[-16:]}")
     whole.rename(partial)
-    first, second = (partial / path.name for path in shards_of(found))
+    first, second = (partial / path.name for path in shards_of(cached))
     inode = first.stat().st_ino
     second.rename(f"{second}.tmp")
     (partial / "index" / f"{second.stem}.idx.tmp").write_bytes(b"0 ")
-    assert fill_cache(source, "train", config) == found
+    assert fill_cache(source, "train", config) == cached
     assert files_in(whole) == before
     assert (whole / first.name).stat().st_ino == inode
     assert not partial.exists()
@@ -278,18 +278,18 @@ def test_the_next_one_keeps_whole_shards_and_clears_the_rest(source: Manifest, t
 
 def test_a_kept_copy_is_checked(source: Manifest, tmp_path: Path) -> None:
     config = config_of("bytes", tmp_path / "cache")
-    found = fill_cache(source, "train", config)
-    whole = Path(found.directory)
-    flip_a_bit(shards_of(found)[0], 50)
+    cached = fill_cache(source, "train", config)
+    whole = Path(cached.directory)
+    flip_a_bit(shards_of(cached)[0], 50)
     whole.rename(whole.with_name(f".partial-{whole.name[-16:]}"))
     fill_cache(source, "train", config)
-    assert [path.read_bytes() for path in shards_of(found)] == [path.read_bytes() for path in shards_of(source)]
+    assert [path.read_bytes() for path in shards_of(cached)] == [path.read_bytes() for path in shards_of(source)]
 
 
 def test_others_wait_and_say_so_once(source: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = config_of("bytes", tmp_path / "cache")
-    found = fill_cache(source, "train", config)
-    shutil.rmtree(found.directory)
+    cached = fill_cache(source, "train", config)
+    shutil.rmtree(cached.directory)
     (lock,) = (tmp_path / "cache").glob(".lock-*")
     caplog.set_level(logging.INFO, "tfpipe")
     with open(lock, "ab") as file:
@@ -305,7 +305,7 @@ def test_others_wait_and_say_so_once(source: Manifest, tmp_path: Path, caplog: p
     assert len(whole_caches(tmp_path / "cache")) == 1
 
 
-# what goes wrong
+# Errors
 
 
 @pytest.mark.parametrize(("cache", "numbers"), [("bytes", r".* KB"), ("decoded", r"15\.5 KB")])
@@ -433,6 +433,6 @@ def test_a_folder_that_cannot_be_made(source: Manifest, tmp_path: Path) -> None:
 
 def test_any_name_of_a_dataset_stays_below_the_folder(source: Manifest, tmp_path: Path) -> None:
     named = dataclasses.replace(source, name="../../été: 1/…")
-    found = fill_cache(named, "train", config_of("bytes", tmp_path / "cache"))
-    assert Path(found.directory).parent == tmp_path / "cache"
-    assert found.name == named.name
+    cached = fill_cache(named, "train", config_of("bytes", tmp_path / "cache"))
+    assert Path(cached.directory).parent == tmp_path / "cache"
+    assert cached.name == named.name

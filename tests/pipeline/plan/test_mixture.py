@@ -59,7 +59,7 @@ def test_weights_that_cannot_be(weights, message: str) -> None:
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    """40 records with other classes: `dog` is its first and `emu` is new."""
+    """Writes 40 records with other classes: `dog` is the first and `emu` is new."""
     folder = tmp_path_factory.mktemp("other")
     manifest = write_dataset(folder, train=(25, 15))
     text = (folder / "manifest.json").read_text().replace('["cat", "dog", "owl"]', '["dog", "emu", "cat"]')

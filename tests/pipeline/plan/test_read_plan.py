@@ -48,11 +48,13 @@ def test_batches_that_cannot_be(arguments: dict, sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_hosts", "batch", "wanted", "streams"),
+    ("num_hosts", "batch", "num_streams", "streams"),
     [(1, 16, None, 8), (1, 12, None, 4), (1, 7, None, 1), (4, 12, None, 4), (16, 32, None, 16), (2, 12, 6, 6)],
 )
-def test_streams(plan: Callable[..., ReadPlan], num_hosts: int, batch: int, wanted: int | None, streams: int) -> None:
-    hosts = [plan(num_hosts, host, global_batch_size=batch, num_streams=wanted) for host in range(num_hosts)]
+def test_streams(
+    plan: Callable[..., ReadPlan], num_hosts: int, batch: int, num_streams: int | None, streams: int
+) -> None:
+    hosts = [plan(num_hosts, host, global_batch_size=batch, num_streams=num_streams) for host in range(num_hosts)]
     assert {host.order.num_streams for host in hosts} == {streams}
     assert [stream for host in hosts for stream in host.streams] == list(range(streams))
     assert hosts[0].share * streams == batch
@@ -141,8 +143,8 @@ def test_the_shuffle_buffer_in_records(plan: Callable[..., ReadPlan], uncounted:
 
 def test_what_tf_distribute_says(plan: Callable[..., ReadPlan], context) -> None:
     source, config = plan().source, PipelineConfig(global_batch_size=16)
-    made = ReadPlan.for_host(source, config, context(2, 1, 4), 5)
-    assert made == ReadPlan(source, config, num_hosts=2, host=1, num_replicas=4, start_step=5)
+    host_plan = ReadPlan.for_host(source, config, context(2, 1, 4), 5)
+    assert host_plan == ReadPlan(source, config, num_hosts=2, host=1, num_replicas=4, start_step=5)
     assert ReadPlan.for_host(source, config, None, 5) == ReadPlan(source, config, start_step=5)
 
 

@@ -22,7 +22,7 @@ EVALUATION = {"global_batch_size": 8, "image_size": 8, "training": False}
 
 
 def write(path: Path, *features: dict) -> Path:
-    """With TensorFlow's own writer, as its users do."""
+    """Writes examples with TensorFlow's own writer, as its users do."""
     with tf.io.TFRecordWriter(str(path)) as writer:
         for record in features:
             kinds = {}

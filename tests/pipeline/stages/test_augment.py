@@ -55,11 +55,11 @@ def config(**options: Any) -> PipelineConfig:
 
 
 @pytest.mark.parametrize("antialias", [False, True])
-@pytest.mark.parametrize("window", [(0, 0, 40, 50), (3, 7, 30, 22), (39, 0, 1, 50), (5, 40, 35, 10)])
-def test_host_and_device_agree(window, antialias) -> None:
+@pytest.mark.parametrize("crop_box", [(0, 0, 40, 50), (3, 7, 30, 22), (39, 0, 1, 50), (5, 40, 35, 10)])
+def test_host_and_device_agree(crop_box, antialias) -> None:
     encoded, out = jpeg(draw(40, 50)), (24, 28)
-    host = resize_image(decode_crop(encoded, tf.constant(window), out, JPEG, False), out, antialias)
-    y, x, height, width = window
+    host = resize_image(decode_crop(encoded, tf.constant(crop_box), out, JPEG, False), out, antialias)
+    y, x, height, width = crop_box
     box = np.array([[y / 40, x / 50, (y + height) / 40, (x + width) / 50]], np.float32)
     image = decode_image(encoded, JPEG)[None]
     other = augment.crop_and_resize(image, tf.constant(box), None, out, antialias=antialias)[0]
@@ -86,13 +86,13 @@ def test_uint8_is_the_nearest_and_floats_are_the_devices() -> None:
 @pytest.mark.parametrize("flip", [True, False])
 def test_host_mode(dtype, training, flip) -> None:
     options = AugmentOptions(flip=flip)
-    asked = config(image_dtype=dtype, training=training, image_size=(12, 16), augment_options=options)
+    run_config = config(image_dtype=dtype, training=training, image_size=(12, 16), augment_options=options)
     features = record(jpeg(draw(60, 90)), 60, 90)
 
     def whole(seed: Any) -> Any:
-        image, flipped = decode_for_host(features, seed, JPEG, asked)
+        image, flipped = decode_for_host(features, seed, JPEG, run_config)
         assert (flipped is not None) == (training and flip)
-        return augment_on_host(image, flipped, asked)
+        return augment_on_host(image, flipped, run_config)
 
     dataset = tf.data.Dataset.from_tensor_slices(seeds_of(6)).map(whole)
     assert dataset.element_spec == tf.TensorSpec((12, 16, 3), tf.as_dtype(dtype))
@@ -100,10 +100,10 @@ def test_host_mode(dtype, training, flip) -> None:
     assert len({image.tobytes() for image in results}) == (6 if training else 1)
     if training:
         seed = seeds_of(6)[4]
-        window = _crop_box.sample_crop_box(seed, (60, 90), None, options)
+        crop_box = _crop_box.sample_crop_box(seed, (60, 90), None, options)
     else:
-        seed, window = None, _crop_box.center_crop_box((60, 90), None, (12, 16), 0.875)
-    image = resize_image(decode_crop(features["image/encoded"], window, (12, 16), JPEG, True), (12, 16))
+        seed, crop_box = None, _crop_box.center_crop_box((60, 90), None, (12, 16), 0.875)
+    image = resize_image(decode_crop(features["image/encoded"], crop_box, (12, 16), JPEG, True), (12, 16))
     image = convert_values(image, dtype, options)
     if training and flip and _crop_box.sample_flip(seed):
         image = image[:, ::-1]
@@ -111,49 +111,49 @@ def test_host_mode(dtype, training, flip) -> None:
 
 
 def test_flips_mirror() -> None:
-    image, asked = tf.constant(draw(20, 24)), config(image_dtype="uint8")
-    plain = augment_on_host(image, None, asked).numpy()
-    np.testing.assert_array_equal(augment_on_host(image, tf.constant(False), asked), plain)
-    np.testing.assert_array_equal(augment_on_host(image, tf.constant(True), asked), plain[:, ::-1])
+    image, run_config = tf.constant(draw(20, 24)), config(image_dtype="uint8")
+    plain = augment_on_host(image, None, run_config).numpy()
+    np.testing.assert_array_equal(augment_on_host(image, tf.constant(False), run_config), plain)
+    np.testing.assert_array_equal(augment_on_host(image, tf.constant(True), run_config), plain[:, ::-1])
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_a_decoded_image_is_cropped_as_a_stored_one(training) -> None:
-    pixels, asked, seed = draw(32, 32), config(training=training), seeds_of(1)[0]
-    stored, flip = decode_for_host(record(pixels.tobytes(), 100, 300), seed, RAW, asked)
-    cached, again = crop_for_host(tf.constant(pixels), (100, 300), seed, asked)
+    pixels, run_config, seed = draw(32, 32), config(training=training), seeds_of(1)[0]
+    stored, flip = decode_for_host(record(pixels.tobytes(), 100, 300), seed, RAW, run_config)
+    cached, again = crop_for_host(tf.constant(pixels), (100, 300), seed, run_config)
     np.testing.assert_array_equal(stored, cached)
     assert stored.shape[0] > stored.shape[1]  # squeezed as the whole is
     assert (flip is None, again is None) == (not training, not training)
     if training:
         assert bool(flip) == bool(again) == bool(_crop_box.sample_flip(seed))
     without = {"image/encoded": tf.constant(pixels.tobytes())}
-    alone, _ = decode_for_host(without, seed, RAW, asked)
-    np.testing.assert_array_equal(alone, crop_for_host(tf.constant(pixels), None, seed, asked)[0])
+    alone, _ = decode_for_host(without, seed, RAW, run_config)
+    np.testing.assert_array_equal(alone, crop_for_host(tf.constant(pixels), None, seed, run_config)[0])
 
 
 def test_device_mode_hands_over_whole_images_of_one_size() -> None:
-    asked, pixels = config(augment="device"), draw(60, 90)
+    run_config, pixels = config(augment="device"), draw(60, 90)
     features, encoded = record(jpeg(pixels), 60, 90), jpeg(pixels)
-    graph = tf.function(lambda: decode_for_device(features, JPEG, asked, (40, 48))).get_concrete_function()
+    graph = tf.function(lambda: decode_for_device(features, JPEG, run_config, (40, 48))).get_concrete_function()
     assert graph.output_shapes == (40, 48, 3)
     expected = convert_values(resize_image(decode_image(encoded, JPEG), (40, 48)), "uint8", OPTIONS)
     np.testing.assert_array_equal(graph(), expected)
     # What is stored in that size is handed over as it is.
     raw = draw(32, 32)
-    same = decode_for_device(record(raw.tobytes(), 60, 90), RAW, asked, (32, 32))
+    same = decode_for_device(record(raw.tobytes(), 60, 90), RAW, run_config, (32, 32))
     np.testing.assert_array_equal(same, raw)
     # Twice as large on both sides: reduced while decoding.
-    half = decode_for_device(features, JPEG, asked, (30, 45))
+    half = decode_for_device(features, JPEG, run_config, (30, 45))
     np.testing.assert_array_equal(half, tf.io.decode_jpeg(encoded, ratio=2, channels=3))
 
 
 @pytest.mark.parametrize("dct_scaling", [True, False])
 def test_mode_none_shows_the_whole_image(dct_scaling) -> None:
-    asked, features = config(augment="none", dct_scaling=dct_scaling), record(jpeg(draw(60, 90)), 60, 90)
-    image = decode_whole(features, JPEG, asked)
+    run_config, features = config(augment="none", dct_scaling=dct_scaling), record(jpeg(draw(60, 90)), 60, 90)
+    image = decode_whole(features, JPEG, run_config)
     assert image.shape == ((30, 45, 3) if dct_scaling else (60, 90, 3))
-    result = augment_on_host(image, None, asked).numpy().astype(float)
+    result = augment_on_host(image, None, run_config).numpy().astype(float)
     whole = tf.image.resize(tf.io.decode_jpeg(features["image/encoded"]), (16, 16), antialias=True)
     assert np.abs(result - whole).mean() < 12
 

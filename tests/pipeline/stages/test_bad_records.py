@@ -29,7 +29,7 @@ THIRD_SHARD = 7 + 5 + 2
 
 
 def ids(manifest: Manifest, kind: str, records: int | None = None, **options) -> list[int]:
-    """Those that come out of `parse`, which is before images are decoded."""
+    """Lists the ids that come out of `parse`, which is before images are decoded."""
     config = PipelineConfig(
         **{"global_batch_size": 8, "image_size": 8, "extra_features": ("id",), **KINDS[kind], **options}
     )
@@ -71,7 +71,7 @@ def test_a_flipped_bit_is_an_error_that_names_its_place(
 
 
 @pytest.mark.parametrize("kind", ["exact", "evaluation"])
-def test_neighbours_of_damage_and_more_than_allowed(
+def test_neighbors_of_damage_and_more_than_allowed(
     copied: Manifest, kind: str, capfd: pytest.CaptureFixture, shard_paths: Callable, flip_bit: Callable
 ) -> None:
     """A length that cannot be trusted hides no other record: each begins where the index says."""
@@ -141,7 +141,7 @@ def test_a_file_that_vanishes_is_an_error_and_not_waited_for(
 
 
 @pytest.mark.parametrize("what", ["a name with [1-3] in it", "a name with * and ?"])
-def test_names_are_no_patterns(copied: Manifest, tmp_path: Path, what: str, shard_paths: Callable) -> None:
+def test_names_are_not_patterns(copied: Manifest, tmp_path: Path, what: str, shard_paths: Callable) -> None:
     folder = Path(copied.directory).rename(tmp_path / what)
     manifest = load_manifest(str(folder))
     assert sorted(ids(manifest, "evaluation", on_bad_record="skip")) == list(range(RECORDS))

@@ -1,4 +1,4 @@
-"""Decoding on the host: every stored form, windows, and libjpeg's reductions."""
+"""Decoding on the host: every stored form, crop boxes, and libjpeg's reductions."""
 
 import io
 from typing import Any
@@ -40,8 +40,8 @@ def in_graph(function: Any, *args: Any) -> Any:
     return next(iter(tf.data.Dataset.from_tensors(element).map(function)))
 
 
-def cut(encoded: bytes, window: tuple[int, ...], out: tuple[int, int], stored: StoredImages = JPEG, dct: bool = True):
-    result = in_graph(lambda e, w: decode_crop(e, w, out, stored, dct), encoded, np.int32(window))
+def cut(encoded: bytes, crop_box: tuple[int, ...], out: tuple[int, int], stored: StoredImages = JPEG, dct: bool = True):
+    result = in_graph(lambda e, w: decode_crop(e, w, out, stored, dct), encoded, np.int32(crop_box))
     return result.numpy()
 
 
@@ -49,7 +49,7 @@ def cut(encoded: bytes, window: tuple[int, ...], out: tuple[int, int], stored: S
 
 
 @pytest.mark.parametrize(
-    ("kind", "known"),
+    ("kind", "stored"),
     [
         ("JPEG", JPEG),
         ("JPEG", MIXED),
@@ -61,36 +61,36 @@ def cut(encoded: bytes, window: tuple[int, ...], out: tuple[int, int], stored: S
     ],
 )
 @pytest.mark.parametrize("size", [(1, 1), (37, 53)])
-@pytest.mark.parametrize("grey", [False, True])
-def test_every_format_becomes_three_channels(kind, known, size, grey):
-    pixels = draw(*size)[..., 0] if grey else draw(*size)
+@pytest.mark.parametrize("gray", [False, True])
+def test_every_format_becomes_three_channels(kind, stored, size, gray):
+    pixels = draw(*size)[..., 0] if gray else draw(*size)
     encoded = save(pixels, kind)
     expected = np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"))
-    whole = in_graph(lambda e: decode_image(e, known), encoded).numpy()
+    whole = in_graph(lambda e: decode_image(e, stored), encoded).numpy()
     assert whole.dtype == np.uint8
     assert whole.shape == (*size, 3)
     # libjpeg's versions round differently, more so where colour is stored at half the size.
     np.testing.assert_allclose(whole.astype(int), expected, atol=4 if kind == "JPEG" else 0)
-    if grey:
+    if gray:
         np.testing.assert_array_equal(whole[..., 0], whole[..., 2])
-    np.testing.assert_array_equal(cut(encoded, (0, 0, *size), (64, 64), known), whole)
-    assert [int(n) for n in in_graph(lambda e: read_image_size(e, known), encoded)] == list(size)
+    np.testing.assert_array_equal(cut(encoded, (0, 0, *size), (64, 64), stored), whole)
+    assert [int(n) for n in in_graph(lambda e: read_image_size(e, stored), encoded)] == list(size)
 
 
 def test_raw_pixels_and_fixed_sizes_have_static_shapes():
     pixels = draw(6, 9)
     raw, fixed = StoredImages(frozenset(["RAW"]), (6, 9)), StoredImages(frozenset(["PNG"]), (6, 9))
-    for known, encoded in ((raw, pixels.tobytes()), (fixed, save(pixels, "PNG"))):
-        dataset = tf.data.Dataset.from_tensors(encoded).map(lambda e, known=known: decode_image(e, known))
+    for stored, encoded in ((raw, pixels.tobytes()), (fixed, save(pixels, "PNG"))):
+        dataset = tf.data.Dataset.from_tensors(encoded).map(lambda e, stored=stored: decode_image(e, stored))
         assert dataset.element_spec == tf.TensorSpec((6, 9, 3), tf.uint8)
         np.testing.assert_array_equal(next(iter(dataset)), pixels)
-        np.testing.assert_array_equal(cut(encoded, (1, 2, 4, 5), (4, 4), known), pixels[1:5, 2:7])
+        np.testing.assert_array_equal(cut(encoded, (1, 2, 4, 5), (4, 4), stored), pixels[1:5, 2:7])
         # The record's height and width are the original's here.
-        assert [int(n) for n in read_image_size(tf.constant(encoded), known, 600, 900)] == [6, 9]
-    for known in (JPEG, PNG, MIXED, FOREIGN):
+        assert [int(n) for n in read_image_size(tf.constant(encoded), stored, 600, 900)] == [6, 9]
+    for stored in (JPEG, PNG, MIXED, FOREIGN):
         for function in (
-            lambda e, w, known=known: decode_image(e, known),
-            lambda e, w, known=known: decode_crop(e, w, (4, 4), known, True),
+            lambda e, w, stored=stored: decode_image(e, stored),
+            lambda e, w, stored=stored: decode_crop(e, w, (4, 4), stored, True),
         ):
             specs = (tf.TensorSpec([], tf.string), tf.TensorSpec([4], tf.int32))
             shape = tf.function(function).get_concrete_function(*specs).output_shapes
@@ -108,11 +108,11 @@ def test_sizes_come_from_the_record_only_where_tfpipe_wrote_it():
 
 def test_damage_and_wrong_sizes_are_errors():
     encoded, error = jpeg(draw(40, 40)), tf.errors.InvalidArgumentError
-    for bad, known in ((encoded[:300], JPEG), (b"", JPEG), (b"<html>", FOREIGN), (encoded[:300], FOREIGN)):
+    for bad, stored in ((encoded[:300], JPEG), (b"", JPEG), (b"<html>", FOREIGN), (encoded[:300], FOREIGN)):
         with pytest.raises(error):
-            in_graph(lambda e, known=known: decode_image(e, known), bad)
+            in_graph(lambda e, stored=stored: decode_image(e, stored), bad)
         with pytest.raises(error):
-            cut(bad, (0, 0, 9, 9), (4, 4), known)
+            cut(bad, (0, 0, 9, 9), (4, 4), stored)
     with pytest.raises(error):
         in_graph(lambda e: decode_image(e, StoredImages(frozenset(["JPEG"]), (40, 41))), encoded)
     with pytest.raises(error):
@@ -124,18 +124,18 @@ def test_damage_and_wrong_sizes_are_errors():
 # Windows
 
 
-@pytest.mark.parametrize("window", [(0, 0, 1, 1), (36, 52, 1, 1), (0, 0, 37, 53), (9, 17, 20, 30), (0, 52, 37, 1)])
+@pytest.mark.parametrize("crop_box", [(0, 0, 1, 1), (36, 52, 1, 1), (0, 0, 37, 53), (9, 17, 20, 30), (0, 52, 37, 1)])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_a_window_is_a_slice(window, kind):
+def test_a_crop_box_is_a_slice(crop_box, kind):
     pixels = draw(37, 53)
     encoded = jpeg(pixels) if kind == "JPEG" else save(pixels, "PNG")
-    y, x, height, width = window
-    for known in (StoredImages(frozenset([kind])), MIXED, FOREIGN):
-        whole = decode_image(tf.constant(encoded), known)
+    y, x, height, width = crop_box
+    for stored in (StoredImages(frozenset([kind])), MIXED, FOREIGN):
+        whole = decode_image(tf.constant(encoded), stored)
         expected = whole[y : y + height, x : x + width].numpy()
         for dct in (False, True):
-            np.testing.assert_array_equal(cut(encoded, window, (40, 60), known, dct), expected)
-        np.testing.assert_array_equal(crop(whole, tf.constant(window)), expected)
+            np.testing.assert_array_equal(cut(encoded, crop_box, (40, 60), stored, dct), expected)
+        np.testing.assert_array_equal(crop(whole, tf.constant(crop_box)), expected)
 
 
 def test_colour_at_half_width_differs_in_the_outermost_columns_only():
@@ -177,7 +177,7 @@ def test_the_decoders_window_is_in_reduced_pixels_and_sizes_round_up(ratio, size
 
 
 @pytest.mark.parametrize("ratio", [2, 4, 8])
-def test_reduced_windows_stay_inside_and_large_enough_wherever_they_lie(ratio):
+def test_reduced_crop_boxes_stay_inside_and_large_enough_wherever_they_lie(ratio):
     rng, out = np.random.default_rng(ratio), (4, 5)
     for _ in range(12):
         size = rng.integers(ratio * 5, ratio * 9, 2)
@@ -197,9 +197,9 @@ def test_reduced_windows_stay_inside_and_large_enough_wherever_they_lie(ratio):
 
 @pytest.mark.parametrize("ratio", [2, 4, 8])
 def test_a_reduced_window_shows_what_the_full_one_does(ratio):
-    encoded, window, out = jpeg(draw(420, 430)), (13, 22, 50 * ratio, 49 * ratio), (48, 48)
-    reduced = tf.image.resize(cut(encoded, window, out), out).numpy()
-    full = tf.image.resize(cut(encoded, window, out, dct=False), out, antialias=True).numpy()
+    encoded, crop_box, out = jpeg(draw(420, 430)), (13, 22, 50 * ratio, 49 * ratio), (48, 48)
+    reduced = tf.image.resize(cut(encoded, crop_box, out), out).numpy()
+    full = tf.image.resize(cut(encoded, crop_box, out, dct=False), out, antialias=True).numpy()
     assert np.abs(reduced - full).mean() < {2: 4, 4: 6, 8: 12}[ratio]
 
 
@@ -211,7 +211,7 @@ def test_only_reductions_that_can_occur_are_in_the_graph():
     assert StoredImages(short_side=256).find_ratios((300, 64)) == (2, 4)
 
 
-# What is known
+# The facts of a manifest
 
 
 def test_what_a_manifest_says():
@@ -222,12 +222,12 @@ def test_what_a_manifest_says():
             self.image = image
             self.splits = {"train": type("Split", (), {"formats": formats})()}
 
-    known = StoredImages.from_manifest(
+    stored = StoredImages.from_manifest(
         Fake({"JPEG": 2, "PNG": 1}, square=None, resize_short=256, encoding="keep"), "train"
     )
-    assert known == StoredImages(frozenset(["JPEG", "PNG"]), None, 256)
-    known = StoredImages.from_manifest(Fake({"RAW": 3}, square=64, resize_short=None, encoding="raw"), "train")
-    assert known == StoredImages(frozenset(["RAW"]), (64, 64))
+    assert stored == StoredImages(frozenset(["JPEG", "PNG"]), None, 256)
+    stored = StoredImages.from_manifest(Fake({"RAW": 3}, square=64, resize_short=None, encoding="raw"), "train")
+    assert stored == StoredImages(frozenset(["RAW"]), (64, 64))
 
 
 def test_what_cannot_be_is_refused():

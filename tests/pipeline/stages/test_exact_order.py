@@ -1,4 +1,4 @@
-"""What the exact order's stages yield is what `tfpipe.order` says, for any number of hosts and from any step on."""
+"""The stages of the exact order yield what `tfpipe.order` says, for any number of hosts and from any step on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tfpipe.pipeline.stages.shuffle import shuffle_exact
 BATCH = 16
 RECORDS = 257
 Seen = list[tuple[int, int, tuple[int, int]]]
-"""Of each element: what the payload holds, the record's number, its seed."""
+"""For each element the id in its payload, the record's number and its seed."""
 
 
 def plan_of(manifest: Manifest, num_hosts: int = 1, host: int = 0, start_step: int = 0, **options) -> ReadPlan:
@@ -34,8 +34,8 @@ def plan_of(manifest: Manifest, num_hosts: int = 1, host: int = 0, start_step: i
 
 def elements(plan: ReadPlan, steps: int) -> Seen:
     dataset = None
-    for one in (repeat_epochs, list_exact, read_exact, shuffle_exact):
-        dataset = one(plan).apply(dataset)
+    for build_stage in (repeat_epochs, list_exact, read_exact, shuffle_exact):
+        dataset = build_stage(plan).apply(dataset)
     seen: Seen = []
     for payloads, records, seeds in dataset.take(steps * plan.host_batch_size).batch(4096).as_numpy_iterator():
         ids = [int(decode_example(payload)["id"][0]) for payload in payloads]
@@ -44,7 +44,7 @@ def elements(plan: ReadPlan, steps: int) -> Seen:
 
 
 def expected(plan: ReadPlan, first_step: int, steps: int) -> list[int]:
-    """Numbers of the records, counted through all files."""
+    """Lists the numbers of the records, counted through all files."""
     numbers: list[int] = []
     for global_step in range(first_step, first_step + steps):
         epoch, step = plan.order.locate(global_step, plan.global_batch_size)
@@ -114,6 +114,6 @@ def test_two_runs_are_equal_and_another_seed_is_another_order(many: Manifest) ->
 
 
 def test_the_window_is_rounded_to_whole_shares(many: Manifest) -> None:
-    for wanted, num_streams, window in ((7, 2, 8), (512, 4, 512), (3, 1, 16), (41, 2, 40), (1, 8, 2)):
-        order = plan_of(many, num_streams=num_streams, window_records=wanted).order
-        assert order.window_records == window, (wanted, num_streams)
+    for window_records, num_streams, window in ((7, 2, 8), (512, 4, 512), (3, 1, 16), (41, 2, 40), (1, 8, 2)):
+        order = plan_of(many, num_streams=num_streams, window_records=window_records).order
+        assert order.window_records == window, (window_records, num_streams)

@@ -28,12 +28,12 @@ def plan_of(manifest: Manifest, num_hosts: int = 1, host: int = 0, start_step: i
 
 
 def numbers(dataset: tf.data.Dataset) -> list[int]:
-    """The records' numbers; that the payload is theirs, too."""
-    found: list[int] = []
+    """Lists the numbers of the records, and checks that each payload is its own."""
+    record_numbers: list[int] = []
     for payloads, records, _ in dataset.batch(4096).as_numpy_iterator():
         assert [int(decode_example(payload)["id"][0]) for payload in payloads] == records.tolist()
-        found += records.tolist()
-    return found
+        record_numbers += records.tolist()
+    return record_numbers
 
 
 def read_epochs(plan: ReadPlan, epochs: int) -> tf.data.Dataset:
@@ -68,8 +68,8 @@ def test_seeds_are_those_of_the_exact_order(many: Manifest) -> None:
     by_files = seeds(plan := plan_of(many), read_epochs(plan, 1))
     plan = plan_of(many, order="exact")
     dataset = None
-    for one in (repeat_epochs, list_exact, read_exact, shuffle_exact):
-        dataset = one(plan).apply(dataset)
+    for build_stage in (repeat_epochs, list_exact, read_exact, shuffle_exact):
+        dataset = build_stage(plan).apply(dataset)
     in_order = seeds(plan, dataset)
     both = by_files.keys() & in_order.keys()
     assert both

@@ -120,7 +120,7 @@ def sample_beta(seeds: tf.Tensor, alpha: float) -> tf.Tensor:
 
 
 def sample_patches(seeds: tf.Tensor, kept: tf.Tensor, height: int, width: int) -> tf.Tensor:
-    """Draws CutMix's patches as its authors' code does: the image's aspect ratio, any centre, cut at the border.
+    """Draws CutMix's patches as its authors' code does: the image's aspect ratio, any center, cut at the border.
 
     Args:
         seeds: int32 of shape [batch, 2].

@@ -41,8 +41,8 @@ def masked_sum(values: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
     """
     weights = tf.cast(mask, tf.float32)
     # Not a product alone: a padded image may have given NaN.
-    kept = tf.where(weights > 0, tf.cast(values, tf.float32), 0.0)
-    return tf.reduce_sum(kept * weights), tf.reduce_sum(weights)
+    real_values = tf.where(weights > 0, tf.cast(values, tf.float32), 0.0)
+    return tf.reduce_sum(real_values * weights), tf.reduce_sum(weights)
 
 
 def _pad_evaluation(plan: ReadPlan, examples: tf.data.Dataset) -> tf.data.Dataset:

@@ -152,11 +152,15 @@ def _make_run_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
         """Reads on behind each damaged record. The run is in memory once more: about a tenth more of a core."""
 
         def read_on(position: tf.Tensor, result: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            left = count - position
-            payloads = read_slots(file, bases[file] + first + position, left, left).batch(left).get_single_element()
+            remaining = count - position
+            payloads = (
+                read_slots(file, bases[file] + first + position, remaining, remaining)
+                .batch(remaining)
+                .get_single_element()
+            )
             bad = tf.where(tf.equal(payloads, HOLE))[:1, 0]
-            good = tf.concat([bad, [left]], axis=0)[0]
-            done = tf.minimum(good + 1, left)  # the hole itself included
+            good = tf.concat([bad, [remaining]], axis=0)[0]
+            done = tf.minimum(good + 1, remaining)  # the hole itself included
             return position + done, tf.concat([result[:position], payloads[:done], result[position + done :]], axis=0)
 
         result = tf.fill([slots], HOLE)
