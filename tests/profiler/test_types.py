@@ -4,10 +4,10 @@ from tfpipe.profiler.types import Spread
 
 
 def test_a_spread_has_the_median_and_both_percentiles() -> None:
-    assert Spread.of([3.0]).median == 3
-    spread = Spread.of([float(i) for i in range(11)])
+    assert Spread.from_values([3.0]).median == 3
+    spread = Spread.from_values([float(i) for i in range(11)])
     assert (spread.low, spread.median, spread.high) == (1, 5, 9)
 
 
 def test_the_figure_of_the_whole_takes_the_place_of_the_median() -> None:
-    assert Spread.of([1.0, 2.0], 1.8).median == 1.8
+    assert Spread.from_values([1.0, 2.0], 1.8).median == 1.8

@@ -42,7 +42,7 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float], whole: float | None = None) -> Spread:
+    def from_values(cls, values: Sequence[float], whole: float | None = None) -> Spread:
         """Computes the median and the percentiles of at least one value, by linear interpolation.
 
         Args:

@@ -74,7 +74,7 @@ def test_steps_end_with_the_batches() -> None:
 def test_figures_are_those_of_the_whole_run() -> None:
     timing = compute_step_timing(make_steps(2.0, 1.0, count=21), Accelerator(1.0, 10))
     assert (timing.steps, timing.images_per_step, timing.wall_s) == (20, 10, 40.0)
-    assert timing.idle_fraction == Spread.of([0.5])
+    assert timing.idle_fraction == Spread.from_values([0.5])
     with pytest.raises(ConfigError, match="too short for two steps"):
         compute_step_timing([Step(0, 0, 0)], Accelerator(1.0, 10))
 

@@ -31,8 +31,7 @@ _ON_DEVICE: Mapping[str, OptionValue] = {"augment": "device", "image_dtype": "ui
 _BEFORE_CACHE = ("list", "read", "shuffle", "repeat")
 """The stages that a cache of decoded images leaves nothing to do."""
 _CACHE_SHARE = 0.8
-"""The share of the memory that a proposed cache may take. It is less than a pipeline would accept, since the trainer of
-another day may need more."""
+"""The share of the free memory that a proposed cache may take; a pipeline accepts up to `MAX_CACHE_SHARE`."""
 
 
 def propose(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
@@ -170,6 +169,6 @@ def _scale_stages(demand: ServiceDemand, ratio: float) -> dict[str, float]:
 
 
 def _without_storage(demand: ServiceDemand, cpu_s: Mapping[str, float]) -> ServiceDemand:
-    """Returns a demand that neither reads nor waits; stages without processor time are no limit."""
+    """Returns a demand that neither reads nor waits; a stage without processor time is not a limit."""
     threads = {name: count for name, count in demand.threads.items() if cpu_s.get(name)}
     return replace(demand, cpu_s=cpu_s, wait_s={}, storage_limit=None, threads=threads)

@@ -99,10 +99,10 @@ def _mend_own_stage(profile: Profile, demand: ServiceDemand, bottleneck: Bottlen
         native = replace(demand, cpu_s=cpu_s, threads=_raise_threads(demand, name, demand.cores))
         yield ProposedFix(Effort.VISIBLE_OPTION, reason, native, action=action)
         return
-    wait_s, cpu_s_of_stage = demand.wait_s.get(name, 0.0), demand.cpu_s[name]
-    if wait_s > cpu_s_of_stage:
+    wait_s, compute_s = demand.wait_s.get(name, 0.0), demand.cpu_s[name]
+    if wait_s > compute_s:
         rate = min(compute_required_rate(profile.step), demand.cpu_limit)
-        threads = _next_power_of_two(_SPARE * rate * (wait_s + cpu_s_of_stage))
+        threads = _next_power_of_two(_SPARE * rate * (wait_s + compute_s))
         if threads > demand.threads[name]:
             reason = f"{threads} of its calls wait side by side, not {demand.threads[name]:,.0f}: threads, not cores."
             wider = replace(demand, threads=_raise_threads(demand, name, threads))

@@ -82,13 +82,13 @@ def measure_training(
         method="training",
         steps=length * len(blocks),
         images_per_step=count_images(training.resident),
-        step_s=Spread.of([block.compute_s / block.steps for block in blocks]),
+        step_s=Spread.from_values([block.compute_s / block.steps for block in blocks]),
         wall_s=wall_s,
-        idle_fraction=Spread.of(
+        idle_fraction=Spread.from_values(
             [_get_idle_fraction(block.compute_s, block.wall_s) for block in blocks],
             _get_idle_fraction(compute_s, wall_s),
         ),
-        input_wait_fraction=Spread.of([block.wait_s / block.wall_s for block in blocks], wait_s / wall_s),
+        input_wait_fraction=Spread.from_values([block.wait_s / block.wall_s for block in blocks], wait_s / wall_s),
     )
 
 

@@ -273,10 +273,10 @@ class StepRecorder:
             method="monitor",
             steps=total.steps,
             images_per_step=round(total.images / total.steps),
-            step_s=Spread.of(self._ledger.compute_s or [without_wait]),
+            step_s=Spread.from_values(self._ledger.compute_s or [without_wait]),
             wall_s=total.wall_s,
-            idle_fraction=Spread.of(idles, idle_fraction),
-            input_wait_fraction=Spread.of(waits, total.input_wait_fraction),
+            idle_fraction=Spread.from_values(idles, idle_fraction),
+            input_wait_fraction=Spread.from_values(waits, total.input_wait_fraction),
         )
 
     @property

@@ -119,7 +119,7 @@ def parse_timing(
         method="trace",
         steps=len(rows),
         images_per_step=images_per_step,
-        step_s=Spread.of([max(0.0, step - wait) for step, wait in zip(steps, waits, strict=True)]),
+        step_s=Spread.from_values([max(0.0, step - wait) for step, wait in zip(steps, waits, strict=True)]),
         wall_s=sum(steps),
         idle_fraction=_get_share(not_computing, steps) if idle is None else Spread(idle, idle, idle),
         input_wait_fraction=_get_share(waits, steps),
@@ -130,7 +130,7 @@ def parse_timing(
 def _get_share(parts: list[float], steps: list[float]) -> Spread:
     """Returns the share of parts in all steps together, with its spread over steps."""
     shares = [min(1.0, part / step) for part, step in zip(parts, steps, strict=True)]
-    return Spread.of(shares, min(1.0, sum(parts) / sum(steps)))
+    return Spread.from_values(shares, min(1.0, sum(parts) / sum(steps)))
 
 
 def _find_runs(folder: Path) -> list[Path]:

@@ -114,7 +114,7 @@ def compute_step_timing(steps: Sequence[Step], accelerator: Accelerator) -> Step
     parts = [steps[first : last + 1] for first, last in pairwise(edges)]
 
     def spread(name: Literal["idle_s", "wait_s"]) -> Spread:
-        return Spread.of([_compute_share(part, name) for part in parts], _compute_share(steps, name))
+        return Spread.from_values([_compute_share(part, name) for part in parts], _compute_share(steps, name))
 
     return StepTiming(
         method="simulated",

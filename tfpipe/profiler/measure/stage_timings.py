@@ -147,7 +147,7 @@ def _make_timing(
     costs = [part.busy_s[name] / part.images[name] * factor for part in parts if part.images[name]]
     source = whole if images else life
     mean = source.busy_s[name] / source.images[name] * factor if source.images[name] else 0.0
-    spread = Spread.of(costs) if costs else Spread(mean, mean, mean)
+    spread = Spread.from_values(costs) if costs else Spread(mean, mean, mean)
     waiting = None if blocked_s is None else blocked_s / whole.wall_s
     return StageTiming(
         name=name,
