@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, TypeGuard
 
 from tfpipe.errors import ConfigError
@@ -269,8 +269,8 @@ class Option:
 
     Attributes:
         kind: The values that the option takes.
-        affects: The one thing that another value changes: "speed" and nothing else; "cache", what is kept between
-            epochs; "order", which record comes when; "images", what becomes of each image. None: anything else.
+        affects: The one thing that another value changes. "speed": only the speed. "cache": the data that is kept
+            between epochs. "order": the order of the records. "images": the pixels. None: something else.
         without_tensorflow: The values that the readers without TensorFlow support. None: every value.
     """
 
@@ -321,13 +321,9 @@ def check_options(config: Any) -> None:
         ConfigError: A value is not one that its option takes.
     """
     for item in fields(config):
-        if _KEY in item.metadata and not (is_optional(item) and getattr(config, item.name) is None):
-            item.metadata[_KEY].kind.check(item.name, getattr(config, item.name))
-
-
-def is_optional(item: Field[Any]) -> bool:
-    """Tests whether an option may be None, which then stands for a default that is found later."""
-    return item.default is None
+        value = getattr(config, item.name)
+        if _KEY in item.metadata and not (value is None and item.default is None):
+            item.metadata[_KEY].kind.check(item.name, value)
 
 
 def is_number(value: object) -> TypeGuard[float]:
