@@ -24,14 +24,14 @@ def test_the_clock_tells_the_consumers_wait(make_batches: MakeBatches) -> None:
     iterator = iter(clock.watch(make_batches(0.01)))
     host_s = 0.0
     for i in range(10):
-        asked = time.perf_counter()
+        asked_at = time.perf_counter()
         next(iterator)
-        host_s += time.perf_counter() - asked if i else 0  # the first one starts the iterator
+        host_s += time.perf_counter() - asked_at if i else 0  # the first one starts the iterator
         time.sleep(0.02)
     deliveries = clock.take()
     assert [delivery.index for delivery in deliveries] == list(range(10))
     assert {delivery.images for delivery in deliveries} == {8}
-    assert sum(delivery.got - delivery.asked for delivery in deliveries[1:]) == pytest.approx(host_s, rel=0.25)
+    assert sum(delivery.got_at - delivery.asked_at for delivery in deliveries[1:]) == pytest.approx(host_s, rel=0.25)
     assert clock.take() == []
 
 
@@ -46,7 +46,7 @@ def test_the_prefetch_that_tf_data_adds_does_not_hide_the_trainer(make_batches: 
     for _ in range(15):
         next(iterator)
         time.sleep(0.02)
-    waited_s = sum(delivery.got - delivery.asked for delivery in clock.take()[2:])
+    waited_s = sum(delivery.got_at - delivery.asked_at for delivery in clock.take()[2:])
     assert waited_s / (time.time() - begin) < 0.2
 
 

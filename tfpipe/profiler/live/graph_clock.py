@@ -1,7 +1,7 @@
 """A clock inside the `tf.data` graph: it notes when a trainer asked for each element, and when it got it.
 
 ```
-dataset ──prefetch──▶ [asked: time, element, got: time] ──▶ trainer
+dataset ──prefetch──▶ [asked_at, element, got_at] ──▶ trainer
 ```
 """
 
@@ -52,13 +52,16 @@ class GraphClock:
             return []
         rows = rows[rows[:, 2].argsort(kind="stable")]
         self._last_got = float(rows[-1, 2])
-        return [Delivery(int(index), float(asked), float(got), int(images)) for index, asked, got, images in rows]
+        return [
+            Delivery(int(index), float(asked_at), float(got_at), int(images))
+            for index, asked_at, got_at, images in rows
+        ]
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _record(self, stamp: tuple[tf.Tensor, tf.Tensor], element: Any) -> Any:
-        index, asked = stamp
+        index, asked_at = stamp
         images = tf.cast(_get_length(element), tf.float64)
-        row = tf.stack([tf.cast(index, tf.float64), asked, tf.timestamp(), images])
+        row = tf.stack([tf.cast(index, tf.float64), asked_at, tf.timestamp(), images])
         self._rows.scatter_nd_update([[index % _ROWS]], [row])
         return element
 
@@ -73,7 +76,7 @@ def _get_length(element: Any) -> Any:
 
 
 def _create_plain_variable() -> tf.Variable:
-    """Creates a ring buffer with one row for each delivery: index, asked, got, images."""
+    """Creates a ring buffer with one row for each delivery: index, asked_at, got_at, images."""
     variables: list[tf.Variable] = []
 
     def create() -> None:

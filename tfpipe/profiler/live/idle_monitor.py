@@ -110,14 +110,14 @@ class IdleMonitor:
         iterator = iter(dataset)
         try:
             while True:
-                asked = time.time()
-                self._recorder.end(asked)
+                asked_at = time.time()
+                self._recorder.end(asked_at)
                 batch = next(iterator, _NO_BATCH)
                 if batch is _NO_BATCH:
                     self._recorder.cancel()
                     return
-                call = self._recorder.begin(asked)
-                call.wait_s, call.images = time.time() - asked, count_images(batch)
+                call = self._recorder.begin(asked_at)
+                call.wait_s, call.images = time.time() - asked_at, count_images(batch)
                 yield batch
         finally:
             self.pause()

@@ -164,9 +164,9 @@ class _Training:
         wait_s, begin = 0.0, time.perf_counter()
         for _ in range(length):
             result = self.train_step(self.batch)
-            asked = time.perf_counter()
+            asked_at = time.perf_counter()
             self.batch = self.pull()
-            wait_s += time.perf_counter() - asked
+            wait_s += time.perf_counter() - asked_at
         block_until_done(result)
         return time.perf_counter() - begin, wait_s
 

@@ -1,8 +1,8 @@
 """The ledger of a training's steps: which batches each step took, and how long it waited for them.
 
 ```
-trainer     call 0 ├──────────┤ call 1 ├──────────┤ call 2 ...     TrainCall: begin, end
-clock        asked├─wait─┤got   asked├┤got                         Delivery: asked, got
+trainer   call 0 ├──────────────┤ call 1 ├─────────────┤ call 2 ...   TrainCall: begin, end
+clock        asked_at ├─wait─┤ got_at  asked_at ├┤ got_at              Delivery: asked_at, got_at
 ```
 
 Pure: all times come in as numbers, in seconds, as `time.time()` gives them. `tfpipe.profiler.live.graph_clock` writes
@@ -27,14 +27,14 @@ class Delivery:
 
     Attributes:
         index: The batch's number in its iterator; 0 marks the beginning of an iterator.
-        asked: The time at which the consumer asked for it.
-        got: The time at which the consumer got it.
+        asked_at: The time at which the consumer asked for it.
+        got_at: The time at which the consumer got it.
         images: The length of its first tensor.
     """
 
     index: int
-    asked: float
-    got: float
+    asked_at: float
+    got_at: float
     images: int
 
 
@@ -49,7 +49,7 @@ class TrainCall:
         end: The time at which the call ended; None while it runs.
         wait_s: The time that the trainer stood still for its batches; None until their deliveries are known.
         images: The number of images in its batches.
-        probe_begin: The time from which the device had nothing to do but this call; None for a call that is no probe.
+        probe_begin: The time from which the device had nothing to do but this call; None without a probe.
         probe_end: The time at which the device had finished the call.
         compute_s: The time from `probe_begin` to `probe_end`, without the wait in it.
         counts: Whether the end is known. A call whose end nobody saw is left out of all sums.
@@ -150,7 +150,7 @@ class StepLedger:
             begun = [
                 number
                 for number, elements in enumerate(self._iterators)
-                if number and 0 in elements and elements[0].asked >= resumed_at
+                if number and 0 in elements and elements[0].asked_at >= resumed_at
             ]
             if begun:
                 self._move_to(begun[-1])
@@ -181,4 +181,4 @@ class StepLedger:
 
 def _sum_waits(deliveries: Iterable[Delivery], asks: float) -> float:
     """Returns the seconds from asking to getting, of a trainer that asks no earlier than `asks`."""
-    return sum(max(0.0, delivery.got - max(delivery.asked, asks)) for delivery in deliveries)
+    return sum(max(0.0, delivery.got_at - max(delivery.asked_at, asks)) for delivery in deliveries)
