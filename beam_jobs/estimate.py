@@ -221,7 +221,7 @@ def _measure_shards(work: WorkDir, header: PlanHeader, processes: int) -> Iterat
                 return
             yield shard_index
 
-    set_up = partial(filesystem.configure, filesystem.configured())
+    set_up = partial(filesystem.configure, filesystem.get_options())
     yield from map_unordered(_measure_shard, iterate_shards(), processes, shared=(work, header), set_up=set_up)
 
 

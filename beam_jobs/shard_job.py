@@ -58,7 +58,7 @@ def run(config: ShardConfig, beam_args: Sequence[str] = (), observer: ShardObser
     runner.check(config)  # a wrong option should be reported before the listing, which may take minutes
     plan = plan_shards(config, beam_args, observer)
     observer.plan(plan)
-    with open_work_dir(config, plan) as work, runner.progress_folder(work) as folder:
+    with open_work_dir(config, plan) as work, runner.make_progress_folder(work) as folder:
         finished_before = work.list_written()
         job = Job(config, plan, replace(work, progress=folder), work.read_header())
         _write_dataset(job, runner, beam_args, observer)
@@ -71,7 +71,7 @@ def run(config: ShardConfig, beam_args: Sequence[str] = (), observer: ShardObser
 def _write_dataset(job: Job, runner: Runner, beam_args: Sequence[str], observer: ShardObserver) -> None:
     """Runs the Beam graph to its end, and makes the dataset complete."""
     settings = _make_settings(job, runner, beam_args)
-    read, every_s = runner.progress_reader(job)
+    read, every_s = runner.get_progress_reader(job)
     with poll_progress(read, observer, every_s), unwrap_errors(), runner.prepare(job):
         pipeline = beam.Pipeline(runner=runner.make_beam_runner(job), options=runner.options)
         build_graph(pipeline, job.num_shards, settings, whole=runner.runs_whole_graph)
@@ -88,7 +88,7 @@ def _make_settings(job: Job, runner: Runner, beam_args: Sequence[str]) -> JobCon
     return JobConfig(
         output=work.output,
         max_bad=config.max_bad_images(job.plan.num_images),
-        workers=runner.pool_workers(config.workers),
+        workers=runner.get_pool_workers(config.workers),
         progress=work.progress,
         file_options=tuple(beam_args) if is_any_remote else (),
         worker_check=WorkerCheck.make(job.header, codecs=runner.has_same_codecs),

@@ -49,7 +49,7 @@ class JobConfig:
         Raises:
             DataError: This worker may not take part, see `WorkerCheck`.
         """
-        if self.file_options and filesystem.configured() != self.file_options:
+        if self.file_options and filesystem.get_options() != self.file_options:
             filesystem.configure(self.file_options)
         work = WorkDir(self.output, self.progress)
         return work, self.worker_check.open_plan(work) if self.worker_check else work.read_header()

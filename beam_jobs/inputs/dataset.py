@@ -52,13 +52,13 @@ def _open(directory: str) -> Manifest:
     missing = next((name for name in needed.names if name not in manifest.schema), None)
     if missing is not None:
         raise DataError(f"Every dataset that tfpipe wrote has a feature {missing!r}, but {directory} has none.")
-    return replace(manifest, directory=filesystem.absolute(directory))
+    return replace(manifest, directory=filesystem.make_absolute(directory))
 
 
 def _load_remote(directory: str) -> Manifest:
     """Loads a manifest by the file systems that the workers use. `load_manifest` would need TensorFlow for a URL."""
     path = filesystem.join(directory, file_names.MANIFEST)
-    if filesystem.size(path) < 0:
+    if filesystem.get_size(path) < 0:
         raise DataError(f"{directory} holds no {file_names.MANIFEST}: it is not a finished tfpipe dataset.")
     try:
         return manifest_json.loads(filesystem.read_bytes(path).decode(), path)
@@ -99,7 +99,7 @@ def _read_indexes(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
     paths = [filesystem.join(manifest.directory, shard.file) for shard in shards]
     indexes = [filesystem.join(manifest.directory, file_names.index_name(shard.file)) for shard in shards]
     mend = f"Copy the dataset again, or make one of what is undamaged: tfpipe repair {manifest.directory} OUTPUT"
-    sizes = filesystem.sizes([*paths, *indexes])
+    sizes = filesystem.get_sizes([*paths, *indexes])
     for path, size in zip([*paths, *indexes], sizes, strict=True):
         if size < 0:
             raise FormatError(f"{path} is missing. {mend}")

@@ -161,7 +161,7 @@ def _list_archives(archives: list[_Archive], workers: int) -> Iterator[Tree]:
     if len(archives) < 2 or workers < 2:
         yield from (_list_one_archive((0, archive))[1] for archive in archives)
         return
-    set_up = partial(filesystem.configure, filesystem.configured())
+    set_up = partial(filesystem.configure, filesystem.get_options())
     waiting: dict[int, Tree] = {}
     next_position = 0
     positions_and_trees = map_unordered(

@@ -71,7 +71,7 @@ def _list_folder_or_archive(config: ShardConfig, observer: Observer | None) -> L
     _check_loose(tree, sum(counts.get(folder, 0) for folder in loose), loose, source)
     images = tree.images.replace_texts("split", codes, [split for split, _ in meanings])
     images = images.replace_texts("label", codes, [label for _, label in meanings])
-    base = posixpath.basename(source if from_archive else filesystem.absolute(source))
+    base = posixpath.basename(source if from_archive else filesystem.make_absolute(source))
     return Listing(
         name=(strip_archive_suffix(base) if from_archive else base) or "images",
         root=posixpath.dirname(source) if from_archive else source,

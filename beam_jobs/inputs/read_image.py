@@ -32,7 +32,7 @@ def read_image(root: str, image: PlannedImage | ImageRef, unpacked: Mapping[str,
     path = filesystem.join(root, unpacked.get(file, file))
     try:
         if location.offset < 0:
-            if not filesystem.is_url(path) and filesystem.size(path) < 0 and filesystem.exists(path):
+            if not filesystem.is_url(path) and filesystem.get_size(path) < 0 and filesystem.exists(path):
                 raise UnreadableError("is not a regular file")  # reading a pipe or a device may never end
             return filesystem.read_bytes(path)
         if location.packed < 0:

@@ -219,7 +219,7 @@ def _read_sizes(images: ImageTable, root: str) -> NDArray[np.int64]:
     sizes = np.zeros(len(images), np.int64)
     for rows in _group_rows(images, root):
         paths = [filesystem.join(root, path) for path in images.get_paths(np.array(rows, np.int64))]
-        sizes[rows] = np.maximum(filesystem.sizes(paths), 0)
+        sizes[rows] = np.maximum(filesystem.get_sizes(paths), 0)
     return sizes
 
 

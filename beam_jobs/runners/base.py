@@ -185,13 +185,21 @@ class Runner:
     def check(self, config: "ShardConfig") -> None:
         """Checks the options and whether the runner can be reached, before anything is listed."""
 
-    def progress_folder(self, work: "WorkDir") -> contextlib.AbstractContextManager[str | None]:
+    def make_progress_folder(self, work: "WorkDir") -> contextlib.AbstractContextManager[str | None]:
         """Makes the folder where workers that share a disk with this process leave their progress."""
         from beam_jobs.shards.progress import progress_folder
 
         return progress_folder(work)
 
-    def progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
+    def get_pool_workers(self, workers: int) -> int:
+        """Returns how many processes each Beam worker starts; 0: the Beam worker writes shards itself.
+
+        Args:
+            workers: `ShardConfig.workers`.
+        """
+        return 0
+
+    def get_progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
         """Returns the function that reads how far the job is, and the seconds between two calls of it."""
         from beam_jobs.shards import progress
         from beam_jobs.storage import filesystem
@@ -199,14 +207,6 @@ class Runner:
         if filesystem.is_url(job.work.output):  # the workers may run on other machines, with other disks
             return partial(progress.read_finished, job.work, job.header), progress.LIST_EVERY_S
         return partial(progress.read_progress, job.work, job.header), POLL_EVERY_S
-
-    def pool_workers(self, workers: int) -> int:
-        """Returns how many processes each Beam worker starts; 0: the Beam worker writes shards itself.
-
-        Args:
-            workers: `ShardConfig.workers`.
-        """
-        return 0
 
     def prepare(self, job: Job) -> contextlib.AbstractContextManager[None]:
         """Completes the options for a block that submits the job and waits, and explains the errors of the block."""

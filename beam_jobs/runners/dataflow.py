@@ -71,11 +71,11 @@ class DataflowRunner(Runner):
                 "run. Leave --template_location and --dry_run out; `tfpipe shard --dry-run` prints the plan."
             )
 
-    def progress_folder(self, work: WorkDir) -> contextlib.AbstractContextManager[str | None]:
+    def make_progress_folder(self, work: WorkDir) -> contextlib.AbstractContextManager[str | None]:
         """Makes no folder: no worker shares a disk with this process."""
         return contextlib.nullcontext()
 
-    def progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
+    def get_progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
         """Returns the reader of the job's metrics. They are unknown until the job is submitted."""
 
         def read() -> Progress | None:

@@ -34,11 +34,11 @@ class LocalRunner(Runner):
         super().__init__(options)
         self._in_memory = options.view_as(DirectOptions).direct_running_mode == "in_memory"
 
-    def progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
+    def get_progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
         """Returns the reader of the workers' progress: they share a disk with this process, whatever the output."""
         return partial(read_progress, job.work, job.header), POLL_EVERY_S
 
-    def pool_workers(self, workers: int) -> int:
+    def get_pool_workers(self, workers: int) -> int:
         """Returns the size of the pool: one process for each core by default, none where Beam starts workers."""
         return (workers or usable_cpus()) if self._in_memory else 0
 

@@ -51,7 +51,7 @@ class PortableRunner(Runner):
                     "apache_beam.runners.portability.local_job_service_main --port PORT"
                 ) from error
 
-    def pool_workers(self, workers: int) -> int:
+    def get_pool_workers(self, workers: int) -> int:
         """Returns the processes of the one worker; in this process one for each core by default."""
         is_loopback = self._portable_options.environment_type == "LOOPBACK"
         return workers or (usable_cpus() if is_loopback else 0)

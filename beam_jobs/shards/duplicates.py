@@ -174,7 +174,7 @@ def _map_batches(
             batch = indices[begin : begin + _HASHED_AT_ONCE]
             yield list(zip(batch, listing.images.iterate(np.array(batch, np.int64)), strict=True))
 
-    set_up = partial(filesystem.configure, filesystem.configured())
+    set_up = partial(filesystem.configure, filesystem.get_options())
     for identities in map_unordered(identify_batch, make_batches(), workers, shared=(origin,), set_up=set_up):
         yield from identities
 

@@ -46,7 +46,7 @@ def check_present(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenSha
     Raises:
         DataError: A shard is missing.
     """
-    present = {shard.file for shard in shards}.intersection(filesystem.names(work.output))
+    present = {shard.file for shard in shards}.intersection(filesystem.list_names(work.output))
     missing = [shard.file for shard in header.shards if shard.file not in present]
     if missing:
         raise DataError(
@@ -125,7 +125,7 @@ def _remove_stale_quarantine(work: WorkDir, lines: Sequence[Mapping[str, Any]]) 
     if not lines:
         filesystem.remove_tree(work.target(file_names.QUARANTINE_DIR))
     kept = {line["bytes"] for line in lines if "bytes" in line}
-    for name in filesystem.names(work.target(file_names.QUARANTINED_BYTES_DIR)):
+    for name in filesystem.list_names(work.target(file_names.QUARANTINED_BYTES_DIR)):
         if f"bytes/{name}" not in kept:
             filesystem.remove(work.target(file_names.QUARANTINED_BYTES_DIR, name))
 

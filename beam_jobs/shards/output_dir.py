@@ -33,15 +33,15 @@ def check_output(config: ShardConfig) -> None:
     Raises:
         ConfigError: It lies in the input, is a file, or holds files that tfpipe did not write.
     """
-    output = filesystem.resolved(config.output)
+    output = filesystem.resolve_links(config.output)
     for path in config.inputs:
-        source = filesystem.resolved(path)
+        source = filesystem.resolve_links(path)
         if output == source or output.startswith(source + "/"):
             raise ConfigError(f"The output must not lie inside the input, got {config.output} in {path}.")
     if not filesystem.is_url(output) and os.path.exists(output) and not os.path.isdir(output):
         raise ConfigError(f"The output must be a directory, but {config.output} is a file.")
     _finish_swap(output)
-    names = filesystem.names(output)
+    names = filesystem.list_names(output)
     foreign_names = [name for name in names if not _is_ours(name)]
     # A note beside a dataset does not keep a run from going on, but `overwrite` would take it away.
     if foreign_names and (config.overwrite or len(foreign_names) == len(names)):
@@ -81,7 +81,7 @@ def open_work_dir(config: ShardConfig, plan: Plan) -> Iterator[WorkDir]:
         with filesystem.explain_os_errors(f"write to {config.output}"):
             filesystem.remove_tree(work.base)
             if is_staged:
-                _swap(filesystem.resolved(config.output))
+                _swap(filesystem.resolve_links(config.output))
 
 
 @contextlib.contextmanager
@@ -91,7 +91,7 @@ def _leave_nothing_on_failure(work: WorkDir) -> Iterator[None]:
         yield
     except BaseException:
         if not work.has_plan():
-            for name in filesystem.names(work.base):
+            for name in filesystem.list_names(work.base):
                 if name != "lock":
                     filesystem.remove_tree(work.path(name))
                     filesystem.remove(work.path(name))
@@ -101,7 +101,7 @@ def _leave_nothing_on_failure(work: WorkDir) -> Iterator[None]:
 def _choose_directory(config: ShardConfig, plan: Plan) -> tuple[WorkDir, PlanHeader, bool]:
     """Returns the directory to write to, the plan's header, and whether it is to replace the output at the end."""
     header = make_plan_header(config, plan)
-    work = WorkDir(filesystem.resolved(config.output))
+    work = WorkDir(filesystem.resolve_links(config.output))
     if _is_free_for(work, header):
         return work, header, False
     if not config.overwrite:
@@ -127,7 +127,7 @@ def _is_free_for(work: WorkDir, header: PlanHeader) -> bool:
         return False
     # A run that ended before its plan was complete left a working folder. Shards without a plan and without a
     # manifest are not to be trusted.
-    return not any(_is_ours(name) and name != file_names.WORK_DIR for name in filesystem.names(work.output))
+    return not any(_is_ours(name) and name != file_names.WORK_DIR for name in filesystem.list_names(work.output))
 
 
 @contextlib.contextmanager
@@ -148,7 +148,7 @@ def _lock(output: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if filesystem.names(folder) == ["lock"]:  # refused, or interrupted before all was prepared
+        if filesystem.list_names(folder) == ["lock"]:  # refused, or interrupted before all was prepared
             filesystem.remove_tree(folder)
             if is_new and not os.listdir(output):
                 os.rmdir(output)

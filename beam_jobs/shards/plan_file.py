@@ -30,7 +30,7 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
         shards.append(PlannedShard(shard.split, shard.shard_index, shard.num_shards, len(shard.images), begin, offset))
     header = PlanHeader(
         name=listing.name,
-        root=filesystem.absolute(listing.root),
+        root=filesystem.make_absolute(listing.root),
         fingerprint="",
         seed=config.seed,
         form=listing.choose_form(config.form),

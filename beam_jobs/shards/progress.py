@@ -66,7 +66,7 @@ def read_progress(work: WorkDir, header: PlanHeader) -> Progress:
     folder = work.progress or ""
     images = num_bytes = bad = shards = 0
     planned_images = {shard.file: shard.images for shard in header.shards}
-    for file in filesystem.names(folder):
+    for file in filesystem.list_names(folder):
         with contextlib.suppress(OSError, ValueError):  # being written at this moment: counted the next time
             shard_images, shard_bytes, shard_bad = map(int, filesystem.read_bytes(os.path.join(folder, file)).split())
             images, num_bytes, bad = images + shard_images, num_bytes + shard_bytes, bad + shard_bad

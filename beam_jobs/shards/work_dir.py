@@ -235,7 +235,9 @@ class WorkDir:
 
     def list_written(self) -> set[str]:
         """Returns the file names of the shards that some run finished."""
-        return {name.removesuffix(".json") for name in filesystem.names(self.path("rows")) if name.endswith(".json")}
+        return {
+            name.removesuffix(".json") for name in filesystem.list_names(self.path("rows")) if name.endswith(".json")
+        }
 
     def save_kept(self, files: Iterable[str]) -> None:
         """Saves the file names of the shards that the workers found finished."""

@@ -54,7 +54,7 @@ def _find_finished(work: WorkDir, planned: PlannedShard) -> WrittenShard | None:
     """Returns the shard of an earlier run if it and its index are still whole. Reads the shard once."""
     written = work.find_written(planned.file)
     path = work.target(planned.file)
-    if written is None or filesystem.size(path) != written.bytes:
+    if written is None or filesystem.get_size(path) != written.bytes:
         return None
     if any(line["kind"] == "unreadable" for line in written.quarantined):
         return None  # the image may be readable now

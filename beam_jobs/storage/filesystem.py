@@ -33,7 +33,7 @@ def configure(beam_args: Iterable[str]) -> None:
     _stores.clear()
 
 
-def configured() -> tuple[str, ...]:
+def get_options() -> tuple[str, ...]:
     """Returns the options that `configure` got in this process, for another process that needs the same stores."""
     return _beam_args
 
@@ -48,14 +48,14 @@ def check_stores(paths: Iterable[str]) -> None:
         _get_store(path).check(path)
 
 
-def absolute(path: str) -> str:
+def make_absolute(path: str) -> str:
     """Returns a local path from the root, without `.` and `..`; a URL without a closing slash."""
     return path.rstrip("/") if is_url(path) else os.path.abspath(path)
 
 
-def resolved(path: str) -> str:
-    """Returns `absolute(path)` with links followed."""
-    return absolute(path) if is_url(path) else os.path.realpath(path)
+def resolve_links(path: str) -> str:
+    """Returns `make_absolute(path)` with links followed."""
+    return make_absolute(path) if is_url(path) else os.path.realpath(path)
 
 
 def open_read(path: str) -> BinaryIO:
@@ -115,24 +115,24 @@ def exists(path: str) -> bool:
     return _get_store(path).size(path) >= 0 if is_url(path) else os.path.exists(path)
 
 
-def size(path: str) -> int:
+def get_size(path: str) -> int:
     """Returns the bytes of a file, or -1 where there is no regular file."""
     return _get_store(path).size(path) if is_url(path) else file_io.get_file_size(path)
 
 
-def sizes(paths: Sequence[str]) -> list[int]:
-    """Returns the `size` of many files. A remote folder is listed once, instead of one question for each file."""
+def get_sizes(paths: Sequence[str]) -> list[int]:
+    """Returns the size of many files. A remote folder is listed once, instead of one question for each file."""
     files_in_folder = Counter(_folder(path) for path in paths if is_url(path))
     listed_sizes: dict[str, int] = {}
     for folder, count in sorted(files_in_folder.items()):
         if count > 1:
             listed_sizes.update(_get_store(folder).list(f"{folder}/", recursive=False))
 
-    def get_size(path: str) -> int:
+    def look_up(path: str) -> int:
         is_listed = is_url(path) and files_in_folder[_folder(path)] > 1
-        return listed_sizes.get(path, -1) if is_listed else size(path)
+        return listed_sizes.get(path, -1) if is_listed else get_size(path)
 
-    return [get_size(path) for path in paths]
+    return [look_up(path) for path in paths]
 
 
 def list_tree(base: str) -> Iterator[tuple[str, int]]:
@@ -143,7 +143,7 @@ def list_tree(base: str) -> Iterator[tuple[str, int]]:
             yield path[len(base) :], num_bytes
 
 
-def names(base: str) -> list[str]:
+def list_names(base: str) -> list[str]:
     """Returns the names of the files and folders directly in a folder, sorted; none where there is no such folder."""
     if is_url(base):
         base = base.rstrip("/") + "/"

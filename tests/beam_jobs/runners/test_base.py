@@ -94,11 +94,11 @@ def test_a_submitted_job_has_a_page_and_a_command_to_end_it() -> None:
     ],
 )
 def test_progress_is_read_where_it_can_be_seen(beam_args: tuple[str, ...], output: str, every_s: float) -> None:
-    assert make_runner(beam_args).progress_reader(make_job(output))[1] == every_s
+    assert make_runner(beam_args).get_progress_reader(make_job(output))[1] == every_s
 
 
 def test_a_job_has_no_metrics_before_it_is_submitted() -> None:
-    read, _ = make_runner(["--runner=DataflowRunner"]).progress_reader(make_job("gs://out"))
+    read, _ = make_runner(["--runner=DataflowRunner"]).get_progress_reader(make_job("gs://out"))
     assert read() is None
 
 
@@ -124,4 +124,4 @@ def test_runners_differ_in_their_graph_and_their_image_libraries(
 )
 def test_a_job_services_worker_has_a_pool(environment: str, workers: int, expected: int) -> None:
     runner = make_runner(["--runner=PortableRunner", f"--environment_type={environment}"])
-    assert runner.pool_workers(workers) == expected
+    assert runner.get_pool_workers(workers) == expected

@@ -14,10 +14,10 @@ IN_PROCESSES = "--direct_running_mode=multi_processing"
 
 
 def test_the_pool_works_where_beam_does_not() -> None:
-    assert make_runner([]).pool_workers(5) == 5
-    assert make_runner([]).pool_workers(0) == usable_cpus()
-    assert make_runner([IN_PROCESSES]).pool_workers(5) == 0
-    assert make_runner([IN_THREADS]).pool_workers(5) == 0
+    assert make_runner([]).get_pool_workers(5) == 5
+    assert make_runner([]).get_pool_workers(0) == usable_cpus()
+    assert make_runner([IN_PROCESSES]).get_pool_workers(5) == 0
+    assert make_runner([IN_THREADS]).get_pool_workers(5) == 0
 
 
 @pytest.mark.parametrize(
@@ -37,4 +37,4 @@ def test_beam_gets_the_number_of_workers(beam_args: list[str], workers: int) -> 
 def test_a_pool_of_beams_processes_needs_no_pool_of_ours_afterwards_either() -> None:
     runner = make_runner([IN_PROCESSES])
     runner.make_beam_runner(make_job(workers=3))  # changes the mode that Beam sees
-    assert runner.pool_workers(3) == 0
+    assert runner.get_pool_workers(3) == 0

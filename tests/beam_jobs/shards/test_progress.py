@@ -54,7 +54,7 @@ def test_by_finished_shards(work: WorkDir, header: PlanHeader, monkeypatch: pyte
     def fail(_: str) -> list[str]:
         raise OSError("no answer")
 
-    monkeypatch.setattr("beam_jobs.storage.filesystem.names", fail)
+    monkeypatch.setattr("beam_jobs.storage.filesystem.list_names", fail)
     assert read_finished(work, header) is None
 
 

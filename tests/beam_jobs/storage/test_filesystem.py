@@ -32,8 +32,8 @@ def test_parts_are_joined_below_paths_and_urls(base: str, parts: tuple[str, ...]
 
 def test_a_path_becomes_absolute_and_a_url_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert filesystem.absolute("a/../b/") == f"{tmp_path}/b"
-    assert filesystem.absolute("s3://x/y/") == "s3://x/y"
+    assert filesystem.make_absolute("a/../b/") == f"{tmp_path}/b"
+    assert filesystem.make_absolute("s3://x/y/") == "s3://x/y"
 
 
 def test_a_new_file_appears_whole(tmp_path: Path) -> None:
@@ -77,18 +77,18 @@ def test_sizes_are_those_of_regular_files(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("a")
     (tmp_path / "gone").symlink_to("nowhere")
     names = ("a", "pipe", "link", "gone", ".", "none")
-    assert filesystem.sizes([str(tmp_path / name) for name in names]) == [3, -1, 3, -1, -1, -1]
+    assert filesystem.get_sizes([str(tmp_path / name) for name in names]) == [3, -1, 3, -1, -1, -1]
     assert [filesystem.exists(str(tmp_path / name)) for name in names] == [True, True, True, False, True, False]
 
 
 def test_folders_are_listed_and_removed(tmp_path: Path) -> None:
     base = tmp_path / "x"
-    assert filesystem.names(str(base)) == []
+    assert filesystem.list_names(str(base)) == []
     filesystem.write_bytes(str(base / "b"), b"")
     filesystem.write_bytes(str(base / "a" / "c"), b"")
-    assert filesystem.names(str(base)) == ["a", "b"]
+    assert filesystem.list_names(str(base)) == ["a", "b"]
     filesystem.rename(str(base / "b"), str(base / "d" / "e"))
-    assert filesystem.names(str(base)) == ["a", "d"]
+    assert filesystem.list_names(str(base)) == ["a", "d"]
     filesystem.remove(str(base / "d" / "e"))
     filesystem.remove(str(base / "d" / "e"))
     filesystem.remove_tree(str(base))
@@ -213,11 +213,11 @@ class TestObjectStore:
         assert store == {"memtest://b/d/a": b"0123", "memtest://b/d/x/c": b"45"}
         assert filesystem.read_bytes("memtest://b/d/a") == b"0123"
         assert filesystem.read_range("memtest://b/d/a", 1, 2) == b"12"
-        assert filesystem.size("memtest://b/d/a") == 4
-        assert filesystem.size("memtest://b/d/none") == -1
-        assert filesystem.sizes(["memtest://b/d/a", "memtest://b/none", "memtest://b/d/x/c"]) == [4, -1, 2]
+        assert filesystem.get_size("memtest://b/d/a") == 4
+        assert filesystem.get_size("memtest://b/d/none") == -1
+        assert filesystem.get_sizes(["memtest://b/d/a", "memtest://b/none", "memtest://b/d/x/c"]) == [4, -1, 2]
         assert [*filesystem.list_tree("memtest://b/d/")] == [("a", 4), ("x/c", 2)]
-        assert filesystem.names("memtest://b/d") == ["a", "x"]
+        assert filesystem.list_names("memtest://b/d") == ["a", "x"]
         filesystem.rename("memtest://b/d/a", "memtest://b/d/z")
         assert filesystem.exists("memtest://b/d/z")
         filesystem.remove("memtest://b/d/z")
