@@ -1,4 +1,4 @@
-"""How long the planning of millions of images takes, and how much memory: listings are made up, no image exists.
+"""Measures the time and the memory that planning millions of images takes. Listings are made up, no image exists.
 
 python tests/benchmarks/plan_scale.py --images 1000000 --images 10000000
 python tests/benchmarks/plan_scale.py --archives 40
@@ -29,26 +29,26 @@ from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.progress import Observer, Progress
 
 _CLASSES = 1000
-_BYTES = 110_000  # an image of ImageNet, about
+_BYTES = 110_000  # about the size of an image of ImageNet
 _SHARDS = 8192
 _MEMBERS = 5000
 _KINDS = ("folder", "csv", "parquet")
 
 
-def _path(i: int) -> str:
+def _make_path(i: int) -> str:
     return f"n{i % _CLASSES:08d}/n{i % _CLASSES:08d}_{i:08d}.JPEG"
 
 
-def _members(count: int) -> Iterator[ListedFile]:
+def _list_files(count: int) -> Iterator[ListedFile]:
     for i in range(count):
-        yield ListedFile(_path(i), _BYTES + i % 1000)
+        yield ListedFile(_make_path(i), _BYTES + i % 1000)
 
 
 def _write_csv(path: Path, count: int) -> None:
     with path.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["image", "label"])
-        rows.writerows([_path(i), f"n{i % _CLASSES:08d}"] for i in range(count))
+        rows.writerows([_make_path(i), f"n{i % _CLASSES:08d}"] for i in range(count))
 
 
 def _write_parquet(path: Path, count: int) -> None:
@@ -60,19 +60,19 @@ def _write_parquet(path: Path, count: int) -> None:
         for begin in range(0, count, 100_000):
             rows = range(begin, min(begin + 100_000, count))
             labels = [f"n{i % _CLASSES:08d}" for i in rows]
-            writer.write_table(pyarrow.table([[_path(i) for i in rows], labels], schema=schema))
+            writer.write_table(pyarrow.table([[_make_path(i) for i in rows], labels], schema=schema))
 
 
-def _peak_mb() -> float:
+def _read_peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
 def _measure(kind: str, source: str, output: str, count: int) -> dict[str, float | int]:
-    """Plans and writes the plan in this process."""
+    """Lists the images, and makes and writes the plan, in this process."""
     if kind == "folder":
-        folder.list_folder = lambda _: _members(count)  # type: ignore[assignment]
+        folder.list_folder = lambda _: _list_files(count)  # type: ignore[assignment]
     config = ShardConfig(source, output, num_shards=None if kind == "folder" else _SHARDS)
-    before, listed, started = _peak_mb(), 0.0, time.monotonic()
+    before, listed, started = _read_peak_mb(), 0.0, time.monotonic()
 
     class Listing(Observer):
         def progress(self, progress: Progress) -> None:
@@ -94,13 +94,13 @@ def _measure(kind: str, source: str, output: str, count: int) -> dict[str, float
         "total_s": written,
         "plan_bytes": lines_bytes,
         "before_mb": before,
-        "peak_mb": _peak_mb(),
+        "peak_mb": _read_peak_mb(),
         "cpu_s": time.process_time(),
     }
 
 
 def _index_archives(scratch: Path, count: int) -> None:
-    """The same archives read by one process and by one per core, in turns; the process pool's start counts."""
+    """Reads the same archives by one process and by one per core in turn. The start of the process pool counts."""
     source = scratch / "tars"
     source.mkdir()
     for k in range(count):
@@ -125,15 +125,19 @@ def _index_archives(scratch: Path, count: int) -> None:
 @click.command()
 @click.option("--images", type=int, multiple=True, default=(1_000_000,), show_default=True)
 @click.option("--kind", "kinds", type=click.Choice(_KINDS), multiple=True, default=_KINDS, show_default=True)
-@click.option("--archives", type=int, default=0, help="Index so many tar files instead, in one process and in several.")
-@click.option("--scratch", type=click.Path(path_type=Path), help="Where the tables and plans are written.")
-@click.option("--one", nargs=2, hidden=True, help="Source and output of one measurement, in this process.")
+@click.option("--archives", type=int, default=0, help="Index this number of tar files instead.")
+@click.option("--scratch", type=click.Path(path_type=Path), help="The folder for tables and plans.")
+@click.option("--in-process", nargs=2, hidden=True, help="Source and output of one measurement, in this process.")
 def main(
-    images: tuple[int, ...], kinds: tuple[str, ...], archives: int, scratch: Path | None, one: tuple[str, str] | None
+    images: tuple[int, ...],
+    kinds: tuple[str, ...],
+    archives: int,
+    scratch: Path | None,
+    in_process: tuple[str, str] | None,
 ) -> None:
-    """Each in a process of its own, whose peak counts; the table is written before, by another."""
-    if one is not None:
-        print(json.dumps(_measure(kinds[0], *one, images[0])))
+    """Measures each kind of input in a process of its own, whose peak counts. Another process writes the table."""
+    if in_process is not None:
+        print(json.dumps(_measure(kinds[0], *in_process, images[0])))
         return
     with tempfile.TemporaryDirectory(dir=scratch) as work_dir:
         if archives:
@@ -147,17 +151,17 @@ def main(
                 elif kind == "parquet":
                     _write_parquet(source, count)
                 output = Path(work_dir) / "out"
-                options = ["--images", str(count), "--kind", kind, "--one", str(source), str(output)]
+                options = ["--images", str(count), "--kind", kind, "--in-process", str(source), str(output)]
                 run = subprocess.run(
                     [sys.executable, __file__, *options], stdout=subprocess.PIPE, check=True, text=True
                 )
-                found = json.loads(run.stdout)
+                result = json.loads(run.stdout)
                 print(
-                    f"{kind}: {count:,} images, {found['shards']:,} shards: listed in {found['list_s']:.0f} s, "
-                    f"planned in {found['plan_s']:.0f} s, written in {found['write_s']:.0f} s "
-                    f"({found['plan_bytes'] / 1e6:,.0f} MB), in all {found['total_s']:.0f} s "
-                    f"({found['cpu_s']:.0f} s of a core); "
-                    f"peak {found['peak_mb']:,.0f} MB, {found['before_mb']:,.0f} of them before",
+                    f"{kind}: {count:,} images, {result['shards']:,} shards: listed in {result['list_s']:.0f} s, "
+                    f"planned in {result['plan_s']:.0f} s, written in {result['write_s']:.0f} s "
+                    f"({result['plan_bytes'] / 1e6:,.0f} MB), in all {result['total_s']:.0f} s "
+                    f"({result['cpu_s']:.0f} s of a core); "
+                    f"peak {result['peak_mb']:,.0f} MB, {result['before_mb']:,.0f} of them before",
                     flush=True,
                 )
                 shutil.rmtree(output, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Real archives, good and hostile: members, the places of their bytes, and the sentences for what is refused."""
+"""Real archives, good and hostile: their members, the places of the bytes, and the messages of refusals."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from tfpipe.errors import DataError
 FILES = {"cat/1.jpg": b"first" * 200, "cat/2.jpg": b"second", "dog/3.jpg": b""}
 
 
-def members(path: Path) -> list[ListedFile]:
+def list_members(path: Path) -> list[ListedFile]:
     return list(list_archive(str(path), "where"))
 
 
 def refused(path: Path) -> str:
     with pytest.raises(DataError) as caught:
-        members(path)
+        list_members(path)
     return str(caught.value)
 
 
-def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
+def make_link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, target
     return info
@@ -56,7 +56,7 @@ def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarIn
         ("a.tar/1.jpg", False, False, "a.tar/1.jpg"),
     ],
 )
-def test_names(name: str, archive: bool, compressed: bool, stripped: str) -> None:
+def test_archives_are_known_by_their_names(name: str, archive: bool, compressed: bool, stripped: str) -> None:
     assert (is_archive(name), is_compressed_tar(name), strip_archive_suffix(name)) == (
         archive,
         compressed,
@@ -84,44 +84,44 @@ def test_tar_members_lie_where_they_are_said_to(tmp_path: Path, suffix: str) -> 
         out = io.BytesIO()
         unpack_tar(str(path), out)
         plain = out.getvalue()
-    found = members(path)
-    assert [(one.path, one.size, one.location.file) for one in found] == [
+    files = list_members(path)
+    assert [(file.path, file.size, file.location.file) for file in files] == [
         (name, len(data), "where") for name, data in FILES.items()
     ]
-    assert [plain[one.location.offset : one.location.offset + one.size] for one in found] == [*FILES.values()]
+    assert [plain[file.location.offset : file.location.offset + file.size] for file in files] == [*FILES.values()]
 
 
-def test_more_members_than_are_remembered(tmp_path: Path) -> None:
+def test_all_of_many_members_are_listed(tmp_path: Path) -> None:
     files = {f"cat/{i}.jpg": b"%d" % i for i in range(2500)}
     for mode, name in (("w", "a.tar"), ("w:gz", "a.tar.gz")):
-        assert [one.path for one in members(write_tar(tmp_path / name, files, mode))] == [*files]
+        assert [file.path for file in list_members(write_tar(tmp_path / name, files, mode))] == [*files]
 
 
-def test_tar_in_a_tar(tmp_path: Path) -> None:
+def test_tar_files_in_a_tar_file_are_listed(tmp_path: Path) -> None:
     inner = {
         "n01/cat.tar": make_tar({"1.jpg": b"one", "x/2.jpg": b"two"}),
         "DOG.TAR": make_tar({"3.jpg": b"three"}),
     }
     expected = {"n01/cat/1.jpg": b"one", "n01/cat/x/2.jpg": b"two", "DOG/3.jpg": b"three"}
     path = write_tar(tmp_path / "all.tar", inner)
-    found = members(path)
+    files = list_members(path)
     plain = path.read_bytes()
-    assert {one.path: plain[one.location.offset : one.location.offset + one.size] for one in found} == expected
-    packed = members(write_tar(tmp_path / "all.tar.gz", inner, "w:gz"))
-    assert [(one.path, one.location.offset, one.size) for one in packed] == [
-        (one.path, one.location.offset, one.size) for one in found
+    assert {file.path: plain[file.location.offset : file.location.offset + file.size] for file in files} == expected
+    packed = list_members(write_tar(tmp_path / "all.tar.gz", inner, "w:gz"))
+    assert [(file.path, file.location.offset, file.size) for file in packed] == [
+        (file.path, file.location.offset, file.size) for file in files
     ]
 
 
-def test_links_inside_a_tar(tmp_path: Path) -> None:
+def test_links_inside_a_tar_name_their_targets(tmp_path: Path) -> None:
     links = [
-        link("dog/soft.jpg", "../cat/1.jpg"),
-        link("dog/hard.jpg", "cat/1.jpg", tarfile.LNKTYPE),
-        link("dog/later.jpg", "never.jpg"),
+        make_link("dog/soft.jpg", "../cat/1.jpg"),
+        make_link("dog/hard.jpg", "cat/1.jpg", tarfile.LNKTYPE),
+        make_link("dog/later.jpg", "never.jpg"),
     ]
     path = tmp_path / "a.tar"
     path.write_bytes(make_tar({"cat/1.jpg": b"one"}, extra=links))
-    first, soft, hard, later = members(path)
+    first, soft, hard, later = list_members(path)
     assert soft == first._replace(path="dog/soft.jpg")
     assert hard == first._replace(path="dog/hard.jpg")
     assert later == ListedFile("dog/later.jpg", 0, skip="link without a target before it")
@@ -132,21 +132,21 @@ def test_special_members_are_passed_over(tmp_path: Path) -> None:
     fifo.type, folder.type = tarfile.FIFOTYPE, tarfile.DIRTYPE
     path = tmp_path / "a.tar"
     path.write_bytes(make_tar({}, extra=[fifo, folder]))
-    assert members(path) == [ListedFile("pipe.jpg", 0, skip="not a regular file")]
+    assert list_members(path) == [ListedFile("pipe.jpg", 0, skip="not a regular file")]
 
 
 def test_links_in_an_inner_tar_are_counted_too(tmp_path: Path) -> None:
-    """Nothing that a user packed may vanish without a word."""
-    inner = make_tar({"1.jpg": b"one"}, extra=[link("2.jpg", "1.jpg"), link("3.jpg", "gone.jpg")])
-    found = members(write_tar(tmp_path / "all.tar", {"cat.tar": inner}))
-    assert [(one.path, one.size, one.skip) for one in found] == [
+    """Checks that nothing vanishes without a word."""
+    inner = make_tar({"1.jpg": b"one"}, extra=[make_link("2.jpg", "1.jpg"), make_link("3.jpg", "gone.jpg")])
+    files = list_members(write_tar(tmp_path / "all.tar", {"cat.tar": inner}))
+    assert [(file.path, file.size, file.skip) for file in files] == [
         ("cat/1.jpg", 3, ""),
         ("cat/2.jpg", 3, ""),
         ("cat/3.jpg", 0, "link without a target before it"),
     ]
 
 
-def test_a_sparse_member(tmp_path: Path) -> None:
+def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
     info = tarfile.TarInfo("hole.jpg")
     info.type = tarfile.GNUTYPE_SPARSE
     header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
@@ -159,35 +159,35 @@ def test_a_sparse_member(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_zip_members(tmp_path: Path, method: int) -> None:
+def test_zip_members_are_listed(tmp_path: Path, method: int) -> None:
     path = write_zip(tmp_path / "a.zip", FILES, method)
-    found = members(path)
-    assert [(one.path, one.size) for one in found] == [(name, len(data)) for name, data in FILES.items()]
-    assert all(path.read_bytes()[one.location.offset :].startswith(b"PK\3\4") for one in found)
-    assert [one.location.packed > 0 for one in found] == [method == zipfile.ZIP_DEFLATED] * 3
+    files = list_members(path)
+    assert [(file.path, file.size) for file in files] == [(name, len(data)) for name, data in FILES.items()]
+    assert all(path.read_bytes()[file.location.offset :].startswith(b"PK\3\4") for file in files)
+    assert [file.location.packed > 0 for file in files] == [method == zipfile.ZIP_DEFLATED] * 3
 
 
-def test_zip_that_begins_later(tmp_path: Path) -> None:
-    """As a self-extracting archive does."""
+def test_a_zip_may_begin_later_in_its_file(tmp_path: Path) -> None:
+    """Checks an archive with bytes before it, as a self-extracting one has."""
     whole = write_zip(tmp_path / "a.zip", FILES).read_bytes()
     path = tmp_path / "b.zip"
     path.write_bytes(b"#!/bin/sh\n" + whole)
-    assert [one.location.offset for one in members(path)] == [
-        one.location.offset + 10 for one in members(tmp_path / "a.zip")
+    assert [file.location.offset for file in list_members(path)] == [
+        file.location.offset + 10 for file in list_members(tmp_path / "a.zip")
     ]
 
 
-def test_link_in_a_zip(tmp_path: Path) -> None:
+def test_a_link_in_a_zip_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w") as archive:
         info = zipfile.ZipInfo("cat/1.jpg")
         info.external_attr = 0o120777 << 16
         archive.writestr(info, "../../etc/passwd")
         archive.writestr(zipfile.ZipInfo("cat/"), "")
-    assert members(path) == [ListedFile("cat/1.jpg", 0, skip="link in a zip archive")]
+    assert list_members(path) == [ListedFile("cat/1.jpg", 0, skip="link in a zip archive")]
 
 
-def test_encrypted_zip(tmp_path: Path) -> None:
+def test_an_encrypted_zip_is_refused(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "a.zip", {"1.jpg": b"one"})
     data = bytearray(path.read_bytes())
     data[6] |= 1
@@ -196,7 +196,7 @@ def test_encrypted_zip(tmp_path: Path) -> None:
     assert refused(path) == f"{path} is encrypted; unpack it first."
 
 
-def test_compression_that_cannot_be_read_in_place(tmp_path: Path) -> None:
+def test_compression_that_cannot_be_read_in_place_is_refused(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "a.zip", {"1.jpg": b"one"}, zipfile.ZIP_LZMA)
     assert refused(path) == f"{path} holds '1.jpg' compressed by lzma; deflate and store can be read."
 
@@ -239,21 +239,21 @@ def test_hostile_names_are_refused(tmp_path: Path, name: str, kind: str) -> None
 )
 def test_a_link_that_points_outside_is_refused(tmp_path: Path, kind: bytes, target: str, named: str) -> None:
     path = tmp_path / "a.tar"
-    path.write_bytes(make_tar({}, extra=[link("cat/1.jpg", target, kind)]))
+    path.write_bytes(make_tar({}, extra=[make_link("cat/1.jpg", target, kind)]))
     assert refused(path) == (
         f"{path} holds the link 'cat/1.jpg' to {named!r}, which points outside of it; such an archive is refused."
     )
 
 
 def test_backslashes_are_folders(tmp_path: Path) -> None:
-    assert [one.path for one in members(write_zip(tmp_path / "a.zip", {"cat\\1.jpg": b""}))] == ["cat/1.jpg"]
-    assert [one.path for one in members(write_tar(tmp_path / "a.tar", {"./cat//1.jpg": b""}))] == ["cat/1.jpg"]
+    assert [file.path for file in list_members(write_zip(tmp_path / "a.zip", {"cat\\1.jpg": b""}))] == ["cat/1.jpg"]
+    assert [file.path for file in list_members(write_tar(tmp_path / "a.tar", {"./cat//1.jpg": b""}))] == ["cat/1.jpg"]
 
 
 # Damage
 
 
-def test_truncated_tar(tmp_path: Path) -> None:
+def test_a_truncated_tar_is_refused(tmp_path: Path) -> None:
     for mode, name in (("w", "a.tar"), ("w:gz", "a.tar.gz"), ("w:xz", "a.tar.xz")):
         path = write_tar(tmp_path / name, {"1.jpg": bytes(range(256)) * 20, "2.jpg": bytes(range(255)) * 20}, mode)
         whole = path.read_bytes()
@@ -263,25 +263,25 @@ def test_truncated_tar(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.tar", "a.zip", "a.tar.gz", "a.tar.xz", "a.tar.bz2"])
 @pytest.mark.parametrize("data", [b"", b"no archive at all" * 100, bytes(100)])
-def test_no_archive(tmp_path: Path, name: str, data: bytes) -> None:
+def test_a_file_that_is_not_an_archive_is_refused(tmp_path: Path, name: str, data: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(data)
     assert refused(path).startswith(f"{path} is damaged or is not a valid archive of its kind (")
 
 
-def test_truncated_zip(tmp_path: Path) -> None:
+def test_a_truncated_zip_is_refused(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "a.zip", FILES)
     path.write_bytes(path.read_bytes()[:-30])
     assert refused(path) == f"{path} is damaged or is not a valid archive of its kind (File is not a zip file)."
 
 
-def test_a_size_that_no_file_can_have(tmp_path: Path) -> None:
-    """A zip archive can promise 2^64 - 1 bytes, which no number of a plan holds."""
+def test_a_size_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    """Checks a zip archive that promises 2^64 - 1 bytes, which no number of a plan holds."""
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("cat/1.jpg", b"x")
         archive.infolist()[0].file_size = 2**64 - 1
     with pytest.raises(DataError) as caught:
-        members(tmp_path / "a.zip")
+        list_members(tmp_path / "a.zip")
     assert str(caught.value) == (
         f"{tmp_path / 'a.zip'} is damaged or is not a valid archive of its kind "
         f"(cat/1.jpg would have {2**64 - 1} bytes)."

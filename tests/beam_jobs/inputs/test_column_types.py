@@ -1,4 +1,4 @@
-"""Which kind a further column is, by all of its cells."""
+"""The kind of a further column, as all of its cells tell it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from beam_jobs.inputs.column_types import infer_column
 from tfpipe.errors import DataError
 
 
-def column(*cells: Any, text: bool = False) -> tuple[str, Any, list[Any]]:
-    """Its dtype, its shape and its converted cells."""
-    found = infer_column("c", cells, "t", from_text=text)
-    assert found.spec.name == "c"
-    return found.spec.dtype, found.spec.shape, [found.convert(cell) for cell in cells]
+def infer(*cells: Any, text: bool = False) -> tuple[str, Any, list[Any]]:
+    """Returns the dtype and the shape of a column, and its converted cells."""
+    column = infer_column("c", cells, "t", from_text=text)
+    assert column.spec.name == "c"
+    return column.spec.dtype, column.spec.shape, [column.convert(cell) for cell in cells]
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def column(*cells: Any, text: bool = False) -> tuple[str, Any, list[Any]]:
         (((1, 2.5),), ("float", (2,), [[1.0, 2.5]])),
     ],
 )
-def test_values(cells: tuple[Any, ...], expected: Any) -> None:
-    assert column(*cells) == expected
+def test_values_of_a_typed_table_are_converted(cells: tuple[Any, ...], expected: Any) -> None:
+    assert infer(*cells) == expected
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_values(cells: tuple[Any, ...], expected: Any) -> None:
         (("[1, 2]", "[3]"), ("bytes", (), ["[1, 2]", "[3]"])),
     ],
 )
-def test_cells_of_a_csv(cells: tuple[Any, ...], expected: Any) -> None:
-    assert column(*cells, text=True) == expected
+def test_texts_of_a_csv_are_converted(cells: tuple[Any, ...], expected: Any) -> None:
+    assert infer(*cells, text=True) == expected
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_cells_of_a_csv(cells: tuple[Any, ...], expected: Any) -> None:
 )
 def test_mixtures_are_refused(cells: tuple[Any, ...], row: int, value: str) -> None:
     with pytest.raises(DataError) as caught:
-        column(*cells)
+        infer(*cells)
     assert str(caught.value) == (
         f"t, row {row}: column 'c' must hold numbers or texts of one kind, or lists of them, got {value}."
     )

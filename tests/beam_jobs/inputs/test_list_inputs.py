@@ -1,9 +1,10 @@
-"""What the layout of a folder or an archive means: classes, splits, and what is passed over."""
+"""The meaning of the folders in an input: classes, splits, and files that are passed over."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +16,27 @@ from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.images import make_tar, write_files, write_tar, write_zip
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 
+MakeTree = Callable[..., Path]
 
-def listed(source: Path, **options: Any) -> Listing:
+
+def list_source(source: Path, **options: Any) -> Listing:
     return list_images(ShardConfig(str(source), "/out", **options))
 
 
-def meaning(listing: Listing) -> dict[str, tuple[str, str | None]]:
-    """Path -> split and label."""
+def get_meanings(listing: Listing) -> dict[str, tuple[str, str | None]]:
+    """Returns the split and the label of each path."""
     return {ref.path: (ref.split, ref.label) for ref in sorted(listing.images)}
 
 
 def refused(kind: type[TfpipeError], source: Path, **options: Any) -> str:
     with pytest.raises(kind) as caught:
-        listed(source, **options)
+        list_source(source, **options)
     return str(caught.value)
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Any:
-    """A folder with empty files of these names."""
+def make_tree(tmp_path: Path) -> MakeTree:
+    """Returns a function that makes a folder with empty files of some names."""
 
     def build(*names: str) -> Path:
         return write_files(tmp_path / "photos", dict.fromkeys(names, b""))
@@ -44,16 +47,16 @@ def tree(tmp_path: Path) -> Any:
 # Layouts of a folder
 
 
-def test_class_folders(tree: Any) -> None:
-    listing = listed(tree("dog/1.jpg", "cat/1.jpg", "cat/2.png"))
-    assert meaning(listing) == {"cat/1.jpg": ("", "cat"), "cat/2.png": ("", "cat"), "dog/1.jpg": ("", "dog")}
+def test_class_folders(make_tree: MakeTree) -> None:
+    listing = list_source(make_tree("dog/1.jpg", "cat/1.jpg", "cat/2.png"))
+    assert get_meanings(listing) == {"cat/1.jpg": ("", "cat"), "cat/2.png": ("", "cat"), "dog/1.jpg": ("", "dog")}
     assert listing.label_names == ("cat", "dog")
     assert (listing.name, listing.skipped, listing.unpack) == ("photos", Counter(), ())
 
 
-def test_deeper_folders_belong_to_the_class(tree: Any) -> None:
-    listing = listed(tree("cat/old/a/1.jpg", "cat/2.jpg", "dog/new/3.jpg"))
-    assert meaning(listing) == {
+def test_deeper_folders_belong_to_the_class(make_tree: MakeTree) -> None:
+    listing = list_source(make_tree("cat/old/a/1.jpg", "cat/2.jpg", "dog/new/3.jpg"))
+    assert get_meanings(listing) == {
         "cat/2.jpg": ("", "cat"),
         "cat/old/a/1.jpg": ("", "cat"),
         "dog/new/3.jpg": ("", "dog"),
@@ -73,13 +76,13 @@ def test_deeper_folders_belong_to_the_class(tree: Any) -> None:
         ("testing", "test"),
     ],
 )
-def test_split_folders(tree: Any, folder: str, split: str) -> None:
-    assert meaning(listed(tree(f"{folder}/cat/1.jpg"))) == {f"{folder}/cat/1.jpg": (split, "cat")}
+def test_split_folders(make_tree: MakeTree, folder: str, split: str) -> None:
+    assert get_meanings(list_source(make_tree(f"{folder}/cat/1.jpg"))) == {f"{folder}/cat/1.jpg": (split, "cat")}
 
 
-def test_split_folders_together(tree: Any) -> None:
-    listing = listed(tree("train/cat/1.jpg", "train/dog/x/2.jpg", "val/cat/3.jpg", "test/dog/4.jpg"))
-    assert meaning(listing) == {
+def test_split_folders_together(make_tree: MakeTree) -> None:
+    listing = list_source(make_tree("train/cat/1.jpg", "train/dog/x/2.jpg", "val/cat/3.jpg", "test/dog/4.jpg"))
+    assert get_meanings(listing) == {
         "test/dog/4.jpg": ("test", "dog"),
         "train/cat/1.jpg": ("train", "cat"),
         "train/dog/x/2.jpg": ("train", "dog"),
@@ -88,61 +91,61 @@ def test_split_folders_together(tree: Any) -> None:
     assert listing.label_names == ("cat", "dog")
 
 
-def test_split_folders_without_classes(tree: Any) -> None:
-    listing = listed(tree("train/1.jpg", "val/2.jpg"))
-    assert meaning(listing) == {"train/1.jpg": ("train", None), "val/2.jpg": ("validation", None)}
+def test_split_folders_without_classes(make_tree: MakeTree) -> None:
+    listing = list_source(make_tree("train/1.jpg", "val/2.jpg"))
+    assert get_meanings(listing) == {"train/1.jpg": ("train", None), "val/2.jpg": ("validation", None)}
     assert listing.label_names == ()
 
 
-def test_a_class_may_be_called_train(tree: Any) -> None:
-    listing = listed(tree("train/1.jpg", "bus/2.jpg", "test/3.jpg"))
+def test_a_class_may_be_called_train(make_tree: MakeTree) -> None:
+    listing = list_source(make_tree("train/1.jpg", "bus/2.jpg", "test/3.jpg"))
     assert listing.label_names == ("bus", "test", "train")
     assert {ref.split for ref in listing.images} == {""}
 
 
-def test_a_class_may_be_called_test(tree: Any) -> None:
-    assert meaning(listed(tree("test/1.jpg", "val/2.jpg"))) == {
+def test_a_class_may_be_called_test(make_tree: MakeTree) -> None:
+    assert get_meanings(list_source(make_tree("test/1.jpg", "val/2.jpg"))) == {
         "test/1.jpg": ("", "test"),
         "val/2.jpg": ("", "val"),
     }
 
 
-def test_splits_beside_classes(tree: Any) -> None:
-    source = tree("train/cat/1.jpg", "val/cat/2.jpg", "dog/3.jpg")
+def test_splits_beside_classes(make_tree: MakeTree) -> None:
+    source = make_tree("train/cat/1.jpg", "val/cat/2.jpg", "dog/3.jpg")
     assert refused(DataError, source) == (
         f"{source} holds 'train' beside 'dog': its folders must be all splits (train, validation, test) or all "
         "classes. Move what belongs to neither out of it."
     )
 
 
-def test_loose_images_beside_classes(tree: Any) -> None:
-    source = tree("cat/1.jpg", "dog/2.jpg", "loose.jpg", "a.jpg")
+def test_loose_images_beside_classes(make_tree: MakeTree) -> None:
+    source = make_tree("cat/1.jpg", "dog/2.jpg", "loose.jpg", "a.jpg")
     assert refused(DataError, source) == (
         f"2 of 4 images in {source} lie in no class folder, such as a.jpg. Put every image into a class folder, or "
         "none."
     )
     (source / "loose.jpg").unlink()
     (source / "a.jpg").unlink()
-    assert listed(source).label_names == ("cat", "dog")
+    assert list_source(source).label_names == ("cat", "dog")
 
 
-def test_loose_images_in_a_split(tree: Any) -> None:
-    source = tree("train/cat/1.jpg", "train/2.jpg", "val/3.jpg")
+def test_loose_images_in_a_split(make_tree: MakeTree) -> None:
+    source = make_tree("train/cat/1.jpg", "train/2.jpg", "val/3.jpg")
     assert refused(DataError, source) == (
         f"2 of 3 images in {source} lie in no class folder, such as train/2.jpg. Put every image into a class folder, "
         "or none."
     )
 
 
-def test_unlabelled(tree: Any) -> None:
-    listing = listed(tree("1.jpg", "2.jpg"))
-    assert meaning(listing) == {"1.jpg": ("", None), "2.jpg": ("", None)}
+def test_unlabelled(make_tree: MakeTree) -> None:
+    listing = list_source(make_tree("1.jpg", "2.jpg"))
+    assert get_meanings(listing) == {"1.jpg": ("", None), "2.jpg": ("", None)}
     assert listing.label_names == ()
 
 
-def test_folders_above_the_classes_stay_in_a_folder(tree: Any) -> None:
-    """Who has a folder can name the one inside it; only archives cannot be named that way."""
-    assert meaning(listed(tree("all/cat/1.jpg", "all/dog/2.jpg"))) == {
+def test_folders_above_the_classes_stay_in_a_folder(make_tree: MakeTree) -> None:
+    """Checks that the user of a folder has to name the one inside it. Archives have no such names."""
+    assert get_meanings(list_source(make_tree("all/cat/1.jpg", "all/dog/2.jpg"))) == {
         "all/cat/1.jpg": ("", "all"),
         "all/dog/2.jpg": ("", "all"),
     }
@@ -151,8 +154,8 @@ def test_folders_above_the_classes_stay_in_a_folder(tree: Any) -> None:
 # What is passed over
 
 
-def test_files_that_are_no_images(tree: Any, tmp_path: Path) -> None:
-    source = tree(
+def test_files_that_are_no_images(make_tree: MakeTree, tmp_path: Path) -> None:
+    source = make_tree(
         "cat/1.jpg",
         "cat/noending",
         "cat/odd.ending",
@@ -169,7 +172,7 @@ def test_files_that_are_no_images(tree: Any, tmp_path: Path) -> None:
         "a.csv",
     )
     os.mkfifo(source / "cat" / "pipe.jpg")
-    listing = listed(source)
+    listing = list_source(source)
     assert sorted(ref.path for ref in listing.images) == ["cat/1.jpg", "cat/noending", "cat/odd.ending"]
     assert listing.skipped == {
         "hidden": 2,
@@ -182,18 +185,18 @@ def test_files_that_are_no_images(tree: Any, tmp_path: Path) -> None:
     }
 
 
-def test_nothing_but_other_files(tree: Any) -> None:
-    listing = listed(tree("a.txt", "b/c.json"))
+def test_nothing_but_other_files(make_tree: MakeTree) -> None:
+    listing = list_source(make_tree("a.txt", "b/c.json"))
     assert list(listing.images) == []
     assert listing.skipped == {"*.txt": 1, "*.json": 1}
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
-    assert list(listed(tmp_path).images) == []
+    assert list(list_source(tmp_path).images) == []
 
 
-def test_a_trailing_slash(tree: Any) -> None:
-    source = tree("cat/1.jpg")
+def test_a_trailing_slash(make_tree: MakeTree) -> None:
+    source = make_tree("cat/1.jpg")
     assert list_images(ShardConfig(f"{source}/", "/out")).name == "photos"
 
 
@@ -206,8 +209,8 @@ def test_common_top_folders_of_an_archive_are_stripped(tmp_path: Path) -> None:
         write_tar(tmp_path / "flowers.tgz", dict.fromkeys(names, b"x"), "w:gz"),
         write_zip(tmp_path / "flowers.zip", dict.fromkeys(names, b"x")),
     ):
-        listing = listed(path)
-        assert meaning(listing) == {names[0]: ("", "rose"), names[1]: ("", "tulip")}
+        listing = list_source(path)
+        assert get_meanings(listing) == {names[0]: ("", "rose"), names[1]: ("", "tulip")}
         assert (listing.name, listing.root, listing.skipped) == ("flowers", str(tmp_path), {"*.txt": 1})
         assert listing.unpack == (("flowers.tgz",) if path.suffix == ".tgz" else ())
 
@@ -224,20 +227,20 @@ def test_common_top_folders_of_an_archive_are_stripped(tmp_path: Path) -> None:
 )
 def test_layouts_of_an_archive(tmp_path: Path, names: list[str], meanings: list[Any]) -> None:
     path = write_tar(tmp_path / "a.tar", dict.fromkeys(names, b"x"))
-    assert meaning(listed(path)) == dict(zip(names, meanings, strict=True))
+    assert get_meanings(list_source(path)) == dict(zip(names, meanings, strict=True))
 
 
 def test_a_folder_of_tars(tmp_path: Path) -> None:
     write_tar(tmp_path / "in" / "cat.tar", {"1.jpg": b"x", "2.jpg": b"y"})
     write_tar(tmp_path / "in" / "dog.tar.gz", {"3.jpg": b"z"}, "w:gz")
-    listing = listed(tmp_path / "in")
-    assert meaning(listing) == {"cat/1.jpg": ("", "cat"), "cat/2.jpg": ("", "cat"), "dog/3.jpg": ("", "dog")}
+    listing = list_source(tmp_path / "in")
+    assert get_meanings(listing) == {"cat/1.jpg": ("", "cat"), "cat/2.jpg": ("", "cat"), "dog/3.jpg": ("", "dog")}
     assert listing.unpack == ("dog.tar.gz",)
 
 
 def test_a_tar_of_tars(tmp_path: Path) -> None:
     inner = {f"{name}.tar": make_tar({f"{name}_1.jpg": b"x"}) for name in ("n01", "n02")}
-    assert meaning(listed(write_tar(tmp_path / "train.tar", inner))) == {
+    assert get_meanings(list_source(write_tar(tmp_path / "train.tar", inner))) == {
         "n01/n01_1.jpg": ("", "n01"),
         "n02/n02_1.jpg": ("", "n02"),
     }
@@ -247,23 +250,23 @@ def test_the_last_of_equal_names_in_a_tar_counts(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     first, second = make_tar({"cat/1.jpg": b"old"})[:1024], make_tar({"cat/1.jpg": b"newer"})
     path.write_bytes(first + second)
-    (ref,) = listed(path).images
+    (ref,) = list_source(path).images
     assert path.read_bytes()[ref.location.offset : ref.location.offset + ref.size] == b"newer"
 
 
 def test_a_folder_and_an_archive_of_one_name(tmp_path: Path) -> None:
-    """Two images of one path: neither may hide the other without a word."""
+    """Refuses two images of one path: neither may hide the other without a word."""
     source = write_files(tmp_path / "in", {"cat/1.jpg": b"loose"})
     write_tar(source / "cat.tar", {"2.jpg": b"packed"})
-    assert len(listed(source).images) == 2
+    assert len(list_source(source).images) == 2
     write_tar(source / "cat.tar", {"1.jpg": b"packed"})
     assert refused(DataError, source) == (
         f"{source} holds cat/1.jpg twice, in a folder and in cat.tar. Rename one of them."
     )
 
 
-def test_a_damaged_archive_in_a_folder_names_itself(tree: Any) -> None:
-    source = tree("cat.tar")
+def test_a_damaged_archive_in_a_folder_names_itself(make_tree: MakeTree) -> None:
+    source = make_tree("cat.tar")
     assert (
         refused(DataError, source) == f"{source}/cat.tar is damaged or is not a valid archive of its kind (empty file)."
     )
@@ -277,13 +280,13 @@ def test_a_missing_archive(tmp_path: Path) -> None:
 # Options
 
 
-def test_label_file(tree: Any, tmp_path: Path) -> None:
-    source = tree("dog/1.jpg", "cat/2.jpg")
+def test_label_file(make_tree: MakeTree, tmp_path: Path) -> None:
+    source = make_tree("dog/1.jpg", "cat/2.jpg")
     labels = tmp_path / "labels.txt"
     labels.write_text("\ufeffzebra\n dog \n\ncat\r\n")
-    listing = listed(source, labels=str(labels))
+    listing = list_source(source, labels=str(labels))
     assert listing.label_names == ("zebra", "dog", "cat")
-    assert meaning(listing)["dog/1.jpg"] == ("", "dog")
+    assert get_meanings(listing)["dog/1.jpg"] == ("", "dog")
 
 
 @pytest.mark.parametrize(
@@ -294,18 +297,18 @@ def test_label_file(tree: Any, tmp_path: Path) -> None:
         (None, "Could not read {path}: No such file or directory."),
     ],
 )
-def test_wrong_label_file(tree: Any, tmp_path: Path, text: str | None, message: str) -> None:
+def test_wrong_label_file(make_tree: MakeTree, tmp_path: Path, text: str | None, message: str) -> None:
     path = tmp_path / "labels.txt"
     if text is not None:
         path.write_text(text)
-    source = tree("dog/1.jpg", "cat/2.jpg")
+    source = make_tree("dog/1.jpg", "cat/2.jpg")
     assert refused(DataError, source, labels=str(path)) == message.format(path=path)
 
 
-def test_label_file_that_is_no_utf8(tree: Any, tmp_path: Path) -> None:
+def test_label_file_that_is_no_utf8(make_tree: MakeTree, tmp_path: Path) -> None:
     path = tmp_path / "labels.txt"
     path.write_bytes(b"caf\xe9\n")
-    assert refused(DataError, tree("dog/1.jpg"), labels=str(path)) == (
+    assert refused(DataError, make_tree("dog/1.jpg"), labels=str(path)) == (
         f"{path} is not a text in UTF-8 "
         "('utf-8' codec can't decode byte 0xe9 in position 3: invalid continuation byte)."
     )
@@ -316,14 +319,14 @@ def test_numeric_labels_get_their_names_from_the_file(tmp_path: Path) -> None:
     table.write_text("image,label\na.jpg,2\nb.jpg,0\n")
     names = tmp_path / "labels.txt"
     names.write_text("cat\ndog\nzebra\nhorse\n")
-    listing = listed(table, labels=str(names))
+    listing = list_source(table, labels=str(names))
     assert listing.label_names == ("cat", "dog", "zebra", "horse")
-    assert meaning(listing) == {"a.jpg": ("", "zebra"), "b.jpg": ("", "cat")}
+    assert get_meanings(listing) == {"a.jpg": ("", "zebra"), "b.jpg": ("", "cat")}
     names.write_text("cat\ndog\n")
     assert refused(DataError, table, labels=str(names)) == f"{names} names 2 classes, but label 2 occurs."
 
 
-def test_group_by_needs_a_table(tree: Any) -> None:
-    assert refused(ConfigError, tree("cat/1.jpg"), group_by="who", splits={"a": 1.0}) == (
+def test_group_by_needs_a_table(make_tree: MakeTree) -> None:
+    assert refused(ConfigError, make_tree("cat/1.jpg"), group_by="who", splits={"a": 1.0}) == (
         "`group_by` names a column; it needs a CSV, JSONL or Parquet manifest as input."
     )

@@ -1,4 +1,4 @@
-"""Bytes by place: files, tar and zip members; and what is said where they cannot be had."""
+"""The bytes of images in files, tar files and zip archives, and the messages where they cannot be read."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from beam_jobs.plan.image_ref import ImageLocation, ImageRef
 from tests.beam_jobs.images import write_tar, write_zip
 
 
-def refs(path: Path) -> dict[str, ImageRef]:
-    found = (ImageRef(m.path, m.size, m.location) for m in list_archive(str(path), path.name))
-    return {ref.path: ref for ref in found}
+def list_refs(path: Path) -> dict[str, ImageRef]:
+    files = list_archive(str(path), path.name)
+    return {file.path: ImageRef(file.path, file.size, file.location) for file in files}
 
 
 def unreadable(root: Path, ref: ImageRef) -> str:
@@ -28,7 +28,7 @@ def unreadable(root: Path, ref: ImageRef) -> str:
 FILES = {"a.jpg": b"a" * 5000, "empty.jpg": b"", "b.jpg": bytes(range(256))}
 
 
-def test_a_file(tmp_path: Path) -> None:
+def test_a_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"abc")
     assert read_image(str(tmp_path), ImageRef("a.jpg", 3)) == b"abc"
     assert read_image("/nowhere", ImageRef(str(tmp_path / "a.jpg"), 3)) == b"abc"
@@ -36,22 +36,24 @@ def test_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tar", "stored", "deflated"])
-def test_members(tmp_path: Path, kind: str) -> None:
+def test_members_of_archives_are_read(tmp_path: Path, kind: str) -> None:
     if kind == "tar":
         path = write_tar(tmp_path / "x.tar", FILES)
     else:
         path = write_zip(tmp_path / "x.zip", FILES, zipfile.ZIP_DEFLATED if kind == "deflated" else zipfile.ZIP_STORED)
-    assert {name: read_image(str(tmp_path), ref) for name, ref in refs(path).items()} == FILES
+    assert {name: read_image(str(tmp_path), ref) for name, ref in list_refs(path).items()} == FILES
 
 
 def test_a_member_of_a_compressed_tar_is_read_from_the_unpacked_one(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "x.tar.gz", FILES, "w:gz")
     plain = write_tar(tmp_path / "elsewhere", FILES)
-    found = {name: read_image(str(tmp_path), ref, {"x.tar.gz": str(plain)}) for name, ref in refs(path).items()}
-    assert found == FILES
+    data_by_name = {
+        name: read_image(str(tmp_path), ref, {"x.tar.gz": str(plain)}) for name, ref in list_refs(path).items()
+    }
+    assert data_by_name == FILES
 
 
-def test_gone(tmp_path: Path) -> None:
+def test_a_missing_file_is_unreadable(tmp_path: Path) -> None:
     missing = "cannot be read: No such file or directory"
     assert unreadable(tmp_path, ImageRef("gone.jpg")) == missing
     assert unreadable(tmp_path, ImageRef("x", 5, ImageLocation("gone.tar", 0))) == missing
@@ -61,26 +63,26 @@ def test_gone(tmp_path: Path) -> None:
     assert unreadable(tmp_path, ImageRef("a" * 300)) == "cannot be read: File name too long"
 
 
-def test_no_regular_file(tmp_path: Path) -> None:
+def test_a_file_that_is_not_regular_is_unreadable(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", ".", "/dev/zero", "/dev/null"):
         assert unreadable(tmp_path, ImageRef(name)) == "is not a regular file"
 
 
-def test_cut_off(tmp_path: Path) -> None:
+def test_a_member_that_is_cut_off_is_unreadable(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "x.tar", FILES)
-    ref = refs(path)["a.jpg"]
+    ref = list_refs(path)["a.jpg"]
     os.truncate(path, ref.location.offset + 100)
     assert unreadable(tmp_path, ref) == "the archive holds 100 of its 5000 bytes"
 
 
-def zipped(tmp_path: Path, method: int = zipfile.ZIP_DEFLATED) -> tuple[Path, bytearray, ImageRef]:
+def write_and_list_zip(tmp_path: Path, method: int = zipfile.ZIP_DEFLATED) -> tuple[Path, bytearray, ImageRef]:
     path = write_zip(tmp_path / "x.zip", {"a.jpg": bytes(range(256)) * 4}, method)
-    return path, bytearray(path.read_bytes()), refs(path)["a.jpg"]
+    return path, bytearray(path.read_bytes()), list_refs(path)["a.jpg"]
 
 
-def test_a_zip_that_changed(tmp_path: Path) -> None:
-    path, data, ref = zipped(tmp_path)
+def test_a_zip_that_changed_is_unreadable(tmp_path: Path) -> None:
+    path, data, ref = write_and_list_zip(tmp_path)
     data[0] = 0
     path.write_bytes(data)
     assert unreadable(tmp_path, ref) == "cannot be read: the archive has changed or is damaged here"
@@ -88,8 +90,8 @@ def test_a_zip_that_changed(tmp_path: Path) -> None:
     assert unreadable(tmp_path, ref) == "cannot be read: the archive has changed or is damaged here"
 
 
-def test_damaged_deflate(tmp_path: Path) -> None:
-    path, data, ref = zipped(tmp_path)
+def test_damaged_deflate_is_unreadable(tmp_path: Path) -> None:
+    path, data, ref = write_and_list_zip(tmp_path)
     data[35] = 0xFF
     path.write_bytes(data)
     assert unreadable(tmp_path, ref) == (
@@ -98,29 +100,29 @@ def test_damaged_deflate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_wrong_crc(tmp_path: Path, method: int) -> None:
-    _, _, ref = zipped(tmp_path, method)
+def test_a_wrong_crc_is_unreadable(tmp_path: Path, method: int) -> None:
+    _, _, ref = write_and_list_zip(tmp_path, method)
     wrong = "cannot be read: the archive is damaged here (wrong CRC-32)"
     assert unreadable(tmp_path, ref._replace(location=ref.location._replace(crc=ref.location.crc ^ 1))) == wrong
 
 
 @pytest.mark.parametrize("promised", [1, 1023])
 def test_more_than_promised_is_never_unpacked(tmp_path: Path, promised: int) -> None:
-    _, _, ref = zipped(tmp_path)
+    _, _, ref = write_and_list_zip(tmp_path)
     assert unreadable(tmp_path, ref._replace(size=promised)) == (
         f"cannot be read: the archive is damaged here (more than the {promised} bytes that it promises)"
     )
 
 
 def test_a_zip_bomb_costs_no_memory(tmp_path: Path) -> None:
-    """100 MB of zeros that promise to be 1000 bytes."""
+    """Reads 100 MB of zeros that promise to be 1000 bytes."""
     import tracemalloc
 
     path = tmp_path / "x.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("a.jpg", "w") as member:
         for _ in range(100):
             member.write(bytes(10**6))
-    ref = refs(path)["a.jpg"]._replace(size=1000)
+    ref = list_refs(path)["a.jpg"]._replace(size=1000)
     tracemalloc.start()
     assert unreadable(tmp_path, ref).endswith("(more than the 1000 bytes that it promises)")
     _, peak = tracemalloc.get_traced_memory()

@@ -1,4 +1,4 @@
-"""A line of the plan: there and back, short, and safe for any file name."""
+"""Lines of the plan: short, safe for any file name, and read back as they were written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from beam_jobs.plan.image_ref import ImageLocation, PlannedImage, decode_line, encode_line
 from tfpipe.errors import FormatError
 
-# Any name that Linux allows: bytes, of which those that are no UTF-8 become surrogates.
+# Any name that Linux allows: bytes that are not UTF-8 become surrogates.
 names = st.binary(min_size=1).map(lambda raw: raw.decode("utf-8", "surrogateescape")) | st.text(
     st.characters(exclude_categories=["Cs"]), min_size=1
 )
@@ -36,20 +36,20 @@ images = st.builds(
 )
 
 
-def plain(value: Any) -> Any:
-    """Lists for tuples, as JSON has no tuples."""
-    return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+def to_lists(value: Any) -> Any:
+    """Returns a value with lists in place of tuples, because JSON has no tuples."""
+    return [to_lists(element) for element in value] if isinstance(value, (list, tuple)) else value
 
 
 @given(images)
-def test_round_trip(image: PlannedImage) -> None:
+def test_a_line_is_read_back_as_it_was(image: PlannedImage) -> None:
     line = encode_line(image)
     assert line.isascii()
     assert line.count(b"\n") == 1
     assert line.endswith(b"\n")
     assert line.splitlines() == [line[:-1]]  # no character in a name ends a line of the plan
     back = decode_line(line)
-    assert plain(back) == plain(image)
+    assert to_lists(back) == to_lists(image)
     assert back.path.encode("utf-8", "surrogateescape") == image.path.encode("utf-8", "surrogateescape")
 
 
@@ -62,7 +62,7 @@ def test_trailing_defaults_are_dropped() -> None:
     assert decode_line(b'["cat/1.jpg",5,3]\n') == PlannedImage("cat/1.jpg", 5, 3)
 
 
-def test_a_name_that_is_no_utf8() -> None:
+def test_a_name_that_is_not_utf8_is_kept() -> None:
     name = b"caf\xe9.jpg".decode("utf-8", "surrogateescape")
     line = encode_line(PlannedImage(name, 1))
     assert line == b'["caf\\udce9.jpg",1]\n'
@@ -81,7 +81,7 @@ def test_a_name_that_is_no_utf8() -> None:
         ),
     ],
 )
-def test_damaged_line(line: bytes, why: str) -> None:
+def test_a_damaged_line_is_refused(line: bytes, why: str) -> None:
     with pytest.raises(FormatError) as caught:
         decode_line(line)
     assert str(caught.value) == f"A line of the plan cannot be read ({why}); run again with --overwrite."

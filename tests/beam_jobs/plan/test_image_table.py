@@ -43,7 +43,7 @@ def hash_text(text: str, key: bytes) -> int:
 
 @given(st.lists(FILES, max_size=5), st.lists(ANY, max_size=10))
 def test_a_table_is_a_sequence_of_its_images(files: list[ImageRef], others: list[ImageRef]) -> None:
-    """The first image with a group, a box or an offset may come late."""
+    """Checks also that the first image with a group, a box or an offset may come late."""
     refs = files + others
     table = ImageTable.from_refs(refs)
     assert list(table) == refs
