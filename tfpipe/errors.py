@@ -19,7 +19,7 @@ _ASSERTION = re.compile(r"assertion failed: \[(.*?)\]", re.DOTALL)
 
 
 class TfpipeError(Exception):
-    """Base of all errors raised by tfpipe; `exit_code` is what the command line returns for it."""
+    """The base of all errors that tfpipe raises; `exit_code` is the exit code of the command line."""
 
     exit_code = 1
 
@@ -31,7 +31,7 @@ class ConfigError(TfpipeError, ValueError):
 
 
 class FormatError(TfpipeError, ValueError):
-    """Bytes on disk are not what the format says they must be."""
+    """A file on disk does not have the format that it must have."""
 
 
 class DataError(TfpipeError):
@@ -42,19 +42,19 @@ class MissingDependencyError(TfpipeError, ImportError):
     """An optional package is needed and is not installed."""
 
 
-def pipeline_error(error: BaseException) -> TfpipeError:
-    """What a pipeline ended with: an error of ours as it is, another one in a sentence."""
+def explain_pipeline_error(error: BaseException) -> TfpipeError:
+    """Returns the error that ended a pipeline: one of tfpipe's as it is, another one in a sentence."""
     if isinstance(error, TfpipeError):
         return error
-    operation = type(error).__module__.startswith("tensorflow.") and not _ASSERTION.search(str(error))
-    hint = " If it is a record or an image, `tfpipe verify` names it." if operation else ""
+    is_operation = type(error).__module__.startswith("tensorflow.") and not _ASSERTION.search(str(error))
+    hint = " If it is a record or an image, `tfpipe verify` names it." if is_operation else ""
     return DataError(f"The pipeline failed: {first_line(error)}.{hint}")
 
 
 def first_line(error: BaseException) -> str:
-    """What a library's error says, without the pages that follow, and without the names of graph nodes before it."""
+    """Returns the first line of a library's error, without the names of graph nodes before it."""
     text = str(getattr(error, "message", None) or error)
-    if said := _ASSERTION.search(text):
-        text = SENTENCE_END.split(said[1])[0]
+    if assertion := _ASSERTION.search(text):
+        text = SENTENCE_END.split(assertion[1])[0]
     lines = [line.strip() for line in _NODES.sub("", text).splitlines() if line.strip()]
     return (lines or [type(error).__name__])[0].rstrip(".")[:300]

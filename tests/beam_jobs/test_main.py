@@ -16,7 +16,7 @@ from tests.beam_jobs.commands import ROOT, finish_command, start_command
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
 from tfpipe.cli.shared.command_line import format_command
-from tfpipe.cli.shared.runner_options import HowToRun
+from tfpipe.cli.shared.runner_options import RunArgs
 from tfpipe.format.image_form import ImageForm
 
 ALL_OPTIONS = ShardConfig(
@@ -54,8 +54,8 @@ def test_a_printed_command_is_read_as_the_same_job(
 ) -> None:
     runs: list[tuple[ShardConfig, tuple[str, ...]]] = []
 
-    def keep(config: ShardConfig, how: HowToRun) -> None:
-        runs.append((config, how.beam_args))
+    def keep(config: ShardConfig, run_args: RunArgs) -> None:
+        runs.append((config, run_args.beam_args))
 
     for command in ("shard", "reshard", "merge"):
         monkeypatch.setattr(sys.modules[f"tfpipe.cli.{command}"], "run_job", keep)

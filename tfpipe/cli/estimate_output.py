@@ -1,4 +1,4 @@
-"""What a dry run expects of the job, for a person and as JSON; and the options for its cost."""
+"""The estimate of a dry run, for a person and as JSON, and the options for its cost."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ price_options = all_options(
 
 
 def print_estimate(estimate: "Estimate", prices: Prices) -> None:
-    """A few lines, each with its 95 % interval."""
+    """Prints a few lines, each with its 95 % interval."""
     bad = f", {estimate.bad:,} of them bad" if estimate.bad else ""
     click.echo(
         f"estimate from {human_count(estimate.sampled, 'image')} of {estimate.images:,}{bad}, with 95 % intervals:"
@@ -54,7 +54,7 @@ def _hours(seconds: float) -> str:
 
 
 def estimate_json(estimate: "Estimate", prices: Prices) -> dict[str, Any]:
-    """The same as a JSON object; a cost that was not asked for is null."""
+    """Returns the estimate as a JSON object; a cost that was not asked for is null."""
     job, storage = _costs(estimate, prices)
     return {
         "sampled": estimate.sampled,

@@ -26,11 +26,18 @@ _HEAD_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record and where it came from."""
+    """One record and its place.
+
+    Attributes:
+        split: The name of its split.
+        index: The number of the record in its split, from 0.
+        manifest: The manifest of the dataset.
+        place: The shard and the byte where it begins.
+        features: The features by name.
+    """
 
     split: str
     index: int
-    """From 0."""
     manifest: Manifest
     place: RecordPlace
     features: dict[str, Feature]
@@ -49,17 +56,17 @@ def read_one(directory: str, manifest: Manifest, split: str, index: int) -> Reco
 
     Raises:
         ConfigError: There is no such split or record.
-        FormatError: It is missing or damaged.
+        FormatError: The record is missing or damaged.
     """
     with RecordReader(directory, manifest, split) as reader:
         features = reader[index]
-        # The order of the schema is the one that people know; the bytes have keys in alphabetical order.
-        known = {spec.name: features[spec.name] for spec in manifest.schema.features if spec.name in features}
-        return Record(split, index % len(reader), manifest, reader.locate(index), {**known, **features})
+        # People know the order of the schema; the bytes have keys in alphabetical order.
+        in_schema_order = {spec.name: features[spec.name] for spec in manifest.schema.features if spec.name in features}
+        return Record(split, index % len(reader), manifest, reader.locate(index), {**in_schema_order, **features})
 
 
 def record_json(record: Record) -> dict[str, Any]:
-    """The record as JSON values: text where bytes are UTF-8, else their length, as for the image always."""
+    """Returns the record as JSON values: bytes are text if they are UTF-8, else their length, as is the image."""
     return {
         "split": record.split,
         "index": record.index,
@@ -103,7 +110,7 @@ def write_image(record: Record, path: str) -> Written:
     from tfpipe.images.contact_sheet import make_raw_image
 
     try:
-        data, kind = _image(record.manifest, f"{record.split}:{record.index}", record.features)
+        data, kind = _get_image(record.manifest, f"{record.split}:{record.index}", record.features)
         if kind == "RAW":
             data, kind = _png(make_raw_image(data)), "PNG"
     except BadImage as error:
@@ -141,7 +148,7 @@ def draw_sheet(directory: str, manifest: Manifest, splits: list[str], count: int
             features = readers[split][index]
             title = _title(manifest, features)
             try:
-                data, kind = _image(manifest, f"{split}:{index}", features)
+                data, kind = _get_image(manifest, f"{split}:{index}", features)
                 image, (width, height) = open_thumbnail(data, kind, _TILE_PX)
                 tiles.append(Tile(image, title, f"{split}:{index}", f"{width} x {height}"))
             except BadImage:
@@ -151,21 +158,21 @@ def draw_sheet(directory: str, manifest: Manifest, splits: list[str], count: int
 
 
 def _spread(manifest: Manifest, splits: list[str], count: int) -> dict[str, list[int]]:
-    """By split, the middles of `count` equal parts of all records laid end to end."""
+    """Returns record numbers by split: the middles of `count` equal parts of all records laid end to end."""
     total = sum(manifest.splits[name].records for name in splits)
     count = min(count, total)
-    wanted = [(2 * k + 1) * total // (2 * count) for k in range(count)]
+    middles = [(2 * k + 1) * total // (2 * count) for k in range(count)]
     chosen: dict[str, list[int]] = {}
     begin = 0
     for name in splits:
         end = begin + manifest.splits[name].records
-        chosen[name] = [number - begin for number in wanted if begin <= number < end]
+        chosen[name] = [number - begin for number in middles if begin <= number < end]
         begin = end
     return chosen
 
 
-def _image(manifest: Manifest, place: str, features: dict[str, Feature]) -> tuple[bytes, str]:
-    """The image's bytes and their format; `BadImage` where what others wrote is none."""
+def _get_image(manifest: Manifest, place: str, features: dict[str, Feature]) -> tuple[bytes, str]:
+    """Returns the bytes of the image and their format; raises `BadImage` if a foreign record holds something else."""
     data, kind = features.get(manifest.image_key), features.get(keys.IMAGE_FORMAT)
     if manifest.foreign is not None:
         if not (isinstance(data, list) and len(data) == 1):
@@ -180,7 +187,7 @@ def _image(manifest: Manifest, place: str, features: dict[str, Feature]) -> tupl
 
 
 def _title(manifest: Manifest, features: dict[str, Feature]) -> str:
-    """The class's name, or where the image came from."""
+    """Returns the name of the class, or of the image's file."""
     label = features.get(manifest.label_key or "")
     if manifest.foreign is not None and isinstance(label, np.ndarray) and label.size == 1:
         number = int(label[0]) - manifest.label_base
@@ -208,14 +215,14 @@ def _feature_text(feature: Feature, is_image: bool) -> str:
 
 
 def _feature_json(feature: Feature, is_image: bool) -> Any:
-    """One value alone, else a list."""
+    """Returns the only value, or a list of all values."""
     if feature is None:
         return None
     if isinstance(feature, list):
         values = [_bytes_json(value, is_image) for value in feature]
     elif feature.dtype == np.int64:
         values = feature.tolist()
-    else:  # by their text, which is as short as float32 allows; JSON has no infinity
+    else:  # through text, which is as short as float32 allows; JSON has no infinity
         values = [float(str(value)) if math.isfinite(value) else str(value) for value in feature]
     return values[0] if len(values) == 1 else values
 

@@ -61,10 +61,12 @@ def print_summary(directory: str, manifest: Manifest, splits: Mapping[str, Split
 
 
 def mixing(split: SplitInfo) -> tuple[float, int] | None:
-    """How well the default order mixes a split, and the global batch size that this is for.
+    """Returns the mixing score of a split in the default order, and the global batch size of the score.
 
-    Batches of 256, or of the largest power of two that the split fills; None where it is empty or has more than 16
-    million records. The order is that of a pipeline with default options, see `tfpipe.order.mixing_score`.
+    The batch has 256 images, or the largest power of two that the split fills. See `tfpipe.order.mixing_score`.
+
+    Returns:
+        None if the split is empty or has more than 16 million records.
     """
     if not 0 < split.records <= _MAX_MIXED_RECORDS:
         return None
@@ -79,7 +81,7 @@ def _origin(manifest: Manifest) -> str:
 
 
 def _foreign_form(manifest: Manifest) -> str:
-    """Where the shards lie that something else wrote, and how they are read."""
+    """Describes the shards that something else wrote, and how they are read."""
     text = f"Images: {manifest.image_key!r} as it came"
     if manifest.label_key is not None:
         text += f"; labels: {manifest.label_key!r}, stored from {manifest.label_base}"
@@ -91,7 +93,7 @@ def _foreign_form(manifest: Manifest) -> str:
 
 
 def _image_form(image: Mapping[str, object]) -> str:
-    """The options that shaped the images, in words."""
+    """Describes the options that shaped the images."""
     encoding = image.get("encoding")
     if encoding == "raw":
         text = "Images: raw uint8 pixels"
@@ -109,7 +111,7 @@ def _image_form(image: Mapping[str, object]) -> str:
 
 
 def _split_tables(splits: Mapping[str, SplitInfo], width: int) -> Iterator["Table"]:
-    """One column for each split; as many tables as it takes for all columns to fit."""
+    """Yields tables with a column for each split, as many as it takes for all columns to fit."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -150,7 +152,7 @@ def _span(low: int, high: int) -> str:
 
 
 def _charts(manifest: Manifest, splits: Mapping[str, SplitInfo], width: int) -> Iterator["Table"]:
-    """The class balance of each split, beside each other as far as they fit."""
+    """Yields rows with the class balance of each split, side by side as far as they fit."""
     from rich.table import Table
 
     shown = [split for split in splits.values() if split.class_counts]
@@ -168,7 +170,7 @@ def _charts(manifest: Manifest, splits: Mapping[str, SplitInfo], width: int) -> 
 
 
 def _chart(names: Sequence[str], split: SplitInfo, width: int) -> "Text":
-    """The largest classes of a split, one bar each, and how far apart the extremes are."""
+    """Draws the largest classes of a split with a bar each, and the balance of all."""
     from rich.cells import cell_len, set_cell_size
     from rich.text import Text
 
@@ -191,7 +193,7 @@ def _chart(names: Sequence[str], split: SplitInfo, width: int) -> "Text":
 
 
 def _balance(ordered: Sequence[tuple[str, int]]) -> str:
-    """How even the classes are, largest first."""
+    """Describes how even the classes are, which come largest first."""
     most, least = ordered[0][1], ordered[-1][1]
     empty = sum(not count for _, count in ordered)
     classes = "1 class" if len(ordered) == 1 else f"{len(ordered):,} classes"
@@ -252,7 +254,7 @@ def _quarantine(directory: str, count: int) -> "str | Text":
 
 
 def _first_reasons(directory: str) -> list[tuple[str, str]]:
-    """Path and reason of the first quarantined images; none where the list is gone or damaged."""
+    """Reads the path and reason of the first quarantined images; none if the list is missing or damaged."""
     try:
         with open_file(f"{directory}/{file_names.QUARANTINE}") as file:
             lines = file.read(_REASON_BYTES).splitlines()[:_MAX_REASONS_SHOWN]

@@ -38,7 +38,7 @@ class Commands(click.Group):
     """The commands; a library's error that leaves one names its options."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Called by click to run a command."""
+        """Runs a command; click calls it."""
         try:
             return super().invoke(ctx)
         except TfpipeError as error:
@@ -81,7 +81,7 @@ def main(command: click.Command = tfpipe, name: str = "tfpipe") -> None:
     debug = "--debug" in sys.argv[1:]  # before click has read anything, so that its own errors count too
     _configure_logging(debug)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode shows ? for what it lacks
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode shows ? for other characters
             stream.reconfigure(errors="replace")
     try:
         with keep_interrupts():
@@ -100,8 +100,8 @@ def main(command: click.Command = tfpipe, name: str = "tfpipe") -> None:
 
 
 def _configure_logging(debug: bool) -> None:
-    """Our own warnings as sentences; what the libraries below log only with --debug."""
-    # A handler of ours before any library installs one: Beam's import calls `basicConfig` by the way.
+    """Shows tfpipe's own warnings as sentences; the libraries' log is shown only with --debug."""
+    # Before any library installs a handler: Beam's import calls `basicConfig`.
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.DEBUG if debug else logging.CRITICAL)
     logging.basicConfig(handlers=[handler], level=logging.INFO if debug else logging.WARNING)

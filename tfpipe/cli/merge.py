@@ -8,7 +8,7 @@ import click
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.config_option import drop_missing
 from tfpipe.cli.shared.requirements import require_beam
-from tfpipe.cli.shared.runner_options import HowToRun
+from tfpipe.cli.shared.runner_options import RunArgs
 from tfpipe.cli.shared.shard_command import (
     drop_duplicates_option,
     layout_options,
@@ -38,7 +38,7 @@ def merge(**options: Any) -> None:
     """
     arguments: tuple[str, ...] = options.pop("paths")
     paths = tuple(takewhile(lambda argument: not argument.startswith("-"), arguments))
-    how = HowToRun.take(options, arguments[len(paths) :])
+    run_args = RunArgs.take(options, arguments[len(paths) :])
     *datasets, output = paths or ("",)
     if len(datasets) < 2:
         raise ConfigError(f"At least two datasets and OUTPUT must be named, got {len(paths)} of these paths.")
@@ -49,4 +49,4 @@ def merge(**options: Any) -> None:
         datasets=tuple(datasets),
         **drop_missing(options),
     )
-    run_job(config, how)
+    run_job(config, run_args)

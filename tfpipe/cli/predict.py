@@ -1,4 +1,4 @@
-"""`tfpipe predict`: what an exported model says of image files."""
+"""`tfpipe predict`: classifies image files with an exported model."""
 
 import glob
 import json
@@ -50,18 +50,18 @@ def predict(run: str, images: tuple[str, ...], top: int, batch_size: int, as_jso
         from tfpipe.training.predict import Classifier, Unreadable
 
         classifier = Classifier(run)
-    out = sys.stdout  # which a live line on a terminal would take over
-    alone = as_json or not out.isatty()  # else the lines show how far it is
+    out = sys.stdout  # a live line on a terminal would take it over
+    shows_status = as_json or not out.isatty()  # else the lines themselves show the progress
     predictions, failed = [], []
-    with status_line("Classifying") if alone else nullcontext(Observer()) as observer:
-        for done, one in enumerate(classifier.classify(files, batch_size, top), 1):
-            if isinstance(one, Unreadable):
-                failed.append(one)
-                click.echo(clean_line(f"{one.file}: {one.reason}"), err=True)
+    with status_line("Classifying") if shows_status else nullcontext(Observer()) as observer:
+        for done, result in enumerate(classifier.classify(files, batch_size, top), 1):
+            if isinstance(result, Unreadable):
+                failed.append(result)
+                click.echo(clean_line(f"{result.file}: {result.reason}"), err=True)
             elif as_json:
-                predictions.append(_to_json(one))
+                predictions.append(_to_json(result))
             else:
-                click.echo(_line(one), file=out)
+                click.echo(_format(result), file=out)
             observer.phase(f"Classifying: {done:,} of {human_count(len(files), 'image')}")
     if as_json:
         click.echo(json.dumps({"version": JSON_VERSION, "predictions": predictions, "failed": _failed_json(failed)}))
@@ -70,47 +70,47 @@ def predict(run: str, images: tuple[str, ...], top: int, batch_size: int, as_jso
         raise SystemExit(1)
 
 
-def find_images(wanted: tuple[str, ...]) -> list[str]:
-    """The files that arguments name, in their order; of a folder those that `tfpipe shard` would take.
+def find_images(arguments: tuple[str, ...]) -> list[str]:
+    """Lists the files that arguments name, in their order; in a folder those that `tfpipe shard` would take.
 
     Raises:
         ConfigError: There are none, or a pattern or a folder holds none.
     """
     from tfpipe.system import file_io
 
-    if not wanted:
+    if not arguments:
         raise ConfigError("Name the images to classify: files, folders or patterns.")
     files: list[str] = []
-    for one in wanted:
-        if os.path.isdir(one):
-            found, kind = _walk(one), "The folder"
-        elif glob.has_magic(one) and not os.path.exists(one):
-            found, kind = file_io.find(one), "The pattern"
+    for argument in arguments:
+        if os.path.isdir(argument):
+            images, kind = _list_folder(argument), "The folder"
+        elif glob.has_magic(argument) and not os.path.exists(argument):
+            images, kind = file_io.find(argument), "The pattern"
         else:
-            found, kind = [one], "The file"
-        if not found:
-            raise ConfigError(f"{kind} {one} must name at least one image, and names none.")
-        files += found
+            images, kind = [argument], "The file"
+        if not images:
+            raise ConfigError(f"{kind} {argument} must name at least one image, and names none.")
+        files += images
     return files
 
 
-def _walk(folder: str) -> list[str]:
-    """Every file below, links followed, but those whose name says that they are no image."""
+def _list_folder(folder: str) -> list[str]:
+    """Lists the files below a folder, links followed, except those whose name cannot be an image's."""
     from tfpipe.images.skip_by_name import get_skip_reason
 
     paths = (os.path.join(root, name) for root, _, names in os.walk(folder, followlinks=True) for name in names)
     return sorted(path for path in paths if not get_skip_reason(os.path.relpath(path, folder)))
 
 
-def _line(one: "Prediction") -> str:
-    guesses = ", ".join(f"{guess.label_name} {guess.probability:.1%}" for guess in one.top)
-    return clean_line(f"{one.file}: {guesses}")
+def _format(prediction: "Prediction") -> str:
+    guesses = ", ".join(f"{guess.label_name} {guess.probability:.1%}" for guess in prediction.top)
+    return clean_line(f"{prediction.file}: {guesses}")
 
 
-def _to_json(one: "Prediction") -> dict[str, Any]:
-    top = [vars(guess) for guess in one.top]
-    return {"file": one.file, **top[0], "top": top}
+def _to_json(prediction: "Prediction") -> dict[str, Any]:
+    top = [vars(guess) for guess in prediction.top]
+    return {"file": prediction.file, **top[0], "top": top}
 
 
 def _failed_json(failed: "list[Unreadable]") -> list[dict[str, str]]:
-    return [vars(one) for one in failed]
+    return [vars(unreadable) for unreadable in failed]

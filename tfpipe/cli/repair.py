@@ -1,4 +1,4 @@
-"""`tfpipe repair`: the undamaged records of a dataset as a clean one."""
+"""`tfpipe repair`: writes the undamaged records of a dataset as a clean one."""
 
 import json
 from collections import Counter
@@ -47,7 +47,7 @@ def _result_json(dataset: str, output: str, result: "RepairResult") -> dict[str,
         "records": result.records,
         "shards": result.shards,
         "manifest_inferred": result.inferred,
-        "lost": [one.to_json() for one in result.lost],
+        "lost": [damage.to_json() for damage in result.lost],
     }
 
 
@@ -57,6 +57,6 @@ def _print(output: str, result: "RepairResult") -> None:
     if result.inferred:
         click.echo("The manifest could not be used: schema and class names were taken from the records.")
     if result.lost:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in Counter(one.kind for one in result.lost).items())
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in Counter(damage.kind for damage in result.lost).items())
         click.echo(clean_line(f"lost: {kinds}, listed in repair.json"))
     click.echo(clean_line(f"{output} is complete: {written}"))

@@ -7,7 +7,7 @@ import click
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.config_option import config_option, drop_missing
 from tfpipe.cli.shared.requirements import require_beam
-from tfpipe.cli.shared.runner_options import HowToRun
+from tfpipe.cli.shared.runner_options import RunArgs
 from tfpipe.cli.shared.shard_command import layout_options, max_bad_option, run_job, run_options
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
@@ -42,7 +42,7 @@ def reshard(**options: Any) -> None:
     Run the same command again after an interruption: finished shards are kept.
     """
     beam_args = options.pop("beam_args")
-    how = HowToRun.take(options, beam_args)
+    run_args = RunArgs.take(options, beam_args)
     if beam_args and not beam_args[0].startswith("-"):
         raise ConfigError(
             f"DATASET and OUTPUT are two paths, got a third, {beam_args[0]!r}; options for Beam follow after --. "
@@ -57,4 +57,4 @@ def reshard(**options: Any) -> None:
         form_changes=drop_missing(form),
         **drop_missing(options),
     )
-    run_job(config, how)
+    run_job(config, run_args)

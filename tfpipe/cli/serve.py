@@ -73,13 +73,13 @@ def _stop_on_signals() -> threading.Event:
     def handle(signum: int, frame: FrameType | None) -> None:
         stop.set()
 
-    for one in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(one, handle)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handle)
     return stop
 
 
 def _quiet_tensorflow() -> None:
-    """Before it is imported, here and in the workers, which get the environment too."""
+    """Sets the environment for TensorFlow before it is imported; the workers inherit it."""
     context = click.get_current_context()
     if not any(one.params.get("debug") for one in (context, context.find_root())):
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -8,7 +8,7 @@ from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.config_option import config_option, drop_missing
 from tfpipe.cli.shared.params import Shares
 from tfpipe.cli.shared.requirements import require_beam
-from tfpipe.cli.shared.runner_options import HowToRun
+from tfpipe.cli.shared.runner_options import RunArgs
 from tfpipe.cli.shared.shard_command import (
     drop_duplicates_option,
     layout_options,
@@ -60,7 +60,7 @@ def shard(**options: Any) -> None:
     Run the same command again after an interruption: finished shards are kept.
     """
     beam_args = options.pop("beam_args")
-    how = HowToRun.take(options, beam_args)
+    run_args = RunArgs.take(options, beam_args)
     if beam_args and not beam_args[0].startswith("-"):
         raise ConfigError(
             f"INPUT and OUTPUT are two paths, got a third, {beam_args[0]!r}; options for Beam follow after --."
@@ -68,4 +68,4 @@ def shard(**options: Any) -> None:
     require_beam("shard")
     form = {name: options.pop(name) for name in ImageForm.__dataclass_fields__}
     config = ShardConfig(form=ImageForm(**drop_missing(form)), **drop_missing(options))
-    run_job(config, how)
+    run_job(config, run_args)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfpipe.cli.shared.config_option import config_option, drop_missing
-from tfpipe.cli.shared.inputs import open_data, quiet_start, read_config
+from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.load_function import load_function
-from tfpipe.cli.shared.params import debug_option
+from tfpipe.cli.shared.params import debug_option, stages_option
 from tfpipe.cli.shared.requirements import require_tensorflow
 from tfpipe.cli.train_output import Output
 from tfpipe.errors import ConfigError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TERMINATED = 128 + signal.SIGTERM
 
 _PIPELINE = ("config", "global_batch_size", "per_replica_batch_size", "image_size", "seed")
-_RUNNING = ("dataset", "output", "tpu", "as_json")
+_RUNNING = ("dataset", "output", "stages", "tpu", "as_json")
 
 
 @click.command(short_help="Train a classifier on a dataset, and export it.")
@@ -37,12 +37,11 @@ _RUNNING = ("dataset", "output", "tpu", "as_json")
     help="small_cnn, resnet50, mobilenet_v3_small, or module:function: from the number of classes and (height, "
     "width) to a Keras model of normalized images that returns logits.",
 )
-@config_option(
-    TrainConfig, "epochs", "How often every image is seen.", metavar="N", default="100 for small_cnn, else 90"
-)
+@config_option(TrainConfig, "epochs", "Passes over all images.", metavar="N", default="100 for small_cnn, else 90")
 @click.option("--output", metavar="RUN", help="Folder of the run.  [default: runs/ and the DATASET's name]")
 @click.option("--split", metavar="NAME", help="Split to train on.  [default: train, or the only one]")
 @click.option("--config", metavar="FILE", help="Options of the pipeline, .toml or .json.")
+@stages_option
 @config_option(PipelineConfig, "per_replica_batch_size", "Images in a batch of one replica.", metavar="N")
 @config_option(PipelineConfig, "global_batch_size", "Images in a batch of all replicas together.", metavar="N")
 @click.option("--image-size", type=int, metavar="PX", help="Side of the images.  [default: 64 for small_cnn, else 224]")
@@ -77,6 +76,7 @@ def train(**options: Any) -> None:
         )
     _check_model(options["model"])
     build = load_function(options["model"], "--model") if ":" in options["model"] else None
+    customize = load_stages(options["stages"])
     stop = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
@@ -85,10 +85,10 @@ def train(**options: Any) -> None:
             from tfpipe.training.train import train as run
 
             strategy = resolve_strategy(options["tpu"])
-        config = _config(options, manifest, split, strategy.num_replicas_in_sync)
+        config = _build_config(options, manifest, split, strategy.num_replicas_in_sync)
         with Output(options["dataset"], config, as_json=options["as_json"]) as output:
             output.begin(describe_strategy(strategy))
-            result = run(manifest, config, strategy, build, output, stop.is_set)
+            result = run(manifest, config, strategy, build, output, stop.is_set, customize)
             output.end(result)
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -101,8 +101,8 @@ def _check_model(model: str) -> None:
         raise ConfigError(f"--model must be {', '.join(MODELS)} or module:function, got {model!r}.")
 
 
-def _config(options: dict[str, Any], manifest: "Manifest", split: str, num_replicas: int) -> TrainConfig:
-    """What the command line asks for; what it leaves out has its default in `TrainConfig`."""
+def _build_config(options: dict[str, Any], manifest: "Manifest", split: str, num_replicas: int) -> TrainConfig:
+    """Builds the config from the command line; `TrainConfig` has the defaults of the other options."""
     pipeline = read_config(
         options["config"],
         options["global_batch_size"],
@@ -113,17 +113,17 @@ def _config(options: dict[str, Any], manifest: "Manifest", split: str, num_repli
     )
     given = {name: value for name, value in options.items() if name not in (*_PIPELINE, *_RUNNING)}
     given["split"] = split
-    given["steps_per_execution"] = _steps(options["steps_per_execution"])
-    output = options["output"] or _default_output(options["dataset"])
+    given["steps_per_execution"] = _parse_steps(options["steps_per_execution"])
+    output = options["output"] or _get_default_output(options["dataset"])
     return TrainConfig(pipeline=pipeline, output=output, **drop_missing(given))
 
 
-def _default_output(dataset: str) -> str:
+def _get_default_output(dataset: str) -> str:
     path = dataset if is_url(dataset) else os.path.abspath(dataset)
     return f"runs/{path.rstrip('/').rpartition('/')[2]}"
 
 
-def _steps(text: str | None) -> int | None:
+def _parse_steps(text: str | None) -> int | None:
     if text is None or text == "auto":
         return None
     try:

@@ -1,4 +1,4 @@
-"""What `tfpipe train` shows: a live line, a line for each epoch, and in the end what to do next."""
+"""The output of `tfpipe train`: a live line, a line for each epoch, and at the end the next command."""
 
 import json
 import shlex
@@ -24,14 +24,14 @@ _IDLE_WORTH_A_LOOK = 0.05
 
 
 class Output(TrainObserver):
-    """Standard output has the epochs, or JSON; standard error all else."""
+    """The output: epochs or JSON on standard output, all else on standard error."""
 
     def __init__(self, dataset: str, config: "TrainConfig", *, as_json: bool) -> None:
         self._dataset, self._config, self._as_json = dataset, config, as_json
         self._status = status_line("Starting")
         self._line = Observer()
-        # The live line takes over standard output, to print above itself, and would write to the terminal what was
-        # meant for a file or a pipe.
+        # The live line takes over standard output to print above itself. It would write to the terminal what is meant
+        # for a file or a pipe.
         self._out = None if sys.stdout.isatty() else sys.stdout
 
     def __enter__(self) -> "Output":
@@ -44,11 +44,11 @@ class Output(TrainObserver):
         self._status.__exit__(kind, error, trace)
 
     def begin(self, devices: str) -> None:
-        """Says on what it trains and where the run lies."""
+        """Prints the device and the folder of the run."""
         self.note(f"{self._config.model} on {devices}. The run is in {self._config.output}.")
 
     def note(self, text: str) -> None:
-        """A sentence."""
+        """Prints a sentence."""
         click.echo(text, err=True)
 
     def step(self, result: "StepResult") -> None:
@@ -63,7 +63,7 @@ class Output(TrainObserver):
         self._line.phase("  ".join(parts))
 
     def epoch(self, result: "EpochResult") -> None:
-        """A line of text or JSON."""
+        """Prints a line of text or JSON."""
         if self._as_json:
             click.echo(json.dumps({"epoch": result.epoch + 1, **_plain(result)}, allow_nan=False), file=self._out)
             return
@@ -76,7 +76,7 @@ class Output(TrainObserver):
         click.echo("; ".join(parts), file=self._out)
 
     def end(self, result: "TrainResult") -> None:
-        """How it ended, and what to do about idle time."""
+        """Prints the end of the run, and the command that explains idle time."""
         if self._as_json:
             timing = None if result.timing is None else _timing(result.timing)
             fields = {**asdict(result), "timing": timing}

@@ -1,4 +1,4 @@
-"""`tfpipe verify`: whether every byte of a dataset is what it must be."""
+"""`tfpipe verify`: checks every byte of a dataset."""
 
 import json
 from collections import Counter
@@ -45,12 +45,12 @@ def verify(target: str, quick: bool, allow_duplicates: bool, workers: int | None
 
 
 def print_damages(damages: "list[Damage]") -> None:
-    """One line each, as many as one likes to read."""
-    for one in damages[:_MAX_SHOWN]:
-        record = "" if one.record is None else f", record {one.record:,}"
-        offset = "" if one.offset is None else f" at byte {one.offset:,}"
-        key = f" ({one.key})" if one.key else ""
-        click.echo(clean_line(f"{one.file}{record}{offset}{key}: {one.kind}: {one.detail}"))
+    """Prints one line for each damage, up to a limit."""
+    for damage in damages[:_MAX_SHOWN]:
+        record = "" if damage.record is None else f", record {damage.record:,}"
+        offset = "" if damage.offset is None else f" at byte {damage.offset:,}"
+        key = f" ({damage.key})" if damage.key else ""
+        click.echo(clean_line(f"{damage.file}{record}{offset}{key}: {damage.kind}: {damage.detail}"))
     if len(damages) > _MAX_SHOWN:
         click.echo(f"and {len(damages) - _MAX_SHOWN:,} more (--json lists all)")
 
@@ -62,8 +62,8 @@ def _report_json(target: str, report: "VerifyReport") -> dict[str, Any]:
         "files": report.files,
         "records": report.records,
         "bytes": report.bytes,
-        "kinds": dict(Counter(one.kind for one in report.damaged)),
-        "damaged": [one.to_json() for one in report.damaged],
+        "kinds": dict(Counter(damage.kind for damage in report.damaged)),
+        "damaged": [damage.to_json() for damage in report.damaged],
     }
 
 
@@ -72,7 +72,9 @@ def _print(target: str, report: "VerifyReport") -> None:
     files, records = human_count(report.files, "file"), human_count(report.records, "intact record")
     seen = f"{files}, {records}, {human_bytes(report.bytes)}"
     if report.damaged:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in Counter(one.kind for one in report.damaged).items())
+        kinds = ", ".join(
+            f"{count:,} {kind}" for kind, count in Counter(damage.kind for damage in report.damaged).items()
+        )
         click.echo(clean_line(f"{target} is damaged: {kinds}; {seen}"))
     else:
         click.echo(clean_line(f"{target} is intact: {seen}"))

@@ -17,11 +17,12 @@ import tensorflow as tf
 from tfpipe.distribution.devices import count_hosts, get_device_kind, is_remote_tpu
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.build import build_dataset
+from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.mixture import Mixture, get_whole_source
 from tfpipe.pipeline.plan.read_plan import ReadPlan, split_batch
 from tfpipe.pipeline.plan.source import Source
+from tfpipe.pipeline.stage import Customize, customize_stages
 from tfpipe.system.file_io import is_url
 
 
@@ -33,6 +34,7 @@ def distribute_dataset(
     start_step: int = 0,
     options: tf.distribute.InputOptions | None = None,
     watch: Callable[[tf.data.Dataset], tf.data.Dataset] | None = None,
+    customize: Customize | None = None,
 ) -> tf.distribute.DistributedDataset:
     """Builds the pipeline of every host, each for its share of the records, and joins them.
 
@@ -50,6 +52,7 @@ def distribute_dataset(
         options: The way in which elements reach the devices. By default they are copied there ahead of their step. No
             accelerator holds text: with an extra feature of text, the batches of GPUs wait in the host's memory.
         watch: A function that gets each host's pipeline whole and returns it watched: `IdleMonitor.watch`.
+        customize: A function that changes the stages of each host's pipeline.
 
     Returns:
         A dataset of what `build_dataset` yields, once for each replica and step. Training goes on for ever.
@@ -65,7 +68,8 @@ def distribute_dataset(
     options = options or _make_input_options(strategy, plan)
 
     def build_for_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        dataset = build_dataset(manifest, split, config, context, start_step)
+        stages = build_stages(manifest, split, config, context, start_step)
+        dataset = customize_stages(stages, customize).dataset()
         return dataset if watch is None else watch(dataset)
 
     dataset = strategy.distribute_datasets_from_function(build_for_host, options)

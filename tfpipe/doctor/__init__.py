@@ -1,1 +1,1 @@
-"""What can go wrong before the first step, found before a minute of an accelerator is paid for."""
+"""Checks of data, pipeline and machine before the first step, so that no accelerator is paid for in vain."""

@@ -19,7 +19,7 @@ class Check:
     """The result of one check.
 
     Attributes:
-        name: Name of the check, such as "shard size".
+        name: The name of the check, such as "shard size".
         status: The verdict.
         found: A sentence that says what was found.
         advice: A sentence that says what to do; empty if there is nothing to do.
@@ -40,10 +40,11 @@ class Target:
     """The accelerator that the pipeline feeds.
 
     Attributes:
-        tpu: "local" for a TPU of this machine, the name of a TPU node, or "grpc://address:port"; None for no TPU.
-        num_replicas: Replicas of all hosts together; None for one on each accelerator of this machine, on each host.
-        num_hosts: Hosts that read; None for one.
-        images_per_second: Rate that all replicas together consume; None if it does not matter.
+        tpu: A TPU: "local" for one of this machine, the name of a TPU node, or "grpc://address:port"; None for no TPU.
+        num_replicas: The replicas of all hosts together. None stands for one on each accelerator of this machine, on
+            each host.
+        num_hosts: The hosts that read; None for one.
+        images_per_second: The rate that all replicas together consume; None if it does not matter.
 
     Raises:
         ConfigError: A number is not above 0.

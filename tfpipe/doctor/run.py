@@ -19,7 +19,7 @@ from tfpipe.doctor import data_checks, probes, runtime_checks
 from tfpipe.doctor.data_checks import FileFacts, ImageFacts, LabelFacts
 from tfpipe.doctor.result import Check, Target, fail_check
 from tfpipe.doctor.runtime_checks import BatchFacts, CacheFacts
-from tfpipe.errors import ConfigError, TfpipeError, first_line
+from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error, first_line
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.order import mixing_score
@@ -89,7 +89,7 @@ class _NotReachedError(Exception):
 
 
 class _Facts:
-    """Facts that several checks need. Each is found once, when it is first asked for."""
+    """The facts that several checks need. Each is found once, when it is first asked for."""
 
     def __init__(
         self,
@@ -132,7 +132,10 @@ class _Facts:
         except ConfigError:
             raise _NotReachedError("Not reached: see batch.") from None
         stages = build_stages(self.source, None, probes.without_cache(self.config), context)
-        return customize_stages(stages, self.customize).dataset()
+        try:
+            return customize_stages(stages, self.customize).dataset()
+        except Exception as error:  # the user's own stages may raise anything
+            raise explain_pipeline_error(error) from error
 
     @cached_property
     def first_batch_and_rest(self) -> tuple[dict[str, Any], Iterator[Any]]:
@@ -142,7 +145,7 @@ class _Facts:
 
     @cached_property
     def file_sizes(self) -> dict[str, int | None]:
-        """Bytes of the files by path: of every local file, of the first few in an object store."""
+        """The bytes of the files by path: of every local file, of the first few in an object store."""
         files = list(self.source.files)
         indexes = [path for path, _ in self.source.index_files]
         if is_url(files[0]):

@@ -227,7 +227,7 @@ def check_tuned(tuned: Mapping[str, object], here: Mapping[str, object]) -> Chec
 
     Args:
         tuned: The table that the tuner wrote beside the options.
-        here: The same values for this host and these data.
+        here: The table for this host and these data.
     """
     name, when = "tuned", str(tuned.get("at", ""))[:10]
     if tuned.get("key") == here["key"]:

@@ -19,6 +19,7 @@ from tfpipe.distribution import distribute_dataset
 from tfpipe.distribution.devices import count_hosts, get_device_kind, is_remote_tpu
 from tfpipe.errors import DataError, first_line
 from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline.stage import Customize
 from tfpipe.profiler.live.idle_monitor import IdleMonitor
 from tfpipe.profiler.live.step_recorder import MonitorReport
 from tfpipe.profiler.types import StepTiming
@@ -51,11 +52,12 @@ class TrainLoop:
         run_dir: RunDir,
         checkpoints: Checkpoints,
         log: RunLog,
+        customize: Customize | None = None,
     ) -> None:
         """Begins at the first step; `go_to` goes elsewhere."""
         self.learner, self.manifest, self.evaluation_split = learner, manifest, evaluation_split
         self.run_dir, self.checkpoints, self.log = run_dir, checkpoints, log
-        self.config = learner.config
+        self.config, self._customize = learner.config, customize
         self.position = Position(self.config.pipeline.seed, 0, 0)
         self._line_sums, self._epoch_sums = np.zeros(SUMS_SHAPE)
         self._unread_sums: list[tf.Tensor] = []
@@ -135,7 +137,7 @@ class TrainLoop:
     def _make_steps(self, left: int) -> None:
         """Makes one call of the train function, which may be several steps, but no more than are left."""
         if self._steps is None:
-            self._steps = _TimedSteps(self.learner, self.manifest, self.global_step)
+            self._steps = _TimedSteps(self.learner, self.manifest, self.global_step, self._customize)
         count = min(self._steps.steps_per_call, left)
         self._unread_sums.append(self._steps.make(count))
         self.position = self.position.after(count)
@@ -144,7 +146,9 @@ class TrainLoop:
         """Returns the sums over all images of a split, each counted once; None where the run is to stop."""
         strategy = self.learner.strategy
         if self._evaluation_data is None:
-            self._evaluation_data = distribute_dataset(strategy, self.manifest, split, self.config.evaluation_pipeline)
+            self._evaluation_data = distribute_dataset(
+                strategy, self.manifest, split, self.config.evaluation_pipeline, customize=self._customize
+            )
         total, is_only_host = np.zeros(len(SUM_NAMES)), count_hosts(strategy) == 1
         for batch in self._evaluation_data:
             total += self.learner.evaluate(batch).numpy()
@@ -211,7 +215,7 @@ class _TimedSteps:
         monitor: The monitor of all steps.
     """
 
-    def __init__(self, learner: Learner, manifest: Manifest, start_step: int) -> None:
+    def __init__(self, learner: Learner, manifest: Manifest, start_step: int, customize: Customize | None) -> None:
         """Opens the data at a step of the run."""
         self._learner, config, strategy = learner, learner.config, learner.strategy
         self.steps_per_call = config.steps_per_execution or (
@@ -223,7 +227,7 @@ class _TimedSteps:
         # a remote TPU run where no clock of this process does.
         watch = self.monitor.watch if self.steps_per_call > 1 and not is_remote_tpu(strategy) else None
         dataset = distribute_dataset(
-            strategy, manifest, config.split, config.training_pipeline, start_step, watch=watch
+            strategy, manifest, config.split, config.training_pipeline, start_step, watch=watch, customize=customize
         )
         self._batches: Any = iter(dataset) if self.steps_per_call > 1 else self.monitor.iterate(dataset)
 

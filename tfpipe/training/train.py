@@ -31,7 +31,8 @@ from tfpipe.distribution.devices import is_chief
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.build import build_dataset
+from tfpipe.pipeline.build import build_stages
+from tfpipe.pipeline.stage import Customize, customize_stages
 from tfpipe.training.checkpoints import Checkpoints
 from tfpipe.training.config import TrainConfig
 from tfpipe.training.loop import SUMS_SHAPE, TrainLoop
@@ -53,6 +54,7 @@ def train(
     build: BuildModel | None = None,
     observer: TrainObserver | None = None,
     stop: Callable[[], bool] = lambda: False,
+    customize: Customize | None = None,
 ) -> TrainResult:
     """Trains, evaluates after each epoch, and exports; or goes on with the run in `config.output`.
 
@@ -66,6 +68,8 @@ def train(
         build: Builds the user's own model.
         observer: Told how far the training is.
         stop: Asked after each step. Once it returns True, the run is saved and ends.
+        customize: A function that changes the stages of the pipelines for training and evaluation. The exported model
+            decodes images without it.
 
     Raises:
         ConfigError: The options do not fit the dataset or the replicas, or the folder holds another run.
@@ -87,7 +91,9 @@ def train(
 
     run_dir = RunDir(config.output, is_chief(strategy))
     fingerprint = _get_fingerprint(manifest, config.split, evaluation_split)
-    goes_on = run_dir.begin({"dataset": fingerprint, **config.get_run_options(global_batch_size)})
+    stages = None if customize is None else f"{customize.__module__}:{customize.__qualname__}"
+    run_options = {"dataset": fingerprint, "stages": stages, **config.get_run_options(global_batch_size)}
+    goes_on = run_dir.begin(run_options)
     if goes_on and _is_finished(run_dir, config):
         end = (config.num_epochs, 0)
         return TrainResult(config.output, True, True, end, run_dir.get_last_epoch(), None, global_batch_size)
@@ -101,7 +107,7 @@ def train(
         run_dir.file(CHECKPOINTS), learner.model, learner.optimizer, config.keep_checkpoints, SUMS_SHAPE
     )
     log = RunLog(learner, run_dir, observer)
-    loop = TrainLoop(learner, manifest, evaluation_split, run_dir, checkpoints, log)
+    loop = TrainLoop(learner, manifest, evaluation_split, run_dir, checkpoints, log, customize)
     if (restored := checkpoints.restore(pipeline.seed)) is not None:
         loop.go_to(*restored)
         observer.note(f"Goes on at step {loop.global_step:,} of {steps * config.num_epochs:,}, from a checkpoint.")
@@ -109,7 +115,9 @@ def train(
         run_dir.metrics.clear()  # a run may have ended before its first checkpoint
 
     finished = loop.run(stop)
-    tflite_accuracy = _export(manifest, config, learner, run_dir, build) if finished and learner.is_chief else None
+    tflite_accuracy = None
+    if finished and learner.is_chief:
+        tflite_accuracy = _export(manifest, config, learner, run_dir, build, customize)
     return TrainResult(
         output=config.output,
         finished=finished,
@@ -161,7 +169,12 @@ def _is_finished(run_dir: RunDir, config: TrainConfig) -> bool:
 
 
 def _export(
-    manifest: Manifest, config: TrainConfig, learner: Learner, run_dir: RunDir, build: BuildModel | None
+    manifest: Manifest,
+    config: TrainConfig,
+    learner: Learner,
+    run_dir: RunDir,
+    build: BuildModel | None,
+    customize: Customize | None,
 ) -> float | None:
     """Writes the models to serve. Returns the accuracy of the TFLite model, where one was asked for."""
     from tfpipe.training.export import export_model
@@ -177,13 +190,13 @@ def _export(
     from tfpipe.training.tflite import evaluate_tflite, export_tflite
 
     path = run_dir.file(get_tflite_name(config.tflite))
-    export_tflite(model, evaluation, config.tflite, _read_calibration_images(manifest, config), path)
+    training_images = customize_stages(build_stages(manifest, config.split, evaluation), customize).dataset()
+    export_tflite(model, evaluation, config.tflite, _read_calibration_images(training_images), path)
     split = get_evaluation_split(manifest, config.split) or config.split
-    return evaluate_tflite(path, build_dataset(manifest, split, evaluation))
+    return evaluate_tflite(path, customize_stages(build_stages(manifest, split, evaluation), customize).dataset())
 
 
-def _read_calibration_images(manifest: Manifest, config: TrainConfig) -> Iterator[NDArray[np.generic]]:
+def _read_calibration_images(batches: tf.data.Dataset) -> Iterator[NDArray[np.generic]]:
     """Yields a few training images as the model gets them, to show the range of each layer's values."""
-    dataset = build_dataset(manifest, config.split, config.evaluation_pipeline).unbatch()
-    for example in dataset.filter(lambda example: example["mask"]).take(_CALIBRATION_IMAGES):
+    for example in batches.unbatch().filter(lambda example: example["mask"]).take(_CALIBRATION_IMAGES):
         yield example["image"].numpy()

@@ -49,7 +49,7 @@ class Bench:
 
     Attributes:
         images_per_second: The rate by the clock: the mean over its processes, with its 95 % interval.
-        images_per_cpu_second: Images per second of processor time.
+        images_per_cpu_second: The images per second of processor time.
         scores: The rate by the yardstick's, of each process.
         yardstick_images_per_second: The rate of the yardstick by the clock.
         place: The host and the data.
@@ -77,7 +77,7 @@ class Comparison:
         ratio: The ratio of the scores.
         same_host: Whether both were measured on the same kind of host.
         same_data: Whether both read the same data.
-        changed: Options that differ: the earlier and the present value, by name.
+        changed: The options that differ: the earlier and the present value, by name.
     """
 
     ratio: Interval
@@ -109,7 +109,7 @@ def measure(job: PipelineJob, config: PipelineConfig, processes: int, observer: 
     Args:
         job: The data and the accelerator.
         config: The options of the pipeline.
-        processes: How often the pipeline is started, at least 3.
+        processes: Starts of the pipeline, at least 3.
         observer: The object that is told what is being done.
 
     Raises:

@@ -45,9 +45,9 @@ class Turn:
     """The work of one pipeline in one turn.
 
     Attributes:
-        images: Images that the pipeline handed out.
-        wall_s: Seconds by the clock.
-        cpu_s: Processor time of the pipeline's process.
+        images: The images that the pipeline handed out.
+        wall_s: The seconds by the clock.
+        cpu_s: The processor time of the pipeline's process.
         peak_memory_bytes: The most memory that the process has held so far.
     """
 
@@ -89,8 +89,8 @@ class PairedTurns:
     """The turns of a candidate and of the best, pair by pair.
 
     Attributes:
-        candidate: Turns of the candidate, in order of time.
-        best: As many turns of the best.
+        candidate: The turns of the candidate, in order of time.
+        best: The turns of the best, one for each of the candidate.
         gain: The candidate's rate by that of the best; None if there was no time for an interval.
     """
 
@@ -159,7 +159,7 @@ def get_paired_ratio(turns: Sequence[Turn], others: Sequence[Turn]) -> Interval:
 
     Args:
         turns: At least seven turns, from `take_turns`.
-        others: As many turns of the other pipeline.
+        others: The turns of the other pipeline, one for each.
 
     Returns:
         The ratio with the bounds of its 97 % interval.

@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
-from tfpipe.errors import DataError, pipeline_error
+from tfpipe.errors import DataError, explain_pipeline_error
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.measure import host_usage
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator, drive, is_settled
@@ -51,8 +51,8 @@ class WarmUp:
     """The run of a pipeline before its first turn.
 
     Attributes:
-        max_s: Seconds after which the rate counts as settled, see `simulated_accelerator.is_settled`.
-        steps_to_fill: Steps before that, which fill a cache: until then its rate is unknown.
+        max_s: The seconds after which the rate counts as settled, see `simulated_accelerator.is_settled`.
+        steps_to_fill: The steps before that, which fill a cache: until then its rate is unknown.
     """
 
     max_s: float
@@ -64,7 +64,7 @@ class Start:
     """The start of a pipeline.
 
     Attributes:
-        first_batch_s: Seconds until the first batch, the building of the pipeline included.
+        first_batch_s: The seconds until the first batch, the building of the pipeline included.
         images_per_second: The rate at the end of the warm-up.
     """
 
@@ -101,7 +101,7 @@ class PipelineProcess:
         deadline: A time of `time.monotonic`. A wait for the process ends then with `TimeIsUpError`.
 
     Attributes:
-        start: How the pipeline began.
+        start: The first batch and the rate of the pipeline.
         start_s: Seconds until it was warm, the start of its process included.
         deadline: The argument; it may be moved between turns.
 
@@ -228,7 +228,7 @@ def _serve(
         return
     except Exception as error:  # whatever the pipeline raised goes to the parent
         with contextlib.suppress(OSError):
-            pipe.send(str(pipeline_error(error)))
+            pipe.send(str(explain_pipeline_error(error)))
 
 
 def _warm_up(make_dataset: MakeDataset, accelerator: Accelerator, warm_up: WarmUp) -> tuple[Iterator[Step], Start]:

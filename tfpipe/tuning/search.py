@@ -52,7 +52,7 @@ class Tuned:
         after_images_per_second: The rate of the best options.
         gain: The gain of all changes together, measured at the end; 1 if nothing helped.
         trials: All that was tried, in order.
-        seconds: Seconds that the search took.
+        seconds: The seconds that the search took.
         finished: Whether there was nothing left to try.
     """
 

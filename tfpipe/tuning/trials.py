@@ -48,10 +48,10 @@ class PipelineJob:
 
     Attributes:
         data: A manifest, or the source of files that something else wrote.
-        split: Name of a split; None for foreign files.
+        split: The name of a split; None for foreign files.
         accelerator: The accelerator for batches of the size that it names. Other sizes take time in proportion.
-        customize: Changes the stages of every pipeline; None leaves them as they are. It must be a module's function,
-            so that other processes find it.
+        customize: A function that changes the stages of every pipeline; None leaves them as they are. Other processes
+            must find it, so it must be a module's function.
     """
 
     data: Manifest | Source
@@ -92,11 +92,11 @@ class Trial:
     """One change, and how it turned out.
 
     Attributes:
-        changes: Values by name of the option.
+        changes: The values by name of the option.
         images_per_second: The rate with the change, on top of all that was kept before; None if it was not tried.
         gain: The rate with the change by that of the best before it; None if it was not tried.
         kept: Whether the change is in the best config from then on.
-        note: Why it was not tried.
+        note: The reason why it was not tried.
     """
 
     changes: Changes
@@ -140,12 +140,12 @@ class Trials:
 
     @property
     def start_s(self) -> float:
-        """Seconds until the best pipeline was warm."""
+        """The seconds until the best pipeline was warm."""
         return self._best.start_s
 
     @property
     def turn_s(self) -> float:
-        """Length of a turn in seconds."""
+        """The length of a turn in seconds."""
         return choose_turn_s(self.job.get_accelerator(self.config), self.images_per_second)
 
     def attempt(self, changes: Changes, until: float = math.inf) -> Trial:

@@ -33,12 +33,12 @@ class Place:
     """The host and the data that options were tried on. Elsewhere other options may be the best.
 
     Attributes:
-        processor: Name of the processor.
-        cores: Cores that this process may use.
-        memory_bytes: Memory that this process may use.
-        dataset: Name of the dataset.
-        split: Name of the split; empty for foreign files.
-        records: Records of the split; 0 if they were never counted.
+        processor: The name of the processor.
+        cores: The cores that this process may use.
+        memory_bytes: The memory that this process may use.
+        dataset: The name of the dataset.
+        split: The name of the split; empty for foreign files.
+        records: The records of the split; 0 if they were never counted.
         fingerprint: A digest of the split's files: names, sizes, and checksums if there are any.
     """
 
@@ -52,7 +52,7 @@ class Place:
 
     @property
     def key(self) -> str:
-        """Eight digits that differ if the host or the data differ. The path of the data does not matter."""
+        """The eight digits that differ if the host or the data differ. The path of the data does not matter."""
         return _digest([self.processor, self.cores, self.split, self.fingerprint])
 
 

@@ -1,1 +1,1 @@
-"""What several commands share: parameter types, progress, opening of datasets, output files."""
+"""Parts that several commands share: parameter types, displays, opening of datasets, output files."""

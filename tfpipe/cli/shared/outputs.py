@@ -1,4 +1,4 @@
-"""Files that a command writes because an option named them: looked at before the work, written whole after it."""
+"""The files that options name: checked before the work, written whole after it."""
 
 import os
 
@@ -10,7 +10,7 @@ def check_target(path: str) -> None:
     """Refuses a name under which nothing can be written, before the work is done.
 
     Raises:
-        ConfigError: Its folder is missing or may not be written to, or it is something else than a file.
+        ConfigError: The folder is missing or not writable, or the path is not that of a file.
     """
     _check_kind(path)
     folder = os.path.dirname(os.path.realpath(path))
@@ -24,8 +24,8 @@ def write_file(path: str, data: bytes) -> None:
     """Writes a whole file, which appears under its name when it is complete.
 
     Raises:
-        ConfigError: It is something else than a file.
-        DataError: It cannot be written.
+        ConfigError: The path is not that of a file.
+        DataError: The file cannot be written.
     """
     _check_kind(path)
     try:

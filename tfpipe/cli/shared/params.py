@@ -1,4 +1,4 @@
-"""Options that are more than a number or a word: sizes, shares, shares by name."""
+"""The types of options that are more than a number or a word, and options that several commands have."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -12,12 +12,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Size(click.ParamType):
-    """`128MiB`, `2GB` or a number of bytes -> bytes."""
+    """A size: `128MiB`, `2GB` or a number of bytes becomes bytes."""
 
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Called by click with the option's text."""
+        """Converts the option's text; click calls it."""
         try:
             return parse_bytes(value)
         except ConfigError:
@@ -25,12 +25,12 @@ class Size(click.ParamType):
 
 
 class CountOrShare(click.ParamType):
-    """`25` -> 25, a count; `1%` or `0.01` -> 0.01, a share."""
+    """A count or a share: `25` becomes 25, `1%` and `0.01` become 0.01."""
 
     name = "count or share"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | float:
-        """Called by click with the option's text."""
+        """Converts the option's text; click calls it."""
         try:
             if value.endswith("%"):
                 return float(value[:-1]) / 100
@@ -40,12 +40,12 @@ class CountOrShare(click.ParamType):
 
 
 class Shares(click.ParamType):
-    """`train=0.9,validation=0.1` -> a share for each name."""
+    """A share for each name, as in `train=0.9,validation=0.1`."""
 
     name = "name=share,..."
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, float]:
-        """Called by click with the option's text."""
+        """Converts the option's text; click calls it."""
         if isinstance(value, dict):
             return value
         shares: dict[str, float] = {}
@@ -61,7 +61,7 @@ class Shares(click.ParamType):
 
 
 PER_REPLICA_BATCH_SIZE = 128
-"""Where neither the command line nor a file says how large a batch is."""
+"""The images of a batch if neither the command line nor a file names its size."""
 
 debug_option = click.option(
     "--debug", is_flag=True, expose_value=False, help="Show tracebacks and what the libraries below log."

@@ -77,7 +77,7 @@ class _Display(Observer):
 
 
 class ShardDisplay(_Display, ShardObserver):
-    """Shows a shard job on standard error: images, rates, bad images and the time left."""
+    """A display of a shard job on standard error: images, rates, bad images and the time left."""
 
     def __init__(self) -> None:
         super().__init__("Listing images")
@@ -139,7 +139,7 @@ class ShardDisplay(_Display, ShardObserver):
 
 
 class ScanDisplay(_Display):
-    """Shows a reading of files on standard error: bytes, records, rates, damages and the time left.
+    """A display of a reading of files on standard error: bytes, records, rates, damages and the time left.
 
     Args:
         title: The text beside the bar, such as "Verifying".

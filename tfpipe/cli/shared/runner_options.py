@@ -1,4 +1,4 @@
-"""Where a job runs: the options that `shard`, `reshard` and `merge` share."""
+"""The options of `shard`, `reshard` and `merge` for the runner, the place where the job runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -37,15 +37,15 @@ runner_options = all_options(
 
 
 @dataclass(frozen=True)
-class HowToRun:
-    """What a command was told about running its job.
+class RunArgs:
+    """The options of a command for the run of its job.
 
     Attributes:
         beam_args: All arguments for Beam, those of the runner first.
-        dry_run: Plan only.
-        print_command: Print the job as a command only.
-        as_json: Print one JSON object.
-        prices: For the cost of a dry run.
+        dry_run: Whether to plan only.
+        print_command: Whether to print the job as a command only.
+        as_json: Whether to print one JSON object.
+        prices: The prices for the cost of a dry run.
     """
 
     beam_args: tuple[str, ...]
@@ -55,8 +55,8 @@ class HowToRun:
     prices: Prices
 
     @classmethod
-    def take(cls, options: dict[str, Any], beam_args: Sequence[str]) -> "HowToRun":
-        """Takes what is its own out of a command's options.
+    def take(cls, options: dict[str, Any], beam_args: Sequence[str]) -> "RunArgs":
+        """Removes its options from a command's options.
 
         Raises:
             ConfigError: Options do not go together.

@@ -1,4 +1,4 @@
-"""The job as commands run it: what `shard`, `reshard` and `merge` have in common."""
+"""The common part of `shard`, `reshard` and `merge`: options, the run of the job, and its output."""
 
 import json
 import time
@@ -15,7 +15,7 @@ from tfpipe.cli.shared.config_option import config_option
 from tfpipe.cli.shared.console import clean_line
 from tfpipe.cli.shared.params import Command, CountOrShare, Size, all_options, debug_option, json_option
 from tfpipe.cli.shared.progress import ShardDisplay
-from tfpipe.cli.shared.runner_options import HowToRun, runner_options
+from tfpipe.cli.shared.runner_options import RunArgs, runner_options
 from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _MAX_CLASSES_SHOWN = 12
 
 
 def layout_options(unshuffled: str) -> Callable[[Command], Command]:
-    """How records are dealt to shards; `unshuffled` says what --no-shuffle does."""
+    """Adds the options for the layout of shards; `unshuffled` describes --no-shuffle."""
     return all_options(
         config_option(ShardConfig, "num_shards", "Shards of each split.", default="by --shard-size"),
         click.option(
@@ -49,7 +49,7 @@ drop_duplicates_option = config_option(ShardConfig, "drop_duplicates", "Keep one
 
 
 def run_options(command: Command) -> Command:
-    """How the job runs and what is printed."""
+    """Adds the options for the run of the job and for its output."""
     options = all_options(
         config_option(ShardConfig, "overwrite", "Replace the dataset in OUTPUT once the new one is complete."),
         config_option(ShardConfig, "workers", "Worker processes.", metavar="N", default="all cores"),
@@ -62,13 +62,13 @@ def run_options(command: Command) -> Command:
     return options(command)
 
 
-def run_job(config: ShardConfig, how: HowToRun) -> None:
-    """Runs the job, or plans or names it only, and prints what came of it."""
-    if how.print_command:
-        click.echo(format_command(config, how.beam_args))
+def run_job(config: ShardConfig, run_args: RunArgs) -> None:
+    """Runs the job, or only plans or prints it, and prints the result."""
+    if run_args.print_command:
+        click.echo(format_command(config, run_args.beam_args))
         return
-    if how.dry_run:
-        _dry_run(config, how)
+    if run_args.dry_run:
+        _dry_run(config, run_args)
         return
     from beam_jobs import process_pool
 
@@ -77,18 +77,18 @@ def run_job(config: ShardConfig, how: HowToRun) -> None:
         from beam_jobs import shard_job
 
         try:
-            result = shard_job.run(config, how.beam_args, display)
+            result = shard_job.run(config, run_args.beam_args, display)
         except KeyboardInterrupt:
             display.interrupted()
             raise
-    if how.as_json:
+    if run_args.as_json:
         click.echo(json.dumps(_result_json(config, result)))
     else:
         _print_result(config, result)
 
 
-def _dry_run(config: ShardConfig, how: HowToRun) -> None:
-    """Plans the job, does a little of it in a temporary folder, and prints what is to be expected."""
+def _dry_run(config: ShardConfig, run_args: RunArgs) -> None:
+    """Prints the plan, and an estimate from a small part of the job in a temporary folder."""
     from beam_jobs import process_pool
 
     process_pool.start_early()
@@ -97,14 +97,14 @@ def _dry_run(config: ShardConfig, how: HowToRun) -> None:
 
     with ShardDisplay() as display:
         started = time.monotonic()
-        plan = plan_shards(config, how.beam_args, display)
+        plan = plan_shards(config, run_args.beam_args, display)
         planned_s = time.monotonic() - started
-        estimate = estimate_job(config, plan, planned_s, infer_parallelism(config, how.beam_args))
-    if how.as_json:
-        click.echo(json.dumps({**_plan_json(plan), "estimate": estimate_json(estimate, how.prices)}))
+        estimate = estimate_job(config, plan, planned_s, infer_parallelism(config, run_args.beam_args))
+    if run_args.as_json:
+        click.echo(json.dumps({**_plan_json(plan), "estimate": estimate_json(estimate, run_args.prices)}))
     else:
         _print_plan(plan)
-        print_estimate(estimate, how.prices)
+        print_estimate(estimate, run_args.prices)
 
 
 def _result_json(config: ShardConfig, result: "ShardResult") -> dict[str, Any]:
@@ -151,10 +151,10 @@ def _plan_json(plan: "Plan") -> dict[str, Any]:
 
 def _splits(plan: "Plan") -> dict[str, dict[str, Any]]:
     splits: dict[str, dict[str, Any]] = {}
-    for one in plan.shards:
-        split = splits.setdefault(one.split, {"images": 0, "bytes": 0, "shards": 0, "classes": {}})
-        split["images"] += len(one.images)
-        split["bytes"] += one.bytes
+    for shard in plan.shards:
+        split = splits.setdefault(shard.split, {"images": 0, "bytes": 0, "shards": 0, "classes": {}})
+        split["images"] += len(shard.images)
+        split["bytes"] += shard.bytes
         split["shards"] += 1
     for name, split in splits.items():
         split["classes"] = dict(zip(plan.listing.label_names, plan.class_counts[name], strict=True))
@@ -174,7 +174,7 @@ def _print_plan(plan: "Plan") -> None:
 
 
 def _print_classes(classes: dict[str, int]) -> None:
-    """The largest classes, one bar each, and how far apart the extremes are."""
+    """Prints the largest classes with a bar each, and the number of records of the smallest."""
     if not classes:
         click.echo("  no labels")
         return

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.errors import pipeline_error
+from tfpipe.errors import explain_pipeline_error
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
@@ -85,7 +85,7 @@ def profile_pipeline(
     try:
         run = _run(_finish(built, stages, config), accelerator, run_config or ProfileConfig(), observer or Observer())
     except tf.errors.OpError as error:
-        raise pipeline_error(error) from error
+        raise explain_pipeline_error(error) from error
     source, timing = get_source(data, split), compute_step_timing(run.steps, accelerator)
     costs = OptionCosts()
     if compute_idle_fraction(timing) > NO_IDLE:  # else no change of the pipeline makes the training faster
