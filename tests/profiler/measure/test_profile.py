@@ -155,7 +155,7 @@ def test_stages_of_the_users_own_are_named(manifest: Manifest) -> None:
 
 
 def test_customizing_must_return_stages(manifest: Manifest) -> None:
-    with pytest.raises(ConfigError, match=r"must return tfpipe\.pipeline\.stage\.Stages, got None"):
+    with pytest.raises(ConfigError, match=r"must return tfpipe\.Stages, got None"):
         profile_pipeline(manifest, "train", CONFIG, Accelerator(0.02, 4), customize=lambda _: None)  # type: ignore[arg-type,return-value]
 
 

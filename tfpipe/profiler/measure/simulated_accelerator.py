@@ -108,7 +108,7 @@ def compute_step_timing(steps: Sequence[Step], accelerator: Accelerator) -> Step
         ConfigError: There are fewer than two steps.
     """
     if len(steps) < 2:
-        raise ConfigError("The run was too short for two steps. Give more --seconds, or a shorter step.")
+        raise ConfigError("The run was too short for two steps. Give more `seconds`, or a shorter step.")
     num_parts = min(_PARTS, len(steps) - 1)
     edges = [round(i * (len(steps) - 1) / num_parts) for i in range(num_parts + 1)]
     parts = [steps[first : last + 1] for first, last in pairwise(edges)]
