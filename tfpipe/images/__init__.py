@@ -1,6 +1,7 @@
 """Works on one image at a time: recognizes it, checks it, and brings it into a form that every decoder reads alike.
 
 ```
+skip_by_name   the names of files that plainly are not images
 sniff          the format of a file, from its bytes and not from its name
 jpeg, png      the headers of the two stored formats, and the check that a file is complete
 other_formats  the formats that are never stored: GIF, BMP, WebP, TIFF, PPM, AVIF, JPEG 2000
