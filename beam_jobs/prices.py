@@ -5,29 +5,30 @@ The command line loads this module with its options, so it stays apart from `est
 
 from dataclasses import dataclass
 
-from tfpipe.errors import ConfigError
+from tfpipe.system.options import Number, check_options, option
 
 Range = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Prices:
+class PriceConfig:
     """The prices of a core and of storage, in any one currency.
 
     Attributes:
-        price_per_vcpu_hour: The price of one core of a worker for an hour, its memory included; None if the job's
-            cost is not asked for.
-        price_per_gib_month: The price of 2^30 bytes in the store for a month; None if the cost of storage is not
-            asked for.
+        price_per_vcpu_hour: The price of one core of a worker for an hour, its memory included. None: the cost of the
+            job is not estimated. At least 0. Default: None.
+        price_per_gib_month: The price of 2^30 bytes in the store for a month. None: the cost of storage is not
+            estimated. At least 0. Default: None.
+
+    Raises:
+        ConfigError: A price is below 0 or not finite.
     """
 
-    price_per_vcpu_hour: float | None = None
-    price_per_gib_month: float | None = None
+    price_per_vcpu_hour: float | None = option(Number(at_least=0), None)
+    price_per_gib_month: float | None = option(Number(at_least=0), None)
 
     def __post_init__(self) -> None:
-        for name, price in vars(self).items():
-            if price is not None and not 0 <= price < float("inf"):
-                raise ConfigError(f"`{name}` must be at least 0, got {price:g}.")
+        check_options(self)
 
     def estimate_job_cost(self, cpu_s: Range, held_s: Range) -> Range | None:
         """Returns the least and the most that the job may cost, or None without a price.

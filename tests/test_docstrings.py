@@ -15,9 +15,6 @@ import pytest
 REPOSITORY = Path(__file__).parent.parent
 PACKAGES = ("tfpipe", "beam_jobs")
 
-# The files and folders that still break a rule. Remove a line when `python tests/test_docstrings.py` finds nothing.
-NOT_YET: tuple[str, ...] = ()
-
 # The first word of a function's docstring. Plurals of the project's nouns (Records, Shards, Names) are left out.
 VERBS = """
     Accepts Acquires Adapts Adds Adjusts Admits Adopts Advances Advises Agrees Aligns Allocates Allows
@@ -220,19 +217,12 @@ def find_all_faults(root: Path, paths: list[Path]) -> list[str]:
 
 def test_every_docstring_keeps_the_rules() -> None:
     faults = find_all_faults(REPOSITORY, [REPOSITORY / package for package in PACKAGES])
-    left = [
-        fault for fault in faults if not fault.startswith(tuple(f"{path}{end}" for path in NOT_YET for end in "/:"))
-    ]
-    assert not left, "\n" + "\n".join(left)
+    assert not faults, "\n" + "\n".join(faults)
 
 
 def test_the_lists_are_sorted_and_without_repetition() -> None:
-    for words in (VERBS, ARTICLES, list(NOT_YET), BANNED.split("|")):
+    for words in (VERBS, ARTICLES, BANNED.split("|")):
         assert words == sorted(set(words))
-
-
-def test_every_path_not_yet_clean_exists() -> None:
-    assert [path for path in NOT_YET if not (REPOSITORY / path).exists()] == []
 
 
 CLEAN = '''

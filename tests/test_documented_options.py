@@ -13,9 +13,11 @@ import pytest
 
 import tfpipe
 from beam_jobs.config import ShardConfig
+from beam_jobs.prices import PriceConfig
 from beam_jobs.runners.base import RunnerConfig
 from tests.test_docstrings import get_attributes
 from tfpipe.data_service import ServiceConfig
+from tfpipe.doctor.result import TargetConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig
 from tfpipe.integrity.verify import VerifyConfig
@@ -27,11 +29,13 @@ CONFIGS = (
     tfpipe.AugmentOptions,
     ShardConfig,
     RunnerConfig,
+    PriceConfig,
     ImageForm,
     IndexConfig,
     VerifyConfig,
     TrainConfig,
     ServiceConfig,
+    TargetConfig,
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tfpipe.doctor.result import Check, Target
+from tfpipe.doctor.result import Check, TargetConfig
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
@@ -85,7 +85,7 @@ def test_json(doctor, small_dataset: Path) -> None:
 
 def test_the_options_reach_the_checks(doctor, small_dataset: Path, tmp_path: Path) -> None:
     _, _, _, (data, split, config, target, customize) = doctor([], small_dataset)
-    assert (data.name, split, target, customize) == ("images", "train", Target(), None)
+    assert (data.name, split, target, customize) == ("images", "train", TargetConfig(), None)
     assert config == PipelineConfig(per_replica_batch_size=128)
     file = tmp_path / "a.toml"
     file.write_text("global_batch_size = 64\nimage_size = 96\n")
@@ -93,7 +93,7 @@ def test_the_options_reach_the_checks(doctor, small_dataset: Path, tmp_path: Pat
     _, _, _, (_, split, config, target, _) = doctor([], small_dataset, *args, "--images-per-second", 5000)
     assert split == "validation"
     assert config == PipelineConfig(global_batch_size=64, image_size=96)
-    assert target == Target(tpu="local", num_replicas=8, num_hosts=2, images_per_second=5000)
+    assert target == TargetConfig(tpu="local", num_replicas=8, num_hosts=2, images_per_second=5000)
     _, _, _, (_, _, config, _, _) = doctor([], small_dataset, "--config", file, "--per-replica-batch-size", 32)
     assert config == PipelineConfig(per_replica_batch_size=32, image_size=96)
     file.write_text("image_size = 96\n")
@@ -117,7 +117,7 @@ def test_options_that_were_tuned_elsewhere(doctor, small_dataset: Path, tmp_path
 
 def test_the_tpu_that_the_environment_names(doctor, small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPU_NAME", "pod-7")
-    assert doctor([], small_dataset)[3][3] == Target(tpu="pod-7")
+    assert doctor([], small_dataset)[3][3] == TargetConfig(tpu="pod-7")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfpipe.doctor.result import Check, Target, fail_check
+from tfpipe.doctor.result import Check, TargetConfig, fail_check
 from tfpipe.errors import ConfigError
 
 
@@ -29,19 +29,19 @@ def test_a_check_as_json() -> None:
     ],
 )
 def test_a_tpu_with_a_name_is_elsewhere(tpu: str | None, elsewhere: bool) -> None:
-    assert Target(tpu=tpu).tpu_elsewhere == elsewhere
-    assert Target(tpu=tpu).elsewhere == elsewhere
+    assert TargetConfig(tpu=tpu).tpu_elsewhere == elsewhere
+    assert TargetConfig(tpu=tpu).elsewhere == elsewhere
 
 
 def test_a_number_of_replicas_plans_for_another_machine() -> None:
-    assert Target(num_replicas=8).elsewhere
-    assert not Target(num_replicas=8).tpu_elsewhere
+    assert TargetConfig(num_replicas=8).elsewhere
+    assert not TargetConfig(num_replicas=8).tpu_elsewhere
 
 
 @pytest.mark.parametrize(("name", "value"), [("num_replicas", 0), ("num_hosts", -1), ("images_per_second", 0.0)])
 def test_numbers_are_above_0(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"`{name}` must be above 0, got {value}."):
-        Target(**{name: value})
+        TargetConfig(**{name: value})
 
 
 def test_an_error_is_what_was_found_and_what_to_do() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tfpipe.doctor import probes
-from tfpipe.doctor.result import Check, Target
+from tfpipe.doctor.result import Check, TargetConfig
 from tfpipe.doctor.run import run_checks
 from tfpipe.doctor.runtime_checks import TensorFact
 from tfpipe.errors import ConfigError
@@ -33,7 +33,9 @@ def manifest(small_dataset: Path) -> Manifest:
     return load_manifest(str(small_dataset))
 
 
-def some(manifest: Manifest, names: str, config: PipelineConfig = CONFIG, target: Target | None = None) -> list[Check]:
+def some(
+    manifest: Manifest, names: str, config: PipelineConfig = CONFIG, target: TargetConfig | None = None
+) -> list[Check]:
     checks = {check.name: check for check in run_checks(manifest, "train", config, target, names=names.split(", "))}
     return [checks[name] for name in names.split(", ")]
 
@@ -85,11 +87,11 @@ def test_a_first_record_that_is_damaged(copy: Path) -> None:
 
 
 def test_a_batch_that_cannot_be_shared(manifest: Manifest) -> None:
-    batch, shapes, xla = some(manifest, "batch, shapes, xla", target=Target(num_replicas=3))
+    batch, shapes, xla = some(manifest, "batch, shapes, xla", target=TargetConfig(num_replicas=3))
     assert batch == Check("batch", "failure", "Global batch size 8 must be divisible by 3 replicas; use 6 or 9.")
     assert shapes == Check("shapes", "skipped", "Not reached: see batch.")
     assert xla == Check("xla", "skipped", "Not reached: see batch.")
-    target = Target(num_replicas=4, num_hosts=4)
+    target = TargetConfig(num_replicas=4, num_hosts=4)
     (batch,) = some(manifest, "batch", dataclasses.replace(CONFIG, num_streams=2), target)
     assert batch == Check(
         "batch",
@@ -107,7 +109,7 @@ def test_the_throughput_order_reads_whole_shards(manifest: Manifest) -> None:
         "2 shards for each host, fewer than the `cycle_length` of 8.",
     )
     assert memory.found.startswith("A shuffle buffer of ")
-    (shards,) = some(manifest, "shards", config, Target(num_hosts=4, num_replicas=4))
+    (shards,) = some(manifest, "shards", config, TargetConfig(num_hosts=4, num_replicas=4))
     assert shards.status == "failure"
 
 
@@ -125,7 +127,7 @@ def test_text_in_the_batch(manifest: Manifest) -> None:
     shapes, xla = some(manifest, "shapes, xla", config)
     assert (shapes.status, shapes.found) == ("warning", "The batch has text in it: image/filename.")
     assert xla.status == "ok"  # the step is compiled without it
-    (shapes,) = some(manifest, "shapes", config, Target(tpu="local"))
+    (shapes,) = some(manifest, "shapes", config, TargetConfig(tpu="local"))
     assert shapes.status == "failure"
 
 
@@ -227,7 +229,7 @@ def test_foreign_files(small_dataset: Path) -> None:
 def test_the_host_is_measured(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "WARM_UP_S", 0.1)
     monkeypatch.setattr(probes, "MEASURE_S", 0.2)
-    slow, fast = (some(manifest, "cpu", target=Target(images_per_second=rate))[0].status for rate in (1e9, 0.001))
+    slow, fast = (some(manifest, "cpu", target=TargetConfig(images_per_second=rate))[0].status for rate in (1e9, 0.001))
     assert (slow, fast) == ("failure", "ok")
 
 
@@ -245,10 +247,12 @@ def test_the_rate_is_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_replicas_of_this_machine(manifest: Manifest) -> None:
     assert probes.count_local_replicas() >= 1
-    target = Target(tpu="my-tpu")
+    target = TargetConfig(tpu="my-tpu")
     (batch,) = some(manifest, "batch", PipelineConfig(per_replica_batch_size=8), target)
     assert batch.found.endswith("How many replicas 'my-tpu' has is not known here.")
-    (batch,) = some(manifest, "batch", PipelineConfig(per_replica_batch_size=4), Target(num_replicas=2, num_hosts=2))
+    (batch,) = some(
+        manifest, "batch", PipelineConfig(per_replica_batch_size=4), TargetConfig(num_replicas=2, num_hosts=2)
+    )
     assert batch.found.startswith("8 images: 4 for each of 2 replicas on 2 hosts")
 
 

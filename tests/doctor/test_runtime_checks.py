@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfpipe.doctor.result import Check, Target
+from tfpipe.doctor.result import Check, TargetConfig
 from tfpipe.doctor.runtime_checks import (
     BatchFacts,
     CacheFacts,
@@ -18,7 +18,7 @@ from tfpipe.doctor.runtime_checks import (
     check_xla,
 )
 
-HERE, LOCAL_TPU, REMOTE_TPU = Target(), Target(tpu="local"), Target(tpu="my-tpu")
+HERE, LOCAL_TPU, REMOTE_TPU = TargetConfig(), TargetConfig(tpu="local"), TargetConfig(tpu="my-tpu")
 PLAIN = {"tensorflow": "2.20.0", "keras": "3.10.0"}
 FOR_TPU = {"tensorflow-tpu": "2.20.0", "libtpu": "0.0.21", "keras": "3.10.0"}
 
@@ -103,7 +103,7 @@ FOR_TPU = {"tensorflow-tpu": "2.20.0", "libtpu": "0.0.21", "keras": "3.10.0"}
         ),
     ],
 )
-def test_versions(tensorflow: str, installed: dict[str, str], target: Target, expected: Check) -> None:
+def test_versions(tensorflow: str, installed: dict[str, str], target: TargetConfig, expected: Check) -> None:
     assert check_versions(tensorflow, installed, target) == expected
 
 
@@ -126,7 +126,7 @@ def test_versions(tensorflow: str, installed: dict[str, str], target: Target, ex
         ),
         (
             "/data/pets",
-            Target(num_hosts=4),
+            TargetConfig(num_hosts=4),
             Check(
                 "file access",
                 "warning",
@@ -136,7 +136,7 @@ def test_versions(tensorflow: str, installed: dict[str, str], target: Target, ex
         ),
     ],
 )
-def test_file_access(path: str, target: Target, expected: Check) -> None:
+def test_file_access(path: str, target: TargetConfig, expected: Check) -> None:
     assert check_file_access(path, target) == expected
 
 
@@ -181,7 +181,7 @@ def test_file_access(path: str, target: Target, expected: Check) -> None:
         ),
     ],
 )
-def test_batch(facts: BatchFacts, target: Target, expected: Check) -> None:
+def test_batch(facts: BatchFacts, target: TargetConfig, expected: Check) -> None:
     assert check_batch(facts, target) == expected
 
 
@@ -236,7 +236,7 @@ IMAGE = TensorFact("image", "uint8", (8, 224, 224, 3))
         ),
     ],
 )
-def test_shapes(tensors: list[TensorFact], target: Target, expected: Check) -> None:
+def test_shapes(tensors: list[TensorFact], target: TargetConfig, expected: Check) -> None:
     assert check_shapes(tensors, target) == expected
 
 
@@ -326,13 +326,13 @@ def test_cache(facts: CacheFacts, expected: Check) -> None:
         (
             1200.0,
             1,
-            Target(images_per_second=1000),
+            TargetConfig(images_per_second=1000),
             Check("cpu", "ok", "This host makes 1,200 images/s with 4 cores; 1,000 are wanted."),
         ),
         (
             1100.0,
             1,
-            Target(images_per_second=1000),
+            TargetConfig(images_per_second=1000),
             Check(
                 "cpu",
                 "warning",
@@ -343,7 +343,7 @@ def test_cache(facts: CacheFacts, expected: Check) -> None:
         (
             400.0,
             1,
-            Target(images_per_second=1000),
+            TargetConfig(images_per_second=1000),
             Check(
                 "cpu",
                 "failure",
@@ -355,7 +355,7 @@ def test_cache(facts: CacheFacts, expected: Check) -> None:
         (
             400.0,
             2,
-            Target(images_per_second=1000, num_hosts=2),
+            TargetConfig(images_per_second=1000, num_hosts=2),
             Check(
                 "cpu",
                 "warning",
@@ -367,7 +367,7 @@ def test_cache(facts: CacheFacts, expected: Check) -> None:
     ],
     ids=["not asked", "enough", "just enough", "too slow", "too slow here, but planned elsewhere"],
 )
-def test_cpu(measured: float | None, hosts: int, target: Target, expected: Check) -> None:
+def test_cpu(measured: float | None, hosts: int, target: TargetConfig, expected: Check) -> None:
     assert check_cpu(measured, 4, hosts, target) == expected
 
 

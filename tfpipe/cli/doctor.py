@@ -26,7 +26,7 @@ from tfpipe.system.units import human_count
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tfpipe.doctor.result import Check, Target
+    from tfpipe.doctor.result import Check, TargetConfig
     from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 _STYLES = {"ok": "green", "warning": "yellow", "failure": "bold red", "skipped": "dim"}
@@ -82,9 +82,9 @@ def doctor(
     DATASET is the directory or URL of a finished dataset, or a pattern such as "/data/train-*" of TFRecords that
     something else wrote. Exit code 1 if a check fails; warnings do not count.
     """
-    from tfpipe.doctor.result import Target
+    from tfpipe.doctor.result import TargetConfig
 
-    target = Target(
+    target = TargetConfig(
         tpu=tpu or None, num_replicas=num_replicas, num_hosts=num_hosts, images_per_second=images_per_second
     )
     options = read_config(config, global_batch_size, per_replica_batch_size)
@@ -108,7 +108,7 @@ def _run_checks(
     dataset: str,
     split: str | None,
     config: "PipelineConfig",
-    target: "Target",
+    target: "TargetConfig",
     tuned: dict[str, Any],
     stages: str | None,
 ) -> "Iterable[Check]":

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from beam_jobs.prices import Prices, Range
+from beam_jobs.prices import PriceConfig, Range
 from tfpipe.cli.shared.params import all_options
 from tfpipe.cli.shared.progress import format_duration
 from tfpipe.system.units import human_bytes, human_count
@@ -28,7 +28,7 @@ price_options = all_options(
 )
 
 
-def print_estimate(estimate: "Estimate", prices: Prices) -> None:
+def print_estimate(estimate: "Estimate", prices: PriceConfig) -> None:
     """Prints a few lines, each with its 95 % interval."""
     bad = f", {estimate.bad:,} of them bad" if estimate.bad else ""
     click.echo(
@@ -53,7 +53,7 @@ def _hours(seconds: float) -> str:
     return f"{hours:,.1f}" if hours >= 10 else f"{hours:.3f}"
 
 
-def estimate_json(estimate: "Estimate", prices: Prices) -> dict[str, Any]:
+def estimate_json(estimate: "Estimate", prices: PriceConfig) -> dict[str, Any]:
     """Returns the estimate as a JSON object; a cost that was not asked for is null."""
     job, storage = _costs(estimate, prices)
     return {
@@ -69,7 +69,7 @@ def estimate_json(estimate: "Estimate", prices: Prices) -> dict[str, Any]:
     }
 
 
-def _costs(estimate: "Estimate", prices: Prices) -> tuple[Range | None, Range | None]:
+def _costs(estimate: "Estimate", prices: PriceConfig) -> tuple[Range | None, Range | None]:
     cpu, wall, size = estimate.cpu_s, estimate.wall_s, estimate.output_bytes
     held = wall.scale(estimate.processes)
     job_cost = prices.estimate_job_cost((cpu.low, cpu.high), (held.low, held.high))

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tfpipe.errors import SENTENCE_END, ConfigError
+from tfpipe.errors import SENTENCE_END
+from tfpipe.system.options import Number, check_options, option
 
 Status = Literal["ok", "warning", "failure", "skipped"]
 
@@ -36,30 +37,29 @@ class Check:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class TargetConfig:
     """The accelerator that the pipeline feeds.
 
     Attributes:
-        tpu: A TPU: "local" for one of this machine, the name of a TPU node, or "grpc://address:port"; None for no TPU.
-        num_replicas: The replicas of all hosts together. None stands for one on each accelerator of this machine, on
-            each host.
-        num_hosts: The hosts that read; None for one.
-        images_per_second: The rate that all replicas together consume; None if it does not matter.
+        tpu: The TPU: "local" for one of this machine, the name of a TPU node, or "grpc://address:port". None: there is
+            no TPU. Default: None.
+        num_replicas: The number of replicas of all hosts together. None: one on each accelerator of this machine, on
+            each host. Above 0. Default: None.
+        num_hosts: The number of hosts that read. None: one. Above 0. Default: None.
+        images_per_second: The rate that all replicas together consume. None: it does not matter. Above 0.
+            Default: None.
 
     Raises:
         ConfigError: A number is not above 0.
     """
 
     tpu: str | None = None
-    num_replicas: int | None = None
-    num_hosts: int | None = None
-    images_per_second: float | None = None
+    num_replicas: int | None = option(Number(above=0), None)
+    num_hosts: int | None = option(Number(above=0), None)
+    images_per_second: float | None = option(Number(above=0), None)
 
     def __post_init__(self) -> None:
-        for name in ("num_replicas", "num_hosts", "images_per_second"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ConfigError(f"`{name}` must be above 0, got {value}.")
+        check_options(self)
 
     @property
     def elsewhere(self) -> bool:

@@ -1,6 +1,6 @@
 """Every check of a dataset and a pipeline, one after the other, as `tfpipe doctor` prints them.
 
-for check in run_checks(manifest, "train", config, Target(tpu="local")):
+for check in run_checks(manifest, "train", config, TargetConfig(tpu="local")):
     print(check.status, check.name, check.found, check.advice)
 """
 
@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tfpipe.doctor import data_checks, probes, runtime_checks
 from tfpipe.doctor.data_checks import FileFacts, ImageFacts, LabelFacts
-from tfpipe.doctor.result import Check, Target, fail_check
+from tfpipe.doctor.result import Check, TargetConfig, fail_check
 from tfpipe.doctor.runtime_checks import BatchFacts, CacheFacts
 from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error, first_line
 from tfpipe.format import file_names
@@ -47,7 +47,7 @@ def run_checks(
     data: Manifest | Source,
     split: str | None,
     config: PipelineConfig,
-    target: Target | None = None,
+    target: TargetConfig | None = None,
     customize: Customize | None = None,
     names: Collection[str] | None = None,
 ) -> Iterator[Check]:
@@ -67,7 +67,7 @@ def run_checks(
     Raises:
         ConfigError: There is no such split.
     """
-    facts = _Facts(data, split, config, target or Target(), customize)
+    facts = _Facts(data, split, config, target or TargetConfig(), customize)
     for name, check in CHECKS.items():
         if names is None or name in names:
             yield _run_check(name, check, facts)
@@ -96,7 +96,7 @@ class _Facts:
         data: Manifest | Source,
         split: str | None,
         config: PipelineConfig,
-        target: Target,
+        target: TargetConfig,
         customize: Customize | None,
     ) -> None:
         self.config, self.target, self.customize = config, target, customize

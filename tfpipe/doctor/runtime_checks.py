@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tfpipe.doctor.result import Check, Status, Target
+from tfpipe.doctor.result import Check, Status, TargetConfig
 from tfpipe.pipeline.plan.read_plan import MAX_CACHE_SHARE
 from tfpipe.system.file_io import is_url
 from tfpipe.system.units import human_bytes, human_count
@@ -75,7 +75,7 @@ class CacheFacts(NamedTuple):
     filled: bool = False
 
 
-def check_versions(tensorflow: str, installed: Mapping[str, str], target: Target) -> Check:
+def check_versions(tensorflow: str, installed: Mapping[str, str], target: TargetConfig) -> Check:
     """Checks that TensorFlow, Keras and the TPU's library fit together.
 
     Args:
@@ -113,7 +113,7 @@ def check_versions(tensorflow: str, installed: Mapping[str, str], target: Target
     return Check(name, "ok", f"{found}.")
 
 
-def check_file_access(path: str, target: Target) -> Check:
+def check_file_access(path: str, target: TargetConfig) -> Check:
     """Checks that every host can read the files."""
     name, hosts = "file access", target.num_hosts or 1
     if is_url(path):
@@ -132,7 +132,7 @@ def check_file_access(path: str, target: Target) -> Check:
     return Check(name, "ok", f"{path} is on this machine.")
 
 
-def check_batch(facts: BatchFacts, target: Target) -> Check:
+def check_batch(facts: BatchFacts, target: TargetConfig) -> Check:
     """Describes the shares of the batch. `ReadPlan.check_shares` has refused a batch that cannot be shared."""
     replicas, hosts = human_count(facts.num_replicas, "replica"), human_count(facts.num_hosts, "host")
     found = f"{facts.global_batch_size:,} images: {facts.batch_size:,} for each of {replicas} on {hosts}"
@@ -150,7 +150,7 @@ def check_batch(facts: BatchFacts, target: Target) -> Check:
     return Check("batch", "ok", f"{found}.")
 
 
-def check_shapes(tensors: Sequence[TensorFact], target: Target) -> Check:
+def check_shapes(tensors: Sequence[TensorFact], target: TargetConfig) -> Check:
     """Checks that shapes are static, and that a device takes the dtypes."""
     name = "shapes"
     open_shapes = [tensor.name for tensor in tensors if tensor.shape is None or None in tensor.shape]
@@ -241,7 +241,7 @@ def check_tuned(tuned: Mapping[str, object], here: Mapping[str, object]) -> Chec
     return Check(name, "warning", f"The options were tuned on {where}.", "Run `tfpipe tune` here, for this data.")
 
 
-def check_cpu(rate: float | None, cores: int, num_hosts: int, target: Target) -> Check:
+def check_cpu(rate: float | None, cores: int, num_hosts: int, target: TargetConfig) -> Check:
     """Checks that the hosts make as many images per second as the accelerators consume.
 
     Args:

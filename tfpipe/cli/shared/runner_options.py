@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from beam_jobs.prices import Prices
+from beam_jobs.prices import PriceConfig
 from beam_jobs.runners.base import RunnerConfig
 from tfpipe.cli.shared.config_option import config_option, drop_missing
 from tfpipe.cli.shared.params import all_options
@@ -52,7 +52,7 @@ class RunArgs:
     dry_run: bool
     print_command: bool
     as_json: bool
-    prices: Prices
+    prices: PriceConfig
 
     @classmethod
     def take(cls, options: dict[str, Any], beam_args: Sequence[str]) -> "RunArgs":
@@ -68,7 +68,7 @@ class RunArgs:
                 f"--runner {runner.runner} and {named} after -- exclude each other. Leave one of them out."
             )
         flags = {name: options.pop(name) for name in ("dry_run", "print_command", "as_json")}
-        prices = Prices(*(options.pop(f"price_{name}") for name in ("per_vcpu_hour", "per_gib_month")))
-        if prices != Prices() and not flags["dry_run"]:
+        prices = PriceConfig(*(options.pop(f"price_{name}") for name in ("per_vcpu_hour", "per_gib_month")))
+        if prices != PriceConfig() and not flags["dry_run"]:
             raise ConfigError("Prices are for --dry-run, which estimates a cost. Add it, or leave them out.")
         return cls((*runner.beam_args(), *beam_args), **flags, prices=prices)
