@@ -74,13 +74,10 @@ def build_stages(
     start_step: int = 0,
 ) -> Stages:
     """Builds the stages of `build_dataset`, to print, to cut or to time; arguments and errors are the same."""
-    if config.service is not None:
-        service_client.check_address(config.service)
     if isinstance(manifest, Mixture):
         return _mixture_stages(manifest, split, config, context, start_step)
     if config.cache_dir is None:
-        plan = ReadPlan.for_host(get_source(manifest, split), config, context, start_step)
-        return _with_options(_stages_from_files(plan), config, plan.deterministic)
+        return build_planned_stages(ReadPlan.for_host(get_source(manifest, split), config, context, start_step))
     if not isinstance(manifest, Manifest) or split is None:
         raise ConfigError("`cache_dir` needs a split of a dataset with a manifest. Leave it out to use memory.")
     # A cache in files is a dataset like any other, filled before the first step.
@@ -88,6 +85,11 @@ def build_stages(
     plan = ReadPlan.for_host(get_source(cached, split), without_cache(config), context, start_step)
     stages = (cache_in_files(cached, split, config), *_stages_from_files(plan))
     return _with_options(stages, config, plan.deterministic)
+
+
+def build_planned_stages(plan: ReadPlan) -> Stages:
+    """Builds the stages of a host whose read plan exists already. The plan keeps no cache in files."""
+    return _with_options(_stages_from_files(plan), plan.config, plan.deterministic)
 
 
 def _stages_from_files(plan: ReadPlan) -> tuple[Stage, ...]:
@@ -160,6 +162,8 @@ def _mixture_stages(
 
 def _check(plan: ReadPlan) -> None:
     """Refuses a plan that the data, its files or this machine's memory cannot serve."""
+    if plan.config.service is not None:
+        service_client.check_address(plan.config.service)
     plan.check()
     plan.source.check()
     if plan.config.cache != "none":

@@ -8,7 +8,7 @@ plan.order, plan.streams                      # the exact order, and this host's
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -110,15 +110,16 @@ class ReadPlan:
         cls, source: Source, config: PipelineConfig, context: InputContext | None, start_step: int
     ) -> ReadPlan:
         """Makes the plan of a host that `tf.distribute` describes; None stands for one host with one replica."""
-        if context is None:
-            return cls(source, config, start_step=start_step)
-        return cls(
-            source,
-            config,
-            context.num_input_pipelines,
-            context.input_pipeline_id,
-            context.num_replicas_in_sync,
-            start_step,
+        plan = cls(source, config, start_step=start_step)
+        return plan if context is None else plan.move_to(context)
+
+    def move_to(self, context: InputContext) -> ReadPlan:
+        """Returns this plan for the host that `tf.distribute` describes. The source is not read again."""
+        return replace(
+            self,
+            num_hosts=context.num_input_pipelines,
+            host=context.input_pipeline_id,
+            num_replicas=context.num_replicas_in_sync,
         )
 
     def check(self) -> None:
