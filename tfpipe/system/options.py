@@ -40,6 +40,9 @@ class Kind(ABC):
     def check(self, name: str, value: object) -> None:
         """Raises a ConfigError that names the option unless it can have this value."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
 
 class Flag(Kind):
     """A switch: true or false."""
