@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -114,6 +115,28 @@ def test_interrupts_come_after_the_block() -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupt()
     assert steps == ["block"]
+
+
+def test_interrupts_that_another_thread_receives_come_after_the_block_too() -> None:
+    steps: list[str] = []
+    stop = threading.Event()
+    other = threading.Thread(target=stop.wait, daemon=True)
+    other.start()
+
+    def interrupt() -> None:
+        with hold_interrupts():
+            signal.pthread_kill(other.ident or 0, signal.SIGINT)
+            time.sleep(0.05)
+            steps.append("block")
+        steps.append("after")
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupt()
+    finally:
+        stop.set()
+    assert steps == ["block"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_process_that_starts_in_the_block_gets_no_interrupt() -> None:

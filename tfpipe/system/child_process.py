@@ -48,11 +48,24 @@ def hold_interrupts() -> Iterator[None]:
     Without it, a process that is interrupted before its first line prints a traceback.
     """
     resource_tracker.ensure_running()  # multiprocessing starts it before a process, and lets interrupts in again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # The mask holds for this thread and for the processes it starts. The kernel may give the signal to another thread
+    # of this process; Python then runs the handler in the main thread, so the handler is held back too.
+    held: list[int] = []
+    handler = signal.getsignal(
+        signal.SIGINT
+    )  # None for a handler that was not set from Python, and cannot be set again
+    is_held = handler is not None and threading.current_thread() is threading.main_thread()
+    if is_held:
+        signal.signal(signal.SIGINT, lambda number, _: held.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if is_held:
+            signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if held:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _exit_after_parent() -> None:
