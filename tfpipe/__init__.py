@@ -1,6 +1,6 @@
 """Images in, TFRecord shards out, a tuned input pipeline, and a profiler that says why the accelerator waits.
 
-A name loads its module when it is first asked for: `import tfpipe` loads neither TensorFlow nor Beam.
+A name loads its module at its first use, so `import tfpipe` loads neither TensorFlow nor Beam.
 """
 
 from importlib import import_module
@@ -82,7 +82,7 @@ def __getattr__(name: str) -> object:
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(module), name)  # the next access is a plain one
+    value = globals()[name] = getattr(import_module(module), name)  # the next access does not come here
     return value
 
 

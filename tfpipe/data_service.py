@@ -1,14 +1,15 @@
-"""Runs a tf.data service on this machine: a dispatcher in this process, and workers in processes of their own.
+"""Runs a tf.data service on this machine: a dispatcher in this process, and each worker in another one.
 
     with Service(ServiceConfig(workers=2)) as service:
         print(service.dispatcher)               # grpc://10.0.0.5:5050
         service.run_until(stop)                 # a threading.Event
 
-One worker is usually enough: it uses all cores, and takes 0.6 GB before it does anything. Each worker has a process, so
-the kernel can kill one for its memory without ending the dispatcher or the others. A lost worker is started again *on
-its port*: a trainer in the middle of an epoch asks for it there and waits (5 minutes and longer, when tried).
+One worker is usually enough: it uses all cores, and takes 0.6 GB before it does anything. Each worker is a process, so
+the kernel can kill one for its memory without ending the dispatcher or the others. A lost worker starts again *on its
+port*, because a trainer in the middle of an epoch asks for it there. The trainer waits; in a test it waited for more
+than 5 minutes.
 
-No password protects the service: everybody who reaches the ports can run TensorFlow graphs, and with them read and
+No password protects the service: everybody who reaches the ports can run TensorFlow graphs, and graphs can read and
 write files. Keep the ports inside a trusted network.
 """
 
@@ -46,7 +47,7 @@ _REMOTE = ("192.0.2.1", 9)  # an address for documentation (RFC 5737), to which 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceConfig:
-    """The servers to run on this machine, and their addresses.
+    """The options of the servers on this machine: their number and their addresses.
 
     Attributes:
         port: The port of the dispatcher. 0: any free one. From 0 to 65535. Default: 5050.
@@ -56,9 +57,9 @@ class ServiceConfig:
         host: The name or address by which other machines reach this one. None: the address of the interface that
             leads to the dispatcher, or to the rest of the network for the dispatcher itself; 127.0.0.1 without a
             network. Default: None.
-        dispatcher: The dispatcher that the workers join, "grpc://host:port". None: one is started here. Default: None.
-        work_dir: The folder or URL for the dispatcher's journal. A dispatcher that is started again with it goes on
-            with its jobs. None: the jobs end with the dispatcher. Default: None.
+        dispatcher: The dispatcher that the workers join, "grpc://host:port". None: it starts here. Default: None.
+        work_dir: The folder or URL for the dispatcher's journal. With it a dispatcher that starts again goes on with
+            its jobs. None: the jobs end with the dispatcher. Default: None.
 
     Raises:
         ConfigError: A value cannot be used, or two options exclude each other.
@@ -90,8 +91,7 @@ class Worker:
         port: The port on which it serves.
         address: The address by which trainers reach it, host:port.
         process: The process; None before its start.
-        ready: A pipe that holds a message once the worker serves. It is closed at the other end if the worker has
-            ended before.
+        ready: A pipe that holds a message once the worker serves. If the worker ends before, the other end closes.
     """
 
     port: int
@@ -162,7 +162,7 @@ class Service:
         deadline = time.monotonic() + _STOP_LIMIT_S
         for process in processes:
             process.join(max(deadline - time.monotonic(), 0))
-            process.kill()  # harmless where it has ended
+            process.kill()  # harmless if it has ended
             process.join()
         self.workers = []
         if self._server is not None:
@@ -194,7 +194,7 @@ class Service:
                 raise _make_start_error(worker)
 
     def _claim_ports(self) -> tuple[int | None, list[int]]:
-        """Returns the port of the dispatcher, None where it runs elsewhere, and those of the workers."""
+        """Returns the port of the dispatcher, or None if it runs elsewhere, and the ports of the workers."""
         config = self.config
         requests = [(config.worker_port and config.worker_port + i, "worker_port") for i in range(config.workers)]
         if config.dispatcher is not None:
@@ -216,8 +216,8 @@ class Service:
 def claim_ports(requests: Sequence[tuple[int, str]]) -> list[int]:
     """Checks that ports are free, and finds a free one for each 0.
 
-    TensorFlow's servers share ports (SO_REUSEPORT). A second dispatcher would start on the port of the first without
-    any message, and each request of a trainer would reach one or the other.
+    TensorFlow's servers share ports (SO_REUSEPORT). A second dispatcher would start on the port of the first without a
+    message, and each request of a trainer would reach one of the two by chance.
 
     Args:
         requests: Port numbers, and the option from which each comes.
@@ -274,7 +274,7 @@ def _run_worker(dispatcher: str, address: str, port: int, ready: Connection) -> 
 
 
 def _is_ready(worker: Worker, seconds: float) -> bool:
-    """Returns whether a worker serves within some seconds. Once it has served, the answer is True for ever."""
+    """Returns whether a worker serves within some seconds. Once it has served, the answer stays True."""
     assert worker.ready is not None
     if not worker.ready.closed:
         try:
@@ -293,7 +293,7 @@ def _make_start_error(worker: Worker) -> TfpipeError:
 
 
 def _find_own_address(destination: tuple[str, int]) -> str:
-    """Returns the address of the interface that leads to a destination. A name would need a name service."""
+    """Returns the address of the interface that leads to a destination. An address needs no name service."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(*destination, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as datagram_socket:

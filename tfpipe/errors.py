@@ -8,7 +8,7 @@ TfpipeError
 └─ MissingDependencyError  (also ImportError)  which extra to install                      exit 1
 ```
 
-A message is one sentence or two: what must hold, what came, what to do.
+A message has one or two sentences: what must hold, what came, what to do.
 """
 
 import re
@@ -43,7 +43,7 @@ class MissingDependencyError(TfpipeError, ImportError):
 
 
 def explain_pipeline_error(error: BaseException) -> TfpipeError:
-    """Returns the error that ended a pipeline: one of tfpipe's as it is, another one in a sentence."""
+    """Returns the error that ended a pipeline: an error of tfpipe unchanged, any other as a sentence."""
     if isinstance(error, TfpipeError):
         return error
     is_operation = type(error).__module__.startswith("tensorflow.") and not _ASSERTION.search(str(error))

@@ -15,9 +15,9 @@ _logger = logging.getLogger(__name__)
 def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
     """Reads the manifest of a finished dataset.
 
-    The shards lie beside the manifest. Only a manifest that `tfpipe index` wrote can name another place for them, a
-    single directory that their names cannot leave. That place is logged as a warning, so that a manifest from elsewhere
-    does not make a program read other files unnoticed. `root` overrules it, and then nothing is logged.
+    The shards lie beside the manifest. Only a manifest from `tfpipe index` can name another directory for them, and no
+    name of a shard can leave that directory. A warning names the directory, so that a foreign manifest cannot make a
+    program read other files unnoticed. `root` overrules it, and then there is no warning.
 
     Args:
         directory: The dataset that `tfpipe shard` or `tfpipe index` wrote: a local directory, or a URL that TensorFlow
@@ -43,7 +43,7 @@ def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
 
 
 def _locate_shards(manifest: Manifest, root: str | None) -> Manifest:
-    """Returns the manifest with the place of its shards settled.
+    """Returns the manifest with the directory of its shards.
 
     Raises:
         ConfigError: `root` is given for a dataset that tfpipe wrote itself.

@@ -45,18 +45,18 @@ def build_dataset(
         manifest: From `load_manifest`; several datasets from `mix`; or files that something else wrote, from
             `tfrecord_files`.
         split: Name of a split; None for foreign files.
-        config: The options: the order, the batch and what becomes of each image.
-        context: This host among all hosts, as `tf.distribute` hands it over; None for one host with one replica.
-        start_step: The global step of the run with which training begins, in whichever epoch it lies. In exact order
-            the batches are those that would have come then, after reading at most one window of records.
+        config: The options: the order, the batch and the changes to each image.
+        context: This host among all hosts, as `tf.distribute` passes it; None for one host with one replica.
+        start_step: The global step at which training begins; it may lie in any epoch. In exact order the batches equal
+            those of a run that was never stopped. At most one window of records is read before the first one.
 
     Returns:
-        Batches for one replica, `config.batch_size` images each; a host with several replicas takes one for each.
-        Dictionaries of "image", [batch, height, width, 3] of `image_dtype`; "label", int32 [batch] or one-hot float32
-        [batch, classes]; what `extra_features` names; and in evaluation "mask", bool [batch], False where the last
-        batch is filled up. With augment="device" images are uint8 of `decoded_size` and come with "height" and
-        "width", int64 [batch], and in training "seed", int32 [batch, 2]. With `as_supervised`: (image, label), in
-        evaluation with the mask as a third, float32. Training goes on for ever; evaluation is one pass.
+        Batches for one replica each. A host with several replicas takes one batch for each of them. Dictionaries of
+        "image", [batch, height, width, 3] of `image_dtype`; "label", int32 [batch] or one-hot float32 [batch, classes];
+        the features in `extra_features`; and in evaluation "mask", bool [batch], False for the padding in the last
+        batch. With augment="device" images are uint8 of `decoded_size` and come with "height" and "width", int64
+        [batch], and in training "seed", int32 [batch, 2]. With `as_supervised` a batch is (image, label), and in
+        evaluation (image, label, mask) with a float32 mask. Training repeats without end; evaluation is one pass.
 
     Raises:
         ConfigError: The config does not fit the data or the number of hosts.
@@ -73,7 +73,7 @@ def build_stages(
     context: InputContext | None = None,
     start_step: int = 0,
 ) -> Stages:
-    """Builds the stages of `build_dataset`, to print, to cut or to time; arguments and errors are the same."""
+    """Builds the stages of `build_dataset`, to print, cut or time them. It has the same arguments and errors."""
     if isinstance(manifest, Mixture):
         return _mixture_stages(manifest, split, config, context, start_step)
     if config.cache_dir is None:
@@ -88,7 +88,7 @@ def build_stages(
 
 
 def build_planned_stages(plan: ReadPlan) -> Stages:
-    """Builds the stages of a host whose read plan exists already. The plan keeps no cache in files."""
+    """Builds the stages of a host from its read plan, whose config must not ask for a cache in files."""
     return _with_options(_stages_from_files(plan), plan.config, plan.deterministic)
 
 
@@ -97,13 +97,13 @@ def _stages_from_files(plan: ReadPlan) -> tuple[Stage, ...]:
     _check(plan)
     images, augment = _image_stages(plan), augment_images(plan)
     if not plan.config.training and plan.config.cache == "decoded":
-        # Evaluation does the same to every image each time, so what is cached is augmented.
+        # Evaluation does the same to every image each time, so the cache keeps augmented images.
         return (*images, augment, cache_decoded(plan), batch_examples(plan), prefetch_batches(plan))
     return (*images, augment, batch_examples(plan), prefetch_batches(plan))
 
 
 def _image_stages(plan: ReadPlan) -> tuple[Stage, ...]:
-    """Builds the stages from files to decoded images; what is cached decides where epochs begin."""
+    """Builds the stages from files to decoded images. The kind of cache decides where epochs begin."""
     cache = plan.config.cache
     if not plan.config.training:
         # One pass, in the order of the files.
@@ -112,7 +112,7 @@ def _image_stages(plan: ReadPlan) -> tuple[Stage, ...]:
             return (*read, cache_bytes(plan), parse_records(plan), decode_images(plan))
         return (*read, parse_records(plan), decode_images(plan))
     if cache == "none":
-        # Epochs come first: each has an order of its own, and the last images of one are read with the next one's.
+        # Epochs come first, because each has another order. Reading then also runs on from one epoch into the next.
         if plan.exact:
             order = (repeat_epochs(plan), list_exact(plan), read_exact(plan), shuffle_exact(plan))
         else:

@@ -1,8 +1,8 @@
 """A pipeline as a tuple of named stages that folds into one `tf.data.Dataset`.
 
 stages = tfpipe.build_stages(manifest, "train", config)
-print(stages)                           # each stage with its settings and the reason for where it stands
-stages.until("decode").dataset()        # the pipeline cut there, to look at or to time
+print(stages) # each stage with its settings and the reason for its place stages.until("decode").dataset() # the
+pipeline up to there, to look at or to time
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Stage:
 
     Attributes:
         name: The name, one of `STAGE_NAMES` or your own.
-        apply: The function from the dataset of the stage before to that of this one; the first stage gets None.
-        settings: The values that it was built with, for people and for the profiler.
-        reason: The reason why it is there, or stands where it stands.
+        apply: The function that takes the previous stage's dataset and returns this stage's. The first stage gets None.
+        settings: The values that the stage was built with, for people and for the profiler.
+        reason: The reason for the stage or for its place.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Stage:
 
 
 class Stages(tuple[Stage, ...]):
-    """The stages of a pipeline, in order; prints as a table."""
+    """The stages of a pipeline, in order: a tuple that prints as a table."""
 
     options: tf.data.Options | None = None
 
@@ -67,7 +67,7 @@ class Stages(tuple[Stage, ...]):
         return tuple(stage.name for stage in self)
 
     def until(self, name: str) -> Stages:
-        """Returns the stages up to and with `name`.
+        """Returns the stages up to `name`, with that stage.
 
         Raises:
             ConfigError: No stage has this name.
@@ -75,7 +75,7 @@ class Stages(tuple[Stage, ...]):
         return Stages(self[: self._find(name) + 1], self.options)
 
     def replace(self, name: str, *stages: Stage) -> Stages:
-        """Returns the pipeline with other stages in place of `name`, or without it where none are given.
+        """Returns the pipeline with other stages in place of `name`, or without it if none are given.
 
         Raises:
             ConfigError: No stage has this name.
@@ -84,7 +84,7 @@ class Stages(tuple[Stage, ...]):
         return Stages([*self[:place], *stages, *self[place + 1 :]], self.options)
 
     def insert_after(self, name: str, *stages: Stage) -> Stages:
-        """Returns the pipeline with further stages right behind `name`.
+        """Returns the pipeline with further stages right after `name`.
 
         Raises:
             ConfigError: No stage has this name.
@@ -98,11 +98,11 @@ class Stages(tuple[Stage, ...]):
         return self.names.index(name)
 
     def dataset(self) -> tf.data.Dataset:
-        """Builds the dataset: every stage on the one before, then the options."""
+        """Builds the dataset: applies each stage to the one before, then sets the options."""
         return self.apply_to(None)
 
     def apply_to(self, dataset: Any) -> tf.data.Dataset:
-        """Builds the stages on a dataset that stands for the stages before these."""
+        """Builds the stages on a dataset that takes the place of all earlier stages."""
         for stage in self:
             dataset = stage.apply(dataset)
         return dataset if self.options is None else dataset.with_options(self.options)
@@ -114,7 +114,7 @@ class Stages(tuple[Stage, ...]):
 def without_autograph(stage: Stage) -> Stage:
     """Returns the stage without AutoGraph's conversion, which takes longer than all else.
 
-    Only for stages that do not branch in Python on a tensor.
+    It is only for stages that do not branch in Python on a tensor.
     """
     return replace(stage, apply=tf.autograph.experimental.do_not_convert(stage.apply))
 
@@ -124,7 +124,7 @@ Customize = Callable[[Stages], Stages]
 
 
 def customize_stages(stages: Stages, customize: Customize | None) -> Stages:
-    """Returns the stages as the user's function changes them; without one as they are.
+    """Returns the stages as the user's function changes them, or unchanged without a function.
 
     Raises:
         ConfigError: The function does not return stages.

@@ -119,7 +119,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
 
     refuse(DataError, r"No file fits .*x\*\. Check the path")
     (tmp_path / "x").write_bytes(b"")
-    refuse(DataError, r"None of 1 files, .*x and on, has a record\.")
+    refuse(DataError, r"None of 1 files, from .*x on, has a record\.")
     write(tmp_path / "x", {"picture": [b"a"], "image": [1]})
     refuse(FormatError, r"an image under one of image/encoded, image; the first of .*x has image, picture\.")
     write(tmp_path / "x", {"image": [b"a", b"b"]})

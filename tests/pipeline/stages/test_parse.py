@@ -31,7 +31,7 @@ def test_included_features_are_padded_and_cut(few: Manifest) -> None:
 
 def test_features_that_cannot_be_included(few: Manifest, foreign) -> None:
     for name in RESERVED:
-        with pytest.raises(ConfigError, match=f"`extra_features` must not name '{name}': the pipeline hands over"):
+        with pytest.raises(ConfigError, match=f"`extra_features` must not name '{name}': the pipeline uses"):
             build_stages(few, "train", PipelineConfig(**EVALUATION, extra_features=("id", name)))
     with pytest.raises(
         ConfigError, match=r"features of 'train' of .*, got 'nothing'; it has image/encoded, .*, pair\."

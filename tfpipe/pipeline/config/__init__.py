@@ -1,1 +1,1 @@
-"""The options of a pipeline: what can be asked for, in code, in TOML and in JSON."""
+"""The options of a pipeline, in code, in TOML and in JSON."""

@@ -53,7 +53,7 @@ class _Channels(Kind):
 
 @dataclass(frozen=True)
 class AugmentOptions:
-    """The options of cropping, flipping and normalizing images.
+    """The options for cropping, flipping and normalizing images.
 
     Attributes:
         scale: The smallest and the largest share of the image's area in a training crop (Szegedy et al. 2014).
@@ -63,8 +63,8 @@ class AugmentOptions:
         flip: Whether half of the training images are flipped from left to right. Default: True.
         crop_fraction: The share of each side that evaluation keeps: 224 of 256 pixels (He et al. 2015). In (0, 1].
             Default: 0.875.
-        antialias: Whether the resize kernel widens where a crop shrinks, as Pillow's does. It is off in
-            `tf.image.resize`, and worth it where the output is much smaller than the stored image. It costs nothing.
+        antialias: Whether the resize kernel widens when a crop shrinks, as Pillow's does. `tf.image.resize` has it off.
+            It is worth it if the output is much smaller than the stored image. It costs nothing.
             Default: False.
         matmul_dtype: The type in which the device resizes, see `tfpipe.pipeline.device.augment`. bfloat16 is for
             devices that are faster with it. "float32" or "bfloat16". Default: "float32".

@@ -42,7 +42,7 @@ AutoShardPolicy = Literal["off", "auto", "file", "data", "hint"]
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineConfig:
-    """The options of an input pipeline: what it reads, in which order, what it does to images, what tf.data may use.
+    """The options of an input pipeline: the batches, the images, the order, the caches, and the limits of tf.data.
 
     Exactly one of the two batch sizes must be given. Every other option has a default. A list, as files have it,
     becomes a tuple.
@@ -54,8 +54,8 @@ class PipelineConfig:
             of replicas. At least 1. Default: None.
         image_size: The size of the images that the model gets, in pixels: the side of a square, or height and width.
             224 is the size of He et al. 2015. A side from 1 to 65500, or (height, width). Default: 224.
-        training: Whether the pipeline shuffles, draws random crops and flips, and repeats for ever. Otherwise it makes
-            one pass in order, which is always the same. Default: True.
+        training: Whether the pipeline shuffles, draws random crops and flips, and repeats without end. Otherwise it
+            makes one pass in order, and every pass is the same. Default: True.
         augment: The place where images are cropped and flipped. "host": a random resized crop and a flip in training, a
             center crop in evaluation, fused with decoding. "device": the batch holds whole images, squeezed to
             `decoded_size`, with the original heights and widths and a seed each;
@@ -65,8 +65,8 @@ class PipelineConfig:
             same on host and device. Default: AugmentOptions().
         decoded_size: The size of whole images for `augment` "device" and `cache` "decoded", in pixels. None: the size
             that `resolve_decoded_size` returns. A side from 1 to 65500, or (height, width). Default: None.
-        dct_scaling: Whether libjpeg may decode at 1/2, 1/4 or 1/8 of the size, where the crop or the whole image is at
-            least that many times larger than the result. It saves decoding time. Default: True.
+        dct_scaling: Whether libjpeg may decode at 1/2, 1/4 or 1/8 of the size. It does so if the crop or the whole
+            image is at least that many times larger than the result. It saves decoding time. Default: True.
         image_dtype: The type of the pixels. Floats are normalized with the mean and deviation of `augment_options`.
             uint8 takes a quarter of the bytes of float32 on the way to the device, which then normalizes.
             "uint8", "float32" or "bfloat16". Default: "uint8".
@@ -79,12 +79,12 @@ class PipelineConfig:
         seed: The seed of the order and of every random crop. From -2**63 to 2**64 - 1. Default: 0.
         order: The order of the records. "exact": the order of `tfpipe.order`, which is the same for any number of
             hosts, and in which a run can start at any step. "throughput": interleaved files, then a shuffle buffer.
-            "auto": exact with a manifest; throughput for files found by a pattern, with a `service`, and where
+            "auto": exact with a manifest; throughput for files that match a pattern, with a `service`, and if
             `deterministic` is false. A cache in memory always gives the exact order, because all of its records cost
             the same. "auto", "exact" or "throughput". Default: "auto".
         num_streams: The number of parts of an epoch that exact order reads side by side, see
-            `tfpipe.order.ExactOrder`. None: the largest power of two that divides the global batch size, at most 8, or
-            the number of hosts where that is more. At least 1. Default: None.
+            `tfpipe.order.ExactOrder`. None: the largest power of two that divides the global batch size, at most 8; or
+            the number of hosts if that is more. At least 1. Default: None.
         run_records: The number of adjacent records that exact order reads at once. Fewer mix better and seek more
             often. At least 1. Default: 16.
         window_records: The number of consecutive records of a stream that exact order holds in memory and permutes.
@@ -96,12 +96,12 @@ class PipelineConfig:
             order it is at least `run_records`, hence the default. At least 1. Default: 16.
         read_parallel_calls: The number of threads that read. None: tf.data adjusts it while it runs (AUTOTUNE).
             At least 1. Default: None.
-        deterministic: Whether the order is kept where one read or decode is slower than the next. None: it is kept in
+        deterministic: Whether the order is kept when one read or decode is slower than the next. None: it is kept in
             exact order and in evaluation only. Default: None.
         on_bad_record: The reaction to a record whose checksum is wrong or whose file cannot be read. "raise": an error
             that says where it is. "skip": the record is left out and counted. An intact record that holds no image is
             always an error. "raise" or "skip". Default: "raise".
-        max_bad_records: The number of records that "skip" may leave out before it is an error. 0: none. At least 0.
+        max_bad_records: The number of records that "skip" may leave out; one more is an error. 0: none. At least 0.
             Default: 100.
         cache: The data that is kept after the first epoch. "bytes": the records, so that nothing is read twice.
             "decoded": images decoded to `decoded_size`, so that nothing is decoded twice either; they take more space.
@@ -110,7 +110,8 @@ class PipelineConfig:
         num_parallel_calls: The number of threads that decode and augment. None: AUTOTUNE. At least 1. Default: None.
         prefetch_batches: The number of finished batches that wait for the trainer. 0: none. None: AUTOTUNE. At least 0.
             Default: None.
-        autotune: Whether tf.data adjusts what is left to AUTOTUNE. Otherwise its fixed defaults hold. Default: True.
+        autotune: Whether tf.data adjusts the options that are AUTOTUNE. Otherwise its fixed defaults hold. Default:
+            True.
         ram_budget: The memory that AUTOTUNE may plan with, in bytes or as text such as "8GiB". None: tf.data's share of
             the free memory. At least 1, as a number or a size such as 128MiB. Default: None.
         cpu_budget: The number of cores that AUTOTUNE may plan with. None: all cores. At least 1. Default: None.
@@ -122,12 +123,12 @@ class PipelineConfig:
         map_fusion: Whether `parse`, `decode` and `augment` run as one function. It saves 6 % of the processor time, and
             20 % in those stages (2 cores, 256 px JPEG), but tf.data's statistics then do not tell them apart.
             Default: True.
-        inject_prefetch: Whether tf.data adds a prefetch where the last stage is not one. Default: True.
+        inject_prefetch: Whether tf.data adds a prefetch if the last stage is not one. Default: True.
         auto_shard_policy: The way in which `tf.distribute` divides a dataset among hosts. "off": the pipeline has
             divided it already. "off", "auto", "file", "data" or "hint". Default: "off".
         service: The dispatcher of a tf.data service, "grpc://host:port", whose workers run the pipeline. They give
-            records to any host that asks, so exact order and caches are excluded. None: this host runs the pipeline.
-            Begins with grpc://. Default: None.
+            records to any host that asks, so a service excludes exact order and caches. None: this host runs the
+            pipeline. Begins with grpc://. Default: None.
 
     Raises:
         ConfigError: A value cannot be used, or two options exclude each other.
@@ -201,11 +202,11 @@ class PipelineConfig:
         """Returns the height and width of whole images.
 
         Args:
-            stored_square: The side of the images where the dataset stores squares, as its manifest says.
+            stored_square: The side of the stored images, if the manifest says that they are squares.
 
         Returns:
             `decoded_size` if it is given, else the stored square, else 8/7 of `image_size` in whole pixels: 256 for
-            224. The default `crop_fraction` of these is just `image_size`.
+            224. The default `crop_fraction` of these pixels is exactly `image_size`.
         """
         if self.decoded_size is not None:
             return as_pair(self.decoded_size)
@@ -218,8 +219,8 @@ class PipelineConfig:
     def from_file(cls, path: toml_json.FilePath) -> PipelineConfig:
         """Reads a .toml or .json file of options. Options that it leaves out have their defaults.
 
-        A table `tuned` is ignored: a tuner notes there on which host and data it tried the options. Any other name
-        that is not an option is refused.
+        It ignores a table `tuned`, in which a tuner notes the host and the data that it tried the options on. It
+        refuses any other name that is not an option.
 
         Raises:
             ConfigError: The file is missing or not in the format that its name says, or an option cannot be used.

@@ -27,13 +27,13 @@ def read(path: FilePath) -> dict[str, Any]:
     """Reads the options in a .toml or .json file.
 
     Raises:
-        ConfigError: As for `read_with_notes`.
+        ConfigError: The file is missing, cannot be read, or is not in the format that its name says.
     """
     return read_with_notes(path)[0]
 
 
 def read_with_notes(path: FilePath) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Reads the options in a .toml or .json file and its table `tuned`, which is empty where the file has none.
+    """Reads the options in a .toml or .json file and its table `tuned`, which is empty if the file has none.
 
     Raises:
         ConfigError: The file is missing, cannot be read, or is not in the format that its name says.
@@ -64,7 +64,7 @@ def build(kind: type[Options], table: Table, where: str) -> Options:
         where: The file's name, for messages.
 
     Raises:
-        ConfigError: A name is not a field's, or the dataclass refuses a value.
+        ConfigError: A name is not the name of a field, or the dataclass refuses a value.
     """
     _refuse_unknown(table, kind, where)
     classes: dict[str, Any] = {field.name: field.default_factory for field in fields(kind)}  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ def to_json(table: Table) -> str:
 
 
 def write(path: FilePath, table: Table) -> None:
-    """Writes a .toml or .json file. Whoever opens it at any moment reads the old or the new file, never a part.
+    """Writes a .toml or .json file in one step: readers see the old or the new file, never a part.
 
     Raises:
         ConfigError: The name has another ending, or the file cannot be written.

@@ -1,1 +1,1 @@
-"""The read plan: which records one host reads, in which order and batches. Loads no TensorFlow."""
+"""The read plan: the records that one host reads, their order and their batches. It loads no TensorFlow."""

@@ -3,8 +3,8 @@
     data = tfpipe.mix({"/data/photos": 0.7, "gs://bucket/drawings": 0.3})
     train = tfpipe.build_dataset(data, "train", PipelineConfig(global_batch_size=256))
 
-Shares are whole records of a batch, not draws: 179 and 77 of 256 here, in every batch. So the mixture is a function
-of the config alone, and a run that goes on at step N finds each dataset at N times its records.
+Shares are whole records of a batch and not drawn at random: 179 and 77 of 256 here, in every batch. So the mixture
+depends on the config alone. A run that goes on at step N finds each dataset after N times its share.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ class Mixture:
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """The names of all classes: those of the first dataset, then what each further one adds."""
+        """The names of all classes: those of the first dataset, then the new ones of each further dataset."""
         return tuple(dict.fromkeys(name for manifest in self.manifests for name in manifest.label_names))
 
     def map_labels(self, manifest: Manifest) -> list[int]:
@@ -40,7 +40,7 @@ class Mixture:
 
 
 def mix(weights: Mapping[str, float]) -> Mixture:
-    """Opens several datasets to be read as one. Classes of one name are one class.
+    """Opens several datasets to be read as one. Classes with the same name become one class.
 
     Args:
         weights: A weight above 0 for each directory or URL of a dataset; they need not sum to 1.
@@ -66,7 +66,7 @@ def mix(weights: Mapping[str, float]) -> Mixture:
 
 
 def get_whole_source(data: Manifest | Source | Mixture, split: str | None) -> Source:
-    """Returns the source of all that is read; a mixture is one source with the records and classes of its datasets."""
+    """Returns one source for all the data. That of a mixture has the records and classes of all its datasets."""
     if not isinstance(data, Mixture):
         return get_source(data, split)
     sources = [get_source(manifest, split) for manifest in data.manifests]
@@ -89,7 +89,7 @@ def apportion(weights: Sequence[float], total: int, unit: int) -> tuple[int, ...
         unit: The number of hosts, which must share each part equally.
 
     Raises:
-        ConfigError: A weight is too small for a share of its own.
+        ConfigError: A weight is too small for any share.
     """
     units = total // unit
     exact = [weight / sum(weights) * units for weight in weights]

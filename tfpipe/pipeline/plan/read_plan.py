@@ -19,7 +19,7 @@ from tfpipe.pipeline.plan.source import Source
 from tfpipe.system.units import parse_bytes
 
 RESERVED = ("image", "label", "mask", "height", "width", "seed", "encoded", "flip", "number")
-"""Names under which the pipeline hands over something itself; `extra_features` must not name them."""
+"""The names that the pipeline itself gives to parts of a batch; `extra_features` must not contain them."""
 
 MAX_CACHE_SHARE = 0.9
 """The share of the free memory that a cache may take; the trainer and its buffers need the rest."""
@@ -45,7 +45,7 @@ class InputContext(Protocol):
 def split_batch(
     num_replicas: int, *, global_batch_size: int | None = None, per_replica_batch_size: int | None = None
 ) -> tuple[int, int]:
-    """Computes the batch size of all replicas together and that of each, from exactly one of the two.
+    """Computes the batch size of all replicas together and that of one replica, from exactly one of the two.
 
     Returns:
         The global batch size and the batch size per replica, in images.
@@ -73,10 +73,10 @@ def split_batch(
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """The records that one host reads of a source, in which batches, and from where on.
+    """The records that one host reads from a source, their batches, and the step to begin with.
 
     Attributes:
-        source: The files and what is known of them.
+        source: The files and the facts about them.
         config: The options of the pipeline.
         num_hosts: The number of hosts that read, at least 1.
         host: The number of this host, from 0.
@@ -84,7 +84,7 @@ class ReadPlan:
         start_step: The global step that comes first, counted since the start of the run.
 
     Raises:
-        ConfigError: The start or the numbers of hosts and replicas cannot be.
+        ConfigError: The start step or a number of hosts or replicas cannot be used.
     """
 
     source: Source
@@ -109,7 +109,7 @@ class ReadPlan:
     def for_host(
         cls, source: Source, config: PipelineConfig, context: InputContext | None, start_step: int
     ) -> ReadPlan:
-        """Makes the plan of a host that `tf.distribute` describes; None stands for one host with one replica."""
+        """Makes the plan of a host that `tf.distribute` describes; None means one host with one replica."""
         plan = cls(source, config, start_step=start_step)
         return plan if context is None else plan.move_to(context)
 
@@ -135,7 +135,7 @@ class ReadPlan:
         """Refuses a batch or an order that replicas, hosts and streams cannot share, or that the records do not fill.
 
         Raises:
-            ConfigError: With the sizes that would do.
+            ConfigError: A size does not fit; the message names sizes that do.
         """
         self._split_batch()
         if self.exact:
@@ -164,9 +164,7 @@ class ReadPlan:
             raise ConfigError(f"`one_hot` needs the number of classes of {source.name}: give `num_classes`.")
         for name in config.extra_features:
             if name in RESERVED:
-                raise ConfigError(
-                    f"`extra_features` must not name {name!r}: the pipeline hands over something of that name."
-                )
+                raise ConfigError(f"`extra_features` must not name {name!r}: the pipeline uses this name itself.")
             if name not in source.schema:
                 raise ConfigError(
                     f"`extra_features` must name features of {source.name}, got {name!r}; "
@@ -184,22 +182,22 @@ class ReadPlan:
 
     @property
     def global_batch_size(self) -> int:
-        """The images in a batch of all replicas together."""
+        """The number of images in a batch of all replicas together."""
         return self._split_batch()[0]
 
     @property
     def batch_size(self) -> int:
-        """The images in a batch of one replica, which is what the dataset yields."""
+        """The number of images in a batch of one replica, which is the batch that the dataset yields."""
         return self._split_batch()[1]
 
     @property
     def host_batch_size(self) -> int:
-        """The images that one host hands over in a step, as one batch for each of its replicas."""
+        """The number of images that one host yields in a step, as one batch for each of its replicas."""
         return self.global_batch_size // self.num_hosts
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """The global steps of an epoch; None if nobody counted the records.
+        """The number of global steps in an epoch; None if nobody counted the records.
 
         Training takes full batches only. Evaluation takes every record, so the last batch may be filled up.
         """
@@ -215,12 +213,12 @@ class ReadPlan:
 
     @property
     def start(self) -> tuple[int, int]:
-        """The epoch, and the step in it, with which training begins."""
+        """The epoch and the step in it at which training begins."""
         return divmod(self.start_step, self.steps_per_epoch or 2**62)
 
     @property
     def evaluation_records(self) -> int | None:
-        """The records that this host reads in evaluation; None if nobody counted them."""
+        """The number of records that this host reads in evaluation; None if nobody counted them."""
         records = self.source.num_records
         if records is None:
             return None
@@ -266,7 +264,7 @@ class ReadPlan:
 
     @property
     def share(self) -> int:
-        """The records of each stream in a global batch."""
+        """The number of records of each stream in a global batch."""
         return self.global_batch_size // self.order.num_streams
 
     @property
@@ -284,7 +282,7 @@ class ReadPlan:
 
     @property
     def deterministic(self) -> bool:
-        """Whether elements keep their order, so that a slow one holds up the next."""
+        """Whether elements keep their order, although a slow one then holds up the next."""
         if self.config.deterministic is not None:
             return self.config.deterministic
         return self.exact or not self.config.training
@@ -298,7 +296,7 @@ class ReadPlan:
 
     @property
     def decoded_size(self) -> tuple[int, int]:
-        """The height and width of whole images, for the device or for a cache of decoded ones."""
+        """The height and width of whole images, for the device or for a cache of decoded images."""
         stored = self.source.images.size
         return self.config.resolve_decoded_size(stored[0] if stored is not None else None)
 

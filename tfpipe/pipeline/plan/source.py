@@ -1,7 +1,7 @@
-"""The source of a pipeline: files, what is known of their records, and how their images are stored.
+"""The source of a pipeline: its files, the facts about their records, and the form of their images.
 
-For a split of a dataset all is known: how many records each shard has and where each begins. Compressed shards are only
-counted. Of files that match a pattern, written by something else, the first record is known.
+A dataset's manifest and indexes say how many records each shard has and where each record begins. Compressed shards
+have only a count. Files that match a pattern have no manifest, so only their first record is read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tfpipe.system import file_io
 
 _IMAGE_KEYS = (IMAGE_ENCODED, "image")
 _LABEL_KEYS = (CLASS_LABEL, "label")
-_MAX_RECORD_BYTES = 2**28  # a larger first record does not hold an image
+_MAX_RECORD_BYTES = 2**28  # a larger first record cannot be an image
 _FIRST_COMPRESSED_BYTES = 2**25  # of a compressed file, read for its first record
 
 
@@ -41,16 +41,16 @@ class Source:
         images: The form in which images are stored.
         record_bytes: The mean size of a record in its file.
         total_bytes: The size of all files.
-        shard_records: The records in each file; None where nobody counted them, or where a record cannot be found by
-            its number.
-        counted_records: The records of all files, where they were counted and cannot be found by their number.
+        shard_records: The number of records in each file; None if nobody counted them, or if a record cannot be found
+            by its number.
+        counted_records: The number of records in all files, if they were counted but cannot be found by their number.
         compression: The compression of every file; empty for none.
-        num_classes: The number of classes; None where it is unknown.
+        num_classes: The number of classes; None if it is unknown.
         image_key: The feature that holds the image.
-        label_key: The feature that holds the class; None where there is none.
-        label_base: The stored value of class 0; labels are handed out counted from 0.
+        label_key: The feature that holds the class; None if there is none.
+        label_base: The stored value of class 0. Batches count classes from 0.
         has_sizes: Whether every record has the height and width of its image.
-        file_bytes: The size of each file, where a manifest says it.
+        file_bytes: The size of each file, if a manifest says it.
         index_files: The path of each file's index, and the size of the file that it indexes.
     """
 
@@ -112,7 +112,7 @@ class Source:
 
     @property
     def num_records(self) -> int | None:
-        """The number of records of all files; None if nobody counted them."""
+        """The number of records in all files; None if nobody counted them."""
         return self.counted_records if self.shard_records is None else sum(self.shard_records)
 
     @cached_property
@@ -121,7 +121,7 @@ class Source:
         return np.concatenate([[0], np.cumsum(self.shard_records or ())]).astype(np.int64)
 
     def check(self) -> None:
-        """Checks that all files exist, with the size that a manifest says; errors as `offsets`."""
+        """Checks that all files exist with the sizes in the manifest. It raises the errors of `offsets`."""
         try:
             file_io.check_files(self.files[: len(self.file_bytes)], self.file_bytes)
         except FormatError as error:
@@ -140,7 +140,7 @@ class Source:
         """Returns where each record begins in its file, in bytes: int64 [num_records], 8 bytes a record in memory.
 
         Raises:
-            FormatError: An index is missing, damaged, or of another file.
+            FormatError: An index is missing or damaged, or belongs to another file.
             DataError: An index cannot be read.
         """
         return _read_offsets(self.index_files, self.shard_records or ())
@@ -149,14 +149,14 @@ class Source:
 def tfrecord_files(pattern: str, schema: Schema | None = None, num_classes: int | None = None) -> Source:
     """Opens TFRecord files of `tf.train.Example`s that something else wrote.
 
-    The image is `image/encoded` or `image`, the class `image/class/label` or `label`, where there is one; labels are
-    handed out as they are stored. Files may be compressed as a whole (GZIP, ZLIB), all in the same way. `tfpipe index`
-    makes more of such files: a dataset with labels from 0, an exact order and runs that can be resumed.
+    The image is the feature `image/encoded` or `image`. The class, if there is one, is `image/class/label` or `label`,
+    and keeps its stored value. Files may be compressed as a whole (GZIP, ZLIB), all in the same way. `tfpipe index`
+    turns such files into a dataset: labels count from 0, the order is exact, and a run can be resumed.
 
     Args:
         pattern: A pattern such as "/data/train-*" or "gs://bucket/train*.tfrecord".
-        schema: The features of every record. By default those of the first one: a feature with one value there is
-            taken to have one value everywhere, and any other to be a list of any length.
+        schema: The features of every record. By default they are read from the first record: a feature with one value
+            there has one value everywhere, and any other feature is a list of any length.
         num_classes: The number of classes, for one-hot labels.
 
     Raises:
@@ -192,7 +192,7 @@ def tfrecord_files(pattern: str, schema: Schema | None = None, num_classes: int 
 
 
 def get_source(data: Manifest | Source, split: str | None) -> Source:
-    """Returns the source of what `build_dataset` was given.
+    """Returns the source for the data that `build_dataset` takes.
 
     Raises:
         ConfigError: The split does not fit the data.
@@ -213,7 +213,7 @@ def _get_split(manifest: Manifest, split: str) -> SplitInfo:
     return manifest.splits[split]
 
 
-@lru_cache(maxsize=4)  # several hosts' or stages' pipelines over one split
+@lru_cache(maxsize=4)  # for pipelines of several hosts or stages over one split
 def _read_offsets(index_files: tuple[tuple[str, int], ...], shard_records: tuple[int, ...]) -> NDArray[np.int64]:
     max_bytes = [
         max_index_bytes(num_bytes, records) for (_, num_bytes), records in zip(index_files, shard_records, strict=True)
@@ -234,7 +234,7 @@ def _read_offsets(index_files: tuple[tuple[str, int], ...], shard_records: tuple
 
 
 def _check_sizes(sizes: NDArray[np.int64]) -> None:
-    """Refuses huge records: TensorFlow allocates what a record's header says, and aborts where it cannot."""
+    """Refuses huge records: TensorFlow allocates the length in a record's header, and aborts if it cannot."""
     if sizes.size and (largest := int(sizes.max())) > MAX_PAYLOAD_BYTES + FRAME_BYTES:
         raise FormatError(f"A record must have at most {MAX_PAYLOAD_BYTES:,} bytes, got {largest:,} in the index.")
 
@@ -250,7 +250,7 @@ def _find_first_record(files: list[str]) -> tuple[str, Compression, bytes]:
             if not compression and not file_io.is_url(path):
                 with file_io.open_file(path) as file:
                     return path, compression, next(scan_records(file))[1]
-            # Compressed, a record may be a little larger than its content, or much smaller.
+            # A compressed record may be a little larger than its content, or much smaller.
             length = (decode_header(header) if len(header) == HEADER_BYTES else None) or 0
             size = min(length, _MAX_RECORD_BYTES) + FRAME_BYTES if not compression else _FIRST_COMPRESSED_BYTES
             start = io.BytesIO(file_io.read_start(path, size))
@@ -260,7 +260,7 @@ def _find_first_record(files: list[str]) -> tuple[str, Compression, bytes]:
                 return path, compression, payload
         except FormatError as error:
             raise FormatError(f"{path}: {error}") from None
-    raise DataError(f"None of {len(files)} files, {files[0]} and on, has a record.")
+    raise DataError(f"None of {len(files)} files, from {files[0]} on, has a record.")
 
 
 def _has_one_value(schema: Schema, key: str, dtype: DType) -> bool:

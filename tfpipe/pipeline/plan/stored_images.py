@@ -16,12 +16,12 @@ class StoredImages:
     """The facts about a split's images that are known before one is read.
 
     Attributes:
-        formats: The formats that occur, out of "JPEG", "PNG" and "RAW"; empty where others occur, or nobody looked.
-        size: The height and width in pixels where all images were squeezed to one size.
-        short_side: The length in pixels that no image's short side exceeds; None where it is unknown.
+        formats: The formats that occur: "JPEG", "PNG" or "RAW". Empty if other formats occur, or if nobody looked.
+        size: The height and width in pixels, if all images were squeezed to one size.
+        short_side: The length in pixels that no image's short side exceeds; None if it is unknown.
 
     Raises:
-        ConfigError: Raw pixels have no size, or are mixed with other formats, from which their bytes do not differ.
+        ConfigError: Raw pixels have no size, or are mixed with other formats, from which their bytes cannot be told.
     """
 
     formats: frozenset[str] = frozenset()
@@ -37,7 +37,7 @@ class StoredImages:
 
     @classmethod
     def from_manifest(cls, manifest: Manifest, split: str) -> StoredImages:
-        """Returns what a manifest knows of one of its splits."""
+        """Returns the facts that a manifest has about the images of one of its splits."""
         if manifest.foreign is not None:
             return cls._from_foreign(manifest.splits[split])
         square, short = (
@@ -48,7 +48,7 @@ class StoredImages:
 
     @classmethod
     def _from_foreign(cls, info: SplitInfo) -> StoredImages:
-        """Returns what the headers of all images said, where each could be read."""
+        """Returns the facts from the headers of all images, if each header could be read."""
         formats, sizes = frozenset(kind for kind, count in info.formats.items() if count), info.sizes
         if not formats or not formats <= {"JPEG", "PNG"}:
             return cls()
@@ -56,7 +56,7 @@ class StoredImages:
         return cls(formats, largest if largest == smallest else None, min(largest))
 
     def find_ratios(self, out_size: tuple[int, int]) -> tuple[int, ...]:
-        """Returns those of `RATIOS` for which some crop can be large enough. No record is read for it."""
+        """Returns the `RATIOS` for which some crop can be large enough. It reads no record."""
         return tuple(
             ratio
             for ratio in RATIOS

@@ -29,24 +29,24 @@ def batch_examples(plan: ReadPlan) -> Stage:
 def masked_sum(values: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Sums a metric over the real examples of a batch, and counts them.
 
-    Add up both over batches and replicas, then divide.
+    Add up both results over batches and replicas, then divide the sum by the count.
 
     Args:
         values: The metric of each example, of shape [batch] and any number type or bool, such as
             `tf.equal(prediction, label)`.
-        mask: The batch's mask, of shape [batch]: bool, or float as in a tuple.
+        mask: The batch's mask, of shape [batch]: bool, or float32 from a batch with `as_supervised`.
 
     Returns:
-        float32 scalars: sum, count.
+        Two float32 scalars: the sum and the count.
     """
     weights = tf.cast(mask, tf.float32)
-    # Not a product alone: a padded image may have given NaN.
+    # A product is not enough: the metric of a padded image may be NaN.
     real_values = tf.where(weights > 0, tf.cast(values, tf.float32), 0.0)
     return tf.reduce_sum(real_values * weights), tf.reduce_sum(weights)
 
 
 def _pad_evaluation(plan: ReadPlan, examples: tf.data.Dataset) -> tf.data.Dataset:
-    """Adds "mask", and zeros behind the last example where the mask is False, so that the last batch is full.
+    """Adds "mask", and fills up the last batch with zeros, for which the mask is False.
 
     Every host yields the same number of batches, since hosts that step together must stop together. A padded image
     is 1 x 1 in the original: a device that divides by 0 gets NaN, and a weight of 0 in Keras does not remove it.
@@ -72,7 +72,7 @@ def _pad_evaluation(plan: ReadPlan, examples: tf.data.Dataset) -> tf.data.Datase
     padded = marked.concatenate(padding.repeat(total - host_records + max_lost))
     if not max_lost:
         return padded
-    # Not `take`: it may end before what is cached has ended, and then the cache is thrown away.
+    # Not `take`: it may end before the cached dataset ends, and then tf.data throws the cache away.
     return padded.enumerate().filter(lambda i, _: i < total).map(lambda _, features: features)
 
 
