@@ -2,7 +2,7 @@
 
 The sample goes through `write_shard` into a temporary folder, in as many processes as the job would have here. The
 sizes of all sources are known, so a line is fitted to each image's stored bytes and seconds by the size of its source.
-The estimate of the stored bytes is nearly exact where images are kept as they are or stored as raw pixels.
+The estimate of the stored bytes is nearly exact if images are kept as they are or stored as raw pixels.
 """
 
 import os
@@ -65,7 +65,7 @@ class Parallelism:
     """The processes that do the work.
 
     Attributes:
-        processes: The number of processes, each on a core of its own.
+        processes: The number of processes, each on its own core.
         start_up_s: The seconds until they begin. 3 s were measured on a machine with 2 busy cores.
     """
 
@@ -118,8 +118,8 @@ class _ImageCost(NamedTuple):
     Attributes:
         source_bytes: The bytes of the source.
         stored_bytes: The bytes of the record; 0 for a bad image.
-        cpu_s: The seconds of a core; NaN where they must not count.
-        wall_s: The seconds that passed; NaN where they must not count.
+        cpu_s: The seconds of a core; NaN if they must not count.
+        wall_s: The seconds that passed; NaN if they must not count.
     """
 
     source_bytes: int
@@ -287,7 +287,7 @@ def _estimate_total(
     interval does not cover faults of the sample itself, such as another load of the machine.
 
     Args:
-        sizes: The source's bytes of each sampled image.
+        sizes: The size of each sampled image's source in bytes.
         values: The value of each sampled image.
         num_images: The number of all images.
         num_bytes: The bytes of all sources.

@@ -18,7 +18,7 @@ def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Ob
     Args:
         config: The configuration of the job.
         beam_args: The arguments for Beam; its file systems read some of them.
-        observer: The object that is told now and then how many images were listed so far.
+        observer: The observer of the listing, which gets the number of listed images now and then.
 
     Raises:
         ConfigError: An option does not go with the input or the output.

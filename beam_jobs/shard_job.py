@@ -42,12 +42,12 @@ class ShardResult:
 
 
 def run(config: ShardConfig, beam_args: Sequence[str] = (), observer: ShardObserver | None = None) -> ShardResult:
-    """Makes the dataset, or the rest of it where an earlier run of the same job was cut off.
+    """Makes the dataset, or the rest of it if an earlier run of the same job was cut off.
 
     Args:
         config: The options of the job.
         beam_args: Arguments for Beam, such as `--runner=DataflowRunner`.
-        observer: The object that is told how far the job is.
+        observer: The observer of the job's progress.
 
     Raises:
         ConfigError: An option does not fit the input, the output or the runner.

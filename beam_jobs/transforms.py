@@ -60,8 +60,8 @@ def build_graph(pipeline: beam.Pipeline, num_shards: int, settings: JobConfig, *
 
     Args:
         pipeline: An empty pipeline.
-        num_shards: Number of planned shards.
-        settings: Settings of the steps.
+        num_shards: The number of planned shards.
+        settings: The settings of the steps.
         whole: Whether the runner spreads and gathers elements well. If not, the graph names every shard and ends
             with the written shards; `finish` then makes the dataset complete.
     """
@@ -75,7 +75,7 @@ class ListShards(beam.PTransform):
     """The first step: nothing -> the number of every planned shard, spread over the workers.
 
     Args:
-        num_shards: Number of planned shards.
+        num_shards: The number of planned shards.
         in_graph: Whether to put every number into the graph, for a runner that spreads only what it finds there.
     """
 

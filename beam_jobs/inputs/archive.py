@@ -36,7 +36,7 @@ class ListedFile(NamedTuple):
         path: The path relative to the folder or the archive.
         size: The number of bytes once they are unpacked; 0 if it is unknown.
         location: The place of the bytes.
-        skip: The reason to pass the file over; empty if there is none.
+        skip: The reason to skip the file; empty if there is none.
     """
 
     path: str
@@ -84,7 +84,7 @@ def list_archive(path: str, location: str) -> Iterator[ListedFile]:
 
 @contextlib.contextmanager
 def open_unpacked(path: str) -> Iterator[IO[bytes]]:
-    """Opens the tar file inside a compressed one for reading forwards. Offsets from `list_archive` hold in it."""
+    """Opens the tar file inside a compressed one for reading forwards. Offsets from `list_archive` are valid in it."""
     opener = next(opener for suffix, opener in _OPENERS.items() if path.lower().endswith(suffix))
     with filesystem.open_read(path) as file, opener(file) as tar:
         yield tar

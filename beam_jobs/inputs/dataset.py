@@ -29,9 +29,9 @@ def list_datasets(config: ShardConfig) -> DatasetListing:
     A record's path is its place, such as `flowers/train:17`. `tfpipe inspect --record` takes the same places.
 
     Raises:
-        ConfigError: The change of the image form does not go with the images.
+        ConfigError: The change of the image form does not suit the images.
         DataError: A directory is not a finished dataset, or the datasets do not go together.
-        FormatError: A manifest or an index is damaged, or a file is missing or has another size than it must.
+        FormatError: A manifest or an index is damaged, or a file is missing or has the wrong size.
     """
     datasets = _name_datasets([_open(directory) for directory in config.datasets])
     merged = merge_manifests(datasets, config.form_changes)
@@ -67,9 +67,9 @@ def _load_remote(directory: str) -> Manifest:
 
 
 def _name_datasets(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
-    """Returns the manifests by the names of their datasets, with a number after a name that occurs before.
+    """Returns the manifests by the names of their datasets. A repeated name gets a number.
 
-    The directories are not used as names, because where a dataset lies must not shape the result.
+    The names leave the directories out, because the location of a dataset must not shape the result.
     """
     datasets: dict[str, Manifest] = {}
     for manifest in manifests:

@@ -1,7 +1,7 @@
 """Lists the images of a folder or an archive as one tree of files.
 
 An archive inside a folder counts as a folder of its own name without the ending. Many archives are read side by side.
-Nothing here grows with the images but the columns of the table: there is no set of paths, no dictionary of files.
+Only the columns of the table grow with the number of images: there is no set of paths and no dictionary of files.
 """
 
 import os
@@ -35,8 +35,8 @@ class Tree:
     """The images of a folder or an archive.
 
     Attributes:
-        images: The images. The `label` of each is the folder that it lies in; the layout of all folders will tell
-            what that means.
+        images: The images. The `label` of each is the folder that it lies in; its meaning follows from the layout of
+            all folders.
         skipped: The number of files that were passed over, by reason.
     """
 
@@ -45,7 +45,7 @@ class Tree:
 
 
 class _TreeBuilder:
-    """A tree that grows."""
+    """The builder of a tree, to which files are added."""
 
     def __init__(self, observer: Observer | None = None) -> None:
         self._images, self._skipped = ImageTableBuilder(), Counter[str]()
@@ -76,12 +76,12 @@ class _TreeBuilder:
 
 
 def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -> Tree:
-    """Lists the images of a folder or an archive, those of archives in the folder included.
+    """Lists the images of a folder or an archive. Archives in the folder are listed too.
 
     Args:
         source: A path or URL.
         workers: The number of processes that read archives where a folder has several; 0 means one per core.
-        observer: The object that is told now and then how many images were listed so far.
+        observer: The observer of the listing, which gets the number of listed images now and then.
 
     Raises:
         DataError: The source is missing or damaged, its folders loop, or it holds names that point outside or two
@@ -113,7 +113,7 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -
 
 
 def list_folder(root: str) -> Iterator[ListedFile]:
-    """Yields every file below a folder, in no order. Links are followed, and paths are relative to the folder.
+    """Yields every file below a folder, in any order. Links are followed, and paths are relative to the folder.
 
     Args:
         root: A path or URL.
@@ -157,7 +157,7 @@ def _walk(root: str, prefix: str, parents: tuple[_FolderId, ...]) -> Iterator[Li
 
 
 def _list_archives(archives: list[_Archive], workers: int) -> Iterator[Tree]:
-    """Yields one tree for each archive, in the order of the archives, however many are read at once."""
+    """Yields one tree for each archive, in the order of the archives. Several are read at once."""
     if len(archives) < 2 or workers < 2:
         yield from (_list_one_archive((0, archive))[1] for archive in archives)
         return
@@ -183,7 +183,7 @@ def _list_one_archive(numbered: tuple[int, _Archive]) -> tuple[int, Tree]:
 
 
 def _drop_equal_paths(tree: Tree, source: str) -> Tree:
-    """Keeps the last of equal names in one archive, as unpacking a tar file does.
+    """Keeps the last member of each name in one archive, as unpacking a tar file does.
 
     Raises:
         DataError: Two images of one path lie in different places.

@@ -1,7 +1,7 @@
 """Lists the images of an input with their classes and splits. No image is opened here.
 
 A folder, an archive and a folder of archives are all walked as one tree: an archive inside a folder counts as a
-folder of its own name without the ending. ImageNet ships so: one tar per class, or a tar of these tars.
+folder of its own name without the ending. ImageNet ships like this: one tar per class, or a tar of these tars.
 """
 
 import posixpath
@@ -36,7 +36,7 @@ def list_images(config: ShardConfig, observer: Observer | None = None) -> Listin
 
     Args:
         config: The configuration that names the input.
-        observer: The object that is told now and then how many images were listed so far.
+        observer: The observer of the listing, which gets the number of listed images now and then.
 
     Raises:
         ConfigError: An option does not go with the input.
@@ -88,7 +88,7 @@ def _make_path_in(folder: str) -> str:
 
 
 def _check_loose(tree: Tree, num_loose: int, loose: Collection[str], source: str) -> None:
-    """Checks that all images lie in class folders, or none.
+    """Checks that either all images lie in class folders or none of them.
 
     Args:
         tree: The images.

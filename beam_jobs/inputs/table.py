@@ -38,7 +38,7 @@ from tfpipe.system.progress import Observer, Progress
 _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
 _KNOWN = ("image", "label", "split", *_BOX_COLUMNS, "box_label")
 _MAX_LABEL = 10_000_000
-_SIZES_AT_ONCE = 10_000  # local files whose sizes are asked for in one call
+_SIZES_AT_ONCE = 10_000  # local files whose sizes are read in one call
 
 Row = dict[str, Any]
 
@@ -53,11 +53,11 @@ def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing
 
     Args:
         config: The configuration that names the manifest as its input.
-        observer: The object that is told now and then how many rows were read so far.
+        observer: The observer of the listing, which gets the number of rows read so far now and then.
 
     Raises:
         ConfigError: The manifest has no column named `group_by`.
-        DataError: The table cannot be read, or a cell is not what its column must hold. The message names the row.
+        DataError: The table cannot be read, or a cell does not fit its column. The message names the row.
     """
     path = config.input
     suffix = next(suffix for suffix in _READERS if path.lower().endswith(suffix))
@@ -215,7 +215,7 @@ def _parse_box_labels(value: Any, where: str) -> Iterable[int]:
 
 
 def _read_sizes(images: ImageTable, root: str) -> NDArray[np.int64]:
-    """Returns the bytes of each image, or 0 if they are unknown: the worker that reads the image will say why."""
+    """Returns the size of each image in bytes, or 0 if it is unknown. The worker that reads the image reports why."""
     sizes = np.zeros(len(images), np.int64)
     for rows in _group_rows(images, root):
         paths = [filesystem.join(root, path) for path in images.get_paths(np.array(rows, np.int64))]

@@ -1,4 +1,4 @@
-"""One image that will be read: as a small tuple, and as one line of the plan file.
+"""The images that will be read: each as a small tuple, and as one line of the plan file.
 
 Millions of these are made for one plan, so they are bare tuples that share equal parts.
 """
@@ -32,11 +32,11 @@ class ImageLocation(NamedTuple):
 
 
 WHOLE_FILE = ImageLocation()
-"""The location of an image that is a file of its own, as most are; they all share this one tuple."""
+"""The location of an image outside of archives. Most images share this one tuple."""
 
 
 class ImageRef(NamedTuple):
-    """One image in the input, and what is known of it before its bytes are read.
+    """One image in the input, with the facts that are known before its bytes are read.
 
     Attributes:
         path: The name in the dataset, with `/` between folders. Sorting, splitting and shuffling use it.
@@ -44,7 +44,7 @@ class ImageRef(NamedTuple):
         location: The place of the bytes.
         split: The split that the input names; empty if the plan decides.
         label: The name of the class; None for an unlabeled image.
-        group: The group, whose images all come into one split; empty for an image on its own.
+        group: The group, whose images all come into one split; empty if there is none.
         boxes: `(xmin, ymin, xmax, ymax)` of each box, as fractions of width and height.
         box_labels: One class number for each box, or none at all.
         extra: The values of the table's further columns, in the order of `Listing.extra`.

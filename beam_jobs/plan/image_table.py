@@ -3,7 +3,7 @@
     builder = ImageTableBuilder()
     for ref in refs: builder.append(ref)
     images = builder.finish()
-    images[0]                       # an ImageRef, made when it is asked for
+    images[0]                       # an ImageRef, made when it is read
     images.sizes, images.hash_texts("path", key), images.count_values("split")
 
 A column in which every row holds its default takes no memory: the table leaves it out. Most inputs have only `path`,
@@ -27,7 +27,7 @@ with importing("A plan", "pyarrow", "tfpipe[beam]"):
     import pyarrow.compute as pc
 
 TELL_EVERY = 1000
-"""The number of listed images after which an observer is told again."""
+"""The number of listed images between two calls of an observer."""
 
 _ROWS_AT_ONCE = 1 << 14
 _Indices = NDArray[np.int64]
@@ -57,7 +57,7 @@ class _Column:
     Attributes:
         default: The value of a row in a column that is left out.
         arrow_type: The type of Arrow's values.
-        to_arrow: The function that makes a value one of Arrow's; None if it is one already.
+        to_arrow: The function that converts a value for Arrow; None if Arrow takes it as it is.
         from_arrow: The inverse of `to_arrow`.
     """
 
@@ -77,8 +77,8 @@ class _Column:
         return self.encode([self.default]).take(pa.array(np.zeros(count, np.int64)))
 
 
-# Texts are bytes for Arrow: its own strings refuse file names that are not valid UTF-8. Where few texts are different,
-# each is stored once, and every row has a code of 4 bytes.
+# Texts are bytes for Arrow: its own strings refuse file names that are not valid UTF-8. In a column with few different
+# texts each text is stored once, and every row has a code of 4 bytes.
 _TEXT = _Column("", pa.large_binary(), _encode_text, _decode_text)
 _FEW_TEXTS = _Column("", pa.dictionary(pa.int32(), pa.large_binary()), _encode_text, _decode_text)
 _LABELS = _Column(None, pa.dictionary(pa.int32(), pa.large_binary()), _encode_text, _decode_text)
@@ -98,7 +98,7 @@ _COLUMNS = {
 
 
 class ImageTable:
-    """The images of an input: an `ImageRef` is made from a row when it is asked for."""
+    """The images of an input. An `ImageRef` is made from a row when the row is read."""
 
     def __init__(self, columns: dict[str, Any], num_rows: int) -> None:
         self._columns, self._num_rows = columns, num_rows
@@ -121,7 +121,7 @@ class ImageTable:
         return next(self.iterate(np.array([range(len(self))[index]])))
 
     def iterate(self, indices: _Indices) -> Iterator[ImageRef]:
-        """Yields the images at these indices, in this order. It is much faster than to ask for one at a time."""
+        """Yields the images at these indices, in this order. This is much faster than reading one at a time."""
         for begin in range(0, len(indices), _ROWS_AT_ONCE):
             rows = indices[begin : begin + _ROWS_AT_ONCE]
             path, size, *others = (self._decode(name, rows) for name in ("path", "size", "split", "label", "group"))
@@ -266,7 +266,7 @@ class ImageTable:
 
 
 class ImageTableBuilder:
-    """A table that grows at its end. It keeps the last rows as tuples, and Arrow columns in parts for the others."""
+    """The builder of a table. It keeps the last rows as tuples, and all others as parts of Arrow columns."""
 
     def __init__(self) -> None:
         self._rows: list[ImageRef] = []

@@ -1,7 +1,7 @@
-"""All that was listed in the input of a job. Every kind of input fills one listing, and the plan is made from it.
+"""The listing of a job's input. Every kind of input fills one listing, and the plan is made from it.
 
 `Listing` is for images in folders, archives and tables, `DatasetListing` for the records of finished datasets. The
-planner asks a listing and does not know which of the two it is.
+planner treats both alike.
 """
 
 from collections import Counter
@@ -50,16 +50,16 @@ class Listing:
 
     @property
     def keeps_order(self) -> bool:
-        """Whether images stay in the order of the listing where nothing is shuffled; else they are sorted by path."""
+        """Whether unshuffled images stay in the order of the listing. Otherwise they are sorted by path."""
         return False
 
-    def choose_form(self, asked: ImageForm) -> ImageForm:
+    def choose_form(self, requested: ImageForm) -> ImageForm:
         """Returns the form of the images to be stored.
 
         Args:
-            asked: The form that the job was asked for.
+            requested: The form that the user requested.
         """
-        return asked
+        return requested
 
     def make_schema(self) -> Schema:
         """Returns the features of each record."""
@@ -86,7 +86,7 @@ class Listing:
         """Returns the listing without some copies of images.
 
         Args:
-            copies: The index, the split and the label of each copy. The label is -1 if reading did not tell it.
+            copies: The index, the split and the label of each copy. The label is -1 if it is unknown.
         """
         indices = [i for i, _, _ in copies]
         remaining = self.images.take(np.setdiff1d(np.arange(len(self.images)), indices))
@@ -101,7 +101,7 @@ class DatasetListing(Listing):
     not known before they are read.
 
     Attributes:
-        merged: The dataset that they make together.
+        merged: The dataset that results from merging them.
     """
 
     merged: MergedDatasets = field(kw_only=True)
@@ -113,11 +113,11 @@ class DatasetListing(Listing):
 
     @property
     def keeps_order(self) -> bool:
-        """Whether records stay in the order of the datasets: always."""
+        """Whether unshuffled records stay in the order of the datasets, which is always so."""
         return True
 
-    def choose_form(self, asked: ImageForm) -> ImageForm:
-        """Returns the common form of the datasets with the changes that were asked for."""
+    def choose_form(self, requested: ImageForm) -> ImageForm:
+        """Returns the common form of the datasets with the requested changes."""
         return self.merged.form
 
     def make_schema(self) -> Schema:
@@ -125,11 +125,11 @@ class DatasetListing(Listing):
         return self.merged.schema
 
     def count_classes(self, split: str, images: NDArray[np.int64]) -> list[int]:
-        """Returns what the manifests say of the split."""
+        """Returns the counts that the manifests give for the split."""
         return self.merged.class_counts[split]
 
     def leave_out(self, copies: Sequence[tuple[int, str, int]]) -> "DatasetListing":
-        """Returns the listing without some copies, and with counts of classes to match."""
+        """Returns the listing without some copies of images. The counts of classes change with it."""
         merged = self.merged.leave_out((split, label) for _, split, label in copies)
         remaining = Listing.leave_out(self, copies)
         return replace(self, images=remaining.images, dropped=remaining.dropped, merged=merged)

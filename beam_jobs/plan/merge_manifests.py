@@ -17,7 +17,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_LABEL, FeatureSpec, Schema
 
 MADE_FROM = "made_from"
-"""The key of a manifest's image form for the forms that the images had before, unless they were originals."""
+"""The key, in a manifest's image form, of the earlier forms of the images. It is absent for originals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class SourceDataset:
 
     Attributes:
         directory: The directory where it lies, which does not shape the new dataset.
-        manifest_sha256: The SHA-256 of its manifest, which knows the checksum of every shard.
+        manifest_sha256: The SHA-256 of its manifest, which holds the checksum of every shard.
         square: Whether its images are squeezed. Its records then have the heights and widths from before that.
         labels: The new number of each of its classes.
     """
@@ -45,8 +45,8 @@ class InputDatasets:
         sources: The datasets, by the name that begins the location of each of their records.
         image: The image form for the new manifest.
         reformed: Whether images are brought into another form; else they are copied as they are.
-        changed: The sums of the manifests: how the images were changed before.
-        noticed: The sums of the manifests, as far as they still hold.
+        changed: The counts of earlier changes to the images, summed over the manifests.
+        noticed: The counts of noticed properties that are still valid, summed over the manifests.
     """
 
     sources: dict[str, SourceDataset]
@@ -57,7 +57,7 @@ class InputDatasets:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "InputDatasets":
-        """Returns what `dataclasses.asdict` gave, by way of JSON."""
+        """Builds the datasets from the JSON values of `dataclasses.asdict`."""
         sources = {
             name: SourceDataset(**{**source, "labels": tuple(source["labels"])})
             for name, source in fields["sources"].items()
@@ -65,7 +65,7 @@ class InputDatasets:
         return cls(**{**fields, "sources": sources})
 
     def get_fingerprint_facts(self) -> dict[str, Any]:
-        """Returns all that shapes the new dataset: everything but the directories."""
+        """Returns the facts that shape the new dataset: everything but the directories."""
         fields = asdict(self)
         for source in fields["sources"].values():
             del source["directory"]
@@ -152,7 +152,7 @@ def merge_manifests(datasets: Mapping[str, Manifest], changes: Mapping[str, Any]
 
 
 def _merge_schemas(manifests: Sequence[Manifest]) -> Schema:
-    """Returns the features of the first dataset. A shape is left open where lists have different lengths."""
+    """Returns the features of the first dataset. A shape is left open if lists have different lengths."""
     first, *others = manifests
     specs = {spec.name: spec for spec in first.schema.features}
     for other in others:
@@ -256,7 +256,7 @@ def _describe(form: ImageForm) -> str:
 
 
 def _change_form(form: ImageForm, changes: Mapping[str, Any]) -> ImageForm:
-    """Returns the form with the changes. A new size takes the place of the old one."""
+    """Returns the form with the changes. A new size replaces the old one."""
     no_sizes = {"square": None, "resize_short": None} if changes.keys() & {"square", "resize_short"} else {}
     new = replace(form, **{**no_sizes, **changes})
     if new != form and replace(new, quality=form.quality) == form:
@@ -275,7 +275,7 @@ def _change_form(form: ImageForm, changes: Mapping[str, Any]) -> ImageForm:
 
 
 def _describe_origin(form: ImageForm, image: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the entry of a new image form that says what the images were before, unless they were originals.
+    """Returns the entry of a new image form that describes the earlier forms of the images, if there were any.
 
     Args:
         form: The form of the images until now.

@@ -128,13 +128,13 @@ class SubmittedJob:
 
 
 class ShardObserver(Observer):
-    """An object that the job tells what it does. While it lists images, `progress` has no total."""
+    """An observer of the job. While images are listed, `progress` has no total."""
 
     def plan(self, plan: "Plan") -> None:
-        """Takes in the plan, once, before anything is written."""
+        """Receives the plan once, before anything is written."""
 
     def submitted(self, job: SubmittedJob) -> None:
-        """Takes in the job that a service now runs. From here on it goes on without this process."""
+        """Receives the job that a service now runs. From here on the job does not need this process."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,8 @@ class Job:
 class Runner:
     """A runner of Beam that carries out one job.
 
-    The methods are called in the order in which they stand here. What this class does suits any runner that Beam
-    knows by name, such as Flink's; the modules beside this one know more about theirs.
+    The methods are called in the order in which they stand here. This class suits any runner that Beam knows by name,
+    such as Flink's. The subclasses in the other modules do more for their runners.
 
     Args:
         options: Beam's options; `prepare` completes them in place.
@@ -200,7 +200,7 @@ class Runner:
         return 0
 
     def get_progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
-        """Returns the function that reads how far the job is, and the seconds between two calls of it."""
+        """Returns the function that reads the job's progress, and the seconds between two calls of it."""
         from beam_jobs.shards import progress
         from beam_jobs.storage import filesystem
 
@@ -213,18 +213,18 @@ class Runner:
         return contextlib.nullcontext()
 
     def make_beam_runner(self, job: Job) -> Any:
-        """Returns Beam's runner, or None where Beam finds it by its name in the options."""
+        """Returns Beam's runner, or None if Beam finds it by its name in the options."""
         return None
 
     def submit(self, pipeline: "Pipeline", observer: ShardObserver) -> None:
-        """Hands the graph to Beam. A runner on this machine returns when the job is done."""
+        """Submits the graph to Beam. A runner on this machine returns when the job is done."""
         self._result = pipeline.run()
 
     def wait(self) -> "list[WrittenShard]":
         """Waits for the end of the job.
 
         Returns:
-            The written shards where the graph lacks its last step; else nothing.
+            The written shards if the graph lacks its last step; else nothing.
         """
         self._result.wait_until_finish()
         return []

@@ -93,7 +93,7 @@ def remove_graph_place(error: TfpipeError) -> TfpipeError:
 
 
 def find_error(text: str) -> TfpipeError | None:
-    """Returns the error of tfpipe that a traceback shows, or None where it shows none.
+    """Returns the error of tfpipe that a traceback shows, or None if it shows none.
 
     Args:
         text: A traceback that came as text, from a worker elsewhere.

@@ -1,4 +1,4 @@
-"""The choice of a runner by its name in Beam's options."""
+"""Chooses a runner by its name in Beam's options."""
 
 from collections.abc import Sequence
 

@@ -32,7 +32,7 @@ _MAX_PARTITIONS = 10_000  # a task costs the scheduler about a millisecond
 
 
 def load_dask_options() -> None:
-    """Makes the options of Dask's runner known to Beam, which knows them once the runner is imported.
+    """Imports Dask's runner, which registers its options with Beam.
 
     Raises:
         MissingDependencyError: Dask is not installed.
@@ -63,7 +63,7 @@ class DaskRunner(Runner):
         """Checks that the cluster answers and has a worker with tfpipe.
 
         Raises:
-            ConfigError: `workers` is given, but the cluster has workers of its own.
+            ConfigError: `workers` is given, but the cluster brings its own workers.
             DataError: The cluster cannot be reached, has no worker, or a worker cannot import tfpipe.
         """
         cluster = self._cluster
@@ -81,7 +81,7 @@ class DaskRunner(Runner):
                 set_as_default=False,
             ) as client:
                 client.wait_for_workers(1, timeout=_WORKERS_WITHIN_S)
-                client.run(_import_this_module)  # a worker that cannot take a task ends itself without a word
+                client.run(_import_this_module)  # a worker that cannot take a task ends itself without a message
         except TimeoutError as error:
             raise DataError(
                 f"The Dask cluster at {cluster} has no worker; start one with `dask worker {cluster}`."
@@ -90,7 +90,7 @@ class DaskRunner(Runner):
             raise DataError(
                 f"No Dask scheduler answers at {cluster}: {first_line(error)}. Start one with `dask scheduler`."
             ) from error
-        except Exception as error:  # Dask has no type of its own for a worker that cannot find the function
+        except Exception as error:  # Dask has no special error for a worker that cannot find the function
             raise (find_error(str(error)) or error) from error
 
     @contextlib.contextmanager
@@ -162,7 +162,7 @@ class DaskRunner(Runner):
 
 
 def _import_this_module() -> None:
-    """Does nothing, but a worker can call it only where this module and its imports are installed."""
+    """Does nothing. A worker can call it only if this module and its imports are installed there."""
 
 
 def _is_over(result: Any) -> bool:

@@ -30,7 +30,7 @@ from tfpipe.system.progress import Progress
 _logger = logging.getLogger(__name__)
 
 METRICS_EVERY_S = 5.0
-"""Seconds between two looks at the job's metrics. The service updates them about as often."""
+"""The seconds between two readings of the job's metrics. The service updates them about as often."""
 
 _MAX_JOB_NAME_LENGTH = 63
 _INVALID_OPTIONS = "Pipeline has validations errors:"
@@ -99,16 +99,16 @@ class DataflowRunner(Runner):
         cloud.job_name = cloud.job_name or make_job_name(job.plan.listing.name)
         machines = self.options.view_as(WorkerOptions)
         if machines.max_num_workers and not machines.num_workers:
-            # All machines at once: the plan knows that there is work for them. The service would have to find out,
-            # and sees shard numbers only, a few bytes each.
+            # All machines start at once: the plan knows that there is work for them. The service would notice that
+            # late, because it sees only shard numbers, a few bytes each.
             machines.num_workers = min(machines.max_num_workers, job.num_shards)
         with explain_errors(), tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
-            if setup.sdk_location != "container":  # an image of the user's brings all that the job needs
+            if setup.sdk_location != "container":  # the user's own container image brings all that the job needs
                 setup.extra_packages = [*(setup.extra_packages or ()), build_wheel(folder)]
             yield
 
     def submit(self, pipeline: Pipeline, observer: ShardObserver) -> None:
-        """Hands the graph to the service, and tells the observer where the job can be watched."""
+        """Submits the graph to the service, and passes the running job to the observer."""
         super().submit(pipeline, observer)
         cloud = self.options.view_as(GoogleCloudOptions)
         observer.submitted(SubmittedJob(self._result.job_id(), cloud.project, cloud.region))
@@ -117,7 +117,7 @@ class DataflowRunner(Runner):
         """Waits for the end of the job.
 
         Raises:
-            DataError: The job did not end well. Beam does not say so of a job that was cancelled before the wait.
+            DataError: The job did not end well. Beam does not report a job that was cancelled before the wait.
         """
         state = self._result.wait_until_finish()
         if state != PipelineState.DONE:

@@ -43,13 +43,13 @@ class LocalRunner(Runner):
         return (workers or usable_cpus()) if self._in_memory else 0
 
     def make_beam_runner(self, job: Job) -> Any:
-        """Returns a runner that reaches for no network."""
+        """Returns a runner that uses no network."""
         direct = self.options.view_as(DirectOptions)
         if not self._in_memory and direct.direct_num_workers == 1:
             direct.direct_num_workers = job.config.workers or usable_cpus()
         environment = None
         if direct.direct_running_mode == "multi_processing":
-            # This environment is what the mode stands for, but for the command, which the mode would choose itself.
+            # The mode itself would set this environment, but with another command.
             environment = environments.SubprocessSDKEnvironment.from_command_string(_worker_command())
             direct.direct_running_mode = "in_memory"
         harness_options = struct_pb2.Struct()

@@ -1,4 +1,4 @@
-"""The counts of the job as Beam's metrics, and the progress that they show where workers share no disk with us."""
+"""The counts of the job as Beam's metrics, and the progress that they show without a common disk."""
 
 import logging
 from collections import Counter
@@ -21,8 +21,8 @@ class ShardMetrics:
     `kept`, the shards that an earlier run had finished. The distributions are `image_bytes`, and `image_ms` from the
     reading of an image to its record. Counting costs about a microsecond an image.
 
-    The process pool of this machine counts whole shards, and neither bytes nor distributions: Beam hears of its images
-    only at the end of their shard.
+    The process pool of this machine reports images to Beam only at the end of their shard. So it counts whole shards,
+    and neither bytes nor distributions.
     """
 
     def __init__(self) -> None:
@@ -59,19 +59,19 @@ class ShardMetrics:
 
 
 def read_metrics(result: Any, num_images: int, num_shards: int) -> Progress | None:
-    """Returns how far a running job is.
+    """Returns the progress of a running job.
 
     Args:
         result: The result of Beam's `run`.
-        num_images: Number of planned images.
-        num_shards: Number of planned shards.
+        num_images: The number of planned images.
+        num_shards: The number of planned shards.
 
     Returns:
-        None where the service does not answer at the moment. The job goes on whether or not anybody watches.
+        None if the service does not answer at the moment. The job goes on whether or not anybody watches.
     """
     try:
         counts = _sum_counters(result)
-    except Exception as error:  # each runner asks by a client library of its own
+    except Exception as error:  # each runner has its own client library
         _logger.debug("No metrics: %s", error)
         return None
     # A shard that was tried twice counts twice.

@@ -1,6 +1,6 @@
 """The records of finished datasets as a source of records: each is copied as it is, or with its image in another form.
 
-What nothing asks to change is copied byte for byte: the image, and every feature. TensorFlow is not needed.
+An image or a feature that need not change is copied byte for byte. TensorFlow is not needed.
 """
 
 import json
@@ -46,12 +46,12 @@ class DatasetRecords:
 
     @property
     def changed(self) -> Mapping[str, int]:
-        """The sums of the manifests."""
+        """The counts of earlier changes, summed over the manifests."""
         return self.records.changed
 
     @property
     def noticed(self) -> Mapping[str, int]:
-        """The sums of the manifests, as far as they still hold."""
+        """The counts of noticed properties that are still valid, summed over the manifests."""
         return self.records.noticed
 
     def get_fingerprint_facts(self) -> dict[str, Any]:
@@ -94,11 +94,11 @@ class DatasetRecords:
         return Record(payload, image, _get_digest(features), label, _get_text(features, keys.IMAGE_FILENAME))
 
     def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
-        """Keeps the names, which only the records know."""
+        """Saves the names, which only the records hold."""
         filesystem.write_bytes(work.names_path(file), json.dumps(names).encode())
 
     def list_names(self, work: WorkDir, planned: PlannedShard, written: WrittenShard) -> list[str]:
-        """Returns the names that `save_names` kept."""
+        """Returns the names that `save_names` saved."""
         names: list[str] = json.loads(filesystem.read_bytes(work.names_path(written.file)))
         return names
 
@@ -121,7 +121,7 @@ def _get_source(sources: Mapping[str, SourceDataset], planned: PlannedImage | Im
 
 
 def _read_features(source: SourceDataset, planned: PlannedImage | ImageRef) -> tuple[bytes, dict[str, Feature]]:
-    """Returns payload and features, once the checksums are checked."""
+    """Checks the checksums, and returns the payload and its features."""
     file_name = planned.location.file.rpartition("/")[2]
     try:
         payload = _read_payload(filesystem.join(source.directory, file_name), planned.location.offset, planned.size)

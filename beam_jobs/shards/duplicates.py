@@ -1,4 +1,4 @@
-"""Images whose original files are equal: found by their digests after writing, or before it to leave copies out."""
+"""Finds images with equal original files: after writing, by their digests, or before it, to leave copies out."""
 
 import contextlib
 import hashlib
@@ -33,12 +33,12 @@ _HASHED_AT_ONCE = 64
 
 
 class _Identity(NamedTuple):
-    """The facts that tell copies of one image.
+    """The facts by which copies of an image are recognized.
 
     Attributes:
         image: The index of the image in the listing.
         sha256: The SHA-256 of the original file.
-        label: Its label if reading told it, else -1.
+        label: Its label if reading it gave one, else -1.
     """
 
     image: int

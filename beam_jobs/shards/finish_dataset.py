@@ -91,10 +91,12 @@ def finish_dataset(work: WorkDir, header: PlanHeader, shards: Iterable[WrittenSh
 
 def _check_unchanged(work: WorkDir, manifest: Manifest, splits: Mapping[str, Sequence[WrittenShard]]) -> None:
     """Checks that shards that were made again are the ones that the manifest describes."""
-    known = {shard.file: shard.sha256 for split in manifest.splits.values() for shard in split.shards}
-    changed = [shard.file for shards in splits.values() for shard in shards if known.get(shard.file) != shard.sha256]
+    expected_sha256 = {shard.file: shard.sha256 for split in manifest.splits.values() for shard in split.shards}
+    changed = [
+        shard.file for shards in splits.values() for shard in shards if expected_sha256.get(shard.file) != shard.sha256
+    ]
     if changed:
-        # What was taken from the manifest has no counts, so the next run cannot go on with it.
+        # Shards taken from the manifest have no counts, so the next run cannot use them.
         filesystem.remove(work.target(file_names.MANIFEST))
         filesystem.remove_tree(work.path("rows"))
         raise DataError(
@@ -121,7 +123,7 @@ def _write_quarantine(work: WorkDir, lines: Sequence[Mapping[str, Any]]) -> None
 
 
 def _remove_stale_quarantine(work: WorkDir, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Removes what an earlier run set aside and this one could read."""
+    """Removes the images that an earlier run quarantined and this one could read."""
     if not lines:
         filesystem.remove_tree(work.target(file_names.QUARANTINE_DIR))
     kept = {line["bytes"] for line in lines if "bytes" in line}

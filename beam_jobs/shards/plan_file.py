@@ -47,7 +47,7 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
 
 
 def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
-    """Returns a digest of all that shapes the dataset. Where the input lies and who does the work do not shape it."""
+    """Returns a digest of all that shapes the dataset. Neither the place of the input nor the runner counts."""
     facts = json.dumps(
         {
             "format_version": FORMAT_VERSION,
@@ -88,7 +88,7 @@ def prepare_work(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
                 unpack_tar(filesystem.join(header.root, location), out)
     manifest = work.find_manifest(header)
     if manifest is not None and not _has_promised_lists(work, manifest):
-        # Only the images can tell what the lists said, so the dataset is finished again.
+        # Only the images can restore the lists, so the dataset is finished again.
         filesystem.remove(work.target(file_names.MANIFEST))
         manifest = None
     if manifest is not None:
@@ -110,7 +110,7 @@ def _trust_manifest(work: WorkDir, manifest: Manifest) -> None:
 
 
 def _has_promised_lists(work: WorkDir, manifest: Manifest) -> bool:
-    """Returns whether the lists are there that the manifest counts. It cannot replace them, unlike the TFDS files."""
+    """Returns whether the lists that the manifest counts exist. Unlike the TFDS files, they cannot be made from it."""
     has_duplicates = bool(manifest.duplicates.within or manifest.duplicates.across)
     promised = {file_names.QUARANTINE: manifest.quarantined > 0, file_names.DUPLICATES: has_duplicates}
     return all(filesystem.exists(work.target(name)) for name, is_promised in promised.items() if is_promised)

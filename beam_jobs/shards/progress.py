@@ -1,4 +1,4 @@
-"""The progress of a job: each worker leaves a line for each shard in a folder of this machine, and these are added up.
+"""The progress of a job: the sum of the lines that workers write for each shard in a folder of this machine.
 
 This works for every local way of running the graph: threads, process pools, Beam's own worker processes. Beam's metrics
 come only at the end there. Without a common folder the finished shards are counted.
@@ -18,7 +18,7 @@ from tfpipe.system.progress import Progress
 _WRITE_EVERY_S = 0.2
 
 LIST_EVERY_S = 5.0
-"""Seconds between two listings of an object store."""
+"""The seconds between two listings of an object store."""
 
 
 class ProgressFile:

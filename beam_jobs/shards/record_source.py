@@ -26,18 +26,18 @@ class RecordSource(Protocol):
 
     @property
     def changed(self) -> Mapping[str, int]:
-        """The number of images that were changed before this job, by what was done to them."""
+        """The number of images that were changed before this job, by the kind of change."""
 
     @property
     def noticed(self) -> Mapping[str, int]:
-        """The number of images that were known before this job to have a property worth knowing."""
+        """The number of images with a property that was noticed before this job, by property."""
 
     @property
     def advice(self) -> str:
         """The advice about bad images, as a part of a sentence."""
 
     def get_fingerprint_facts(self) -> dict[str, Any]:
-        """Returns what shapes the dataset besides the header's other fields, as JSON values."""
+        """Returns the facts that shape the dataset besides the header's other fields, as JSON values."""
 
     def read(self, planned: PlannedImage) -> Record:
         """Reads one image and makes its record.

@@ -1,4 +1,4 @@
-"""The working folder of an unfinished dataset: what was planned and which shards are finished.
+"""The working folder of an unfinished dataset, with the plan and the finished shards.
 
 ```
 OUTPUT/.tfpipe/
@@ -56,7 +56,7 @@ class PlannedShard:
 
     @property
     def file(self) -> str:
-        """The file name. Should a shard of the split turn out empty, the finished dataset has other numbers."""
+        """The file name. If a shard of the split turns out empty, the finished dataset renumbers the others."""
         return file_names.shard_name(self.split, self.shard_index, self.num_shards)
 
 

@@ -1,4 +1,4 @@
-"""Writes the records of one shard, its index, and what is known of both. Needs neither Beam nor TensorFlow.
+"""Writes the records of one shard, its index, and a description of both. Needs neither Beam nor TensorFlow.
 
 `write_shard` is a pure function of the plan: the same bytes come out on any worker, however often it is called. A
 shard that an earlier run finished is recognized by its size and checksum, and kept. Memory holds one image and one
@@ -29,7 +29,7 @@ from tfpipe.system.file_io import hash_stream
 MAX_SOURCE_BYTES = 512 * 2**20
 
 Meter = Callable[[int, float, str | None], None]
-"""A function that hears of every image when it is done: bytes of its source, seconds, and the kind of a bad one."""
+"""A function that gets, for every finished image, its source's bytes, the seconds, and the kind of a bad one."""
 
 
 def write_shard(work: WorkDir, header: PlanHeader, shard: int, meter: Meter | None = None) -> WrittenShard:
@@ -106,7 +106,7 @@ class _ShardWriter:
     meter: Meter | None
 
     def write(self) -> WrittenShard:
-        """Writes the shard, and then what says that it is finished."""
+        """Writes the shard, and then the note that it is finished."""
         work, file = self.work, self.planned.file
         source, tally = open_source(self.header), _Tally()
         with filesystem.create(work.target(file), work.temporary(file)) as out:

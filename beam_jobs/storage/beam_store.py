@@ -1,4 +1,4 @@
-"""Every other file system that Beam knows by a scheme, such as `hdfs://`."""
+"""The other file systems that Beam knows by a scheme, such as `hdfs://`."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -40,7 +40,7 @@ class BeamStore:
             return file.read() if size is None else file.read(size)
 
     def open(self, url: str) -> BinaryIO:
-        """Opens the file, seekable, with its bytes as they are whatever its ending."""
+        """Opens the file for reading at any place. Compressed files are not unpacked."""
         return cast(BinaryIO, FileSystems.open(url, compression_type="uncompressed"))
 
     def write(self, url: str, data: bytes) -> None:

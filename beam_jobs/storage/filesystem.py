@@ -59,7 +59,7 @@ def resolve_links(path: str) -> str:
 
 
 def open_read(path: str) -> BinaryIO:
-    """Opens a file's bytes as they are, whatever its ending; seekable."""
+    """Opens a file for reading at any place. Compressed files are not unpacked."""
     if is_url(path):
         return _get_store(path).open(path)
     return open(path, "rb", buffering=_READ_BUFFER_BYTES)
@@ -74,7 +74,7 @@ def read_bytes(path: str) -> bytes:
 
 
 def read_range(path: str, offset: int, size: int) -> bytes:
-    """Returns `size` bytes from `offset`; fewer only where the file ends."""
+    """Returns `size` bytes from `offset`; fewer only at the end of the file."""
     if is_url(path):
         return _get_store(path).read(path, offset, size)
     with open(path, "rb", buffering=0) as file:
@@ -116,12 +116,12 @@ def exists(path: str) -> bool:
 
 
 def get_size(path: str) -> int:
-    """Returns the bytes of a file, or -1 where there is no regular file."""
+    """Returns the bytes of a file, or -1 if there is no regular file."""
     return _get_store(path).size(path) if is_url(path) else file_io.get_file_size(path)
 
 
 def get_sizes(paths: Sequence[str]) -> list[int]:
-    """Returns the size of many files. A remote folder is listed once, instead of one question for each file."""
+    """Returns the size of many files. A remote folder is listed once, instead of one request for each file."""
     files_in_folder = Counter(_folder(path) for path in paths if is_url(path))
     listed_sizes: dict[str, int] = {}
     for folder, count in sorted(files_in_folder.items()):
@@ -144,7 +144,7 @@ def list_tree(base: str) -> Iterator[tuple[str, int]]:
 
 
 def list_names(base: str) -> list[str]:
-    """Returns the names of the files and folders directly in a folder, sorted; none where there is no such folder."""
+    """Returns the names of the files and folders directly in a folder, sorted; none if there is no such folder."""
     if is_url(base):
         base = base.rstrip("/") + "/"
         relative_paths = (path[len(base) :] for path, _ in _get_store(base).list(base, recursive=False))
@@ -208,7 +208,7 @@ def _folder(path: str) -> str:
 
 
 def _get_store(path: str) -> Store:
-    """Returns the store of a URL, and opens it where it is first needed: the clients take seconds to import."""
+    """Returns the store of a URL, and opens it when it is first needed: the clients take seconds to import."""
     global _stores_pid
     if _stores_pid != os.getpid():  # after a fork, two processes on one connection would get each other's answers
         _stores.clear()

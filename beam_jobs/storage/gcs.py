@@ -185,7 +185,7 @@ def _explain_failures(url: str) -> Iterator[None]:
 
 
 def _read_failure(error: Any) -> tuple[int | None, str]:
-    """Returns the HTTP status, where one came, and the part of the message that is worth reading."""
+    """Returns the HTTP status, if there is one, and the part of the message that is worth reading."""
     if isinstance(error, exceptions.RetryError) and error.cause is not None:
         error = error.cause
     if isinstance(error, InvalidResponse):

@@ -60,10 +60,10 @@ class Store(Protocol):
     """
 
     def check(self, url: str) -> None:
-        """Checks that the bucket can be reached; asks with few retries."""
+        """Checks, with few retries, that the bucket can be reached."""
 
     def read(self, url: str, offset: int = 0, size: int | None = None) -> bytes:
-        """Returns `size` bytes of the object from `offset`, by default all; fewer only where the object ends."""
+        """Returns `size` bytes of the object from `offset`, by default all; fewer only at the end of the object."""
 
     def write(self, url: str, data: bytes) -> None:
         """Writes a small object."""
@@ -75,7 +75,7 @@ class Store(Protocol):
         """Opens a new object that appears when the block ends well, and otherwise never."""
 
     def size(self, url: str) -> int:
-        """Returns the bytes of an object, or -1 where there is none."""
+        """Returns the bytes of an object, or -1 if there is none."""
 
     def list(self, prefix: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
         """Yields URL and bytes of all objects whose URL begins with `prefix`.
@@ -106,7 +106,7 @@ def make_error(url: str, status: int | None, reason: str) -> Exception:
 
     Args:
         url: The object.
-        status: The HTTP status, where one came.
+        status: The HTTP status; None if there is none.
         reason: The message of the store or of its client.
     """
     if status == _NOT_FOUND:
@@ -167,7 +167,7 @@ class _RangedObject(io.RawIOBase):
     def tell(self) -> int:
         return self._position
 
-    def readinto(self, buffer: "memoryview") -> int:  # type: ignore[override]  # all that BufferedReader hands over
+    def readinto(self, buffer: "memoryview") -> int:  # type: ignore[override]  # BufferedReader passes no other
         num_bytes = min(len(buffer), self._size - self._position)
         if num_bytes <= 0:
             return 0

@@ -236,7 +236,7 @@ def _find_missing_credentials(error: Exception) -> DataError | None:
 
 
 def _read_failure(error: Any) -> tuple[int | None, str]:
-    """Returns the HTTP status, where one came, and the part of the message that is worth reading."""
+    """Returns the HTTP status, if there is one, and the part of the message that is worth reading."""
     if not isinstance(error, exceptions.ClientError):
         return None, str(error)
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")

@@ -14,7 +14,7 @@ def shared_counters(num_bytes: int, observer: Observer) -> Iterator[Any]:
 
     Args:
         num_bytes: Bytes of all files.
-        observer: The object that is told of the sums while the block runs, and once more at its end.
+        observer: The observer of the sums. It is called while the block runs, and once more at its end.
     """
     counters: Any = process_pool.context().Array("q", 3)
 

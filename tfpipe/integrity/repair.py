@@ -66,7 +66,7 @@ def repair(
         quick: Whether to skip decoding the images. A record then counts as undamaged if its checksums hold and it fits
             the schema.
         workers: The number of worker processes. None: one for each core. 0: this process does all the work.
-        observer: The object that is told how far the job is.
+        observer: The observer of the job's progress.
 
     Raises:
         ConfigError: The output is not a directory that can be written to.

@@ -77,7 +77,7 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
     Args:
         target: The directory of a dataset, a file, or a pattern such as `/data/train-*`.
         options: The checks to make.
-        observer: The object that is told how far the job is.
+        observer: The observer of the job's progress.
 
     Raises:
         ConfigError: `target` is a URL.

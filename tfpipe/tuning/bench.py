@@ -110,7 +110,7 @@ def measure(job: PipelineJob, config: PipelineConfig, processes: int, observer: 
         job: The data and the accelerator.
         config: The options of the pipeline.
         processes: Starts of the pipeline, at least 3.
-        observer: The object that is told what is being done.
+        observer: The observer of the runs.
 
     Raises:
         DataError: The pipeline does not run.

@@ -78,7 +78,7 @@ def tune(job: PipelineJob, config: PipelineConfig, seconds: float, input_may_cha
         seconds: Length of the search, at least 45. Turns that have begun are finished.
         input_may_change: Also try what the training step must know of: another dtype, augmentation on the device,
             images decoded once, another order.
-        observer: The object that is told what is being tried.
+        observer: The observer of the trials.
 
     Raises:
         ConfigError: There is too little time, or the pipeline runs in a service.

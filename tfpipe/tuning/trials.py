@@ -257,7 +257,7 @@ def try_fixes(trials: Trials, fixes: Sequence[Fix], observer: Observer) -> tuple
     Args:
         trials: The trials, with the config that the fixes are for.
         fixes: The profiler's fixes.
-        observer: The object that is told which fix is tried.
+        observer: The observer of the trials.
 
     Returns:
         The fixes as they came, with what was measured.

@@ -95,7 +95,7 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
 
     Args:
         options: The files and their description.
-        observer: The object that is told how far the job is.
+        observer: The observer of the job's progress.
 
     Raises:
         ConfigError: An option cannot be used, or tfpipe itself wrote the dataset.

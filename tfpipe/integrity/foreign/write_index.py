@@ -93,7 +93,7 @@ def open_output(directory: str, exports: Sequence[Export]) -> Iterator[IndexOutp
     if file_io.is_url(directory):
         raise ConfigError(f"The index is written to a local directory, got {directory!r}. Copy it from there.")
     output = IndexOutput(directory, exports, _old_manifest(directory))
-    made = not os.path.isdir(directory)
+    is_new = not os.path.isdir(directory)
     try:
         shutil.rmtree(output.work, ignore_errors=True)
         os.makedirs(output.work)
@@ -101,7 +101,7 @@ def open_output(directory: str, exports: Sequence[Export]) -> Iterator[IndexOutp
             yield output
         finally:
             shutil.rmtree(output.work, ignore_errors=True)
-            if made:
+            if is_new:
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)  # only an empty one
     except OSError as error:
