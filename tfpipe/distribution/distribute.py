@@ -38,9 +38,9 @@ def distribute_dataset(
 ) -> tf.distribute.DistributedDataset:
     """Builds the pipeline of every host, each for its share of the records, and joins them.
 
-    For Keras `fit` and `evaluate` with `as_supervised`, where the mask of an evaluation is the sample weight, and for
-    loops that hand each element to `strategy.run`. In exact order the global batches, taken replica after replica,
-    are the same for any strategy.
+    It serves Keras `fit` and `evaluate` (with `as_supervised`: the mask is then the sample weight) and loops that pass
+    each element to `strategy.run`. In exact order the global batches, taken replica after replica, are the same for any
+    strategy.
 
     Args:
         strategy: The strategy that trains, from `resolve_strategy`.
@@ -48,18 +48,18 @@ def distribute_dataset(
             `tfrecord_files`.
         split: The name of a split; None for foreign files.
         config: The options of `build_dataset`. Each replica gets an equal part of `global_batch_size`.
-        start_step: The global step of the run with which training begins.
-        options: The way in which elements reach the devices. By default they are copied there ahead of their step. No
-            accelerator holds text: with an extra feature of text, the batches of GPUs wait in the host's memory.
+        start_step: The global step at which training begins.
+        options: The way in which elements reach the devices. By default they are copied there ahead of their step. With
+            an extra feature of text they stay in the host's memory, because no accelerator holds text.
         watch: A function that gets each host's pipeline whole and returns it watched: `IdleMonitor.watch`.
         customize: A function that changes the stages of each host's pipeline.
 
     Returns:
-        A dataset of what `build_dataset` yields, once for each replica and step. Training goes on for ever.
+        A dataset of the batches of `build_dataset`, one for each replica and step. Training repeats without end.
 
     Raises:
-        ConfigError: Replicas or hosts cannot share the batch equally, a TPU would get text, or a TPU on other machines
-            would read files of this one; and all that `build_dataset` refuses.
+        ConfigError: Replicas or hosts cannot share the batch equally, a TPU would get text, a TPU on other machines
+            would read files of this one, or `build_dataset` refuses the config.
         DataError: There are no records, or an index cannot be read.
         FormatError: An index is damaged.
     """

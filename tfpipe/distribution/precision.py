@@ -19,7 +19,7 @@ _BFLOAT16_CAPABILITY = (8, 0)
 
 
 def set_precision(precision: Precision = "auto", strategy: tf.distribute.Strategy | None = None) -> str:
-    """Sets the Keras dtype policy for the layers that are made from now on. Call it after `resolve_strategy`.
+    """Sets the Keras dtype policy for all layers made after this call. Call it after `resolve_strategy`.
 
     Args:
         precision: The number format. "auto" takes bfloat16 where the device is built for it, a TPU or GPUs of compute

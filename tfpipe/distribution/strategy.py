@@ -23,9 +23,9 @@ def resolve_strategy(tpu: str | None = None) -> tf.distribute.Strategy:
     Call it before anything else touches TensorFlow: a TPU and a cluster of workers must be set up first.
 
     Args:
-        tpu: The TPU: "local" for that of this machine, the name of a TPU node, or "grpc://address:port". The default
-            is the TPU that `TPU_NAME` (or what else TensorFlow's resolver reads) names, else the one that TensorFlow
-            sees on this machine. To look for it takes no longer than to list TensorFlow's devices.
+        tpu: The TPU: "local" for the one of this machine, the name of a TPU node, or "grpc://address:port". The default
+            is the TPU that `TPU_NAME` or another variable of TensorFlow's resolver names, else the one that TensorFlow
+            sees on this machine. The search takes no longer than a list of TensorFlow's devices.
 
     Returns:
         `TPUStrategy`, `MultiWorkerMirroredStrategy`, `MirroredStrategy` over all GPUs or all logical CPU devices, or

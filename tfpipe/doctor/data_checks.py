@@ -13,12 +13,12 @@ from tfpipe.system.units import human_bytes, human_count
 
 _SMALL_SHARD_BYTES, _MANY_SHARDS = 10 * 10**6, 1000
 _HUGE_SHARD_BYTES = 10**9
-_TOO_LARGE = 2.0  # times the side that is needed: more pixels are read and decoded for nothing
+_TOO_LARGE = 2.0  # times the needed side; above it pixels are read and decoded in vain
 _TOO_SMALL = 1.0
 
 _ENOUGH_LABELS = 64
-_ALIKE = 0.1  # share of the way from chance (0) to all alike (1)
-_MIXED_ENOUGH = 0.7  # score below which a batch has clearly fewer independent images than it has images
+_ALIKE = 0.1  # on the scale from chance (0) to all alike (1)
+_MIXED_ENOUGH = 0.7  # below this score clearly fewer images of a batch are independent than it has
 
 IntArray = NDArray[np.int64]
 
@@ -28,17 +28,17 @@ class FileFacts(NamedTuple):
 
     Attributes:
         expected: Sizes by path; None if any size above 0 will do.
-        found: Sizes by path; None for a file that is missing or cannot be read.
+        actual: Sizes by path; None for a file that is missing or cannot be read.
         total: Files of the split, also those that were not looked at.
     """
 
     expected: Mapping[str, int | None]
-    found: Mapping[str, int | None]
+    actual: Mapping[str, int | None]
     total: int
 
 
 class LabelFacts(NamedTuple):
-    """The labels in the order of the files, and how training mixes them.
+    """The labels in the order of the files, and the mixing of the training order.
 
     Attributes:
         samples: Labels of adjacent records, one array for each place that was looked at.
@@ -72,21 +72,27 @@ class ImageFacts(NamedTuple):
 
 
 def check_files(facts: FileFacts) -> Check:
-    """Checks that shards and indexes are there, with the sizes that the manifest gives."""
+    """Checks that shards and indexes exist with the sizes in the manifest."""
     advice = "Copy the dataset again; `tfpipe verify` looks at every record."
-    missing = [path for path in facts.expected if facts.found.get(path) is None]
+    missing = [path for path in facts.expected if facts.actual.get(path) is None]
     if missing:
         return Check("files", "failure", f"{_name_first(missing)} missing.", advice)
-    odd_sized = [path for path, size in facts.expected.items() if facts.found[path] != size and size is not None]
+    odd_sized = [path for path, size in facts.expected.items() if facts.actual[path] != size and size is not None]
     if odd_sized:
         path = odd_sized[0]
-        found = f"{path} must have {facts.expected[path]:,} bytes, got {facts.found[path]:,}{_count_more(odd_sized)}."
-        return Check("files", "failure", found, advice)
-    empty = [path for path in facts.expected if facts.found[path] == 0]
+        finding = (
+            f"{path} must have {facts.expected[path]:,} bytes, got {facts.actual[path]:,}{_count_more(odd_sized)}."
+        )
+        return Check("files", "failure", finding, advice)
+    empty = [path for path in facts.expected if facts.actual[path] == 0]
     if empty:
         return Check("files", "warning", f"{_name_first(empty)} empty.", "Check how the files were written.")
-    seen = len(facts.expected)
-    which = f"All {seen:,} files are" if seen == facts.total else f"{seen:,} of {facts.total:,} files were looked at:"
+    num_checked = len(facts.expected)
+    which = (
+        f"All {num_checked:,} files are"
+        if num_checked == facts.total
+        else f"{num_checked:,} of {facts.total:,} files were looked at:"
+    )
     return Check("files", "ok", f"{which} there, with the sizes they should have.")
 
 
@@ -117,24 +123,24 @@ def check_shards(num_shards: int, num_hosts: int, cycle_length: int, shares_reco
     if per_host < cycle_length:
         enough = cycle_length * num_hosts
         advice = f"Set `cycle_length` to {per_host}, write {enough} shards or more, or read in exact order."
-        found = f"{human_count(per_host, 'shard')} for each host, fewer than the `cycle_length` of {cycle_length}."
-        return Check(name, "warning", found, advice)
+        finding = f"{human_count(per_host, 'shard')} for each host, fewer than the `cycle_length` of {cycle_length}."
+        return Check(name, "warning", finding, advice)
     return Check(name, "ok", f"{shards}, {per_host:,} for each host, of which {cycle_length} are read side by side.")
 
 
 def check_shard_size(num_shards: int, mean_bytes: float, largest_bytes: int) -> Check:
     """Checks that shards have about 100 to 200 MB; it warns only if many are tiny or some are huge."""
-    name, found = "shard size", f"{human_bytes(mean_bytes)} on average, {human_bytes(largest_bytes)} at most"
+    name, finding = "shard size", f"{human_bytes(mean_bytes)} on average, {human_bytes(largest_bytes)} at most"
     rule = "TPU guides advise 100 to 200 MB"
     if num_shards > _MANY_SHARDS and mean_bytes < _SMALL_SHARD_BYTES:
         advice = "Write larger ones with `tfpipe shard --shard-size 128MiB`."
         return Check(
-            name, "warning", f"{num_shards:,} shards of {found}: opening them costs more than reading.", advice
+            name, "warning", f"{num_shards:,} shards of {finding}: opening them costs more than reading.", advice
         )
     if largest_bytes > _HUGE_SHARD_BYTES:
         advice = "Write smaller ones with `tfpipe shard --shard-size 128MiB`."
-        return Check(name, "warning", f"{found}: {rule}, which share out and copy better.", advice)
-    return Check(name, "ok", f"{found}.")
+        return Check(name, "warning", f"{finding}: {rule}, which share out and copy better.", advice)
+    return Check(name, "ok", f"{finding}.")
 
 
 def check_image_size(facts: ImageFacts | None) -> Check:
@@ -144,15 +150,15 @@ def check_image_size(facts: ImageFacts | None) -> Check:
         return Check(name, "skipped", "The size of the images is not known.")
     about = "a short side of" if facts.fixed or facts.subject.startswith("The first") else "a mean short side of about"
     verb = "has" if facts.subject.startswith("The first") else "have"
-    found = f"{facts.subject} {verb} {about} {facts.stored:,.0f} px, and the model gets {facts.target}"
+    finding = f"{facts.subject} {verb} {about} {facts.stored:,.0f} px, and the model gets {facts.target}"
     if facts.stored < _TOO_SMALL * facts.target:
         advice = "Use a smaller `image_size`, or shard larger originals."
-        return Check(name, "warning", f"{found}: they are enlarged, which costs time and adds no detail.", advice)
+        return Check(name, "warning", f"{finding}: they are enlarged, which costs time and adds no detail.", advice)
     if facts.stored > _TOO_LARGE * facts.target:
         keep = round(facts.target * 8 / 7 / 32 + 0.5) * 32
         advice = f"`tfpipe shard --resize-short {keep}` or so makes them faster to read and to decode."
-        return Check(name, "warning", f"{found}.", advice)
-    return Check(name, "ok", f"{found}.")
+        return Check(name, "warning", f"{finding}.", advice)
+    return Check(name, "ok", f"{finding}.")
 
 
 def check_labels(facts: LabelFacts | None) -> Check:
@@ -161,33 +167,35 @@ def check_labels(facts: LabelFacts | None) -> Check:
     if facts is None:
         return Check(name, "skipped", "There are no labels.")
     score = "" if facts.mixing is None else f" The order mixes {facts.mixing:.2f} of 1."
-    seen = sum(map(len, facts.samples))
-    if seen < _ENOUGH_LABELS:
-        return Check(name, "ok", f"{seen} labels were looked at, too few to tell whether they are sorted.{score}")
+    num_labels = sum(map(len, facts.samples))
+    if num_labels < _ENOUGH_LABELS:
+        return Check(name, "ok", f"{num_labels} labels were looked at, too few to tell whether they are sorted.{score}")
     alike = measure_alikeness(facts.samples, facts.class_counts)
     if alike <= _ALIKE:
-        found = f"Labels of {seen:,} records in {human_count(len(facts.samples), 'place')} are mixed as by chance."
-        return Check(name, "ok", found + score)
-    found = f"Records that lie together have like labels ({alike:.0%} of the way from chance to sorted)."
+        finding = (
+            f"Labels of {num_labels:,} records in {human_count(len(facts.samples), 'place')} are mixed as by chance."
+        )
+        return Check(name, "ok", finding + score)
+    finding = f"Records that lie together have like labels ({alike:.0%} of the way from chance to sorted)."
     if facts.mixing is None:
         if facts.buffer_share >= 1:
-            return Check(name, "ok", f"{found} The shuffle buffer holds all of them.")
+            return Check(name, "ok", f"{finding} The shuffle buffer holds all of them.")
         held = f"the shuffle buffer holds {facts.buffer_share:.1%} of the records"
         advice = (
             "Read in exact order, enlarge `shuffle_buffer_size`, or write the data with `tfpipe shard`, which shuffles."
         )
-        return Check(name, "warning", f"{found[:-1]}, and {held}.", advice)
+        return Check(name, "warning", f"{finding[:-1]}, and {held}.", advice)
     # Kish's design effect counts pairs that are certainly alike. Here only this share of them is.
     effective = 1 / (1 + (1 / facts.mixing - 1) * alike)
     kept = f"of a batch of {facts.global_batch_size:,}, {effective:.0%} count as drawn independently"
     if effective >= _MIXED_ENOUGH:
-        return Check(name, "ok", f"{found[:-1]}; {kept}.{score}")
+        return Check(name, "ok", f"{finding[:-1]}; {kept}.{score}")
     advice = "Raise `window_records`, lower `run_records`, or shard again: `tfpipe shard` shuffles."
-    return Check(name, "warning", f"{found[:-1]}; {kept}.{score}", advice)
+    return Check(name, "warning", f"{finding[:-1]}; {kept}.{score}", advice)
 
 
 def measure_alikeness(samples: Sequence[IntArray], class_counts: Sequence[int] = ()) -> float:
-    """Returns how much more often two adjacent records have one label than two drawn by chance; 0 to 1.
+    """Returns how much more often two adjacent records share a label than two random records; 0 to 1.
 
     Neighbors show a sort by label, and pairs within one sample show shards with a few classes each. The larger of the
     two counts.

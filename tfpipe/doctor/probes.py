@@ -31,7 +31,7 @@ WARM_UP_S, MEASURE_S = 2.0, 3.0
 # The errors of a read from a damaged or unreachable file.
 READ_ERRORS = (TfpipeError, tf.errors.OpError)
 
-_CLASSES = 1000  # of the model's head if the number of classes is unknown
+_CLASSES = 1000  # classes of the model, if their number is unknown
 _FEATURES = 8
 _THREADS = 16  # an object store answers in tens of milliseconds
 
@@ -111,21 +111,21 @@ def read_first_shape(source: Source, config: PipelineConfig) -> tuple[int, ...]:
     file = 0 if counts is None else next(k for k, records in enumerate(counts) if records)
     stages = build_stages(_one_file(source, file), None, _in_file_order(config))
     if source.images.size is not None and source.images.formats == {"RAW"}:
-        next(iter(stages.until("decode").dataset()))  # it knows the shape that pixels without a header have
+        next(iter(stages.until("decode").dataset()))  # it holds the shape of pixels that have no header
         return (*source.images.size, 3)
     features = next(iter(stages.until("parse").dataset()))
     return tuple(tf.io.decode_image(features["encoded"], 3, expand_animations=False).shape)
 
 
 def read_labels(source: Source, file: int, count: int, config: PipelineConfig) -> IntArray:
-    """Returns the labels of the first `count` records of a file, in its order; errors as with `read_first_shape`."""
+    """Returns the labels of the first `count` records of a file, in order; errors as with `read_first_shape`."""
     stages = build_stages(_one_file(source, file), None, _in_file_order(config))
     features = stages.until("parse").dataset().map(lambda features: features["label"]).take(count)
     return np.array([int(label) for label in features], np.int64)
 
 
 def _in_file_order(config: PipelineConfig) -> PipelineConfig:
-    """Returns a config for one pass over the images and labels alone, which a damaged record ends."""
+    """Returns a config for one pass over the images and labels alone. A damaged record ends the pass."""
     return PipelineConfig(global_batch_size=1, training=False, augment="none", image_size=config.image_size)
 
 
@@ -197,7 +197,7 @@ def _loss(logits: tf.Tensor, label: tf.Tensor | None) -> tf.Tensor:
 
 
 def measure_rate(batches: Iterator[Any], batch_size: int) -> float:
-    """Measures the images per second that this host makes, by the clock.
+    """Measures the images per second that this host makes.
 
     Args:
         batches: Batches without end. Those that are buffered already are used up first.

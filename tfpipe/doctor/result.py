@@ -1,4 +1,4 @@
-"""One line of the doctor's report, and the accelerator that the run is for. No TensorFlow here."""
+"""One line of the doctor's report, and the accelerator of the run. It loads no TensorFlow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Check:
     Attributes:
         name: The name of the check, such as "shard size".
         status: The verdict.
-        found: A sentence that says what was found.
+        found: A sentence with the finding.
         advice: A sentence that says what to do; empty if there is nothing to do.
     """
 
@@ -41,8 +41,8 @@ class TargetConfig:
     """The accelerator that the pipeline feeds.
 
     Attributes:
-        tpu: The TPU: "local" for one of this machine, the name of a TPU node, or "grpc://address:port". None: there is
-            no TPU. Default: None.
+        tpu: The TPU: "local" for the one of this machine, the name of a TPU node, or "grpc://address:port". None: there
+            is no TPU. Default: None.
         num_replicas: The number of replicas of all hosts together. None: one on each accelerator of this machine, on
             each host. Above 0. Default: None.
         num_hosts: The number of hosts that read. None: one. Above 0. Default: None.
@@ -68,11 +68,11 @@ class TargetConfig:
 
     @property
     def tpu_elsewhere(self) -> bool:
-        """Whether the TPU is known by a name or an address, so that it reads files on hosts of its own."""
+        """Whether the TPU has a name or an address, so that other hosts read the files for it."""
         return self.tpu is not None and not _THIS_MACHINE.fullmatch(self.tpu)
 
 
 def fail_check(name: str, error: BaseException) -> Check:
-    """Returns the failed check of an error: the first sentence is the finding, the rest is the advice."""
-    found, *advice = SENTENCE_END.split(str(error).strip(), maxsplit=1)
-    return Check(name, "failure", found, *advice)
+    """Returns a failed check for an error. The error's first sentence is the finding, the rest is the advice."""
+    finding, *advice = SENTENCE_END.split(str(error).strip(), maxsplit=1)
+    return Check(name, "failure", finding, *advice)

@@ -33,10 +33,10 @@ from tfpipe.system import host_limits
 from tfpipe.system.file_io import is_url
 from tfpipe.system.units import human_count
 
-# Files that are looked at in an object store, where each costs a request.
+# The number of files to look at in an object store, where each costs a request.
 _REMOTE_FILES = 8
 
-# Shards whose first labels are read, and how many of each.
+# The number of shards whose first labels are read, and of labels in each.
 _LABEL_SHARDS, _LABELS_PER_SHARD = 4, 256
 
 # Windows of the exact order in memory: one is read, one is permuted, one is handed out.
@@ -51,18 +51,19 @@ def run_checks(
     customize: Customize | None = None,
     names: Collection[str] | None = None,
 ) -> Iterator[Check]:
-    """Looks at the files, the machine and a real batch; each check comes as soon as it is done.
+    """Checks the files, the machine and a real batch, and yields each result as soon as it is there.
 
     Args:
         data: The data, from `load_manifest` or `tfrecord_files`.
         split: Name of a split; None for foreign files.
         config: The pipeline. Caches are estimated, not filled.
         target: The accelerator to feed; None for this machine.
-        customize: Changes the pipeline's stages; None leaves them as they are.
+        customize: A function that changes the pipeline's stages; None leaves them as they are.
         names: Names of the checks to run; None for all.
 
     Yields:
-        Checks in the order of `CHECKS`. An error on the way is a check that failed, and those that need it are skipped.
+        The results in the order of `CHECKS`. An error makes its check a failure, and the checks that need it are
+        skipped.
 
     Raises:
         ConfigError: There is no such split.
@@ -85,11 +86,11 @@ def _run_check(name: str, check: Callable[[_Facts], Check], facts: _Facts) -> Ch
 
 
 class _NotReachedError(Exception):
-    """A check needs a fact that another check could not find."""
+    """The error of a check that needs a fact which another check could not find."""
 
 
 class _Facts:
-    """The facts that several checks need. Each is found once, when it is first asked for."""
+    """The facts that several checks need. Each is computed once, at its first use."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class _Facts:
 
     @cached_property
     def plan(self) -> ReadPlan:
-        """The read plan of the first host. A cache in files is a dataset by itself: the plan is that without it."""
+        """The read plan of the first host, without a cache in files, which is a dataset by itself."""
         config = self.config if self.config.cache_dir is None else probes.without_cache(self.config)
         return ReadPlan(self.source, config, self.num_hosts, 0, self.num_replicas)
 
@@ -124,7 +125,7 @@ class _Facts:
         """The pipeline of the first host without a cache, since a check should not fill one.
 
         Raises:
-            _NotReachedError: The batch cannot be shared, as its own check says.
+            _NotReachedError: The batch cannot be shared, as the check `batch` says.
         """
         context = tf.distribute.InputContext(self.num_hosts, 0, self.num_replicas)
         try:
@@ -139,13 +140,13 @@ class _Facts:
 
     @cached_property
     def first_batch_and_rest(self) -> tuple[dict[str, Any], Iterator[Any]]:
-        """A real batch by name of the tensor, and the iterator behind it, whose buffers are full by then."""
+        """A real batch by the names of its tensors, and the iterator of the next batches, whose buffers are full."""
         batches = iter(self.dataset if self.config.training else self.dataset.repeat())
         return probes.get_named_parts(next(batches)), batches
 
     @cached_property
     def file_sizes(self) -> dict[str, int | None]:
-        """The bytes of the files by path: of every local file, of the first few in an object store."""
+        """The bytes of the files by path: of every local file, or of the first few in an object store."""
         files = list(self.source.files)
         indexes = [path for path, _ in self.source.index_files]
         if is_url(files[0]):

@@ -17,8 +17,8 @@ OLDEST_TENSORFLOW = (2, 18)
 _ORDINARY = ("tensorflow", "tensorflow-cpu", "tf-nightly")
 _TPU_SUBLANES = 8
 _TPU_DTYPES = ("uint8", "int32", "int64", "uint32", "float32", "bfloat16", "bool")
-_MEMORY_SHARE = 0.5  # a shuffle that holds more may leave the trainer too little memory
-_HEADROOM = 1.2  # of the host's rate over the rate that the accelerator consumes
+_MEMORY_SHARE = 0.5  # the share of free memory; a larger shuffle may leave the trainer too little
+_HEADROOM = 1.2  # the host's rate by the rate that the accelerator consumes
 
 
 class TensorFact(NamedTuple):
@@ -58,7 +58,7 @@ class BatchFacts(NamedTuple):
 
 
 class CacheFacts(NamedTuple):
-    """The room that a cache needs, and the room there is.
+    """The space that a cache needs, and the free space.
 
     Attributes:
         kind: none, bytes or decoded.
@@ -85,7 +85,7 @@ def check_versions(tensorflow: str, installed: Mapping[str, str], target: Target
     """
     name, keras, libtpu = "versions", installed.get("keras"), installed.get("libtpu")
     tpu_package = installed.get("tensorflow-tpu")
-    found = f"TensorFlow {tensorflow}, Keras {keras}" + (f", libtpu {libtpu}" if libtpu else "")
+    finding = f"TensorFlow {tensorflow}, Keras {keras}" + (f", libtpu {libtpu}" if libtpu else "")
     both = [f"{package} {installed[package]}" for package in _ORDINARY if package in installed]
     if tpu_package and both:
         return Check(
@@ -99,18 +99,18 @@ def check_versions(tensorflow: str, installed: Mapping[str, str], target: Target
     if keras is None or _parse_version(keras) < (3,):
         return Check(name, "failure", f"Keras must be 3 or newer, got {keras or 'none'}.", "pip install -U keras.")
     if target.tpu is None:
-        return Check(name, "ok", f"{found}.")
+        return Check(name, "ok", f"{finding}.")
     if target.tpu_elsewhere:
         status: Status = "ok" if libtpu else "warning"
         advice = f"It must be TensorFlow {tensorflow} on {target.tpu!r} too, which cannot be seen from here."
-        return Check(name, status, f"{found}{'' if libtpu else ', no libtpu on this machine'}.", advice)
+        return Check(name, status, f"{finding}{'' if libtpu else ', no libtpu on this machine'}.", advice)
     if libtpu is None:
         advice = "pip install tensorflow-tpu, which brings it, in place of tensorflow."
-        return Check(name, "failure", f"{found}, but no libtpu, without which no TPU can be used.", advice)
+        return Check(name, "failure", f"{finding}, but no libtpu, without which no TPU can be used.", advice)
     if tpu_package is None:
         advice = "If the TPU is not found, install tensorflow-tpu in place of tensorflow."
-        return Check(name, "warning", f"{found}, but a TensorFlow that may have no TPU in it.", advice)
-    return Check(name, "ok", f"{found}.")
+        return Check(name, "warning", f"{finding}, but a TensorFlow that may have no TPU in it.", advice)
+    return Check(name, "ok", f"{finding}.")
 
 
 def check_file_access(path: str, target: TargetConfig) -> Check:
@@ -135,19 +135,19 @@ def check_file_access(path: str, target: TargetConfig) -> Check:
 def check_batch(facts: BatchFacts, target: TargetConfig) -> Check:
     """Describes the shares of the batch. `ReadPlan.check_shares` has refused a batch that cannot be shared."""
     replicas, hosts = human_count(facts.num_replicas, "replica"), human_count(facts.num_hosts, "host")
-    found = f"{facts.global_batch_size:,} images: {facts.batch_size:,} for each of {replicas} on {hosts}"
+    finding = f"{facts.global_batch_size:,} images: {facts.batch_size:,} for each of {replicas} on {hosts}"
     if facts.num_streams is not None:
-        found += f", read in {human_count(facts.num_streams, 'stream')}"
+        finding += f", read in {human_count(facts.num_streams, 'stream')}"
     if facts.steps_per_epoch is not None:
-        found += f"; {human_count(facts.steps_per_epoch, 'step')} an epoch"
+        finding += f"; {human_count(facts.steps_per_epoch, 'step')} an epoch"
     if not facts.replicas_known:
         advice = "Say how many there are with `num_replicas` and `num_hosts`."
-        return Check("batch", "warning", f"{found}. How many replicas {target.tpu!r} has is not known here.", advice)
+        return Check("batch", "warning", f"{finding}. How many replicas {target.tpu!r} has is not known here.", advice)
     if target.tpu is not None and facts.batch_size % _TPU_SUBLANES:
         below = facts.batch_size // _TPU_SUBLANES * _TPU_SUBLANES
         advice = f"Use {f'{below} or ' if below else ''}{below + _TPU_SUBLANES} for each replica."
-        return Check("batch", "warning", f"{found}. A TPU fills up each replica's batch to a multiple of 8.", advice)
-    return Check("batch", "ok", f"{found}.")
+        return Check("batch", "warning", f"{finding}. A TPU fills up each replica's batch to a multiple of 8.", advice)
+    return Check("batch", "ok", f"{finding}.")
 
 
 def check_shapes(tensors: Sequence[TensorFact], target: TargetConfig) -> Check:
@@ -159,7 +159,7 @@ def check_shapes(tensors: Sequence[TensorFact], target: TargetConfig) -> Check:
             "XLA compiles for one shape: give the feature a shape in the schema, or leave it out of `extra_features`."
         )
         return Check(name, "failure", f"The shape must be static, and that of {', '.join(open_shapes)} is not.", advice)
-    found = ", ".join(f"{tensor.name} {tensor.dtype} {_format_shape(tensor.shape or ())}" for tensor in tensors)
+    finding = ", ".join(f"{tensor.name} {tensor.dtype} {_format_shape(tensor.shape or ())}" for tensor in tensors)
     if strings := [tensor.name for tensor in tensors if tensor.dtype == "string"]:
         status: Status = "warning" if target.tpu is None else "failure"
         advice = (
@@ -169,7 +169,7 @@ def check_shapes(tensors: Sequence[TensorFact], target: TargetConfig) -> Check:
     if target.tpu is not None and (refused := [tensor for tensor in tensors if tensor.dtype not in _TPU_DTYPES]):
         listed = ", ".join(f"{tensor.name} {tensor.dtype}" for tensor in refused)
         return Check(name, "failure", f"A TPU does not take {listed}.", "Cast it on the host, or leave it out.")
-    return Check(name, "ok", f"{found}.")
+    return Check(name, "ok", f"{finding}.")
 
 
 def check_xla(error: str | None, seconds: float, batch_size: int) -> Check:
@@ -177,12 +177,12 @@ def check_xla(error: str | None, seconds: float, batch_size: int) -> Check:
     if error is not None:
         advice = "A TPU runs only what XLA compiles: look for strings and open shapes in the batch, above."
         return Check("xla", "failure", f"XLA does not compile a step on this batch: {error}.", advice)
-    found = f"A step on a batch of {batch_size:,} images compiled and ran in {seconds:.1f} s."
-    return Check("xla", "ok", found)
+    finding = f"A step on a batch of {batch_size:,} images compiled and ran in {seconds:.1f} s."
+    return Check("xla", "ok", finding)
 
 
 def check_memory(held: str, needed_bytes: float, available_bytes: int) -> Check:
-    """Checks that the records fit into memory that are held to be shuffled.
+    """Checks that the records that wait to be shuffled fit into memory.
 
     Args:
         held: A phrase such as "A shuffle buffer of 1,000 records"; empty if nothing is held.
@@ -191,11 +191,11 @@ def check_memory(held: str, needed_bytes: float, available_bytes: int) -> Check:
     """
     if not held:
         return Check("memory", "ok", "Nothing is held in memory to be shuffled.")
-    found = f"{held}: about {human_bytes(needed_bytes)}, and {human_bytes(available_bytes)} are free."
+    finding = f"{held}: about {human_bytes(needed_bytes)}, and {human_bytes(available_bytes)} are free."
     if needed_bytes <= _MEMORY_SHARE * available_bytes:
-        return Check("memory", "ok", found)
+        return Check("memory", "ok", finding)
     status: Status = "warning" if needed_bytes <= available_bytes else "failure"
-    return Check("memory", status, found, "Lower `window_records` or `num_streams`, or `shuffle_buffer_size`.")
+    return Check("memory", status, finding, "Lower `window_records` or `num_streams`, or `shuffle_buffer_size`.")
 
 
 def check_cache(facts: CacheFacts) -> Check:
@@ -213,13 +213,13 @@ def check_cache(facts: CacheFacts) -> Check:
             "Watch the memory in the first epoch, or write the data as a tfpipe dataset.",
         )
     where = f"in {facts.folder}" if facts.folder is not None else "of memory"
-    found = f"{cache} takes {human_bytes(facts.needed_bytes)} {where}, and {human_bytes(facts.free_bytes)} are free"
+    finding = f"{cache} takes {human_bytes(facts.needed_bytes)} {where}, and {human_bytes(facts.free_bytes)} are free"
     if facts.needed_bytes <= facts.free_bytes * (MAX_CACHE_SHARE if facts.folder is None else 1):
-        return Check("cache", "ok", f"{found}.")
+        return Check("cache", "ok", f"{finding}.")
     bytes_, smaller = facts.kind == "bytes", "a smaller `decoded_size`, "
     other = "another `cache_dir`" if facts.folder is not None else "a `cache_dir`"
     rule = " there" if facts.folder is not None else ", of which it may take nine tenths"
-    return Check("cache", "failure", f"{found}{rule}.", f"Use {'' if bytes_ else smaller}{other}, or no cache.")
+    return Check("cache", "failure", f"{finding}{rule}.", f"Use {'' if bytes_ else smaller}{other}, or no cache.")
 
 
 def check_tuned(tuned: Mapping[str, object], here: Mapping[str, object]) -> Check:
@@ -227,7 +227,7 @@ def check_tuned(tuned: Mapping[str, object], here: Mapping[str, object]) -> Chec
 
     Args:
         tuned: The table that the tuner wrote beside the options.
-        here: The table for this host and these data.
+        here: The table that the tuner would write for this host and these data.
     """
     name, when = "tuned", str(tuned.get("at", ""))[:10]
     if tuned.get("key") == here["key"]:
@@ -255,16 +255,16 @@ def check_cpu(rate: float | None, cores: int, num_hosts: int, target: TargetConf
         return Check(name, "skipped", "Not asked.", "Give `images_per_second` to learn whether the hosts keep up.")
     share = target_rate / num_hosts
     whose = "are wanted" if num_hosts == 1 else f"are wanted of each of {num_hosts} hosts"
-    found = f"This host makes {rate:,.0f} images/s with {human_count(cores, 'core')}; {share:,.0f} {whose}."
+    finding = f"This host makes {rate:,.0f} images/s with {human_count(cores, 'core')}; {share:,.0f} {whose}."
     if rate >= _HEADROOM * share:
-        return Check(name, "ok", found)
+        return Check(name, "ok", finding)
     needed = math.ceil(_HEADROOM * share * cores / rate)
     advice = f"Use hosts with {needed:,} such cores, a cache, augment='device', or images stored smaller."
     enough = rate >= share
     status: Status = "warning" if enough or target.elsewhere else "failure"
     if not enough:
-        found += f" The accelerator would wait {1 - rate / share:.0%} of the time."
-    return Check(name, status, found, advice)
+        finding += f" The accelerator would wait {1 - rate / share:.0%} of the time."
+    return Check(name, status, finding, advice)
 
 
 def _parse_version(text: str) -> tuple[int, ...]:

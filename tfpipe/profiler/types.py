@@ -4,9 +4,9 @@
     ServiceDemand -> Bottleneck -> ProposedFix ... -> Fix ...                  concluded
     Report                                                                     both together
 
-*Input wait* is the time in which the trainer stands still for its next batch, as its own clock sees it. *Idle* is the
-time in which the accelerator has nothing to work on. Where steps are dispatched ahead of the device, the wait is longer
-than the idle time. Each figure says which of the two it is.
+*Input wait* is the time in which the trainer waits for its next batch, by the trainer's clock. *Idle* is the time in
+which the accelerator has nothing to work on. If steps are dispatched ahead of the device, the wait is longer than the
+idle time. Each figure says which of the two it is.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ class StageTiming:
         bytes_in_per_second: The bytes that the stage took.
         bytes_out_per_second: The bytes that the stage gave.
         parallelism: The number of threads that AUTOTUNE, or the config, gave it.
-        buffer_size: The number of elements that its last buffer can hold; None where it has no buffer.
+        buffer_size: The number of elements that its last buffer can hold; None if it has no buffer.
         buffer_fill: The mean share of the buffer that was full, 0 to 1. A full buffer means that a later stage is
             slower.
-        blocked_fraction: The share of wall time in which its threads waited, 0 to 1. In `read` they wait for files,
-            elsewhere for whatever a user's function waits for, above all Python's lock. None where they cannot wait.
+        blocked_fraction: The share of wall time in which its threads waited, 0 to 1. In `read` they wait for files. In
+            other stages a user's function makes them wait, mostly for Python's lock. None if they cannot wait.
         wait_us_per_image: The time that a thread waited in this way for each image, in microseconds.
-        max_parallelism: The number of threads that AUTOTUNE can give it at most; None where that is unknown.
+        max_parallelism: The largest number of threads that AUTOTUNE can give it; None if that is unknown.
         python: Whether a Python function runs in it: Python's lock then allows one core at a time.
     """
 
@@ -100,10 +100,9 @@ class Step:
     """One step, in seconds of the accelerator's clock.
 
     Attributes:
-        begins_s: The time at which the device began to work on the batch.
+        begins_s: The time at which the device began to work on the step's batch.
         idle_s: The time before the step in which the device had nothing to work on.
-        wait_s: The time in which the host stood still for the batch. Up to one step's time the device was busy
-            meanwhile.
+        wait_s: The time in which the host waited for the batch. The device may have been busy for up to one step of it.
     """
 
     begins_s: float
@@ -144,12 +143,11 @@ class HostUse:
         peak_memory_bytes: The most memory that this process has held.
         memory_limit_bytes: The memory that this process may hold.
         storage_bytes_per_second: The bytes that the pipeline read.
-        storage_limit_bytes_per_second: The bytes that the storage gave when nothing else was done; None where that was
-            not measured.
-        trainer_us_per_step: The processor time of the thread that takes the batches, in microseconds: what a batch
-            costs beside making it.
-        other_cpu_fraction: The share of the cores that other processes took; 0 where that is unknown, as in a
-            container.
+        storage_limit_bytes_per_second: The bytes that the storage gave while nothing else ran; None if that was not
+            measured.
+        trainer_us_per_step: The processor time of the thread that takes the batches, in microseconds. It is the price
+            of taking a batch, without making it.
+        other_cpu_fraction: The share of the cores that other processes took; 0 if that is unknown, as in a container.
     """
 
     cores: int
@@ -168,14 +166,14 @@ class DatasetFacts:
 
     Attributes:
         name: The dataset's name, as messages show it.
-        records: The number of records in all files; None where nobody counted them.
+        records: The number of records in all files; None if nobody counted them.
         files: The number of files.
         record_bytes: The mean size of a record in its file.
-        formats: The image formats in the files, sorted; empty where they are unknown.
-        stored_size: The height and width of every image; None where images differ.
-        mean_size: The mean height and width; None where they are unknown, or where `stored_size` says more.
-        short_side: The short side with which images could be stored, in pixels; None where they are hardly larger
-            than the model needs.
+        formats: The image formats in the files, sorted; empty if they are unknown.
+        stored_size: The height and width of every image; None if images differ.
+        mean_size: The mean height and width; None if they are unknown, or if `stored_size` says more.
+        short_side: The short side with which images could be stored, in pixels; None if they are hardly larger than the
+            model needs.
         decoded_size: The height and width of whole decoded images.
         exact: Whether training reads in the exact order of `tfpipe.order`.
         shuffled_records: The number of records that are held in memory to be shuffled.
@@ -206,8 +204,8 @@ OPTION_COST_STAGES = ("parse", "decode", "augment", "batch")
 class OptionCosts:
     """The processor time of an image from `parse` to `batch`, in microseconds, as it is and with one thing changed.
 
-    A cost is None where the config already has it so, or where it could not be tried. `now` is None only where nothing
-    was tried.
+    A cost is None if the config has this change already, or if the change could not be tried. `now` is None only if
+    nothing was tried.
 
     Attributes:
         now: The cost with the config as it is.
@@ -216,7 +214,7 @@ class OptionCosts:
         dct_scaling: The cost with decoding at a lower scale where a crop allows it.
         cached: The cost with decoded images that are fetched from memory.
         cached_device: The cost with decoded images from memory and augmentation on the device.
-        smaller: The cost with images stored with `DatasetFacts.short_side`.
+        smaller: The cost with images that are stored with a short side of `DatasetFacts.short_side`.
     """
 
     now: float | None = None
@@ -234,15 +232,15 @@ class Profile:
 
     Attributes:
         step: The accelerator's side.
-        stages: The stages in the order of the pipeline; empty where tf.data keeps no counters.
-        host: The machine meanwhile.
+        stages: The stages in the order of the pipeline; empty if tf.data keeps no counters.
+        host: The machine during the run.
         images_per_second: The images that the pipeline gave.
         first_batch_s: The seconds from the start until the first batch.
         warm_up_s: The seconds of warming up, which no figure above includes.
         config: The options that the pipeline ran with.
         dataset: The data that was read.
         option_costs: The costs of other options.
-        timeline: The first measured steps in a row, with 0 as the begin of measuring. Empty where steps are not seen
+        timeline: The first measured steps in a row. Time 0 is the beginning of measuring. Empty if steps are not seen
             one by one.
     """
 
@@ -266,10 +264,10 @@ class ServiceDemand:
         cores: The number of cores that this process can have; other processes may take some.
         cpu_s: The processor time of an image by stage, in seconds. "other" is the time that no stage accounts for.
         wait_s: The time of an image by stage, in seconds, in which a thread neither runs nor waits for another stage.
-            It waits for files, or for what a user's function waits for.
+            It waits for files, or inside a user's function.
         threads: The number of threads that each stage can have at most. A stage that is left out is not a limit.
         lock_bound: The stages whose Python functions hold Python's lock nearly all the time.
-        storage_limit: The images per second that the storage gives; None where it is not a limit.
+        storage_limit: The images per second that the storage gives; None if it is not a limit.
         take_batch_s: The part of `cpu_s["batch"]` in which the trainer's thread takes batches. It is the price of a
             batch, not of the images in it.
     """
@@ -320,7 +318,7 @@ class Effort(IntEnum):
 
     Attributes:
         OPTION: The config changes, and the trainer sees no difference.
-        VISIBLE_OPTION: The trainer, its memory or a line of the user's own code feels the change.
+        VISIBLE_OPTION: The config changes, which affects the trainer, its memory or a line of the user's code.
         NEW_SHARDS: The shards are written again.
         MORE_MACHINES: Further machines make batches.
     """
@@ -341,7 +339,7 @@ class ProposedFix:
         demand: The demand of the pipeline that has it.
         changes: The options of `PipelineConfig` and their new values.
         action: A command or a sentence that says what to do, if `changes` is not all.
-        max_images_per_second: The rate that it cannot exceed, where `demand` does not say so.
+        max_images_per_second: The rate that it cannot exceed, if `demand` does not say so.
         efficiency: The share of its bound that it reaches; None: the share that the measured pipeline reached.
     """
 
@@ -366,7 +364,7 @@ class Fix:
         measured_images_per_second: The rate in a paired run, on top of the fixes kept before; None if it was not tried.
         measured_gain: The factor by which the rate grew, with the bounds of its 95 % interval; None if not tried.
         kept: Whether the gain was more than noise; None if it was not tried.
-        action: A command or a sentence that says what to do where `changes` is empty, or besides.
+        action: A command or a sentence that says what to do if `changes` is empty, or besides the changes.
     """
 
     changes: Mapping[str, OptionValue]
@@ -389,11 +387,11 @@ class Report:
         bottleneck: The part that limits the rate.
         required_images_per_second: The rate of an accelerator that never waits.
         cpu_limit_images_per_second: The rate that this host's cores would give if they did nothing but this pipeline.
-        storage_limit_images_per_second: The rate that the storage would give; None where that is unknown.
+        storage_limit_images_per_second: The rate that the storage would give; None if that is unknown.
         fixes: The changes that help, the best one first.
         after_images_per_second: The rate with every fix that was kept, from a last paired run against the first
-            pipeline; None where no fix was tried.
-        price_per_day: The price of the idle time; None where no price per hour was given.
+            pipeline; None if no fix was tried.
+        price_per_day: The price of a day's idle time; None if no price per hour was given.
     """
 
     profile: Profile

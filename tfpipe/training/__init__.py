@@ -1,1 +1,1 @@
-"""The reference trainer: from shards to a served model."""
+"""The reference trainer, which makes a served model from shards."""

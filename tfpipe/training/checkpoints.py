@@ -1,4 +1,4 @@
-"""Checkpoints hold what a run needs to go on: model, optimizer, and its position, which is three integers."""
+"""Checkpoints with all that a run needs to go on: the model, the optimizer, and its position (three integers)."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Position:
 class Checkpoints:
     """The last few checkpoints of a run, on any file system that TensorFlow can write.
 
-    A checkpoint counts once the list of checkpoints names it. The list is written last and in one step, so a process
-    that ends while it saves leaves the checkpoint before.
+    A checkpoint counts once the list of checkpoints names it. The list is written last and in one step. So if a process
+    ends while it saves, the previous checkpoint stays valid.
     """
 
     def __init__(
         self, directory: str, model: tf.keras.Model, optimizer: Any, keep: int, sums_shape: tuple[int, int]
     ) -> None:
-        """Finds the checkpoints that are there.
+        """Finds the checkpoints in a folder.
 
         Args:
             directory: A folder for the checkpoints alone.
@@ -96,7 +96,7 @@ class Checkpoints:
             seed: The seed of the run.
 
         Returns:
-            The position and the sums of the checkpoint; None where there is no checkpoint.
+            The position and the sums of the checkpoint; None if there is no checkpoint.
 
         Raises:
             DataError: There are checkpoints, and none of them can be read.

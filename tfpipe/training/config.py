@@ -27,12 +27,12 @@ class TrainConfig:
     """The options of a training run: the data, the length, the learning rate, and the files that it keeps.
 
     Attributes:
-        pipeline: The batch, the images, the order, and the seed of everything: weights, order, crops and dropout. The
-            trainer decides about `training` and about the form of batches. Required.
+        pipeline: The batch, the images, the order, and the seed of weights, order, crops and dropout. The trainer
+            itself sets `training` and the form of batches. Required.
         output: The folder of the run, on any file system that TensorFlow can write. Required.
         model: The model: small_cnn, resnet50, mobilenet_v3_small, or `module:function` for a model of the user.
             Default: "small_cnn".
-        split: The split to train on. The evaluation reads `validation`, or else `test`, where there is one.
+        split: The split to train on. The evaluation reads `validation`, or else `test`, if there is one.
             Default: "train".
         epochs: The number of epochs. None: 100 for small_cnn; 90 for the others, as Goyal et al. 2017 train ResNet-50.
             At least 1. Default: None.
@@ -48,9 +48,9 @@ class TrainConfig:
             al. 2017 none. At least 0 and below 1. Default: 0.0.
         precision: The type of the sums, as for `tfpipe.set_precision`. "auto": bfloat16 where the device is built for
             it. "auto", "float32" or "bfloat16". Default: "auto".
-        deterministic: Whether TensorFlow takes only operations that give the same bits each time, where it has them.
-            They are slower. On a CPU, a run that was stopped and resumed then equals one that was not. Default: False.
-        steps_per_execution: The number of steps without a return to Python. None: 50 on a TPU, where the return costs
+        deterministic: Whether TensorFlow uses operations that give the same bits each time, if it has them. They are
+            slower. On a CPU, a run that was stopped and resumed then equals one that was not. Default: False.
+        steps_per_execution: The number of steps between two returns to Python. None: 50 on a TPU, where a return costs
             most, else 1. At least 1. Default: None.
         checkpoint_every_steps: The number of steps between checkpoints, which is the most that a killed run loses. The
             end of the training is always saved. At least 1. Default: 500.
@@ -139,7 +139,7 @@ class TrainConfig:
         )
 
     def get_run_options(self, global_batch_size: int) -> dict[str, Any]:
-        """Returns the values that decide the numbers of a run. A run that is resumed must have the same."""
+        """Returns the options that decide a run's numbers. A resumed run must have the same ones."""
         pipeline = asdict(self.pipeline)
         names = get_names(PipelineConfig, "order", "images")
         options = {**pipeline.pop("augment_options"), **{name: pipeline[name] for name in names}}
@@ -158,9 +158,9 @@ class TrainConfig:
 
 
 def default_pipeline(model: str) -> dict[str, Any]:
-    """Returns the options of the pipeline that a model needs where nobody asks for others.
+    """Returns the default options of a model's pipeline.
 
-    small_cnn is for trying things out on few images: they are small, and crops show at least half of one.
+    small_cnn is for trials with few images: its images are small, and a crop shows at least half of one.
     """
     if model != "small_cnn":
         return {}
@@ -168,7 +168,7 @@ def default_pipeline(model: str) -> dict[str, Any]:
 
 
 def default_batch_size(records: int, num_replicas: int) -> int:
-    """Returns the batch size of a replica where nobody gives one: a power of two, at most 128.
+    """Returns the default batch size of a replica: a power of two, at most 128.
 
     It allows at least 4 steps an epoch.
 

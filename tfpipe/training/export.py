@@ -108,10 +108,10 @@ def export_model(
 
 
 class ServedModel(tf.Module):  # type: ignore[misc]
-    """A model behind the preprocessing of its evaluation."""
+    """A model with the preprocessing of its evaluation in front."""
 
     def __init__(self, model: keras.Model, config: PipelineConfig, label_names: Sequence[str], form: ImageForm) -> None:
-        """Takes the arguments of `export_model`."""
+        """Stores the model and its options; the arguments are those of `export_model`."""
         super().__init__(name="served_model")
         self.model = model
         self._config, self._form = config, form
@@ -158,7 +158,7 @@ class ServedModel(tf.Module):  # type: ignore[misc]
     def _predict(self, features: _Features, preprocess: Callable[[_Features], tf.Tensor]) -> _Features:
         """Prepares images one by one, since they differ in size, and runs the model on the batch."""
         spec = tf.TensorSpec([*self._config.size, 3], tf.as_dtype(self._config.image_dtype))
-        with tf.device("CPU"):  # as in the pipeline, even where the model has a GPU
+        with tf.device("CPU"):  # as in the pipeline, even if the model has a GPU
             images = tf.map_fn(preprocess, features, fn_output_signature=spec)
         logits = tf.cast(self.model(images, training=False), tf.float32)
         label = tf.argmax(logits, axis=1, output_type=tf.int64)
@@ -166,14 +166,14 @@ class ServedModel(tf.Module):  # type: ignore[misc]
         return {"probabilities": tf.nn.softmax(logits), "label": label, "label_name": names}
 
     def _decode_file(self, features: _Features) -> tf.Tensor:
-        """Decodes a file, about which nothing is known: it has any size and any format."""
+        """Decodes a file of any size and any format."""
         return self._decode(features, StoredImages())
 
     def _decode_record(self, features: _Features) -> tf.Tensor:
         return self._decode(features, _describe_stored_images(self._form))
 
     def _decode(self, features: _Features, stored: StoredImages) -> tf.Tensor:
-        """Does to a record what the stages `decode` and `augment` do in evaluation."""
+        """Decodes and augments a record as the stages `decode` and `augment` do in evaluation."""
         if self._config.augment == "none":
             image = decode_whole(features, stored, self._config)
         else:
@@ -181,7 +181,7 @@ class ServedModel(tf.Module):  # type: ignore[misc]
         return augment_on_host(image, None, self._config)
 
     def _crop_decoded(self, features: _Features) -> tf.Tensor:
-        """Does what `augment` does to a whole image that is decoded already."""
+        """Augments a whole decoded image as the stage `augment` does."""
         config, image = self._config, features["image"]
         if config.augment == "host":
             height, width = (tf.cast(features[name], tf.int32) for name in (IMAGE_HEIGHT, IMAGE_WIDTH))
@@ -213,7 +213,7 @@ def _replace_directory(directory: str) -> Iterator[str]:
     """Yields a new folder, which takes the place of `directory` when the block ends without an error."""
     directory = directory.rstrip("/")
     folder, old = directory + _NEW, directory + _OLD
-    if os.path.exists(old) and not os.path.exists(directory):  # killed between the two renames below
+    if os.path.exists(old) and not os.path.exists(directory):  # a process was killed between the two renames below
         os.rename(old, directory)
     for remains in (folder, old):
         if tf.io.gfile.exists(remains):

@@ -30,7 +30,7 @@ from tfpipe.training.run_log import RunLog
 from tfpipe.training.train_step import Learner
 
 SUMS_SHAPE = (2, len(SUM_NAMES))
-"""Two rows: the sums since the last line, and those since the epoch began. A checkpoint saves both."""
+"""The shape of the sums: a row since the last line, and a row since the epoch began. A checkpoint saves both."""
 
 _STEPS_PER_CALL_ON_TPU = 50
 
@@ -38,7 +38,7 @@ Stop = Callable[[], bool]
 
 
 class TrainLoop:
-    """A run from where it is to its end.
+    """The steps and epochs of a run that are still to do.
 
     Attributes:
         position: The step that comes next.
@@ -54,7 +54,7 @@ class TrainLoop:
         log: RunLog,
         customize: Customize | None = None,
     ) -> None:
-        """Begins at the first step; `go_to` goes elsewhere."""
+        """Begins at the first step; `go_to` moves to another."""
         self.learner, self.manifest, self.evaluation_split = learner, manifest, evaluation_split
         self.run_dir, self.checkpoints, self.log = run_dir, checkpoints, log
         self.config, self._customize = learner.config, customize
@@ -72,7 +72,7 @@ class TrainLoop:
         self.run_dir.go_back(position, self.learner.steps_per_epoch)
 
     def run(self, stop: Stop) -> bool:
-        """Trains to the end of the last epoch. Returns False where it was stopped before, after saving.
+        """Trains to the end of the last epoch. If it is stopped before, it saves and returns False.
 
         Raises:
             DataError: The loss is not a number, the data cannot be read, the model cannot be compiled or does not fit,
@@ -91,16 +91,16 @@ class TrainLoop:
 
     @property
     def global_step(self) -> int:
-        """The number of steps done since the run began."""
+        """The number of steps that the run has made."""
         return self.position.count_steps(self.learner.steps_per_epoch)
 
     @property
     def timing(self) -> StepTiming | None:
-        """The timing of all steps after the warm-up; None where there were too few."""
+        """The timing of all steps after the warm-up; None if there were too few."""
         return None if self._steps is None else self._steps.get_timing()
 
     def _train_epoch(self, stop: Stop) -> bool:
-        """Makes the steps that are left of an epoch. Returns False where the run is to stop."""
+        """Makes the remaining steps of an epoch. Returns False if the run must stop."""
         steps_per_epoch, log_every = self.learner.steps_per_epoch, self.config.log_every_steps
         while (left := steps_per_epoch - self.position.step) > 0:
             before = self.position.step
@@ -119,7 +119,7 @@ class TrainLoop:
         return True
 
     def _finish_epoch(self, stop: Stop) -> bool:
-        """Evaluates, and writes the epoch's line. Returns False where the run is to stop."""
+        """Evaluates, and writes the epoch's line. Returns False if the run must stop."""
         rates = self._steps.monitor.end_epoch() if self._steps else {}
         evaluation = None
         if self.evaluation_split is not None:
@@ -135,7 +135,7 @@ class TrainLoop:
         return True
 
     def _make_steps(self, left: int) -> None:
-        """Makes one call of the train function, which may be several steps, but no more than are left."""
+        """Calls the train function once, for one step or several, but for no more than remain."""
         if self._steps is None:
             self._steps = _TimedSteps(self.learner, self.manifest, self.global_step, self._customize)
         count = min(self._steps.steps_per_call, left)
@@ -143,7 +143,7 @@ class TrainLoop:
         self.position = self.position.after(count)
 
     def _evaluate(self, split: str, stop: Stop) -> NDArray[np.float64] | None:
-        """Returns the sums over all images of a split, each counted once; None where the run is to stop."""
+        """Returns the sums over all images of a split, each counted once; None if the run must stop."""
         strategy = self.learner.strategy
         if self._evaluation_data is None:
             self._evaluation_data = distribute_dataset(
@@ -157,9 +157,9 @@ class TrainLoop:
         return total
 
     def _must_stop(self, stop: Stop, may_wait: bool) -> bool:
-        """Returns whether any host was asked to stop.
+        """Returns whether any host must stop.
 
-        Several hosts ask each other with each line only, because they wait for each other then.
+        Several hosts ask each other only when they write a line, because they wait for each other then anyway.
         """
         if count_hosts(self.learner.strategy) == 1:
             return stop()
@@ -223,8 +223,8 @@ class _TimedSteps:
         )
         self.monitor = IdleMonitor(every_steps=config.log_every_steps)
         self.monitor.use_strategy(strategy)
-        # Where a loop inside a call takes its batches, only a clock inside the pipeline sees it wait. The pipelines of
-        # a remote TPU run where no clock of this process does.
+        # If a loop inside a call takes its batches, only a clock inside the pipeline sees it wait. The pipelines of a
+        # remote TPU run on other machines, where no clock of this process can run.
         watch = self.monitor.watch if self.steps_per_call > 1 and not is_remote_tpu(strategy) else None
         dataset = distribute_dataset(
             strategy, manifest, config.split, config.training_pipeline, start_step, watch=watch, customize=customize
@@ -243,7 +243,7 @@ class _TimedSteps:
         return step.result
 
     def get_timing(self) -> StepTiming | None:
-        """Returns the timing of all steps after the warm-up; None where there were too few."""
+        """Returns the timing of all steps after the warm-up; None if there were too few."""
         try:
             return self.monitor.result()
         except DataError:

@@ -21,7 +21,7 @@ BuildModel: TypeAlias = Callable[[int, tuple[int, int]], "tf.keras.Model"]
 images, [batch, height, width, 3], and returns logits, [batch, classes]."""
 
 _SMALL_CHANNELS = (32, 64, 128)
-_SMALLEST_SIDE = 32  # below it the last feature maps of the large models have no pixels left
+_SMALLEST_SIDE = 32  # the last feature maps of the large models have no pixels for smaller images
 
 
 def build_model(name: str, num_classes: int, config: PipelineConfig, build: BuildModel | None = None) -> tf.keras.Model:
@@ -31,7 +31,7 @@ def build_model(name: str, num_classes: int, config: PipelineConfig, build: Buil
         name: small_cnn, resnet50 or mobilenet_v3_small; for the user's own model the name to use in messages.
         num_classes: The number of logits for an image.
         config: The options of the pipeline, of which `size` and `image_dtype` are used.
-        build: Builds the user's own model.
+        build: A function that builds the user's own model.
 
     Returns:
         A model from images, `image_dtype` [batch, height, width, 3], to logits, float32 [batch, classes]. It normalizes

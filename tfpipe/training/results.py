@@ -1,4 +1,4 @@
-"""The figures of a training, as plain values: made of the sums that steps count, and told to an observer."""
+"""The figures of a training, as plain values: computed from the sums over its steps, and passed to an observer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # the command line extends `TrainObserver` before it loads an
 SUM_NAMES = ("loss", "correct", "top5_correct", "images")
 """The sums that each step counts over its images, in this order."""
 
-_CLASSES_FOR_TOP5 = 6  # with fewer classes, the best five are all of them
+_CLASSES_FOR_TOP5 = 6  # with five classes or fewer, the best five are all of them
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Metrics:
 
     @property
     def values(self) -> dict[str, float]:
-        """The means by name, without `top5` where it is None."""
+        """The means by name, without `top5` if it is None."""
         values = {"loss": self.loss, "accuracy": self.accuracy}
         return values if self.top5 is None else {**values, "top5": self.top5}
 
@@ -82,8 +82,8 @@ class EpochResult:
         epoch: The number of the epoch, from 0.
         num_epochs: The number of epochs in the run.
         training: The means over the training images of the epoch.
-        evaluation: The means over the evaluation split; None where there is no such split.
-        images_per_second: The rate of training, over all hosts; None where the steps were not timed.
+        evaluation: The means over the evaluation split; None if there is no such split.
+        images_per_second: The rate of training, over all hosts; None if the steps were not timed.
         seconds: The time of training and evaluation, since the epoch began or the run went on.
     """
 
@@ -102,13 +102,13 @@ class TrainResult:
     Attributes:
         output: The folder of the run.
         finished: Whether all epochs are done and the model is exported. A run that was stopped can go on.
-        was_finished: Whether there was nothing left to do.
+        was_finished: Whether the run was finished before, so that nothing was left to do.
         position: The epoch and the step that come next.
         last: The line of the last finished epoch in metrics.jsonl.
-        timing: The timing of this process' steps; None where there were too few.
+        timing: The timing of this process's steps; None if there were too few.
         global_batch_size: The number of images in a batch of all replicas together.
         tflite_accuracy: The accuracy of the quantized model, on the evaluation split or else the training split; None
-            where no such model was asked for.
+            without such a model.
     """
 
     output: str
@@ -122,10 +122,10 @@ class TrainResult:
 
 
 class TrainObserver(Observer):
-    """An object that a training tells what it does. This one ignores everything; override what you want to hear."""
+    """An object that gets the progress of a training. This one ignores it; override the methods that you need."""
 
     def step(self, result: StepResult) -> None:
-        """Takes in where the training is, about once a second."""
+        """Receives the state of the training, about once a second."""
 
     def epoch(self, result: EpochResult) -> None:
-        """Takes in the result of an epoch, after each."""
+        """Receives the result of an epoch, after each epoch."""

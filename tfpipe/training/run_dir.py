@@ -31,7 +31,7 @@ Line = dict[str, Any]
 
 
 class RunDir:
-    """The folder of a run. Where several processes train together, only the chief writes.
+    """The folder of a run. If several processes train together, only the chief writes.
 
     Attributes:
         path: The path of the folder.
@@ -39,7 +39,7 @@ class RunDir:
     """
 
     def __init__(self, path: str, is_chief: bool = True) -> None:
-        """Takes the path of the folder; `begin` looks into it.
+        """Sets the path of the folder; `begin` looks into it.
 
         Args:
             path: A local path or a URL. The folder need not be there.
@@ -59,7 +59,7 @@ class RunDir:
             options: The options that decide the numbers of the run, as plain values.
 
         Returns:
-            True where the run goes on, False where it begins.
+            True if the run goes on, False if it begins.
 
         Raises:
             ConfigError: The folder holds a run with other options, or something that is not a run.
@@ -85,7 +85,7 @@ class RunDir:
         return bool(tf.io.gfile.exists(self.file(name)))
 
     def go_back(self, position: Position, steps_per_epoch: int) -> None:
-        """Drops the lines of all that comes after a checkpoint, since the run does it again."""
+        """Drops the lines after a checkpoint, since the run repeats these steps."""
         done_steps = position.count_steps(steps_per_epoch)
         self.metrics = [
             line

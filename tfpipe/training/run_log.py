@@ -1,4 +1,4 @@
-"""Tells people how a run goes: lines in metrics.jsonl, curves for TensorBoard, news for an observer."""
+"""Reports the progress of a run: lines in metrics.jsonl, curves for TensorBoard, calls of an observer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOW_EVERY_S = 1.0
 
 
 class RunLog:
-    """The places where a run tells its figures."""
+    """The places to which a run writes its figures."""
 
     def __init__(self, learner: Learner, run_dir: RunDir, observer: TrainObserver) -> None:
         """Opens the log of a run; only the chief writes curves."""
@@ -41,11 +41,11 @@ class RunLog:
         self._shown_images = images_done
 
     def shows_now(self) -> bool:
-        """Returns whether the observer has heard nothing for a second. To read the loss waits for the device."""
+        """Returns whether the observer was not called for a second. More calls cost, since reading the loss waits."""
         return time.monotonic() - self._shown_at >= _SHOW_EVERY_S
 
     def show_step(self, position: Position, sums: NDArray[np.float64], report: MonitorReport | None) -> None:
-        """Tells the observer where the epoch is.
+        """Passes the state of the epoch to the observer.
 
         Args:
             position: The place after the last step.
@@ -90,7 +90,7 @@ class RunLog:
         evaluation: tuple[str, NDArray[np.float64]] | None,
         images_per_second: float | None,
     ) -> None:
-        """Writes the epoch's line of metrics.jsonl and the evaluation's points, and tells the observer.
+        """Writes the epoch's line of metrics.jsonl and the evaluation's points, and calls the observer.
 
         Args:
             position: The end of the epoch.
@@ -123,6 +123,6 @@ class RunLog:
             self._scalars.write(step, values)
 
     def _count_monitors(self) -> int:
-        """Returns how many monitors share the images of a step: one on each host, but one for all hosts of a TPU."""
+        """Returns the number of monitors that share a step's images: one per host, or one for all hosts of a TPU."""
         strategy = self._learner.strategy
         return 1 if isinstance(strategy, tf.distribute.TPUStrategy) else count_hosts(strategy)

@@ -1,11 +1,11 @@
-"""The reference trainer: from a dataset to a finished model, in one call.
+"""The reference trainer: one call makes a finished model from a dataset.
 
     strategy = tfpipe.resolve_strategy()
     config = TrainConfig(pipeline=PipelineConfig(per_replica_batch_size=64), model="resnet50", output="runs/flowers")
     result = train(tfpipe.load_manifest("flowers"), config, strategy)
 
-The same call goes on with a run that was killed. It starts at the last checkpoint, with exactly the records that would
-have come.
+The same call goes on with a run that was killed. It starts at the last checkpoint, with exactly the records that come
+next in the order.
 
 ```
 train.py        this file: checks, sets up, runs the loop, exports
@@ -58,16 +58,17 @@ def train(
 ) -> TrainResult:
     """Trains, evaluates after each epoch, and exports; or goes on with the run in `config.output`.
 
-    Sets Keras' dtype policy and the random seeds of this process, and with `deterministic` TensorFlow's switch for it.
+    It sets Keras' dtype policy and the random seeds of this process, and with `deterministic` TensorFlow's
+    deterministic operations.
 
     Args:
         manifest: A dataset, from `load_manifest`.
         config: The options of the training.
         strategy: A strategy, from `resolve_strategy`. A run may go on under another strategy, if the global batch
             stays the same.
-        build: Builds the user's own model.
-        observer: Told how far the training is.
-        stop: Asked after each step. Once it returns True, the run is saved and ends.
+        build: A function that builds the user's own model.
+        observer: An object that gets the progress of the training.
+        stop: A function that is called after each step. Once it returns True, the run is saved and ends.
         customize: A function that changes the stages of the pipelines for training and evaluation. The exported model
             decodes images without it.
 
@@ -131,7 +132,7 @@ def train(
 
 
 def get_evaluation_split(manifest: Manifest, split: str) -> str | None:
-    """Returns the split to evaluate on when training on `split`; None where there is no other one."""
+    """Returns the split to evaluate on when training on `split`; None if there is no other one."""
     return next((name for name in ("validation", "test") if name in manifest.splits and name != split), None)
 
 
@@ -157,7 +158,7 @@ def _set_seeds(config: TrainConfig) -> None:
 
 
 def _get_fingerprint(manifest: Manifest, *splits: str | None) -> str:
-    """Returns a text that changes when the records of one of the splits change."""
+    """Returns a text that changes when the records of a split change."""
     return "-".join(manifest.splits[split].fingerprint[:16] for split in splits if split is not None)
 
 
@@ -176,7 +177,7 @@ def _export(
     build: BuildModel | None,
     customize: Customize | None,
 ) -> float | None:
-    """Writes the models to serve. Returns the accuracy of the TFLite model, where one was asked for."""
+    """Writes the models to serve. Returns the accuracy of the TFLite model; None without such a model."""
     from tfpipe.training.export import export_model
 
     evaluation = config.evaluation_pipeline

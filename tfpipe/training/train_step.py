@@ -32,7 +32,7 @@ Batch = dict[str, tf.Tensor]
 
 
 def make_schedule(config: TrainConfig, global_batch_size: int, steps_per_epoch: int) -> Any:
-    """Returns a Keras schedule of the learning rate: up to the peak, then along a cosine to 0 at the last step."""
+    """Returns a Keras schedule of the learning rate: it rises to the peak, then falls along a cosine to 0."""
     peak = config.peak_learning_rate(global_batch_size)
     warmup_steps, steps = round(config.num_warmup_epochs * steps_per_epoch), config.num_epochs * steps_per_epoch
     if not warmup_steps:
@@ -75,7 +75,7 @@ class Learner:
             num_classes: The number of classes.
             global_batch_size: The number of images in a batch of all replicas together.
             steps_per_epoch: The number of steps in an epoch.
-            build: Builds the user's own model.
+            build: A function that builds the user's own model.
 
         Raises:
             ConfigError: The model cannot be built, see `build_model`.
@@ -107,7 +107,7 @@ class Learner:
         return self._evaluate_once(batch)
 
     def any_host(self, flag: bool) -> bool:
-        """Returns whether `flag` is True on any of the hosts that run this program. All must ask in the same step."""
+        """Returns whether `flag` is True on any host of this program. All hosts must call it in the same step."""
         if count_hosts(self.strategy) == 1 or isinstance(self.strategy, tf.distribute.TPUStrategy):
             return flag  # one program drives all hosts of a TPU
         value = self.strategy.experimental_distribute_values_from_function(lambda _: tf.constant(float(flag)))
@@ -128,7 +128,7 @@ class Learner:
         return self._add_replicas(self.strategy.run(self._replica_evaluate, (batch,)))
 
     def _add_replicas(self, sums: Any) -> tf.Tensor:
-        # In 64 bits the sums of many steps are exact. A run that was resumed adds them in other portions.
+        # In 64 bits the sums of many steps are exact, although a resumed run adds them in other portions.
         return tf.cast(self.strategy.reduce("SUM", sums, axis=None), tf.float64)
 
     # Functions on one replica.

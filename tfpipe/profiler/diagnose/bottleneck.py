@@ -1,4 +1,4 @@
-"""From measured figures to the station that limits the rate. Pure: numbers in, numbers and a sentence out.
+"""Finds the station that limits the rate, from measured figures. Pure: numbers in, numbers and a sentence out.
 
 The laws are those of operational analysis, which hold for any system over any time, whatever its distributions:
 the utilisation law U = X S (busy share = rate x time per item), and the asymptotic bound X <= m / D for every station
@@ -44,7 +44,7 @@ def compute_cpu_limit(profile: Profile) -> float:
 def compute_storage_limit(profile: Profile) -> float | None:
     """Returns the images per second that the storage gives.
 
-    It is None where the storage was not measured, or where the pipeline has just read faster than that.
+    It is None if the storage was not measured, or if the pipeline has just read faster than that.
     """
     host = profile.host
     if not host.storage_limit_bytes_per_second or not host.storage_bytes_per_second:
@@ -117,7 +117,7 @@ def reads_whole_files(profile: Profile) -> bool:
 
 
 def _count_threads(stage: StageTiming, profile: Profile) -> int:
-    """Returns how many threads a stage can have. What AUTOTUNE gave it is not a limit, since it can give more."""
+    """Returns how many threads a stage can have. The number from AUTOTUNE is not a limit, since it can give more."""
     threads = max(stage.max_parallelism or stage.parallelism, 1)
     if stage.name == "read" and reads_whole_files(profile):
         return min(threads, profile.dataset.files)
@@ -222,7 +222,7 @@ def _check_threads(profile: Profile, demand: ServiceDemand) -> Bottleneck | None
 
 
 def _unbuffered_stage(profile: Profile, demand: ServiceDemand) -> Bottleneck:
-    """Returns the stage that the others wait for where no station is busy all the time: a buffer is missing."""
+    """Returns the stage that the others wait for if no station is busy all the time: a buffer is missing."""
     config = profile.config
     limits = {name: demand.get_stage_limit(name) for name in demand.threads}
     if (config.prefetch_batches == 0 and not config.inject_prefetch) or not limits:

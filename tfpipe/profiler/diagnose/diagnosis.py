@@ -38,7 +38,7 @@ def make_report(profile: Profile, price_per_hour: float | None = None) -> Report
 
 
 def compute_idle_price_per_day(price_per_hour: float, idle_fraction: float) -> float:
-    """Returns what the idle time of a day costs, in the currency of the price."""
+    """Returns the price of a day's idle time, in the currency of `price_per_hour`."""
     return price_per_hour * _HOURS_PER_DAY * idle_fraction
 
 

@@ -1,6 +1,6 @@
 """From a bottleneck to the changes that help, and the rate that each would give. Pure.
 
-Each measured demand is changed as the fix changes it, and the asymptotic bounds of `bottleneck` are asked again. A
+Each measured demand is changed as the fix changes it, and the asymptotic bounds of `bottleneck` are computed again. A
 prediction is `efficiency x bound`. The efficiency is the share of its bound that this pipeline reached while it was
 measured (above 1 where a demand was overestimated). No prediction exceeds what the accelerator consumes.
 
@@ -37,7 +37,7 @@ _WAITING_BATCHES = 2
 _SHUFFLE_SHARE = 0.25
 """The share of a shuffle that is left where it takes too much memory."""
 _WORTH_FREEING = 0.05
-"""The share of the memory from which on it is worth a fix to free a part of it."""
+"""The share of the memory above which a fix that frees a part of it is worth its line."""
 
 
 def find_fixes(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) -> tuple[Fix, ...]:
@@ -79,7 +79,7 @@ def _predict_rate(now: float, demand: ServiceDemand, proposal: ProposedFix) -> f
     changed = _scale_other(proposal.demand, demand)
     efficiency = proposal.efficiency or (now / demand.limit if demand.limit > 0 else 1.0)
     if changed.limit == changed.cpu_limit and demand.limit < demand.cpu_limit:
-        # How near the pipeline came to another bound says nothing about the bound of the cores.
+        # The efficiency at another bound says nothing about the bound of the cores.
         limiting = min(demand.threads, key=demand.get_stage_limit, default="")
         waited = demand.wait_s.get(limiting, 0.0) > demand.cpu_s.get(limiting, 0.0)
         efficiency = CPU_BOUND_REACHED / (CPU_LEFT_AFTER_WAITING if waited else CPU_LEFT_AFTER_COMPUTING)

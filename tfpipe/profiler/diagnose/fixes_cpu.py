@@ -1,6 +1,6 @@
 """Proposals that leave the processor less to do: other options, caches, smaller images, more machines. Pure.
 
-How much the changes from `parse` to `batch` save was tried with a few of the records: see `OptionCosts`.
+The savings of changes from `parse` to `batch` were measured with a few of the records: see `OptionCosts`.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _store_smaller(profile: Profile, demand: ServiceDemand) -> Iterator[Proposed
 
 
 def _add_machines(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
-    """Yields hosts like this one, each of which makes whole images. What the network carries is not known here."""
+    """Yields more hosts like this one, each of which makes whole images. The network's limit is not known here."""
     required, config = compute_required_rate(profile.step), profile.config
     if config.service or config.cache != "none":
         return
@@ -143,7 +143,7 @@ def _add_machines(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedF
 
 
 def _scale_cpu(profile: Profile, demand: ServiceDemand, cost_us: float | None) -> dict[str, float]:
-    """Returns the processor time by stage with a change that was tried: less in the proportion in which it was then.
+    """Returns the processor time by stage with a change, in the proportion that was measured for the change.
 
     Args:
         profile: The measured figures.
@@ -151,7 +151,7 @@ def _scale_cpu(profile: Profile, demand: ServiceDemand, cost_us: float | None) -
         cost_us: The cost with the change, a value of `OptionCosts`.
 
     Returns:
-        Nothing if the change was not tried, or where images are not decoded in every epoch.
+        The time by stage; empty if the change was not tried, or if images are not decoded in every epoch.
     """
     now_us = profile.option_costs.now
     if not now_us or cost_us is None or not any(demand.cpu_s.get(stage) for stage in ("parse", "decode")):

@@ -16,7 +16,7 @@ _MIN_SHARDS = 16
 _SPARE = 1.25
 """The factor for threads that wait: some are always between two waits."""
 _BATCH_SHARE = 0.1
-"""The share of the processor time from which on work that is done once for each batch is worth a larger batch."""
+"""The share of the processor time for work once per batch, above which a larger batch is worth it."""
 _BATCHES_PER_EPOCH = 4
 """The batches that a larger batch leaves in an epoch at least."""
 
@@ -87,7 +87,7 @@ def _relax_order(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFi
 
 
 def _mend_own_stage(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) -> Iterator[ProposedFix]:
-    """Yields what helps where the bottleneck is a stage that the user has put in."""
+    """Yields the changes that help if the bottleneck is a stage of the user."""
     name = bottleneck.stage
     stage = next((stage for stage in profile.stages if stage.name == name), None)
     if stage is None or name not in profile.dataset.own_stages:
@@ -114,7 +114,7 @@ def _mend_own_stage(profile: Profile, demand: ServiceDemand, bottleneck: Bottlen
 
 
 def _without_lock(profile: Profile, demand: ServiceDemand) -> dict[str, float]:
-    """Returns the processor time by stage where no Python function runs.
+    """Returns the processor time by stage if no Python function ran.
 
     Threads that fight for Python's lock slow all other stages. `OptionCosts.now` was measured without the user's own
     stages: 1.1 ms, where 1.1 to 2.5 ms were counted beside such a function (2 cores, JPEGs of 500 x 375 pixels).

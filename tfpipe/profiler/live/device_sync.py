@@ -1,4 +1,4 @@
-"""Questions about devices and the tensors on them: whether a step has ended, how many images a batch has."""
+"""Answers questions about devices and the tensors on them: whether a step has ended, how many images a batch has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 def steps_are_synchronous() -> bool:
-    """Returns whether a step has ended when its call returns, as on CPUs. GPUs and TPUs get their work in advance."""
+    """Returns whether a step has ended when its call returns. This is so on CPUs; GPUs and TPUs have a queue."""
     return not (tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"))
 
 

@@ -1,4 +1,4 @@
-"""A clock inside the `tf.data` graph: it notes when a trainer asked for each element, and when it got it.
+"""A clock inside the `tf.data` graph: it notes when a trainer asked for each element and when the element came.
 
 ```
 dataset ──prefetch──▶ [asked_at, element, got_at] ──▶ trainer
@@ -18,10 +18,10 @@ _ROWS = 1024  # of 32 bytes each: enough for 64 steps of 16 elements between two
 
 
 class GraphClock:
-    """Two clock reads around the last stage of a dataset, made by the thread that takes its elements.
+    """Two clock reads around the last stage of a dataset, by the thread that takes its elements.
 
     The reads are kept in a plain variable, which is created outside every strategy. Dataset functions and a trainer's
-    tf.functions capture it. The dataset must run in this process: a `tf.data` service cannot carry the clock away.
+    tf.functions capture it. The dataset must run in this process, because a `tf.data` service cannot move the clock.
     """
 
     capacity = _ROWS
@@ -39,7 +39,7 @@ class GraphClock:
         if _gets_prefetch(dataset):
             dataset = dataset.prefetch(tf.data.AUTOTUNE)
         first_index = tf.constant(0, tf.int64)
-        # One function makes number and time: each function costs some 30 us an element.
+        # One function makes the number and the time, because each function costs some 30 us an element.
         stamps = tf.data.Dataset.from_tensors(0).repeat().scan(first_index, _stamp)
         # `zip` asks its inputs in order, and `map` runs when its element has come.
         return tf.data.Dataset.zip((stamps, dataset)).map(self._record).with_options(options)

@@ -10,10 +10,10 @@
     print(monitor.result())
 
 *Input wait* and *idle* are two figures. A GPU or TPU works on steps that were dispatched before. So the device may
-still be busy while the trainer waits for a batch: the wait is the longer of the two, and is never called idle here.
-To estimate the idle time, some steps are timed on a device that has nothing else to do (probes). The idle time is the
-part of the wall time that their compute leaves, and at most the wait. On CPUs a step has ended when its call returns,
-so there the wait is the idle time.
+still be busy while the trainer waits for a batch: the wait is the longer of the two. To estimate the idle time, the
+monitor times some steps on a device that has nothing else to do (probes). The idle time is the wall time less the
+compute time of all steps, and at most the wait. On CPUs a step has ended when its call returns, so there the wait is
+the idle time.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ _NO_BATCH = object()
 
 
 class StepHandle:
-    """The object that `IdleMonitor.step` hands over.
+    """The object that `IdleMonitor.step` yields.
 
     Attributes:
-        result: A value that the step computed, such as the loss. TPUs need it: their end can be waited for only with
-            a tensor of their work.
+        result: A value that the step computed, such as the loss. On a TPU the monitor needs it to wait for the end of
+            the step.
     """
 
     result: Any = None
 
 
 class IdleMonitor:
-    """The input wait and idle time of a training, live."""
+    """The input wait and the idle time of a training while it runs."""
 
     def __init__(self, *, every_steps: int = 100, warm_up: int = 10, log_dir: str | Path | None = None) -> None:
-        """Begins to monitor one training.
+        """Begins to monitor a training.
 
         Args:
             every_steps: The number of steps in a report.
-            warm_up: The number of first steps that are left out of everything: they compile and fill buffers.
+            warm_up: The number of first steps that no figure includes, because they compile and fill buffers.
             log_dir: The folder for TensorBoard's scalars; None writes none.
 
         Raises:
@@ -93,12 +93,12 @@ class IdleMonitor:
     def watch(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Returns the dataset with a clock in its last stage.
 
-        Use it for trainers that take batches out of sight: Keras, or an iterator inside a `tf.function`. Watch only
-        the training dataset, and watch it whole: no stage may follow, not even a prefetch. Under a strategy, watch
-        inside the dataset function, or before `experimental_distribute_dataset`. The dataset must run in this process.
+        Use it for trainers that take batches themselves: Keras, or an iterator inside a `tf.function`. Watch only the
+        training dataset, and add no stage after it, not even a prefetch. Under a strategy, watch inside the dataset
+        function, or before `experimental_distribute_dataset`. The dataset must run in this process.
 
-        The clock costs some 0.2 ms a batch, where `iterate` costs 0.02 ms. Handing over a batch that is ready takes
-        0.2 to 1 ms where the pipeline and the step want the same cores. The clock does not count this as wait.
+        The clock costs about 0.2 ms a batch; `iterate` costs 0.02 ms. To take a batch that is ready costs 0.2 to 1 ms
+        when the pipeline and the step compete for cores. The clock does not count this as wait.
         """
         if self._clock is None:
             self._clock = self._recorder.clock = GraphClock()
@@ -106,7 +106,7 @@ class IdleMonitor:
         return self._clock.watch(dataset)
 
     def iterate(self, dataset: Iterable[Any]) -> Iterator[Any]:
-        """Yields the batches of a dataset, distributed or not, and times each on the host. Call it for each epoch."""
+        """Yields the batches of a dataset, distributed or not, and times each on the host. Call it every epoch."""
         iterator = iter(dataset)
         try:
             while True:
@@ -124,10 +124,10 @@ class IdleMonitor:
 
     @contextmanager
     def step(self, steps: int = 1) -> Iterator[StepHandle]:
-        """Goes around the call of a train function.
+        """Measures the call of a train function inside its `with` block.
 
         Args:
-            steps: The number of steps in the call, where a loop runs inside a `tf.function`.
+            steps: The number of steps in the call: more than 1 if a loop runs inside a `tf.function`.
         """
         recorder = self._recorder
         iterated = recorder.open_call  # begun by `iterate`, which also ends it
@@ -146,18 +146,18 @@ class IdleMonitor:
             recorder.end(time.time())
 
     def pause(self) -> None:
-        """Leaves out the time from now to the next step, in which the training evaluates or saves."""
+        """Leaves out the time until the next step, in which the training evaluates or saves."""
         self._recorder.pause(time.time())
 
     def end_epoch(self) -> dict[str, float]:
-        """Pauses, and returns the figures of the epoch by name; none where no step was seen."""
+        """Pauses, and returns the figures of the epoch by name. There are none if no step was timed."""
         return self._recorder.end_epoch(time.time())
 
     def result(self) -> StepTiming:
-        """Returns the timing of all steps after the warm-up. Spreads are over the reports.
+        """Returns the timing of all steps after the warm-up. Each spread is that of the reports.
 
         Raises:
-            DataError: No step was seen after the warm-up.
+            DataError: No step was timed after the warm-up.
         """
         return self._recorder.result()
 
@@ -171,7 +171,7 @@ class IdleMonitor:
         return make_keras_callback(self._recorder)
 
     def use_strategy(self, strategy: tf.distribute.Strategy) -> None:
-        """Tells how many replicas of this process may each take a batch of their own; `callback` does it itself."""
+        """Sets the strategy, to know how many replicas of this process take batches. `callback` does this by itself."""
         self._recorder.set_replicas(count_local_replicas(strategy))
 
     def _publish(self, report: MonitorReport) -> None:

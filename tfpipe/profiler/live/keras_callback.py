@@ -15,7 +15,7 @@ from tfpipe.profiler.live.step_recorder import StepRecorder
 def make_keras_callback(recorder: StepRecorder) -> tf.keras.callbacks.Callback:
     """Returns a callback that tells a recorder when steps begin and end.
 
-    The class is made here because TensorFlow loads Keras with the first use of `tf.keras`.
+    The class is defined inside because the first use of `tf.keras` loads Keras.
     """
 
     class IdleCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]

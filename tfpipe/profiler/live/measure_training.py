@@ -23,7 +23,7 @@ _MAX_BLOCK = 16
 
 @dataclass(frozen=True)
 class _Block:
-    """A number of real steps, and as many on the batch that lies on the device. Times in seconds.
+    """A number of real steps, and the same number on the batch that lies on the device. Times are in seconds.
 
     Attributes:
         steps: The number of steps of each kind.
@@ -44,26 +44,27 @@ def measure_training(
     """Measures how long the accelerator is idle in a training as it is.
 
     Real steps alternate with the same steps on one batch that already lies on the device, so a machine that becomes
-    slower meanwhile slows both. A batch is taken after each step of either kind, and the second kind throws it away.
-    So the pipeline always has the same work, and where it needs the trainer's cores it slows both kinds alike. A step
-    that is slow for want of cores is not idle.
+    slower meanwhile slows both. After each step of either kind a batch is taken, and the second kind throws it away. So
+    the pipeline always has the same work: if it takes cores from the trainer, it slows both kinds alike. A step that is
+    slow because it lacks cores is not idle.
 
     On CPUs a step has ended when its call returns. There every other step is a real one, and the wait is the mean over
-    both kinds. Elsewhere steps are dispatched ahead of the device. There blocks of each kind take turns, and the device
-    is waited for only at their ends.
+    both kinds. Elsewhere steps are dispatched ahead of the device. There blocks of each kind take turns, and the
+    function waits for the device only at the end of a block.
 
     Args:
-        train_step: Takes an element of the dataset. Should return a value that it computed, such as the loss: without
-            it, the end of a step on a TPU cannot be seen. May be compiled, or call `strategy.run`. It does train: the
-            model moves on by about twice `steps`, half of them on one batch. Save the model before.
-        dataset: Gives batches when iterated; distributed where the step is. Begins again when it ends.
-        steps: The number of real steps to measure; rounded up to a multiple of the block's length.
-        warm_up: The number of real steps before, which are left out.
+        train_step: A function that takes an element of the dataset and trains on it. It may be compiled, or call
+            `strategy.run`. It should return a value that it computed, such as the loss, because the end of a step on a
+            TPU shows in no other way. The model is trained for about twice `steps`, half of them on one batch: save it
+            before.
+        dataset: An iterable of batches, distributed if the step is. It is iterated again when it ends.
+        steps: The number of real steps to measure. It is rounded up to a multiple of the block's length.
+        warm_up: The number of real steps before the measured ones.
 
     Returns:
-        Shares of the whole run, with spreads over its blocks. `idle_fraction` is one less compute by wall time; the
-        wait is the host's, and longer where steps are dispatched ahead. Both contain the 0.2 to 0.6 ms that a trainer
-        in Python needs to take a batch that is ready. Images are those of this process.
+        The shares of the whole run, with their spreads over its blocks. `idle_fraction` is 1 - compute time / wall
+        time. The input wait is that of the host, and is longer if steps are dispatched ahead. Both contain the 0.2 to
+        0.6 ms that a trainer in Python needs to take a batch that is ready. Images are those of this process.
 
     Raises:
         ConfigError: A number is too small.
@@ -97,14 +98,14 @@ def _get_idle_fraction(compute_s: float, wall_s: float) -> float:
 
 
 class _Training:
-    """A training that always holds one batch ahead, as a trainer does that asks while the device works."""
+    """A training that always holds one batch ahead, like a trainer that takes a batch while the device works."""
 
     def __init__(self, train_step: Callable[[Any], Any], dataset: Iterable[Any], warm_up: int) -> None:
         self.train_step, self.dataset = train_step, dataset
         self.iterator = iter(dataset)
         self.batch = self.pull()
         self.resident = _copy_to_device(self.batch)
-        block_until_done(self.train_step(self.resident))  # may be compiled once more, for where the batch lies
+        block_until_done(self.train_step(self.resident))  # the step may be compiled once more for a batch on the device
         for _ in range(warm_up):
             result = self.train_step(self.batch)
             self.batch = self.pull()
@@ -115,7 +116,7 @@ class _Training:
         return self._run_pairs(length) if steps_are_synchronous() else self._run_in_turns(length)
 
     def pull(self) -> Any:
-        """Returns the next batch; after the last one, the first one again."""
+        """Returns the next batch. The first one follows the last one."""
         for _ in range(2):
             try:
                 return next(self.iterator)
@@ -136,7 +137,7 @@ class _Training:
             computed = time.perf_counter()
             self.batch = self.pull()
             real_s, compute_s = real_s + done - begin, compute_s + computed - pulled
-            # The mean of both waits: batches may come two by two, and one wait would be the first's or the second's.
+            # The mean of both waits: batches may come in pairs, and then one wait is long and the other short.
             wait_s += (pulled - done + time.perf_counter() - computed) / 2
         return _Block(length, compute_s, real_s + wait_s, wait_s)
 
@@ -172,7 +173,7 @@ class _Training:
 
 
 def _copy_to_device(batch: Any) -> Any:
-    """Copies a batch to where a step without a strategy runs. A strategy's batches lie on its devices already."""
+    """Copies a batch to the device of a step without a strategy. A strategy's batches lie on its devices already."""
     kinds = [kind for kind in ("TPU", "GPU") if tf.config.list_logical_devices(kind)]
     if not kinds:
         return batch

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 _MAX_WAITING = 4096
 _MAX_PROBES = 1000
-_MIN_STEPS_TO_INFER = 8  # a replica has a batch or two ahead of it, which must not decide
+_MIN_STEPS_TO_INFER = 8  # a replica takes a batch or two ahead, which must not decide
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class TrainCall:
         asks: The earliest time at which the trainer can have asked for the batch.
         steps: The number of steps in the call.
         end: The time at which the call ended; None while it runs.
-        wait_s: The time that the trainer stood still for its batches; None until their deliveries are known.
+        wait_s: The time that the trainer waited for its batches; None until their deliveries are known.
         images: The number of images in its batches.
         probe_begin: The time from which the device had nothing to do but this call; None without a probe.
         probe_end: The time at which the device had finished the call.
         compute_s: The time from `probe_begin` to `probe_end`, without the wait in it.
-        counts: Whether the end is known. A call whose end nobody saw is left out of all sums.
+        counts: Whether the time of the end is known. Otherwise the sums leave the call out.
         resumed_at: The time at which training went on, for the first call after a pause. An iterator may have begun
             since then.
     """
@@ -108,11 +108,11 @@ class StepLedger:
 
     @property
     def elements_per_step(self) -> int:
-        """The number of elements that one step takes, as far as it is known."""
+        """The number of elements that one step takes, by the deliveries so far."""
         return self._elements_per_step or self.replicas
 
     def settle(self, deliveries: Iterable[Delivery]) -> list[TrainCall]:
-        """Gives calls their deliveries. Returns the calls that are complete now, and forgets them."""
+        """Assigns deliveries to calls. Returns the calls that are complete now, and forgets them."""
         for delivery in deliveries:
             if delivery.index == 0 or not self._iterators:
                 self._iterators.append({})
@@ -143,7 +143,7 @@ class StepLedger:
         return statistics.median(self.compute_s) if self.compute_s else None
 
     def _match(self, call: TrainCall) -> bool:
-        """Hands a call its deliveries. Returns False where they are not there yet."""
+        """Assigns a call its deliveries. Returns False if they are not there yet."""
         if call.resumed_at is not None:
             # A new epoch has either a new iterator, or goes on with the old one.
             resumed_at = call.resumed_at
@@ -169,7 +169,7 @@ class StepLedger:
         self._next_index = 0
 
     def _infer_elements_per_step(self) -> int | None:
-        """Returns 1 for a global batch a step, or `replicas` for a batch of each: whichever fits the clock better."""
+        """Returns 1 if a step takes a global batch, `replicas` if it takes one each: the better fit to the clock."""
         if self.replicas == 1:
             return 1
         steps = sum(call.steps for call in self.waiting if call.end is not None)

@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 IdleFrom = Literal["wait", "probes"]
 
-_PROBE_EVERY = 50  # a probe empties the device's queue once, so it costs at most one step's overlap in 50
+_PROBE_EVERY = 50  # a probe empties the device's queue, so at most one step in 50 loses its overlap
 _FIRST_PROBES = 5  # one after another, for a first estimate
 _MAX_REPORTS = 10_000
 _MAX_STEPS_PER_READ = 64
 
 
 class DeliveryClock(Protocol):
-    """A clock inside a dataset; see `tfpipe.profiler.live.graph_clock.GraphClock`."""
+    """A clock inside a dataset, such as `tfpipe.profiler.live.graph_clock.GraphClock`."""
 
     @property
     def capacity(self) -> int:
@@ -51,8 +51,8 @@ class MonitorReport:
         step: The step of the whole training at which the period ended.
         steps: The number of steps in the period.
         wall_s: The time that the period took.
-        input_wait_fraction: The share of the time for which the trainer stood still for a batch.
-        idle_fraction_estimate: The share of the time for which the device had no batch.
+        input_wait_fraction: The share of the time in which the trainer waited for a batch.
+        idle_fraction_estimate: The share of the time in which the device had no batch.
         idle_from: The source of the estimate. "probes": the time that the compute of timed steps leaves, at most the
             wait. "wait": the wait itself, which is exact on CPUs and an upper bound elsewhere.
         images_per_second: The rate at which the trainer took images.
@@ -83,8 +83,8 @@ class StepSums:
     Attributes:
         steps: The number of steps.
         images: The number of images that they took.
-        wall_s: The time from the begin of each to its end.
-        wait_s: The time in which the trainer stood still for a batch.
+        wall_s: The time from the beginning of each to its end.
+        wait_s: The time in which the trainer waited for a batch.
     """
 
     steps: int = 0
@@ -103,7 +103,7 @@ class StepSums:
 
     @property
     def input_wait_fraction(self) -> float:
-        """The share of the time for which the trainer stood still for a batch."""
+        """The share of the time in which the trainer waited for a batch."""
         return min(1.0, self.wait_s / self.wall_s) if self.wall_s > 0 else 0.0
 
     @property
@@ -112,13 +112,13 @@ class StepSums:
         return self.images / self.wall_s if self.wall_s > 0 else 0.0
 
     def estimate_idle_fraction(self, compute_s: float | None) -> float:
-        """Returns the share of the time for which the device had no batch.
+        """Returns the share of the time in which the device had no batch.
 
-        It is the time that the compute leaves, but never more than the wait.
+        It is the wall time less the compute time, but at most the wait.
 
         Args:
-            compute_s: The compute time of one step, in seconds. None where a device works on a step while its call
-                lasts, and is idle while the trainer waits.
+            compute_s: The compute time of one step, in seconds. None if a step has ended when its call returns, so that
+                the device is idle exactly while the trainer waits.
         """
         wait = self.input_wait_fraction
         if compute_s is None or self.wall_s <= 0:
@@ -131,7 +131,7 @@ class StepRecorder:
 
     Attributes:
         is_synchronous: Whether a step has ended when its call returns, as on CPUs.
-        clock: The clock inside the dataset, where there is one. Without it the caller sets `TrainCall.wait_s`.
+        clock: The clock inside the dataset, if there is one. Without it the caller sets `TrainCall.wait_s`.
         reports: A report for every `every_steps` steps; the last ones of a long training.
         open_call: The call that has begun and has not ended.
         last_end: The time at which the last call ended; None after a pause.
@@ -150,7 +150,7 @@ class StepRecorder:
 
         Args:
             every_steps: The number of steps in a report.
-            warm_up: The number of first steps that are left out of everything.
+            warm_up: The number of first steps that no figure includes.
             is_synchronous: Whether a step has ended when its call returns.
             started_at: The time from which iterators of the dataset belong to this training.
             on_report: Called with each report.
@@ -168,7 +168,7 @@ class StepRecorder:
         self._has_warned = False
 
     def set_replicas(self, count: int) -> None:
-        """Tells how many replicas of this process may each take a batch of their own.
+        """Sets the number of replicas of this process that may each take their own batch.
 
         The largest number counts: outside the scope of a strategy a caller sees only one replica.
         """
@@ -200,7 +200,7 @@ class StepRecorder:
             self.settle()
 
     def leave(self, now: float) -> None:
-        """Ends the open call without counting it: it ended some time ago, and nobody knows when."""
+        """Ends the open call without counting it, because the time of its end is not known."""
         if self.open_call is not None:
             self.open_call.counts = False
         self.end(now)
@@ -210,7 +210,7 @@ class StepRecorder:
         self.open_call = None
 
     def pause(self, now: float) -> None:
-        """Leaves out the time from now to the next step, in which a training evaluates or saves."""
+        """Leaves out the time until the next step, in which a training evaluates or saves."""
         self.end(now)
         self.settle()
         if lost := self._ledger.forget_waiting():
@@ -218,7 +218,7 @@ class StepRecorder:
         self.last_end, self._resumed_at = None, now
 
     def end_epoch(self, now: float) -> dict[str, float]:
-        """Pauses, and returns the figures that Keras logs for the epoch; none where no step was seen."""
+        """Pauses, and returns the figures that Keras logs for the epoch. There are none if no step was timed."""
         self.pause(now)
         sums, self._epoch = self._epoch, StepSums()
         if sums.steps:
@@ -229,7 +229,7 @@ class StepRecorder:
         return {}
 
     def decide_probe(self) -> bool:
-        """Returns whether the compute of the next step is timed; ask once for each step."""
+        """Returns whether to time the compute of the next step. Call it once for each step."""
         if self.is_synchronous:
             return True  # costs nothing
         if self._ended_steps < self._warm_up:
@@ -256,10 +256,10 @@ class StepRecorder:
                 self._period = StepSums()
 
     def result(self) -> StepTiming:
-        """Returns the timing of all steps after the warm-up. Spreads are over the reports.
+        """Returns the timing of all steps after the warm-up. Each spread is that of the reports.
 
         Raises:
-            DataError: No step was seen after the warm-up.
+            DataError: No step was timed after the warm-up.
         """
         self.settle()
         total = self._total
@@ -281,7 +281,7 @@ class StepRecorder:
 
     @property
     def _device_compute_s(self) -> float | None:
-        """The compute time of a step; None where a device is idle exactly while the trainer waits."""
+        """The compute time of a step; None if the device is idle exactly while the trainer waits."""
         return None if self.is_synchronous else self._ledger.get_typical_compute_s()
 
     def _make_report(self, sums: StepSums) -> MonitorReport:

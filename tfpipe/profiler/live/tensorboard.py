@@ -17,7 +17,7 @@ class Scalars:
     """The curves of one run in TensorBoard."""
 
     def __init__(self, log_dir: str | Path) -> None:
-        """Takes the folder, whose file appears with the first point.
+        """Sets the folder, in which a file appears with the first point.
 
         Args:
             log_dir: A folder for this run alone, which may be a URL.

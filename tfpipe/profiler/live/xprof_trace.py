@@ -47,7 +47,7 @@ class Trace:
 
     @property
     def has_device(self) -> bool:
-        """Whether the idle time is a device's, and not that of the host's own processor."""
+        """Whether the idle time is that of a device and not of the host's processor."""
         return self.hardware != _CPU_ONLY
 
 
@@ -147,7 +147,7 @@ def _find_runs(folder: Path) -> list[Path]:
 
 @contextmanager
 def _link_elsewhere(paths: list[Path]) -> Iterator[list[str]]:
-    """Yields links to files in another folder: xprof keeps its results beside the files, and would answer from them."""
+    """Yields links to files in another folder, because xprof stores results beside the files and reads them again."""
     with TemporaryDirectory() as folder:
         links = [Path(folder, path.name) for path in paths]
         for link, path in zip(links, paths, strict=True):

@@ -50,7 +50,7 @@ def get_dataset_facts(
 
 
 def _compute_short_side(mean_size: tuple[float, float] | None, config: PipelineConfig) -> int | None:
-    """Returns the short side to store images with: 8/7 of what the model gets; None if that is hardly smaller."""
+    """Returns the short side to store images with: 8/7 of the model's input; None if images are hardly larger."""
     if mean_size is None:
         return None
     short_side = round(max(config.size) * 8 / 7)
@@ -58,7 +58,7 @@ def _compute_short_side(mean_size: tuple[float, float] | None, config: PipelineC
 
 
 def _count_shuffled_records(plan: ReadPlan) -> int:
-    """Returns the records that memory holds to shuffle them: a buffer, or a window while the next one is read."""
+    """Returns the number of records in memory for the shuffle: a buffer, or a window while the next one is read."""
     if not plan.config.training:
         return 0
     if not plan.exact:

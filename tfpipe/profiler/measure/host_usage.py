@@ -1,4 +1,4 @@
-"""The machine while a pipeline runs, and how fast its storage reads when nothing else happens."""
+"""The use of the machine while a pipeline runs, and the rate of its storage when nothing else happens."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class HostTime:
     Attributes:
         at: The moment, by `time.perf_counter`.
         process: The processor time of this process.
-        machine: The processor time of every process on this machine, and what its hypervisor took. None where that says
-            nothing about this process's cores.
+        machine: The processor time of every process on this machine and of its hypervisor. None if that says nothing
+            about this process's cores.
         thread: The processor time of the calling thread.
     """
 
@@ -41,7 +41,7 @@ class HostTime:
         return cls(time.perf_counter(), time.process_time(), _read_machine_s(), time.thread_time())
 
     def compute_fractions(self, before: HostTime, cores: int) -> tuple[float, float]:
-        """Returns the shares of all cores that this process took since an earlier moment, and that others took."""
+        """Returns the shares of all cores that this process and others took since an earlier moment."""
         total_s = (self.at - before.at) * cores
         process = (self.process - before.process) / total_s
         others = 0.0

@@ -1,10 +1,10 @@
 """The cost of an image from `parse` to `batch`, as it is and with an option or the stored images changed.
 
-A profile shows what a pipeline's stages cost, not what others would. How much of `augment` is due to floats, what a
-smaller image saves, whether whole images for the device cost less than crops on the host: all that depends on the
-images and on the machine. So each change is tried with a few of the records, from memory, beside the stages as they
-are. They take turns, each after the other has come to rest: machines drift, and what one reads ahead must not count for
-another. Each takes about a third of a second.
+A profile shows the costs of a pipeline's stages, not those with other options. Floats in place of bytes, smaller
+images, whole images for the device: their costs depend on the images and on the machine. So each change is tried with a
+few of the records, from memory, beside the stages as they are. The candidates take turns because machines drift. Each
+waits until the one before is idle, so that nothing it reads ahead counts for another. Each takes about a third of a
+second.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ _FROM_CACHE = ("cached", "cached_device")
 def measure_option_costs(
     source: Source, config: PipelineConfig, short_side: int | None, late_cache: bool = False
 ) -> OptionCosts:
-    """Measures the processor time of an image with the config as it is, and with what it leaves open.
+    """Measures the processor time of an image with the config as it is, and with each possible change.
 
     Args:
         source: The data; its first records are taken.
         config: The pipeline's options.
-        short_side: The short side that images could be stored with; None where that would not make them smaller.
-        late_cache: Whether a stage of the user's own keeps augmented images; then augmentation of cached images on the
+        short_side: The short side that images could be stored with; None if that would not make them smaller.
+        late_cache: Whether one of the user's stages keeps augmented images. Then augmentation of cached images on the
             device is tried, too.
 
     Returns:
-        No costs where nothing is decoded in training, or where a record is damaged.
+        The costs. There are none if nothing is decoded in training, or if a record is damaged.
     """
     if not config.training or config.service or config.cache == "decoded":
         return OptionCosts()
@@ -92,7 +92,7 @@ def _measure(source: Source, config: PipelineConfig, short_side: int | None, lat
 
 
 def _list_changes(config: PipelineConfig, late_cache: bool) -> Iterator[tuple[str, PipelineConfig]]:
-    """Yields the field of `OptionCosts` and the config of everything that is tried with the records as they are."""
+    """Yields each change that needs no other records: its field of `OptionCosts`, and its config."""
     yield "now", config
     if config.image_dtype != "uint8":
         yield "uint8", replace(config, image_dtype="uint8")
@@ -106,7 +106,7 @@ def _list_changes(config: PipelineConfig, late_cache: bool) -> Iterator[tuple[st
 
 
 def _read_payloads(source: Source) -> list[bytes]:
-    """Returns a few records of some files, and none if those are empty."""
+    """Returns a few records of some files; none if these files are empty."""
     files = source.files[:: max(len(source.files) // 4, 1)][:4]
     records = tf.data.Dataset.from_tensor_slices(list(files)).interleave(
         lambda file: tf.data.TFRecordDataset(file, source.compression).take(RECORDS),
@@ -118,7 +118,7 @@ def _read_payloads(source: Source) -> list[bytes]:
 
 
 def _shrink_images(source: Source, payloads: list[bytes], short_side: int) -> list[bytes]:
-    """Returns the records as `tfpipe shard --resize-short` would write them, and none if an image cannot be read."""
+    """Returns the records as `tfpipe shard --resize-short` would write them; none if an image cannot be read."""
     form, smaller = ImageForm(resize_short=short_side), []
     try:
         for payload in payloads:
@@ -133,7 +133,7 @@ def _shrink_images(source: Source, payloads: list[bytes], short_side: int) -> li
 
 
 def _build_dataset(source: Source, config: PipelineConfig, payloads: list[bytes]) -> tf.data.Dataset:
-    """Returns a dataset that gives batches of these records forever."""
+    """Returns a dataset that gives batches of these records without end."""
     plan = ReadPlan(source, config)
     decoding = Stages([parse_records(plan), decode_images(plan)])
     if config.cache == "decoded":
@@ -154,7 +154,7 @@ def _list_records(payloads: list[bytes]) -> tf.data.Dataset:
 
 
 def _repeat_records(payloads: list[bytes]) -> tf.data.Dataset:
-    """Returns the records forever, with another seed each time, or the same crops would come again and again."""
+    """Returns the records without end, with another seed each time, so that crops differ."""
     seven = tf.constant(7)
     return (
         _list_records(payloads)

@@ -71,8 +71,8 @@ def profile_pipeline(
         config: The pipeline's options. With `autotune` off tf.data keeps no counters, and the profile has no stages.
         accelerator: The consumer of the batches.
         run_config: The duration of the run.
-        observer: An object that is told how far the run is.
-        customize: A function that changes the stages first, for a trainer with stages of its own.
+        observer: An object that gets the progress of the run.
+        customize: A function that changes the stages first, for a trainer that adds stages.
 
     Raises:
         ConfigError: The pipeline cannot be built.
@@ -88,7 +88,7 @@ def profile_pipeline(
         raise explain_pipeline_error(error) from error
     source, timing = get_source(data, split), compute_step_timing(run.steps, accelerator)
     costs = OptionCosts()
-    if compute_idle_fraction(timing) > NO_IDLE:  # else no change of the pipeline makes the training faster
+    if compute_idle_fraction(timing) > NO_IDLE:  # otherwise no change of the pipeline makes the training faster
         costs = measure_option_costs(source, config, facts.short_side, bool(facts.late_caches))
     planned, python_stages = list_planned_operations(built), find_python_stages(built)
     return Profile(
@@ -135,7 +135,7 @@ def _build_each(stages: Stages) -> list[BuiltStage]:
 
 
 def _finish(built: list[BuiltStage], stages: Stages, config: PipelineConfig) -> tf.data.Dataset:
-    """Returns the last stage's dataset with the options of all stages; it never ends."""
+    """Returns the last stage's dataset, repeated without end, with the options of all stages."""
     dataset = built[-1].dataset
     if stages.options is not None:
         dataset = dataset.with_options(stages.options)
@@ -145,7 +145,7 @@ def _finish(built: list[BuiltStage], stages: Stages, config: PipelineConfig) -> 
 def _run(dataset: tf.data.Dataset, accelerator: Accelerator, run_config: ProfileConfig, observer: Observer) -> _Run:
     """Drives the accelerator.
 
-    Nothing of the pipeline is left afterwards: its threads would go on filling buffers.
+    It leaves nothing of the pipeline behind, because its threads would go on filling buffers.
     """
     iterator = iter(dataset)
     arrivals: list[float] = []

@@ -20,7 +20,7 @@ MIN_WARM_UP_S, MIN_WARM_UP_STEPS = 1.5, 8
 """AUTOTUNE looks at its pipeline after 10, 20, 40 ... ms, so by then it has done so seven times
 (`kOptimizationPeriodMinMs` in TensorFlow's model.cc)."""
 NO_TIME_S = 1e-9
-"""The step time of an accelerator that waits for every pipeline."""
+"""The step time of an accelerator that is faster than every pipeline."""
 SETTLED = 0.1
 """The difference up to which two rates count as the same, as a share."""
 _PARTS = 10  # of a run, for its spread
@@ -33,7 +33,7 @@ class Accelerator:
 
     Attributes:
         step_s: The compute time of one step, in seconds; above 0.
-        images_per_step: The number of images of all replicas together, as the pipeline hands them over.
+        images_per_step: The number of images in a step of all replicas together.
     """
 
     step_s: float
@@ -57,14 +57,14 @@ def drive(
 ) -> Iterator[Step]:
     """Feeds batches to the accelerator, one step after another, for as long as there are batches.
 
-    The begin of a step is computed and not slept for. When the machine wakes this thread late, the device's clock is
+    The beginning of a step is computed and not slept for. If the machine wakes this thread late, the device's clock is
     not late, since the next batch may be fetched at any time during the step.
 
     Args:
         batches: The batches; their values are not looked at.
         accelerator: The consumer.
-        clock: Returns the time in seconds.
-        sleep: Waits for some seconds.
+        clock: A function that returns the time in seconds.
+        sleep: A function that waits for some seconds.
 
     Yields:
         Each step when the device begins with it.
@@ -102,7 +102,7 @@ def is_settled(begins: Sequence[float]) -> bool:
 
 
 def compute_step_timing(steps: Sequence[Step], accelerator: Accelerator) -> StepTiming:
-    """Returns the figures of a run, from the begin of its first step to that of its last.
+    """Returns the figures of a run, from the beginning of its first step to that of its last.
 
     Raises:
         ConfigError: There are fewer than two steps.

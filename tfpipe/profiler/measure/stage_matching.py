@@ -1,4 +1,4 @@
-"""Matching tf.data's nodes to the named stages.
+"""Matches tf.data's nodes to the named stages.
 
 Nodes do not carry the names that one may give to a dataset. But each stage knows its operations: the datasets between
 the one that it was handed and the one that it returned, in order. tf.data runs nearly the same chain: it may put a map
@@ -26,7 +26,7 @@ class BuiltStage:
 
     Attributes:
         name: The stage's name.
-        before: The dataset that it was handed; None for the first stage.
+        before: The dataset that the stage took; None for the first stage.
         dataset: The dataset that it returned.
     """
 
@@ -77,7 +77,7 @@ def find_python_stages(stages: Iterable[BuiltStage]) -> set[str]:
 
 
 def get_operation_kind(name: str) -> str:
-    """Returns what the names of a Python class and of its node have in common.
+    """Returns the part that the names of a Python class and of its node have in common.
 
     `_ParallelMapDataset` and `ParallelMapV2` are both a `Map`.
     """

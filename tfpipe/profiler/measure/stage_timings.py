@@ -27,14 +27,14 @@ from tfpipe.profiler.types import Spread, StageTiming
 _MAX_PARTS = 10
 _COUNTERS = ("elements", "busy_s", "bytes_in", "bytes_out")
 _FULL = 0.5
-"""The mean share of a buffer from which on its makers are not the ones that others wait for."""
+"""The mean share of a buffer above which nobody waits for the threads that fill it."""
 _LIMITS = ("max_buffered_elements", "buffer_size", "parallelism")
 """The parameters that bound an operation's buffer; the first one that is there counts."""
 
 
 @dataclass
 class _Part:
-    """A part of the run: what happened between two samples.
+    """The counts of a part of the run, between two samples.
 
     Attributes:
         wall_s: Its duration, in seconds.
@@ -166,7 +166,7 @@ def _make_timing(
 
 
 def _keep_last_shape(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Returns the last samples between which no operation was added: a full cache has others than one that fills."""
+    """Returns the last samples with the same operations: a full cache has others than one that is being filled."""
     names = [[sample.nodes[node].name for node in sample.list_chain()] for sample in samples]
     if names[-2] != names[-1]:
         return _clear_counters(samples[-1]), samples[-1]
@@ -199,7 +199,7 @@ def _compute_side_costs(samples: Sequence[Sample]) -> list[float]:
 def _make_part(
     before: Sample, after: Sample, labels: Sequence[str], side_costs: Sequence[float], images_per_batch: int
 ) -> _Part:
-    """Returns what happened between two samples.
+    """Returns the part of the run between two samples.
 
     Args:
         before: The earlier sample.
@@ -226,7 +226,7 @@ def _make_part(
 
 
 def _subtract_counters(before: Sample, after: Sample, place: int) -> dict[str, float]:
-    """Returns what the operation at a place of the chain has counted; one that was made anew began at 0."""
+    """Returns the counts of the operation at a place of the chain. An operation that was made anew began at 0."""
     new, old = after.list_chain()[place], before.list_chain()[place]
     now, then = after.nodes[new], before.nodes[old] if new == old else Node("")
     return {name: max(getattr(now, name) - getattr(then, name), 0) for name in _COUNTERS}
@@ -242,7 +242,7 @@ def _find_batch(sample: Sample, labels: Sequence[str]) -> int:
 
 
 def _compute_blocked_s(whole: _Part, python_stages: Collection[str]) -> dict[str, float]:
-    """Returns the time that stages waited: what the processor cannot have done in the time that was counted.
+    """Returns the time that stages waited: the counted time in which the processor cannot have worked.
 
     A Python function waits in all of its time but the time in which Python's lock was held. What is left is the wait
     of `read`.
@@ -291,7 +291,7 @@ def _read_settings(name: str, samples: Sequence[Sample], labels: Sequence[str]) 
 
 
 def _clear_counters(sample: Sample) -> Sample:
-    """Returns the sample as it was before anything was counted."""
+    """Returns the sample with all counters at 0."""
     nodes = {number: Node(node.name, node.inputs) for number, node in sample.nodes.items()}
     return Sample(0.0, nodes, sample.output, 0.0, 0.0)
 

@@ -201,7 +201,7 @@ def _add_label(
 
 
 def _to_svg(figure: Figure, name: str, title: str) -> str:
-    """Returns what matplotlib writes, without its prologue and its style sheet, which would hold for the whole page."""
+    """Returns matplotlib's SVG without its prologue and its style sheet, which would apply to the whole page."""
     file = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.family": ["DejaVu Sans"]}):
         figure.savefig(file, format="svg", metadata=_NO_METADATA, transparent=True)

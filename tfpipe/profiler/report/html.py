@@ -43,9 +43,9 @@ class _KeyFigure:
     """A key figure.
 
     Attributes:
-        name: Its name.
+        name: The name of the figure.
         value: The number as text.
-        note: The number's unit, or what it is measured against.
+        note: The number's unit, or the number to compare it with.
     """
 
     name: str
@@ -74,7 +74,7 @@ def render(report: Report) -> str:
     """Returns the page of a report; the same report gives the same text.
 
     Args:
-        report: The report, from `make_report`; every part that may be empty may be.
+        report: The report, from `make_report`. Every optional part may be empty.
     """
     profile, step = report.profile, report.profile.step
     template = resources.files("tfpipe.profiler.report").joinpath("page.html.j2").read_text("utf-8")
@@ -178,7 +178,7 @@ def _draw_fix(report: Report, fix: Fix, number: int) -> str:
 
 
 def _mark_code(text: str) -> Markup:
-    """Returns escaped text, with what stands in backquotes as `code`."""
+    """Returns escaped text, with the parts in backquotes as `code`."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 

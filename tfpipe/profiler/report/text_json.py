@@ -25,7 +25,7 @@ _NOTABLE_SHARE = 0.05
 
 
 def format_budget(report: Report) -> str:
-    """Returns the whole answer in a sentence, which begins in lower case."""
+    """Returns the answer in one sentence, which begins in lower case."""
     profile = report.profile
     parts = [
         f"the accelerator needs {human_rate(report.required_images_per_second)} images/s",
@@ -89,7 +89,7 @@ def to_json(report: Report) -> dict[str, Any]:
 
 
 def step_to_json(step: StepTiming) -> dict[str, Any]:
-    """Returns the accelerator's side of the JSON, whichever way it was measured."""
+    """Returns the accelerator's part of the JSON, for every way to measure it."""
     return {
         "method": step.method,
         "idle_fraction": compute_idle_fraction(step),
