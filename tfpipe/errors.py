@@ -57,4 +57,6 @@ def first_line(error: BaseException) -> str:
     if assertion := _ASSERTION.search(text):
         text = SENTENCE_END.split(assertion[1])[0]
     lines = [line.strip() for line in _NODES.sub("", text).splitlines() if line.strip()]
+    if lines[:1] == ["in user code:"]:  # AutoGraph puts the lines of the code first and the error last
+        lines = lines[-1:]
     return (lines or [type(error).__name__])[0].rstrip(".")[:300]

@@ -6,7 +6,6 @@ object store because an object appears when it is closed.
 """
 
 import contextlib
-import errno
 import os
 import shutil
 import threading
@@ -19,10 +18,10 @@ from uuid import uuid4
 from beam_jobs.storage.object_store import Store
 from tfpipe.errors import DataError, MissingDependencyError
 from tfpipe.system import file_io
+from tfpipe.system.file_io import explain_os_errors as explain_os_errors
 from tfpipe.system.file_io import is_url as is_url
 from tfpipe.system.file_io import join as join
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or this user's share of it
 _READ_BUFFER_BYTES = 1 << 20
 
 
@@ -176,25 +175,6 @@ def remove(path: str) -> None:
         Path(path).unlink(missing_ok=True)
     else:
         _get_store(path).delete([path])
-
-
-@contextlib.contextmanager
-def explain_os_errors(action: str) -> Iterator[None]:
-    """Turns a full disk, a missing permission and other errors of the system into one sentence.
-
-    Args:
-        action: The work of the block, as in "write to /data/out".
-
-    Raises:
-        DataError: The block raised an `OSError`.
-    """
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        where = f" ({error.filename})" if error.filename and str(error.filename) not in action else ""
-        advice = " Free some and run the same command again." if error.errno in _FULL else ""
-        raise DataError(f"Could not {action}: {reason}{where}.{advice}") from error
 
 
 _beam_args: tuple[str, ...] = ()

@@ -78,6 +78,17 @@ def test_train_runs_the_changed_pipeline(small_dataset: Path, tmp_path: Path) ->
     assert "The run in run was begun with stages user_stages:blacken, got None." in without.stderr
 
 
+@pytest.mark.parametrize("command", ["train", "profile"])
+def test_an_error_of_the_users_stages_is_a_sentence(command: str, small_dataset: Path, tmp_path: Path) -> None:
+    more = {"train": ("--image-size", 16, "--output", "run"), "profile": ("--step-ms", 5)}[command]
+    options = (command, small_dataset, "--global-batch-size", 4, *more)
+    done = run(tmp_path, *options, "--stages", "user_stages:raise_error")
+    assert done.returncode == 1
+    assert "Error: The pipeline failed: " in done.stderr
+    assert "Cannot reshape a tensor" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.slow
 def test_bench_measures_the_changed_pipeline_in_its_processes(small_dataset: Path, tmp_path: Path) -> None:
     options = ("--global-batch-size", 4, "--runs", 3, "--stages", "user_stages:blacken", "--json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -96,3 +97,37 @@ def test_a_shard_must_be_a_regular_file(tmp_path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(DataError, match=r"loop cannot be read: Too many levels of symbolic links\."):
         file_io.check_files([str(tmp_path / "loop")], [0])
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.EIO, "Input/output error", "/out/a"), "Could not write /out: Input/output error (/out/a)."),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/out"),
+            "Could not write /out: No space left on device. Free some and run the same command again.",
+        ),
+        (
+            OSError(errno.EDQUOT, "Disk quota exceeded"),
+            "Could not write /out: Disk quota exceeded. Free some and run the same command again.",
+        ),
+        (OSError("odd"), "Could not write /out: odd."),
+    ],
+)
+def test_os_errors_become_a_sentence(error: OSError, message: str) -> None:
+    with pytest.raises(DataError) as caught, file_io.explain_os_errors("write /out"):
+        raise error
+    assert str(caught.value) == message
+    assert caught.value.__cause__ is error
+
+
+def test_other_errors_pass() -> None:
+    with pytest.raises(ZeroDivisionError), file_io.explain_os_errors("write"):
+        _ = 1 / 0
+
+
+def test_the_advice_depends_on_the_error() -> None:
+    for code, advice in ((errno.ENOSPC, "Free some."), (errno.EACCES, "Choose another place.")):
+        explain = file_io.explain_os_errors("write", if_full="Free some.", otherwise="Choose another place.")
+        with pytest.raises(DataError, match=rf"^Could not write: .*\. {advice}$"), explain:
+            raise OSError(code, os.strerror(code))

@@ -7,13 +7,14 @@ stages.until("decode").dataset()        # the pipeline up to there, to look at o
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.errors import ConfigError
+from tfpipe.errors import ConfigError, explain_pipeline_error
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.system.units import parse_bytes
 
@@ -172,3 +173,21 @@ def _show(value: object) -> str:
     if value is None or value == tf.data.AUTOTUNE:
         return "auto"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+@contextlib.contextmanager
+def explain_customize_errors(customize: Customize | None) -> Iterator[None]:
+    """Turns any error of the user's own stages into a sentence. Without a function, errors pass as they are.
+
+    Args:
+        customize: The function that changes the stages in the block.
+
+    Raises:
+        TfpipeError: The function, or a stage that it inserted, raised an error in the block.
+    """
+    try:
+        yield
+    except Exception as error:  # the user's code may raise anything
+        if customize is None:
+            raise
+        raise explain_pipeline_error(error) from error

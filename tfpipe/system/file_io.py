@@ -18,11 +18,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO, Any, BinaryIO, cast
 
-from tfpipe.errors import DataError, FormatError
+from tfpipe.errors import DataError, FormatError, first_line
 from tfpipe.system.extras import importing
 
 _WRITE_BUFFER_BYTES = 1 << 20
 _HASH_CHUNK_BYTES = 1 << 20
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # no space on the disk, or in this user's share of it
 _THREADS = 16  # an object store answers in tens of milliseconds, however small the file
 
 
@@ -152,7 +153,7 @@ def read_start(path: str, num_bytes: int) -> bytes:
                     data: bytes = file.read(num_bytes)
                     return data
             except tf.errors.OpError as error:
-                raise DataError(f"{path} cannot be read: {_reason(error)}.") from error
+                raise DataError(f"{path} cannot be read: {first_line(error)}.") from error
         with open_file(path) as file, io.BufferedReader(cast(io.RawIOBase, file)) as buffered:
             return buffered.read(num_bytes)
     except OSError as error:
@@ -192,7 +193,7 @@ def find(pattern: str) -> list[str]:
     try:
         return sorted(tf.io.gfile.glob(pattern))
     except tf.errors.OpError as error:
-        raise DataError(f"{pattern} cannot be listed: {_reason(error)}.") from error
+        raise DataError(f"{pattern} cannot be listed: {first_line(error)}.") from error
 
 
 def total_bytes(paths: Sequence[str]) -> int:
@@ -205,7 +206,7 @@ def total_bytes(paths: Sequence[str]) -> int:
         try:
             return int(tf.io.gfile.stat(path).length)
         except tf.errors.OpError as error:
-            raise DataError(f"{path} cannot be read: {_reason(error)}.") from error
+            raise DataError(f"{path} cannot be read: {first_line(error)}.") from error
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return sum(pool.map(size, paths))
@@ -244,6 +245,29 @@ def check_files(paths: Sequence[str], sizes: Sequence[int]) -> None:
             raise DataError(f"{path} cannot be read: {os.strerror(errno.EACCES)}.")
 
 
+@contextlib.contextmanager
+def explain_os_errors(
+    action: str, if_full: str = "Free some and run the same command again.", otherwise: str = ""
+) -> Iterator[None]:
+    """Turns a full disk, a missing permission and other errors of the system into a sentence or two.
+
+    Args:
+        action: The work of the block, as in "write to /data/out".
+        if_full: The advice where the disk is full.
+        otherwise: The advice for any other error.
+
+    Raises:
+        DataError: The block raised an `OSError`.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        where = f" ({error.filename})" if error.filename and str(error.filename) not in action else ""
+        advice = if_full if error.errno in _DISK_FULL else otherwise
+        raise DataError(f"Could not {action}: {reason}{where}. {advice}".rstrip()) from error
+
+
 def _read_remote(path: str, max_bytes: int) -> bytes:
     tf = _tensorflow(path)
     try:
@@ -252,9 +276,9 @@ def _read_remote(path: str, max_bytes: int) -> bytes:
             data: bytes = file.read()
             return data
     except tf.errors.NotFoundError as error:
-        raise FileNotFoundError(f"{path}: {_reason(error)}") from None
+        raise FileNotFoundError(f"{path}: {first_line(error)}") from None
     except tf.errors.OpError as error:
-        raise DataError(f"{path} cannot be read: {_reason(error)}.") from error
+        raise DataError(f"{path} cannot be read: {first_line(error)}.") from error
 
 
 def _check_size(path: str, size: int, max_bytes: int) -> None:
@@ -272,7 +296,3 @@ def _tensorflow(path: str) -> Any:
             "the bucket as a folder and name that."
         )
     return tensorflow
-
-
-def _reason(error: Any) -> str:
-    return (error.message or type(error).__name__).strip().splitlines()[0].rstrip(".")[:300]

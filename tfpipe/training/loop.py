@@ -19,7 +19,7 @@ from tfpipe.distribution import distribute_dataset
 from tfpipe.distribution.devices import count_hosts, get_device_kind, is_remote_tpu
 from tfpipe.errors import DataError, first_line
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.stage import Customize
+from tfpipe.pipeline.stage import Customize, explain_customize_errors
 from tfpipe.profiler.live.idle_monitor import IdleMonitor
 from tfpipe.profiler.live.step_recorder import MonitorReport
 from tfpipe.profiler.types import StepTiming
@@ -146,9 +146,10 @@ class TrainLoop:
         """Returns the sums over all images of a split, each counted once; None if the run must stop."""
         strategy = self.learner.strategy
         if self._evaluation_data is None:
-            self._evaluation_data = distribute_dataset(
-                strategy, self.manifest, split, self.config.evaluation_pipeline, customize=self._customize
-            )
+            with explain_customize_errors(self._customize):
+                self._evaluation_data = distribute_dataset(
+                    strategy, self.manifest, split, self.config.evaluation_pipeline, customize=self._customize
+                )
         total, is_only_host = np.zeros(len(SUM_NAMES)), count_hosts(strategy) == 1
         for batch in self._evaluation_data:
             total += self.learner.evaluate(batch).numpy()
@@ -226,9 +227,10 @@ class _TimedSteps:
         # If a loop inside a call takes its batches, only a clock inside the pipeline sees it wait. The pipelines of a
         # remote TPU run on other machines, where no clock of this process can run.
         watch = self.monitor.watch if self.steps_per_call > 1 and not is_remote_tpu(strategy) else None
-        dataset = distribute_dataset(
-            strategy, manifest, config.split, config.training_pipeline, start_step, watch=watch, customize=customize
-        )
+        with explain_customize_errors(customize):
+            dataset = distribute_dataset(
+                strategy, manifest, config.split, config.training_pipeline, start_step, watch=watch, customize=customize
+            )
         self._batches: Any = iter(dataset) if self.steps_per_call > 1 else self.monitor.iterate(dataset)
 
     def make(self, count: int) -> tf.Tensor:

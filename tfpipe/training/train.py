@@ -32,7 +32,7 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.stage import Customize, customize_stages
+from tfpipe.pipeline.stage import Customize, customize_stages, explain_customize_errors
 from tfpipe.training.checkpoints import Checkpoints
 from tfpipe.training.config import TrainConfig
 from tfpipe.training.loop import SUMS_SHAPE, TrainLoop
@@ -191,10 +191,12 @@ def _export(
     from tfpipe.training.tflite import evaluate_tflite, export_tflite
 
     path = run_dir.file(get_tflite_name(config.tflite))
-    training_images = customize_stages(build_stages(manifest, config.split, evaluation), customize).dataset()
-    export_tflite(model, evaluation, config.tflite, _read_calibration_images(training_images), path)
     split = get_evaluation_split(manifest, config.split) or config.split
-    return evaluate_tflite(path, customize_stages(build_stages(manifest, split, evaluation), customize).dataset())
+    with explain_customize_errors(customize):
+        training_images = customize_stages(build_stages(manifest, config.split, evaluation), customize).dataset()
+        evaluation_images = customize_stages(build_stages(manifest, split, evaluation), customize).dataset()
+    export_tflite(model, evaluation, config.tflite, _read_calibration_images(training_images), path)
+    return evaluate_tflite(path, evaluation_images)
 
 
 def _read_calibration_images(batches: tf.data.Dataset) -> Iterator[NDArray[np.generic]]:

@@ -96,33 +96,6 @@ def test_folders_are_listed_and_removed(tmp_path: Path) -> None:
     assert not base.exists()
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (OSError(errno.EIO, "Input/output error", "/out/a"), "Could not write /out: Input/output error (/out/a)."),
-        (
-            OSError(errno.ENOSPC, "No space left on device", "/out"),
-            "Could not write /out: No space left on device. Free some and run the same command again.",
-        ),
-        (
-            OSError(errno.EDQUOT, "Disk quota exceeded"),
-            "Could not write /out: Disk quota exceeded. Free some and run the same command again.",
-        ),
-        (OSError("odd"), "Could not write /out: odd."),
-    ],
-)
-def test_os_errors_become_a_sentence(error: OSError, message: str) -> None:
-    with pytest.raises(DataError) as caught, filesystem.explain_os_errors("write /out"):
-        raise error
-    assert str(caught.value) == message
-    assert caught.value.__cause__ is error
-
-
-def test_other_errors_pass() -> None:
-    with pytest.raises(ZeroDivisionError), filesystem.explain_os_errors("write"):
-        _ = 1 / 0
-
-
 class TestObjectStore:
     """Every function by URL, over a file system of Beam that keeps objects in a dict."""
 

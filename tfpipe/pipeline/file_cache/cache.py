@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import fcntl
 import hashlib
 import json
@@ -53,7 +52,7 @@ _VERSION = 1
 """The version of the cache's bytes. Raise it when the same data would be cached as other bytes."""
 
 _RECORD_BYTES = 500  # of a decoded record beside its pixels
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # no space on the disk, or in this user's share of it
+_IF_DISK_FULL = "Free some space and run again: finished shards are kept. Or remove the folder."
 
 
 def fill_cache(manifest: Manifest, split: str, config: PipelineConfig, observer: Observer | None = None) -> Manifest:
@@ -78,7 +77,8 @@ def fill_cache(manifest: Manifest, split: str, config: PipelineConfig, observer:
     cache.check()
     filled = cache.find()
     if filled is None:
-        with _explain_os_errors(cache.folder):
+        action = f"write the cache in {cache.folder}"
+        with file_io.explain_os_errors(action, if_full=_IF_DISK_FULL, otherwise="Give another `cache_dir`."):
             os.makedirs(cache.parent, exist_ok=True)
             with _lock(cache):
                 filled = cache.find() or _fill(cache, observer or Observer())
@@ -303,16 +303,3 @@ def _sync_folder(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _explain_os_errors(folder: str) -> Iterator[None]:
-    """Turns a full disk, a missing permission and the like into a `DataError` of one sentence or two."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        advice = "Give another `cache_dir`."
-        if error.errno in _DISK_FULL:
-            advice = "Free some space and run again: finished shards are kept. Or remove the folder."
-        raise DataError(f"The cache in {folder} cannot be written: {reason}. {advice}") from error

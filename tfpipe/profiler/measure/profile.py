@@ -17,7 +17,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.source import Source, get_source
-from tfpipe.pipeline.stage import Customize, Stages, customize_stages
+from tfpipe.pipeline.stage import Customize, Stages, customize_stages, explain_customize_errors
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, compute_idle_fraction
 from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
 from tfpipe.profiler.measure.host_usage import HostTime, measure_storage_rate, peak_memory_bytes
@@ -78,8 +78,9 @@ def profile_pipeline(
         ConfigError: The pipeline cannot be built.
         DataError: A record is damaged, or a file cannot be read.
     """
-    stages = customize_stages(build_stages(data, split, replace(config, map_fusion=False)), customize)
-    built = _build_each(stages)
+    with explain_customize_errors(customize):
+        stages = customize_stages(build_stages(data, split, replace(config, map_fusion=False)), customize)
+        built = _build_each(stages)
     facts = get_dataset_facts(data, split, config, built)
     started = time.perf_counter()
     try:
