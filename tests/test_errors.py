@@ -10,5 +10,7 @@ def test_the_first_line_of_an_error() -> None:
     assert first_line(ValueError(graph)) == "Unknown image file format"
     ours = "{{function_node f}} Error in Map: assertion failed: [Record 0 is damaged. Copy it.]\n\t [[{{node Assert}}]]"
     assert first_line(ValueError(ours)) == "Record 0 is damaged"
-    code = 'in user code:\n\n    File "stages.py", line 3, in change  *\n        x\n\n    ValueError: It does not fit.\n'
+    code = (
+        'in user code:\n\n    File "stages.py", line 3, in change  *\n        x\n\n    ValueError: It does not fit.\n'
+    )
     assert first_line(ValueError(code)) == "ValueError: It does not fit"

@@ -16,7 +16,7 @@ from typing import IO, BinaryIO
 from uuid import uuid4
 
 from beam_jobs.storage.object_store import Store
-from tfpipe.errors import DataError, MissingDependencyError
+from tfpipe.errors import MissingDependencyError
 from tfpipe.system import file_io
 from tfpipe.system.file_io import explain_os_errors as explain_os_errors
 from tfpipe.system.file_io import is_url as is_url

@@ -47,16 +47,16 @@ def test_the_report(bench, small_dataset: Path) -> None:
     code, out, err = bench(BASE, small_dataset, "--save", "new.json")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        "1,000 images/s (980 to 1,020 in 95 of 100), 510 for each second of a core",
-        "0.500 of the yardstick (0.496 to 0.504), which gave 2,000 images/s beside it",
+        "1,000 images/s (980 to 1,020 with 95 % confidence), 510 images per CPU-second",
+        "0.500 times the yardstick (0.496 to 0.504), which decoded 2,000 images/s in turns with it",
     ]
     assert json.loads(Path("new.json").read_text()) == json.loads(Path("base.json").read_text())
 
 
 def test_a_pipeline_that_became_slower_fails_the_build(bench, small_dataset: Path) -> None:
     code, out, err = bench(SLOWER, small_dataset, "--compare", "base.json", "--fail-below", 0.9)
-    assert (code, err) == (1, "It is certainly below 0.9 of what it was.\n")
-    assert out.splitlines()[2] == "0.800 of what it was (0.783 to 0.818), by the yardstick"
+    assert (code, err) == (1, "The rate is below 0.9 times the earlier one, even at the upper bound of the interval.\n")
+    assert out.splitlines()[2] == "0.800 times the earlier result (0.783 to 0.818), relative to the yardstick"
     assert bench(SLOWER, small_dataset, "--compare", "base.json", "--fail-below", 0.8)[0] == 0
     assert bench(BASE, small_dataset, "--compare", "base.json", "--fail-below", 0.9)[0] == 0
     assert bench(SLOWER, small_dataset, "--compare", "base.json")[0] == 0
@@ -66,8 +66,8 @@ def test_what_else_differs_is_said(bench, small_dataset: Path) -> None:
     other = replace(BASE, place=replace(PLACE, cores=4, fingerprint="f"), config={**CONFIG, "cycle_length": 4})
     _, out, _ = bench(other, small_dataset, "--compare", "base.json")
     assert out.splitlines()[3:] == [
-        "The other result is of another machine: only the yardstick makes the two comparable.",
-        "The other result is of other data.",
+        "The earlier result is from another machine: compare only the rates relative to the yardstick.",
+        "The earlier result is from other data.",
         "Options that differ: cycle_length: 8 -> 4",
     ]
 
@@ -80,7 +80,7 @@ def test_json(bench, small_dataset: Path) -> None:
 
 def test_interrupted(bench, small_dataset: Path) -> None:
     code, out, err = bench(KeyboardInterrupt(), small_dataset, "--save", "new.json")
-    assert (code, out, err.strip()) == (130, "", "Interrupted: nothing was written.")
+    assert (code, out, err.strip()) == (130, "", "Interrupted. Nothing was written.")
     assert not Path("new.json").exists()
 
 
@@ -90,7 +90,7 @@ def test_interrupted(bench, small_dataset: Path) -> None:
         (("--fail-below", 0.9), "--fail-below needs a result to compare with. Give --compare FILE."),
         (("--compare", "base.json", "--fail-below", 0), "--fail-below must be above 0, got 0."),
         (("--compare", "none.json"), "none.json cannot be read: No such file or directory. Give a file that --save"),
-        (("--save", "none/a.json"), "none/a.json cannot be written: there is no folder"),
+        (("--save", "none/a.json"), "none/a.json cannot be written: the folder"),
     ],
 )
 def test_mistakes(bench, small_dataset: Path, args: tuple[object, ...], message: str) -> None:
@@ -107,4 +107,4 @@ def test_a_real_bench_against_itself(small_dataset: Path, tmp_path: Path) -> Non
     for more in (["--save", str(tmp_path / "a.json")], ["--compare", str(tmp_path / "a.json"), "--fail-below", "0.8"]):
         done = subprocess.run([*base, *more], cwd=root, capture_output=True, text=True, timeout=200, check=False)
         assert (done.returncode, done.stderr) == (0, "")
-    assert "of what it was" in done.stdout
+    assert "times the earlier result" in done.stdout

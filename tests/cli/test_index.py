@@ -25,7 +25,7 @@ def test_what_was_found_in_words(tfpipe, imagenet: Path) -> None:
     assert lines[0].startswith("train: 40 records, 4 files, ")
     assert lines[0].endswith("; 27 JPEG, 13 PNG")
     assert lines[2:] == [
-        "image: 'image/encoded'; label: 'image/class/label', 3 classes, stored from 1, handed out from 0",
+        "image: 'image/encoded'; label: 'image/class/label', 3 classes, stored from 1, read as 0 and up",
         f"{imagenet} is indexed: 4 features",
     ]
 
@@ -70,7 +70,7 @@ def test_inspect_shows_it(tfpipe, imagenet: Path, tmp_path: Path) -> None:
     tfpipe("index", imagenet)
     code, out, _ = tfpipe("inspect", imagenet, "--show", 6, tmp_path / "sheet.png")
     assert code == 0
-    assert "written by others, indexed by tfpipe" in out
+    assert "written by another tool, indexed by tfpipe" in out
     assert "labels: 'image/class/label', stored from 1" in out
     assert (tmp_path / "sheet.png").exists()
     found = json.loads(tfpipe("inspect", imagenet, "--json")[1])

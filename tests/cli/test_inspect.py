@@ -68,7 +68,7 @@ def test_the_summary_on_80_columns(inspect, small_dataset: Path) -> None:
     sizes = f"Size                {train.bytes / 1000:.1f} KB            {validation.bytes / 1000:.1f} KB"
     assert done.lines == [
         f"images  written by tfpipe {version}, format 1",
-        "Images: JPEG and PNG as they came, quality 95 where encoded anew",
+        "Images: JPEG and PNG as in the source, quality 95 where re-encoded",
         "",
         "Split               train             validation",
         "─" * 53,
@@ -81,9 +81,9 @@ def test_the_summary_on_80_columns(inspect, small_dataset: Path) -> None:
         "Formats             6 JPEG, 6 PNG     3 JPEG",
         "Mixing              0.40 at batch 8   0.50 at batch 2",
         "",
-        "Mixing: share of such a batch that counts as drawn independently if records that",
-        "lie together were all alike. A split that was shuffled when it was written needs",
-        "no 1.00.",
+        "Mixing: how well the pipeline's shuffle mixes records that are neighbors on",
+        "disk, from 0 to 1 (perfectly). A split that was shuffled when it was written",
+        "does not need 1.00.",
         "",
         "train: 3 classes, imbalance 3.0:1        validation: 3 classes, imbalance 1.0:1",
         "cat  6  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇   cat  1  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇",
@@ -287,7 +287,7 @@ def test_raw_pixels_are_written_as_png(inspect, raw_dataset: Path, tmp_path: Pat
         assert (image.format, image.size) == ("PNG", (8, 8))
         assert image.tobytes() == first_record(raw_dataset)["image/encoded"][0]
     summary = inspect(raw_dataset, columns=120).lines
-    assert summary[1] == "Images: raw uint8 pixels, squeezed to 8 × 8; the sizes below are from before that"
+    assert summary[1] == "Images: raw uint8 pixels, resized to 8 × 8; the sizes below are those before resizing"
 
 
 @pytest.mark.parametrize(
@@ -333,10 +333,10 @@ def test_a_contact_sheet_of_raw_pixels_as_json(inspect, raw_dataset: Path, tmp_p
         (["--record", "train:0", "--show", "1", "a.png"], "--record and --show exclude each other."),
         (
             ["--record", "train:0", "--split", "train"],
-            "--record names its split itself, as in train:0; leave out --split.",
+            "--record already names the split, as in train:0. Leave out --split.",
         ),
-        (["--write", "a"], "--write writes the image of one record; say which with --record SPLIT:INDEX."),
-        (["--record", "train:0", "--write", "/"], "/ must be the name of a file, and is something else."),
+        (["--write", "a"], "--write needs a record. Name it with --record SPLIT:INDEX."),
+        (["--record", "train:0", "--write", "/"], "/ must be a file, and is a folder or a device."),
         (["--show", "0", "a.png"], "--show must be from 1 to 1000 images, got 0."),
         (["--show", "1", "a.jpg"], "--show writes a PNG: the file's name must end in .png, got 'a.jpg'."),
     ],

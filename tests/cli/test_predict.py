@@ -75,8 +75,8 @@ def test_json(predict, run_folder, photos) -> None:
     ("images", "sentence"),
     [
         ([], "Name the images to classify: files, folders or patterns."),
-        (["{}/*.gif"], "The pattern {}/*.gif must name at least one image, and names none."),
-        (["{}/empty"], "The folder {}/empty must name at least one image, and names none."),
+        (["{}/*.gif"], "The pattern {}/*.gif must hold at least one image, and holds none."),
+        (["{}/empty"], "The folder {}/empty must hold at least one image, and holds none."),
     ],
     ids=["none", "pattern", "folder"],
 )

@@ -51,7 +51,7 @@ def test_a_missing_folder_is_refused_before_anything_is_measured(tmp_path: Path)
     target = tmp_path / "none" / "report.html"
     done = CliRunner().invoke(profile, ["no such dataset", "--step-ms", "1", "--html", str(target)])
     assert isinstance(done.exception, ConfigError)
-    assert str(done.exception).startswith(f"{target} cannot be written: there is no folder {target.parent}.")
+    assert str(done.exception).startswith(f"{target} cannot be written: the folder {target.parent} does not exist.")
 
 
 @pytest.mark.parametrize(("library", "package"), [("jinja2", "Jinja2"), ("matplotlib", "matplotlib")])

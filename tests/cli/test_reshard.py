@@ -67,7 +67,11 @@ def test_dry_run_writes_nothing(shapes: Path, tmp_path: Path, tfpipe) -> None:
     [
         (["nowhere", "out"], 1, "nowhere does not exist."),
         ([SAMPLE, "out"], 1, f"{SAMPLE} holds no manifest.json: it is not a finished tfpipe dataset."),
-        (["SHAPES", "out", "third"], 2, "DATASET and OUTPUT are two paths, got a third, 'third'; options for Beam"),
+        (
+            ["SHAPES", "out", "third"],
+            2,
+            "DATASET and OUTPUT must be two paths, got a third, 'third'. Write options for Beam",
+        ),
         (["SHAPES", "SHAPES"], 2, "The output must not lie inside the input, got "),
         (["SHAPES", "out", "--quality", "50"], 2, "--quality is for images that are encoded again, and none would be."),
         (

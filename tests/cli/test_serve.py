@@ -112,11 +112,11 @@ def test_a_dead_dispatcher_is_one_sentence() -> None:
     [
         (
             ["--dispatcher", "grpc://a:1", "--dispatcher-only"],
-            "--dispatcher runs only workers here, --dispatcher-only none: leave one of them out.",
+            "--dispatcher runs only workers, and --dispatcher-only runs none. Leave one of them out.",
         ),
         (
             ["--dispatcher", "grpc://a:1", "--port", "1"],
-            "--port is the dispatcher's, and --dispatcher names one elsewhere: leave one of them out.",
+            "--port is the port of a new dispatcher, and --dispatcher names a running one. Leave one of them out.",
         ),
         (["--dispatcher", "a:1"], "--dispatcher must be like grpc://host:5050, got 'a:1'."),
         (

@@ -106,7 +106,7 @@ def test_dry_run_with_prices(tmp_path: Path, shard) -> None:
 def test_prices_without_a_dry_run(tmp_path: Path, shard) -> None:
     done = shard(SAMPLE, tmp_path / "out", "--price-per-vcpu-hour", 1)
     assert done.code == 2
-    assert "Prices are for --dry-run, which estimates a cost. Add it, or leave them out." in done.err
+    assert "Prices need --dry-run, which estimates the cost. Add --dry-run, or leave the prices out." in done.err
 
 
 def test_dry_run_as_json(tmp_path: Path, shard) -> None:
@@ -138,7 +138,7 @@ def test_dry_run_as_json(tmp_path: Path, shard) -> None:
     ("args", "code", "message"),
     [
         (["nowhere", "out"], 1, "nowhere does not exist."),
-        ([SAMPLE, "out", "third"], 2, "INPUT and OUTPUT are two paths, got a third, 'third'"),
+        ([SAMPLE, "out", "third"], 2, "INPUT and OUTPUT must be two paths, got a third, 'third'"),
         ([SAMPLE, "out", "--encoding", "raw"], 2, "--encoding raw needs --square"),
         ([SAMPLE, "out", "--num-shards", "0"], 2, "--num-shards must be at least 1, got 0."),
         ([SAMPLE, "out", "--splits", "a=0.5"], 2, "The shares of --splits must add up to 1, got 0.5."),

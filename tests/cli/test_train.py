@@ -111,11 +111,11 @@ def test_sigterm_saves_and_the_same_command_goes_on(
     assert [line["epoch"] for line in lines[:-1]] == [2, 3]
     assert lines[-1]["finished"]
     assert lines[-1]["last"]["evaluation"]["images"] == 3
-    assert f"`tfpipe predict {tmp_path / 'run'} IMAGE` takes it." in err
+    assert f"`tfpipe predict {tmp_path / 'run'} IMAGE` classifies images with it." in err
     assert signal.getsignal(signal.SIGTERM) == before
     code, out, err = invoke(*options)
     assert (code, out) == (0, "")
-    assert "is finished already: 3 epochs." in err
+    assert "was already finished: 3 epochs." in err
     with pytest.raises(ConfigError, match="was begun with seed 0, got 3"):
         invoke(*options, "--seed", "3")
 
@@ -141,7 +141,10 @@ def test_a_model_of_ones_own(small_dataset: Path, tmp_path: Path, monkeypatch: p
     ("args", "message"),
     [
         (("--model", "vgg"), "--model must be small_cnn, resnet50, mobilenet_v3_small or module:function, got 'vgg'."),
-        (("--model", "no_such:thing"), "--model: there is no module no_such. Call the command where it lies"),
+        (
+            ("--model", "no_such:thing"),
+            "--model: there is no module no_such. Run the command in the folder of the module",
+        ),
         (("--steps-per-execution", "many"), "--steps-per-execution must be auto or a whole number, got 'many'."),
         (("--split", "night"), "has no split 'night'; it has train, validation"),
         (("--global-batch-size", "16"), "--global-batch-size must be at most the 8 records of an epoch, got 16."),

@@ -109,7 +109,7 @@ def _data(folder: Path) -> tuple[Any, str]:
 def test_a_second_run_goes_on_from_the_first(tune, small_dataset: Path) -> None:
     path = json.loads(tune(FOUND, small_dataset, "--json")[1])["path"]
     _, _, err, (_, config, *_) = tune(FOUND, small_dataset)
-    assert (err, config) == (f"Going on from {path}.\n", FASTER)
+    assert (err, config) == (f"Starting from the options in {path}.\n", FASTER)
     _, _, err, (_, config, *_) = tune(FOUND, small_dataset, "--global-batch-size", 32)
     assert config == PipelineConfig(global_batch_size=32, cycle_length=16)
     CONFIG.to_file("begin.toml")
@@ -119,16 +119,16 @@ def test_a_second_run_goes_on_from_the_first(tune, small_dataset: Path) -> None:
 
 def test_what_is_said_where_nothing_helps(tune, small_dataset: Path) -> None:
     _, out, _, _ = tune(Tuned(CONFIG, 1000.0, 1000.0, NOTHING, (), 40.0, True), small_dataset)
-    assert out.splitlines()[0] == "Nothing was faster than 1,000 images/s."
+    assert out.splitlines()[0] == "No change was faster than the first options: 1,000 images/s."
     _, out, _, _ = tune(
         Tuned(CONFIG, 995.0, 995.0, NOTHING, (), 9.0, True), small_dataset, "--images-per-second", "1000"
     )
-    assert out.splitlines()[0] == "The accelerator takes 1,000 images/s, and gets them: there is nothing to gain."
+    assert out.splitlines()[0] == "The pipeline already delivers the 1,000 images/s that the accelerator consumes."
 
 
 def test_interrupted(tune, small_dataset: Path, tmp_path: Path) -> None:
     code, out, err, _ = tune(KeyboardInterrupt(), small_dataset)
-    assert (code, out, err.strip()) == (130, "", "Interrupted: nothing was written.")
+    assert (code, out, err.strip()) == (130, "", "Interrupted. Nothing was written.")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -138,7 +138,7 @@ def test_interrupted(tune, small_dataset: Path, tmp_path: Path) -> None:
         (("--seconds", 0), "--seconds must be above 0, got 0."),
         (("--images-per-second", -1), "--images-per-second must be above 0, got -1."),
         (("--output", "a.yaml"), "The file for the options must end in .toml or .json, got 'a.yaml'."),
-        (("--output", "none/a.toml"), "none/a.toml cannot be written: there is no folder"),
+        (("--output", "none/a.toml"), "none/a.toml cannot be written: the folder"),
         (("--split", "test"), "The dataset has no split 'test'; it has train, validation. Choose one with --split."),
     ],
 )
@@ -187,7 +187,7 @@ def test_ctrl_c_leaves_nobody_behind(small_dataset: Path, tmp_path: Path) -> Non
         time.sleep(0.05)
     os.killpg(running.pid, signal.SIGINT)  # as the terminal does
     out, err = running.communicate(timeout=30)
-    assert (running.returncode, out, err.strip()) == (130, "", "Interrupted: nothing was written.")
+    assert (running.returncode, out, err.strip()) == (130, "", "Interrupted. Nothing was written.")
     until = time.monotonic() + 10
     while in_session(running.pid):  # a process that was killed takes a moment to give back its memory
         assert time.monotonic() < until

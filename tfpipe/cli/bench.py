@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tfpipe.tuning.bench import Bench, Comparison
 
 
-@click.command(short_help="Measure a pipeline, and compare it with itself of another day.")
+@click.command(short_help="Measure a pipeline's rate, and compare it with an earlier result.")
 @click.argument("dataset")
 @split_option
 @config_option
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     metavar="N",
     default=5,
     show_default=True,
-    help="How often to start the pipeline: about 13 s each.",
+    help="Number of runs to measure; each takes about 13 s.",
 )
-@click.option("--save", metavar="FILE", help="Write the result there, as JSON.")
+@click.option("--save", metavar="FILE", help="Write the result to this file, as JSON.")
 @click.option("--compare", metavar="FILE", help="Compare with a result that --save wrote.")
 @click.option(
     "--fail-below",
     type=float,
     metavar="RATIO",
-    help="With --compare: exit code 1 if it is certainly slower than this, as 0.9.",
+    help="With --compare: exit code 1 if the rate is surely below this ratio of the earlier one, such as 0.9.",
 )
 @json_option
 @debug_option
@@ -58,11 +58,12 @@ def bench(
     fail_below: float | None,
     as_json: bool,
 ) -> None:
-    """Measure how fast the pipeline of DATASET is, by the clock and by a yardstick that runs in turns with it.
+    """Measure the images per second of DATASET's pipeline, alone and relative to a yardstick.
 
-    The yardstick decodes one JPEG over and over. --compare compares the rate by the yardstick's, since a busy or
-    another machine slows both. --fail-below looks at the upper bound of the 95 % interval: noise fails no build. A
-    busy machine slows the yardstick more than a pipeline that waits for its storage: measure that on a quiet machine.
+    The yardstick decodes one JPEG over and over, in turns with the pipeline. A slower or busy machine slows both, so
+    --compare compares the ratio of the two rates. --fail-below looks at the upper bound of the 95 % interval, so noise
+    does not fail a build. A busy machine slows the yardstick more than a pipeline that waits for its storage: measure
+    such a pipeline on a quiet machine.
     """
     if fail_below is not None and compare is None:
         raise ConfigError("--fail-below needs a result to compare with. Give --compare FILE.")
@@ -79,7 +80,7 @@ def bench(
         with status_line("Starting") as status:
             result = benches.measure(job, options, runs, status)
     except KeyboardInterrupt:
-        click.echo("Interrupted: nothing was written.", err=True)
+        click.echo("Interrupted. Nothing was written.", err=True)
         raise
     if save is not None:
         write_file(save, (json.dumps(benches.to_json(result), indent=2) + "\n").encode())
@@ -89,26 +90,31 @@ def bench(
     else:
         click.echo("\n".join(_format(result, comparison)))
     if comparison is not None and fail_below is not None and comparison.is_below(fail_below):
-        click.echo(f"It is certainly below {fail_below:g} of what it was.", err=True)
+        click.echo(
+            f"The rate is below {fail_below:g} times the earlier one, even at the upper bound of the interval.",
+            err=True,
+        )
         raise SystemExit(1)
 
 
 def _format(result: "Bench", comparison: "Comparison | None") -> list[str]:
     rate = result.images_per_second
     lines = [
-        f"{rate.ratio:,.0f} images/s ({rate.low:,.0f} to {rate.high:,.0f} in 95 of 100), "
-        f"{result.images_per_cpu_second:,.0f} for each second of a core",
-        f"{result.score.ratio:.3f} of the yardstick ({result.score.low:.3f} to {result.score.high:.3f}), which gave "
-        f"{result.yardstick_images_per_second:,.0f} images/s beside it",
+        f"{rate.ratio:,.0f} images/s ({rate.low:,.0f} to {rate.high:,.0f} with 95 % confidence), "
+        f"{result.images_per_cpu_second:,.0f} images per CPU-second",
+        f"{result.score.ratio:.3f} times the yardstick ({result.score.low:.3f} to {result.score.high:.3f}), which "
+        f"decoded {result.yardstick_images_per_second:,.0f} images/s in turns with it",
     ]
     if comparison is None:
         return lines
     ratio = comparison.ratio
-    lines.append(f"{ratio.ratio:.3f} of what it was ({ratio.low:.3f} to {ratio.high:.3f}), by the yardstick")
+    lines.append(
+        f"{ratio.ratio:.3f} times the earlier result ({ratio.low:.3f} to {ratio.high:.3f}), relative to the yardstick"
+    )
     if not comparison.same_host:
-        lines.append("The other result is of another machine: only the yardstick makes the two comparable.")
+        lines.append("The earlier result is from another machine: compare only the rates relative to the yardstick.")
     if not comparison.same_data:
-        lines.append("The other result is of other data.")
+        lines.append("The earlier result is from other data.")
     if comparison.changed:
         changes = (f"{name}: {before!r} -> {after!r}" for name, (before, after) in comparison.changed.items())
         lines.append(f"Options that differ: {'; '.join(changes)}")

@@ -41,9 +41,9 @@ _NAME_WIDTH = 12
     metavar="NAME",
     envvar="TPU_NAME",
     show_envvar=True,
-    help='Check for a TPU: "local", a name, or grpc://address:port. It is not started.',
+    help='Check for training on this TPU: "local", a name, or grpc://address:port. The TPU is not started.',
 )
-@click.option("--global-batch-size", type=int, metavar="N", help="Images in a batch of all replicas together.")
+@click.option("--global-batch-size", type=int, metavar="N", help="Images in a batch, over all replicas.")
 @click.option(
     "--per-replica-batch-size",
     type=int,
@@ -51,16 +51,22 @@ _NAME_WIDTH = 12
     help=f"Images in a batch of one replica.  [default: {PER_REPLICA_BATCH_SIZE}]",
 )
 @click.option(
-    "--replicas", "num_replicas", type=int, metavar="N", help="Of all hosts.  [default: this machine's, on each host]"
+    "--replicas",
+    "num_replicas",
+    type=int,
+    metavar="N",
+    help="Number of replicas on all hosts together.  [default: each host has as many as this machine]",
 )
-@click.option("--hosts", "num_hosts", type=int, metavar="N", help="Machines that read.  [default: 1]")
+@click.option(
+    "--hosts", "num_hosts", type=int, metavar="N", help="Number of machines that read the data.  [default: 1]"
+)
 @config_option
 @stages_option
 @click.option(
     "--images-per-second",
     type=float,
     metavar="RATE",
-    help="Rate that all replicas consume: measure whether this host can make its share.",
+    help="Images that all replicas together consume per second. Measures whether this host can deliver its share.",
 )
 @json_option
 @debug_option
@@ -77,10 +83,10 @@ def doctor(
     images_per_second: float | None,
     as_json: bool,
 ) -> None:
-    """Check whether DATASET, the pipeline and this machine are ready for a run, before it costs anything.
+    """Check whether DATASET, the pipeline and this machine are ready for training, before it costs anything.
 
     DATASET is the directory or URL of a finished dataset, or a pattern such as "/data/train-*" of TFRecords that
-    something else wrote. Exit code 1 if a check fails; warnings do not count.
+    another tool wrote. Exit code 1 if a check fails; warnings do not count.
     """
     from tfpipe.doctor.result import TargetConfig
 

@@ -17,13 +17,13 @@ price_options = all_options(
         "--price-per-vcpu-hour",
         type=float,
         metavar="X",
-        help="For --dry-run: what one core of a worker costs an hour, memory included.",
+        help="For --dry-run: the price of one worker core for an hour, memory included.",
     ),
     click.option(
         "--price-per-gib-month",
         type=float,
         metavar="X",
-        help="For --dry-run: what 2^30 bytes cost a month in the store.",
+        help="For --dry-run: the price of storing 1 GiB for a month.",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""`tfpipe index`: TFRecords that something else wrote become a dataset, without being touched."""
+"""`tfpipe index`: a dataset of TFRecords that another tool wrote, which stay as they are."""
 
 import json
 from dataclasses import asdict
@@ -18,24 +18,26 @@ if TYPE_CHECKING:
     from tfpipe.integrity.foreign.write_index import Export
 
 
-@click.command(short_help="Describe TFRecords that something else wrote.")
+@click.command(short_help="Make a dataset of TFRecords that another tool wrote.")
 @click.argument("target", metavar="FILES")
-@click.option("--output", metavar="DIR", help="Where manifest.json and index/ go.  [default: beside the files]")
-@click.option("--split", metavar="NAME", help="Put all files into this split.  [default: by their names]")
-@click.option("--image-key", metavar="KEY", help="The feature that holds the image.  [default: by name and content]")
-@click.option("--label-key", metavar="KEY", help="The feature that holds the class.  [default: by name]")
+@click.option("--output", metavar="DIR", help="Folder for manifest.json and index/.  [default: beside the files]")
+@click.option("--split", metavar="NAME", help="Put all files into this split.  [default: taken from the file names]")
+@click.option(
+    "--image-key", metavar="KEY", help="The feature that holds the image.  [default: found by name and content]"
+)
+@click.option("--label-key", metavar="KEY", help="The feature that holds the class.  [default: found by name]")
 @click.option(
     "--label-base",
     type=click.Choice(["auto", "0", "1"]),
     default="auto",
     show_default=True,
-    help="What is stored for the first class; auto: the smallest label tells. The pipeline counts from 0 all the same.",
+    help="The number that the files store for the first class; auto: the smallest. The pipeline always counts from 0.",
 )
 @click.option(
     "--export",
     type=click.Choice(["dali", "vahidk"]),
     multiple=True,
-    help="Write that reader's index files too, into dali/ or vahidk/.",
+    help="Also write index files for NVIDIA DALI or for vahidk's tfrecord package, into dali/ or vahidk/.",
 )
 @json_option
 @debug_option
@@ -49,11 +51,12 @@ def index(
     export: "tuple[Export, ...]",
     as_json: bool,
 ) -> None:
-    """Make a dataset of what something else wrote: FILES is a directory, or a pattern such as "/data/train-*".
+    """Make a dataset of TFRecords that another tool wrote. FILES is a directory, or a pattern such as "/data/train-*".
 
-    All of it is read once, on all cores, and nothing of it is changed: counts, the place of each record, features,
-    classes, image formats and sizes, and checksums go into a manifest. Then every other command and the pipeline read
-    it like a dataset of tfpipe's own. Run it again when files have changed.
+    All files are read once, on all cores, and none is changed. The manifest gets the counts, the place of each
+    record, the features, the classes, the formats and sizes of the images, and checksums. After that, every other
+    command and the pipeline read the files as they read a dataset of tfpipe's own. Run it again when the files have
+    changed.
     """
     from tfpipe.integrity.foreign.index import IndexConfig
     from tfpipe.integrity.foreign.index import index as run
@@ -110,7 +113,7 @@ def _print(report: "IndexReport") -> None:
     if manifest.compression:
         click.echo(
             f"The files are {manifest.compression} compressed: no random access, no exact order and no exact resume. "
-            "Write them anew without compression to have these."
+            "These need files without compression."
         )
     click.echo(clean_line(f"{report.directory} is indexed: {human_count(len(manifest.schema.features), 'feature')}"))
 
@@ -119,5 +122,5 @@ def _labels(manifest: "Manifest") -> str:
     if manifest.label_key is None:
         return "no labels"
     classes, base = len(manifest.label_names), manifest.label_base
-    stored = f"stored from {base}" + (", handed out from 0" if base else "")
+    stored = f"stored from {base}" + (", read as 0 and up" if base else "")
     return f"label: {manifest.label_key!r}, {classes:,} {'class' if classes == 1 else 'classes'}, {stored}"

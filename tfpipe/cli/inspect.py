@@ -23,10 +23,14 @@ if TYPE_CHECKING:
     nargs=2,
     type=(int, str),
     metavar="N OUT.png",
-    help="Draw N images, spread evenly, on one sheet.",
+    help="Draw N images, spread evenly over the records, on one sheet.",
 )
-@click.option("--record", metavar="SPLIT:INDEX", help="Print one record, as in train:0; -1 is the last.")
-@click.option("--write", metavar="FILE", help="Write the image of --record as it is stored; raw pixels as PNG.")
+@click.option("--record", metavar="SPLIT:INDEX", help="Print one record, such as train:0; -1 is the last one.")
+@click.option(
+    "--write",
+    metavar="FILE",
+    help="With --record: write its image to this file, as it is stored; raw pixels become a PNG.",
+)
 @json_option
 @debug_option
 def inspect(
@@ -37,7 +41,7 @@ def inspect(
     write: str | None,
     as_json: bool,
 ) -> None:
-    """Print what is in the directory DATASET: splits, classes, image sizes, what was changed and what was left out."""
+    """Print what the directory DATASET holds: splits, classes, image sizes, and what was changed or left out."""
     _check_options(split, show, record, write)
     from tfpipe.open_dataset import load_manifest
 
@@ -74,9 +78,9 @@ def _check_options(split: str | None, show: tuple[int, str] | None, record: str 
     if record is not None and show is not None:
         raise ConfigError("--record and --show exclude each other.")
     if record is not None and split is not None:
-        raise ConfigError("--record names its split itself, as in train:0; leave out --split.")
+        raise ConfigError("--record already names the split, as in train:0. Leave out --split.")
     if write is not None and record is None:
-        raise ConfigError("--write writes the image of one record; say which with --record SPLIT:INDEX.")
+        raise ConfigError("--write needs a record. Name it with --record SPLIT:INDEX.")
 
 
 def _choose(manifest: "Manifest", split: str | None) -> Mapping[str, "SplitInfo"]:

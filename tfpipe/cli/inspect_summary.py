@@ -30,8 +30,8 @@ _GAP = 3
 _BATCH_SIZE = 256
 _MAX_MIXED_RECORDS = 2**24  # their order takes 90 MB and 0.2 s; of more, nobody needs the score to two digits
 _MIXING = (
-    "Mixing: share of such a batch that counts as drawn independently if records that lie together were all alike. "
-    "A split that was shuffled when it was written needs no 1.00."
+    "Mixing: how well the pipeline's shuffle mixes records that are neighbors on disk, from 0 to 1 (perfectly). "
+    "A split that was shuffled when it was written does not need 1.00."
 )
 
 
@@ -77,12 +77,12 @@ def mixing(split: SplitInfo) -> tuple[float, int] | None:
 
 
 def _origin(manifest: Manifest) -> str:
-    return "written" if manifest.foreign is None else "written by others, indexed"
+    return "written" if manifest.foreign is None else "written by another tool, indexed"
 
 
 def _foreign_form(manifest: Manifest) -> str:
-    """Describes the shards that something else wrote, and how they are read."""
-    text = f"Images: {manifest.image_key!r} as it came"
+    """Describes shards that another tool wrote, and how they are read."""
+    text = f"Images: {manifest.image_key!r} as stored"
     if manifest.label_key is not None:
         text += f"; labels: {manifest.label_key!r}, stored from {manifest.label_base}"
     if manifest.shard_directory(manifest.directory) != manifest.directory:
@@ -98,11 +98,11 @@ def _image_form(image: Mapping[str, object]) -> str:
     if encoding == "raw":
         text = "Images: raw uint8 pixels"
     elif encoding == "jpeg":
-        text = f"Images: all JPEG, quality {image.get('quality')} where encoded anew"
+        text = f"Images: all JPEG, quality {image.get('quality')} where re-encoded"
     else:
-        text = f"Images: JPEG and PNG as they came, quality {image.get('quality')} where encoded anew"
+        text = f"Images: JPEG and PNG as in the source, quality {image.get('quality')} where re-encoded"
     if image.get("square"):
-        text += f", squeezed to {image['square']} × {image['square']}; the sizes below are from before that"
+        text += f", resized to {image['square']} × {image['square']}; the sizes below are those before resizing"
     if image.get("resize_short"):
         text += f", short side at most {image['resize_short']} px"
     if image.get("made_from"):

@@ -21,18 +21,19 @@ from tfpipe.errors import ConfigError
 
 @click.command(
     short_help="Join datasets into one.",
-    epilog="Arguments after -- go to Beam, as with tfpipe shard.",
+    epilog="Arguments after -- are passed on to Beam, as with tfpipe shard.",
 )
 @click.argument("paths", nargs=-1, type=click.UNPROCESSED, metavar="DATASET DATASET... OUTPUT [-- BEAM OPTIONS]")
-@layout_options("keep them dataset by dataset")
+@layout_options("keep the datasets one after the other")
 @max_bad_option
 @drop_duplicates_option
 @run_options
 def merge(**options: Any) -> None:
     """Write the records of two or more finished datasets into the directory OUTPUT.
 
-    Splits and labels unite by name; labels keep the order of the first dataset. The datasets must have the same
-    features, and images of one form. The images stay byte for byte, and those that occur twice are noticed.
+    Splits and labels of the same name are joined. The labels of the first dataset keep their numbers. All datasets
+    must have the same features, and images in the same form. The bytes of the images stay the same. Images that occur
+    twice are reported.
 
     Run the same command again after an interruption: finished shards are kept.
     """
@@ -41,7 +42,7 @@ def merge(**options: Any) -> None:
     run_args = RunArgs.take(options, arguments[len(paths) :])
     *datasets, output = paths or ("",)
     if len(datasets) < 2:
-        raise ConfigError(f"At least two datasets and OUTPUT must be named, got {len(paths)} of these paths.")
+        raise ConfigError(f"`tfpipe merge` needs at least two datasets and OUTPUT, got {len(paths)} of these paths.")
     require_beam("merge")
     config = ShardConfig(
         input=", ".join(datasets),

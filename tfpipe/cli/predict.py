@@ -28,19 +28,29 @@ JSON_VERSION = 1
 @click.argument("run")
 @click.argument("images", nargs=-1, metavar="IMAGE...")
 @click.option(
-    "--top", type=click.IntRange(min=1), default=3, show_default=True, metavar="K", help="Classes to name for each."
+    "--top",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    metavar="K",
+    help="Number of classes to print for each image.",
 )
 @click.option(
-    "--batch-size", type=click.IntRange(min=1), default=32, show_default=True, metavar="N", help="Images at once."
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    metavar="N",
+    help="Number of images to classify at once.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @debug_option
 def predict(run: str, images: tuple[str, ...], top: int, batch_size: int, as_json: bool) -> None:
     """Classify each IMAGE with the model of RUN, and print its likeliest classes.
 
-    RUN is the folder of a run of `tfpipe train`, or a model that one exported. An IMAGE is a file, a folder, of which
-    every image counts, or a pattern such as "photos/*.jpg". Files are decoded as `tfpipe shard` does. Exit code 1 if
-    one of them cannot be.
+    RUN is the folder of a run of `tfpipe train`, or a model that such a run exported. IMAGE is a file, a folder (all
+    images below it) or a pattern such as "photos/*.jpg". Files are decoded as in `tfpipe shard`. Exit code 1 if an
+    image cannot be decoded.
     """
     files = find_images(images)
     require_tensorflow("predict")
@@ -89,7 +99,7 @@ def find_images(arguments: tuple[str, ...]) -> list[str]:
         else:
             images, kind = [argument], "The file"
         if not images:
-            raise ConfigError(f"{kind} {argument} must name at least one image, and names none.")
+            raise ConfigError(f"{kind} {argument} must hold at least one image, and holds none.")
         files += images
     return files
 

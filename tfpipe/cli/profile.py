@@ -27,22 +27,39 @@ if TYPE_CHECKING:
 @click.command(short_help="Say why the accelerator waits, and what to change.")
 @click.argument("dataset", required=False)
 @split_option
-@click.option("--step-ms", type=float, metavar="MS", help="How long the accelerator computes on a batch.")
-@click.option("--images-per-second", type=float, metavar="RATE", help="Or: what the accelerator consumes.")
+@click.option("--step-ms", type=float, metavar="MS", help="Milliseconds that the accelerator computes on a batch.")
+@click.option(
+    "--images-per-second",
+    type=float,
+    metavar="RATE",
+    help="In place of --step-ms: images that the accelerator consumes per second.",
+)
 @batch_option
 @config_option
 @stages_option
-@click.option("--seconds", type=float, metavar="S", default=3.0, show_default=True, help="How long to measure.")
-@click.option("--price-per-hour", type=float, metavar="P", help="Of the accelerator: what its idle time costs a day.")
-@click.option("--max-idle", type=CountOrShare(), metavar="SHARE", help="Exit code 1 if it is idle for more, as 5%.")
+@click.option("--seconds", type=float, metavar="S", default=3.0, show_default=True, help="Seconds to measure.")
+@click.option(
+    "--price-per-hour",
+    type=float,
+    metavar="P",
+    help="Price of the accelerator. The report then says what its idle time costs a day.",
+)
+@click.option(
+    "--max-idle",
+    type=CountOrShare(),
+    metavar="SHARE",
+    help="Exit code 1 if the accelerator is idle for a larger share of the time, such as 5%.",
+)
 @json_option
 @click.option(
     "--apply",
     metavar="FILE",
-    help="Try the fixes in turns with the pipeline as it is, keep what helps, and write the options there.",
+    help="Try each fix in turns with the pipeline as it is, keep those that help, and write the options to this file.",
 )
-@click.option("--html", metavar="FILE", help="Write a page with charts, too.")
-@click.option("--trace", metavar="LOGDIR", help="Read a trace of TensorFlow's profiler instead; no DATASET then.")
+@click.option("--html", metavar="FILE", help="Also write the report as a page with charts.")
+@click.option(
+    "--trace", metavar="LOGDIR", help="Read a trace of TensorFlow's profiler and measure nothing. Takes no DATASET."
+)
 @debug_option
 def profile(
     dataset: str | None,
@@ -60,10 +77,10 @@ def profile(
     html: str | None,
     trace: str | None,
 ) -> None:
-    """Run the pipeline of DATASET against a simulated accelerator of this speed, and say what limits it.
+    """Run the pipeline of DATASET with a simulated accelerator, and say what limits its speed.
 
     DATASET is the directory or URL of a finished dataset, or a pattern such as "/data/train-*" of TFRecords that
-    something else wrote. Nothing but this machine's processor and storage is used.
+    another tool wrote. --step-ms or --images-per-second gives the accelerator's speed. No real accelerator is used.
     """
     _check_max_idle(max_idle)
     if trace is not None:

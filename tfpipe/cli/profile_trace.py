@@ -29,7 +29,7 @@ def check_alone(context: click.Context) -> None:
         and context.get_parameter_source(str(param.name)) is click.core.ParameterSource.COMMANDLINE
     ]
     if given:
-        raise ConfigError(f"--trace reads what was measured before: leave out {', '.join(given)}.")
+        raise ConfigError(f"--trace reads an earlier measurement. Leave out {', '.join(given)}.")
 
 
 def show_trace(log_dir: str, price_per_hour: float | None, as_json: bool) -> float:
@@ -70,10 +70,10 @@ def to_text(trace: Trace, price_per_day: float | None) -> str:
     ]
     if trace.has_device:
         idle = human_share(step.idle_fraction.median)
-        lines.append(f"Device idle: {idle} of the time, as the {trace.hardware} has it, for whatever reason.")
+        lines.append(f"Device idle: {idle} of the time, as the {trace.hardware} reports it, for any reason.")
     else:
         lines.append(
-            f"Idle: {_format_spread(step.idle_fraction)} of the step time, in which the CPU computed nothing of it: "
+            f"Idle: {_format_spread(step.idle_fraction)} of the step time, in which the CPU did not compute the step: "
             "input wait, handing over, Python. No other device was traced."
         )
     if price_per_day is not None:

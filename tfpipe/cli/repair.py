@@ -19,15 +19,19 @@ if TYPE_CHECKING:
 @click.command(short_help="Write the undamaged records as a clean dataset.")
 @click.argument("dataset")
 @click.argument("output")
-@click.option("--quick", is_flag=True, help="Do not decode images: keep what fits its checksums and the schema.")
-@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Worker processes.  [default: all cores]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with all that was lost.")
+@click.option(
+    "--quick", is_flag=True, help="Do not decode images: keep each record that fits its checksums and the schema."
+)
+@click.option(
+    "--workers", type=click.IntRange(min=1), metavar="N", help="Number of worker processes.  [default: one per core]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with all lost records.")
 @debug_option
 def repair(dataset: str, output: str, quick: bool, workers: int | None, as_json: bool) -> None:
     """Write every undamaged record of DATASET into the new directory OUTPUT, and list what was lost.
 
-    DATASET is only read. OUTPUT appears when it is complete, with the list in repair.json; run the same command again
-    after an interruption.
+    DATASET is only read. OUTPUT appears when it is complete. Its file repair.json lists the lost records. Run the same
+    command again after an interruption.
     """
     from tfpipe.integrity.repair import repair as run
 

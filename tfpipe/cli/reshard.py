@@ -14,8 +14,8 @@ from tfpipe.format.image_form import ImageForm
 
 
 @click.command(
-    short_help="Write a dataset anew: other shards, other images.",
-    epilog="Arguments after -- go to Beam, as with tfpipe shard.",
+    short_help="Rewrite a dataset with other shards or another form of images.",
+    epilog="Arguments after -- are passed on to Beam, as with tfpipe shard.",
 )
 @click.argument("dataset")
 @click.argument("output")
@@ -24,20 +24,24 @@ from tfpipe.format.image_form import ImageForm
 @config_option(
     ImageForm,
     "encoding",
-    "keep: JPEG and PNG stay. jpeg: all JPEG. raw: uint8, with --square.",
-    default="as it is",
+    "keep: leave JPEG and PNG as they are. jpeg: make all JPEG. raw: uint8 pixels; needs --square.",
+    default="that of DATASET",
 )
-@config_option(ImageForm, "resize_short", "Reduce larger images to this short side.", metavar="PX")
-@config_option(ImageForm, "square", "Squeeze every image to PX by PX.", metavar="PX")
-@config_option(ImageForm, "quality", "JPEG quality of images that are encoded again.", default="as it was")
-@config_option(ImageForm, "reencode_progressive", "Make progressive JPEGs baseline: larger, faster to read.")
+@config_option(ImageForm, "resize_short", "Shrink larger images until their short side has this length.", metavar="PX")
+@config_option(ImageForm, "square", "Resize every image to PX by PX pixels, whatever its aspect ratio.", metavar="PX")
+@config_option(ImageForm, "quality", "JPEG quality of images that have to be re-encoded.", default="that of DATASET")
+@config_option(
+    ImageForm,
+    "reencode_progressive",
+    "Convert progressive JPEGs to baseline JPEGs, which are larger and faster to decode.",
+)
 @max_bad_option
 @run_options
 def reshard(**options: Any) -> None:
-    """Write the records of the finished DATASET anew into the directory OUTPUT: more, fewer or smaller shards.
+    """Rewrite the records of the finished DATASET into the directory OUTPUT, in more, fewer, larger or smaller shards.
 
-    Splits, labels, boxes, further columns, file names and digests stay. So do the images, byte for byte, unless one of
-    --encoding, --resize-short, --square and --reencode-progressive asks for another form.
+    Splits, labels, boxes, other columns, file names and digests stay the same. So do the bytes of the images, unless
+    --encoding, --resize-short, --square or --reencode-progressive changes them.
 
     Run the same command again after an interruption: finished shards are kept.
     """
@@ -45,8 +49,8 @@ def reshard(**options: Any) -> None:
     run_args = RunArgs.take(options, beam_args)
     if beam_args and not beam_args[0].startswith("-"):
         raise ConfigError(
-            f"DATASET and OUTPUT are two paths, got a third, {beam_args[0]!r}; options for Beam follow after --. "
-            "Several datasets become one with `tfpipe merge`."
+            f"DATASET and OUTPUT must be two paths, got a third, {beam_args[0]!r}. Write options for Beam after --. "
+            "To join several datasets, use `tfpipe merge`."
         )
     require_beam("reshard")
     form = {name: options.pop(name) for name in ImageForm.__dataclass_fields__ if name in options}

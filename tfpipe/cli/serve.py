@@ -18,15 +18,23 @@ if TYPE_CHECKING:
     from tfpipe.data_service import Service
 
 
-@click.command(short_help="Run preprocessing for trainers on this machine.")
-@click.option("--port", type=int, help="Of the dispatcher; 0: any that is free.  [default: 5050]")
-@click.option("--workers", type=int, metavar="N", help="Worker processes; each one uses all cores.  [default: 1]")
-@click.option("--worker-port", type=int, help="Of the first worker; the next follow.  [default: any that are free]")
-@click.option("--host", metavar="NAME", help="Name or address of this machine for others.  [default: its address]")
-@click.option("--dispatcher", metavar="grpc://HOST:PORT", help="Run workers only, for this dispatcher.")
-@click.option("--dispatcher-only", is_flag=True, help="Run no worker here.")
-@click.option("--work-dir", metavar="DIR", help="Journal of the dispatcher: started again, it goes on.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object once all is ready.")
+@click.command(short_help="Run a tf.data service that preprocesses for trainers.")
+@click.option("--port", type=int, help="Port of the dispatcher; 0 takes any free port.  [default: 5050]")
+@click.option("--workers", type=int, metavar="N", help="Number of worker processes; each uses all cores.  [default: 1]")
+@click.option(
+    "--worker-port",
+    type=int,
+    help="Port of the first worker; the others take the next ports.  [default: any free ports]",
+)
+@click.option(
+    "--host", metavar="NAME", help="Name or address under which other machines reach this one.  [default: its address]"
+)
+@click.option("--dispatcher", metavar="grpc://HOST:PORT", help="Run only workers, for the dispatcher at this address.")
+@click.option("--dispatcher-only", is_flag=True, help="Run only the dispatcher, without workers.")
+@click.option(
+    "--work-dir", metavar="DIR", help="Folder for the dispatcher's journal, so that it can go on after a restart."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object when the service is ready.")
 @debug_option
 def serve(
     port: int | None,
@@ -38,15 +46,17 @@ def serve(
     work_dir: str | None,
     as_json: bool,
 ) -> None:
-    """Run a tf.data service: its workers read and preprocess for trainers whose own cores are not enough.
+    """Run a tf.data service: its workers read and preprocess for trainers that have too few cores of their own.
 
-    Workers open the shards under the paths or URLs that the trainer gives. Whoever reaches the ports can use them, so
-    keep them inside a trusted network. Ctrl-C or SIGTERM ends everything.
+    Workers open the shards under the paths or URLs that the trainer gives. Anyone who can reach the ports can use the
+    service, so keep it inside a trusted network. Ctrl-C or SIGTERM ends it.
     """
     if dispatcher is not None and dispatcher_only:
-        raise ConfigError("--dispatcher runs only workers here, --dispatcher-only none: leave one of them out.")
+        raise ConfigError("--dispatcher runs only workers, and --dispatcher-only runs none. Leave one of them out.")
     if dispatcher is not None and port is not None:
-        raise ConfigError("--port is the dispatcher's, and --dispatcher names one elsewhere: leave one of them out.")
+        raise ConfigError(
+            "--port is the port of a new dispatcher, and --dispatcher names a running one. Leave one of them out."
+        )
     if dispatcher_only and workers:
         raise ConfigError(f"--dispatcher-only excludes --workers, got {workers}. Leave one of them out.")
     require_tensorflow("serve")

@@ -27,28 +27,41 @@ from tfpipe.format.image_form import ImageForm
 @click.argument("input")
 @click.argument("output")
 @click.argument("beam_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM OPTIONS]")
-@click.option("--split", help="Name of the one split.  [default: train]")
+@click.option("--split", help="Name of the split, if there is only one.  [default: train]")
 @click.option(
     "--splits",
     type=Shares(),
     default={},
-    help="Shares, as in train=0.9,validation=0.1; by a hash of the path.",
+    help="Splits and their shares, as train=0.9,validation=0.1. A hash of an image's path chooses its split.",
 )
-@click.option("--group-by", metavar="COLUMN", help="Keep equal values of this manifest column in one split.")
-@click.option("--labels", metavar="FILE", help="Class names, one per line, that fix the labels.  [default: sorted]")
-@layout_options("keep them by path")
+@click.option(
+    "--group-by",
+    metavar="COLUMN",
+    help="With --splits: keep images with the same value in this column of the table in one split.",
+)
+@click.option(
+    "--labels",
+    metavar="FILE",
+    help="File with the class names, one per line, in the order of their labels.  [default: sorted names]",
+)
+@layout_options("keep them in the order of their paths")
 @config_option(
     ImageForm,
     "encoding",
-    "keep: bytes stay where decoders read them rightly. jpeg: all JPEG. raw: uint8, with --square.",
+    "keep: leave JPEG and PNG files as they are where every decoder reads them correctly, and convert the others. "
+    "jpeg: make all JPEG. raw: uint8 pixels; needs --square.",
 )
-@config_option(ImageForm, "resize_short", "Reduce larger images to this short side.", metavar="PX")
-@config_option(ImageForm, "square", "Squeeze every image to PX by PX.", metavar="PX")
-@config_option(ImageForm, "quality", "JPEG quality of images that are encoded again.")
-@config_option(ImageForm, "reencode_progressive", "Make progressive JPEGs baseline: larger, faster to read.")
-@config_option(ImageForm, "max_pixels", "Quarantine larger images.")
+@config_option(ImageForm, "resize_short", "Shrink larger images until their short side has this length.", metavar="PX")
+@config_option(ImageForm, "square", "Resize every image to PX by PX pixels, whatever its aspect ratio.", metavar="PX")
+@config_option(ImageForm, "quality", "JPEG quality of images that have to be re-encoded.")
+@config_option(
+    ImageForm,
+    "reencode_progressive",
+    "Convert progressive JPEGs to baseline JPEGs, which are larger and faster to decode.",
+)
+@config_option(ImageForm, "max_pixels", "Quarantine images with more pixels than this.")
 @max_bad_option
-@config_option(ShardConfig, "keep_quarantined", "Keep the bytes of bad images too.")
+@config_option(ShardConfig, "keep_quarantined", "Keep copies of the quarantined images.")
 @drop_duplicates_option
 @run_options
 def shard(**options: Any) -> None:
@@ -63,7 +76,7 @@ def shard(**options: Any) -> None:
     run_args = RunArgs.take(options, beam_args)
     if beam_args and not beam_args[0].startswith("-"):
         raise ConfigError(
-            f"INPUT and OUTPUT are two paths, got a third, {beam_args[0]!r}; options for Beam follow after --."
+            f"INPUT and OUTPUT must be two paths, got a third, {beam_args[0]!r}. Write options for Beam after --."
         )
     require_beam("shard")
     form = {name: options.pop(name) for name in ImageForm.__dataclass_fields__}

@@ -34,37 +34,71 @@ _RUNNING = ("dataset", "output", "stages", "tpu", "as_json")
     default=TrainConfig.model,
     show_default=True,
     metavar="NAME",
-    help="small_cnn, resnet50, mobilenet_v3_small, or module:function: from the number of classes and (height, "
-    "width) to a Keras model of normalized images that returns logits.",
+    help="small_cnn, resnet50, mobilenet_v3_small, or a function of yours as module:function. It gets the number of "
+    "classes and (height, width), and returns a Keras model from normalized images to logits.",
 )
 @config_option(TrainConfig, "epochs", "Passes over all images.", metavar="N", default="100 for small_cnn, else 90")
-@click.option("--output", metavar="RUN", help="Folder of the run.  [default: runs/ and the DATASET's name]")
+@click.option(
+    "--output",
+    metavar="RUN",
+    help="Folder for the run: checkpoints, logs, model.  [default: runs/ and the name of DATASET]",
+)
 @click.option("--split", metavar="NAME", help="Split to train on.  [default: train, or the only one]")
-@click.option("--config", metavar="FILE", help="Options of the pipeline, .toml or .json.")
+@click.option("--config", metavar="FILE", help="File with the pipeline's options, .toml or .json.")
 @stages_option
 @config_option(PipelineConfig, "per_replica_batch_size", "Images in a batch of one replica.", metavar="N")
-@config_option(PipelineConfig, "global_batch_size", "Images in a batch of all replicas together.", metavar="N")
-@click.option("--image-size", type=int, metavar="PX", help="Side of the images.  [default: 64 for small_cnn, else 224]")
-@config_option(TrainConfig, "learning_rate", "Rate for a batch of 256; it grows with the batch.", metavar="R")
-@config_option(TrainConfig, "warmup_epochs", "Epochs in which the rate rises.", metavar="N", default="5, or a tenth")
-@config_option(TrainConfig, "weight_decay", "Factor of the weights in their own gradient.", metavar="W")
-@config_option(TrainConfig, "label_smoothing", "Share of a label that is spread over all classes.", metavar="SHARE")
-@config_option(TrainConfig, "precision", "Type of the sums.")
-@config_option(PipelineConfig, "seed", "Seed of weights, order and crops.", metavar="N")
-@config_option(TrainConfig, "deterministic", "The same bits each time, where the device can; slower.")
-@click.option("--steps-per-execution", metavar="N", help="Steps without a return to Python.  [default: auto]")
-@config_option(
-    TrainConfig, "checkpoint_every_steps", "Steps between checkpoints: the most that a kill costs.", metavar="N"
+@config_option(PipelineConfig, "global_batch_size", "Images in a batch, over all replicas.", metavar="N")
+@click.option(
+    "--image-size",
+    type=int,
+    metavar="PX",
+    help="Side of the square images that the model gets, in pixels.  [default: 64 for small_cnn, else 224]",
 )
-@config_option(TrainConfig, "keep_checkpoints", "Checkpoints to keep; older ones are deleted.", metavar="K")
-@config_option(TrainConfig, "tflite", "Export for TFLite too, quantized.")
-@click.option("--tpu", metavar="NAME", help="A TPU's name or address, or local.  [default: what there is]")
+@config_option(
+    TrainConfig, "learning_rate", "Learning rate for a batch of 256; it is scaled with the batch size.", metavar="R"
+)
+@config_option(
+    TrainConfig,
+    "warmup_epochs",
+    "Epochs in which the learning rate rises to its value.",
+    metavar="N",
+    default="5, at most a tenth of --epochs",
+)
+@config_option(
+    TrainConfig,
+    "weight_decay",
+    "Weight decay (L2): the factor of the weights that is added to their gradient.",
+    metavar="W",
+)
+@config_option(
+    TrainConfig, "label_smoothing", "Share of each label that is spread evenly over all classes.", metavar="SHARE"
+)
+@config_option(TrainConfig, "precision", "Number type of the model's computation.")
+@config_option(PipelineConfig, "seed", "Seed of the weights, the order of the images and the crops.", metavar="N")
+@config_option(
+    TrainConfig, "deterministic", "Make runs repeatable to the bit, where the device allows it. This is slower."
+)
+@click.option(
+    "--steps-per-execution", metavar="N", help="Number of steps that run without a return to Python.  [default: auto]"
+)
+@config_option(
+    TrainConfig,
+    "checkpoint_every_steps",
+    "Steps between checkpoints. A killed run loses no more than these.",
+    metavar="N",
+)
+@config_option(TrainConfig, "keep_checkpoints", "Number of checkpoints to keep; older ones are deleted.", metavar="K")
+@config_option(TrainConfig, "tflite", "Also export a quantized TFLite model.")
+@click.option(
+    "--tpu", metavar="NAME", help="Name or address of a TPU, or local.  [default: the devices of this machine]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each epoch, and one at the end.")
 @debug_option
 def train(**options: Any) -> None:
     """Train a classifier on DATASET, evaluate it after each epoch, and export it.
 
-    The same command goes on with a run that was killed, from its last checkpoint. SIGTERM saves first (exit code 143).
+    To go on with a run that was killed, run the same command again: it starts from the last checkpoint. On SIGTERM, a
+    checkpoint is saved first (exit code 143).
     """
     require_tensorflow("train")
     from tfpipe.pipeline.plan.source import Source
@@ -72,7 +106,7 @@ def train(**options: Any) -> None:
     manifest, split = open_data(options["dataset"], options["split"])
     if isinstance(manifest, Source) or split is None:
         raise ConfigError(
-            f"`tfpipe train` needs a dataset, got the files {options['dataset']}. `tfpipe index` makes one of them."
+            f"`tfpipe train` needs a dataset, got the files {options['dataset']}. Make one with `tfpipe index`."
         )
     _check_model(options["model"])
     build = load_function(options["model"], "--model") if ":" in options["model"] else None

@@ -87,10 +87,12 @@ class Output(TrainObserver):
             return
         self._verdict(result)
         if result.was_finished:
-            self.note(f"{result.output} is finished already: {self._config.num_epochs} epochs.")
+            self.note(f"The run in {result.output} was already finished: {self._config.num_epochs} epochs.")
         if result.tflite_accuracy is not None:
             self.note(f"TFLite, {self._config.tflite}: accuracy {result.tflite_accuracy:.1%}.")
-        self.note(f"The model is in {result.output}/model; `tfpipe predict {result.output} IMAGE` takes it.")
+        self.note(
+            f"The model is in {result.output}/model; `tfpipe predict {result.output} IMAGE` classifies images with it."
+        )
 
     def _verdict(self, result: "TrainResult") -> None:
         timing = result.timing

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 @click.argument("dataset")
 @split_option
 @click.option(
-    "--seconds", type=float, metavar="S", default=120.0, show_default=True, help="How long to search, 45 at least."
+    "--seconds", type=float, metavar="S", default=120.0, show_default=True, help="Seconds to search, at least 45."
 )
 @click.option(
     "--config",
     metavar="FILE",
-    help="Options to begin with, .toml or .json.  [default: what an earlier run wrote, if it did, else the defaults]",
+    help="File with the options to start from, .toml or .json.  [default: that of an earlier run, else the defaults]",
 )
 @batch_option
 @stages_option
@@ -37,15 +37,20 @@ if TYPE_CHECKING:
     "--images-per-second",
     type=float,
     metavar="RATE",
-    help="Rate that the accelerator consumes: the search ends there.  [default: as much as the pipeline can give]",
+    help="Images that the accelerator consumes per second. The search ends when the pipeline delivers them.  "
+    "[default: search for the highest rate]",
 )
 @click.option(
     "--input-may-change",
     is_flag=True,
-    help="Also try what the training step must know of: uint8 instead of floats, augmentation on the device, images "
-    "decoded once, another order.",
+    help="Also try options that change what the training step receives: uint8 instead of floats, augmentation on the "
+    "device, images decoded once, another order.",
 )
-@click.option("--output", metavar="FILE", help="Where to write, .toml or .json.  [default: DATASET-KEY.toml here]")
+@click.option(
+    "--output",
+    metavar="FILE",
+    help="File for the best options, .toml or .json.  [default: DATASET-KEY.toml in the current directory]",
+)
 @json_option
 @debug_option
 def tune(
@@ -60,11 +65,12 @@ def tune(
     output: str | None,
     as_json: bool,
 ) -> None:
-    """Try other options of DATASET's pipeline on this machine, each in turns with the best so far, and keep what helps.
+    """Search for faster options of DATASET's pipeline on this machine.
 
-    The best options are written to a file that `PipelineConfig.from_file` reads, with the host and the data that they
-    were tried on. They are never worse than the first ones: in the end both run once more, in turns. The next run goes
-    on from that file, and replaces it. Ctrl-C writes nothing.
+    Each change runs in turns with the best options so far, and is kept if it helps. At the end, the best options run
+    once more in turns with the first ones, which are kept if nothing was faster. The best options are written to a file
+    that `PipelineConfig.from_file` reads, with the host and the data that they were tried on. The next run starts from
+    that file and replaces it. Ctrl-C writes nothing.
     """
     for name, value in (("--seconds", seconds), ("--images-per-second", images_per_second)):
         if value is not None and not 0 < value < float("inf"):
@@ -79,12 +85,12 @@ def tune(
     tuned_file.check_path(path, place)
     if config is None and os.path.exists(path):
         options = read_config(path, global_batch_size)
-        click.echo(f"Going on from {path}.", err=True)
+        click.echo(f"Starting from the options in {path}.", err=True)
     try:
         with status_line("Starting", seconds) as status:
             tuned = search.tune(job, options, seconds, input_may_change, status)
     except KeyboardInterrupt:
-        click.echo("Interrupted: nothing was written.", err=True)
+        click.echo("Interrupted. Nothing was written.", err=True)
         raise
     tuned_file.write(path, tuned.config, place, search.summarize(tuned))
     if as_json:
@@ -141,5 +147,5 @@ def _format_result(tuned: "Tuned", images_per_second: float | None) -> str:
             f"{gain.high:.2f}), in {tuned.seconds:.0f} s."
         )
     if images_per_second and rate >= BUSY_SHARE * images_per_second:
-        return f"The accelerator takes {images_per_second:,.0f} images/s, and gets them: there is nothing to gain."
-    return f"Nothing was faster than {rate:,.0f} images/s."
+        return f"The pipeline already delivers the {images_per_second:,.0f} images/s that the accelerator consumes."
+    return f"No change was faster than the first options: {rate:,.0f} images/s."

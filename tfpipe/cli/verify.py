@@ -21,16 +21,18 @@ _MAX_SHOWN = 50
 
 @click.command(short_help="Check every record, image, index and checksum.")
 @click.argument("target", metavar="DATASET")
-@click.option("--quick", is_flag=True, help="Framing, checksums, sizes and the index only: decodes nothing.")
-@click.option("--allow-duplicates", is_flag=True, help="An image that occurs in two splits is no fault.")
-@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Worker processes.  [default: all cores]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with all that is damaged.")
+@click.option("--quick", is_flag=True, help="Check only framing, checksums, sizes and the index. Decode no images.")
+@click.option("--allow-duplicates", is_flag=True, help="Accept images that occur in two splits.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), metavar="N", help="Number of worker processes.  [default: one per core]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with all damages.")
 @debug_option
 def verify(target: str, quick: bool, allow_duplicates: bool, workers: int | None, as_json: bool) -> None:
-    """Check whether DATASET is intact, and name file, record, byte and kind of everything that is not.
+    """Check whether DATASET is intact, and print the file, record, byte and kind of each damage.
 
     DATASET is the directory of a finished dataset, a file, or a pattern such as "/data/train-*" of TFRecords that
-    something else wrote. Exit code 1 if anything is wrong.
+    another tool wrote. Exit code 1 if anything is damaged.
     """
     from tfpipe.integrity.verify import VerifyConfig
     from tfpipe.integrity.verify import verify as run

@@ -20,11 +20,14 @@ def test_a_module_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("stages", "--stages must be like module:function, got 'stages'."),
-        (":change", "--stages must be like module:function, got ':change'."),
-        ("no_such_module:change", "--stages: there is no module no_such_module. Call the command where it lies"),
+        ("stages", "--stages must be module:function, got 'stages'."),
+        (":change", "--stages must be module:function, got ':change'."),
+        (
+            "no_such_module:change",
+            "--stages: there is no module no_such_module. Run the command in the folder of the module",
+        ),
         ("json:change", "--stages: json has no function change."),
-        ("needs_more:change", "--stages: needs_more imports no_such_library, which is not there."),
+        ("needs_more:change", "--stages: needs_more imports no_such_library, which is not installed."),
         ("broken:change", "--stages: broken cannot be imported: ZeroDivisionError: division by zero"),
     ],
 )

@@ -23,7 +23,9 @@ def test_a_file_in_a_folder(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     target = tmp_path / "none" / "page.html"
-    sentence = f"{target} cannot be written: there is no folder {tmp_path}/none. Make it, or choose another place."
+    sentence = (
+        f"{target} cannot be written: the folder {tmp_path}/none does not exist. Create it, or choose another place."
+    )
     with pytest.raises(ConfigError) as caught:
         check_target(str(target))
     assert str(caught.value) == sentence
@@ -33,13 +35,13 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_folder_that_may_not_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # who is root may everything
-    with pytest.raises(ConfigError, match=r"may not be written to\. Choose another place\."):
+    with pytest.raises(ConfigError, match=r"cannot be written: no permission to write to .*\. Choose another place\."):
         check_target(str(tmp_path / "page.html"))
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
     for refuse in (lambda: check_target(str(tmp_path)), lambda: write_file(str(tmp_path), b"")):
-        with pytest.raises(ConfigError, match="must be the name of a file, and is something else"):
+        with pytest.raises(ConfigError, match="must be a file, and is a folder or a device"):
             refuse()
 
 

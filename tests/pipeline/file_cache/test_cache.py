@@ -333,7 +333,9 @@ def test_a_disk_that_gets_full_is_one_sentence(
 
     monkeypatch.setattr(os, "fsync", fsync)
     config = config_of(cache, tmp_path / "cache")
-    with pytest.raises(DataError, match=r"^Could not write the cache in .*: No space left on device\. Free some space and run again"):
+    with pytest.raises(
+        DataError, match=r"^Could not write the cache in .*: No space left on device\. Free some space and run again"
+    ):
         fill_cache(source, "train", config)
     assert not whole_caches(tmp_path / "cache")
     assert not list((tmp_path / "cache").rglob("*.tmp"))
@@ -427,7 +429,9 @@ def test_options_that_cannot_be_used(source: Manifest, tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made(source: Manifest, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"^Could not write the cache in .*: Not a directory\. Give another `cache_dir`\."):
+    with pytest.raises(
+        DataError, match=r"^Could not write the cache in .*: Not a directory\. Give another `cache_dir`\."
+    ):
         fill_cache(source, "train", config_of("bytes", tmp_path / "file" / "cache"))
 
 

@@ -164,7 +164,7 @@ def test_the_command_says_which_figure_is_which(xprof: Xprof, tmp_path: Path, tf
     assert done.code == 0
     assert done.lines == [
         "Input wait: 25 % (25 % to 25 %) of the step time, in which the trainer waited for a batch; 20.0 ms a step.",
-        "Idle: 50 % (50 % to 50 %) of the step time, in which the CPU computed nothing of it: input wait, handing "
+        "Idle: 50 % (50 % to 50 %) of the step time, in which the CPU did not compute the step: input wait, handing "
         "over, Python. No other device was traced.",
         "The idle time costs 120.00 a day.",
         f"2 steps in 0.0 s, of host a, from {run}.",
@@ -178,7 +178,7 @@ def test_the_command_on_a_device_with_several_hosts_and_runs(xprof: Xprof, tmp_p
     done = tfpipe("profile", "--trace", tmp_path, "--max-idle", "12%")
     assert done.code == 1
     assert done.lines[1:] == [
-        "Device idle: 12 % of the time, as the TPU has it, for whatever reason.",
+        "Device idle: 12 % of the time, as the TPU reports it, for any reason.",
         f"1 steps in 2.0 s, of 2 hosts, taken together, from {run}. 2 older runs beside it were not read.",
     ]
     assert done.err == "The accelerator is idle for 12.5%, more than 12.0%.\n"
@@ -202,7 +202,7 @@ def test_the_command_prints_json(xprof: Xprof, tmp_path: Path, tfpipe) -> None:
     ("args", "code", "message"),
     [
         ((), 2, "Name the DATASET to measure, or a trace to read with --trace LOGDIR."),
-        (("data", "--trace", "t", "--step-ms", "5"), 2, "was measured before: leave out DATASET, --step-ms."),
+        (("data", "--trace", "t", "--step-ms", "5"), 2, "reads an earlier measurement. Leave out DATASET, --step-ms."),
         (("--trace", "t", "--max-idle", "7"), 2, "--max-idle must be a share from 0% to 100%, got 7."),
         (("--trace", "t"), 1, "There is no directory t. Give the one that the profiler was given."),
     ],

@@ -15,9 +15,11 @@ def check_target(path: str) -> None:
     _check_kind(path)
     folder = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(folder):
-        raise ConfigError(f"{path} cannot be written: there is no folder {folder}. Make it, or choose another place.")
+        raise ConfigError(
+            f"{path} cannot be written: the folder {folder} does not exist. Create it, or choose another place."
+        )
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"{path} cannot be written: {folder} may not be written to. Choose another place.")
+        raise ConfigError(f"{path} cannot be written: no permission to write to {folder}. Choose another place.")
 
 
 def write_file(path: str, data: bytes) -> None:
@@ -36,4 +38,4 @@ def write_file(path: str, data: bytes) -> None:
 
 def _check_kind(path: str) -> None:
     if os.path.exists(path) and not os.path.isfile(path):
-        raise ConfigError(f"{path} must be the name of a file, and is something else.")
+        raise ConfigError(f"{path} must be a file, and is a folder or a device.")

@@ -64,16 +64,16 @@ PER_REPLICA_BATCH_SIZE = 128
 """The images of a batch if neither the command line nor a file names its size."""
 
 debug_option = click.option(
-    "--debug", is_flag=True, expose_value=False, help="Show tracebacks and what the libraries below log."
+    "--debug", is_flag=True, expose_value=False, help="Show tracebacks and the libraries' own log messages."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-split_option = click.option("--split", metavar="NAME", help="Which split.  [default: train, or the only one]")
+split_option = click.option("--split", metavar="NAME", help="The split to use.  [default: train, or the only one]")
 stages_option = click.option(
     "--stages",
     metavar="MODULE:FUNCTION",
-    help="A function that gets the pipeline's stages and returns them changed, both tfpipe.pipeline.stage.Stages.",
+    help="A function of yours that changes the pipeline: it takes a tfpipe.Stages and returns one.",
 )
-config_option = click.option("--config", metavar="FILE", help="Options of the pipeline, .toml or .json.")
+config_option = click.option("--config", metavar="FILE", help="File with the pipeline's options, .toml or .json.")
 batch_option = click.option(
     "--global-batch-size", type=int, metavar="N", help=f"Images in a batch.  [default: {PER_REPLICA_BATCH_SIZE}]"
 )

@@ -13,25 +13,53 @@ from tfpipe.cli.shared.params import all_options
 from tfpipe.errors import ConfigError
 
 runner_options = all_options(
-    config_option(RunnerConfig, "runner", "Where the job runs: direct is this machine."),
-    config_option(RunnerConfig, "project", "Dataflow: project of Google Cloud.", metavar="ID"),
-    config_option(RunnerConfig, "region", "Dataflow: such as europe-west4; where the buckets are."),
+    config_option(RunnerConfig, "runner", "Where the job runs; direct means this machine."),
+    config_option(RunnerConfig, "project", "Dataflow: the Google Cloud project.", metavar="ID"),
     config_option(
-        RunnerConfig, "max_workers", "Dataflow: the most machines.", metavar="N", default="the service decides"
+        RunnerConfig, "region", "Dataflow: the region, such as europe-west4. Take the region of the buckets."
     ),
-    config_option(RunnerConfig, "machine_type", "Dataflow: such as n2-standard-4.", metavar="TYPE"),
-    config_option(RunnerConfig, "service_account", "Dataflow: whom the machines work as.", metavar="EMAIL"),
-    config_option(RunnerConfig, "network", "Dataflow: network of the machines.", metavar="NAME"),
-    config_option(RunnerConfig, "subnetwork", "Dataflow: as regions/REGION/subnetworks/NAME.", metavar="PATH"),
-    config_option(RunnerConfig, "temp_location", "Dataflow: folder on gs://.", metavar="URL", default="in OUTPUT"),
     config_option(
-        RunnerConfig, "dask_address", "Dask: tcp://HOST:PORT.", metavar="URL", default="a cluster on this machine"
+        RunnerConfig,
+        "max_workers",
+        "Dataflow: the largest number of machines.",
+        metavar="N",
+        default="the service decides",
     ),
-    config_option(RunnerConfig, "job_endpoint", "Portable: a job service of Beam's.", metavar="HOST:PORT"),
     config_option(
-        RunnerConfig, "worker_pool", "Portable: Beam's worker pool.", metavar="HOST:PORT", default="this process"
+        RunnerConfig, "machine_type", "Dataflow: the type of the machines, such as n2-standard-4.", metavar="TYPE"
     ),
-    click.option("--print-command", is_flag=True, help="Print the job as a command for a scheduler and stop."),
+    config_option(
+        RunnerConfig, "service_account", "Dataflow: the account under which the machines run.", metavar="EMAIL"
+    ),
+    config_option(RunnerConfig, "network", "Dataflow: the network of the machines.", metavar="NAME"),
+    config_option(
+        RunnerConfig, "subnetwork", "Dataflow: the subnetwork, as regions/REGION/subnetworks/NAME.", metavar="PATH"
+    ),
+    config_option(
+        RunnerConfig,
+        "temp_location",
+        "Dataflow: a gs:// folder for temporary files.",
+        metavar="URL",
+        default="in OUTPUT",
+    ),
+    config_option(
+        RunnerConfig,
+        "dask_address",
+        "Dask: the address of the scheduler, as tcp://HOST:PORT.",
+        metavar="URL",
+        default="a new cluster on this machine",
+    ),
+    config_option(RunnerConfig, "job_endpoint", "Portable: the address of a Beam job service.", metavar="HOST:PORT"),
+    config_option(
+        RunnerConfig,
+        "worker_pool",
+        "Portable: the address of a Beam worker pool.",
+        metavar="HOST:PORT",
+        default="this process",
+    ),
+    click.option(
+        "--print-command", is_flag=True, help="Print the job as one command line, for a scheduler to run, and stop."
+    ),
 )
 """Adds the options to a command."""
 
@@ -70,5 +98,7 @@ class RunArgs:
         flags = {name: options.pop(name) for name in ("dry_run", "print_command", "as_json")}
         prices = PriceConfig(*(options.pop(f"price_{name}") for name in ("per_vcpu_hour", "per_gib_month")))
         if prices != PriceConfig() and not flags["dry_run"]:
-            raise ConfigError("Prices are for --dry-run, which estimates a cost. Add it, or leave them out.")
+            raise ConfigError(
+                "Prices need --dry-run, which estimates the cost. Add --dry-run, or leave the prices out."
+            )
         return cls((*runner.beam_args(), *beam_args), **flags, prices=prices)

@@ -28,13 +28,13 @@ _MAX_CLASSES_SHOWN = 12
 def layout_options(unshuffled: str) -> Callable[[Command], Command]:
     """Adds the options for the layout of shards; `unshuffled` describes --no-shuffle."""
     return all_options(
-        config_option(ShardConfig, "num_shards", "Shards of each split.", default="by --shard-size"),
+        config_option(ShardConfig, "num_shards", "Number of shards of each split.", default="from --shard-size"),
         click.option(
             *("--shard-size", "shard_size_bytes"),
             type=Size(),
-            help=f"Size of a shard, about.  [default: {ShardConfig.shard_size_bytes >> 20}MiB]",
+            help=f"Approximate size of a shard.  [default: {ShardConfig.shard_size_bytes >> 20}MiB]",
         ),
-        config_option(ShardConfig, "shuffle", f"Mix all images of a split, or {unshuffled}."),
+        config_option(ShardConfig, "shuffle", f"Shuffle all images of a split, or {unshuffled}."),
         config_option(ShardConfig, "seed", "Seed of the shuffle."),
     )
 
@@ -43,18 +43,23 @@ max_bad_option = click.option(
     "--max-bad",
     type=CountOrShare(),
     metavar="N|SHARE",
-    help="Fail when more images are bad, as in 25 or 1%.  [default: 1%, never below 10 images]",
+    help="Fail if more images than this are bad: a count such as 25, or a share such as 1%.  "
+    "[default: 1%, never below 10 images]",
 )
-drop_duplicates_option = config_option(ShardConfig, "drop_duplicates", "Keep one of the images with equal bytes.")
+drop_duplicates_option = config_option(ShardConfig, "drop_duplicates", "Of images with equal bytes, keep only one.")
 
 
 def run_options(command: Command) -> Command:
     """Adds the options for the run of the job and for its output."""
     options = all_options(
-        config_option(ShardConfig, "overwrite", "Replace the dataset in OUTPUT once the new one is complete."),
-        config_option(ShardConfig, "workers", "Worker processes.", metavar="N", default="all cores"),
+        config_option(ShardConfig, "overwrite", "Replace the dataset that is in OUTPUT, once the new one is complete."),
+        config_option(ShardConfig, "workers", "Number of worker processes.", metavar="N", default="one per core"),
         runner_options,
-        click.option("--dry-run", is_flag=True, help="Print the plan, and what a sample says of bytes and time."),
+        click.option(
+            "--dry-run",
+            is_flag=True,
+            help="Write nothing. Print the plan, and estimate size and time from a sample of the images.",
+        ),
         price_options,
         json_option,
         debug_option,
