@@ -17,7 +17,7 @@ def get_device_kind(strategy: tf.distribute.Strategy) -> str:
 
 
 def list_workers(strategy: tf.distribute.Strategy) -> list[str]:
-    """Lists the addresses of the processes that share the strategy; none where it lives in this process alone."""
+    """Lists the addresses of the processes that share the strategy; none if it uses this process alone."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return []
     return list_cluster_workers(strategy.cluster_resolver.cluster_spec().as_dict())

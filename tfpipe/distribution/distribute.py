@@ -44,8 +44,7 @@ def distribute_dataset(
 
     Args:
         strategy: The strategy that trains, from `resolve_strategy`.
-        manifest: From `load_manifest`; several datasets from `mix`; or files that something else wrote, from
-            `tfrecord_files`.
+        manifest: A manifest from `load_manifest`, several datasets from `mix`, or foreign files from `tfrecord_files`.
         split: The name of a split; None for foreign files.
         config: The options of `build_dataset`. Each replica gets an equal part of `global_batch_size`.
         start_step: The global step at which training begins.

@@ -22,8 +22,8 @@ def set_precision(precision: Precision = "auto", strategy: tf.distribute.Strateg
     """Sets the Keras dtype policy for all layers made after this call. Call it after `resolve_strategy`.
 
     Args:
-        precision: The number format. "auto" takes bfloat16 where the device is built for it, a TPU or GPUs of compute
-            capability 8.0 and above; elsewhere it is slower than float32.
+        precision: The number format. "auto" takes bfloat16 if the device is built for it: a TPU, or GPUs of compute
+            capability 8.0 and above. On others it is slower than float32.
         strategy: The strategy that trains; by default the one in scope, else the devices that TensorFlow sees.
 
     Returns:

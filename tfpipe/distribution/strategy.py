@@ -87,7 +87,7 @@ def _make_workers_strategy() -> tf.distribute.Strategy | None:
 
 
 def _make_local_strategy() -> tf.distribute.Strategy:
-    """Makes a strategy of all GPUs, else of all logical CPU devices; one device needs no replicas to keep alike."""
+    """Makes a strategy of all GPUs, else of all logical CPU devices; one device needs no replicas."""
     kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
     devices = [f"/{kind}:{i}" for i in range(len(tf.config.list_logical_devices(kind)))]
     return tf.distribute.MirroredStrategy(devices) if len(devices) > 1 else tf.distribute.OneDeviceStrategy(devices[0])

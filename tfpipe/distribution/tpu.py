@@ -1,4 +1,4 @@
-"""The TPU: found and connected to, or an error in time where it does not answer."""
+"""Finds the TPU and connects to it, or fails within a time limit if it does not answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfpipe.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-# TensorFlow itself waits for ever, both for a name that does not resolve and for an address that refuses.
+# TensorFlow itself waits forever, both for a name that does not resolve and for an address that refuses.
 _RESOLVE_S = 10.0
 _PORT_S = 3.0
 _CONNECT_S = 60.0
@@ -102,7 +102,7 @@ def _list_addresses(resolver: Any) -> list[str]:
 
 
 def _run_within(seconds: float, action: str, function: Callable[[], Any]) -> Any:
-    """Returns or raises what `function` does, or a TimeoutError; a thread that hangs does not hold up the exit."""
+    """Returns the result of `function`, or raises TimeoutError. A hanging thread does not delay the exit."""
     answers: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
 
     def run() -> None:

@@ -91,7 +91,7 @@ class _Unpacked:
 
     def read(self, size: int) -> bytes:
         """Reads `size` bytes, fewer at the end. Raises `zlib.error` or `EOFError` if the data cannot be unpacked."""
-        data = io.BytesIO()  # it hands its memory over; joining pieces would take the memory twice
+        data = io.BytesIO()  # `getvalue` copies nothing; joining pieces would take the memory twice
         while (missing := size - data.tell()) and (self._at < len(self._buffer) or self._fill()):
             data.write(self._buffer[self._at : self._at + missing])
             self._at = min(self._at + missing, len(self._buffer))

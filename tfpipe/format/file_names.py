@@ -6,10 +6,10 @@ flowers/
   index/train-00003-of-00008.idx       its index, in a folder of its own so that the glob `train-*` finds shards only
   manifest.json                        written last: its presence means that the dataset is complete
   features.json, dataset_info.json     the same for TensorFlow Datasets
-  duplicates.jsonl                     exact duplicates, where there are any
-  repair.json                          what was lost, where `tfpipe repair` wrote the dataset
-  quarantine/quarantined.jsonl         images that could not be repaired, where there are any
-  quarantine/bytes/                    their bytes, where that was asked for
+  duplicates.jsonl                     exact duplicates, if there are any
+  repair.json                          the losses, if `tfpipe repair` wrote the dataset
+  quarantine/quarantined.jsonl         images that could not be repaired, if there are any
+  quarantine/bytes/                    their bytes, if requested
 ```
 """
 

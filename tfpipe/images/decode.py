@@ -29,10 +29,10 @@ def decode_pixels(data: bytes, form: ImageForm) -> NDArray[np.uint8]:
         form: The image form of the manifest.
 
     Returns:
-        The pixels: uint8 [height, width, 3], in memory of its own.
+        The pixels: uint8 [height, width, 3], in new memory.
 
     Raises:
-        BadImage: The image is damaged, its format is not known, or it has more pixels than `form` allows.
+        BadImage: The image is damaged, its format is unknown, or it has more pixels than `form` allows.
     """
     import numpy as np
 
@@ -60,7 +60,7 @@ def decode_crop(data: bytes, form: ImageForm, crop_box: tuple[int, int, int, int
         The crop, "RGB"; for a JPEG each side is divided by `ratio`.
 
     Raises:
-        BadImage: The errors of `decode_pixels`.
+        BadImage: The image cannot be decoded; see `decode_pixels`.
     """
     y, x, height, width = crop_box
     box = x, y, x + width, y + height

@@ -1,4 +1,4 @@
-"""Which files plainly are not images, by their names. Any other file is opened, and its content decides."""
+"""Recognizes by its name a file that plainly is not an image. Any other file is opened, and its content decides."""
 
 import posixpath
 
@@ -14,7 +14,7 @@ NOT_IMAGE_FOLDERS = frozenset(("__macosx",))
 
 
 def get_skip_reason(path: str) -> str:
-    """Returns why a file plainly is not an image, or an empty text where it may be one.
+    """Returns the reason why a file plainly is not an image, or an empty text if it may be one.
 
     Args:
         path: The file's path relative to the folder that is listed, with `/` between folders.

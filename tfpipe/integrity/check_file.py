@@ -149,13 +149,13 @@ class Progress:
         self._reported = (0, 0, 0)
 
     def step(self, num_bytes: int, records: int, damaged: int) -> None:
-        """Takes in how far this file has been read."""
+        """Adds the bytes, records and damages so far, if it is time."""
         if self._counters is not None and (now := time.monotonic()) >= self._next:
             self._next = now + _REPORT_EVERY_S
             self._add((num_bytes, records, damaged))
 
     def done(self, report: FileReport) -> None:
-        """Takes in the result at the end of the file."""
+        """Adds the sums of the finished file."""
         if self._counters is not None:
             self._add((report.bytes, report.records, len(report.damaged)))
 

@@ -59,10 +59,10 @@ class Content:
 
 @dataclass(frozen=True)
 class ContentCheck:
-    """The check that is made of every record of a dataset.
+    """The check that every record of a dataset must pass.
 
     Attributes:
-        schema: The schema of the records. None if nothing is known of them: then each must be an Example, and a value
+        schema: The schema of the records. None if it is unknown: then each must be an Example, and a value
             that looks like an image must decode.
         form: The form of the images.
         label_names: The names of the classes.

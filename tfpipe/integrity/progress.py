@@ -1,4 +1,4 @@
-"""Counters that worker processes share, so that an observer hears how far they are."""
+"""Counters that worker processes share, from which an observer learns their progress."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ def shared_counters(num_bytes: int, observer: Observer) -> Iterator[Any]:
     """Yields the counters that workers add to: bytes, records and damages.
 
     Args:
-        num_bytes: Bytes of all files.
+        num_bytes: The bytes of all files.
         observer: The observer of the sums. It is called while the block runs, and once more at its end.
     """
     counters: Any = process_pool.context().Array("q", 3)

@@ -27,7 +27,7 @@ _LABELS_FILE = f"{keys.CLASS_LABEL.replace('/', '-')}.labels.txt"
 
 
 def recover_manifest(directory: str) -> Manifest | None:
-    """Makes a manifest from what all records of a directory's shards have in common.
+    """Makes a manifest from the common properties of all records in a directory's shards.
 
     The records tell the schema, the form of raw images, and the names of the classes that occur, or that the file for
     TFDS lists. They do not tell how images were changed before they were written, or how records were shuffled.

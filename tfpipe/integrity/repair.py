@@ -112,7 +112,7 @@ def _check(source: str, output: str) -> tuple[str, str]:
 
 
 def _manifest(source: str) -> tuple[Manifest, bool]:
-    """Returns the dataset's manifest, or one made from its records; and whether it was made."""
+    """Returns the dataset's manifest or one inferred from its records, and whether it was inferred."""
     try:
         manifest = load_manifest(source)
     except (FormatError, DataError) as error:

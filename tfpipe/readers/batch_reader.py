@@ -37,7 +37,7 @@ Resize = Callable[[Any, tuple[int, int], bool], NDArray[np.uint8]]
 """A function from a Pillow image to uint8 [height, width, 3] of this height and width, with or without antialias."""
 
 Transform = Callable[[Any, int], Any]
-"""A function from a Pillow image and the record's seed of this epoch to what the trainer gets."""
+"""A function from a Pillow image and the record's seed in this epoch to the trainer's image."""
 
 Run = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
 """A function that calls another once for each number, in any order or at once: `map`, or that of a thread pool."""
@@ -71,7 +71,7 @@ class BatchReader:
         rank: The part of each batch that is read.
         resize: The function that makes images of the model's size out of crops.
         transform: A function in place of crops, resizing and flips: it gets whole images.
-        start_step: The global step of the run that comes first.
+        start_step: The global step at which the run begins.
 
     Raises:
         ConfigError: The config does not fit this reader, the data or the number of ranks.
@@ -141,9 +141,9 @@ class BatchReader:
 
         Returns:
             "image", uint8 [n, height, width, 3], or with a `transform` the list of its results; "label", int64 [n] or
-            one-hot float32 [n, classes], where there are labels; what `extra_features` names, text as lists of bytes;
-            in evaluation "mask", bool [n] or float32 with `as_supervised`, False where the batch is filled up with
-            zeros.
+            one-hot float32 [n, classes], if there are labels; the features in `extra_features`, text as lists of
+            bytes; in evaluation "mask", bool [n] or float32 with `as_supervised`, False in rows that fill the batch up
+            with zeros.
 
         Raises:
             FormatError: A file is missing or damaged, or an image is.
@@ -165,7 +165,7 @@ class BatchReader:
         return {"image": images, **self._collect_features(features)}
 
     def make_example_image(self) -> Any:
-        """Returns what the transform makes of the split's first image."""
+        """Returns the result of the transform for the split's first image."""
         return self._make_image(0, self._reader[0], _RandomDraws(self.config, 0, np.zeros(1, np.int64)), 0)
 
     def _make_image(self, number: int, features: dict[str, Feature], draws: _RandomDraws, row: int) -> Any:
@@ -241,10 +241,10 @@ class _RandomDraws:
         return numpy_crops.sample_crop_box(self._seeds[row], self._numbers[row], original, self._options)
 
 
-def hand_over(batch: Batch, config: PipelineConfig) -> Any:
-    """Returns a batch as the trainer gets it: a dictionary, or (image, label[, mask]) with `as_supervised`.
+def form_batch(batch: Batch, config: PipelineConfig) -> Any:
+    """Returns a batch in the trainer's form: a dictionary, or (image, label[, mask]) with `as_supervised`.
 
-    What `extra_features` names then stands beside the image, in a dictionary.
+    The features in `extra_features` then join the image in a dictionary.
     """
     if not config.as_supervised:
         return batch

@@ -36,15 +36,15 @@ Numbers: TypeAlias = Sequence[int] | NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One image and what belongs to it.
+    """One image with its class, its name and all features of its record.
 
     Attributes:
         split: The name of its split.
         index: The number of the record in the split, from 0, whatever view it came from.
-        name: The file that the image came from, such as `daisy/12.jpg`; empty where the records do not say. Bytes that
+        name: The file that the image came from, such as `daisy/12.jpg`; empty if the records do not say. Bytes that
             are not UTF-8 are kept as surrogates.
-        label: The class, counted from 0; None where there is none.
-        label_name: The name of the class; None where there is none.
+        label: The class, counted from 0; None if there is none.
+        label_name: The name of the class; None if there is none.
         encoded: The image as it is stored: a file, or raw pixels.
         features: All features of the record, as they are stored.
     """
@@ -79,9 +79,10 @@ class Record:
 class DataSource:
     """The images of a split, or some of them, as a sequence; `data_source` makes one.
 
-    It has what `torch.utils.data.DataLoader`, TFDS and Grain expect of a data source: a length, records by their
-    number, and a pickled form, which opens the files anew in another process. Threads may share it. A number beyond the
-    records is an IndexError. At most 64 files are open, and 8 bytes a record are in memory once every shard was read.
+    It has the methods that `torch.utils.data.DataLoader`, TFDS and Grain expect of a data source: a length, records by
+    their number, and a pickled form, which opens the files anew in another process. Threads may share it. A number
+    beyond the records is an IndexError. At most 64 files are open, and 8 bytes a record are in memory once every shard
+    was read.
 
     Attributes:
         manifest: The manifest of the dataset.

@@ -26,7 +26,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.images.decode import resize_crop
 from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.readers.batch_reader import BatchReader, Rank, hand_over
+from tfpipe.readers.batch_reader import BatchReader, Rank, form_batch
 from tfpipe.readers.resume import Position, Resumable
 from tfpipe.system.extras import importing
 from tfpipe.system.host_limits import usable_cpus
@@ -49,16 +49,16 @@ class DeviceBatches(Resumable):
     Args:
         manifest: The manifest of a local dataset, from `load_manifest`.
         split: The name of a split.
-        config: The options of `build_dataset`; each device is a replica. What only tf.data can do is refused, and text
-            in `extra_features`: no device holds it.
+        config: The options of `build_dataset`; each device is a replica. Options that only tf.data supports are
+            refused, and so is text in `extra_features`, which no device holds.
         start_step: The global step of the run with which training begins.
         sharding: The sharding of batches over the devices; each process must hold one part of the rows, in the order
             of the processes. None: rows over all devices, process after process.
         num_threads: The number of threads that read and decode. None: one for each core.
 
-    A batch is a dictionary of "image", uint8 [batch, height, width, 3] or normalized where `image_dtype` is a float,
-    "label", int32 [batch] or one-hot float32, what `extra_features` names, and in evaluation "mask", bool [batch]; or
-    with `as_supervised` (image, label[, mask]). JAX keeps 32 bits of 64-bit integers unless told otherwise.
+    A batch is a dictionary of "image", uint8 [batch, height, width, 3] or normalized if `image_dtype` is a float,
+    "label", int32 [batch] or one-hot float32, the features in `extra_features`, and in evaluation "mask", bool [batch];
+    or with `as_supervised` (image, label[, mask]). JAX keeps 32 bits of 64-bit integers unless told otherwise.
 
     Raises:
         ConfigError: The config does not fit this reader, the data or the number of devices.
@@ -118,7 +118,7 @@ class DeviceBatches(Resumable):
         if self.config.image_dtype != "uint8":
             dtype = jnp.dtype(self.config.image_dtype)
             placed["image"] = normalize(placed["image"], dtype, self.config.augment_options)
-        return hand_over(placed, self.config)
+        return form_batch(placed, self.config)
 
     def _place(self, name: str, values: np.ndarray[Any, Any]) -> jax.Array:
         if name == "label" and not self.config.one_hot:

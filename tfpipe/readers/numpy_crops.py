@@ -57,7 +57,7 @@ def make_seeds(seed: int, epoch: int, records: IntArray) -> NDArray[np.int32]:
 
 
 def draw_first_numbers(seeds: NDArray[np.int32]) -> list[list[int]]:
-    """Draws as many random numbers for crop boxes as nearly all records need: for many seeds at once, 2 us each.
+    """Draws the random numbers for the crop boxes of many seeds at once, 2 us each. Few records need more of them.
 
     Args:
         seeds: int32 of shape [n, 2].
@@ -99,7 +99,7 @@ def center_crop_box(original: Size, stored: Size, out_size: Size, crop_fraction:
     """Computes the crop box of evaluation, as `_crop_box.center_crop_box` does.
 
     Args:
-        original: The size of the original, in whose shape the output's aspect ratio is seen.
+        original: The size of the original, in which the crop has the output's aspect ratio.
         stored: The size of the stored image, which may be squeezed.
         out_size: The size of the output.
         crop_fraction: Share of the largest centered crop's side that is kept, in (0, 1].
@@ -140,7 +140,7 @@ def _sample(numbers: Iterator[int], original: Size, options: AugmentOptions) -> 
 def _sample_extent(
     numbers: Iterator[int], original: Size, areas: tuple[np.float32, np.float32], aspect: np.float32
 ) -> Size | None:
-    """Draws a height, uniform among those that keep the area within bounds, and its width; None where none does."""
+    """Draws a height, uniform among those that keep the area within bounds, and its width; None if none does."""
 
     def get_width(high: int) -> int:
         return int(np.rint(np.float32(high) * aspect))

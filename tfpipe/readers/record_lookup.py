@@ -26,7 +26,7 @@ class RecordLookup:
 
     Args:
         reader: The reader of the split.
-        name_key: The feature that holds a record's name; None where there is none.
+        name_key: The feature that holds a record's name; None if there is none.
     """
 
     def __init__(self, reader: RecordReader, name_key: str | None) -> None:
@@ -83,7 +83,7 @@ class RecordLookup:
 
 
 def get_label(features: Mapping[str, Feature], manifest: Manifest) -> int | None:
-    """Returns the class of a record, counted from 0; None where it has none, or several."""
+    """Returns the class of a record, counted from 0; None if it has none, or several."""
     stored = features.get(manifest.label_key) if manifest.label_key is not None else None
     if not isinstance(stored, np.ndarray) or stored.dtype != np.int64 or stored.size != 1:
         return None
@@ -91,7 +91,7 @@ def get_label(features: Mapping[str, Feature], manifest: Manifest) -> int | None
 
 
 def get_text(features: Mapping[str, Feature], key: str | None) -> bytes:
-    """Returns the value of a bytes feature; empty where there is none, or several."""
+    """Returns the value of a bytes feature; empty if there is none, or several."""
     values = features.get(key) if key is not None else None
     return values[0] if isinstance(values, list) and len(values) == 1 else b""
 

@@ -25,12 +25,12 @@ class Position(NamedTuple):
         return Position(self.epoch, self.step + 1) if self.step + 1 < steps_per_epoch else Position(self.epoch + 1, 0)
 
     def state(self, seed: int) -> dict[str, int]:
-        """Returns the state of a run: with the seed, it is all that is needed to go on."""
+        """Returns the state of a run, from which the run can be resumed."""
         return {"seed": seed, "epoch": self.epoch, "step": self.step}
 
 
 class Resumable(ABC):
-    """A loader that goes on where a checkpoint says.
+    """A loader that resumes at the position in a checkpoint.
 
     Attributes:
         position: The position of the batch that comes next.
@@ -41,7 +41,7 @@ class Resumable(ABC):
     @property
     @abstractmethod
     def _run_seed(self) -> int:
-        """The seed of the run, by which a state is known to belong to it."""
+        """The seed of the run, which its states contain."""
 
     @abstractmethod
     def __len__(self) -> int:

@@ -25,7 +25,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.readers.batch_reader import BatchReader, Rank, hand_over
+from tfpipe.readers.batch_reader import BatchReader, Rank, form_batch
 from tfpipe.readers.resume import Position, Resumable
 from tfpipe.system.extras import importing
 from tfpipe.system.host_limits import usable_cpus
@@ -41,26 +41,26 @@ class ShardedImages(IterableDataset[Any]):
     """The batches of one rank, from a position to the end of its epoch; in evaluation all, exactly once.
 
     A worker of a DataLoader makes every n-th batch, and the DataLoader takes them in turn, so batches come in the same
-    order for any number of workers, and each record is read once. Give it to `data_loader`, or with `batch_size=None`
-    to a DataLoader of your own; not to a wrapper that shards it anew.
+    order for any number of workers, and each record is read once. Give it to `data_loader`, or to your own DataLoader
+    with `batch_size=None`, but not to a wrapper that shards it again.
 
     Args:
         manifest: The manifest of a local dataset, from `load_manifest`.
         split: The name of a split.
-        config: The options of `build_dataset`. What only tf.data can do is refused; its threads, buffers and budgets
-            have no meaning here.
+        config: The options of `build_dataset`. Options that only tf.data supports are refused; its threads, buffers and
+            budgets have no effect here.
         start_step: The global step of the run with which training begins, in whichever epoch it lies.
         transform: A function in place of crop, resize and flip: from a whole Pillow image to a tensor, all of one
-            shape. For each call torch's generator of the CPU has a seed of the record's own, so what is drawn with it
-            does not depend on the workers.
-        rank: The number of this process, from 0, and the number of processes. None: as `torch.distributed` says where
-            it is initialized, else one process.
+            shape. For each call torch's CPU generator gets the record's seed, so random numbers do not depend on the
+            workers.
+        rank: The number of this process, from 0, and the number of processes. None: those of `torch.distributed` if it
+            is initialized, else one process.
 
-    A batch is a dictionary of "image", uint8 [n, 3, height, width] in channels-last memory format, or normalized where
+    A batch is a dictionary of "image", uint8 [n, 3, height, width] in channels-last memory format, or normalized if
     `image_dtype` is a float, or the stacked results of `transform`; "label", int64 [n] or one-hot float32 [n, classes];
-    and what `extra_features` names, text as lists of bytes. In evaluation "mask", bool [n], is False where a batch is
-    filled up, so that all ranks step together. With `as_supervised`: (image, label), in evaluation with the mask as a
-    third.
+    and the features in `extra_features`, text as lists of bytes. In evaluation "mask", bool [n], is False in rows that
+    fill a batch up, so that all ranks step together. With `as_supervised`: (image, label), in evaluation with the mask
+    as a third.
 
     Raises:
         ConfigError: The config does not fit this reader, the data or the number of ranks.
@@ -126,7 +126,7 @@ class ShardedImages(IterableDataset[Any]):
             image = _stack(image or [self._batches.make_example_image()], self._batches.batch_size)
             image[len(batch["mask"].nonzero()[0]) if "mask" in batch else len(image) :] = 0
         others = {name: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in batch.items()}
-        return hand_over({"image": image, **others}, config)
+        return form_batch({"image": image, **others}, config)
 
 
 class ShardLoader(Resumable, DataLoader[Any]):
@@ -172,14 +172,14 @@ def data_loader(
     pin_memory: bool | None = None,
     start_method: str | None = None,
 ) -> ShardLoader:
-    """Makes a DataLoader of batches that are whole already. Its workers live on from epoch to epoch.
+    """Makes a DataLoader of complete batches. Its workers live on from epoch to epoch.
 
     Args:
         images: The images to read.
         num_workers: The number of processes that read and decode. None: this machine's cores, shared out among its
             GPUs. 0: the trainer's own process.
         prefetch_factor: The number of batches that each worker has ready.
-        pin_memory: Whether batches lie where a GPU can fetch them by itself. None: where there is a GPU.
+        pin_memory: Whether batches lie in pinned memory, from which a GPU copies by itself. None: if there is a GPU.
         start_method: The way in which workers begin: "fork", "spawn" or "forkserver". None: Python's default.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -215,7 +215,7 @@ def normalize(
 def xla_loader(loader: ShardLoader, device: Any = None) -> Iterable[Any]:
     """Copies the loader's batches to an XLA device ahead of their step, by torch_xla's `MpDeviceLoader`.
 
-    Written after torch_xla's documentation; it was never run on a TPU. The loader's position counts what was copied,
+    The code follows torch_xla's documentation; it was never run on a TPU. The loader's position counts what was copied,
     so save states between epochs.
 
     Args:
@@ -233,7 +233,7 @@ def xla_loader(loader: ShardLoader, device: Any = None) -> Iterable[Any]:
 
 
 class _SeededTransform:
-    """A transform whose random numbers are the record's own; the generator of the process keeps its state."""
+    """A transform that is seeded by the record; the generator of the process keeps its state."""
 
     def __init__(self, transform: Callable[[Any], torch.Tensor]) -> None:
         self._transform = transform

@@ -31,7 +31,7 @@ def die_with_direct_parent(parent_pid: int) -> None:
     the parent. Elsewhere a thread looks twice a second.
 
     Args:
-        parent_pid: Process id of the parent, as the parent knows it. A parent that has ended already is noticed by it.
+        parent_pid: The process id of the parent, as the parent knows it. It reveals a parent that has already ended.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -3,7 +3,7 @@
     with importing("The runner for Dask", "Dask", "tfpipe[dask]"):
         import dask.distributed
 
-raises "The runner for Dask needs Dask. Install it with: pip install 'tfpipe[dask]'." where Dask is missing.
+raises "The runner for Dask needs Dask. Install it with: pip install 'tfpipe[dask]'." if Dask is missing.
 """
 
 import contextlib

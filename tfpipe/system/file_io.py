@@ -43,7 +43,7 @@ def join(base: str, *parts: str) -> str:
 
 
 def get_file_size(path: str) -> int:
-    """Returns the bytes of a regular local file, or -1 where there is none."""
+    """Returns the bytes of a regular local file, or -1 if there is none."""
     try:
         status = os.stat(path)
     except OSError:

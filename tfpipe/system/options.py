@@ -9,7 +9,7 @@
         def __post_init__(self) -> None:
             check_options(self)     # ConfigError: `cycle_length` must be at least 1, got 0.
 
-Whatever needs to know about an option reads it from the field: the check of its value, the command line, a search for
+Every user of an option reads its facts from the field: the check of its value, the command line, a search for
 faster options, and the test that compares the documentation of each option with its range and default.
 """
 
@@ -34,7 +34,7 @@ class Kind(ABC):
     @property
     @abstractmethod
     def allowed(self) -> str:
-        """The sentence that documents the values, as in "At least 1."; empty where the type says it all."""
+        """The sentence that documents the values, as in "At least 1."; empty if the type says it all."""
 
     @abstractmethod
     def check(self, name: str, value: object) -> None:
@@ -62,7 +62,7 @@ class Count(Kind):
     Attributes:
         lowest: The lowest value.
         highest: The highest value. None: there is none.
-        zero: The meaning of 0 where `lowest` is 0, for messages, as in "all cores". None: 0 is a plain number.
+        zero: The meaning of 0 if `lowest` is 0, for messages, as in "all cores". None: 0 is a plain number.
     """
 
     lowest: int
@@ -146,7 +146,7 @@ class Number(Kind):
 
 
 class Share(Kind):
-    """A share of a whole, which is more than nothing."""
+    """A share of a whole, above 0 and at most 1."""
 
     allowed = "In (0, 1]."
 
@@ -296,7 +296,7 @@ def option(
     Args:
         kind: The values that the option takes.
         default: The default. An option without one and without `default_factory` must be given.
-        default_factory: The function that makes the default, where it is an object.
+        default_factory: The function that makes the default, if it is an object.
         affects: See `Option`.
         without_tensorflow: See `Option`.
         metadata: Further metadata of the field.
@@ -318,7 +318,7 @@ def get_names(config: Any, *affects: Affects) -> tuple[str, ...]:
 
 
 def check_options(config: Any) -> None:
-    """Checks each option of a config by itself. None is allowed where it is the default.
+    """Checks each option of a config by itself. None is allowed if it is the default.
 
     Raises:
         ConfigError: A value is not one that its option takes.

@@ -55,12 +55,12 @@ class Workers:
         """Yields the result of each item, in the order in which the workers finish.
 
         Args:
-            function: Called as `function(*shared, item)`. It must stand at the top of a module that is cheap to
-                import. Items and results are pickled.
-            items: Taken one by one as workers become free, so there may be any number of them.
-            workers: Number of processes.
-            shared: Arguments of every call; pickled once for each process.
-            set_up: Called first in each process.
+            function: The function, called as `function(*shared, item)`. It must stand at the top of a module that is
+                cheap to import. Items and results are pickled.
+            items: The items, taken one by one as workers become free, so there may be any number of them.
+            workers: The number of processes.
+            shared: The first arguments of every call, pickled once for each process.
+            set_up: The function that is called first in each process.
 
         Raises:
             DataError: A worker process died. An error that `function` raises passes unchanged.

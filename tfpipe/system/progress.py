@@ -1,4 +1,4 @@
-"""The progress of a job, and the observer that is told of it.
+"""The progress of a job, and the observer that receives it.
 
 Every long job takes one observer. Its methods do nothing until a subclass overrides them, so a job calls them
 without asking whether anybody watches:
@@ -9,7 +9,7 @@ without asking whether anybody watches:
 
     verify(target, config, Lines())
 
-A job that has more to tell extends `Observer` with methods of its own, which do nothing either.
+A job with more to report extends `Observer` with further methods, which do nothing either.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from threading import Event, Thread
 
 POLL_EVERY_S = 0.5
-"""Seconds between two looks at a job whose progress costs next to nothing to read."""
+"""The seconds between two readings of a progress that costs next to nothing to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,30 +47,30 @@ class Progress:
 
 
 class Observer:
-    """An object that a job tells what it does. This one ignores everything; override what you want to hear."""
+    """An observer of a job. This one ignores every call; a subclass overrides the methods that it needs."""
 
     def phase(self, text: str) -> None:
-        """Takes in what the job does from now on, such as "Trying cache = 'bytes'"."""
+        """Receives the work that the job now begins, such as "Trying cache = 'bytes'"."""
 
     def progress(self, progress: Progress) -> None:
-        """Takes in how far the job is. It may be called from another thread, about twice a second."""
+        """Receives the progress of the job. It may be called from another thread, about twice a second."""
 
     def note(self, text: str) -> None:
-        """Takes in a sentence that the user should keep."""
+        """Receives a sentence that the user should keep."""
 
 
 @contextlib.contextmanager
 def poll_progress(
     read: Callable[[], Progress | None], observer: Observer, every_s: float = POLL_EVERY_S
 ) -> Iterator[None]:
-    """Tells an observer from a thread how far the block is, and once more at the block's end.
+    """Reports the block's progress to an observer from a thread, and once more at the block's end.
 
     Nothing is read for an observer that ignores progress.
 
     Args:
-        read: Returns how far the job is, or None where that is unknown at the moment.
-        observer: The object to tell.
-        every_s: Seconds between two calls of `read`.
+        read: The function that returns the progress, or None if it is unknown at the moment.
+        observer: The observer of the progress.
+        every_s: The seconds between two calls of `read`.
     """
     if type(observer).progress is Observer.progress:
         yield

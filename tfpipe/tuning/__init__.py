@@ -1,6 +1,6 @@
-"""Pipelines measured against each other, and the options that are found that way.
+"""Measures pipelines against each other, and finds faster options that way.
 
-- `pipeline_process.py` runs a pipeline in a process of its own that can be halted;
+- `pipeline_process.py` runs a pipeline in a separate process that can be halted;
 - `paired_benchmark.py` lets several of them run in turns, and says how their rates compare;
 - `trials.py` tries the profiler's fixes; `search.py` goes on from there, within a time budget;
 - `bench.py` measures one pipeline so that it can be compared with itself another day;

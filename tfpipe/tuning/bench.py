@@ -1,8 +1,8 @@
 """One pipeline's rate, as a figure that can be compared with the same figure of another day.
 
-Rates by the clock cannot: the machine is shared, or another one. So a yardstick runs in turns with the pipeline: a
-fixed JPEG decoded over and over by tf.data, with nothing of tfpipe in it. The score is the pipeline's rate by that of
-the yardstick beside it, and scores are compared. A slower machine slows both.
+Rates by the clock cannot be compared so: the machine is shared, or it is another one. So a yardstick runs in turns with
+the pipeline: a fixed JPEG decoded over and over by tf.data, with nothing of tfpipe in it. The score is the pipeline's
+rate divided by that of the yardstick beside it, and scores are compared. A slower machine slows both.
 
 The pipeline is also started anew several times, since two processes of the same program differ by more than two turns
 of one (memory layout, what AUTOTUNE arrived at); the interval is over processes. See A. Georges et al., "Statistically
@@ -50,7 +50,7 @@ class Bench:
     Attributes:
         images_per_second: The rate by the clock: the mean over its processes, with its 95 % interval.
         images_per_cpu_second: The images per second of processor time.
-        scores: The rate by the yardstick's, of each process.
+        scores: The rate divided by the yardstick's, for each process.
         yardstick_images_per_second: The rate of the yardstick by the clock.
         place: The host and the data.
         config: The options of the pipeline, plain values.
@@ -109,7 +109,7 @@ def measure(job: PipelineJob, config: PipelineConfig, processes: int, observer: 
     Args:
         job: The data and the accelerator.
         config: The options of the pipeline.
-        processes: Starts of the pipeline, at least 3.
+        processes: The number of starts of the pipeline, at least 3.
         observer: The observer of the runs.
 
     Raises:
@@ -145,7 +145,7 @@ def measure(job: PipelineJob, config: PipelineConfig, processes: int, observer: 
 
 
 def compare(bench: Bench, base: Bench) -> Comparison:
-    """Returns how fast the pipeline is by how fast it was.
+    """Compares the rate of the pipeline with its earlier rate.
 
     Args:
         bench: The present bench.

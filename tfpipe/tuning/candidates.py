@@ -37,8 +37,8 @@ def get_neighbors(config: PipelineConfig, cores: int, input_may_change: bool) ->
 
     Args:
         config: The config.
-        cores: Cores of this host.
-        input_may_change: Whether to change what the training step sees, too.
+        cores: The number of cores of this host.
+        input_may_change: Whether changes may also affect the input of the training step.
     """
     steps: list[dict[str, Any]] = [
         {"cache": "bytes"},

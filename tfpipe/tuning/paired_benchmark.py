@@ -91,7 +91,7 @@ class PairedTurns:
     Attributes:
         candidate: The turns of the candidate, in order of time.
         best: The turns of the best, one for each of the candidate.
-        gain: The candidate's rate by that of the best; None if there was no time for an interval.
+        gain: The candidate's rate divided by that of the best; None if there was no time for an interval.
     """
 
     candidate: Sequence[Turn] = ()
@@ -104,8 +104,8 @@ def take_turns(pipelines: Mapping[str, TurnTaker], rounds: int, seconds: float) 
 
     Args:
         pipelines: The pipelines by name.
-        rounds: Turns of each.
-        seconds: Length of a turn.
+        rounds: The number of turns of each.
+        seconds: The length of a turn.
 
     Returns:
         The turns of each pipeline by name, in order of time.
@@ -126,8 +126,8 @@ def compare_with_best(
     Args:
         candidate: The pipeline with a change.
         best: The pipeline without it.
-        seconds: Length of a turn.
-        is_over: Says before each further pair whether there is no time for it.
+        seconds: The length of a turn.
+        is_over: A function that tells, before each further pair, whether there is no time for it.
     """
     candidate_turns, best_turns = list[Turn](), list[Turn]()
     pair = {"candidate": candidate, "best": best}
@@ -158,7 +158,7 @@ def get_paired_ratio(turns: Sequence[Turn], others: Sequence[Turn]) -> Interval:
     """Returns how much faster `turns` are than `others`, turn by turn: neighbors in time saw the same machine.
 
     Args:
-        turns: At least seven turns, from `take_turns`.
+        turns: The turns of one pipeline, at least seven, from `take_turns`.
         others: The turns of the other pipeline, one for each.
 
     Returns:
@@ -173,7 +173,7 @@ def get_ratio_of_means(figures: Sequence[float], others: Sequence[float]) -> Int
     """Returns the ratio of two means that were measured apart, by Welch's test: the spreads may differ.
 
     Args:
-        figures: Figures above 0, at least two.
+        figures: The figures, at least two, all above 0.
         others: The figures to compare with, also at least two.
 
     Returns:

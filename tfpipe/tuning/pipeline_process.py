@@ -1,11 +1,11 @@
-"""A pipeline in a process of its own that can be halted between two turns.
+"""A pipeline in a separate process that can be halted between two turns.
 
-Pipelines are compared on a machine that others use too, so they must run in turns, seconds apart. A pipeline that is
-merely not asked for batches goes on filling its buffers in the other's turn, and hands them out for nothing in its own.
-A halted process (SIGSTOP) does neither: its buffers, threads and caches are in the next turn as they were in the last.
-A process also has a memory of its own, so a pipeline that takes too much does not end the others.
+Pipelines are compared on a machine that others use too, so they must run in turns, seconds apart. A pipeline that
+merely waits for its consumer goes on filling its buffers in the other's turn, and then delivers these batches at no
+cost. A halted process (SIGSTOP) does neither: its buffers, threads and caches are in the next turn as they were in the
+last. Each process also has separate memory, so a pipeline that takes too much does not end the others.
 
-No process may be left behind. Ctrl-C does not reach these processes, which are in process groups of their own; their
+No process may be left behind. Ctrl-C does not reach these processes, which are in separate process groups; their
 parent ends them. When the parent is killed, Linux ends the child (PR_SET_PDEATHSIG). Elsewhere a group whose parent is
 gone and that has a halted process gets SIGHUP (POSIX, `_exit`), and a running process finds its pipe closed.
 """
@@ -77,9 +77,9 @@ def build_endless_dataset(data: Any, split: str | None, config: PipelineConfig, 
 
     Args:
         data: The manifest, or the source of the files.
-        split: Name of the split; None for foreign files.
+        split: The name of the split; None for foreign files.
         config: The options.
-        customize: Changes the stages first; None leaves them as they are.
+        customize: A function that changes the stages first; None leaves them as they are.
     """
     from tfpipe.pipeline.build import build_stages
     from tfpipe.pipeline.stage import customize_stages
@@ -95,14 +95,14 @@ class PipelineProcess:
     Linux takes the thread's end for the parent's.
 
     Args:
-        make_dataset: Builds the dataset, in the other process.
-        accelerator: Takes the batches. With a step time near 0 the rate is all that the pipeline has.
+        make_dataset: The function that builds the dataset, in the other process.
+        accelerator: The accelerator that takes the batches. With a step time near 0 the pipeline runs at its full rate.
         warm_up: The run before the first turn.
         deadline: A time of `time.monotonic`. A wait for the process ends then with `TimeIsUpError`.
 
     Attributes:
         start: The first batch and the rate of the pipeline.
-        start_s: Seconds until it was warm, the start of its process included.
+        start_s: The seconds until it was warm, the start of its process included.
         deadline: The argument; it may be moved between turns.
 
     Raises:
@@ -122,7 +122,7 @@ class PipelineProcess:
         )
         with hold_interrupts():
             self._process.start()
-            # Before multiprocessing's own end, which would wait for ever for a halted process to obey SIGTERM.
+            # Before multiprocessing's own end, which would wait forever for a halted process to obey SIGTERM.
             atexit.register(self._process.kill)
         child_pipe.close()
         with self._close_on_error():

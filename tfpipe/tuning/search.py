@@ -51,7 +51,7 @@ class Tuned:
         before_images_per_second: The rate of the options that the search began with.
         after_images_per_second: The rate of the best options.
         gain: The gain of all changes together, measured at the end; 1 if nothing helped.
-        trials: All that was tried, in order.
+        trials: The trials, in order.
         seconds: The seconds that the search took.
         finished: Whether there was nothing left to try.
     """
@@ -73,11 +73,11 @@ def tune(job: PipelineJob, config: PipelineConfig, seconds: float, input_may_cha
     """Looks for faster options.
 
     Args:
-        job: The data and the accelerator. An accelerator with a step time near 0 shows all that the pipeline can give.
+        job: The data and the accelerator. An accelerator with a step time near 0 shows the pipeline's full rate.
         config: The options to begin with.
-        seconds: Length of the search, at least 45. Turns that have begun are finished.
-        input_may_change: Also try what the training step must know of: another dtype, augmentation on the device,
-            images decoded once, another order.
+        seconds: The length of the search, at least 45. Turns that have begun are finished.
+        input_may_change: Whether to try changes that the training step must know of, too: another dtype, augmentation
+            on the device, images decoded once, another order.
         observer: The observer of the trials.
 
     Raises:
@@ -181,7 +181,7 @@ def _get_advice(job: PipelineJob, config: PipelineConfig) -> Sequence[Changes]:
 
 
 def _get_candidates(trials: Trials, advise: Advise, input_may_change: bool) -> Iterator[Changes]:
-    """Yields what to try next, each time from the config that is the best by then; no config twice."""
+    """Yields the changes to try next, each from the config that is the best by then. No config comes twice."""
     seen = {trials.config}
 
     def is_new(changes: Changes) -> bool:

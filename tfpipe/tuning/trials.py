@@ -33,7 +33,7 @@ MIN_TURN_S = 0.5
 _MIN_STEPS_PER_TURN = 3
 MAX_WARM_UP_S = 5.0
 
-# A pipeline that gives this share of what the accelerator consumes leaves it as good as never idle.
+# A pipeline that gives this share of the accelerator's rate practically never leaves it idle.
 BUSY_SHARE = 1 - NO_IDLE
 
 # A cache that takes longer to fill is not tried: in seconds, and as a share of the time that is left.
@@ -44,7 +44,7 @@ NO_GAIN = Interval(1.0, 1.0, 1.0)
 
 @dataclass(frozen=True)
 class PipelineJob:
-    """The data of a pipeline, and the accelerator that takes its batches: all that is measured, but for the options.
+    """The data of a pipeline, and the accelerator that takes its batches: everything in a measurement but the options.
 
     Attributes:
         data: A manifest, or the source of files that something else wrote.
@@ -66,7 +66,7 @@ class PipelineJob:
         return Accelerator(self.accelerator.step_s * batch / images, batch)
 
     def start_process(self, config: PipelineConfig, deadline: float = math.inf) -> PipelineProcess:
-        """Starts the pipeline in a process of its own; returns it halted, warm and with a full cache.
+        """Starts the pipeline in a new process, and returns it halted, warm and with a full cache.
 
         Args:
             config: The options.
@@ -89,12 +89,12 @@ class PipelineJob:
 
 @dataclass(frozen=True)
 class Trial:
-    """One change, and how it turned out.
+    """One change and its result.
 
     Attributes:
         changes: The values by name of the option.
-        images_per_second: The rate with the change, on top of all that was kept before; None if it was not tried.
-        gain: The rate with the change by that of the best before it; None if it was not tried.
+        images_per_second: The rate with the change, on top of all changes kept before; None if it was not tried.
+        gain: The rate with the change divided by that of the best before it; None if it was not tried.
         kept: Whether the change is in the best config from then on.
         note: The reason why it was not tried.
     """
@@ -121,8 +121,8 @@ class Trials:
         first: The argument `config`.
         config: The best config.
         images_per_second: The rate of the best pipeline when it was last measured.
-        first_start_s: Seconds until the first pipeline was warm.
-        trials: All that was tried, in order.
+        first_start_s: The seconds until the first pipeline was warm.
+        trials: The trials, in order.
 
     Raises:
         DataError: The first pipeline does not run.
@@ -149,11 +149,11 @@ class Trials:
         return choose_turn_s(self.job.get_accelerator(self.config), self.images_per_second)
 
     def attempt(self, changes: Changes, until: float = math.inf) -> Trial:
-        """Tries a change on top of all that was kept, and keeps it if it is better beyond noise.
+        """Tries a change on top of all changes kept so far, and keeps it if it is better beyond noise.
 
         Args:
-            changes: Values by name of the option.
-            until: A time of `time.monotonic` when the trial is given up.
+            changes: The values by name of the option.
+            until: The time of `time.monotonic` at which the trial is given up.
 
         Raises:
             DataError: The best pipeline itself no longer runs.
@@ -170,14 +170,14 @@ class Trials:
         return trial
 
     def confirm(self, until: float = math.inf) -> PairedTurns:
-        """Measures the best pipeline once more, against the first one; the gain is that of all that was kept.
+        """Measures the best pipeline once more, against the first one; the gain is that of all changes kept.
 
         Both run in new processes: the best one was the best of many, and a part of that was luck, which stays with a
         process. If the gain is not above 1 beyond noise, the first config is the best again: each change was better
         than the config before it, but together they must be better too. Nothing can be tried afterwards.
 
         Args:
-            until: A time of `time.monotonic`. A gain that is not clear by then is none.
+            until: A time of `time.monotonic`. A gain that is not clear by then does not count.
         """
         if self.config == self.first:
             raise ConfigError("There is no change to confirm: none was kept.")
@@ -240,7 +240,7 @@ class Trials:
             )
 
     def _get_deadline(self, until: float) -> float:
-        """Returns when a process is given up, which leaves time for a pair of turns that has begun."""
+        """Returns the time at which a process is given up, which leaves time for a pair of turns that has begun."""
         return until + 3 * self.turn_s
 
 
@@ -250,7 +250,7 @@ def choose_turn_s(accelerator: Accelerator, images_per_second: float) -> float:
 
 
 def try_fixes(trials: Trials, fixes: Sequence[Fix], observer: Observer) -> tuple[Fix, ...]:
-    """Tries in order what can be changed in the config, until the accelerator is busy.
+    """Tries the fixes that change the config, in order, until the accelerator is busy.
 
     A fix that the data or the machine needs stays untried.
 
@@ -260,7 +260,7 @@ def try_fixes(trials: Trials, fixes: Sequence[Fix], observer: Observer) -> tuple
         observer: The observer of the trials.
 
     Returns:
-        The fixes as they came, with what was measured.
+        The same fixes, each with its measured gain if it was tried.
     """
     measured_fixes = []
     for fix in fixes:

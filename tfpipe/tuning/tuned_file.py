@@ -100,7 +100,7 @@ def write(path: str, config: PipelineConfig, place: Place, result: Mapping[str, 
         path: A name that ends in .toml or .json.
         config: The options.
         place: The host and the data they were tried on.
-        result: Figures for the table, plain values.
+        result: The figures for the table, plain values.
 
     Raises:
         ConfigError: The file cannot be written.

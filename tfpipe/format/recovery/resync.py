@@ -4,7 +4,7 @@ Two things tell for sure where a record begins:
 
 - **What is left of the damaged frame.** The length gives its checksum, and the checksum gives the length
   (`length_by_crc`). The length is right if it leads to a payload with a right checksum, to a header, or to the end of
-  the file. That this happens by chance has a probability of 1 in 2**32.
+  the file. The probability that this happens by chance is 1 in 2**32.
 - **A search** for the next header whose checksum holds, and whose payload's checksum holds too or which another header
   follows: 1 in 2**64. But a payload may hold whole records, when a TFRecord file is among the data. So a run of records
   that begins inside a damaged record and breaks off inside it counts as a part of that record. The same holds for
@@ -101,7 +101,7 @@ class Search:
         if end + FOOTER_BYTES > self._reader.size:
             return False
         self._left -= length
-        if self._left < 0:  # the file was made to be searched for ever; from now on only a following header counts
+        if self._left < 0:  # the file was made to be searched forever; from now on only a following header counts
             return False
         footer = int.from_bytes(self._reader.peek(end, FOOTER_BYTES), "little")
         return mask_crc(self._crc(at + HEADER_BYTES, length)) == footer

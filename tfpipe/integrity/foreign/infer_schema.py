@@ -1,4 +1,4 @@
-"""Infers the keys, the schema and the labels of foreign records from what a scan of them found. Pure."""
+"""Infers the keys, the schema and the labels of foreign records from the results of a scan. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,11 +38,11 @@ class Labels:
 
 
 def choose_keys(first: Mapping[str, Feature], named: Keys, metadata: Metadata) -> Keys:
-    """Chooses the features of image and label: by the user's word, by TFDS's metadata, by usual names, or by the bytes.
+    """Chooses the features of image and label: by the user's options, TFDS's metadata, usual names, or the bytes.
 
     Args:
         first: The first record.
-        named: The features that the user named; an empty name for a feature that is to be found.
+        named: The features that the user named; an empty name for a feature that is to be inferred.
         metadata: The facts from the files beside the shards.
 
     Raises:
@@ -137,9 +137,9 @@ def infer_labels(
 ) -> Labels:
     """Infers the classes, their names, and the number that is stored for the first class.
 
-    The user may give that number. Otherwise TFDS counts from 0, a list of names tells it by its length, and without
-    either the smallest label is that of class 0 if it is 0 or 1. A negative label means no class, as in the unlabelled
-    splits of TFDS.
+    The user may give that number. Otherwise it is 0 with TFDS's metadata, or follows from the length of a list of
+    names. Without either it is the smallest label, if that is 0 or 1. A negative label means no class, as in the
+    unlabelled splits of TFDS.
     """
     key = keys.label
     if key is None:

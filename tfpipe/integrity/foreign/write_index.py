@@ -34,7 +34,7 @@ class IndexOutput:
 
     Attributes:
         directory: The directory, as the user named it.
-        exports: The readers that get index files of their own.
+        exports: The other readers for which index files are written.
         old: The manifest that the directory held before; None without one.
     """
 
