@@ -98,7 +98,7 @@ def _read_indexes(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     paths = [filesystem.join(manifest.directory, shard.file) for shard in shards]
     indexes = [filesystem.join(manifest.directory, file_names.index_name(shard.file)) for shard in shards]
-    mend = f"Copy the dataset again, or make one of what is undamaged: tfpipe repair {manifest.directory} OUTPUT"
+    mend = f"Copy the dataset again, or save the undamaged records: tfpipe repair {manifest.directory} OUTPUT"
     sizes = filesystem.get_sizes([*paths, *indexes])
     for path, size in zip([*paths, *indexes], sizes, strict=True):
         if size < 0:

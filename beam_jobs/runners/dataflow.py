@@ -146,7 +146,7 @@ def explain_errors() -> Iterator[None]:
         raise find_error(str(error)) or DataError(_explain_end(str(error))) from error
     except (GoogleAPIError, GoogleAuthError, OSError) as error:
         message = _REQUEST.sub("", first_line(error))
-        raise DataError(f"Dataflow could not be given the job: {message}.") from error
+        raise DataError(f"The job could not be submitted to Dataflow: {message}.") from error
     except ValueError as error:
         if not str(error).startswith(_INVALID_OPTIONS):
             raise
@@ -156,7 +156,7 @@ def explain_errors() -> Iterator[None]:
         if not str(error).startswith(_LOST_JOB):
             raise
         raise DataError(
-            "Dataflow could not be asked about the job any more; it goes on. When it has ended, run the same command "
+            "Dataflow does not answer any more, but the job goes on. When it has ended, run the same command "
             "again: finished shards are kept."
         ) from error
 

@@ -37,11 +37,11 @@ class DatasetRecords:
 
     header: PlanHeader
     records: InputDatasets
-    advice = "make a dataset of what is undamaged with `tfpipe repair`"
+    advice = "save the undamaged records with `tfpipe repair`"
 
     @property
     def image_form(self) -> Mapping[str, Any]:
-        """The common form of the datasets, or the form that was asked for."""
+        """The requested form, or else the common form of the datasets."""
         return self.records.image
 
     @property
@@ -187,7 +187,7 @@ def _make_image_features(image: PreparedImage) -> dict[str, FeatureLike]:
 
 def _get_new_label(source: SourceDataset, label: int) -> int:
     if not 0 <= label < len(source.labels):
-        raise BadImage(f"its label is {label}, which is none of the {len(source.labels)} classes")
+        raise BadImage(f"its label {label} is not one of the {len(source.labels)} classes")
     return source.labels[label]
 
 

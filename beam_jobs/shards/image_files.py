@@ -33,7 +33,7 @@ class ImageFiles:
 
     @property
     def image_form(self) -> Mapping[str, Any]:
-        """The form that was asked for."""
+        """The requested form."""
         return asdict(self.header.form)
 
     def get_fingerprint_facts(self) -> dict[str, Any]:

@@ -280,8 +280,8 @@ def test_too_much_damage(broken: Path, tmp_path: Path) -> None:
         join_datasets([broken], tmp_path / "out", max_bad=0)
     assert str(caught.value) == (
         f"At most 0 of 38 images may be bad, got 1, the first pets/train:0: {SHARD}: Record at byte 0 is damaged: the "
-        f"checksum of its length is wrong. They are listed in {tmp_path}/out/quarantine/quarantined.jsonl; make a "
-        "dataset of what is undamaged with `tfpipe repair`, or allow more with `max_bad`."
+        f"checksum of its length is wrong. They are listed in {tmp_path}/out/quarantine/quarantined.jsonl; save "
+        "the undamaged records with `tfpipe repair`, or allow more with `max_bad`."
     )
     assert not (tmp_path / "out" / "manifest.json").exists()
     # The shard is looked at again: its copy may be whole by now.
@@ -307,8 +307,8 @@ def replace_record(folder: Path, number: int, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"image/class/label": 3}, "its label is 3, which is none of the 3 classes"),
-        ({"image/class/label": -1}, "its label is -1, which is none of the 3 classes"),
+        ({"image/class/label": 3}, "its label 3 is not one of the 3 classes"),
+        ({"image/class/label": -1}, "its label -1 is not one of the 3 classes"),
         ({"image/class/label": [0, 1]}, "its record must have one whole number as image/class/label"),
         ({"image/height": b"9"}, "its record must have one whole number as image/height"),
         ({"image/encoded": None}, "its record must have one text as image/encoded"),
@@ -373,7 +373,7 @@ def test_an_output_in_the_dataset(broken: Path, below: str) -> None:
 
 def test_missing_and_changed_files(broken: Path, tmp_path: Path) -> None:
     index, output = broken / index_name(SHARD), tmp_path / "out"
-    mend = f"Copy the dataset again, or make one of what is undamaged: tfpipe repair {broken} OUTPUT"
+    mend = f"Copy the dataset again, or save the undamaged records: tfpipe repair {broken} OUTPUT"
     data = index.read_bytes()
     index.write_bytes(data.replace(b" ", b"  "))
     assert refused(FormatError, broken, output).startswith(

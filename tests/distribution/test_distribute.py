@@ -146,7 +146,7 @@ def test_files_that_nobody_counted(shades: Path) -> None:
     batch = next(iter(tfpipe.distribute_dataset(strategy, source, None, config)))
     assert batch["image"].shape == (16, 8, 8, 3)
     sentence = (
-        f"The steps of an epoch need the number of records, and nobody counted those of {source.name}. Choose a number "
+        f"The steps of an epoch need the number of records, which is unknown for {source.name}. Choose a number "
         "of steps yourself."
     )
     with pytest.raises(ConfigError, match="^" + re.escape(sentence)):

@@ -248,10 +248,10 @@ def test_long_runs_of_integers_cross_windows():
     ("data", "message"),
     [
         (b"\n", "an integer is cut off, at byte 1"),
-        (b"\n\x05\n\x00", "field 1 says it has 5 bytes where 2 are left, at byte 0"),
+        (b"\n\x05\n\x00", "field 1 says it has 5 bytes, but 2 are left, at byte 0"),
         (
             b"\n" + b"\xff" * 9 + b"\x01",
-            "field 1 says it has 18446744073709551615 bytes where 0 are left, at byte 0",
+            "field 1 says it has 18446744073709551615 bytes, but 0 are left, at byte 0",
         ),
         (b"\n" + b"\x80" * 11, "an integer is longer than 10 bytes, at byte 1"),
         (b"\x80\x80\x80\x80\x80\x01\x00", "an integer is longer than 5 bytes, at byte 0"),

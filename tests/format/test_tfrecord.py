@@ -118,7 +118,7 @@ def test_damage_is_named(data, message):
         (TWO, 19, 22, "Record at byte 19 cannot have 22 bytes"),
         (TWO, 19, 2**70, "Record at byte 19 cannot have 1180591620717411303424 bytes"),
         (TWO, -5, 20, "Record at byte -5 cannot have 20 bytes"),
-        (TWO, 19, 20, "Record at byte 19 has 5 bytes where the index says 4; the index belongs to another file."),
+        (TWO, 19, 20, "Record at byte 19 has 5 bytes, but the index says 4; the index belongs to another file."),
         (TWO, 1, 19, "Record at byte 1 is damaged: the checksum of its length is wrong."),
         (
             changed(TWO, 12, b"x"),

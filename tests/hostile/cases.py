@@ -246,7 +246,7 @@ INDEXES = {
     "a long index of nothing": Case(_long_index, "must have 4194304 whole lines, got 0", loads=True, quick=False),
 }
 RECORDS = {
-    "a length of 2**63": Case(_header(2**63), "has 9223372036854775808 bytes where the index says", loads=True),
+    "a length of 2**63": Case(_header(2**63), "has 9223372036854775808 bytes, but the index says", loads=True),
     "a hole of a quarter of a gigabyte": Case(
         _hole(HOLE_BYTES), "the checksum of its 268435456 bytes", loads=True, quick=False
     ),

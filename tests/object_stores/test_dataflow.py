@@ -140,7 +140,7 @@ def test_the_request_is_as_large_for_many_shards(cloud: Google, service: Service
 def test_a_refused_job_is_one_sentence(cloud: Google, service: Service, photos: dict[str, bytes]) -> None:
     service.refuse = 403, "The caller does not have permission"
     assert submit(service, cloud, photos) == (
-        "Dataflow could not be given the job: The caller does not have permission."
+        "The job could not be submitted to Dataflow: The caller does not have permission."
     )
 
 
@@ -165,7 +165,7 @@ def test_a_lost_service_leaves_the_job_running(
     monkeypatch.setattr(DataflowRunner, "poll_for_job_completion", lose)
     config = ShardConfig(cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out")
     service.state = "JOB_STATE_RUNNING"
-    with pytest.raises(DataError, match=r"^Dataflow could not be asked about the job any more; it goes on\. "):
+    with pytest.raises(DataError, match=r"^Dataflow does not answer any more, but the job goes on\. "):
         shard_job.run(config, arguments(service))
     assert "Traceback" not in capfd.readouterr().err
 

@@ -88,7 +88,7 @@ def test_inspect_reads_the_dataset(google: Google, posing: dict[str, str]) -> No
 def test_s3_is_refused_with_what_to_do(small_dataset: Path) -> None:
     """TensorFlow has no client for s3://."""
     sentence = (
-        r"^TensorFlow reads no s3:// URLs, got s3://data/out/.*\. Copy the dataset to a local disk or to gs://, "
+        r"^TensorFlow cannot read s3:// URLs, got s3://data/out/.*\. Copy the dataset to a local disk or to gs://, "
         r"or mount the bucket as a folder and name that\.$"
     )
     with pytest.raises(DataError, match=sentence):

@@ -17,7 +17,7 @@ from tfpipe.open_dataset import load_manifest
 from tfpipe.readers import record_reader
 from tfpipe.readers.record_reader import RecordReader
 
-MEND = "Copy the dataset again, or save what is undamaged with `tfpipe repair`."
+MEND = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
 SHARD = "train-00001-of-00002.tfrecord"
 INDEX = "index/train-00001-of-00002.idx"
 

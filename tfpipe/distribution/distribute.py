@@ -104,7 +104,7 @@ def steps_per_epoch(
     steps = plan.steps_per_epoch
     if steps is None:
         raise ConfigError(
-            f"The steps of an epoch need the number of records, and nobody counted those of {plan.source.name}. "
+            f"The steps of an epoch need the number of records, which is unknown for {plan.source.name}. "
             "Choose a number of steps yourself."
         )
     return steps

@@ -82,7 +82,7 @@ def _next_field(buffer: bytes, pos: int, end: int) -> tuple[int, int, int, int]:
     else:
         raise wire_error(f"wire type {wire} does not exist", pos)
     if stop > end:
-        raise wire_error(f"field {field} says it has {stop - start} bytes where {end - start} are left", pos)
+        raise wire_error(f"field {field} says it has {stop - start} bytes, but {end - start} are left", pos)
     return field, wire, start, stop
 
 

@@ -118,7 +118,7 @@ def read_record_at(read_at: ReadAt, end: int, offset: int, size: int) -> bytes:
     length = _length(frame[:HEADER_BYTES], name)
     if length != size - FRAME_BYTES:
         raise FormatError(
-            f"{name} has {length} bytes where the index says {size - FRAME_BYTES}; the index belongs to another file."
+            f"{name} has {length} bytes, but the index says {size - FRAME_BYTES}; the index belongs to another file."
         )
     if large:
         return _read_large(read_at, offset + HEADER_BYTES, length, name)

@@ -24,7 +24,7 @@ from tfpipe.system.file_io import open_file
 
 _MAX_OPEN = 64  # files of one reader; a process may have 1,024 on most machines
 _MAX_INDEX_BYTES = 1 << 27  # of indexes in memory at 8 bytes a record: all of ImageNet-21k
-_ADVICE = "Copy the dataset again, or save what is undamaged with `tfpipe repair`."
+_ADVICE = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
 
 
 class NoSuchRecord(ConfigError, IndexError):

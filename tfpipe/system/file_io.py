@@ -292,7 +292,7 @@ def _tensorflow(path: str) -> Any:
     scheme = path.partition("://")[0]
     if scheme not in tensorflow.io.gfile.get_registered_schemes():
         raise DataError(
-            f"TensorFlow reads no {scheme}:// URLs, got {path}. Copy the dataset to a local disk or to gs://, or mount "
-            "the bucket as a folder and name that."
+            f"TensorFlow cannot read {scheme}:// URLs, got {path}. Copy the dataset to a local disk or to gs://, or "
+            "mount the bucket as a folder and name that."
         )
     return tensorflow

@@ -149,7 +149,11 @@ def test_errors_of_tfpipe_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
-        (OSError("Could not upload to gs://out"), DataError, "Dataflow could not be given the job: Could not upload "),
+        (
+            OSError("Could not upload to gs://out"),
+            DataError,
+            "The job could not be submitted to Dataflow: Could not upload ",
+        ),
         (
             ValueError("Pipeline has validations errors: \nInvalid Project ID (p1).\nMore."),
             ConfigError,
@@ -158,7 +162,7 @@ def test_errors_of_tfpipe_stay_as_they_are() -> None:
         (
             AssertionError("Job did not reach to a terminal state after waiting indefinitely. Console URL: x"),
             DataError,
-            "Dataflow could not be asked about the job any more; it goes on. ",
+            "Dataflow does not answer any more, but the job goes on. ",
         ),
     ],
 )

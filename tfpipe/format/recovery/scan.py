@@ -74,7 +74,7 @@ def scan(reader: HashedReader, places: Places | None = None) -> Iterator[Intact 
 
 
 def _missing(number: int, at: int) -> Damage:
-    return Damage(number, at, 0, "missing", "the index knows it, and it is not in the file")
+    return Damage(number, at, 0, "missing", "the index lists it, but it is not in the file")
 
 
 def _cut_off(number: int, end: int) -> Damage:

@@ -238,7 +238,7 @@ def _check_counts(scanned: _ScannedFiles) -> Iterator[str]:
     for job, scan in zip(scanned.jobs, scanned.scans, strict=True):
         expected = scanned.metadata.file_records.get(os.path.basename(job.name))
         if expected is not None and expected != scan.records:
-            yield f"{job.name} has {scan.records:,} records where dataset_info.json says {expected:,}."
+            yield f"{job.name} has {scan.records:,} records, but dataset_info.json says {expected:,}."
 
 
 def _list_formats(formats: Counter[str]) -> str:
