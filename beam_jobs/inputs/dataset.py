@@ -45,7 +45,7 @@ def _open(directory: str) -> Manifest:
         manifest = _load_remote(directory) if filesystem.is_url(directory) else load_manifest(directory)
     if manifest.foreign is not None:
         raise DataError(
-            f"{directory} describes TFRecords that something else wrote; only a dataset that tfpipe wrote can be "
+            f"{directory} describes TFRecords that another tool wrote; only a dataset that tfpipe wrote can be "
             "resharded or merged. Write one from the images with `tfpipe shard`."
         )
     needed = image_schema(labelled=bool(manifest.label_names), boxes=False, box_labels=False)

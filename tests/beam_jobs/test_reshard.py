@@ -409,7 +409,7 @@ def test_what_tfpipe_did_not_write(broken: Path, tmp_path: Path) -> None:
     foreign = Foreign(".", "image/encoded", "image/class/label", 0, "")
     (broken / "manifest.json").write_text(manifest_json.dumps(replace(before, foreign=foreign)))
     assert refused(DataError, broken, tmp_path / "out") == (
-        f"{broken} describes TFRecords that something else wrote; only a dataset that tfpipe wrote can be resharded or "
+        f"{broken} describes TFRecords that another tool wrote; only a dataset that tfpipe wrote can be resharded or "
         "merged. Write one from the images with `tfpipe shard`."
     )
     schema = Schema(tuple(spec for spec in before.schema.features if spec.name != "image/sha256"))

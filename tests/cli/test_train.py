@@ -57,7 +57,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(small_dataset: Path, tmp_pat
     assert out.splitlines()[0].startswith("Epoch 1/8: loss ")
     code, out, err = finish(start(*options, "--output", str(killed)))
     assert code == 0, err
-    assert "Goes on at step " in err
+    assert "The run goes on at step " in err
     assert (killed / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
 
 
@@ -161,5 +161,7 @@ def test_a_wrong_option_is_one_sentence(
 
 
 def test_files_without_a_manifest_are_refused(small_dataset: Path) -> None:
-    with pytest.raises(ConfigError, match=r"`tfpipe train` needs a dataset, got the files .*`tfpipe index` makes one"):
+    with pytest.raises(
+        ConfigError, match=r"`tfpipe train` needs a dataset, got the files .*Make one with `tfpipe index`"
+    ):
         invoke(f"{small_dataset}/train-*.tfrecord")

@@ -111,7 +111,9 @@ def train(
     loop = TrainLoop(learner, manifest, evaluation_split, run_dir, checkpoints, log, customize)
     if (restored := checkpoints.restore(pipeline.seed)) is not None:
         loop.go_to(*restored)
-        observer.note(f"Goes on at step {loop.global_step:,} of {steps * config.num_epochs:,}, from a checkpoint.")
+        observer.note(
+            f"The run goes on at step {loop.global_step:,} of {steps * config.num_epochs:,}, from a checkpoint."
+        )
     else:
         run_dir.metrics.clear()  # a run may have ended before its first checkpoint
 
