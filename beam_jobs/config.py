@@ -60,9 +60,9 @@ class ShardConfig:
             Default: None.
         num_shards: The number of shards of every split, but never more than its images. None: as many as
             `shard_size_bytes` gives. At least 1. Default: None.
-        shard_size_bytes: The size of a shard where `num_shards` is None. 128 MiB is so large that opening a file costs
-            nothing beside reading it, and so small that a dataset like ImageNet has more than a thousand shards; the
-            guide of tf.data asks for 100 MB and more. At least 1. Default: 128 * 2**20.
+        shard_size_bytes: The size of a shard where `num_shards` is None. 128 MiB is large enough that opening a file
+            costs little beside reading it, and small enough that a dataset like ImageNet has more than a thousand
+            shards; the guide of tf.data asks for 100 MB and more. At least 1. Default: 128 * 2**20.
         shuffle: Whether all images of a split are mixed. Otherwise they stay in the order of their paths.
             Default: True.
         seed: The seed of the shuffle. From -2**63 to 2**63 - 1. Default: 0.

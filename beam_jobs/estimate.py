@@ -43,7 +43,7 @@ _DATAFLOW_START_UP_S = 180.0  # an assumption: it was never measured
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceInterval:
-    """An estimated number with its interval of 95 % confidence, as far as the sample tells.
+    """An estimated number and its 95 % confidence interval, judged from the sample alone.
 
     Attributes:
         value: The estimate.
@@ -159,14 +159,14 @@ def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, parallelism:
         unpacked, unpack_s = _unpack_sample(header, sample, filesystem.join(folder, "unpacked"))
         header = replace(header, unpacked=unpacked)
         write_plan(work, header, sample)
-        # The job makes each line twice, for the fingerprint and for the file, as it was done here.
+        # The job makes each line twice, for the fingerprint and for the file, and so does this sample.
         lines_s = (time.monotonic() - started - unpack_s) / sample.num_images * plan.num_images
         costs = list(_measure_shards(work, header, min(parallelism.processes, usable_cpus())))
     return _extrapolate(plan, costs, planned_s + lines_s + unpack_s, parallelism)
 
 
 def _draw_sample(plan: Plan, seed: int) -> Plan:
-    """Returns a plan of random images from all shards, in shards of their own."""
+    """Returns a plan of random images from all shards, in new shards."""
     ends = list(accumulate(len(shard.images) for shard in plan.shards))
     positions = random.Random(seed).sample(range(ends[-1]), min(SAMPLE_IMAGES, ends[-1]))
     shard_indices = np.searchsorted(ends, positions, side="right").tolist()

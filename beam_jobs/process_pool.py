@@ -1,7 +1,7 @@
 """The worker processes of the job: what they load, and the error for one that dies.
 
-Beam's own multi-process mode was slower in every trial: it deals work out in advance, and each worker imports Beam.
-It also waits forever when a worker is killed. `concurrent.futures` reports a dead worker within seconds.
+Beam's own multi-process mode was slower in every trial: it distributes the work in advance, and each worker imports
+Beam. It also waits forever when a worker is killed. `concurrent.futures` reports a dead worker within seconds.
 """
 
 from tfpipe.system.process_pool import Workers, kill_all

@@ -1,7 +1,7 @@
 """Lists the members of tar and zip archives, with the place of each member's bytes.
 
 Nothing is ever extracted: a worker reads a member at its offset, so no name in an archive becomes a path on this
-disk. Names that point outside are refused all the same, because such an archive was made to do harm.
+disk. Names that point outside are still refused, because such an archive was made to do harm.
 """
 
 import bz2

@@ -1,7 +1,7 @@
 """Lists the images of a folder or an archive as one tree of files.
 
-An archive inside a folder counts as a folder of its own name without the ending. Many archives are read side by side.
-Only the columns of the table grow with the number of images: there is no set of paths and no dictionary of files.
+An archive inside a folder counts as a folder with the archive's name without the ending. Many archives are read side by
+side. Only the columns of the table grow with the number of images: there is no set of paths and no dictionary of files.
 """
 
 import os

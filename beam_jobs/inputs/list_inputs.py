@@ -1,7 +1,7 @@
 """Lists the images of an input with their classes and splits. No image is opened here.
 
-A folder, an archive and a folder of archives are all walked as one tree: an archive inside a folder counts as a
-folder of its own name without the ending. ImageNet ships like this: one tar per class, or a tar of these tars.
+A folder, an archive and a folder of archives are all walked as one tree: an archive inside a folder counts as a folder
+with the archive's name without the ending. ImageNet ships like this: one tar per class, or a tar of these tars.
 """
 
 import posixpath

@@ -84,7 +84,7 @@ def assign_splits(listing: Listing, config: ShardConfig) -> Listing:
     """Gives every image its split, unless the input names the splits.
 
     Raises:
-        ConfigError: The configuration names splits although the input names its own.
+        ConfigError: The configuration names splits, and so does the input.
         DataError: There are no images, only some have a split, or a split of the configuration gets no image.
     """
     images = listing.images

@@ -39,7 +39,7 @@ class LocalRunner(Runner):
         return partial(read_progress, job.work, job.header), POLL_EVERY_S
 
     def get_pool_workers(self, workers: int) -> int:
-        """Returns the size of the pool: one process for each core by default, none where Beam starts workers."""
+        """Returns the size of the pool: one process for each core by default, 0 if Beam starts workers."""
         return (workers or usable_cpus()) if self._in_memory else 0
 
     def make_beam_runner(self, job: Job) -> Any:

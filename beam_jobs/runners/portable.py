@@ -58,7 +58,7 @@ class PortableRunner(Runner):
 
     @contextlib.contextmanager
     def prepare(self, job: Job) -> Iterator[None]:
-        """Lets the job take long, and silences what Beam logs in the block.
+        """Lets the job take long, and silences Beam's log in the block.
 
         Raises:
             DataError: The job failed or was ended, a worker died, or the job service is gone.
@@ -94,7 +94,7 @@ class PortableRunner(Runner):
 
 
 def _explain_end(state: str, text: str) -> str:
-    """Returns a sentence about a job that ended in `state`, of which the service says `text`."""
+    """Returns a sentence about a job that ended in `state` with the service's message `text`."""
     if state != "FAILED":
         return f"The job was ended before it was done (it is {state.lower()})."
     if _WORKER_LOST in text:

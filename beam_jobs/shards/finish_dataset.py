@@ -17,7 +17,7 @@ from tfpipe.format.shard_stats import merge_stats, sort_counts
 
 
 def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard], max_bad: int) -> None:
-    """Ends the job if more images are bad than allowed, and leaves the list of them.
+    """Ends the job if more images are bad than allowed, and writes the list of them.
 
     Args:
         work: The dataset directory under construction.
@@ -56,7 +56,7 @@ def check_present(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenSha
 
 
 def finish_dataset(work: WorkDir, header: PlanHeader, shards: Iterable[WrittenShard], max_bad: int) -> Manifest:
-    """Writes all that belongs to a dataset besides its shards.
+    """Writes the files of a dataset besides its shards.
 
     Args:
         work: The dataset directory under construction.
@@ -71,7 +71,7 @@ def finish_dataset(work: WorkDir, header: PlanHeader, shards: Iterable[WrittenSh
     ordered = [by_file[shard.file] for shard in header.shards]
     check_bad(work, header, ordered, max_bad)
     manifest = work.find_manifest(header)
-    if manifest is not None:  # a complete dataset was checked, and what was missing was made again
+    if manifest is not None:  # a complete dataset was checked, and its missing shards were made again
         _check_unchanged(work, manifest, _leave_out_empty(work, header, ordered))
         _write_tfds_files(work, manifest)
         return manifest

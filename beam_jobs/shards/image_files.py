@@ -37,7 +37,7 @@ class ImageFiles:
         return asdict(self.header.form)
 
     def get_fingerprint_facts(self) -> dict[str, Any]:
-        """Returns nothing: the lines of the plan and the header's fields say all."""
+        """Returns nothing, because the lines of the plan and the header's fields identify the images."""
         return {}
 
     def read(self, planned: PlannedImage) -> Record:
@@ -59,7 +59,7 @@ class ImageFiles:
         return Record(payload, image, sha256.digest(), planned.label, planned.path)
 
     def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
-        """Keeps nothing: the plan knows the names."""
+        """Saves nothing, because the plan holds the names."""
 
     def list_names(self, work: WorkDir, planned: PlannedShard, written: WrittenShard) -> list[str]:
         """Returns the planned names without those of quarantined images, which come in the same order."""
@@ -74,7 +74,7 @@ class ImageFiles:
 
 
 def _make_features(header: PlanHeader, planned: PlannedImage, image: PreparedImage, sha256: str) -> dict[str, Any]:
-    """Returns one record's values by feature name, as far as the schema asks for them."""
+    """Returns one record's values by feature name, for the features of the schema."""
     schema = header.schema
     values: dict[str, Any] = {
         keys.IMAGE_ENCODED: image.encoded,

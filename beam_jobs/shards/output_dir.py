@@ -43,7 +43,7 @@ def check_output(config: ShardConfig) -> None:
     _finish_swap(output)
     names = filesystem.list_names(output)
     foreign_names = [name for name in names if not _is_ours(name)]
-    # A note beside a dataset does not keep a run from going on, but `overwrite` would take it away.
+    # A user's note beside a dataset does not stop a run, but `overwrite` would remove it.
     if foreign_names and (config.overwrite or len(foreign_names) == len(names)):
         raise ConfigError(
             f"{config.output} holds files that tfpipe did not write, such as {foreign_names[0]}; choose an empty "
@@ -158,7 +158,7 @@ def _lock(output: str) -> Iterator[None]:
 def _swap(output: str) -> None:
     """Puts the new dataset in the place of the old one.
 
-    Both are complete at every moment. `_finish_swap` ends what a killed process began.
+    Both are complete at every moment. `_finish_swap` completes the swap of a killed process.
     """
     if filesystem.is_url(output):
         _move_objects(output)
@@ -169,7 +169,7 @@ def _swap(output: str) -> None:
 
 
 def _finish_swap(output: str) -> None:
-    """Ends the swap that a killed run began, or takes it back if the new dataset is not complete."""
+    """Completes the swap that a killed run began, or undoes it if the new dataset is not complete."""
     if filesystem.is_url(output) or not os.path.exists(output + _OLD):
         return
     if not os.path.exists(output):

@@ -47,7 +47,7 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
 
 
 def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
-    """Returns a digest of all that shapes the dataset. Neither the place of the input nor the runner counts."""
+    """Returns a digest of the facts that shape the dataset. The place of the input and the runner do not."""
     facts = json.dumps(
         {
             "format_version": FORMAT_VERSION,
@@ -79,7 +79,7 @@ def write_plan(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
 
 
 def prepare_work(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
-    """Writes all that workers need, the plan last. Leaves finished shards alone."""
+    """Writes the files that workers need, the plan last. Leaves finished shards alone."""
     filesystem.remove_tree(work.path("tmp"))
     unpacked = {location: work.path("unpacked", _name_unpacked(location)) for location in plan.listing.unpack}
     for location, tar in unpacked.items():

@@ -22,7 +22,7 @@ class RecordSource(Protocol):
 
     @property
     def image_form(self) -> Mapping[str, Any]:
-        """The form of the stored images, as the manifest has it."""
+        """The form of the stored images, as the manifest records it."""
 
     @property
     def changed(self) -> Mapping[str, int]:
@@ -47,7 +47,7 @@ class RecordSource(Protocol):
         """
 
     def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
-        """Keeps the names of the images in a shard, in the order of its records, if the plan does not know them."""
+        """Saves the names of the images in a shard, in the order of its records, if the plan does not hold them."""
 
     def list_names(self, work: WorkDir, planned: PlannedShard, written: WrittenShard) -> list[str]:
         """Returns the names of the images in a shard, in the order of its records."""

@@ -67,7 +67,7 @@ class PlanHeader:
     Attributes:
         name: The name of the dataset.
         root: The folder that relative locations of images start from.
-        fingerprint: A digest of all that shapes the dataset, and of nothing else.
+        fingerprint: A digest of the facts that shape the dataset, and of nothing else.
         seed: The seed of the shuffle.
         form: The form of the images to be stored.
         schema: The features of each record.

@@ -30,8 +30,8 @@ class WorkerCheck:
 
         Args:
             header: The header of the plan.
-            codecs: Whether workers must have the image libraries of this process. They need not if all of them have
-                the same ones anyway.
+            codecs: Whether workers must have the image libraries of this process. This is not needed if all of them
+                have the same ones anyway.
         """
         return cls(header.fingerprint, _get_versions() if codecs else {"tfpipe": __version__})
 

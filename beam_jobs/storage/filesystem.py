@@ -48,7 +48,7 @@ def check_stores(paths: Iterable[str]) -> None:
 
 
 def make_absolute(path: str) -> str:
-    """Returns a local path from the root, without `.` and `..`; a URL without a closing slash."""
+    """Returns an absolute local path without `.` and `..`, or a URL without a closing slash."""
     return path.rstrip("/") if is_url(path) else os.path.abspath(path)
 
 
@@ -96,7 +96,7 @@ def create(path: str, temporary: str | None = None) -> Iterator[IO[bytes]]:
 
     Args:
         path: The final name.
-        temporary: Local name to write under meanwhile, on the same disk; by default beside `path`.
+        temporary: The local name to write under until then, on the same disk; by default beside `path`.
     """
     if is_url(path):
         with _get_store(path).create(path) as remote:
@@ -161,7 +161,7 @@ def rename(source: str, target: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Removes a folder and all that it holds, if it exists."""
+    """Removes a folder and its content, if it exists."""
     if not is_url(path):
         shutil.rmtree(path, ignore_errors=True)
         return

@@ -157,7 +157,7 @@ class S3Store:
                 aws_session_token=options.s3_session_token,
                 config=config,
             )
-        except (*_FAILURES, ValueError) as error:  # a wrong endpoint, or a broken file of the `aws` command
+        except (*_FAILURES, ValueError) as error:  # a wrong endpoint, or a damaged file of the `aws` command
             raise DataError(f"S3's client refuses its options: {object_store.shorten(str(error))}.") from error
 
     def _read_body_once(self, request: dict[str, str]) -> bytes:

@@ -60,7 +60,7 @@ def test_errors_are_sentences(tfpipe, imagenet: Path, small_dataset: Path) -> No
     code, out, err = tfpipe("index", imagenet)
     assert (code, out) == (1, "")
     assert err.startswith(f"Error: {path} cannot be indexed: record 15 at byte ")
-    assert "`tfpipe verify` lists all that is damaged, `tfpipe repair` saves the rest." in err
+    assert "`tfpipe verify` lists the damage, `tfpipe repair` saves the rest." in err
     assert tfpipe("index", small_dataset)[0] == 2
     assert tfpipe("index", imagenet, "--split", "a b")[0] == 2
     assert tfpipe("index", imagenet, "--image-key", "none")[0] == 2

@@ -83,7 +83,7 @@ def _connect(name: str, tpu: str | None, description: str) -> tf.distribute.Stra
         # Without a limit: a large slice takes minutes, and a TPU that answered up to here is alive.
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
-    # The resolver, sockets, Cloud API and runtime each have errors of their own.
+    # The resolver, sockets, Cloud API and runtime each raise different errors.
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         cause = lines[0].partition(" Failed in initialization")[0][:200].rstrip(". ")

@@ -3,7 +3,7 @@
 ```
 flowers/
   train-00003-of-00008.tfrecord        one shard
-  index/train-00003-of-00008.idx       its index, in a folder of its own so that the glob `train-*` finds shards only
+  index/train-00003-of-00008.idx       its index, in a separate folder so that the glob `train-*` finds shards only
   manifest.json                        written last: its presence means that the dataset is complete
   features.json, dataset_info.json     the same for TensorFlow Datasets
   duplicates.jsonl                     exact duplicates, if there are any

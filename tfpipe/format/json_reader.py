@@ -131,7 +131,7 @@ def parse_json(text: str, where: str) -> Node:
 
     Raises:
         FormatError: The text is not valid JSON, is nested too deeply, has more than a million parts, names a key twice
-            in one object (readers would differ on which value counts), or holds a number of thousands of digits.
+            in one object (readers would differ on which value counts), or holds a number with thousands of digits.
     """
     if sum(map(text.count, "[{,")) > MAX_PARTS:  # one byte of text can take 25 bytes of memory
         raise FormatError(f"{where} must have at most {MAX_PARTS:,} lists, objects and commas.")

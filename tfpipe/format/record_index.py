@@ -87,7 +87,7 @@ def _table(data: bytes, records: int) -> NDArray[np.int64]:
         raise FormatError(f"The index must have {records} whole lines, got {lines} in {len(data)} bytes. {_MEND}")
     table, begin, row = np.empty((records, 2), np.int64), 0, 0
     while begin < len(data):
-        # Each piece ends with a whole line. A line that is longer than a piece becomes a piece of its own.
+        # Each piece ends with a whole line. A line that is longer than a piece becomes a separate piece.
         end = data.rfind(b"\n", begin, begin + _PIECE_BYTES) + 1 or data.find(b"\n", begin) + 1
         numbers = _numbers(data[begin:end])
         table[row : row + len(numbers)] = numbers

@@ -96,7 +96,7 @@ def open_image(data: bytes, kind: str, max_pixels: int) -> OpenedImage:
     """Opens a file and checks its size, without decoding.
 
     Raises:
-        BadImage: The image has too many pixels, or samples whose range is not known.
+        BadImage: The image has too many pixels, or samples of an unknown range.
     """
     if kind == "webp":
         # Pillow allocates two canvases when it opens a WebP, so the size is checked before.

@@ -38,7 +38,7 @@ def flatten_alpha(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
         The image, and the kinds of change made to its pixels.
 
     Raises:
-        BadImage: The samples have 32 bits, and nothing tells which value is white.
+        BadImage: The samples have 32 bits, and their white value is unknown.
     """
     mode = image.mode
     if mode in ("L", "RGB") and "transparency" not in image.info:

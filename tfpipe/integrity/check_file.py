@@ -112,7 +112,7 @@ def check_file(content: ContentCheck | None, counters: Counters | None, job: Fil
 
 
 def load_places(job: FileJob, damaged: list[Damage]) -> Places | None:
-    """Reads a file's index as far as it can be used, and adds what is wrong with it to `damaged`."""
+    """Reads a file's index if it can be used, and adds its damage to `damaged`."""
     assert job.index is not None
     name = file_names.index_name(job.name)
     try:
@@ -238,7 +238,7 @@ def check_content(reader: HashedReader, record: Intact, content: ContentCheck) -
 
 
 def describe(name: str, reader: HashedReader, damage: FrameDamage) -> Damage:
-    """Describes a damage of the framing, with the image's path if the damaged payload still gives it."""
+    """Describes damage to the framing, with the image's path if the damaged payload still holds it."""
     key = ""
     if damage.kind == "payload_crc" and FRAME_BYTES < damage.size <= _MAX_KEY_BYTES:
         with contextlib.suppress(FormatError):

@@ -1,4 +1,4 @@
-"""The kinds of damage that a dataset can have, and the place where one was found."""
+"""The kinds of damage that a dataset can have, and the place of one damage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

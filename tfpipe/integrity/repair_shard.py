@@ -113,7 +113,7 @@ def repair_shard(content: ContentCheck, staging: Staging, counters: Counters, jo
     """Writes the clean shard, its index, digests and row, or keeps those that an earlier run wrote.
 
     Returns:
-        The report of what was read and lost.
+        The report about the records that were read and lost.
 
     Raises:
         OSError: The output cannot be written. Damage in the source is reported and never raised.

@@ -70,7 +70,7 @@ class BatchReader:
         config: The options of `build_dataset`, without those that only `tf.data` has.
         rank: The part of each batch that is read.
         resize: The function that makes images of the model's size out of crops.
-        transform: A function in place of crops, resizing and flips: it gets whole images.
+        transform: A function that replaces crops, resizing and flips; it gets whole images.
         start_step: The global step at which the run begins.
 
     Raises:

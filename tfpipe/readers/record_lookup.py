@@ -63,7 +63,7 @@ class RecordLookup:
         ]
 
     def _read(self) -> NDArray[np.int64]:
-        labels, hashes = array("q"), array("Q")  # they grow with what is read, not with what a manifest promises
+        labels, hashes = array("q"), array("Q")  # they grow with the records read, not with a manifest's promise
         for features in self._reader:
             label = get_label(features, self._reader.manifest)
             labels.append(NO_LABEL if label is None else label)

@@ -28,7 +28,7 @@ _ADVICE = "Copy the dataset again, or save the undamaged records with `tfpipe re
 
 
 class NoSuchRecord(ConfigError, IndexError):
-    """An index beyond the records; it is an IndexError too, as sequences raise it."""
+    """The error for an index beyond the records. It is an IndexError too, as for any sequence."""
 
 
 class RecordPlace(NamedTuple):
@@ -174,7 +174,7 @@ class RecordReader:
             raise FormatError(f"{path}: {error}") from None
 
     def _open(self, shard: ShardInfo) -> "_OpenFile":
-        """Opens the shard's file; it may close the file whose last use is the longest ago."""
+        """Opens the shard's file, and closes the least recently used one if there are too many."""
         with self._lock:
             if shard.file not in self._files:
                 path = self._shard_path(shard)
@@ -209,7 +209,7 @@ def resolve_index(index: int, count: int, split: str) -> int:
 
 
 class _OpenFile:
-    """An open file that closes with its last user: another thread may still read when the reader drops it."""
+    """An open file that closes with its last user, because another thread may still read when the reader drops it."""
 
     def __init__(self, file: BinaryIO) -> None:
         with file:

@@ -138,12 +138,12 @@ class ShardLoader(Resumable, DataLoader[Any]):
 
     dataset: ShardedImages
 
-    def __iter__(self) -> Any:  # DataLoader promises an iterator class of its own
+    def __iter__(self) -> Any:  # DataLoader promises another iterator class
         images = self.dataset
         images.position = self._next = self.position
         for batch in super().__iter__():
             if images.config.training:
-                # Before the trainer has it: a state that is saved meanwhile counts it.
+                # Counted before the trainer gets it, so that a state that is saved meanwhile includes it.
                 self._next = self._next.after(len(images))
             yield batch
 

@@ -16,7 +16,7 @@ GAMMA = 0x9E3779B97F4A7C15
 ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _MASK = 2**64 - 1
 
-# The first part of every key says what is drawn with it.
+# The first part of every key names the purpose of its numbers.
 LEAD, RUNS, WINDOW, EXAMPLE, FILES, MIXTURE = range(1, 7)
 
 

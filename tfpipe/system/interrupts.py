@@ -19,7 +19,7 @@ _AGAIN_AFTER_S = 0.02
 
 @contextlib.contextmanager
 def keep_interrupts() -> Iterator[None]:
-    """Repeats SIGINT while the block runs, as long as Python can only ignore the KeyboardInterrupt.
+    """Repeats SIGINT while the block runs, as long as Python ignores the KeyboardInterrupt.
 
     It must be entered in the main thread. It takes SIGALRM and its timer for itself.
     """

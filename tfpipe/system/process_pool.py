@@ -1,4 +1,4 @@
-"""Runs a function on many items in worker processes of this machine, and ends at once when that cannot go on."""
+"""Runs a function on many items in worker processes of this machine, and ends at once if a worker dies."""
 
 import multiprocessing
 import signal
@@ -108,7 +108,7 @@ _bound: Callable[..., Any] | None = None  # set in a worker process, which serve
 
 
 def _start_worker(function: Callable[..., Any], shared: tuple[object, ...], set_up: Callable[[], None] | None) -> None:
-    # Ctrl-C reaches every process of the terminal; the parent decides what becomes of the workers.
+    # Ctrl-C reaches every process of the terminal; the parent decides whether the workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
     if set_up is not None:

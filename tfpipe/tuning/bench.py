@@ -45,7 +45,7 @@ _YARDSTICK_BATCH, _YARDSTICK_SIDE = 64, 384
 
 @dataclass(frozen=True)
 class Bench:
-    """The rate of a pipeline, and all that is needed to compare it.
+    """The rate of a pipeline, with the facts that a comparison needs.
 
     Attributes:
         images_per_second: The rate by the clock: the mean over its processes, with its 95 % interval.

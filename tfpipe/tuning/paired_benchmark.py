@@ -145,7 +145,7 @@ def compare_with_best(
 
 
 def is_better(gain: Interval) -> bool:
-    """Returns whether a gain is more than noise, and worth a change."""
+    """Returns whether a gain exceeds the noise and is worth a change."""
     return gain.low > 1 and gain.ratio >= 1 + MIN_GAIN
 
 

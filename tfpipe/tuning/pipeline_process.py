@@ -217,7 +217,7 @@ def _serve(
 ) -> None:
     """Runs in the other process: warms up, then makes one turn for each number of seconds that it is sent."""
     die_with_direct_parent(parent_pid)
-    os.setpgid(0, 0)  # what a terminal sends to a group, Ctrl-Z and `fg` too, is for the parent
+    os.setpgid(0, 0)  # a terminal's signals to a group, Ctrl-Z and `fg` too, are for the parent
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # TensorFlow's libraries log here; errors go through the pipe
     try:
         steps, start = _warm_up(make_dataset, accelerator, warm_up)

@@ -1,7 +1,7 @@
 """Searches for faster options within a time budget, and is never worse than the options it began with.
 
 It is a local search that starts well. First everything that only concerns speed goes back to its default at once, which
-mends a config that somebody spoiled by hand. Then come the profiler's fixes, then single steps from the best so far.
+repairs a config that somebody spoiled by hand. Then come the profiler's fixes, then single steps from the best so far.
 Each change must beat the best in turns (`compare_with_best`). The config at the end must also beat the first one, both
 started anew, or the first one is the result.
 """

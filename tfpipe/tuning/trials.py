@@ -252,7 +252,7 @@ def choose_turn_s(accelerator: Accelerator, images_per_second: float) -> float:
 def try_fixes(trials: Trials, fixes: Sequence[Fix], observer: Observer) -> tuple[Fix, ...]:
     """Tries the fixes that change the config, in order, until the accelerator is busy.
 
-    A fix that the data or the machine needs stays untried.
+    A fix of the data or the machine is not tried.
 
     Args:
         trials: The trials, with the config that the fixes are for.

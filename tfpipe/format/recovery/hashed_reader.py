@@ -40,7 +40,7 @@ class HashedReader:
     def view(self, offset: int, size: int) -> Bytes:
         """Returns `size` bytes, at most `BUFFER_BYTES`, from `offset`. They are valid until the next call.
 
-        A step forward costs one copy of the bytes that overlap. A step back costs a read of its own.
+        A step forward costs one copy of the bytes that overlap. A step back costs another read.
 
         Raises:
             FormatError: The file has become shorter since it was opened.

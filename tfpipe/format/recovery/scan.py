@@ -2,8 +2,8 @@
 
 `scan` follows the framing. Where the framing breaks, `resync.py` finds the offset at which reading resumes. With an
 index, damage is reported record by record, because the index gives the size and the offset of each record. Then bytes
-that were inserted or removed show as records at other offsets, and a record inside another record's payload is known
-by a size or an offset that the index does not have.
+that were inserted or removed show as records at other offsets, and a record inside another record's payload is
+recognized by a size or an offset that the index does not have.
 """
 
 from collections.abc import Iterator

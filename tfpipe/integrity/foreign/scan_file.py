@@ -184,7 +184,7 @@ def describe_failure(path: str, reason: str) -> str:
     """Returns the message about a file that cannot be indexed."""
     reason = reason.removeprefix(f"{path} ").rstrip(".")
     reason = reason[:1].lower() + reason[1:]
-    advice = "`tfpipe verify` lists all that is damaged, `tfpipe repair` saves the rest."
+    advice = "`tfpipe verify` lists the damage, `tfpipe repair` saves the rest."
     return f"{path} cannot be indexed: {reason}. {advice}"
 
 
