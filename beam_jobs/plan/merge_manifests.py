@@ -279,7 +279,7 @@ def _describe_origin(form: ImageForm, image: Mapping[str, Any]) -> dict[str, str
 
     Args:
         form: The form of the images until now.
-        image: The same form as it stands in the manifest.
+        image: This form in the manifest.
     """
     before = str(image.get(MADE_FROM) or "")
     if _get_shape(form) != _get_shape(ImageForm()):
