@@ -35,13 +35,13 @@ _NO_RECORDS: IntArray = np.empty((0, 2), np.int64)
 class ExactOrder:
     """The order in which one split is read, epoch after epoch.
 
-    Each epoch reads `num_streams * records_per_stream` different records. The `num_records % num_streams` at
-    the end of its sequence are left out, and so is the end of each stream that fills no batch; the next epoch's
-    sequence ends with others.
+    Each epoch reads `num_streams * records_per_stream` different records. It leaves out the last `num_records %
+    num_streams` records of its sequence, and the end of each stream if it fills no batch. The next epoch leaves out
+    other records.
 
-    An epoch's sequence takes about 10 ms and 7 MB to make for 1.28 million records, and 3 MB to keep; the last four
-    of a process are kept. A window takes about 0.1 ms after that. A ConfigError, here and below, says which value
-    cannot be used, and what to use instead.
+    An epoch's sequence takes about 10 ms and 7 MB to make for 1.28 million records, and 3 MB to keep; a process keeps
+    the last four. A window then takes about 0.1 ms. A ConfigError from this class says which value cannot be used, and
+    what to use instead.
 
     Attributes:
         shard_records: The number of records in each shard, in the order of the shards.
@@ -140,14 +140,14 @@ class ExactOrder:
         return records // global_batch_size
 
     def locate(self, global_step: int, global_batch_size: int) -> tuple[int, int]:
-        """Returns the epoch, and the step in it, that come after `global_step` steps of a run."""
+        """Returns the epoch, and the step in it, that follow after `global_step` steps of a run."""
         _check_range("global_step", global_step, 0)
         return divmod(global_step, self.steps_per_epoch(global_batch_size))
 
     def batch(self, epoch: int, step: int, global_batch_size: int, streams: Iterable[int] | None = None) -> IntArray:
         """Returns each stream's next records, stream after stream: int64 [global_batch_size, 2] of shard, record.
 
-        With `streams`, such as `host_streams(2, 0)`, it is only the part of the batch that these streams read.
+        With `streams`, such as `host_streams(2, 0)`, it returns only the part of the batch that these streams read.
         """
         _check_range("step", step, 0, self.steps_per_epoch(global_batch_size))
         share = global_batch_size // self.num_streams
@@ -156,7 +156,7 @@ class ExactOrder:
         return np.concatenate([_NO_RECORDS, *parts])
 
     def host_streams(self, num_hosts: int, host: int) -> range:
-        """Returns the streams that one host reads; the hosts' parts, one after another, are the global batch."""
+        """Returns the streams that one host reads. The parts of all hosts, one after another, are the global batch."""
         _check_range("num_hosts", num_hosts, 1)
         _check_range("host", host, 0, num_hosts)
         if self.num_streams % num_hosts:
@@ -184,8 +184,8 @@ class ExactOrder:
 def evaluation_order(shard_records: Sequence[int], num_hosts: int = 1, host: int = 0) -> IntArray:
     """Returns the runs that one host reads when every record is read exactly once, in the order of the files.
 
-    Host h reads records `N * h // num_hosts` to `N * (h + 1) // num_hosts` of all N, so two hosts differ by at
-    most one record, and one may have a batch more: where hosts step together, the others pad.
+    Host h reads records `N * h // num_hosts` to `N * (h + 1) // num_hosts` of all N. So two hosts differ by at most one
+    record, and one may have a batch more. If hosts step together, the others add padding.
 
     Returns:
         int64 [k, 3] of shard, first record, count: one row for each shard that the host reads from.
@@ -229,7 +229,7 @@ def mixing_score(order: ExactOrder, global_batch_size: int, group_records: int =
     pairs_per_batch = global_batch_size * (global_batch_size - 1)
     sizes = [min(group_records, n - at) for n in order.shard_records for at in range(0, n, group_records)]
     if pairs_per_batch == 0 or len(sizes) == 1:
-        return 1.0  # nothing to compare, or all records are one group and cannot be kept apart
+        return 1.0  # there is nothing to compare, or all records are one group
     uniform = sum(size * (size - 1) for size in sizes) / (order.num_records * (order.num_records - 1))
     per_shard = -(-np.array(order.shard_records, np.int64) // group_records)
     first_group = np.cumsum(per_shard) - per_shard
@@ -269,7 +269,7 @@ def _sequence(order: ExactOrder, epoch: int) -> _Sequence:
     first = np.maximum(index * size - lead, 0)
     count = np.minimum((index + 1) * size - lead, records[shard]) - first
     runs = np.stack([shard, first, count], axis=1)[permutation(key_of(RUNS, order.seed, epoch), len(shard))]
-    return _Sequence(runs, _starts(runs))  # never handed out: `_cut` copies
+    return _Sequence(runs, _starts(runs))  # callers never get this array: `_cut` copies
 
 
 def _starts(runs: IntArray) -> IntArray:
@@ -277,7 +277,7 @@ def _starts(runs: IntArray) -> IntArray:
 
 
 def _cut(sequence: _Sequence, start: int, stop: int) -> IntArray:
-    """Copies the runs between two positions; those at the borders are shortened."""
+    """Copies the runs between two positions, and shortens the first and the last."""
     if start == stop:
         return np.empty((0, 3), np.int64)
     first = int(np.searchsorted(sequence.starts, start, "right")) - 1

@@ -36,32 +36,32 @@ def distribute(
 ) -> tf.data.Dataset:
     """Moves all stages before it to the workers of a tf.data service; put only a prefetch behind it.
 
-    In training each element of the dataset's *source* goes to one worker: TensorFlow's DYNAMIC sharding, also known
-    as "distributed_epoch", which works for endless datasets too. Our pipelines begin with the numbers of epochs, so
-    a worker takes a whole epoch, in an order and with crops of its own. With sharding OFF ("parallel_epochs") each
-    worker would yield the whole sequence: all have the same seeds, so every image would come once from each of them,
-    cropped alike. A worker that dies takes the rest of its epoch with it; the others go on.
+    In training each element of the dataset's *source* goes to one worker: TensorFlow's DYNAMIC sharding, also called
+    "distributed_epoch", which works for endless datasets too. The source holds the numbers of epochs, so a worker takes
+    a whole epoch with its order and its crops. With sharding OFF ("parallel_epochs") each worker would yield the whole
+    sequence with the same seeds: every image would come once from each worker, cropped alike. If a worker dies, the
+    rest of its epoch is lost; the others go on.
 
     In evaluation one worker makes the whole pass, so each batch comes exactly once and in order. Sharding its source
-    would tear pairs of sources apart (`zip`) and give each worker padding and a last batch of its own.
+    would separate the two sources of a `zip`, and each worker would add padding and a last batch.
 
-    Where the cardinality of the dataset is known, what comes back is checked against it: a pass from which a lost
-    worker took batches ends with an error, not with a figure that is a little wrong.
+    If the cardinality of the dataset is known, the number of batches is checked against it. So if a lost worker took
+    batches with it, the pass ends with an error and not with a slightly wrong figure.
 
     Args:
         dataset: The finished batches. Options that are to hold on the workers must be set on it already.
         address: The address of the dispatcher, "grpc://host:port".
-        training: Whether the dataset goes on for ever; else it is one pass.
-        job_name: The name of a job that several trainers share: each batch goes to one of them. They must ask with
-            equal datasets, and the name must be new to this dispatcher. None: a job of this dataset's own.
-        compression: The compression of what the workers send. None: nothing is compressed. "AUTO", TensorFlow's own
-            default, is Snappy: decoded uint8 images became 16 % smaller, and came at 0.25 instead of 0.8 GB/s over
-            loopback, for about 15 ms more of a core at each end per batch of 10 MB. So it can pay on networks below
-            2 Gbit/s only.
+        training: Whether the dataset repeats without end; otherwise it is one pass.
+        job_name: The name of a job that several trainers share: each batch goes to one of them. Their datasets must be
+            equal, and the name must be new to this dispatcher. None: a job for this dataset alone.
+        compression: The compression of the batches that workers send. None: no compression. "AUTO", TensorFlow's
+            default, is Snappy. It made decoded uint8 images 16 % smaller, and cost each end about 15 ms of a core for a
+            batch of 10 MB. Over loopback the rate fell from 0.8 to 0.25 GB/s, so it can pay only on networks below 2
+            Gbit/s.
 
     Returns:
-        The dataset of the batches, in no certain order in training. TensorFlow chooses how many it asks for at once
-        (AUTOTUNE): as many as there are workers, and more where memory allows.
+        The dataset of the batches; their order is not fixed in training. TensorFlow (AUTOTUNE) chooses how many it
+        requests at once: one for each worker, and more if memory allows.
 
     Raises:
         ConfigError: The dispatcher does not answer.
@@ -70,7 +70,7 @@ def distribute(
 
     check_address(address)
     count = dataset.cardinality()
-    # A source of one element is dealt to one worker.
+    # A source of one element goes to one worker.
     whole = dataset if training else tf.data.Dataset.range(1).flat_map(lambda _: dataset)
     service = tf.data.experimental.service
     batches = whole.apply(
@@ -82,7 +82,7 @@ def distribute(
 
 
 def check_address(address: str, option: str = "`service`") -> None:
-    """Makes sure that a dispatcher answers; TensorFlow itself would ask again and again.
+    """Checks that a dispatcher answers, because TensorFlow itself would ask again without end.
 
     Takes a few milliseconds, and at most about 3 s.
 
@@ -108,10 +108,10 @@ def check_address(address: str, option: str = "`service`") -> None:
 
 
 def split_address(address: str, option: str = "`service`") -> tuple[str, int]:
-    """Splits "grpc://host:port" into host and port; an IPv6 address stands in brackets.
+    """Splits "grpc://host:port" into host and port. An IPv6 address must be in brackets.
 
     Raises:
-        ConfigError: It has another form.
+        ConfigError: The address has another form.
     """
     match = re.fullmatch(r"grpc://(\[[0-9A-Fa-f:.%]+\]|[^:/\s\[\]]+):([0-9]{1,5})", address)
     if not match or not 1 <= int(match[2]) <= 65535:
@@ -120,9 +120,9 @@ def split_address(address: str, option: str = "`service`") -> tuple[str, int]:
 
 
 def _greet(host: str, port: int) -> str:
-    """Says what is wrong with a server; returns "" if it answers as gRPC does.
+    """Returns the trouble with a server, or "" if it answers as gRPC does.
 
-    To connect is not enough: a stopped process still accepts connections.
+    A connection alone proves nothing, because a stopped process still accepts connections.
     """
     try:
         with socket.create_connection((host, port), _ANSWER_S) as connection:

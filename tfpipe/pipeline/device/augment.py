@@ -1,9 +1,9 @@
 """Augmentation on the accelerator: a batch of uint8 images of one size in, the train step's input out.
 
-The host hands over images squeezed to one size, with the originals' heights and widths; crop, resize,
-flip and normalization run here, as one function of static shapes for the whole batch. It belongs inside the
-function that is compiled for the train step: XLA joins the cast, the weights and the normalization with the
-products, the host only reads and decodes, and uint8 is a quarter of float32 on the way to the device.
+The host sends images squeezed to one size, with the originals' heights and widths; crop, resize, flip and normalization
+run here, as one function of static shapes for the whole batch. It belongs inside the function that is compiled for the
+train step: XLA joins the cast, the weights and the normalization with the products, the host only reads and decodes,
+and uint8 is a quarter of float32 on the way to the device.
 
 It is made for devices with matrix units. A crop and resize is two dense matrix products, 82 million multiply-adds for
 256 x 256 to 224 x 224: about a microsecond at an accelerator's peak rate, but more than two milliseconds of a
@@ -92,7 +92,7 @@ def crop_and_resize(
         matmul_dtype: The dtype of the products. bfloat16 holds each of 0..255 exactly but rounds weights and sums: it
             differs from float32 by at most about 2 of 255, 0.3 to 0.45 on average. A TPU multiplies float32 in bfloat16
             by default, with float32 sums.
-        antialias: Average over what an output pixel covers where the crop shrinks.
+        antialias: Whether an output pixel is the average over its area when the crop shrinks.
 
     Returns:
         float32 of shape [batch, height, width, channels], in 0..255 up to rounding.
@@ -120,7 +120,7 @@ def augment(
     dtype: tf.DType = tf.float32,
     options: AugmentOptions | None = None,
 ) -> tf.Tensor:
-    """Makes a model's input of stored images: a random crop and flip, or the middle; resized and normalized.
+    """Makes a model's input from stored images: crops and flips them at random or takes the middle, and normalizes.
 
     Args:
         images: uint8 or float of shape [batch, height, width, channels], in 0..255; all but batch static.
@@ -128,7 +128,7 @@ def augment(
         heights: The originals' heights, of shape [batch]; None where stored images have the originals' shape.
         widths: The originals' widths, of shape [batch]; None where stored images have the originals' shape.
         size: The side of the output in pixels, or its height and width.
-        training: Whether crop and flip are random; else it is the middle, always the same.
+        training: Whether crop and flip are random; otherwise the crop is the middle, and there is no flip.
         dtype: float32 or bfloat16.
         options: The options of the augmentation; None for the defaults.
 
@@ -233,7 +233,7 @@ def mixup(
             0.4 for ImageNet.
 
     Returns:
-        Images of the same dtype and shape; labels of shape [batch, classes], each summing to what it did.
+        Images of the same dtype and shape; labels of shape [batch, classes] with unchanged sums.
     """
     weights = sample_beta(split_seed(seed, tf.shape(images)[0]), alpha)
     return _blend(images, weights[:, None, None, None]), _blend(one_hot_labels, weights[:, None])

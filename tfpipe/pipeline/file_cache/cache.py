@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 _VERSION = 1
 """The version of the cache's bytes. Raise it when the same data would be cached as other bytes."""
 
-_RECORD_BYTES = 500  # of a decoded record beside its pixels
+_RECORD_BYTES = 500  # of a decoded record without its pixels
 _IF_DISK_FULL = "Free some space and run again: finished shards are kept. Or remove the folder."
 
 
@@ -62,7 +62,7 @@ def fill_cache(manifest: Manifest, split: str, config: PipelineConfig, observer:
         manifest: From `load_manifest`.
         split: Name of a split in it.
         config: Options with a `cache_dir` and `cache` bytes or decoded; for decoded also how images are decoded.
-        observer: The object to tell how many images are finished.
+        observer: The object that gets the number of finished images.
 
     Returns:
         A manifest of that split alone, whose `directory` is the cache. To read it, take `without_cache(config)`.
@@ -92,7 +92,7 @@ def without_cache(config: PipelineConfig) -> PipelineConfig:
 
 @dataclasses.dataclass(frozen=True)
 class _Cache:
-    """A cache in files: the split that it keeps, and where.
+    """A cache in files: its split and its folder.
 
     Attributes:
         manifest: The manifest of the source.
@@ -116,7 +116,7 @@ class _Cache:
     @cached_property
     def plan(self) -> ReadPlan:
         """The read plan of the source for decoding."""
-        # Damage is an error here, whatever the pipeline does about it later.
+        # Damage is an error here, even if the pipeline leaves bad records out.
         config = dataclasses.replace(without_cache(self.config), training=False, on_bad_record="raise")
         return ReadPlan(self.source, config)
 
@@ -168,7 +168,7 @@ class _Cache:
         return self.info.records * (height * width * 3 + _RECORD_BYTES) + index
 
     def check(self) -> None:
-        """Refuses what cannot be cached in files.
+        """Refuses a dataset, a split or an option that excludes a cache in files.
 
         Raises:
             ConfigError: The dataset, the split or an option cannot be used.
@@ -192,7 +192,7 @@ class _Cache:
             )
 
     def find(self) -> Manifest | None:
-        """Returns the manifest of the whole cache, whose shards have the sizes it says; None where there is none."""
+        """Returns the manifest of the complete cache, after a check of the shards' sizes; None if there is none."""
         path = os.path.join(self.folder, file_names.MANIFEST)
         try:
             text = file_io.read_bytes(path, manifest_json.MAX_BYTES).decode()
@@ -267,7 +267,7 @@ def _fill(cache: _Cache, observer: Observer) -> Manifest:
 
 
 def _clear(cache: _Cache) -> int:
-    """Removes what a dead process left, but for whole shards and indexes; returns the bytes of these shards."""
+    """Removes the rest of a dead process, but keeps complete shards and indexes. Returns the bytes of these shards."""
     shards = {shard.file for shard in cache.info.shards}
     indexes = {file_names.index_name(file) for file in shards}
     kept_bytes = 0
@@ -297,7 +297,7 @@ def _check_disk(cache: _Cache, kept_bytes: int) -> None:
 
 
 def _sync_folder(path: str) -> None:
-    """Puts a folder's names on disk, after those of its files."""
+    """Writes a folder's names to the disk, after its files."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

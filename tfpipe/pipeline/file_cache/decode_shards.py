@@ -42,7 +42,7 @@ from tfpipe.pipeline.stages.list import list_runs_once, record_numbers
 from tfpipe.pipeline.stages.read import read_runs
 from tfpipe.system import file_io, host_limits
 
-_BATCH_BYTES = 4 * 2**20  # of decoded images that are handed over at once
+_BATCH_BYTES = 4 * 2**20  # of decoded images in one batch for the writer
 _MAX_WRITERS = 8
 _CORES_PER_WRITER = 4  # decoding an average photograph keeps that many cores as busy as writing it keeps one
 
@@ -69,7 +69,7 @@ def decode_shards(
     checks = [functools.partial(_find_finished, shard, folder, counter) for shard in shards]
     finished = run_in_threads(checks, MAX_COPIES, counter)
     missing = [k for k, info in enumerate(finished) if info is None]
-    # A file that cannot be opened is tried again for ever by the dataset that reads around damage.
+    # The dataset that reads around damage would try without end to open a file that cannot be opened.
     openings = [functools.partial(file_io.read_start, plan.source.files[k], 1) for k in missing]
     run_in_threads(openings, MAX_COPIES, counter)
     # At least two writers: one alone would let the decoders wait whenever it puts a shard on disk.
@@ -166,7 +166,7 @@ def _decode(plan: ReadPlan, payload: tf.Tensor) -> tf.Tensor:
 
 
 def _replace_image(payload: bytes, image: NDArray[np.uint8]) -> bytes:
-    """Replaces the image of an Example by raw pixels; all else stays, also the original's height and width."""
+    """Replaces the image of an Example by raw pixels; all other features stay, also the original's height and width."""
     features: dict[str, Any] = dict(decode_example(payload))
     features[IMAGE_ENCODED] = image.tobytes()
     features |= {IMAGE_FORMAT: b"RAW", IMAGE_CHANNELS: 3, IMAGE_COLORSPACE: b"RGB"}
@@ -174,7 +174,7 @@ def _replace_image(payload: bytes, image: NDArray[np.uint8]) -> bytes:
 
 
 def _explain(plan: ReadPlan, suspects: NDArray[np.int64], error: tf.errors.OpError) -> TfpipeError:
-    """Finds the bad record of a batch that failed, one by one: `tf.data` does not say which it was."""
+    """Finds the bad record of a batch that failed, one by one, because `tf.data` does not name it."""
     for number in suspects.tolist():
         shard = int(np.searchsorted(plan.source.bases, number, side="right")) - 1
         record = number - int(plan.source.bases[shard])

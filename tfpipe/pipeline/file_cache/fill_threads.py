@@ -1,4 +1,4 @@
-"""The threads that fill a cache together: they are counted and logged together, and the first error stops them all."""
+"""The threads that fill a cache together. They share one count and one log, and the first error stops them all."""
 
 from __future__ import annotations
 

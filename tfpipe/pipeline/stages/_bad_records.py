@@ -1,7 +1,7 @@
-"""Records that are damaged or cannot be read: an error that says where, or left out and counted.
+"""Records that are damaged or cannot be read: they raise an error with their place, or are left out and counted.
 
-`tf.data` itself would name no file, and with `ignore_errors` lose the rest of it. So the stage `read` puts a hole, an
-empty payload, in place of each record that it does not get. The order and the numbers of all others stay the same.
+`tf.data` itself names no file, and with `ignore_errors` it loses the rest of a file. So the stage `read` puts a hole,
+an empty payload, in place of each record that it cannot read. The order and the numbers of all others stay the same.
 """
 
 import tensorflow as tf
@@ -12,7 +12,7 @@ HOLE = ""
 
 
 def leave_out(plan: ReadPlan, records: tf.data.Dataset) -> tf.data.Dataset:
-    """Drops holes, and counts the records that they stand for, each once in all epochs.
+    """Drops holes, and counts each missing record once in all epochs.
 
     More than `max_bad_records` of them end the reading with an error.
     """
@@ -28,12 +28,12 @@ def leave_out(plan: ReadPlan, records: tf.data.Dataset) -> tf.data.Dataset:
 def or_raise(plan: ReadPlan, payload: tf.Tensor, bad: tf.Tensor) -> tf.Tensor:
     """Returns the payloads, or raises an error that places the bad record with the lowest number.
 
-    In what is read in one go all is lost from the damage on, so the first hole in it is the culprit.
+    A read loses everything after the damage, so its first hole is the damaged record.
 
     Args:
         plan: The read plan.
         payload: One payload or several.
-        bad: int64 of shape [n]: numbers of bad records; there is an error if n is above 0.
+        bad: int64 of shape [n]: the numbers of bad records. The function raises the error if n is above 0.
     """
 
     def fail() -> tf.Tensor:
@@ -53,7 +53,7 @@ def or_raise(plan: ReadPlan, payload: tf.Tensor, bad: tf.Tensor) -> tf.Tensor:
 
 def describe_place(plan: ReadPlan, record: tf.Tensor) -> tf.Tensor:
     """Says where a record lies: "record 3 of /data/train-00000-of-00008.tfrecord (byte 4711)"."""
-    with tf.init_scope():  # captured once; in the function itself they would be stored with each copy of it
+    with tf.init_scope():  # captured once; inside the function, each copy of it would store them again
         bases, offsets = tf.constant(plan.source.bases), tf.constant(plan.source.offsets())
     file = tf.searchsorted(bases, record[None], side="right", out_type=tf.int64)[0] - 1
     path = tf.gather(tf.constant(plan.source.files), file)
@@ -63,7 +63,7 @@ def describe_place(plan: ReadPlan, record: tf.Tensor) -> tf.Tensor:
 
 
 def _add_bad_record(plan: ReadPlan, bad: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
-    """Adds a record to the numbers of bad ones, and reports it where it is new."""
+    """Adds a record to the numbers of bad records, and reports it if it is new."""
     limit = plan.config.max_bad_records
 
     def report() -> tf.Tensor:

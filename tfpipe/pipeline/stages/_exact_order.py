@@ -1,6 +1,6 @@
 """The exact order as datasets: the windows of an epoch, the runs that each window reads, and its records permuted.
 
-`tfpipe.order` says what comes when, `_order_ops` computes it inside the graph, and this module makes datasets of it for
+`tfpipe.order` defines the order, `_order_ops` computes it inside the graph, and this module makes datasets of it for
 the stages `list`, `shuffle` and `repeat`. Record numbers are not read but computed a second time beside the payloads:
 that is cheaper than to carry each through the reader.
 """

@@ -22,7 +22,7 @@ from tfpipe.pipeline.stages.parse import Features, map_in_parallel, parallel_set
 
 
 def augment_images(plan: ReadPlan) -> Stage:
-    """Augments images on the host, or leaves it to the device."""
+    """Augments images on the host, or leaves this to the device."""
     config = plan.config
     settings = {"where": config.augment, "image_dtype": config.image_dtype, **parallel_settings(plan)}
     size = plan.decoded_size if config.augment == "device" else config.size
@@ -34,7 +34,7 @@ def augment_images(plan: ReadPlan) -> Stage:
     }[config.augment]
 
     def apply(dataset: tf.data.Dataset) -> tf.data.Dataset:
-        # Nothing is left to do for the device: not even a call.
+        # The device does everything, so the stage costs not even a call.
         if config.augment == "device":
             return dataset
         return map_in_parallel(plan, dataset, lambda features: _augment(plan, features))
@@ -43,7 +43,7 @@ def augment_images(plan: ReadPlan) -> Stage:
 
 
 def _augment(plan: ReadPlan, features: Features) -> Features:
-    """Puts the image as the model gets it in place of the decoded one."""
+    """Replaces the decoded image by the image that the model gets."""
     config = plan.config
     image, flip = features["image"], features.get("flip")
     if config.augment == "host" and plan.caches_whole:
@@ -81,7 +81,7 @@ def augment_on_host(image: tf.Tensor, flip: tf.Tensor | None, config: PipelineCo
 
     Args:
         image: uint8 of shape [h, w, 3].
-        flip: Scalar bool; None for no.
+        flip: Scalar bool; None for no flip.
         config: The size, the dtype and the options of both.
 
     Returns:
@@ -91,7 +91,7 @@ def augment_on_host(image: tf.Tensor, flip: tf.Tensor | None, config: PipelineCo
     result = convert_values(resize_image(image, config.size, options.antialias), config.image_dtype, options)
     if flip is None:
         return result
-    # Last: the output is smaller than most crops, and uint8 a quarter of float32. As a choice: half need no copy.
+    # The flip comes last: the output is smaller than most crops, and uint8 a quarter of float32. Half need no copy.
     return tf.ensure_shape(tf.cond(flip, lambda: tf.reverse(result, [1]), lambda: result), result.shape)
 
 

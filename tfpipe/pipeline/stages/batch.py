@@ -19,7 +19,7 @@ def batch_examples(plan: ReadPlan) -> Stage:
         if not plan.config.training:
             examples = _pad_evaluation(plan, examples)
         batches = examples.batch(plan.batch_size, drop_remainder=True)
-        return batches.map(lambda features: _hand_over(plan, features))
+        return batches.map(lambda features: _format_batch(plan, features))
 
     settings = {"batch_size": plan.batch_size, "global_batch_size": plan.global_batch_size}
     reason = "static shapes" if plan.config.training else "static shapes; the last batch is filled up and masked"
@@ -76,7 +76,7 @@ def _pad_evaluation(plan: ReadPlan, examples: tf.data.Dataset) -> tf.data.Datase
     return padded.enumerate().filter(lambda i, _: i < total).map(lambda _, features: features)
 
 
-def _hand_over(plan: ReadPlan, batch: Features) -> Any:
+def _format_batch(plan: ReadPlan, batch: Features) -> Any:
     """Returns a batch as the trainer gets it: a dictionary, or (image, label[, mask]) with `as_supervised`.
 
     Labels become int32, or with `one_hot` float32 [batch, classes]. In a tuple the mask is float32, as Keras takes

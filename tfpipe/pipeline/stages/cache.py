@@ -16,7 +16,7 @@ from tfpipe.system.units import human_bytes
 
 logger = logging.getLogger(__name__)
 
-_ELEMENT_BYTES = 200  # of a label, a few numbers and their tensors
+_ELEMENT_BYTES = 200  # for a label, a few numbers and their tensors
 
 
 def cache_bytes(plan: ReadPlan) -> Stage:
@@ -34,10 +34,10 @@ def cache_decoded(plan: ReadPlan) -> Stage:
 
 
 def cache_in_files(manifest: Manifest, split: str, config: PipelineConfig) -> Stage:
-    """Represents a cache in files, which is a dataset of its own and was filled before."""
+    """Represents a cache in files, which is a separate dataset and was filled before."""
     folder = manifest.directory
     settings = {"kind": config.cache, "where": folder, "size": human_bytes(manifest.splits[split].bytes)}
-    # The folder is an element for those who look at this stage alone; the stages below read its files themselves.
+    # The stage yields the folder, so that it can be run alone; the stages below read the files themselves.
     return Stage(
         "cache",
         lambda _: tf.data.Dataset.from_tensors(folder),
@@ -47,7 +47,7 @@ def cache_in_files(manifest: Manifest, split: str, config: PipelineConfig) -> St
 
 
 def estimate_cache_bytes(plan: ReadPlan) -> int | None:
-    """Estimates from the manifest what this host's cache will hold when it is full; None if nobody counted.
+    """Estimates the bytes of this host's full cache from the manifest; None if nobody counted the records.
 
     Training fetches any record on any host, so each holds them all; evaluation reads the same share every time.
     """

@@ -1,14 +1,14 @@
 """The stage `decode`: pixels in place of stored bytes, one record at a time.
 
-What becomes of an image depends on where it is augmented:
+The decoder depends on the place where images are augmented:
 
     augment="host"    decode_for_host: just the crop, whose box and flip are drawn here
     augment="device"  decode_for_device: a whole image, squeezed to one size; also for a cache of decoded images
     augment="none"    decode_whole: a whole image
 
-What the manifest promises is not looked up again: a split that is all JPEG is cropped while it is decoded, all PNG
-and raw pixels have paths of their own, and images of one fixed size come out with a static shape. Only a split of
-several forms, or files that tfpipe did not write, cost a look at each record's first bytes (7 us).
+The manifest's promises are not checked again. If all images of a split are JPEGs, they are cropped while they are
+decoded; PNGs and raw pixels have separate paths; images of one fixed size get a static shape. Only a split of several
+forms, or files that tfpipe did not write, cost a look at each record's first bytes (7 us).
 
 Costs are CPU time on one core of a busy machine. An operation that hardly computes costs about 1 us, also in a
 branch that is not taken: hence arithmetic in front of a choice, and branches of a single operation.
@@ -52,7 +52,7 @@ def decode_images(plan: ReadPlan) -> Stage:
 
 
 def _decode(plan: ReadPlan, features: Features) -> Features:
-    """Puts the image in place of its bytes, and adds whether to flip it where that is drawn with the crop."""
+    """Replaces the bytes by the image, and adds whether to flip it if that is drawn with the crop."""
     config, images = plan.config, plan.source.images
     others = {name: value for name, value in features.items() if name not in ("encoded", "height", "width")}
     sizes: Features = {name: features[name] for name in ("height", "width") if name in features}
@@ -98,7 +98,8 @@ def decode_for_device(
     Args:
         features: The record's features, as in `decode_for_host`.
         stored: The facts about the images.
-        config: Says whether libjpeg may reduce large images to no less than `decoded_size`, and whether to antialias.
+        config: The options, of which `dct_scaling` and `antialias` are used. libjpeg may reduce large images, but to no
+            less than `decoded_size`.
         decoded_size: Height and width in pixels, as `config.resolve_decoded_size` has it.
 
     Returns:
@@ -117,7 +118,8 @@ def decode_whole(features: Mapping[str, tf.Tensor], stored: StoredImages, config
     Args:
         features: The record's features, as in `decode_for_host`.
         stored: The facts about the images.
-        config: Says whether libjpeg may reduce large images to no less than the model's input.
+        config: The options, of which `dct_scaling` is used. libjpeg may reduce large images, but to no less than the
+            model's input.
     """
     return _decode_whole(features, stored, config.size, config)
 
@@ -135,7 +137,7 @@ def decode_image(encoded: tf.Tensor, stored: StoredImages) -> tf.Tensor:
         uint8 of shape [height, width, 3], static where `stored.size` is known. Gray becomes three equal channels.
 
     Raises:
-        tf.errors.InvalidArgumentError: While reading: the bytes are not an image, or a damaged one, or not of
+        tf.errors.InvalidArgumentError: While reading: the bytes are not an image, or the image is damaged or not of
             `stored.size`.
     """
     if stored.formats == {"RAW"}:
@@ -144,7 +146,7 @@ def decode_image(encoded: tf.Tensor, stored: StoredImages) -> tf.Tensor:
     if stored.formats == {"PNG"}:
         image = tf.io.decode_png(encoded, channels=3)
     elif stored.formats:
-        # It reads PNG too, as its documentation says: a mixed split pays for no choice here.
+        # It reads PNG too, as its documentation says, so a mixed split needs no branch here.
         image = tf.io.decode_jpeg(encoded, channels=3)
     else:
         image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
@@ -154,7 +156,7 @@ def decode_image(encoded: tf.Tensor, stored: StoredImages) -> tf.Tensor:
 def decode_crop(
     encoded: tf.Tensor, crop_box: tf.Tensor, out_size: tuple[int, int], stored: StoredImages, dct_scaling: bool
 ) -> tf.Tensor:
-    """Decodes what a crop box shows; of a JPEG no more than needed.
+    """Decodes the part of an image inside a crop box; a JPEG is decoded no further than needed.
 
     JPEGs skip rows above the box and blocks beside it. What is left equals a slice of the whole image but for
     the box's first and last column, where color stored at half the width has no neighbor to blend with: up
@@ -173,7 +175,7 @@ def decode_crop(
         crop_box: int32 of shape [4]: y, x, height, width in pixels of the stored image, inside it and not empty.
         out_size: Height and width in pixels to which the result will be resized.
         stored: The facts about the images.
-        dct_scaling: Let libjpeg reduce large crops.
+        dct_scaling: Whether libjpeg may reduce large crops.
 
     Returns:
         uint8 of shape [h, w, 3], h and w unknown when the graph is built: the box's, or a 2nd, 4th or 8th.
@@ -263,7 +265,7 @@ def _stored_size(features: Mapping[str, tf.Tensor], stored: StoredImages) -> Ext
 
 
 def _original_size(features: Mapping[str, tf.Tensor], stored: StoredImages) -> Extent | None:
-    """Returns the original's size where the stored image is squeezed and the record says what the size was."""
+    """Returns the original's size if the stored image is squeezed and the record has the size."""
     if stored.size is None or IMAGE_HEIGHT not in features or IMAGE_WIDTH not in features:
         return None
     return tf.cast(features[IMAGE_HEIGHT], tf.int32), tf.cast(features[IMAGE_WIDTH], tf.int32)

@@ -84,7 +84,7 @@ def first_use_runs(plan: ReadPlan) -> IntArray:
 
 
 def record_numbers(plan: ReadPlan, runs: IntArray) -> IntArray:
-    """Returns the number of each record in the runs, counted through all files: int64 [records]."""
+    """Returns the number of each record in the runs, counted over all files: int64 [records]."""
     shard, record = expand_runs(runs).T
     numbers: IntArray = plan.source.bases[shard] + record
     return numbers

@@ -28,7 +28,7 @@ class MixturePart:
 
 
 def mix_datasets(plan: ReadPlan, parts: list[MixturePart]) -> Stage:
-    """Takes from each part its share of every batch, spread over the batch by one fixed permutation."""
+    """Takes each part's share of every batch, and spreads it over the batch by one fixed permutation."""
 
     def apply(_: None) -> tf.data.Dataset:
         datasets = [_map_labels(part) for part in parts]

@@ -20,7 +20,7 @@ from tfpipe.pipeline.stages._bad_records import HOLE
 from tfpipe.pipeline.stages.list import evaluation_runs, first_use_runs, record_numbers
 from tfpipe.system.hash_permutation import IntArray
 
-_BUFFER_BYTES = 256 * 1024  # of each open file, as in tf.data's own reader
+_BUFFER_BYTES = 256 * 1024  # for each open file, as in tf.data's reader
 _NUMBERS_PER_FILE = 2**40  # record numbers set aside for each file whose records nobody counted
 
 
@@ -51,7 +51,7 @@ def read_first_use(plan: ReadPlan) -> Stage:
 
 def read_runs(plan: ReadPlan, runs: tf.data.Dataset, block_length: int) -> tf.data.Dataset:
     """Reads the payloads of runs of at most `block_length` records, in the order of the runs."""
-    # With a block as long as the longest run each run is read out in its turn, so the order is that of the list.
+    # A block is as long as the longest run, so each run is read to its end and the order is that of the list.
     return runs.interleave(
         _make_run_reader(plan),
         cycle_length=plan.config.cycle_length,
@@ -99,7 +99,7 @@ def _make_file_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
         records = tf.range(first, end)
         numbers = tf.data.Dataset.from_tensor_slices((records, _order_ops.make_seeds(seed, epoch, records)))
         if skips_bad:
-            # In blocks, because a run that is read around damage is in memory whole.
+            # In blocks, because a run with damage is in memory whole.
             starts = tf.data.Dataset.range(0, end - first, block)
             payloads = starts.flat_map(lambda at: read_run(file, at, *(2 * [tf.minimum(end - first - at, block)])))
         else:
@@ -112,9 +112,9 @@ def _make_file_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
 
 
 def _make_uncounted_file_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
-    """Makes a function from a file and an epoch to a dataset of its records, however many there are.
+    """Makes a function from a file and an epoch to a dataset of its uncounted records.
 
-    The records that lie before a file are not known, so each file has a range of numbers to itself.
+    The number of records in earlier files is not known, so each file gets a separate range of numbers.
     """
     paths, compression, seed = tf.constant(plan.source.files), plan.source.compression, plan.config.seed
 
@@ -137,8 +137,8 @@ def _make_run_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
     def read_slots(file: tf.Tensor, record: tf.Tensor, count: tf.Tensor, slots: tf.Tensor) -> tf.data.Dataset:
         # A run without records is padding and may begin behind the last record.
         offset = tf.gather(offsets, tf.minimum(record, offsets.shape[0] - 1))
-        # A file that cannot be opened gives its error for ever, which `ignore_errors` would wait out. A pair ends with
-        # its first part, whatever the second one gives: after `count` attempts.
+        # A file that cannot be opened gives its error again and again, so `ignore_errors` would never end. A `zip` ends
+        # with its first part, so after `count` attempts.
         pairs = tf.data.Dataset.zip((tf.data.Dataset.range(count), _read_from(tf.gather(paths, file), offset)))
         payloads = pairs.map(lambda _, payload: payload)
         return payloads.ignore_errors(log_warning=True).concatenate(holes).take(slots)
@@ -149,7 +149,7 @@ def _make_run_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
     def read_run_around_damage(
         file: tf.Tensor, first: tf.Tensor, count: tf.Tensor, slots: tf.Tensor
     ) -> tf.data.Dataset:
-        """Reads on behind each damaged record. The run is in memory once more: about a tenth more of a core."""
+        """Reads on after each damaged record. This needs a second copy of the run, and about a tenth more of a core."""
 
         def read_on(position: tf.Tensor, result: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             remaining = count - position
@@ -175,7 +175,7 @@ def _make_run_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
 def _read_from(path: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
     """Reads payloads from a byte offset to the end of the file.
 
-    Only for use inside an `interleave` or `flat_map`: as a pipeline's first dataset the operation loses its last
+    It works only inside an `interleave` or `flat_map`: as a pipeline's first dataset the operation loses its last
     argument.
     """
     variant = tf.raw_ops.TFRecordDatasetV2(

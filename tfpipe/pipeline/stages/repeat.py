@@ -1,10 +1,9 @@
 """The stage `repeat`: epochs without end, in front of the files or behind a cache.
 
-A cache in memory is read in any order: `tf.data`'s own `cache().shuffle()` would either repeat the first epoch's order
-or shuffle decoded images. Its cache can, however, give the element at a position (`GetElementAtIndex`), and fills
-itself up to there. So records are cached in the order in which the first epoch reads them, the first epoch runs at the
-speed of reading, and every later one fetches positions in an order of its own: about 100 us of a core for an image of
-256 x 256.
+A cache in memory can be read in any order. `cache().shuffle()` of `tf.data` would either repeat the first epoch's order
+or shuffle decoded images. But its cache also gives the element at a position (`GetElementAtIndex`), and fills itself up
+to there. So records are cached in the order of the first epoch, which then runs at the speed of reading. Every later
+epoch fetches positions in another order, for about 100 us of a core for an image of 256 x 256.
 """
 
 from __future__ import annotations
