@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfpipe.cli.shared.inputs import open_job, read_config
+from tfpipe.cli.shared.inputs import open_job, quiet_start, read_config
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.cli.shared.params import (
     batch_option,
@@ -71,7 +71,8 @@ def bench(
         raise ConfigError(f"--fail-below must be above 0, got {fail_below:g}.")
     options = read_config(config, global_batch_size)
     job = open_job("bench", dataset, split, options, stages)
-    from tfpipe.tuning import bench as benches
+    with quiet_start():
+        from tfpipe.tuning import bench as benches
 
     if save is not None:
         check_target(save)

@@ -68,6 +68,20 @@ def hold_interrupts() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
+@contextlib.contextmanager
+def silence_stderr() -> Iterator[None]:
+    """Drops what the block writes to standard error, also from C++: TensorFlow logs as it loads, at any log level."""
+    sys.stderr.flush()
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
+
+
 def _exit_after_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:

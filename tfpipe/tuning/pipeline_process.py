@@ -30,7 +30,7 @@ from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.measure import host_usage
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator, drive, is_settled
 from tfpipe.profiler.types import Step
-from tfpipe.system.child_process import die_with_direct_parent, hold_interrupts
+from tfpipe.system.child_process import die_with_direct_parent, hold_interrupts, silence_stderr
 from tfpipe.tuning.paired_benchmark import Turn
 
 _POLL_S = 0.1
@@ -120,7 +120,7 @@ class PipelineProcess:
         self._process = context.Process(
             target=_serve, args=(child_pipe, os.getpid(), make_dataset, accelerator, warm_up), daemon=True
         )
-        with hold_interrupts():
+        with hold_interrupts(), silence_stderr():  # TensorFlow's libraries log there; errors come through the pipe
             self._process.start()
             # Before multiprocessing's own end, which would wait forever for a halted process to obey SIGTERM.
             atexit.register(self._process.kill)
@@ -218,7 +218,6 @@ def _serve(
     """Runs in the other process: warms up, then makes one turn for each number of seconds that it is sent."""
     die_with_direct_parent(parent_pid)
     os.setpgid(0, 0)  # a terminal's signals to a group, Ctrl-Z and `fg` too, are for the parent
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # TensorFlow's libraries log here; errors go through the pipe
     try:
         steps, start = _warm_up(make_dataset, accelerator, warm_up)
         pipe.send(start)

@@ -11,6 +11,7 @@ from tfpipe.cli.shared.load_function import load_function
 from tfpipe.cli.shared.params import PER_REPLICA_BATCH_SIZE
 from tfpipe.cli.shared.requirements import require_tensorflow
 from tfpipe.errors import ConfigError
+from tfpipe.system.child_process import silence_stderr
 
 if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
@@ -27,15 +28,8 @@ def quiet_start() -> Iterator[None]:
         yield
         return
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # a fatal error comes as an exception, too
-    sys.stderr.flush()
-    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
+    with silence_stderr():
         yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        os.close(nowhere)
 
 
 def hide_gpus() -> None:
