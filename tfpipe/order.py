@@ -222,7 +222,7 @@ def mixing_score(order: ExactOrder, global_batch_size: int, group_records: int =
     For 1.28 million records in 1,024 shards and batches of 256: 0.005 for shard after shard in one stream, 0.04 in
     8 streams, 0.06 with windows of 512 too; 0.53 for the default, 0.81 with windows of 2,048, 0.85 with runs of 4;
     1.00 for runs of 1, a perfect shuffle; all within 0.01 or so, for other seeds. Shards that were shuffled when they
-    were written need no score near 1: their neighbours are not alike.
+    were written need no score near 1: their neighbors are not alike.
     """
     _check_range("group_records", group_records, 1)
     steps = order.steps_per_epoch(global_batch_size)

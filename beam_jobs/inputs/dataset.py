@@ -48,7 +48,7 @@ def _open(directory: str) -> Manifest:
             f"{directory} describes TFRecords that another tool wrote; only a dataset that tfpipe wrote can be "
             "resharded or merged. Write one from the images with `tfpipe shard`."
         )
-    needed = image_schema(labelled=bool(manifest.label_names), boxes=False, box_labels=False)
+    needed = image_schema(labeled=bool(manifest.label_names), boxes=False, box_labels=False)
     missing = next((name for name in needed.names if name not in manifest.schema), None)
     if missing is not None:
         raise DataError(f"Every dataset that tfpipe wrote has a feature {missing!r}, but {directory} has none.")

@@ -64,7 +64,7 @@ class Listing:
     def make_schema(self) -> Schema:
         """Returns the features of each record."""
         return image_schema(
-            labelled=bool(self.label_names),
+            labeled=bool(self.label_names),
             boxes=self.images.has_boxes,
             box_labels=self.images.has_box_labels,
             extra=self.extra,

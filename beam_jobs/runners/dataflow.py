@@ -117,7 +117,7 @@ class DataflowRunner(Runner):
         """Waits for the end of the job.
 
         Raises:
-            DataError: The job did not end well. Beam does not report a job that was cancelled before the wait.
+            DataError: The job did not end well. Beam does not report a job that was canceled before the wait.
         """
         state = self._result.wait_until_finish()
         if state != PipelineState.DONE:

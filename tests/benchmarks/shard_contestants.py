@@ -76,7 +76,7 @@ def _form_and_schema(resize_short: int) -> tuple[Any, Any]:
     from tfpipe.format.image_form import ImageForm
     from tfpipe.format.schema import image_schema
 
-    return ImageForm(resize_short=resize_short or None), image_schema(labelled=True, boxes=False, box_labels=False)
+    return ImageForm(resize_short=resize_short or None), image_schema(labeled=True, boxes=False, box_labels=False)
 
 
 def _write_shard(output: Path, resize_short: int, job: tuple[int, Sequence[tuple[str, int]]]) -> str:

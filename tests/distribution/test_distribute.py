@@ -118,7 +118,7 @@ def test_replicas_and_hosts_that_do_not_divide(
 
 def test_errors_of_the_pipeline_come_through(manifest) -> None:
     strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
-    assert refused(strategy, manifest, replace(CONFIG, extra_features=("colour",))).startswith(
+    assert refused(strategy, manifest, replace(CONFIG, extra_features=("color",))).startswith(
         "`extra_features` must name features of"
     )
     assert refused(strategy, manifest, CONFIG, start_step=-1) == "`start_step` must be at least 0, got -1."

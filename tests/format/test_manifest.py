@@ -29,7 +29,7 @@ MANIFEST = Manifest(
     name="flowers",
     splits={"train": split("train", [4, 3]), "test": split("test", [2])},
     label_names=("daisy", "löwenzahn \ud800"),
-    schema=image_schema(labelled=True, boxes=False, box_labels=False),
+    schema=image_schema(labeled=True, boxes=False, box_labels=False),
     seed=7,
     changed={"orientation": 2, "cmyk": 1},
     noticed={},

@@ -170,7 +170,7 @@ def test_any_json_is_read_or_refused(obj, at):
 
 
 def test_image_schema():
-    plain = image_schema(labelled=False, boxes=False, box_labels=False)
+    plain = image_schema(labeled=False, boxes=False, box_labels=False)
     assert plain.names == (
         "image/encoded",
         "image/format",
@@ -182,7 +182,7 @@ def test_image_schema():
         "image/sha256",
     )
     extra = FeatureSpec("price", "float", ())
-    full = image_schema(labelled=True, boxes=True, box_labels=True, extra=[extra])
+    full = image_schema(labeled=True, boxes=True, box_labels=True, extra=[extra])
     assert full.names[8:] == (
         "image/class/label",
         "image/class/text",
@@ -211,10 +211,10 @@ def test_image_schema():
 )
 def test_extra_columns_that_cannot_be(names, message):
     with pytest.raises(ConfigError) as error:
-        image_schema(labelled=False, boxes=False, box_labels=False, extra=[FeatureSpec(n, "bytes", ()) for n in names])
+        image_schema(labeled=False, boxes=False, box_labels=False, extra=[FeatureSpec(n, "bytes", ()) for n in names])
     assert str(error.value) == message
 
 
 def test_box_labels_need_boxes():
     with pytest.raises(ConfigError, match="Box labels need boxes"):
-        image_schema(labelled=False, boxes=False, box_labels=True)
+        image_schema(labeled=False, boxes=False, box_labels=True)

@@ -19,7 +19,7 @@ from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.schema import FeatureSpec, Schema, image_schema
 
 SCHEMA = image_schema(
-    labelled=True,
+    labeled=True,
     boxes=True,
     box_labels=True,
     extra=[

@@ -47,7 +47,7 @@ NAMES = [b"train-00003-of-00008.tfrecord", b"images/part-7", b"../x", b"gs://buc
 
 
 def _manifest(foreign: Foreign | None) -> Manifest:
-    schema = image_schema(labelled=True, boxes=True, box_labels=False, extra=(FeatureSpec("depth", "float", (2, 3)),))
+    schema = image_schema(labeled=True, boxes=True, box_labels=False, extra=(FeatureSpec("depth", "float", (2, 3)),))
     shards = tuple(
         ShardInfo(
             file_names.shard_name("train", k, 2) if foreign is None else f"part/{k}",
@@ -85,7 +85,7 @@ MANIFESTS = [
     )
 ]
 SCHEMAS = [
-    json.dumps(image_schema(labelled=True, boxes=True, box_labels=True).to_json()).encode(),
+    json.dumps(image_schema(labeled=True, boxes=True, box_labels=True).to_json()).encode(),
     json.dumps(Schema(()).to_json()).encode(),
 ]
 FORMS = [

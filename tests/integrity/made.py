@@ -46,7 +46,7 @@ def payload(seed: int, **changes: object) -> bytes:
     return SCHEMA.encode(values)
 
 
-SCHEMA = image_schema(labelled=True, boxes=False, box_labels=False)
+SCHEMA = image_schema(labeled=True, boxes=False, box_labels=False)
 
 
 def write_dataset(folder: Path, shards: dict[str, list[bytes]]) -> Path:

@@ -67,7 +67,7 @@ def test_with_an_index_every_record_is_placed(seed: int) -> None:
 
 
 def _is_at_its_place(file: DamagedFile, one: Damage) -> bool:
-    """Where the record's first byte stands now; where that was removed, anywhere between its intact neighbours."""
+    """Where the record's first byte stands now; where that was removed, anywhere between its intact neighbors."""
     begin = file.begins[one.number]
     if begin in file.origin:
         return one.offset == file.origin.index(begin)
@@ -106,7 +106,7 @@ def test_several_places_of_damage(seed: int) -> None:
     for k in range(FILES // 5):
         rng = random.Random(f"{seed}-{k}")
         file = DamagedFile([rng.randbytes(200 + 7 * n) for n in rng.sample(range(200), 12)])
-        for number in rng.sample(range(0, 12, 3), 3):  # never two in neighbours
+        for number in rng.sample(range(0, 12, 3), 3):  # never two in neighbors
             at = file.origin.index(file.begins[number])
             edit = rng.randrange(4)
             if edit == 0:

@@ -29,7 +29,7 @@ EXTRA = (
     FeatureSpec("marks", "int64", None),
     FeatureSpec("pair", "float", (2,)),
 )
-SCHEMA = image_schema(labelled=True, boxes=True, box_labels=False, extra=EXTRA)
+SCHEMA = image_schema(labeled=True, boxes=True, box_labels=False, extra=EXTRA)
 CLASSES = ("cat", "dog", "owl")
 
 

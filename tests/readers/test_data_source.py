@@ -173,8 +173,8 @@ def test_labels_of_others_are_counted_from_0(folder: Path) -> None:
     assert [record.label for record in records] == [-1, 0] * 4
     assert [record.label_name for record in records[:2]] == [None, "cat"]
     assert records.with_label("cat").tolist() == [1, 3, 5, 7]
-    unlabelled = data_source(replace(manifest, foreign=replace(foreign, label_key=None)), "train")
-    assert (unlabelled[0].label, unlabelled[0].label_name) == (None, None)
+    unlabeled = data_source(replace(manifest, foreign=replace(foreign, label_key=None)), "train")
+    assert (unlabeled[0].label, unlabeled[0].label_name) == (None, None)
     with pytest.raises(ConfigError, match="are GZIP compressed"):
         data_source(replace(manifest, foreign=replace(foreign, compression="GZIP")), "train")
 

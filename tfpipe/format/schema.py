@@ -227,11 +227,11 @@ def _spec_from_json(node: Node) -> FeatureSpec:
         raise node.refuse(error) from None
 
 
-def image_schema(*, labelled: bool, boxes: bool, box_labels: bool, extra: Sequence[FeatureSpec] = ()) -> Schema:
+def image_schema(*, labeled: bool, boxes: bool, box_labels: bool, extra: Sequence[FeatureSpec] = ()) -> Schema:
     """Returns the schema of a dataset of images.
 
     Args:
-        labelled: Whether every image has one class.
+        labeled: Whether every image has one class.
         boxes: Whether every image has a list of boxes, which may be empty.
         box_labels: Whether every box has a class. This needs `boxes`.
         extra: The user's own columns, which come after the others.
@@ -243,7 +243,7 @@ def image_schema(*, labelled: bool, boxes: bool, box_labels: bool, extra: Sequen
     if box_labels and not boxes:
         raise ConfigError("Box labels need boxes: set `boxes` too.")
     features = list(_IMAGE)
-    if labelled:
+    if labeled:
         features += _CLASS
     if boxes:
         features += _BOXES

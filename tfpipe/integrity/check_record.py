@@ -93,7 +93,7 @@ class ContentCheck:
             return None
         if self.foreign is None:
             return int(labels[0])
-        # A negative label means no class, as in the unlabelled splits of TFDS.
+        # A negative label means no class, as in the unlabeled splits of TFDS.
         return int(labels[0]) - self.foreign.label_base if labels[0] >= 0 else None
 
     def check(self, payload: bytes) -> Content:

@@ -96,7 +96,7 @@ class _RecordSummary:
     def schema(self) -> keys.Schema:
         """Returns the schema: the format's own features, which are written together, then all other features."""
         boxes, box_labels = keys.BBOX_XMIN in self.counts, keys.BBOX_LABEL in self.counts
-        standard = image_schema(labelled=keys.CLASS_LABEL in self.counts, boxes=boxes, box_labels=boxes and box_labels)
+        standard = image_schema(labeled=keys.CLASS_LABEL in self.counts, boxes=boxes, box_labels=boxes and box_labels)
         extra = [
             FeatureSpec(name, self.kinds[name], () if self.single[name] else None)
             for name in sorted(self.counts.keys() - set(standard.names))

@@ -27,7 +27,7 @@ def files() -> Listing:
 @pytest.fixture
 def datasets() -> DatasetListing:
     """Returns three records of one dataset."""
-    schema = image_schema(labelled=True, boxes=False, box_labels=False)
+    schema = image_schema(labeled=True, boxes=False, box_labels=False)
     inputs = InputDatasets({}, {"encoding": "keep"}, reformed=False, changed={}, noticed={})
     merged = MergedDatasets("pets", ("cat", "dog"), schema, FORM, {"train": [2, 1]}, inputs)
     location = ImageLocation("pets/train-00000-of-00001.tfrecord", 0)

@@ -25,7 +25,7 @@ def make_manifest(place: str, labels: str = "cat dog", **fields: Any) -> Manifes
         name="pets",
         splits={"train": split},
         label_names=names,
-        schema=image_schema(labelled=bool(names), boxes=False, box_labels=False),
+        schema=image_schema(labeled=bool(names), boxes=False, box_labels=False),
         image=asdict(ImageForm()),
         fingerprint="f",
         tool_version="0",
@@ -92,7 +92,7 @@ def test_datasets_without_labels_are_merged() -> None:
 
 def make_manifest_with(place: str, *specs: FeatureSpec, **kinds: bool) -> Manifest:
     kinds = {"boxes": False, "box_labels": False, **kinds}
-    return make_manifest(place, schema=image_schema(labelled=True, extra=specs, **kinds))
+    return make_manifest(place, schema=image_schema(labeled=True, extra=specs, **kinds))
 
 
 def test_a_feature_that_one_dataset_lacks_is_refused() -> None:

@@ -26,7 +26,7 @@ def work(tmp_path: Path) -> WorkDir:
 
 @pytest.fixture
 def header() -> PlanHeader:
-    schema = image_schema(labelled=False, boxes=False, box_labels=False)
+    schema = image_schema(labeled=False, boxes=False, box_labels=False)
     return PlanHeader("n", "/r", "f", 0, ImageForm(), schema, (), {}, 0, False, {}, SHARDS)
 
 

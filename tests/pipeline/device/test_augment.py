@@ -73,7 +73,7 @@ def test_uniform_numbers_are_uniform_and_do_not_repeat():
     assert numbers.max() < 1
     counts, _ = np.histogram(numbers, bins=50, range=(0, 1))
     assert ((counts - 1010) ** 2 / 1010).sum() < 100  # chi squared, 49 degrees of freedom
-    # Two words of one counter, neighbours and neighbouring seeds are unrelated.
+    # Two words of one counter, neighbors and neighbouring seeds are unrelated.
     assert abs(np.corrcoef(numbers[:, 0], numbers[:, 51])[0, 1]) < 0.15
     assert abs(np.corrcoef(numbers[:-1, 0], numbers[1:, 0])[0, 1]) < 0.15
     assert not np.array_equal(numbers, drawing.uniform(seeds_of(500), 1, 101).numpy())
@@ -98,7 +98,7 @@ def test_beta_draws_have_the_moments_and_quantiles_of_the_distribution(alpha):
         assert abs((draws < x).mean() - expected) < 0.015, x
 
 
-# Normalisation
+# Normalization
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])

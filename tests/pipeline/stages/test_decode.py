@@ -69,7 +69,7 @@ def test_every_format_becomes_three_channels(kind, stored, size, gray):
     whole = in_graph(lambda e: decode_image(e, stored), encoded).numpy()
     assert whole.dtype == np.uint8
     assert whole.shape == (*size, 3)
-    # libjpeg's versions round differently, more so where colour is stored at half the size.
+    # libjpeg's versions round differently, more so where color is stored at half the size.
     np.testing.assert_allclose(whole.astype(int), expected, atol=4 if kind == "JPEG" else 0)
     if gray:
         np.testing.assert_array_equal(whole[..., 0], whole[..., 2])

@@ -58,7 +58,7 @@ class _Display(Observer):
             self._live.stop()
 
     def _show(self, count: int, num_bytes: int, done: int, format_line: Callable[[], str]) -> None:
-        """Takes in how far the job is; `format_line` is called only if the line is shown now."""
+        """Shows the progress of the job. `format_line` is called only if the line is shown now."""
         now = time.monotonic()
         self._recent.append((now, count, num_bytes))
         while now - self._recent[0][0] > _RATE_OVER_S:

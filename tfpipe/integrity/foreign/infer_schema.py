@@ -139,7 +139,7 @@ def infer_labels(
 
     The user may give that number. Otherwise it is 0 with TFDS's metadata, or follows from the length of a list of
     names. Without either it is the smallest label, if that is 0 or 1. A negative label means no class, as in the
-    unlabelled splits of TFDS.
+    unlabeled splits of TFDS.
     """
     key = keys.label
     if key is None:

@@ -266,6 +266,6 @@ def cutmix(
 
 
 def _blend(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Blends values with those of their partners by weight; computed in float32, rounded once."""
+    """Blends values with those of their partners by weight, in float32, and rounds the result once."""
     floats = tf.cast(values, tf.float32)
     return tf.cast(floats * weights + floats[::-1] * (1.0 - weights), values.dtype)

@@ -104,7 +104,7 @@ def _decode_part(
     folder: str,
     counter: FillCounter,
 ) -> list[tuple[int, ShardInfo]]:
-    """Writes the shards of one writer, one after the other, out of one pipeline: building that takes a while."""
+    """Writes the shards of one writer one after the other. One pipeline reads for all, because building it is slow."""
     runs = np.array([(k, 0, shards[k].records) for k in part], np.int64)
     payloads = _decode_runs(plan, runs)
     return [(k, _write_shard(shards[k], itertools.islice(payloads, shards[k].records), folder, counter)) for k in part]

@@ -1,7 +1,7 @@
 """Finds the station that limits the rate, from measured figures. Pure: numbers in, numbers and a sentence out.
 
 The laws are those of operational analysis, which hold for any system over any time, whatever its distributions:
-the utilisation law U = X S (busy share = rate x time per item), and the asymptotic bound X <= m / D for every station
+the utilization law U = X S (busy share = rate x time per item), and the asymptotic bound X <= m / D for every station
 with m servers and a demand of D. See P. J. Denning and J. P. Buzen, "The Operational Analysis of Queueing Network
 Models", ACM Computing Surveys 10(3), 1978; E. D. Lazowska et al., "Quantitative System Performance", 1984, chapters 3
 and 5. The stations here are the host's cores, which all stages share, the threads of each stage, and the storage.
@@ -201,7 +201,7 @@ def _check_cores(profile: Profile, demand: ServiceDemand) -> Bottleneck | None:
 
 
 def _check_threads(profile: Profile, demand: ServiceDemand) -> Bottleneck | None:
-    """Checks for a stage whose threads are busy nearly all the time, by the utilisation law."""
+    """Checks for a stage whose threads are busy nearly all the time, by the utilization law."""
     limits = {name: demand.get_stage_limit(name) for name in demand.threads}
     if not limits:
         return None
