@@ -346,7 +346,7 @@ def test_a_job_killed_while_overwriting_leaves_the_old_dataset(many: Path, tmp_p
 
 def test_a_job_killed_at_random_moments_can_go_on(many: Path, many_straight: dict[str, bytes], tmp_path: Path) -> None:
     output = tmp_path / "out"
-    kill_until_done([many, output, "--num-shards", 30, "--workers", 2], output, 6, 2.2, "shard")
+    kill_until_done([many, output, "--num-shards", 30, "--workers", 2], output, 2, 2.2, "shard")
     assert read_tree(tmp_path / "out") == many_straight
 
 

@@ -4,9 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import Tfpipe
 
 pytest.importorskip("tensorflow")
 
@@ -33,6 +36,12 @@ def blacken(stages):
 
     return Stages((*stages, Stage("blacken", apply)), stages.options)
 
+def linear(num_classes, image_size):
+    import keras
+
+    layers = [keras.Input((*image_size, 3)), keras.layers.Flatten(), keras.layers.Dense(num_classes)]
+    return keras.Sequential(layers)
+
 def raise_error(stages):
     def apply(dataset):
         return dataset.map(lambda example: {**example, "image": tf.reshape(example["image"], [7])})
@@ -41,7 +50,7 @@ def raise_error(stages):
 """
 
 
-def run(folder: Path, *args: object) -> "subprocess.CompletedProcess[str]":
+def run_process(folder: Path, *args: object) -> "subprocess.CompletedProcess[str]":
     (folder / "user_stages.py").write_text(MODULE)
     return subprocess.run(
         [sys.executable, "-m", "tfpipe", *map(str, args)],
@@ -53,46 +62,57 @@ def run(folder: Path, *args: object) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.fixture
+def run(tfpipe: Tfpipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tfpipe]:
+    """Runs a command in this process, in a folder with the module of the stages."""
+    (tmp_path / "user_stages.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tfpipe
+    sys.modules.pop("user_stages", None)
+
+
 def count_processes(folder: Path) -> int:
     return len(list(folder.glob("pixels-*-0")))
 
 
-def test_doctor_checks_the_changed_pipeline(small_dataset: Path, tmp_path: Path) -> None:
-    done = run(tmp_path, "doctor", small_dataset, "--global-batch-size", 4, "--stages", "user_stages:blacken", "--json")
-    assert done.returncode == 0, done.stderr
+def test_doctor_checks_the_changed_pipeline(small_dataset: Path, tmp_path: Path, run: Tfpipe) -> None:
+    done = run("doctor", small_dataset, "--global-batch-size", 4, "--stages", "user_stages:blacken", "--json")
+    assert done.code == 0, done.err
     assert count_processes(tmp_path) == 1
-    broken = run(tmp_path, "doctor", small_dataset, "--global-batch-size", 4, "--stages", "user_stages:raise_error")
-    assert broken.returncode == 1
-    assert "failure  shapes        The pipeline failed: " in broken.stdout
-    assert "Not ready: " in broken.stdout
+    broken = run("doctor", small_dataset, "--global-batch-size", 4, "--stages", "user_stages:raise_error")
+    assert broken.code == 1
+    assert "failure  shapes        The pipeline failed: " in broken.out
+    assert "Not ready: " in broken.out
 
 
-def test_train_runs_the_changed_pipeline(small_dataset: Path, tmp_path: Path) -> None:
+def test_train_runs_the_changed_pipeline(small_dataset: Path, tmp_path: Path, run: Tfpipe) -> None:
     """The run notes its stages, so that it cannot go on without them."""
     options = ("train", small_dataset, "--global-batch-size", 4, "--image-size", 16, "--epochs", 1, "--output", "run")
-    done = run(tmp_path, *options, "--stages", "user_stages:blacken")
-    assert done.returncode == 0, done.stderr
+    options = (*options, "--model", "user_stages:linear")
+    done = run(*options, "--stages", "user_stages:blacken")
+    assert done.code == 0, done.err
     assert count_processes(tmp_path) == 1
-    without = run(tmp_path, *options)
-    assert without.returncode == 2
-    assert "The run in run was begun with stages user_stages:blacken, got None." in without.stderr
+    without = run(*options)
+    assert without.code == 2
+    assert "The run in run was begun with stages user_stages:blacken, got None." in without.err
 
 
 @pytest.mark.parametrize("command", ["train", "profile"])
-def test_an_error_of_the_users_stages_is_a_sentence(command: str, small_dataset: Path, tmp_path: Path) -> None:
+def test_an_error_of_the_users_stages_is_a_sentence(command: str, small_dataset: Path, run: Tfpipe) -> None:
     more = {"train": ("--image-size", 16, "--output", "run"), "profile": ("--step-ms", 5)}[command]
     options = (command, small_dataset, "--global-batch-size", 4, *more)
-    done = run(tmp_path, *options, "--stages", "user_stages:raise_error")
-    assert done.returncode == 1
-    assert "Error: The pipeline failed: " in done.stderr
-    assert "Cannot reshape a tensor" in done.stderr
-    assert "Traceback" not in done.stderr
+    done = run(*options, "--stages", "user_stages:raise_error")
+    assert done.code == 1
+    assert "Error: The pipeline failed: " in done.err
+    assert "Cannot reshape a tensor" in done.err
+    assert "Traceback" not in done.err
 
 
 @pytest.mark.slow
 def test_bench_measures_the_changed_pipeline_in_its_processes(small_dataset: Path, tmp_path: Path) -> None:
     options = ("--global-batch-size", 4, "--runs", 3, "--stages", "user_stages:blacken", "--json")
-    done = run(tmp_path, "bench", small_dataset, *options)
+    done = run_process(tmp_path, "bench", small_dataset, *options)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["scores"]
     assert count_processes(tmp_path) == 3
@@ -101,6 +121,6 @@ def test_bench_measures_the_changed_pipeline_in_its_processes(small_dataset: Pat
 @pytest.mark.slow
 def test_tune_searches_with_the_changed_pipeline(small_dataset: Path, tmp_path: Path) -> None:
     options = ("--global-batch-size", 4, "--seconds", 60, "--stages", "user_stages:blacken", "--json")
-    done = run(tmp_path, "tune", small_dataset, *options)
+    done = run_process(tmp_path, "tune", small_dataset, *options)
     assert done.returncode == 0, done.stderr
     assert count_processes(tmp_path) >= 2

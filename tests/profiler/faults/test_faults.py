@@ -41,6 +41,7 @@ def check(result: dict[str, Any]) -> None:
     assert result["right_fix"], result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_a_planted_fault_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault runs in this process, with few images; processor time of other tests is not counted."""

@@ -98,7 +98,9 @@ def test_the_page_is_whole(browser: Any, report: Report, tmp_path: Path, width: 
     assert requests_in(browser) == [(tmp_path / "report.html").as_uri()]
 
 
-@pytest.mark.parametrize("width", [1280, 1000, 720, 390, 320])
+@pytest.mark.parametrize(
+    "width", [1280, 320, *(pytest.param(width, marks=pytest.mark.slow) for width in (1000, 720, 390))]
+)
 def test_nothing_stands_out_at_the_side(browser: Any, report: Report, tmp_path: Path, width: int) -> None:
     show(browser, report, tmp_path, width)
     browser.find_element("css selector", "summary").click()
