@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -108,7 +109,7 @@ def test_interrupts_come_after_the_block() -> None:
 
     def interrupt() -> None:
         with hold_interrupts():
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)  # to this very thread: nobody can say when another one would get it
             steps.append("block")
         steps.append("after")
 
@@ -122,19 +123,25 @@ def test_interrupts_that_another_thread_receives_come_after_the_block_too() -> N
     stop = threading.Event()
     other = threading.Thread(target=stop.wait, daemon=True)
     other.start()
+    arrived, announce = socket.socketpair()
+    announce.setblocking(False)
 
     def interrupt() -> None:
         with hold_interrupts():
             signal.pthread_kill(other.ident or 0, signal.SIGINT)
-            time.sleep(0.05)
+            assert arrived.recv(1) == bytes([signal.SIGINT])  # Python writes it when the other thread has the signal
             steps.append("block")
         steps.append("after")
 
+    before = signal.set_wakeup_fd(announce.fileno())
     try:
         with pytest.raises(KeyboardInterrupt):
             interrupt()
     finally:
+        signal.set_wakeup_fd(before)
         stop.set()
+        arrived.close()
+        announce.close()
     assert steps == ["block"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

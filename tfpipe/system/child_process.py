@@ -52,9 +52,7 @@ def hold_interrupts() -> Iterator[None]:
     # The mask holds for this thread and for the processes it starts. The kernel may give the signal to another thread
     # of this process; Python then runs the handler in the main thread, so the handler is held back too.
     held: list[int] = []
-    handler = signal.getsignal(
-        signal.SIGINT
-    )  # None for a handler that was not set from Python, and cannot be set again
+    handler = signal.getsignal(signal.SIGINT)  # None if it was not set from Python, and so cannot be set again
     is_held = handler is not None and threading.current_thread() is threading.main_thread()
     if is_held:
         signal.signal(signal.SIGINT, lambda number, _: held.append(number))
