@@ -28,8 +28,8 @@ before the bottleneck had work in store. 0.87 to 1.0 with serial maps, serial de
 at least 8 runs with JPEGs of 500 x 375 and 2000 x 1500 pixels."""
 
 CPU_LEFT_AFTER_WAITING = 0.83
-"""The same share where the bottleneck itself waited, so that every image woke all threads. 0.73 to 0.91 with slow
-storage and with a function that waits; the same runs."""
+"""This share if the bottleneck itself waited, so that every image woke all threads. The same runs gave 0.73 to 0.91
+with slow storage and with a function that waits."""
 
 ALLOCATION_PER_STAGE_TIME = 0.16
 """The processor time outside all stages that grows with the work, such as allocations, by the time of the stages. Time
