@@ -81,7 +81,14 @@ def check_no_orphans(process: subprocess.Popen[str]) -> None:
 
 
 def kill_until_done(args: Sequence[object], output: Path, kills: int, longest: float, command: str) -> None:
-    """Kills a real run at random moments, then lets it end.
+    """Kills a real run as `kill_at_random_moments` does, then lets it end."""
+    kill_at_random_moments(args, output, kills, longest, command)
+    code, _, err = finish_command(start_command(*args, command=command))
+    assert code == 0, err
+
+
+def kill_at_random_moments(args: Sequence[object], output: Path, kills: int, longest: float, command: str) -> None:
+    """Kills a real run at random moments.
 
     The moments come from a seed, which is printed. `TFPIPE_FUZZ_SEED=N python -m pytest ...` repeats them.
 
@@ -109,5 +116,3 @@ def kill_until_done(args: Sequence[object], output: Path, kills: int, longest: f
         check_no_orphans(process)
         process.communicate()
     print(story)
-    code, _, err = finish_command(start_command(*args, command=command))
-    assert code == 0, err

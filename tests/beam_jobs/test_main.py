@@ -6,18 +6,23 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from beam_jobs.__main__ import jobs
 from beam_jobs.config import ShardConfig
-from tests.beam_jobs.commands import ROOT, finish_command, start_command
+from tests.beam_jobs.commands import ROOT
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
+from tests.conftest import Ran, Tfpipe
+from tfpipe.cli.main import main
 from tfpipe.cli.shared.command_line import format_command
 from tfpipe.cli.shared.runner_options import RunArgs
 from tfpipe.format.image_form import ImageForm
+
+BeamJobs = Callable[..., Ran]
 
 ALL_OPTIONS = ShardConfig(
     input="gs://in/a folder",
@@ -69,28 +74,31 @@ def test_defaults_are_left_out() -> None:
     assert format_command(ShardConfig("in", "out"), ()) == "python -m beam_jobs shard in out"
 
 
-def run_module(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture
+def beam_jobs(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> BeamJobs:
+    """Runs `python -m beam_jobs ...` in this process, through its entry point."""
+
+    def run(*args: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["beam_jobs", *args])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main(jobs, "python -m beam_jobs")
+        return Ran(int(stop.value.code or 0), *capfd.readouterr())
+
+    return run
 
 
-def test_a_printed_command_makes_the_same_dataset(tmp_path: Path) -> None:
+def test_a_printed_command_makes_the_same_dataset(tmp_path: Path, tfpipe: Tfpipe, beam_jobs: BeamJobs) -> None:
     source, output = write_files(tmp_path / "my photos", make_photos({"cat": 7, "dog": 6})), tmp_path / "out"
     options = ["--splits", "a=0.7,b=0.3", "--num-shards", "2", "--seed", "5", "--encoding", "jpeg", "--workers", "1"]
-    code, out, err = finish_command(start_command(source, output, *options, "--print-command"))
-    assert (code, err) == (0, "")
+    printed = tfpipe("shard", source, output, *options, "--print-command")
+    assert (printed.code, printed.err) == (0, "")
     assert not output.exists()
-    python, *words = shlex.split(out)
-    assert python == "python"
-    done = run_module(*words)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith(f"{output} is complete: ")
+    words = shlex.split(printed.out)
+    assert words[:3] == ["python", "-m", "beam_jobs"]
+    done = beam_jobs(*words[3:])
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[-1].startswith(f"{output} is complete: ")
     form = ImageForm(encoding="jpeg")
     make_dataset(source, tmp_path / "other", splits={"a": 0.7, "b": 0.3}, num_shards=2, seed=5, form=form)
     assert read_tree(output) == read_tree(tmp_path / "other")
@@ -105,10 +113,29 @@ def test_a_printed_command_makes_the_same_dataset(tmp_path: Path) -> None:
         (["shard", "a", "b", "--", "--nix=1"], 2, "must be known to Beam, got --nix.\n"),
     ],
 )
-def test_a_mistake_is_a_sentence_and_an_exit_code(words: list[str], code: int, message: str) -> None:
-    done = run_module("-m", "beam_jobs", *words)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert message in done.stderr
+def test_a_mistake_is_a_sentence_and_an_exit_code(
+    words: list[str], code: int, message: str, beam_jobs: BeamJobs
+) -> None:
+    done = beam_jobs(*words)
+    assert (done.code, done.out) == (code, "")
+    assert message in done.err
+
+
+def run_module(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_mistake_ends_the_process_with_its_exit_code() -> None:
+    done = run_module("beam_jobs", "shard", "a")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Usage: python -m beam_jobs shard [OPTIONS] INPUT OUTPUT" in done.stderr
 
 
 NOTE_IMPORTS = """
@@ -126,16 +153,24 @@ if os.environ["METHOD"] == "spawn":
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-@pytest.mark.parametrize("module", ["beam_jobs", "tfpipe"])
+@pytest.mark.parametrize(
+    ("module", "method"),
+    [
+        ("beam_jobs", "spawn"),
+        ("tfpipe", "forkserver"),
+        pytest.param("beam_jobs", "forkserver", marks=pytest.mark.slow),
+        pytest.param("tfpipe", "spawn", marks=pytest.mark.slow),
+    ],
+)
 def test_worker_processes_load_no_beam(tmp_path: Path, module: str, method: str) -> None:
     """Beam costs each of them more than a second and 100 MB."""
     write_files(tmp_path / "site", {"sitecustomize.py": NOTE_IMPORTS.encode()})
     source = write_files(tmp_path / "in", make_photos({"cat": 4}))
     path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
-    words = ("-m", module, "shard", str(source), str(tmp_path / "out"), "--workers=1")
-    done = run_module(*words, PYTHONPATH=path, NOTES=str(tmp_path / "notes"), METHOD=method)
+    words = ("shard", str(source), str(tmp_path / "out"), "--workers=1")
+    done = run_module(module, *words, PYTHONPATH=path, NOTES=str(tmp_path / "notes"), METHOD=method)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith(f"{tmp_path}/out is complete: ")
     notes = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
     beam_processes = {pid for pid, name in notes if name == "apache_beam"}
     image_processes = {pid for pid, name in notes if name == "tfpipe.images.normalize"}

@@ -19,6 +19,7 @@ from beam_jobs.shard_job import ShardResult
 from tests.beam_jobs.commands import (
     check_no_orphans,
     finish_command,
+    kill_at_random_moments,
     kill_until_done,
     list_processes,
     read_command_line,
@@ -27,12 +28,14 @@ from tests.beam_jobs.commands import (
 )
 from tests.beam_jobs.datasets import make_dataset, read_images, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files, write_tar, write_zip
+from tests.conftest import Tfpipe
 from tests.observers import Recorder
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.system.progress import Progress
 
 THREADS = ("--direct_running_mode=multi_threading", "--direct_num_workers=2")
 PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
+ONE_PROCESS = PROCESSES[:1]  # with `workers=1`; every process of Beam imports Beam, which takes seconds
 IN_POOL = (
     "A worker process died: it was killed, or memory ran out. Finished shards are kept; run the same command again to "
     "go on, with fewer --workers if memory was short."
@@ -170,7 +173,7 @@ def test_other_options_need_overwrite(photos: Path, done: Path, tmp_path: Path) 
     assert read_tree(done) == read_tree(tmp_path / "other")
 
 
-@pytest.mark.parametrize("beam_args", [(), THREADS, PROCESSES])
+@pytest.mark.parametrize("beam_args", [(), THREADS, ONE_PROCESS])
 def test_too_many_bad_images_end_the_job(photos: Path, tmp_path: Path, beam_args: tuple[str, ...]) -> None:
     with pytest.raises(DataError) as caught:
         run(photos, tmp_path / "out", *beam_args, max_bad=0, num_shards=1)
@@ -255,7 +258,11 @@ def kill_one_later(output: Path, marker: str, ended: list[float]) -> threading.T
 
 @pytest.mark.parametrize(
     ("beam_args", "workers", "marker", "message"),
-    [((), 2, "forkserver", IN_POOL), (PROCESSES, 2, "beam_worker", IN_BEAM)],
+    [
+        ((), 2, "forkserver", IN_POOL),
+        (ONE_PROCESS, 1, "beam_worker", IN_BEAM),
+        pytest.param(PROCESSES, 2, "beam_worker", IN_BEAM, marks=pytest.mark.slow),
+    ],
 )
 def test_a_killed_worker_ends_the_job_within_seconds(
     many: Path,
@@ -282,7 +289,9 @@ def test_a_killed_worker_ends_the_job_within_seconds(
 # A real command
 
 
-def test_a_full_disk_is_one_sentence_and_the_job_can_go_on(photos: Path, straight: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_one_sentence_and_the_job_can_go_on(
+    photos: Path, straight: Path, tmp_path: Path, tfpipe: Tfpipe
+) -> None:
     """A limit on the size of files stands for it: both come as an error of `write`."""
     import resource
 
@@ -298,17 +307,24 @@ def test_a_full_disk_is_one_sentence_and_the_job_can_go_on(photos: Path, straigh
     assert re.fullmatch(pattern, err.splitlines()[-1])
     assert "Traceback" not in err
     assert not (output / "manifest.json").exists()
-    code, _, err = finish_command(start_command(photos, output, *options))
-    assert code == 0
+    assert tfpipe("shard", photos, output, *options).code == 0
     assert read_tree(output) == read_tree(straight)
 
 
-@pytest.mark.parametrize("mode", [(), pytest.param(("--", *THREADS), marks=pytest.mark.slow), ("--", *PROCESSES)])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        ("--workers", 2),
+        ("--workers", 1, "--", *ONE_PROCESS),
+        pytest.param(("--", *THREADS), marks=pytest.mark.slow),
+        pytest.param(("--", *PROCESSES), marks=pytest.mark.slow),
+    ],
+)
 def test_an_interrupted_job_leaves_no_process_and_can_go_on(
-    many: Path, many_straight: dict[str, bytes], tmp_path: Path, mode: tuple[str, ...]
+    many: Path, many_straight: dict[str, bytes], tmp_path: Path, mode: tuple[object, ...], tfpipe: Tfpipe
 ) -> None:
     output = tmp_path / "out"
-    process = start_command(many, output, "--num-shards", 30, "--workers", 2, *mode)
+    process = start_command(many, output, "--num-shards", 30, *mode)
     wait_for(lambda: len([*output.glob(".tfpipe/rows/*.json")]) >= 2, 60)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
     started = time.monotonic()
@@ -321,9 +337,9 @@ def test_an_interrupted_job_leaves_no_process_and_can_go_on(
     )
     assert "Traceback" not in err
     wait_for(lambda: not list_processes(process.pid), 5)
-    code, out, err = finish_command(start_command(many, output, "--num-shards", 30, "--workers", 2))
-    assert code == 0
-    assert re.search(r", \d+ shards? (was |were )?finished before\n$", out)
+    again = tfpipe("shard", many, output, "--num-shards", 30, "--workers", 2)
+    assert again.code == 0
+    assert re.search(r", \d+ shards? finished before\n$", again.out)
     assert read_tree(output) == many_straight
 
 
@@ -344,10 +360,15 @@ def test_a_job_killed_while_overwriting_leaves_the_old_dataset(many: Path, tmp_p
     assert read_tree(output) == before
 
 
-def test_a_job_killed_at_random_moments_can_go_on(many: Path, many_straight: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_job_killed_at_random_moments_can_go_on(
+    many: Path, many_straight: dict[str, bytes], tmp_path: Path, tfpipe: Tfpipe
+) -> None:
     output = tmp_path / "out"
-    kill_until_done([many, output, "--num-shards", 30, "--workers", 2], output, 2, 2.2, "shard")
-    assert read_tree(tmp_path / "out") == many_straight
+    args = [many, output, "--num-shards", 30, "--workers", 2]
+    kill_at_random_moments(args, output, 2, 2.2, "shard")
+    again = tfpipe("shard", *args)
+    assert again.code == 0, again.err
+    assert read_tree(output) == many_straight
 
 
 @pytest.mark.slow

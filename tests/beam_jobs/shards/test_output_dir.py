@@ -23,6 +23,7 @@ from beam_jobs.storage import filesystem
 from tests.beam_jobs.commands import ROOT
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, write_files, write_tar
+from tests.conftest import Tfpipe
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 
 
@@ -133,23 +134,37 @@ def test_what_does_not_shape_the_result_does_not_make_another_dataset(photos: Pa
 # One at a time
 
 
-def test_a_second_process_is_refused(photos: Path, tmp_path: Path) -> None:
+HOLD_THE_OUTPUT = """
+import sys
+from beam_jobs.config import ShardConfig
+from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.shards.output_dir import open_work_dir
+
+config = ShardConfig(*sys.argv[1:])
+with open_work_dir(config, plan_shards(config)):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_process_is_refused(photos: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
     output = tmp_path / "out"
-    config = ShardConfig(str(photos), str(output))
-    plan = plan_shards(config)
-    with open_work_dir(config, plan):
-        result = subprocess.run(
-            [sys.executable, "-m", "tfpipe", "shard", str(photos), str(output)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-    assert result.returncode == 1
-    assert result.stderr.splitlines()[-1] == (
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD_THE_OUTPUT, str(photos), str(output)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:  # its input ends with the block, and then it ends as well
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        done = tfpipe("shard", photos, output)
+    assert holder.returncode == 0
+    assert done.code == 1
+    assert done.err.splitlines()[-1] == (
         f"Error: Another process writes to {output}; wait for it or choose another directory."
     )
-    assert "Traceback" not in result.stderr
+    assert "Traceback" not in done.err
 
 
 def test_a_lock_left_behind_holds_nobody_up(photos: Path, tmp_path: Path) -> None:
