@@ -44,9 +44,9 @@ class GcsStore:
 
     def __init__(self, options: Any, retries: RetryConfig = RETRIES) -> None:
         self._client = _make_client(options)
-        self._first_retry = _make_retry(retries.first_s)
+        self._first_retry = _make_retry(retries.first_s, retries.first_pause_s)
         self._retries: dict[str, Any] = {
-            "retry": _make_retry(retries.retry_s),
+            "retry": _make_retry(retries.retry_s, retries.first_pause_s),
             "timeout": (retries.connect_s, retries.read_s),
         }
 
@@ -171,8 +171,8 @@ def _make_client(options: Any) -> Any:
         raise DataError(f"Google's credentials cannot be used: {object_store.shorten(str(error))}.") from error
 
 
-def _make_retry(seconds: float) -> Any:
-    return DEFAULT_RETRY.with_delay(initial=0.25, maximum=16.0, multiplier=2.0).with_timeout(seconds)
+def _make_retry(seconds: float, first_pause_s: float) -> Any:
+    return DEFAULT_RETRY.with_delay(initial=first_pause_s, maximum=16.0, multiplier=2.0).with_timeout(seconds)
 
 
 @contextlib.contextmanager

@@ -39,6 +39,8 @@ class RetryConfig:
         attempts: The attempts at any other request. The pauses between ten attempts take 100 s at most.
         connect_s: The seconds for one attempt to connect.
         read_s: The seconds for which an open connection may be silent.
+        first_pause_s: The seconds before the first repetition; each pause is twice as long as the one before. Amazon's
+            client chooses its own pauses, except for a body that broke off.
     """
 
     first_s: float = 15.0
@@ -47,6 +49,7 @@ class RetryConfig:
     attempts: int = 10
     connect_s: float = 5.0
     read_s: float = 30.0
+    first_pause_s: float = 0.25
 
 
 RETRIES = RetryConfig()

@@ -44,10 +44,11 @@ class S3Store:
 
     def __init__(self, options: Any, retries: RetryConfig = RETRIES) -> None:
         self._options, self._retries = options, retries
+        self._session: Any = None  # it keeps the description of the protocol, which takes 60 ms to read
         self._client = self._make_client(retries.attempts)
         self._read_body = with_exponential_backoff(
             num_retries=retries.attempts - 1,
-            initial_delay_secs=0.25,
+            initial_delay_secs=retries.first_pause_s,
             max_delay_secs=16,
             logger=_ignore_warning,
             retry_filter=lambda error: isinstance(error, _BROKEN_BODY),
@@ -145,7 +146,8 @@ class S3Store:
             max_pool_connections=_CONNECTIONS,
         )
         try:
-            return boto3.session.Session().client(
+            self._session = self._session or boto3.session.Session()
+            return self._session.client(
                 "s3",
                 region_name=options.s3_region_name,
                 api_version=options.s3_api_version,
