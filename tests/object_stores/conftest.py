@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
 from itertools import count
 from typing import Any
 
@@ -78,6 +79,7 @@ class Google(Cloud):
         self.environment = {"STORAGE_EMULATOR_HOST": proxy.url}
         self.direct = "http://{}:{}".format(*proxy.target)
 
+    @cached_property
     def _client(self) -> Any:
         from google.auth.credentials import AnonymousCredentials
         from google.cloud import storage
@@ -87,16 +89,16 @@ class Google(Cloud):
 
     def put(self, url: str, objects: Mapping[str, bytes]) -> str:
         name, folder = split_url(url)
-        bucket = self._client().bucket(name)
+        bucket = self._client.bucket(name)
         for path, data in objects.items():
             bucket.blob(f"{folder}/{path}").upload_from_string(data)
         return url
 
     def names(self) -> list[str]:
-        return [blob.name for blob in self._client().list_blobs("data")]
+        return [blob.name for blob in self._client.list_blobs("data")]
 
     def get(self, name: str) -> bytes:
-        return self._client().bucket("data").blob(name).download_as_bytes()
+        return self._client.bucket("data").blob(name).download_as_bytes()
 
 
 class Amazon(Cloud):
@@ -113,6 +115,7 @@ class Amazon(Cloud):
         self.environment = {**self.keys, "AWS_ENDPOINT_URL": proxy.url}
         self.direct = "http://{}:{}".format(*proxy.target)
 
+    @cached_property
     def _client(self) -> Any:
         import boto3
 
@@ -126,21 +129,21 @@ class Amazon(Cloud):
 
     def put(self, url: str, objects: Mapping[str, bytes]) -> str:
         bucket, folder = split_url(url)
-        client = self._client()
+        client = self._client
         for path, data in objects.items():
             client.put_object(Bucket=bucket, Key=f"{folder}/{path}", Body=data)
         return url
 
     def names(self) -> list[str]:
-        pages = self._client().get_paginator("list_objects_v2").paginate(Bucket="data")
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket="data")
         return [entry["Key"] for page in pages for entry in page.get("Contents", ())]
 
     def get(self, name: str) -> bytes:
-        return self._client().get_object(Bucket="data", Key=name)["Body"].read()
+        return self._client.get_object(Bucket="data", Key=name)["Body"].read()
 
     def unfinished(self) -> int:
         """Returns the uploads in parts that were neither completed nor aborted."""
-        return len(self._client().list_multipart_uploads(Bucket="data").get("Uploads", ()))
+        return len(self._client.list_multipart_uploads(Bucket="data").get("Uploads", ()))
 
 
 @pytest.fixture(scope="session")
@@ -157,14 +160,18 @@ def google_server() -> Iterator[Google]:
 
 @pytest.fixture(scope="session")
 def amazon_server() -> Iterator[Amazon]:
+    import botocore.session
     from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    proxy = Proxy(server.get_host_and_port())
-    cloud = Amazon(proxy)
-    cloud._client().create_bucket(Bucket="data")
-    yield cloud
+    # Every test makes its own client; so the description of the protocol is read once, not for each of them.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(botocore.session, "create_loader", cache(botocore.session.create_loader))
+        server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+        server.start()
+        proxy = Proxy(server.get_host_and_port())
+        cloud = Amazon(proxy)
+        cloud._client.create_bucket(Bucket="data")
+        yield cloud
     proxy.stop()
     server.stop()
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,9 @@ class Service:
         self._server.shutdown()
         self._server.server_close()
 
+    @cached_property
     def credentials(self) -> Path:
-        """Writes a key file of a service account whose tokens come from here."""
+        """The key file of a service account whose tokens come from here. It is written when it is first needed."""
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import rsa
 

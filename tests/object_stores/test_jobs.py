@@ -66,9 +66,9 @@ def test_tables_and_archives_are_read_in_place(cloud: Cloud, photos: Mapping[str
     write_files(tmp_path, inputs)
     base = cloud.put(cloud.new(), inputs)
     for name in ("table/all.csv", *(name for name in inputs if name.startswith("archives/"))):
-        make_dataset(tmp_path / name, tmp_path / "out" / name, num_shards=2)
+        make_dataset(tmp_path / name, tmp_path / "out" / name, num_shards=1)
         output = f"{cloud.new()}/out"
-        make_dataset(f"{base}/{name}", output, num_shards=2)
+        make_dataset(f"{base}/{name}", output, num_shards=1)
         assert cloud.tree(output) == read_tree(tmp_path / "out" / name), name
 
 
@@ -85,7 +85,7 @@ def test_reshard_and_overwrite_work_in_a_bucket(cloud: Cloud, local: Mapping[str
 def test_an_image_costs_one_request(cloud: Cloud, photos: Mapping[str, bytes]) -> None:
     """The input costs one listing, whatever its folders; a shard costs the same for any number of images."""
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
-    make_dataset(source, output, num_shards=2)
+    make_dataset(source, output, num_shards=1)
     of_source = [seen for seen in cloud.proxy.log if split_url(source)[1] in unquote(seen.path)]
     images = [seen for seen in of_source if ".jpg" in seen.path]
     assert len(images) == len({seen.path for seen in images}) == len(photos)
@@ -93,9 +93,9 @@ def test_an_image_costs_one_request(cloud: Cloud, photos: Mapping[str, bytes]) -
     assert len(of_source) - len(images) == 2  # that the bucket is there, and the listing
     small = len(cloud.proxy.log) - len(images)
     cloud.proxy.log.clear()
-    make_dataset(source, f"{cloud.new()}/out", num_shards=5)
+    make_dataset(source, f"{cloud.new()}/out", num_shards=3)
     more = len(cloud.proxy.log) - len(images) - small
-    assert more == 3 * REQUESTS_PER_SHARD[cloud.scheme], [f"{seen.method} {seen.path}" for seen in cloud.proxy.log]
+    assert more == 2 * REQUESTS_PER_SHARD[cloud.scheme], [f"{seen.method} {seen.path}" for seen in cloud.proxy.log]
 
 
 def test_a_table_costs_one_listing_for_each_folder(cloud: Cloud, photos: Mapping[str, bytes]) -> None:
