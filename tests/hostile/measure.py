@@ -1,6 +1,6 @@
-"""Gives datasets to an entry point, each in a forked process, and says what came of it: one JSON line each.
+"""Gives datasets to entry points, each in a forked process, and says what came of it: one JSON line each.
 
-python -m tests.hostile.measure ENTRY FOLDER...
+python -m tests.hostile.measure ENTRY FOLDER... [ENTRY FOLDER...]...
 """
 
 import contextlib
@@ -104,4 +104,7 @@ def _all(entry: Callable[[str], str], folders: list[str]) -> None:
 
 if __name__ == "__main__":
     assert MANIFEST
-    _all(ENTRIES[sys.argv[1]], sys.argv[2:])
+    words = sys.argv[1:]
+    begins = [k for k, word in enumerate(words) if word in ENTRIES]
+    for begin, end in zip(begins, [*begins[1:], len(words)], strict=True):
+        _all(ENTRIES[words[begin]], words[begin + 1 : end])

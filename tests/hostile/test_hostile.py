@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.cases import INDEXES, MANIFESTS, PLACES, RECORDS, Case, write_good
+from tests.hostile.cases import INDEXES, MANIFESTS, PLACES, RECORDS, write_good
 
 REPOSITORY = Path(__file__).parent.parent.parent
 MAX_CPU_S = 1.0
@@ -17,28 +17,37 @@ MAX_BYTES = 200 * 10**6
 CASES = {**MANIFESTS, **PLACES, **INDEXES, **RECORDS}
 
 
+# What each entry point is given. `tfpipe verify` would read the holes for long; a first record needs a shard.
+GIVEN = {
+    **{entry: list(CASES) for entry in ("load", "open", "source", "inspect", "record")},
+    "verify": [name for name, case in CASES.items() if case.quick],
+    "foreign": [name for name in CASES if name in RECORDS or name.startswith("train-")],
+}
+
+Said = Mapping[str, Mapping[str, str]]
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One dataset for each case, and a good one."""
+def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
+    """What each entry point said of each case, or an empty text if it read it; in one process without TensorFlow."""
     folder = tmp_path_factory.mktemp("hostile")
     good = write_good(folder / "good")
-    for k, case in enumerate(CASES.values()):
-        case.change(shutil.copytree(good, folder / str(k)))
-    return folder
-
-
-def run(folder: Path, entry: str, cases: Mapping[str, Case]) -> dict[str, str]:
-    """What was said of each case, after a look at what it took; in a process without TensorFlow."""
-    numbers = [list(CASES).index(name) for name in cases]
-    command = [sys.executable, "-m", "tests.hostile.measure", entry, *(str(folder / str(k)) for k in numbers)]
+    folders = {name: folder / str(k) for k, name in enumerate(CASES)}
+    for name, case in CASES.items():
+        case.change(shutil.copytree(good, folders[name]))
+    words = [word for entry, names in GIVEN.items() for word in (entry, *(str(folders[name]) for name in names))]
+    command = [sys.executable, "-m", "tests.hostile.measure", *words]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    found = dict(zip(cases, map(json.loads, done.stdout.splitlines()), strict=True))
-    for name, one in found.items():
+    pairs = [(entry, name) for entry, names in GIVEN.items() for name in names]
+    found: dict[str, dict[str, str]] = {entry: {} for entry in GIVEN}
+    for (entry, name), line in zip(pairs, done.stdout.splitlines(), strict=True):
+        one = json.loads(line)
         assert one["kind"] != "failed", (entry, name, one)
         assert one["cpu_s"] < MAX_CPU_S, (entry, name, one)
         assert one["bytes"] < MAX_BYTES, (entry, name, one)
-    return {name: one["said"] if one["kind"] == "refused" else "" for name, one in found.items()}
+        found[entry][name] = one["said"] if one["kind"] == "refused" else ""
+    return found
 
 
 def check_messages(said: Mapping[str, str]) -> None:
@@ -48,41 +57,33 @@ def check_messages(said: Mapping[str, str]) -> None:
         assert "Traceback" not in message
 
 
-def unreadable(loads: bool) -> dict[str, Case]:
-    return {name: case for name, case in CASES.items() if case.loads == loads}
+def test_manifests_are_refused(said: Said) -> None:
+    check_messages({name: message for name, message in said["load"].items() if not CASES[name].loads})
+    assert {message for name, message in said["load"].items() if CASES[name].loads} == {""}
 
 
-def test_manifests_are_refused(folder: Path) -> None:
-    check_messages(run(folder, "load", unreadable(False)))
-    assert set(run(folder, "load", unreadable(True)).values()) == {""}
-
-
-def test_records_are_refused(folder: Path) -> None:
-    check_messages(run(folder, "open", CASES))
+def test_records_are_refused(said: Said) -> None:
+    check_messages(said["open"])
 
 
 @pytest.mark.parametrize("entry", ["inspect", "record"])
-def test_inspect_says_so_in_one_sentence(folder: Path, entry: str) -> None:
-    said = run(folder, entry, CASES)
+def test_inspect_says_so_in_one_sentence(said: Said, entry: str) -> None:
     for name, case in CASES.items():
         if entry == "record" or not case.loads:
-            words = " ".join(said[name].split())
+            words = " ".join(said[entry][name].split())
             assert words.startswith("Error: "), (name, words)
             assert case.message in words, (name, words)
 
 
-def test_a_pipeline_does_not_begin_with_them(folder: Path) -> None:
+def test_a_pipeline_does_not_begin_with_them(said: Said) -> None:
     """Files and indexes are looked at; what is in a record shows when it is read."""
-    said = run(folder, "source", CASES)
-    assert [name for name in CASES if name not in RECORDS and not said[name]] == []
+    assert [name for name in CASES if name not in RECORDS and not said["source"][name]] == []
 
 
-def test_verify_finds_them(folder: Path) -> None:
-    cases = {name: case for name, case in CASES.items() if case.quick}
-    said = run(folder, "verify", cases)
-    assert [name for name, message in said.items() if not message] == []
+def test_verify_finds_them(said: Said) -> None:
+    assert [name for name, message in said["verify"].items() if not message] == []
 
 
-def test_foreign_files_are_refused_by_their_first_record(folder: Path) -> None:
-    shards = {name: case for name, case in CASES.items() if name in RECORDS or name.startswith("train-")}
-    run(folder, "foreign", shards)
+def test_foreign_files_end_within_the_limits(said: Said) -> None:
+    """A first record may be read, with or without an error."""
+    assert said["foreign"].keys() == set(GIVEN["foreign"])
