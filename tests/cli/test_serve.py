@@ -87,6 +87,26 @@ def test_a_signal_ends_all_processes(start, signum: int, code: int) -> None:
     assert all_gone(server.pids, 0.1 if code == 0 else 5)
 
 
+def test_a_signal_stops_a_server_wherever_it_arrives() -> None:
+    """Also while Python's own code of `Event.wait` holds the event's lock."""
+    code = """
+import signal, sys, threading
+from tfpipe.cli.serve import _stop_on_signals
+
+def send_signal_at_each_line(frame, event, argument):
+    if frame.f_code.co_filename == threading.__file__:
+        signal.raise_signal(signal.SIGTERM)
+        return send_signal_at_each_line
+
+stop = _stop_on_signals()
+sys.settrace(send_signal_at_each_line)
+stop.wait(0.01)
+sys.settrace(None)
+assert stop.wait(30)
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=True)
+
+
 def test_a_port_in_use_is_one_sentence() -> None:
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as TensorFlow's servers do

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import threading
-from types import FrameType
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import click
@@ -79,12 +79,17 @@ def serve(
 
 def _stop_on_signals() -> threading.Event:
     stop = threading.Event()
+    signals: SimpleQueue[int] = SimpleQueue()
 
-    def handle(signum: int, frame: FrameType | None) -> None:
+    def wait_for_signal() -> None:
+        signals.get()
         stop.set()
 
+    # A handler that set the event would wait forever if the main thread held the event's lock, in `stop.wait`, when
+    # the signal came. A SimpleQueue takes an item at any moment.
+    threading.Thread(target=wait_for_signal, name="tfpipe-signals", daemon=True).start()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handle)
+        signal.signal(number, lambda signum, _: signals.put(signum))
     return stop
 
 

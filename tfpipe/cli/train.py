@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -111,8 +110,8 @@ def train(**options: Any) -> None:
     _check_model(options["model"])
     build = load_function(options["model"], "--model") if ":" in options["model"] else None
     customize = load_stages(options["stages"])
-    stop = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signals: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     try:
         with quiet_start():
             from tfpipe.distribution import describe_strategy, resolve_strategy
@@ -122,7 +121,7 @@ def train(**options: Any) -> None:
         config = _build_config(options, manifest, split, strategy.num_replicas_in_sync)
         with Output(options["dataset"], config, as_json=options["as_json"]) as output:
             output.begin(describe_strategy(strategy))
-            result = run(manifest, config, strategy, build, output, stop.is_set, customize)
+            result = run(manifest, config, strategy, build, output, lambda: bool(signals), customize)
             output.end(result)
     finally:
         signal.signal(signal.SIGTERM, before)
