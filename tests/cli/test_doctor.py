@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import Ran, Tfpipe
 from tfpipe.doctor.result import Check, TargetConfig
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
@@ -16,12 +17,13 @@ from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(*args: object, code: str = "from tfpipe.cli.main import main; main()") -> subprocess.CompletedProcess[str]:
+def run(*args: object, code: str = "from tfpipe.cli.main import main; main()") -> Ran:
     """The real command in a process of its own."""
     command = [sys.executable, "-c", code, "doctor", *map(str, args)]
     env = {**os.environ, "COLUMNS": "100"}
     env.pop("TPU_NAME", None)
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return Ran(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture
@@ -163,16 +165,19 @@ def test_the_default_split(small_dataset: Path, monkeypatch: pytest.MonkeyPatch)
         inputs.open_data(str(small_dataset), None)
 
 
-def test_a_real_run(small_dataset: Path) -> None:
-    done = run(small_dataset, "--global-batch-size", 8, "--tpu", "my-tpu", "--replicas", 8, "--json")
-    assert done.returncode == 1
-    document = json.loads(done.stdout)
+@pytest.mark.parametrize("in_own_process", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_real_run(small_dataset: Path, tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch, in_own_process: bool) -> None:
+    monkeypatch.delenv("TPU_NAME", raising=False)
+    args = (small_dataset, "--global-batch-size", 8, "--tpu", "my-tpu", "--replicas", 8, "--json")
+    done = run(*args) if in_own_process else tfpipe("doctor", *args)
+    assert done.code == 1
+    document = done.json
     checks = {check["name"]: check for check in document["checks"]}
     failed = [name for name, check in checks.items() if check["status"] == "failure"]
     assert (failed, document["ok"]) == (["file access"], False)
     assert checks["xla"]["status"] == "ok"
     assert checks["image size"]["status"] == "warning"
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in done.err
 
 
 def test_without_tensorflow_the_extra_is_named(small_dataset: Path) -> None:
@@ -185,4 +190,4 @@ main()
 """
     done = run(small_dataset, code=code)
     message = "`tfpipe doctor` needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"Error: {message}\n")
+    assert done == (1, "", f"Error: {message}\n")

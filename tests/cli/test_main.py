@@ -1,4 +1,4 @@
-"""Commands that are interrupted where Python ignores exceptions: in a callback of the garbage collector."""
+"""The entry point: tracebacks, and interrupts where Python ignores exceptions, as in a garbage collection."""
 
 import os
 import signal
@@ -61,3 +61,11 @@ def test_an_interrupt_in_a_garbage_collection(module: str, command: str, small_d
     assert run.returncode == 130, run.stderr
     assert "Exception ignored" not in run.stderr
     assert "Traceback" not in run.stderr
+
+
+def test_debug_shows_the_traceback() -> None:
+    command = [sys.executable, "-m", "tfpipe", "verify", "nowhere", "--debug"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "There is no nowhere." in done.stderr

@@ -6,12 +6,17 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import Tfpipe
+from tfpipe import data_service
+from tfpipe.data_service import ServiceConfig, Worker
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "tfpipe", "serve"]
@@ -79,8 +84,11 @@ def run(*args: str) -> subprocess.CompletedProcess[str]:
         *(pytest.param(*one, marks=pytest.mark.slow) for one in ((signal.SIGKILL, -9), (signal.SIGINT, 0))),
     ],
 )
-def test_a_signal_ends_all_processes(start, signum: int, code: int) -> None:
-    server = start("--port", "0", "--workers", "2" if signum == signal.SIGTERM else "1")
+def test_a_signal_ends_all_processes(start, tmp_path: Path, signum: int, code: int) -> None:
+    server = start(
+        "--port", "0", "--workers", "2" if signum == signal.SIGINT else "1", "--work-dir", str(tmp_path / "j")
+    )
+    assert any((tmp_path / "j").rglob("*"))
     assert server.json["dispatcher"].startswith("grpc://127.0.0.1:")
     assert all(map(is_alive, server.pids))
     assert server.end(signum) == code
@@ -152,27 +160,60 @@ def test_a_dead_dispatcher_is_one_sentence() -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_option_ends_with_2(args: list[str], sentence: str) -> None:
-    done = run(*args)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"Error: {sentence}\n")
+def test_a_wrong_option_ends_with_2(
+    tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch, args: list[str], sentence: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the command changes it, and the log level
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+    assert tfpipe("serve", *args) == (2, "", f"Error: {sentence}\n")
 
 
-def test_what_people_read(start, tmp_path: Path) -> None:
-    command = [*COMMAND, "--host", "127.0.0.1", "--port", "0", "--dispatcher-only", "--work-dir", str(tmp_path / "j")]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        lines = [process.stdout.readline().rstrip() for _ in range(5)]
-        process.terminate()
-        assert process.wait(10) == 0
-    address = lines[0].split()[1].rstrip(",")
-    assert lines == [
-        f"Dispatcher {address}, no worker here",
-        f'Trainers        PipelineConfig(service="{address}", ...)',
-        f'  or in TOML    service = "{address}"',
-        f"Other machines  tfpipe serve --dispatcher {address}",
+@pytest.fixture
+def signal_handlers() -> Iterator[None]:
+    """Puts back the handlers that the command replaces."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+class StartedService:
+    """A service that is ready at once, and ends at once."""
+
+    dispatcher = "grpc://127.0.0.1:5051"
+
+    def __init__(self, config: ServiceConfig) -> None:
+        self.config = config
+        self.workers = [Worker(5052 + i, f"127.0.0.1:{5052 + i}") for i in range(config.workers)]
+
+    def __enter__(self) -> "StartedService":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def run_until(self, stop: threading.Event) -> None:
+        assert not stop.is_set()
+
+
+@pytest.mark.parametrize(
+    ("args", "workers"),
+    [(["--dispatcher-only"], "no worker here"), (["--workers", 2], "2 workers: 127.0.0.1:5052, 127.0.0.1:5053")],
+)
+@pytest.mark.usefixtures("signal_handlers")
+def test_what_people_read(tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch, args: list[object], workers: str) -> None:
+    monkeypatch.setattr(data_service, "Service", StartedService)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the command changes it, and the log level
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+    done = tfpipe("serve", "--host", "127.0.0.1", "--port", 0, *args)
+    assert (done.code, done.err) == (0, "")
+    assert done.lines == [
+        f"Dispatcher grpc://127.0.0.1:5051, {workers}",
+        'Trainers        PipelineConfig(service="grpc://127.0.0.1:5051", ...)',
+        '  or in TOML    service = "grpc://127.0.0.1:5051"',
+        "Other machines  tfpipe serve --dispatcher grpc://127.0.0.1:5051",
         "Only this machine reaches 127.0.0.1; for others name it with --host.",
     ]
-    assert any((tmp_path / "j").rglob("*"))
 
 
 def test_help_and_a_missing_tensorflow_need_no_tensorflow() -> None:

@@ -176,11 +176,3 @@ def test_the_command_of_a_job(shard) -> None:
         "python -m beam_jobs shard 'gs://in/my photos' gs://out --splits=a=0.9,b=0.1 --encoding=raw --square=64 -- "
         "--runner=DataflowRunner --project=my-project --region=europe-west4 --max_num_workers=9 --label=team=vision\n"
     )
-
-
-def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tfpipe", "shard", "nowhere", str(tmp_path / "out"), "--debug"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr
-    assert "nowhere does not exist." in done.stderr

@@ -149,8 +149,35 @@ def test_mistakes(tune, small_dataset: Path, args: tuple[object, ...], message: 
     assert len(err.splitlines()) == 1
 
 
-def start(folder: Path, dataset: Path, *args: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tfpipe", "tune", dataset, "--global-batch-size", 4, *args]
+# The search itself, on pipelines of numbers, whose processes need not load TensorFlow.
+SEARCH_WITH_NUMBERS = """
+import itertools
+
+def make_numbers(*_):
+    return itertools.repeat(0)
+
+if __name__ == "__main__":
+    from tfpipe.cli import tune
+    from tfpipe.cli.main import main
+
+    open_job = tune.open_job
+
+    def open_job_with_numbers(*args):
+        job = open_job(*args)
+        from tfpipe.tuning import trials
+
+        trials.build_endless_dataset = make_numbers
+        return job
+
+    tune.open_job = open_job_with_numbers
+    main()
+"""
+
+
+def start(
+    folder: Path, dataset: Path, *args: object, program: tuple[str, ...] = ("-m", "tfpipe")
+) -> subprocess.Popen[str]:
+    command = [sys.executable, *program, "tune", dataset, "--global-batch-size", 4, *args]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
     return subprocess.Popen(
         [str(part) for part in command],
@@ -177,9 +204,13 @@ def in_session(session: int) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
-def test_ctrl_c_leaves_nobody_behind(small_dataset: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pipelines", ["numbers", pytest.param("images", marks=pytest.mark.slow)])
+def test_ctrl_c_leaves_nobody_behind(small_dataset: Path, tmp_path: Path, pipelines: str) -> None:
     """While a pipeline is halted, and the next one starts or the profiler runs."""
-    running = start(tmp_path, small_dataset)
+    script, folder = tmp_path / "search.py", tmp_path / "empty"
+    script.write_text(SEARCH_WITH_NUMBERS)
+    folder.mkdir()
+    running = start(folder, small_dataset, program=(str(script),) if pipelines == "numbers" else ("-m", "tfpipe"))
     until = time.monotonic() + 60
     while "T" not in in_session(running.pid):
         assert time.monotonic() < until
@@ -192,7 +223,7 @@ def test_ctrl_c_leaves_nobody_behind(small_dataset: Path, tmp_path: Path) -> Non
     while in_session(running.pid):  # a process that was killed takes a moment to give back its memory
         assert time.monotonic() < until
         time.sleep(0.05)
-    assert list(tmp_path.iterdir()) == []
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.slow
