@@ -12,7 +12,7 @@ from typing import Any
 from beam_jobs.inputs.read_image import UnreadableError
 from beam_jobs.plan.image_ref import ImageRef, PlannedImage
 from beam_jobs.plan.merge_manifests import InputDatasets, SourceDataset
-from beam_jobs.shards.record import Record, RejectedImage
+from beam_jobs.shards.record import Record, RejectedImage, make_image_features
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
 from tfpipe.errors import FormatError
@@ -88,7 +88,7 @@ class DatasetRecords:
         if self.records.reformed:
             image = _reform(stored, header.form, source)
             if image.encoded != stored.encoded:
-                changes |= _make_image_features(image)
+                changes |= make_image_features(image)
         if changes:
             payload = encode_example(features | changes)
         return Record(payload, image, _get_digest(features), label, _get_text(features, keys.IMAGE_FILENAME))
@@ -172,17 +172,6 @@ def _as_ppm(pixels: bytes) -> bytes:
     if side * side * 3 != len(pixels):
         raise BadImage(f"{len(pixels)} bytes of raw pixels, which are not a square image")
     return b"P6 %d %d 255\n" % (side, side) + pixels
-
-
-def _make_image_features(image: PreparedImage) -> dict[str, FeatureLike]:
-    return {
-        keys.IMAGE_ENCODED: image.encoded,
-        keys.IMAGE_FORMAT: image.format,
-        keys.IMAGE_HEIGHT: image.height,
-        keys.IMAGE_WIDTH: image.width,
-        keys.IMAGE_CHANNELS: image.channels,
-        keys.IMAGE_COLORSPACE: image.colorspace,
-    }
 
 
 def _get_new_label(source: SourceDataset, label: int) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import PlannedImage, Value
-from beam_jobs.shards.record import Record, RejectedImage
+from beam_jobs.shards.record import Record, RejectedImage, make_image_features
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
 from tfpipe.format import schema as keys
 from tfpipe.format.schema import FeatureSpec
@@ -77,12 +77,7 @@ def _make_features(header: PlanHeader, planned: PlannedImage, image: PreparedIma
     """Returns one record's values by feature name, for the features of the schema."""
     schema = header.schema
     values: dict[str, Any] = {
-        keys.IMAGE_ENCODED: image.encoded,
-        keys.IMAGE_FORMAT: image.format,
-        keys.IMAGE_HEIGHT: image.height,
-        keys.IMAGE_WIDTH: image.width,
-        keys.IMAGE_CHANNELS: image.channels,
-        keys.IMAGE_COLORSPACE: image.colorspace,
+        **make_image_features(image),
         keys.IMAGE_FILENAME: _to_bytes(planned.path),
         keys.IMAGE_SHA256: sha256,
     }

@@ -2,6 +2,8 @@
 
 from typing import Literal, NamedTuple
 
+from tfpipe.format import schema as keys
+from tfpipe.format.example import FeatureLike
 from tfpipe.images.normalize import PreparedImage
 
 
@@ -35,3 +37,15 @@ class RejectedImage(Exception):
     def __init__(self, kind: Literal["bad", "unreadable"], reason: str, data: bytes = b"") -> None:
         super().__init__(reason)
         self.kind, self.reason, self.data = kind, reason, data
+
+
+def make_image_features(image: PreparedImage) -> dict[str, FeatureLike]:
+    """Returns the features of a record that describe its stored image."""
+    return {
+        keys.IMAGE_ENCODED: image.encoded,
+        keys.IMAGE_FORMAT: image.format,
+        keys.IMAGE_HEIGHT: image.height,
+        keys.IMAGE_WIDTH: image.width,
+        keys.IMAGE_CHANNELS: image.channels,
+        keys.IMAGE_COLORSPACE: image.colorspace,
+    }
