@@ -31,7 +31,7 @@ from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.images.normalize import prepare_image
 
 THREADS = ("--direct_running_mode=multi_threading", "--direct_num_workers=2")
-PROCESSES = ("--direct_running_mode=multi_processing",)
+PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
 SPLITS = {"train": 30, "validation": 9}
 SHARD = "train-00000-of-00003.tfrecord"
 
@@ -116,13 +116,11 @@ def test_by_size(dataset: Path, tmp_path: Path) -> None:
     assert split.num_shards == -(-load(dataset).splits["train"].bytes // 4000)
 
 
-@pytest.mark.parametrize(("beam_args", "workers"), [((), 2), (THREADS, 2), (PROCESSES, 1)])
-def test_the_same_bytes_whoever_does_the_work(
-    dataset: Path, tmp_path: Path, beam_args: tuple[str, ...], workers: int
-) -> None:
+@pytest.mark.parametrize("beam_args", [(), THREADS, pytest.param(PROCESSES, marks=pytest.mark.slow)])
+def test_the_same_bytes_whoever_does_the_work(dataset: Path, tmp_path: Path, beam_args: tuple[str, ...]) -> None:
     options: Mapping[str, Any] = {"num_shards": 4, "form_changes": {"resize_short": 8}}
     join_datasets([dataset], tmp_path / "straight", **options)
-    config = ShardConfig(str(dataset), str(tmp_path / "out"), datasets=(str(dataset),), workers=workers, **options)
+    config = ShardConfig(str(dataset), str(tmp_path / "out"), datasets=(str(dataset),), workers=2, **options)
     result = shard_job.run(config, beam_args)
     assert result.kept_shards == 0
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
