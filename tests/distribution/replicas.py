@@ -10,6 +10,7 @@ import zlib
 import tensorflow as tf
 
 import tfpipe
+from tfpipe.distribution import describe_strategy
 from tfpipe.pipeline.device.augment import AugmentLayer, augment
 
 TRAIN = {"global_batch_size": 16, "image_size": 8, "seed": 7, "run_records": 4, "window_records": 12}
@@ -29,6 +30,12 @@ class Trainer:
     def local(self, value):
         """What this process has of an element, replica after replica."""
         return [part.numpy() for part in self.strategy.experimental_local_results(value)]
+
+    def devices(self, _):
+        """Returns the strategy in words, its devices, and the sum of the numbers of all replicas."""
+        number = self.strategy.run(lambda: tf.distribute.get_replica_context().replica_id_in_sync_group)
+        devices = [device[-5:] for device in self.strategy.extended.worker_devices]
+        return [describe_strategy(self.strategy), devices, int(self.strategy.reduce("SUM", number, None))]
 
     def sequence(self, start, stop):
         """Of each step: names of the images, and a checksum of the pixels of each."""

@@ -19,7 +19,7 @@ from tfpipe.readers.record_reader import RecordReader
 BATCH, EPOCH = 16, 15  # records of a global batch, steps of an epoch: 8 streams of 31 records, 2 for each batch
 LAST_START, STEPS = 30, 34  # two epochs, and as many steps more as a resumed run is followed
 EVALUATED, STEPS_OF_EVALUATION = 250, 4
-QUICK, ALL = 2, 20  # places to resume at
+QUICK, ALL = 1, 20  # places to resume at
 
 pytest.importorskip("tensorflow")
 
@@ -73,7 +73,7 @@ def test_the_order_is_the_same_and_an_evaluation_counts_each_image_once(
     train: Train, shades: Path, cpus: int, workers: int
 ) -> None:
     starts = resume_steps(QUICK)
-    tasks = [f"order:{STEPS}", resume := "resume:" + ",".join(map(str, starts)), "evaluate", "bfloat16"]
+    tasks = [f"order:{STEPS}", resume := "resume:" + ",".join(map(str, starts)), "evaluate", "bfloat16", "devices"]
     processes = train(cpus, *tasks, workers=workers)
     steps = joined([process[tasks[0]] for process in processes])
     names = [names for names, _ in steps]
@@ -83,13 +83,20 @@ def test_the_order_is_the_same_and_an_evaluation_counts_each_image_once(
         assert len(set(seen)) == len(seen) == 240
     for i, start in enumerate(starts):  # with the very pixels
         assert joined([process[resume][i] for process in processes]) == steps[start : start + 4]
+    replicas = cpus * workers
     for process in processes:
+        strategy, devices, total = process["devices"]
+        assert strategy.startswith(f"CPU: {replicas} replica")
+        assert devices == [f"CPU:{cpu}" for cpu in range(cpus)]
+        assert total == sum(range(replicas))
+        if cpus == 4:
+            assert strategy == "CPU: 4 replicas in 1 process (MirroredStrategy); no TPU and no GPU were found"
         assert process["evaluate"] == {
             "right": expected_right(shades),
             "count": EVALUATED,
             "steps": STEPS_OF_EVALUATION,
         }
-        local = BATCH // (cpus * workers)
+        local = BATCH // replicas
         assert process["bfloat16"] == [["bfloat16", [local, 8, 8, 3], f"CPU:{cpu}"] for cpu in range(cpus)]
 
 
