@@ -8,8 +8,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -78,30 +79,54 @@ def evaluate(manifest: tfpipe.Manifest, config: PipelineConfig, model: Any) -> t
     return batch, tf.nn.softmax(model(batch["image"], training=False)).numpy()
 
 
+class Exported(NamedTuple):
+    """An exported model, and what it must say about the split `train`."""
+
+    folder: Path
+    batch: dict[str, Any]
+    expected: np.ndarray
+
+    def serve(self, signature: str) -> Any:
+        return tf.saved_model.load(str(self.folder)).signatures[signature]
+
+
+GetExported = Callable[..., Exported]
+
+
+@pytest.fixture(scope="module")
+def exported(datasets: GetDataset, tmp_path_factory: pytest.TempPathFactory) -> GetExported:
+    """Returns a function from a form and options of the pipeline to a model that is exported with them."""
+
+    @cache
+    def get(form: str, **options: Any) -> Exported:
+        config = replace(CONFIG, **options)
+        model, folder = linear_model(config), tmp_path_factory.mktemp("exported") / "model"
+        export_model(model, config, NAMES, str(folder), FORMS[form])
+        return Exported(folder, *evaluate(datasets(form), config, model))
+
+    return get
+
+
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"image_dtype": "float32"}, {"augment": "none"}, {"augment": "none", "dct_scaling": False}],
+    ("form", "options"),
+    [
+        ("as they came", {}),
+        ("as they came", {"image_dtype": "float32"}),
+        ("as they came", {"augment": "none"}),
+        ("as they came", {"augment": "none", "dct_scaling": False}),
+        ("resize-short", {}),
+        ("square", {}),
+        ("raw", {}),
+        ("raw", {"augment": "none", "image_dtype": "float32"}),
+    ],
     ids=str,
 )
-@pytest.mark.parametrize("form", ["as they came", "raw"])
 def test_a_served_record_gives_what_evaluation_gives_to_the_bit(
-    datasets: GetDataset, tmp_path: Path, form: str, options: dict[str, Any]
+    exported: GetExported, form: str, options: dict[str, Any]
 ) -> None:
-    check_records(datasets(form), replace(CONFIG, **options), FORMS[form], tmp_path)
-
-
-@pytest.mark.parametrize("form", ["resize-short", "square"])
-def test_a_served_record_of_another_form_gives_what_evaluation_gives(
-    datasets: GetDataset, tmp_path: Path, form: str
-) -> None:
-    check_records(datasets(form), CONFIG, FORMS[form], tmp_path)
-
-
-def check_records(manifest: tfpipe.Manifest, config: PipelineConfig, form: ImageForm, folder: Path) -> None:
-    model = linear_model(config)
-    export_model(model, config, NAMES, str(folder / "model"), form)
-    batch, expected = evaluate(manifest, config, model)
-    served = tf.saved_model.load(str(folder / "model")).signatures[export.RECORDS](
+    model = exported(form, **options)
+    batch, expected = model.batch, model.expected
+    served = model.serve(export.RECORDS)(
         image_bytes=batch["image/encoded"], height=batch["image/height"], width=batch["image/width"]
     )
     np.testing.assert_array_equal(served["probabilities"].numpy(), expected)
@@ -111,41 +136,34 @@ def check_records(manifest: tfpipe.Manifest, config: PipelineConfig, form: Image
 
 
 def test_the_original_files_give_what_evaluation_gives_to_the_bit(
-    datasets: GetDataset, draw_images: Callable[[Path], Path], tmp_path: Path
+    exported: GetExported, draw_images: Callable[[Path], Path], tmp_path: Path
 ) -> None:
-    manifest, model = datasets("as they came"), linear_model()
-    export_model(model, CONFIG, NAMES, str(tmp_path / "model"))
-    batch, expected = evaluate(manifest, CONFIG, model)
+    model = exported("as they came")
     images = draw_images(tmp_path / "images") / "train"
-    files = [(images / name.decode().removeprefix("train/")).read_bytes() for name in batch["image/filename"].numpy()]
+    names = [name.decode() for name in model.batch["image/filename"].numpy()]
+    files = [(images / name.removeprefix("train/")).read_bytes() for name in names]
     assert {file[:4] for file in files} == {b"\x89PNG", b"\xff\xd8\xff\xe0"}
-    served = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"](image_bytes=tf.constant(files))
-    np.testing.assert_array_equal(served["probabilities"].numpy(), expected)
+    served = model.serve("serving_default")(image_bytes=tf.constant(files))
+    np.testing.assert_array_equal(served["probabilities"].numpy(), model.expected)
 
 
-def test_decoded_images_give_what_evaluation_gives(datasets: GetDataset, tmp_path: Path) -> None:
-    manifest, form = datasets("raw"), FORMS["raw"]
-    model = linear_model()
-    export_model(model, CONFIG, NAMES, str(tmp_path / "model"), form)
-    batch, expected = evaluate(manifest, CONFIG, model)
+def test_decoded_images_give_what_evaluation_gives(exported: GetExported) -> None:
+    model = exported("raw")
+    batch = model.batch
     pixels = tf.reshape(tf.io.decode_raw(batch["image/encoded"], tf.uint8), [-1, 18, 18, 3])
-    served = tf.saved_model.load(str(tmp_path / "model")).signatures[export.IMAGES](
-        images=pixels, height=batch["image/height"], width=batch["image/width"]
-    )
-    np.testing.assert_array_equal(served["probabilities"].numpy(), expected)
+    served = model.serve(export.IMAGES)(images=pixels, height=batch["image/height"], width=batch["image/width"])
+    np.testing.assert_array_equal(served["probabilities"].numpy(), model.expected)
 
 
-def test_plain_tensorflow_serves_batches_of_any_size(datasets: GetDataset, tmp_path: Path) -> None:
-    # The process has no tfpipe and no Keras.
-    model = linear_model()
-    export_model(model, CONFIG, NAMES, str(tmp_path / "model"))
-    batch, expected = evaluate(datasets("as they came"), CONFIG, model)
-    np.save(tmp_path / "files.npy", batch["image/encoded"].numpy())
+def test_plain_tensorflow_serves_batches_of_any_size(exported: GetExported, tmp_path: Path) -> None:
+    # The process has no tfpipe and no Keras, nor JAX, which TensorFlow would load.
+    model = exported("as they came")
+    np.save(tmp_path / "files.npy", model.batch["image/encoded"].numpy())
     code = f"""
 import sys
-sys.modules["tfpipe"] = None
+sys.modules.update(tfpipe=None, keras=None, jax=None)
 import numpy as np, tensorflow as tf
-serve = tf.saved_model.load({str(tmp_path / "model")!r}).signatures["serving_default"]
+serve = tf.saved_model.load({str(model.folder)!r}).signatures["serving_default"]
 files = np.load({str(tmp_path / "files.npy")!r}, allow_pickle=True)
 np.save({str(tmp_path / "all.npy")!r}, serve(image_bytes=tf.constant(files))["probabilities"])
 assert serve(image_bytes=tf.constant(files[:1]))["label"].shape == [1]
@@ -153,7 +171,7 @@ assert serve(image_bytes=tf.constant([], tf.string))["probabilities"].shape == [
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    np.testing.assert_array_equal(np.load(tmp_path / "all.npy"), expected)
+    np.testing.assert_array_equal(np.load(tmp_path / "all.npy"), model.expected)
 
 
 def test_labels_and_the_form_lie_beside_the_model(tmp_path: Path) -> None:
@@ -181,12 +199,34 @@ def test_a_failed_export_leaves_the_old_model(tmp_path: Path, monkeypatch: pytes
     assert os.listdir(tmp_path) == ["model"]
 
 
+@pytest.fixture
+def quick_save(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Puts a few files in the place of the SavedModel; returns the texts that they get, one for each export.
+
+    An export without a text fails, as on a full disk.
+    """
+    texts: list[str] = []
+
+    def save(model: object, folder: str, signatures: object) -> None:
+        for file in (Path(folder) / "saved_model.pb", Path(folder) / "variables" / "variables.index"):
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(texts[0] if texts else "half")
+        if not texts:
+            raise OSError("No space left on device")
+        texts.pop(0)
+
+    monkeypatch.setattr(export.ServedModel, "signatures", lambda _: {})
+    monkeypatch.setattr(tf.saved_model, "save", save)
+    return texts
+
+
 @pytest.mark.parametrize("cut", [1, 2])
 def test_a_kill_between_the_renames_leaves_a_complete_model_or_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_save: list[str], cut: int
 ) -> None:
-    target = tmp_path / "model"
-    export_model(linear_model(), CONFIG, NAMES, str(target))
+    target, model = tmp_path / "model", linear_model()
+    quick_save += ["first", "second"]
+    export_model(model, CONFIG, NAMES, str(target))
     calls, rename = [], os.rename
 
     def rename_or_die(source: str, name: str) -> None:
@@ -198,14 +238,18 @@ def test_a_kill_between_the_renames_leaves_a_complete_model_or_none(
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", rename_or_die)
         with pytest.raises(SystemExit):
-            export_model(linear_model(), CONFIG, NAMES, str(target))
+            export_model(model, CONFIG, NAMES, str(target))
     assert export.has_model(str(target)) == (cut == 1)
-    with pytest.raises(ConfigError):
+    with pytest.raises(DataError, match="No space left on device"):
         # The next attempt fails too, and has restored the old model first.
-        export_model(linear_model(classes=4), CONFIG, NAMES, str(target))
-    export_model(linear_model(), CONFIG, NAMES, str(target))
+        export_model(model, CONFIG, NAMES, str(target))
+    assert (target / "saved_model.pb").read_text() == "first"
+    quick_save += ["third"]
+    export_model(model, CONFIG, NAMES, str(target))
     assert os.listdir(tmp_path) == ["model"]
-    tf.saved_model.load(str(target))
+    assert {file.read_text() for file in (target / "saved_model.pb", target / "variables" / "variables.index")} == {
+        "third"
+    }
 
 
 def test_object_stores_get_the_model_file_by_file(tmp_path: Path) -> None:
