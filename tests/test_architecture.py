@@ -7,7 +7,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
@@ -271,6 +271,7 @@ def lies_in(name: str, package: str) -> bool:
     return name == package or name.startswith(package + ".")
 
 
+@cache
 def get_floor(name: str) -> int | None:
     """Returns the floor of one of our modules, or of a name in it; None for other libraries."""
     floors = {package: floor for floor, packages in FLOORS.items() for package in packages}
@@ -296,7 +297,7 @@ def at(module: Module, place: Import | ast.AST) -> str:
 
 def get_name_in_call(node: ast.Call) -> str | None:
     """Returns "tensorflow" for `import_module("tensorflow")` and `__import__("tensorflow")`."""
-    function = ast.unparse(node.func).rpartition(".")[2]
+    function = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     if function in {"import_module", "__import__"} and node.args and isinstance(node.args[0], ast.Constant):
         return str(node.args[0].value)
     return None
