@@ -56,7 +56,7 @@ try:
     of(extra_features=("image/filename",))
 except tfpipe.ConfigError as error:
     results["text"] = str(error)
-results["heavy"] = sorted({"tensorflow", "torch", "apache_beam", "rich"} & set(sys.modules))
+results["heavy"] = sorted({"tensorflow", "keras", "torch", "apache_beam", "rich"} & set(sys.modules))
 print(json.dumps(results))
 """
 
