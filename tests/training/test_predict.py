@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,14 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory, model: Any) -> Path:
+    """Returns the exported model. Not to be changed: copy it."""
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    export_model(model, CONFIG, ("a", "b"), str(folder))
+    return folder
+
+
 @pytest.mark.parametrize(
     "form",
     [ImageForm(), ImageForm(resize_short=20), ImageForm(square=18, encoding="raw")],
@@ -80,33 +89,31 @@ def test_a_file_is_classified_as_its_record_to_the_bit(
         assert all(guess.label_name == "ab"[guess.label] for guess in prediction.top)
 
 
-def test_bad_files_keep_their_place_among_the_batches(tmp_path: Path, model: Any, images: Path) -> None:
-    export_model(model, CONFIG, ("a", "b"), str(tmp_path / "model"))
+def test_bad_files_keep_their_place_among_the_batches(tmp_path: Path, exported: Path, images: Path) -> None:
     good, cut = str(images / "a" / "plain.jpg"), tmp_path / "cut.jpg"
     cut.write_bytes(Path(good).read_bytes()[:300])
     (tmp_path / "empty").touch()
     files = [str(tmp_path / "empty"), good, good, str(cut), str(tmp_path / "none.jpg"), good, str(images)]
-    results = list(Classifier(str(tmp_path / "model")).classify(files, 2, 1))
+    results = list(Classifier(str(exported)).classify(files, 2, 1))
     assert [result.file for result in results] == files
     assert [isinstance(result, Prediction) for result in results] == [False, True, True, False, False, True, False]
     assert results[4] == Unreadable(files[4], "no such file")
     assert all(len(result.top) == 1 for result in results if isinstance(result, Prediction))
 
 
-def test_gray_and_tiny_images_and_one_pixel_are_classified(tmp_path: Path, model: Any) -> None:
-    export_model(model, CONFIG, ("a", "b"), str(tmp_path / "model"))
+def test_gray_and_tiny_images_and_one_pixel_are_classified(tmp_path: Path, exported: Path) -> None:
     files = []
     for k, size in enumerate([(1, 1), (1, 300), (500, 2)]):
         buffer = io.BytesIO()
         Image.new("L", size, 80).save(buffer, "JPEG")
         (tmp_path / f"{k}.jpg").write_bytes(buffer.getvalue())
         files.append(str(tmp_path / f"{k}.jpg"))
-    results = list(Classifier(str(tmp_path / "model")).classify(files, 8, 1))
+    results = list(Classifier(str(exported)).classify(files, 8, 1))
     # All have the same gray.
     assert len({result.top[0].probability for result in results if isinstance(result, Prediction)}) == 1
 
 
-def test_a_path_without_a_model_is_refused_in_one_sentence(tmp_path: Path, model: Any) -> None:
+def test_a_path_without_a_model_is_refused_in_one_sentence(tmp_path: Path, exported: Path) -> None:
     def refused(path: Path, kind: type[Exception] = ConfigError) -> str:
         with pytest.raises(kind) as error:
             Classifier(str(path))
@@ -121,7 +128,7 @@ def test_a_path_without_a_model_is_refused_in_one_sentence(tmp_path: Path, model
     assert refused(run) == (
         "/run has no model yet. Run the same `tfpipe train` command again: it goes on, and exports one in the end."
     )
-    export_model(model, CONFIG, ("a", "b"), str(run / "model"))
+    shutil.copytree(exported, run / "model")
     notes = run / "model" / "tfpipe.json"
     kept = json.loads(notes.read_text())
     notes.write_text(json.dumps({**kept, "version": 2}))
