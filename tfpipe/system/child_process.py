@@ -2,14 +2,12 @@
 
 import contextlib
 import ctypes
-import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from multiprocessing import resource_tracker
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LOOK_EVERY_S = 0.5
@@ -47,6 +45,8 @@ def hold_interrupts() -> Iterator[None]:
 
     Without it, a process that is interrupted before its first line prints a traceback.
     """
+    from multiprocessing import resource_tracker  # every command imports this module, and few start processes
+
     resource_tracker.ensure_running()  # multiprocessing starts it before a process, and lets interrupts in again
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     # The mask holds for this thread and for the processes it starts. The kernel may give the signal to another thread
@@ -81,7 +81,9 @@ def silence_stderr() -> Iterator[None]:
 
 
 def _exit_after_parent() -> None:
-    parent = multiprocessing.parent_process()
+    from multiprocessing import parent_process
+
+    parent = parent_process()
     if parent is not None:
         parent.join()
         os._exit(1)

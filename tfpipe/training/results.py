@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tfpipe.profiler.types import StepTiming
 from tfpipe.system.progress import Observer
 
 if TYPE_CHECKING:  # the command line extends `TrainObserver` before it loads anything
     import numpy as np
     from numpy.typing import NDArray
+
+    from tfpipe.profiler.types import StepTiming
 
 SUM_NAMES = ("loss", "correct", "top5_correct", "images")
 """The sums that each step counts over its images, in this order."""
