@@ -105,8 +105,8 @@ def test_a_cheap_decode_refuses_the_same_files_as_a_full_one(make: Any, options:
 
 
 def test_a_reduced_decode_does_not_change_the_reported_size(make: Any) -> None:
-    got = prepare_image(make.jpeg(4003, 1001), ImageForm(square=16))
-    assert (got.width, got.height) == (4003, 1001)
+    got = prepare_image(make.jpeg(1003, 251), ImageForm(square=16))
+    assert (got.width, got.height) == (1003, 251)
 
 
 @pytest.mark.parametrize("options", KINDS[:5])

@@ -104,12 +104,12 @@ def test_an_error_leaves_no_object(cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 
     from beam_jobs.storage import filesystem, object_store
 
-    monkeypatch.setattr(object_store, "PART_BYTES", 5 * 2**20)
+    monkeypatch.setattr(object_store, "PART_BYTES", 2**18)
     url = f"{cloud.new()}/half"
 
     def fail() -> None:
         with filesystem.create(url) as file:
-            file.write(bytes(12 * 2**20))
+            file.write(bytes(5 * 2**17))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
