@@ -1,5 +1,6 @@
 """Decoding on the host: every stored form, crop boxes, and libjpeg's reductions."""
 
+import functools
 import io
 from typing import Any
 
@@ -34,15 +35,30 @@ def jpeg(pixels: np.ndarray, subsampling: int = 0) -> bytes:
     return save(pixels, "JPEG", quality=95, subsampling=subsampling)
 
 
-def in_graph(function: Any, *args: Any) -> Any:
-    """The function's value inside a `tf.data` map."""
-    element = tuple(map(tf.constant, args))
-    return next(iter(tf.data.Dataset.from_tensors(element).map(function)))
+ENCODED, CROP_BOX = tf.TensorSpec([], tf.string), tf.TensorSpec([4], tf.int32)
+"""What the graphs below take. Each is traced once for its options and then serves every image."""
+
+
+@functools.cache
+def decoder(stored: StoredImages) -> Any:
+    """The graph of `decode_image`."""
+    return tf.function(lambda e: decode_image(e, stored), [ENCODED], autograph=False)
+
+
+@functools.cache
+def cutter(out: tuple[int, int], stored: StoredImages, dct: bool) -> Any:
+    """The graph of `decode_crop`."""
+    return tf.function(lambda e, w: decode_crop(e, w, out, stored, dct), [ENCODED, CROP_BOX], autograph=False)
+
+
+@functools.cache
+def measurer(stored: StoredImages, *sizes: int) -> Any:
+    """The graph of `read_image_size`."""
+    return tf.function(lambda e: read_image_size(e, stored, *sizes), [ENCODED], autograph=False)
 
 
 def cut(encoded: bytes, crop_box: tuple[int, ...], out: tuple[int, int], stored: StoredImages = JPEG, dct: bool = True):
-    result = in_graph(lambda e, w: decode_crop(e, w, out, stored, dct), encoded, np.int32(crop_box))
-    return result.numpy()
+    return cutter(out, stored, dct)(encoded, np.int32(crop_box)).numpy()
 
 
 # Whole images
@@ -66,7 +82,7 @@ def test_every_format_becomes_three_channels(kind, stored, size, gray):
     pixels = draw(*size)[..., 0] if gray else draw(*size)
     encoded = save(pixels, kind)
     expected = np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"))
-    whole = in_graph(lambda e: decode_image(e, stored), encoded).numpy()
+    whole = decoder(stored)(encoded).numpy()
     assert whole.dtype == np.uint8
     assert whole.shape == (*size, 3)
     # libjpeg's versions round differently, more so where color is stored at half the size.
@@ -74,7 +90,7 @@ def test_every_format_becomes_three_channels(kind, stored, size, gray):
     if gray:
         np.testing.assert_array_equal(whole[..., 0], whole[..., 2])
     np.testing.assert_array_equal(cut(encoded, (0, 0, *size), (64, 64), stored), whole)
-    assert [int(n) for n in in_graph(lambda e: read_image_size(e, stored), encoded)] == list(size)
+    assert [int(n) for n in measurer(stored)(encoded)] == list(size)
 
 
 def test_raw_pixels_and_fixed_sizes_have_static_shapes():
@@ -102,7 +118,7 @@ def test_sizes_come_from_the_record_only_where_tfpipe_wrote_it():
     # A wrong height shows where the answer is from.
     height, width = read_image_size(encoded, JPEG, tf.constant(7, tf.int64), tf.constant(8, tf.int64))
     assert (int(height), int(width)) == (7, 8)
-    assert [int(n) for n in in_graph(lambda e: read_image_size(e, FOREIGN, 7, 8), encoded)] == [30, 20]
+    assert [int(n) for n in measurer(FOREIGN, 7, 8)(encoded)] == [30, 20]
     assert all(n.dtype == tf.int32 for n in read_image_size(encoded, JPEG, tf.constant(7, tf.int64), tf.constant(8)))
 
 
@@ -110,13 +126,13 @@ def test_damage_and_wrong_sizes_are_errors():
     encoded, error = jpeg(draw(40, 40)), tf.errors.InvalidArgumentError
     for bad, stored in ((encoded[:300], JPEG), (b"", JPEG), (b"<html>", FOREIGN), (encoded[:300], FOREIGN)):
         with pytest.raises(error):
-            in_graph(lambda e, stored=stored: decode_image(e, stored), bad)
+            decoder(stored)(bad)
         with pytest.raises(error):
             cut(bad, (0, 0, 9, 9), (4, 4), stored)
     with pytest.raises(error):
-        in_graph(lambda e: decode_image(e, StoredImages(frozenset(["JPEG"]), (40, 41))), encoded)
+        decoder(StoredImages(frozenset(["JPEG"]), (40, 41)))(encoded)
     with pytest.raises(error):
-        in_graph(lambda e: decode_image(e, StoredImages(frozenset(["RAW"]), (4, 4))), bytes(47))
+        decoder(StoredImages(frozenset(["RAW"]), (4, 4)))(bytes(47))
     with pytest.raises(error, match="crop window"):
         cut(encoded, (0, 1, 40, 40), (40, 40))
 
