@@ -15,11 +15,11 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
-from tfpipe.pipeline.stages import _order_ops
 from tfpipe.pipeline.stages.list import list_exact
 from tfpipe.pipeline.stages.read import read_exact
 from tfpipe.pipeline.stages.repeat import repeat_epochs
 from tfpipe.pipeline.stages.shuffle import shuffle_exact
+from tfpipe.system.hash_permutation import EXAMPLE, key_of
 
 BATCH = 16
 RECORDS = 257
@@ -32,82 +32,100 @@ def plan_of(manifest: Manifest, num_hosts: int = 1, host: int = 0, start_step: i
     return ReadPlan(Source.from_manifest(manifest, "train"), config, num_hosts, host, num_hosts, start_step)
 
 
-def elements(plan: ReadPlan, steps: int) -> Seen:
+def build(plan: ReadPlan) -> tf.data.Dataset:
     dataset = None
     for build_stage in (repeat_epochs, list_exact, read_exact, shuffle_exact):
         dataset = build_stage(plan).apply(dataset)
+    return dataset
+
+
+def elements(dataset: tf.data.Dataset, count: int) -> Seen:
     seen: Seen = []
-    for payloads, records, seeds in dataset.take(steps * plan.host_batch_size).batch(4096).as_numpy_iterator():
+    for payloads, records, seeds in dataset.take(count).batch(4096).as_numpy_iterator():
         ids = [int(decode_example(payload)["id"][0]) for payload in payloads]
         seen += zip(ids, records.tolist(), map(tuple, seeds.tolist()), strict=True)
     return seen
 
 
-def expected(plan: ReadPlan, first_step: int, steps: int) -> list[int]:
-    """Lists the numbers of the records, counted through all files."""
-    numbers: list[int] = []
+def expected(plan: ReadPlan, first_step: int, steps: int) -> Seen:
+    """Lists the records by `tfpipe.order`, with their numbers counted through all files."""
+    seen: Seen = []
     for global_step in range(first_step, first_step + steps):
         epoch, step = plan.order.locate(global_step, plan.global_batch_size)
         shard, record = plan.order.batch(epoch, step, plan.global_batch_size, plan.streams).T
-        numbers += (plan.source.bases[shard] + record).tolist()
-    return numbers
-
-
-@pytest.mark.parametrize("num_hosts", [2, 4])
-def test_every_host_reads_its_part_of_the_order(many: Manifest, num_hosts: int) -> None:
-    options = {"num_streams": 4, "run_records": 5, "window_records": 20}
-    plans = [plan_of(many, num_hosts, host, **options) for host in range(num_hosts)]
-    steps = 3 * RECORDS // BATCH
-    parts = [elements(plan, steps) for plan in plans]
-    for plan, seen in zip(plans, parts, strict=True):
-        assert [number for _, number, _ in seen] == expected(plan, 0, steps)
-        assert all(inside == number for inside, number, _ in seen)
-    # Host after host, each step is the global batch of a single host.
-    share, whole = BATCH // num_hosts, plan_of(many, **options)
-    together = [part[step * share :][:share] for step in range(steps) for part in parts]
-    assert [number for _, number, _ in chain(*together)] == expected(whole, 0, steps)
+        for number in (plan.source.bases[shard] + record).tolist():
+            key = np.uint64(key_of(EXAMPLE, plan.config.seed, epoch, number))
+            seen.append((number, number, tuple(key[None].view(np.int32).tolist())))
+    return seen
 
 
 @pytest.mark.parametrize(
-    "options",
+    "hosts",
     [
-        {"run_records": 1, "window_records": 6},  # a share of two: whole windows
-        {"run_records": 16, "window_records": 512},  # the window is larger than the stream
-        {"run_records": 5, "window_records": 7, "num_streams": 2},  # a share of eight: rounded to one window of eight
-        {"run_records": 5, "window_records": 27, "num_streams": 1, "global_batch_size": 6},  # to 24
+        [(2, 1), (4, 2)],
+        pytest.param([(count, host) for count in (2, 4) for host in range(count)], marks=pytest.mark.slow),
     ],
-    ids=str,
+    ids=["some", "all"],
 )
-def test_each_record_at_most_once_an_epoch_and_from_any_step_on(many: Manifest, options: dict) -> None:
+def test_every_host_reads_its_part_of_the_order(many: Manifest, hosts: list[tuple[int, int]]) -> None:
+    options = {"num_streams": 4, "run_records": 5, "window_records": 20}
+    steps = 3 * RECORDS // BATCH
+    for num_hosts, host in hosts:
+        plan = plan_of(many, num_hosts, host, **options)
+        assert elements(build(plan), steps * plan.host_batch_size) == expected(plan, 0, steps)
+    # Host after host, each step is the global batch of a single host.
+    whole = expected(plan_of(many, **options), 0, steps)
+    for num_hosts in (2, 4):
+        parts = [expected(plan_of(many, num_hosts, host, **options), 0, steps) for host in range(num_hosts)]
+        share = BATCH // num_hosts
+        together = [part[step * share :][:share] for step in range(steps) for part in parts]
+        assert list(chain(*together)) == whole
+
+
+WINDOWS = [
+    {"run_records": 1, "window_records": 6},  # a share of two: whole windows
+    {"run_records": 16, "window_records": 512},  # the window is larger than the stream
+    {"run_records": 5, "window_records": 7, "num_streams": 2},  # a share of eight: rounded to one window of eight
+    {"run_records": 5, "window_records": 27, "num_streams": 1, "global_batch_size": 6},  # to 24
+]
+
+
+@pytest.mark.parametrize("options", WINDOWS, ids=str)
+def test_from_any_step_on_the_records_are_those_of_the_order(many: Manifest, options: dict) -> None:
+    per_epoch = plan_of(many, **options).steps_per_epoch
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    start = random.Random(seed).randrange(1, 2 * per_epoch)
+    plan = plan_of(many, start_step=start, **options)
+    seen = elements(build(plan), 2 * per_epoch * plan.global_batch_size)
+    assert seen == expected(plan, start, 2 * per_epoch), f"from step {start}"
+
+
+@pytest.mark.parametrize("options", WINDOWS, ids=str)
+def test_each_record_at_most_once_an_epoch(many: Manifest, options: dict) -> None:
     plan = plan_of(many, **options)
     per_epoch = plan.steps_per_epoch
     batch = plan.global_batch_size
     assert per_epoch == plan.order.records_per_stream * plan.order.num_streams // batch
     assert plan.order.window_records % plan.share == 0
-    seen = elements(plan, 3 * per_epoch)
-    assert [number for _, number, _ in seen] == expected(plan, 0, 3 * per_epoch)
+    seen = expected(plan, 0, 3 * per_epoch)
     epochs = [seen[epoch * per_epoch * batch :][: per_epoch * batch] for epoch in range(3)]
-    for epoch, part in enumerate(epochs):
+    for part in epochs:
         assert max(Counter(number for _, number, _ in part).values()) == 1
         assert len(part) == per_epoch * batch
         assert RECORDS - len(part) < batch + plan.order.num_streams
-        numbers = np.array([number for _, number, _ in part])
-        seeds = _order_ops.make_seeds(11, tf.constant(epoch, tf.int64), tf.constant(numbers))
-        assert [seed for _, _, seed in part] == list(map(tuple, seeds.numpy().tolist()))
     assert len({seed for part in epochs for _, _, seed in part}) == 3 * per_epoch * batch  # each epoch's own
     assert epochs[0] != epochs[1]
 
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    start = random.Random(seed).randrange(1, 2 * per_epoch)
-    resumed = elements(plan_of(many, start_step=start, **options), per_epoch)
-    assert resumed == seen[start * batch :][: per_epoch * batch], f"from step {start}"
-
 
 def test_two_runs_are_equal_and_another_seed_is_another_order(many: Manifest) -> None:
-    first, again = (elements(plan_of(many), 16) for _ in range(2))
-    assert first == again
-    other = elements(plan_of(many, seed=12), 16)
+    plan, count = plan_of(many), 16 * BATCH
+    dataset = build(plan)
+    first, again = (elements(dataset, count) for _ in range(2))
+    assert first == again == expected(plan, 0, 16)
+    other_plan = plan_of(many, seed=12)
+    other = elements(build(other_plan), count)
+    assert other == expected(other_plan, 0, 16)
     assert [number for _, number, _ in other] != [number for _, number, _ in first]
     shared = {number: seed for _, number, seed in first}
     assert all(shared.get(number) != seed for _, number, seed in other)
