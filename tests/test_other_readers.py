@@ -9,6 +9,7 @@ from pathlib import Path
 # In a process of its own: the package brings a copy of TensorFlow's protocol that cannot live beside the original.
 _READ = """
 import hashlib, json, pathlib, sys
+sys.modules["torch"] = None  # the package loads it if it can, in a second, and nothing here needs it
 from tfrecord.reader import tfrecord_loader
 found = []
 for shard in sorted(pathlib.Path(sys.argv[1]).glob("train-*")):

@@ -15,6 +15,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
+from tfpipe.pipeline.stage import without_autograph
 from tfpipe.pipeline.stages.list import list_exact
 from tfpipe.pipeline.stages.read import read_exact
 from tfpipe.pipeline.stages.repeat import repeat_epochs
@@ -35,7 +36,7 @@ def plan_of(manifest: Manifest, num_hosts: int = 1, host: int = 0, start_step: i
 def build(plan: ReadPlan) -> tf.data.Dataset:
     dataset = None
     for build_stage in (repeat_epochs, list_exact, read_exact, shuffle_exact):
-        dataset = build_stage(plan).apply(dataset)
+        dataset = without_autograph(build_stage(plan)).apply(dataset)
     return dataset
 
 
