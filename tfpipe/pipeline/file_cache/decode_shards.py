@@ -142,6 +142,8 @@ def _decode_runs(plan: ReadPlan, runs: NDArray[np.int64]) -> Iterator[bytes]:
         done += len(payloads)
 
 
+# AutoGraph's conversion would take longer than to decode a small dataset, and nothing here branches on a tensor.
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def _decode_batches(plan: ReadPlan, runs: NDArray[np.int64], batch_size: int) -> tf.data.Dataset:
     options = tf.data.Options()
     options.autotune.enabled = False  # it would hold back at first, and a small cache is all beginning
