@@ -81,8 +81,9 @@ def make_epoch_runs(order: ExactOrder, epoch: tf.Tensor) -> EpochRuns:
     lead = ((high % size) * (2**32 % size) + low % size) % size
     records = tf.constant(order.shard_records, tf.int64)
     per_shard = tf.where(records > 0, (records + lead + size - 1) // size, 0)
-    shard = tf.repeat(tf.range(len(order.shard_records), dtype=tf.int64), per_shard)
-    index = tf.range(tf.size(shard, tf.int64)) - tf.repeat(tf.cumsum(per_shard, exclusive=True), per_shard)
+    ends = tf.cumsum(per_shard)
+    shard = _number_groups(ends)
+    index = tf.range(tf.size(shard, tf.int64)) - tf.gather(ends - per_shard, shard)
     first = tf.maximum(index * size - lead, 0)
     count = tf.minimum((index + 1) * size - lead, tf.gather(records, shard)) - first
     shuffled = make_permutations(extend_key(key_of(RUNS, order.seed), epoch), tf.size(shard))
@@ -98,7 +99,7 @@ def make_window_runs(order: ExactOrder, epoch_runs: EpochRuns, streams: range, w
     first = tf.searchsorted(epoch_runs.starts, start, side="right", out_type=tf.int64) - 1
     last = tf.searchsorted(epoch_runs.starts, stop, side="left", out_type=tf.int64)
     numbers = tf.ragged.range(first, last)
-    row, index = numbers.value_rowids(), numbers.values
+    row, index = _number_groups(numbers.row_splits[1:]), numbers.values
     begins = tf.maximum(tf.gather(epoch_runs.starts, index), tf.gather(start, row))
     ends = tf.minimum(tf.gather(epoch_runs.starts, index + 1), tf.gather(stop, row))
     moved = begins - tf.gather(epoch_runs.starts, index)
@@ -112,6 +113,14 @@ def make_window_permutations(order: ExactOrder, epoch: tf.Tensor, streams: range
     prefix = extend_key(key_of(WINDOW, order.seed), epoch)
     keys = extend_key(prefix, tf.constant(list(streams), tf.int64), window)
     return make_permutations(keys, end - begin)
+
+
+def _number_groups(ends: tf.Tensor) -> tf.Tensor:
+    """Returns the number of the group that each element belongs to, from where the groups end: int64 [ends[-1]].
+
+    `tf.repeat` gives the same, but is dozens of operations, and a pipeline took 80 ms longer to build.
+    """
+    return tf.searchsorted(ends, tf.range(ends[-1]), side="right", out_type=tf.int64)
 
 
 def _window_bounds(order: ExactOrder, window: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
