@@ -68,7 +68,16 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     return load_manifest(str(folder))
 
 
-def test_every_batch_has_its_shares_and_classes_meet_by_name(many: Manifest, other: Manifest) -> None:
+@pytest.fixture(scope="module")
+def undisturbed(many: Manifest, other: Manifest) -> list[dict[str, np.ndarray]]:
+    """The first 23 batches, beyond an epoch of each dataset."""
+    dataset = build_dataset(mix({many.directory: 3, other.directory: 1}), "train", CONFIG)
+    return list(dataset.take(23).as_numpy_iterator())
+
+
+def test_every_batch_has_its_shares_and_classes_meet_by_name(
+    many: Manifest, other: Manifest, undisturbed: list[dict[str, np.ndarray]]
+) -> None:
     mixture = mix({many.directory: 3, other.directory: 1})
     assert mixture.label_names == ("cat", "dog", "owl", "emu")
     stages = build_stages(mixture, "train", CONFIG)
@@ -77,30 +86,23 @@ def test_every_batch_has_its_shares_and_classes_meet_by_name(many: Manifest, oth
         f"'train' of {many.directory}": "15 of 20",
         f"'train' of {other.directory}": "5 of 20",
     }
-    batches = list(stages.dataset().take(8).as_numpy_iterator())
     # Both count records from 0 and give record n the class n % 3: the first has 257, the other 40 and other names.
     renamed = [mixture.label_names.index(name) for name in ("dog", "emu", "cat")]
     seen = np.zeros(4, int)
-    for batch in batches:
+    for batch in undisturbed:
         own = batch["label"] == batch["id"] % 3
         theirs = batch["label"] == np.take(renamed, batch["id"] % 3)
         assert (own | theirs).all()
         assert (~own).sum() == 5  # no class of the other keeps its number
         seen += np.bincount(batch["label"], minlength=4)
     assert (seen > 0).all()
-    assert batches[0]["image"].shape == (20, 8, 8, 3)
+    assert undisturbed[0]["image"].shape == (20, 8, 8, 3)
 
 
-def test_it_goes_on_at_any_step(many: Manifest, other: Manifest) -> None:
-    mixture = Mixture((many, other), (3.0, 1.0))
-
-    def ids(start_step: int, steps: int) -> list[list[int]]:
-        dataset = build_dataset(mixture, "train", CONFIG, start_step=start_step)
-        return [batch["id"].tolist() for batch in dataset.take(steps).as_numpy_iterator()]
-
-    undisturbed = ids(0, 23)  # beyond an epoch of each
-    assert ids(19, 4) == undisturbed[19:]
-    assert ids(0, 3) == undisturbed[:3]
+def test_it_goes_on_at_any_step(many: Manifest, other: Manifest, undisturbed: list[dict[str, np.ndarray]]) -> None:
+    dataset = build_dataset(Mixture((many, other), (3.0, 1.0)), "train", CONFIG, start_step=19)
+    for resumed, expected in zip(dataset.take(4), undisturbed[19:], strict=True):
+        np.testing.assert_array_equal(resumed["id"], expected["id"])
 
 
 def test_what_a_mixture_cannot_do(many: Manifest, other: Manifest, tmp_path: Path) -> None:
@@ -124,10 +126,12 @@ def test_all_have_labels_or_none(many: Manifest, tmp_path: Path) -> None:
     assert str(caught.value) == f"All datasets of a mixture must have labels, or none; {tmp_path} has none."
 
 
-def test_it_is_distributed_like_any_other(many: Manifest, other: Manifest) -> None:
+def test_it_is_the_same_each_time_and_is_distributed_like_any_other(
+    many: Manifest, other: Manifest, undisturbed: list[dict[str, np.ndarray]]
+) -> None:
     mixture = Mixture((many, other), (3.0, 1.0))
     strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
-    distributed = distribute_dataset(strategy, mixture, "train", CONFIG)
-    expected = next(iter(build_dataset(mixture, "train", CONFIG)))
-    np.testing.assert_array_equal(next(iter(distributed))["id"], expected["id"])
+    distributed = iter(distribute_dataset(strategy, mixture, "train", CONFIG))
+    for expected in undisturbed[:3]:
+        np.testing.assert_array_equal(next(distributed)["id"], expected["id"])
     assert steps_per_epoch(mixture, "train", CONFIG, strategy) == (257 + 40) // 20
