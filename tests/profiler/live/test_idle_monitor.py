@@ -19,7 +19,9 @@ def work(_: object = None) -> tf.Tensor:
     return tf.constant(1.0)
 
 
-@pytest.mark.parametrize("wait_s", [0.0, STEP_S, 9 * STEP_S])
+@pytest.mark.parametrize(
+    "wait_s", [0.0, 3 * STEP_S, *(pytest.param(k * STEP_S, marks=pytest.mark.slow) for k in (1, 9))]
+)
 def test_a_loop_sees_the_wait_that_was_planted(make_batches: MakeBatches, wait_s: float) -> None:
     monitor = IdleMonitor(every_steps=5, warm_up=2)
     for batch in monitor.iterate(make_batches(wait_s, count=22)):

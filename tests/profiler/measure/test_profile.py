@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import subprocess
 import sys
 import time
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.stage import Stage, Stages
 from tfpipe.profiler.diagnose.bottleneck import compute_idle_fraction
+from tfpipe.profiler.measure import option_costs, simulated_accelerator
+from tfpipe.profiler.measure import profile as profile_module
 from tfpipe.profiler.measure.profile import ProfileConfig, _build_each, profile_pipeline
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator, compute_step_timing, drive
 from tfpipe.profiler.measure.stage_matching import list_planned_operations, match_stages
@@ -33,6 +36,14 @@ from tfpipe.system.progress import Observer, Progress
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG = PipelineConfig(global_batch_size=4, image_size=32, map_fusion=False)
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples often, warms up briefly and tries options briefly, so that half a second of a pipeline is enough."""
+    monkeypatch.setattr(profile_module, "Sampler", partial(Sampler, every_s=0.05))
+    monkeypatch.setattr(simulated_accelerator, "MIN_WARM_UP_S", 0.5)
+    monkeypatch.setattr(option_costs, "_SECONDS", 0.01)
 
 
 @pytest.fixture(scope="module")
@@ -82,17 +93,19 @@ def test_every_operation_has_its_stage(manifest: Manifest) -> None:
     [
         ({"order": "throughput"}, "prefetch batch augment decode parse shuffle read list repeat"),
         ({"augment": "device"}, "prefetch batch decode parse shuffle read list repeat"),
-        ({"cache": "decoded"}, "prefetch batch augment repeat"),
         ({"training": False}, "prefetch batch augment decode parse read list"),
         ({"training": False, "cache": "bytes"}, "prefetch batch augment decode parse cache read list"),
     ],
 )
 def test_other_pipelines_have_other_stages(long_manifest: Manifest, changes: dict[str, Any], stages: str) -> None:
-    """A cache that is fetched from by position is filled inside of `repeat`, where tf.data keeps no counters.
-
-    The data are so long that one pass is not over when the operations are listed: they go with their last record.
-    """
+    """The data are so long that one pass is not over when the operations are listed: they go with their last record."""
     assert list(list_operations(long_manifest, replace(CONFIG, **changes))) == stages.split()
+
+
+def test_a_cache_that_is_fetched_from_by_position_is_part_of_repeat(manifest: Manifest) -> None:
+    """It is filled inside of `repeat`, where tf.data keeps no counters."""
+    operations = list_operations(manifest, replace(CONFIG, cache="decoded"))
+    assert list(operations) == ["prefetch", "batch", "augment", "repeat"]
 
 
 class Recorder(Observer):
@@ -110,12 +123,12 @@ class Recorder(Observer):
 
 def test_a_profile_has_the_figures_of_a_real_pipeline(manifest: Manifest) -> None:
     recorder = Recorder()
-    profile = profile_pipeline(manifest, "train", CONFIG, Accelerator(1e-5, 4), ProfileConfig(1.0, 3.0), recorder)
+    profile = profile_pipeline(manifest, "train", CONFIG, Accelerator(1e-5, 4), ProfileConfig(0.6, 3.0), recorder)
     assert [stage.name for stage in profile.stages] == [
         *("repeat", "list", "read", "shuffle", "parse", "decode", "augment", "batch", "prefetch"),
     ]
-    assert list(recorder.phases) == ["Warming up", "Measuring for 1 s"]
-    assert recorder.phases["Measuring for 1 s"] == Progress(1, 1, "s")
+    assert list(recorder.phases) == ["Warming up", "Measuring for 0.6 s"]
+    assert recorder.phases["Measuring for 0.6 s"] == Progress(1, 1, "s")
     assert profile.config is CONFIG
     assert profile.images_per_second == pytest.approx(profile.step.steps * 4 / profile.step.wall_s)
     for stage in profile.stages:
@@ -124,7 +137,7 @@ def test_a_profile_has_the_figures_of_a_real_pipeline(manifest: Manifest) -> Non
     used_us = profile.host.cpu_fraction * profile.host.cores / profile.images_per_second * 1e6
     assert sum(stage.cpu_us_per_image.median for stage in profile.stages) < 1.3 * used_us
     assert profile.first_batch_s > 0
-    assert 1.5 <= profile.warm_up_s < 10
+    assert 0.5 <= profile.warm_up_s < 10
     assert profile.host.storage_limit_bytes_per_second is None  # too small to tell
     assert profile.dataset.records == 12
     assert profile.dataset.own_stages == profile.dataset.late_caches == ()
@@ -195,17 +208,17 @@ def run_command(*args: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_the_command_prints_json_and_fails_above_max_idle(small_dataset: Path) -> None:
-    options = ("--step-ms", 1, "--global-batch-size", 4, "--seconds", 1, "--max-idle", "0.1%", "--json")
-    done = run_command(small_dataset, *options)
-    document = json.loads(done.stdout)
+def test_the_command_prints_json_and_fails_above_max_idle(small_dataset: Path, tfpipe: Tfpipe) -> None:
+    options = ("--step-ms", 1, "--global-batch-size", 4, "--seconds", 0.5, "--max-idle", "0.1%", "--json")
+    done = tfpipe("profile", small_dataset, *options)
+    document = done.json
     assert document["version"] == 1
     assert document["required_images_per_second"] == pytest.approx(4000)
     assert len(document["stages"]) == 9
     assert document["idle_fraction"] > 0.001  # 4,000 images/s, on two cores that run other tests too
-    assert done.returncode == 1
-    assert done.stderr.startswith("The accelerator is idle for ")
-    assert "Traceback" not in done.stderr
+    assert done.code == 1
+    assert done.err.startswith("The accelerator is idle for ")
+    assert "Traceback" not in done.err
 
 
 def test_an_image_that_cannot_be_decoded_ends_the_command(tmp_path: Path) -> None:
@@ -214,6 +227,9 @@ def test_an_image_that_cannot_be_decoded_ends_the_command(tmp_path: Path) -> Non
     (tmp_path / "train-00000").write_bytes(8 * (record_header(len(payload)) + payload + record_footer(payload)))
     done = run_command(tmp_path / "train-*", "--step-ms", 5, "--global-batch-size", 4)
     assert "\nError: The pipeline failed: " in "\n" + done.stderr  # libjpeg has written its own lines before
+    assert not re.search(
+        r"^(\d{4}-\d\d-\d\d|[IWEF]\d{4}|WARNING)", done.stderr, re.MULTILINE
+    )  # TensorFlow's log is silent
     assert "Traceback" not in done.stderr
     assert done.stderr.endswith(" If it is a record or an image, `tfpipe verify` names it.\n")
     assert (done.returncode, done.stdout) == (1, "")
