@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,9 @@ from PIL import Image
 # How long a case takes says more about what else the machine does than about the code.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+# A shell that starts the tests in the background lets them ignore interrupts, and the processes that they start as well.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DrawImages = Callable[[Path], Path]
 
