@@ -22,7 +22,7 @@ from PIL import Image
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
-# A shell that starts the tests in the background lets them ignore interrupts, and the processes that they start as well.
+# A shell that starts the tests in the background makes them ignore interrupts, and so the processes that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DrawImages = Callable[[Path], Path]

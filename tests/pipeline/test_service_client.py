@@ -62,7 +62,8 @@ def epochs() -> tf.data.Dataset:
     )
 
 
-def test_workers_evaluate_once_and_share_training_which_goes_on_without_a_lost_one() -> None:
+@pytest.mark.parametrize("evaluates_again", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_workers_evaluate_once_and_share_training_which_goes_on_without_a_lost_one(evaluates_again: bool) -> None:
     # One test, because the workers' import of TensorFlow takes longer than all of it.
     with (
         Service(ServiceConfig(host="127.0.0.1", port=0, workers=0)) as service,
@@ -73,7 +74,10 @@ def test_workers_evaluate_once_and_share_training_which_goes_on_without_a_lost_o
         with halted(starter):  # it would start the worker again
             os.kill(workers[0]["pid"], signal.SIGKILL)
             assert len(list(islice(batches, 2000))) == 2000
-        check_that_a_lost_worker_comes_back(service.dispatcher, workers[0]["address"])
+        check_that_a_lost_worker_comes_back(workers[0]["address"])
+        if evaluates_again:
+            # This process tried to reach the lost worker meanwhile, and gRPC waits longer from one try to the next.
+            check_that_an_evaluation_comes_exactly_once_and_in_order(service.dispatcher)
 
 
 def check_that_an_evaluation_comes_exactly_once_and_in_order(dispatcher: str) -> None:
@@ -98,7 +102,7 @@ def check_that_workers_share_the_epochs_of_training(dispatcher: str) -> Iterator
     return batches
 
 
-def check_that_a_lost_worker_comes_back(dispatcher: str, address: str) -> None:
+def check_that_a_lost_worker_comes_back(address: str) -> None:
     # On its old port: only there does a pass that was running ask for it again.
     deadline = time.monotonic() + 120
     while True:
@@ -109,8 +113,6 @@ def check_that_a_lost_worker_comes_back(dispatcher: str, address: str) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
-    whole = distribute(tf.data.Dataset.range(100).batch(10), dispatcher, training=False)
-    assert [int(x) for batch in whole for x in batch] == list(range(100))
 
 
 def test_a_dispatcher_that_does_not_answer() -> None:
