@@ -76,6 +76,17 @@ def test_removed_records_show_with_an_index_only(file: DamagedFile) -> None:
     ]
 
 
+def test_records_that_moved_to_the_end_of_a_damaged_one_are_not_a_part_of_it() -> None:
+    """As many bytes are removed as whole records have, so a record stands where the damaged one claims its end."""
+    file = DamagedFile([bytes([n]) * (264 if n == 1 else 64) for n in range(6)])
+    file.remove(180, 3 * 80)  # from inside record 1 to inside record 2
+    what = "the checksum of its 264 bytes of payload is wrong, and the next record begins 120 bytes on, not 280"
+    first, damage, *others = found(bytes(file.data))
+    assert first == Intact(0, 0, 80)
+    assert damage == Damage(1, 80, 120, "payload_crc", what)
+    assert others == [Intact(2, 200, 80), Intact(3, 280, 80), Intact(4, 360, 80)]
+
+
 def test_an_index_of_another_file_is_left(file: DamagedFile) -> None:
     other = DamagedFile([bytes(7)] * 5)
     assert [one.offset for one in found(file.original, other)] == file.begins

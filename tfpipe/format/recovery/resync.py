@@ -62,6 +62,7 @@ class Search:
         length = self.length_at(at)
         stop = self._proven_end(at, length)
         if stop is not None:
+            stop = self._find_run_to(at, stop)
             return [self.describe(number, at, stop - at)], stop, number + 1
         if reader.size - at < HEADER_BYTES:
             detail = f"{reader.size - at} of {HEADER_BYTES} header bytes are there"
@@ -130,12 +131,31 @@ class Search:
         header = reader.peek(at, HEADER_BYTES)
         if len(header) < HEADER_BYTES:
             return None
-        candidates = int.from_bytes(header[:8], "little"), length_by_crc(int.from_bytes(header[8:], "little"))
-        for candidate in candidates:
-            stop = at + candidate + FRAME_BYTES
-            if stop <= reader.size and ((candidate and self.goes_on_at(stop)) or self.payload_holds(at, candidate)):
-                return stop
+        lengths = int.from_bytes(header[:8], "little"), length_by_crc(int.from_bytes(header[8:], "little"))
+        fitting = [length for length in lengths if at + length + FRAME_BYTES <= reader.size]
+        # The payload's checksum first: a wrong length may lead to the header of a record inside the payload.
+        for holds in (self.payload_holds, self._leads_to_header):
+            for length in fitting:
+                if holds(at, length):
+                    return at + length + FRAME_BYTES
         return None
+
+    def _leads_to_header(self, at: int, length: int) -> bool:
+        return length > 0 and self.goes_on_at(at + length + FRAME_BYTES)
+
+    def _find_run_to(self, at: int, stop: int) -> int:
+        """Returns where the records begin that fill the end of a damaged record up to `stop`; else `stop`.
+
+        Such records are no part of its payload, because its footer would have to stand behind them. They stand there if
+        as many bytes were removed as some whole records have, from inside one record to inside another.
+        """
+        begin = at + 1
+        while (place := self._next_header(begin, stop)) is not None:
+            *_, end = self._run(place, stop)
+            if end == stop:
+                return place
+            begin = max(end, place + 1)
+        return stop
 
     def _after_payload(self, at: int, claimed: int) -> int:
         """Returns the offset where reading resumes after a record whose header claims the wrong end, `claimed`."""
@@ -182,8 +202,8 @@ class Search:
             at += length + FRAME_BYTES
             yield at
 
-    def _next_header(self, begin: int) -> int | None:
-        headers = iterate_headers(self._reader, begin, self._reader.size)
+    def _next_header(self, begin: int, end: int | None = None) -> int | None:
+        headers = iterate_headers(self._reader, begin, self._reader.size if end is None else end)
         return next((place for place, length in headers if self.convinces(place, length)), None)
 
     def _crc(self, offset: int, size: int, crc: int = 0) -> int:
