@@ -19,6 +19,7 @@ Result = TypeVar("Result")
 
 # Enough to keep every worker busy, few enough that stopping early leaves little behind.
 _QUEUED_PER_WORKER = 4
+_CLOSING_S = 2.0  # it takes milliseconds
 _FORKS = "forkserver" in multiprocessing.get_all_start_methods()
 
 running: set[ProcessPoolExecutor] = set()
@@ -98,10 +99,15 @@ def kill_all() -> None:
 
 
 def _kill(executor: ProcessPoolExecutor) -> None:
-    # `_processes` is None once the pool has shut down. No public attribute holds the processes before Python 3.14.
+    # Both are None once the pool has shut down. No public attribute holds the processes before Python 3.14.
     for process in tuple((executor._processes or {}).values()):
         process.kill()
+    manager: Any = executor._executor_manager_thread
     executor.shutdown(wait=False, cancel_futures=True)
+    if manager is not None:
+        # It closes its pipes now. Before Python 3.13 the end of this process writes to them without looking, and then
+        # prints a traceback. `shutdown(wait=True)` could wait forever for the pipes of a killed worker.
+        manager.join(_CLOSING_S)
 
 
 _bound: Callable[..., Any] | None = None  # set in a worker process, which serves one pool in its life
