@@ -65,7 +65,10 @@ def plant(make_stage: MakeStage, work_us: Callable[[ReadPlan], float]) -> MakeSt
     return planted
 
 
-def test_a_planted_cost_is_measured_where_it_was_planted(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tolerance", [0.6, pytest.param(0.25, marks=pytest.mark.slow)])  # 0.25 on a quiet machine
+def test_a_planted_cost_is_measured_where_it_was_planted(
+    source: Source, monkeypatch: pytest.MonkeyPatch, tolerance: float
+) -> None:
     """1 ms of work for each image in `decode`; in `augment` 2 ms for each float image, 0.5 ms for each one of bytes.
 
     The images themselves take some 0.2 ms. A fixed cost, or one that is not of a single image, would fail.
@@ -76,10 +79,11 @@ def test_a_planted_cost_is_measured_where_it_was_planted(source: Source, monkeyp
     monkeypatch.setattr(option_costs, "decode_images", plant(option_costs.decode_images, lambda plan: 1_000.0))
     costs = measure_option_costs(source, replace(CONFIG, image_dtype="float32"), None)
     assert list_tried(costs) == ["now", "uint8", "device", "cached"]
-    assert costs.now == pytest.approx(3_100, rel=0.25)
-    assert costs.cached == pytest.approx(2_000, rel=0.3)  # decoding is saved, and the floats stay
-    assert costs.uint8 == pytest.approx(1_600, rel=0.25)
-    assert costs.device == pytest.approx(1_600, rel=0.25)
+    assert costs.now == pytest.approx(3_100, rel=tolerance)
+    assert costs.cached == pytest.approx(2_000, rel=tolerance)  # decoding is saved, and the floats stay
+    assert costs.uint8 == pytest.approx(1_600, rel=tolerance)
+    assert costs.device == pytest.approx(1_600, rel=tolerance)
+    assert max(costs.uint8 or 0, costs.device or 0) < (costs.now or 0)
 
 
 def test_everything_that_the_config_leaves_open_is_tried(source: Source) -> None:
