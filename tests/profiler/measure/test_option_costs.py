@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -100,6 +101,24 @@ def test_smaller_images_are_made_of_the_records(source: Source) -> None:
     smaller = option_costs._shrink_images(source, payloads, 16)
     assert len(smaller) == len(payloads)
     assert smaller != payloads
+
+
+def test_a_thread_that_never_rests_is_not_waited_for_each_time(source: Source) -> None:
+    ended = threading.Event()
+
+    def compute() -> None:
+        while not ended.is_set():
+            sum(range(1000))
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    try:
+        started = time.monotonic()
+        measure_option_costs(source, replace(CONFIG, image_dtype="float32", dct_scaling=False), None, late_cache=True)
+        assert time.monotonic() - started < 15  # each of 28 turns would wait a second
+    finally:
+        ended.set()
+        thread.join()
 
 
 def test_nothing_is_tried_where_no_image_is_decoded_in_training(source: Source) -> None:

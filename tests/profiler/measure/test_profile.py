@@ -231,7 +231,8 @@ def test_an_image_that_cannot_be_decoded_ends_the_command(tmp_path: Path) -> Non
         r"^(\d{4}-\d\d-\d\d|[IWEF]\d{4}|WARNING)", done.stderr, re.MULTILINE
     )  # TensorFlow's log is silent
     assert "Traceback" not in done.stderr
-    assert done.stderr.endswith(" If it is a record or an image, `tfpipe verify` names it.\n")
+    # Other threads may still decode and hear from libjpeg.
+    assert " If it is a record or an image, `tfpipe verify` names it.\n" in done.stderr
     assert (done.returncode, done.stdout) == (1, "")
 
 

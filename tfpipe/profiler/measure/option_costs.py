@@ -33,9 +33,9 @@ from tfpipe.system import host_limits
 
 RECORDS, BATCH = 32, 32
 _SECONDS, _TURN_S, _MIN_TURNS = 0.3, 0.03, 3
-_REST_S, _MAX_REST_S = 0.003, 1.0
+_REST_S, _MAX_REST_S, _SHORT_REST_S = 0.003, 1.0, 0.02
 """A process counts as idle when it used less than a tenth of `_REST_S`. After `_MAX_REST_S` nobody waits any longer,
-since a process may have other threads that never rest."""
+since a process may have other threads that never rest; from then on a turn is followed by `_SHORT_REST_S`."""
 _RECORDS_ALONE = "records alone"
 _FROM_CACHE = ("cached", "cached_device")
 
@@ -182,17 +182,17 @@ def _fetch_cached(plan: ReadPlan, cached: tf.data.Dataset, number: tf.Tensor) ->
 
 def _measure_costs_us(datasets: dict[str, tf.data.Dataset]) -> dict[str, float]:
     """Returns the processor time of all threads for one image of each dataset, its record included."""
-    iterators = {name: iter(dataset) for name, dataset in datasets.items()}
+    iterators, rest = {name: iter(dataset) for name, dataset in datasets.items()}, _Rest()
     for batches in iterators.values():
-        _run_turn_us(batches)  # functions are made, caches filled, buffers full
+        _run_turn_us(batches, rest)  # functions are made, caches filled, buffers full
     turns: list[dict[str, float]] = []
     until = time.perf_counter() + _SECONDS * len(iterators)
     while len(turns) < _MIN_TURNS or time.perf_counter() < until:
-        turns.append({name: _run_turn_us(batches) for name, batches in iterators.items()})
+        turns.append({name: _run_turn_us(batches, rest) for name, batches in iterators.items()})
     return {name: statistics.median(turn[name] for turn in turns) for name in iterators}
 
 
-def _run_turn_us(batches: Iterator[Any]) -> float:
+def _run_turn_us(batches: Iterator[Any], rest: _Rest) -> float:
     """Takes batches for a short time, and returns the processor time of one image.
 
     A turn begins and ends with full buffers, so its processor time is that of its own images.
@@ -201,15 +201,22 @@ def _run_turn_us(batches: Iterator[Any]) -> float:
     while not images or time.perf_counter() - started < _TURN_S:
         next(batches)
         images += BATCH
-    _wait_for_rest()
+    rest.wait()
     return (time.process_time() - cpu_s) / images * 1e6
 
 
-def _wait_for_rest() -> None:
-    """Waits until no thread computes any more, because buffers are full."""
-    until = time.perf_counter() + _MAX_REST_S
-    while time.perf_counter() < until:
-        before = time.process_time()
-        time.sleep(_REST_S)
-        if time.process_time() - before < _REST_S / 10:
-            return
+class _Rest:
+    """The pause between two turns, which ends when no thread computes any more, because buffers are full."""
+
+    def __init__(self) -> None:
+        self._max_s = _MAX_REST_S
+
+    def wait(self) -> None:
+        """Waits for the end of the pause."""
+        until = time.perf_counter() + self._max_s
+        while time.perf_counter() < until:
+            before = time.process_time()
+            time.sleep(_REST_S)
+            if time.process_time() - before < _REST_S / 10:
+                return
+        self._max_s = _SHORT_REST_S
