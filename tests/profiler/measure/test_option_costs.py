@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,22 +103,23 @@ def test_smaller_images_are_made_of_the_records(source: Source) -> None:
     assert smaller != payloads
 
 
-def test_a_thread_that_never_rests_is_not_waited_for_each_time(source: Source) -> None:
-    ended = threading.Event()
+def test_a_thread_that_never_rests_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock goes on while the test sleeps, and all of its time is processor time."""
+    now_s = 0.0
 
-    def compute() -> None:
-        while not ended.is_set():
-            sum(range(1000))
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
 
-    thread = threading.Thread(target=compute)
-    thread.start()
-    try:
-        started = time.monotonic()
-        measure_option_costs(source, replace(CONFIG, image_dtype="float32", dct_scaling=False), None, late_cache=True)
-        assert time.monotonic() - started < 15  # each of 28 turns would wait a second
-    finally:
-        ended.set()
-        thread.join()
+    clock = SimpleNamespace(perf_counter=lambda: now_s, process_time=lambda: now_s, sleep=sleep)
+    monkeypatch.setattr(option_costs, "time", clock)
+    rest, waited_s = option_costs._Rest(), []
+    for _ in range(3):
+        began_s = now_s
+        rest.wait()
+        waited_s.append(now_s - began_s)
+    limits = [option_costs._MAX_REST_S, *2 * [option_costs._SHORT_REST_S]]
+    assert waited_s == pytest.approx(limits, abs=option_costs._REST_S)
 
 
 def test_nothing_is_tried_where_no_image_is_decoded_in_training(source: Source) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import tensorflow as tf
 
@@ -10,7 +11,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import MAX_CACHE_SHARE, ReadPlan
-from tfpipe.pipeline.stage import Stage
+from tfpipe.pipeline.stage import Stage, tf_data_options
 from tfpipe.system import host_limits
 from tfpipe.system.units import human_bytes
 
@@ -92,4 +93,14 @@ def _cache_in_memory(plan: ReadPlan, reason: str) -> Stage:
     needed = estimate_cache_bytes(plan)
     size = "unknown" if needed is None else human_bytes(needed)
     settings = {"kind": plan.config.cache, "where": "memory", "size": size}
-    return Stage("cache", lambda dataset: dataset.cache(), settings, reason)
+
+    def apply(dataset: tf.data.Dataset) -> tf.data.Dataset:
+        if plan.config.training and plan.exact:
+            # The stage `repeat` fetches by position. So what lies below runs by itself, once, and the options of the
+            # whole do not reach it. It needs no AUTOTUNE, whose thread TensorFlow may wait for when the run ends: up to
+            # a minute, one time in twenty.
+            options = tf_data_options(replace(plan.config, autotune=False), plan.deterministic)
+            dataset = dataset.with_options(options)
+        return dataset.cache()
+
+    return Stage("cache", apply, settings, reason)

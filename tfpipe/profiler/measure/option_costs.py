@@ -33,6 +33,7 @@ from tfpipe.system import host_limits
 
 RECORDS, BATCH = 32, 32
 _SECONDS, _TURN_S, _MIN_TURNS = 0.3, 0.03, 3
+_FILE_BUFFER_BYTES = 2**18  # tf.data's default; without a number it writes a line into the log
 _REST_S, _MAX_REST_S, _SHORT_REST_S = 0.003, 1.0, 0.02
 """A process counts as idle when it used less than a tenth of `_REST_S`. After `_MAX_REST_S` nobody waits any longer,
 since a process may have other threads that never rest; from then on a turn is followed by `_SHORT_REST_S`."""
@@ -109,7 +110,7 @@ def _read_payloads(source: Source) -> list[bytes]:
     """Returns a few records of some files; none if these files are empty."""
     files = source.files[:: max(len(source.files) // 4, 1)][:4]
     records = tf.data.Dataset.from_tensor_slices(list(files)).interleave(
-        lambda file: tf.data.TFRecordDataset(file, source.compression).take(RECORDS),
+        lambda file: tf.data.TFRecordDataset(file, source.compression, _FILE_BUFFER_BYTES).take(RECORDS),
         cycle_length=4,
         num_parallel_calls=4,
     )
@@ -137,7 +138,8 @@ def _build_dataset(source: Source, config: PipelineConfig, payloads: list[bytes]
     plan = ReadPlan(source, config)
     decoding = Stages([parse_records(plan), decode_images(plan)])
     if config.cache == "decoded":
-        cached = decoding.apply_to(_list_records(payloads)).cache()
+        options = tf_data_options(config, plan.deterministic)  # those of the whole do not reach what is fetched from
+        cached = decoding.apply_to(_list_records(payloads)).with_options(options).cache()
         numbers: Any = tf.data.Dataset.range(2**62)
         images = numbers.map(lambda number: _fetch_cached(plan, cached, number), num_parallel_calls=2)
     else:
