@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tfpipe.system.interrupts import keep_interrupts
+from tfpipe.system.interrupts import keep_interrupts, restore_interrupts
 
 
 def _interrupt() -> None:
@@ -112,3 +112,16 @@ def test_everything_is_as_before_afterwards(ignored: list[object]) -> None:
     with keep_interrupts():
         assert sys.unraisablehook is not hook
     assert (sys.unraisablehook, signal.getsignal(signal.SIGALRM)) == (hook, handler)
+
+
+@pytest.mark.parametrize("link", ["__cause__", "__context__"])
+def test_an_interrupt_that_compiled_code_has_changed_is_one_again(link: str) -> None:
+    error = SystemError("<built-in function __import__> returned a result with an exception set")
+    setattr(error, link, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt), restore_interrupts():
+        raise error
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    with pytest.raises(ValueError, match="another"), restore_interrupts():
+        raise ValueError("another") from OSError("cause")

@@ -17,6 +17,7 @@ from tfpipe.cli.shared.params import (
 )
 from tfpipe.cli.shared.status import status_line
 from tfpipe.errors import ConfigError
+from tfpipe.system.interrupts import restore_interrupts
 
 if TYPE_CHECKING:
     from tfpipe.tuning.bench import Bench, Comparison
@@ -78,7 +79,7 @@ def bench(
         check_target(save)
     base = None if compare is None else benches.load(compare)
     try:
-        with status_line("Starting") as status:
+        with restore_interrupts(), status_line("Starting") as status:
             result = benches.measure(job, options, runs, status)
     except KeyboardInterrupt:
         click.echo("Interrupted. Nothing was written.", err=True)

@@ -28,7 +28,7 @@ from tfpipe.cli.train import train
 from tfpipe.cli.tune import tune
 from tfpipe.cli.verify import verify
 from tfpipe.errors import TfpipeError
-from tfpipe.system.interrupts import keep_interrupts
+from tfpipe.system.interrupts import keep_interrupts, restore_interrupts
 
 INTERRUPTED = 130
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -84,7 +84,7 @@ def main(command: click.Command = tfpipe, name: str = "tfpipe") -> None:
         if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode shows ? for other characters
             stream.reconfigure(errors="replace")
     try:
-        with keep_interrupts():
+        with keep_interrupts(), restore_interrupts():
             code = command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         error.show()

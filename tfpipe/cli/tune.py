@@ -12,6 +12,7 @@ from tfpipe.cli.shared.outputs import check_target
 from tfpipe.cli.shared.params import batch_option, debug_option, json_option, split_option, stages_option
 from tfpipe.cli.shared.status import status_line
 from tfpipe.errors import ConfigError
+from tfpipe.system.interrupts import restore_interrupts
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -87,7 +88,7 @@ def tune(
         options = read_config(path, global_batch_size)
         click.echo(f"Starting from the options in {path}.", err=True)
     try:
-        with status_line("Starting", seconds) as status:
+        with restore_interrupts(), status_line("Starting", seconds) as status:
             tuned = search.tune(job, options, seconds, input_may_change, status)
     except KeyboardInterrupt:
         click.echo("Interrupted. Nothing was written.", err=True)

@@ -18,6 +18,24 @@ _AGAIN_AFTER_S = 0.02
 
 
 @contextlib.contextmanager
+def restore_interrupts() -> Iterator[None]:
+    """Raises KeyboardInterrupt where compiled code has made another error of it.
+
+    If it strikes while an extension module is imported, as TensorFlow's are, Python reports a SystemError, "returned a
+    result with an exception set", and some libraries an ImportError.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, KeyboardInterrupt):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise
+        raise KeyboardInterrupt from error
+
+
+@contextlib.contextmanager
 def keep_interrupts() -> Iterator[None]:
     """Repeats SIGINT while the block runs, as long as Python ignores the KeyboardInterrupt.
 

@@ -16,6 +16,7 @@ from tfpipe.cli.shared.console import clean_line
 from tfpipe.cli.shared.params import Command, CountOrShare, Size, all_options, debug_option, json_option
 from tfpipe.cli.shared.progress import ShardDisplay
 from tfpipe.cli.shared.runner_options import RunArgs, runner_options
+from tfpipe.system.interrupts import restore_interrupts
 from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ def run_job(config: ShardConfig, run_args: RunArgs) -> None:
         from beam_jobs import shard_job
 
         try:
-            result = shard_job.run(config, run_args.beam_args, display)
+            with restore_interrupts():
+                result = shard_job.run(config, run_args.beam_args, display)
         except KeyboardInterrupt:
             display.interrupted()
             raise
