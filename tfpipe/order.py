@@ -5,30 +5,35 @@
     order.batch(epoch, step, global_batch_size)                     # int64 [256, 2]: shard, record
 
 ```
-shards    aaaaaaaaaa bbbbbbbbbb cccccccccc      cut into runs of adjacent records: one seek each
-sequence  ccc aaaa bbb cccc aa b aaaa bbb ...   the runs, permuted by (seed, epoch)
+records   0 1 2 3 4 5 6 7 8 ...                 counted through all shards, in a circle that begins anew every epoch
+runs      aaaa bbbb cccc dddd eeee ...          adjacent records: one seek each
+sequence  cccc aaaa eeee bbbb dddd ...          the runs, permuted by (seed, epoch)
 streams   |---- 0 ----|---- 1 ----|---- 2 ...   equal parts of the sequence; what does not divide is left out
 windows   |--|--|--|--|--|--|--|--|--|--|--     consecutive records, permuted by (seed, epoch, stream, window)
 batch     the next few records of each stream, stream after stream
 ```
 
-A host reads some of the streams, so the global batches are the same for any number of hosts, and any batch can be
-found without those before it. Permutations are those of `tfpipe.system.hash_permutation`, the same on every machine,
-so that a checkpoint stays valid.
+Each place is computed for itself: there is no table, so any batch of any epoch costs the same. A host reads some of the
+streams, so the global batches are the same for any number of hosts. Permutations are those of
+`tfpipe.system.hash_permutation`, the same on every machine, so that a checkpoint stays valid.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
 
 from tfpipe.errors import ConfigError
-from tfpipe.system.hash_permutation import LEAD, RUNS, WINDOW, IntArray, key_of, permutation
+from tfpipe.system.hash_permutation import LEAD, RUNS, WINDOW, IntArray, key_of, permutation, permute
+
+ORDER_VERSION = 2
+"""The version of the definition above. A position of a run means other records in another version.
+
+Version 1 kept a table of an epoch's runs, cut them at the ends of shards, and had 16 records in a run by default.
+"""
 
 _SCORE_EPOCHS, _SCORE_STEPS = 2, 16
-_NO_RECORDS: IntArray = np.empty((0, 2), np.int64)
 
 
 @dataclass(frozen=True)
@@ -39,9 +44,8 @@ class ExactOrder:
     num_streams` records of its sequence, and the end of each stream if it fills no batch. The next epoch leaves out
     other records.
 
-    An epoch's sequence takes about 10 ms and 7 MB to make for 1.28 million records, and 3 MB to keep; a process keeps
-    the last four. A window then takes about 0.1 ms. A ConfigError from this class says which value cannot be used, and
-    what to use instead.
+    A batch of 256 takes about 0.3 ms, for any number of records. A ConfigError from this class says which value cannot
+    be used, and what to use instead.
 
     Attributes:
         shard_records: The number of records in each shard, in the order of the shards.
@@ -50,9 +54,9 @@ class ExactOrder:
             hosts, and the global batch size a multiple of it. It is part of the order: keep it when the number of hosts
             changes.
         run_records: The number of adjacent records that are read at once. Fewer mix better and seek more often. The
-            cuts move from epoch to epoch, so the first and the last run of a shard may be shorter.
+            cuts move from epoch to epoch. The last run of an epoch has the rest, and may be shorter.
         window_records: The number of consecutive records of a stream that are held in memory and permuted. More mix
-            better.
+            better. 1: records keep their place in the sequence, and none is held.
     """
 
     shard_records: tuple[int, ...]
@@ -74,7 +78,7 @@ class ExactOrder:
                 f"Use num_streams={max(self.num_records, 1)} or more data."
             )
 
-    @property
+    @cached_property
     def num_records(self) -> int:
         """The number of records of the split."""
         return sum(self.shard_records)
@@ -89,13 +93,31 @@ class ExactOrder:
         """The number of windows of each stream in an epoch; the last one may be shorter."""
         return -(-self.records_per_stream // self.window_records)
 
+    def numbers(self, epoch: int, positions: IntArray) -> IntArray:
+        """Returns the records at some positions of an epoch's sequence, counted through all shards.
+
+        Args:
+            epoch: The epoch, from 0.
+            positions: int64 of any shape, each from 0 to `num_records` - 1.
+
+        Returns:
+            int64 of the same shape, each from 0 to `num_records` - 1.
+        """
+        run, place = np.divmod(positions, self.run_records)
+        # The circle begins at another record every epoch, so that no record is always in the short run at the end.
+        lead = (key_of(LEAD, self.seed, epoch) >> 1) % self.num_records
+        whole_runs = self.num_records // self.run_records
+        whole = run < whole_runs
+        run[whole] = permute(key_of(RUNS, self.seed, epoch), max(whole_runs, 1), run[whole])
+        return (run * self.run_records + place + lead) % self.num_records
+
     def runs(self, epoch: int, stream: int) -> IntArray:
         """Returns the runs that a stream reads in an epoch, in order: int64 [n, 3] of shard, first record, count."""
-        return self._read(epoch, stream, 0, self.records_per_stream)
+        return self._cut_runs(epoch, stream, 0, self.records_per_stream)
 
     def window_runs(self, epoch: int, stream: int, window: int) -> IntArray:
         """Returns the runs that a stream reads for one window: int64 [n, 3] of shard, first record, count."""
-        return self._read(epoch, stream, *self._window(window))
+        return self._cut_runs(epoch, stream, *self._window(window))
 
     def window_permutation(self, epoch: int, stream: int, window: int) -> IntArray:
         """Returns the order in which the records of a window leave it: `np.take(read, permutation)`; int64 [m]."""
@@ -113,12 +135,7 @@ class ExactOrder:
         if not 0 <= start <= stop <= self.records_per_stream:
             end = self.records_per_stream
             raise ConfigError(f"`start` and `stop` must be ordered and between 0 and {end}, got {start} and {stop}.")
-        parts, first = [_NO_RECORDS], start // self.window_records
-        for window in range(first, -(-stop // self.window_records)):
-            read_records = expand_runs(self.window_runs(epoch, stream, window))
-            parts.append(read_records[self.window_permutation(epoch, stream, window)])
-        before = first * self.window_records
-        return np.concatenate(parts)[start - before : stop - before]
+        return self._find_records(epoch, self._final_positions(epoch, stream, start, stop))
 
     def steps_per_epoch(self, global_batch_size: int) -> int:
         """Returns the number of full batches in an epoch.
@@ -152,8 +169,8 @@ class ExactOrder:
         _check_range("step", step, 0, self.steps_per_epoch(global_batch_size))
         share = global_batch_size // self.num_streams
         streams = range(self.num_streams) if streams is None else streams
-        parts = (self.records(epoch, stream, step * share, (step + 1) * share) for stream in streams)
-        return np.concatenate([_NO_RECORDS, *parts])
+        parts = [self._final_positions(epoch, stream, step * share, (step + 1) * share) for stream in streams]
+        return self._find_records(epoch, np.concatenate([np.empty(0, np.int64), *parts]))
 
     def host_streams(self, num_hosts: int, host: int) -> range:
         """Returns the streams that one host reads. The parts of all hosts, one after another, are the global batch."""
@@ -166,10 +183,40 @@ class ExactOrder:
             )
         return range(self.num_streams * host // num_hosts, self.num_streams * (host + 1) // num_hosts)
 
-    def _read(self, epoch: int, stream: int, start: int, stop: int) -> IntArray:
+    def _final_positions(self, epoch: int, stream: int, start: int, stop: int) -> IntArray:
+        """Returns positions in the sequence of an epoch: those of a stream's records `start` to `stop`, permuted."""
         self._check(epoch, stream)
-        base = stream * self.records_per_stream
-        return _cut(_sequence(self, epoch), base + start, base + stop)
+        base, size = stream * self.records_per_stream, self.window_records
+        if size == 1:
+            return np.arange(base + start, base + stop)
+        first = start // size
+        windows = [
+            base + window * size + self.window_permutation(epoch, stream, window)
+            for window in range(first, -(-stop // size))
+        ]
+        return np.concatenate([np.empty(0, np.int64), *windows])[start - first * size : stop - first * size]
+
+    def _find_records(self, epoch: int, positions: IntArray) -> IntArray:
+        """Returns the records at positions of the sequence: int64 [n, 2] of shard, record."""
+        numbers, starts = self.numbers(epoch, positions), self._shard_starts
+        shard = np.searchsorted(starts, numbers, "right") - 1
+        return np.stack([shard, numbers - starts[shard]], axis=1)
+
+    def _cut_runs(self, epoch: int, stream: int, start: int, stop: int) -> IntArray:
+        """Cuts a part of a stream into runs, and runs where a shard ends."""
+        self._check(epoch, stream)
+        positions = stream * self.records_per_stream + np.arange(start, stop)
+        shard, record = self._find_records(epoch, positions).T
+        begins_run = positions % self.run_records == 0
+        begins_run[:1] = True
+        begins_run[1:] |= (np.diff(shard) != 0) | (np.diff(record) != 1)
+        begins = np.flatnonzero(begins_run)
+        return np.stack([shard[begins], record[begins], np.diff(begins, append=len(positions))], axis=1)
+
+    @cached_property
+    def _shard_starts(self) -> IntArray:
+        """The number of each shard's first record: int64 [shards + 1]."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.shard_records, dtype=np.int64)])
 
     def _check(self, epoch: int, stream: int) -> None:
         _check_range("epoch", epoch, 0)
@@ -194,15 +241,18 @@ def evaluation_order(shard_records: Sequence[int], num_hosts: int = 1, host: int
     _check_range("num_hosts", num_hosts, 1)
     _check_range("host", host, 0, num_hosts)
     runs = np.array([(shard, 0, records) for shard, records in enumerate(shard_records) if records], np.int64)
-    start, stop = (sum(shard_records) * part // num_hosts for part in (host, host + 1))
-    return _cut(_Sequence(runs, _starts(runs)), start, stop)
+    begin, end = (sum(shard_records) * part // num_hosts for part in (host, host + 1))
+    stops = np.cumsum(runs[:, 2])
+    starts = stops - runs[:, 2]
+    runs[:, 1] = np.maximum(begin - starts, 0)
+    runs[:, 2] = np.minimum(end, stops) - np.maximum(begin, starts)
+    return runs[runs[:, 2] > 0]
 
 
 def expand_runs(runs: IntArray) -> IntArray:
     """Expands runs, int64 [n, 3] of shard, first record, count, to one row for each record: [k, 2] of shard, record."""
     shard, first, count = runs.T
-    starts = _starts(runs)
-    records = np.arange(starts[-1]) + np.repeat(first - starts[:-1], count)
+    records = np.arange(count.sum()) + np.repeat(first - (np.cumsum(count) - count), count)
     return np.stack([np.repeat(shard, count), records], axis=1)
 
 
@@ -242,50 +292,6 @@ def mixing_score(order: ExactOrder, global_batch_size: int, group_records: int =
     together = pairs / (_SCORE_EPOCHS * sampled * pairs_per_batch)
     rho = max(together - uniform, 0) / (1 - uniform)
     return 1 / (1 + (global_batch_size - 1) * rho)
-
-
-class _Sequence(NamedTuple):
-    """The runs of an epoch, one after another.
-
-    Attributes:
-        runs: int64 [n, 3] of shard, first record, count.
-        starts: int64 [n + 1]: the position where each run starts, and the end.
-    """
-
-    runs: IntArray
-    starts: IntArray
-
-
-@lru_cache(maxsize=4)  # this epoch and the next, of two splits or two readers
-def _sequence(order: ExactOrder, epoch: int) -> _Sequence:
-    size = order.run_records
-    # The first run of every shard is shorter by this many records. With fixed cuts a record at the head of a run could
-    # never be left out at the end of an epoch, and a record of a split of a single run might be left out of all epochs.
-    lead = key_of(LEAD, order.seed, epoch) % size
-    records = np.array(order.shard_records, np.int64)
-    per_shard = np.where(records > 0, -(-(records + lead) // size), 0)
-    shard = np.repeat(np.arange(len(records)), per_shard)
-    index = np.arange(len(shard)) - np.repeat(np.cumsum(per_shard) - per_shard, per_shard)
-    first = np.maximum(index * size - lead, 0)
-    count = np.minimum((index + 1) * size - lead, records[shard]) - first
-    runs = np.stack([shard, first, count], axis=1)[permutation(key_of(RUNS, order.seed, epoch), len(shard))]
-    return _Sequence(runs, _starts(runs))  # callers never get this array: `_cut` copies
-
-
-def _starts(runs: IntArray) -> IntArray:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(runs[:, 2])])
-
-
-def _cut(sequence: _Sequence, start: int, stop: int) -> IntArray:
-    """Copies the runs between two positions, and shortens the first and the last."""
-    if start == stop:
-        return np.empty((0, 3), np.int64)
-    first = int(np.searchsorted(sequence.starts, start, "right")) - 1
-    last = int(np.searchsorted(sequence.starts, stop, "left"))
-    runs: IntArray = sequence.runs[first:last].copy()
-    runs[0, 1:] += np.array([1, -1]) * (start - sequence.starts[first])
-    runs[-1, 2] -= sequence.starts[last] - stop
-    return runs
 
 
 def _check_shards(shard_records: Sequence[int]) -> None:

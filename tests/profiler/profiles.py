@@ -65,6 +65,7 @@ PROFILE = Profile(
         short_side=256,
         decoded_size=(256, 256),
         exact=True,
+        window_records=512,
         shuffled_records=8192,
     ),
     option_costs=OptionCosts(now=4000.0, device=4400.0, cached=1000.0, smaller=2000.0),

@@ -114,7 +114,9 @@ def _image_stages(plan: ReadPlan) -> tuple[Stage, ...]:
     if cache == "none":
         # Epochs come first, because each has another order. Reading then also runs on from one epoch into the next.
         if plan.exact:
-            order = (repeat_epochs(plan), list_exact(plan), read_exact(plan), shuffle_exact(plan))
+            # Large records are read one by one in their final order. Small ones are read in runs, and permuted.
+            shuffle = (shuffle_exact(plan),) if plan.permutes_windows else ()
+            order = (repeat_epochs(plan), list_exact(plan), read_exact(plan), *shuffle)
         else:
             order = (repeat_epochs(plan), list_files(plan), read_files(plan), shuffle_buffer(plan))
         return (*order, parse_records(plan), decode_images(plan))

@@ -1,11 +1,14 @@
 """Keys, hashes and permutations that are the same on every machine and with every release of NumPy or TensorFlow.
 
-A permutation sorts positions by a keyed hash. It does not use a library's random generator: the next release may
-change its numbers, and then the position in a checkpoint would mean other records. The hash is SplitMix64 (Steele,
-Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014; constants of Vigna's splitmix64.c). It
-is a bijection: no two hashes are equal, so every sorting method gives the same order. The pipeline's exact order
-computes the same permutations in TensorFlow.
+They do not use a library's random generator: the next release may change its numbers, and then the position in a
+checkpoint would mean other records. The hash is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014; constants of Vigna's splitmix64.c). It is a bijection: no two hashes are equal.
+
+`permutation` sorts numbers by their hashes. `permute` computes single places of a permutation of any size, without a
+table of the others. The pipeline's exact order computes both in TensorFlow as well.
 """
+
+from math import isqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +17,9 @@ IntArray = npt.NDArray[np.int64]
 
 GAMMA = 0x9E3779B97F4A7C15
 ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+MAX_SORTED = 1024
+"""The largest permutation that `permute` sorts: all of its orders are equally likely."""
+FEISTEL_ROUNDS = 6
 _MASK = 2**64 - 1
 
 # The first part of every key names the purpose of its numbers.
@@ -33,9 +39,58 @@ def permutation(key: int, size: int) -> IntArray:
     return np.asarray(np.argsort(hashes(key, size), kind="stable"), np.int64)
 
 
+def permute(key: int, size: int, places: IntArray) -> IntArray:
+    """Returns the numbers that stand at some places of a keyed permutation of 0 to `size` - 1.
+
+    Up to `MAX_SORTED` numbers are sorted by their hashes. More go through a Feistel network over pairs of numbers
+    (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002): 0.4 us a place, whatever the size.
+
+    Args:
+        key: The key of the permutation, from `key_of`.
+        size: The number of places of the whole permutation, at least 1.
+        places: int64 of any shape, each from 0 to `size` - 1.
+
+    Returns:
+        int64 of the same shape. Different places have different numbers.
+    """
+    if size <= MAX_SORTED:
+        sorted_numbers: IntArray = permutation(key, size)[places]
+        return sorted_numbers
+    lefts, rights = split_domain(size)
+    round_keys = [np.uint64(_mix(key ^ index)) for index in range(FEISTEL_ROUNDS)]
+    numbers: IntArray = places.copy()
+    outside = np.ones(places.shape, bool)
+    # The pairs are a few more than the numbers. A number that is too large goes through the network once more, until it
+    # is not: the whole stays a bijection.
+    while outside.any():
+        left, right = np.divmod(numbers[outside], rights)
+        for index in range(0, FEISTEL_ROUNDS, 2):
+            left = (left + _hash_half(round_keys[index], right)) % lefts
+            right = (right + _hash_half(round_keys[index + 1], left)) % rights
+        numbers[outside] = left * rights + right
+        outside = numbers >= size
+    return numbers
+
+
+def split_domain(size: int) -> tuple[int, int]:
+    """Returns the numbers of left and of right halves: about equal, and their product is a little above `size`."""
+    lefts = isqrt(size) + 1
+    return lefts, size // lefts + 1
+
+
+def _hash_half(key: np.uint64, half: IntArray) -> IntArray:
+    """Hashes numbers to 63 bits."""
+    mixed = _mix_array(half.astype(np.uint64) * np.uint64(GAMMA) + key)
+    return np.asarray(mixed >> np.uint64(1), np.int64)
+
+
 def hashes(key: int, size: int) -> npt.NDArray[np.uint64]:
     """Returns the first `size` outputs of SplitMix64 from the state `key`. Arithmetic of unsigned arrays wraps."""
-    z = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(GAMMA) + np.uint64(key)
+    return _mix_array(np.arange(1, size + 1, dtype=np.uint64) * np.uint64(GAMMA) + np.uint64(key))
+
+
+def _mix_array(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Mixes bits by the finishing rounds of SplitMix64."""
     for shift, factor in ROUNDS:
         z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
     return np.asarray(z ^ (z >> np.uint64(31)))

@@ -86,14 +86,15 @@ class PipelineConfig:
             `tfpipe.order.ExactOrder`. None: the largest power of two that divides the global batch size, at most 8; or
             the number of hosts if that is more. At least 1. Default: None.
         run_records: The number of adjacent records that exact order reads at once. Fewer mix better and seek more
-            often. At least 1. Default: 16.
+            often. None: 1 for records of 50 KB and more, up to 16 for smaller ones. At least 1. Default: None.
         window_records: The number of consecutive records of a stream that exact order holds in memory and permutes.
-            At least 1. Default: 512.
+            1: records are read in their final order, and none is held. None: 1 if `run_records` is 1, else about 34
+            for each record of a run more, which keeps a window at 16 MiB. At least 1. Default: None.
         shuffle_buffer_size: The size of the shuffle buffer of throughput order: a number counts records, text such as
             "256MiB" counts bytes. At least 1, as a number or a size such as 128MiB. Default: "256MiB".
         cycle_length: The number of files, or of streams, that are read side by side. At least 1. Default: 8.
         block_length: The number of records taken from one file or stream before the next one has its turn. In exact
-            order it is at least `run_records`, hence the default. At least 1. Default: 16.
+            order it is at least `run_records`. At least 1. Default: 16.
         read_parallel_calls: The number of threads that read. None: tf.data adjusts it while it runs (AUTOTUNE).
             At least 1. Default: None.
         deterministic: Whether the order is kept when one read or decode is slower than the next. None: it is kept in
@@ -155,8 +156,8 @@ class PipelineConfig:
     seed: int = option(Seed(), 0, affects="order")
     order: Order = option(Choice(get_args(Order)), "auto", affects="order", without_tensorflow=("auto", "exact"))
     num_streams: int | None = option(Count(1), None, affects="order")
-    run_records: int = option(Count(1), 16, affects="order")
-    window_records: int = option(Count(1), 512, affects="order")
+    run_records: int | None = option(Count(1), None, affects="order")
+    window_records: int | None = option(Count(1), None, affects="order")
     # Throughput order promises no order, so a buffer or a cycle of another size gives an order that is as good.
     shuffle_buffer_size: int | str = option(Amount(), "256MiB")
 
@@ -262,7 +263,7 @@ def _check_pairs(config: PipelineConfig) -> None:
     if len(config.augment_options.mean) != 3:
         raise ConfigError(f"`mean` must have three values, one for each channel, got {config.augment_options.mean}.")
     if config.order == "exact":
-        if config.block_length < config.run_records:
+        if config.run_records is not None and config.block_length < config.run_records:
             raise ConfigError(
                 f"`block_length` must be at least `run_records`, {config.run_records}, in exact order, got "
                 f"{config.block_length}. Raise it, or lower `run_records`."

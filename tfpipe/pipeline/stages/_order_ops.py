@@ -5,43 +5,25 @@ and would hold Python's lock in the middle of training. So hashes, permutations 
 with 64-bit unsigned arithmetic, which wraps in TensorFlow as it does in NumPy. Every function gives what `ExactOrder`
 gives, bit by bit; `tests/pipeline/stages/test_order_ops.py` compares the two.
 
-Costs on one core: an epoch's sequence of 80,000 runs (1.28 million records) takes about 10 ms, a window of 4,096
-records about 1 ms.
+The numbers of 4,096 records take about 1 ms of one core.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tfpipe.order import ExactOrder
-from tfpipe.system.hash_permutation import EXAMPLE, GAMMA, LEAD, ROUNDS, RUNS, WINDOW, key_of
-
-
-class Runs(NamedTuple):
-    """Several runs of adjacent records of one shard, in reading order: three int64 vectors of equal length.
-
-    Attributes:
-        shard: The number of each run's shard.
-        first: The first record of each run, counted in its shard.
-        count: The records of each run.
-    """
-
-    shard: tf.Tensor
-    first: tf.Tensor
-    count: tf.Tensor
-
-
-class EpochRuns(NamedTuple):
-    """The runs of an epoch, permuted.
-
-    Attributes:
-        runs: The runs in reading order.
-        starts: The position where each run begins, and the end: int64 [runs + 1].
-    """
-
-    runs: Runs
-    starts: tf.Tensor
+from tfpipe.system.hash_permutation import (
+    EXAMPLE,
+    FEISTEL_ROUNDS,
+    GAMMA,
+    LEAD,
+    MAX_SORTED,
+    ROUNDS,
+    RUNS,
+    WINDOW,
+    key_of,
+    split_domain,
+)
 
 
 def extend_key(key: tf.Tensor | int, *parts: tf.Tensor) -> tf.Tensor:
@@ -73,59 +55,54 @@ def make_seeds(seed: int, epoch: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
     return tf.bitcast(extend_key(key_of(EXAMPLE, seed), epoch, record), tf.int32)
 
 
-def make_epoch_runs(order: ExactOrder, epoch: tf.Tensor) -> EpochRuns:
-    """Computes the runs of an epoch, which is an int64 scalar."""
-    size = order.run_records
-    # The remainder of a division of unsigned numbers, by halves that fit a signed one.
-    high, low = _halves(extend_key(key_of(LEAD, order.seed), epoch))
-    lead = ((high % size) * (2**32 % size) + low % size) % size
-    records = tf.constant(order.shard_records, tf.int64)
-    per_shard = tf.where(records > 0, (records + lead + size - 1) // size, 0)
-    ends = tf.cumsum(per_shard)
-    shard = _number_groups(ends)
-    index = tf.range(tf.size(shard, tf.int64)) - tf.gather(ends - per_shard, shard)
-    first = tf.maximum(index * size - lead, 0)
-    count = tf.minimum((index + 1) * size - lead, tf.gather(records, shard)) - first
-    shuffled = make_permutations(extend_key(key_of(RUNS, order.seed), epoch), tf.size(shard))
-    runs = Runs(*(tf.gather(column, shuffled) for column in (shard, first, count)))
-    return EpochRuns(runs, tf.concat([[0], tf.cumsum(runs.count)], axis=0))
+def number_records(order: ExactOrder, epoch: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Computes the records at positions of an epoch's sequence, as `ExactOrder.numbers` does: int64 of their shape."""
+    whole_runs = order.num_records // order.run_records
+    run, place = positions // order.run_records, positions % order.run_records
+    lead = _to_63_bits(extend_key(key_of(LEAD, order.seed), epoch)) % order.num_records
+    if whole_runs:
+        # The short run at the end keeps its place. It is looked up as any other, and then left as it is.
+        permuted = permute(extend_key(key_of(RUNS, order.seed), epoch), whole_runs, tf.minimum(run, whole_runs - 1))
+        run = tf.where(run < whole_runs, permuted, run)
+    return (run * order.run_records + place + lead) % order.num_records
 
 
-def make_window_runs(order: ExactOrder, epoch_runs: EpochRuns, streams: range, window: tf.Tensor) -> Runs:
-    """Computes the runs that several streams read for one window, stream after stream; `window` is an int64 scalar."""
-    base = tf.constant([stream * order.records_per_stream for stream in streams], tf.int64)
-    begin, end = _window_bounds(order, window)
-    start, stop = base + begin, base + end
-    first = tf.searchsorted(epoch_runs.starts, start, side="right", out_type=tf.int64) - 1
-    last = tf.searchsorted(epoch_runs.starts, stop, side="left", out_type=tf.int64)
-    numbers = tf.ragged.range(first, last)
-    row, index = _number_groups(numbers.row_splits[1:]), numbers.values
-    begins = tf.maximum(tf.gather(epoch_runs.starts, index), tf.gather(start, row))
-    ends = tf.minimum(tf.gather(epoch_runs.starts, index + 1), tf.gather(stop, row))
-    moved = begins - tf.gather(epoch_runs.starts, index)
-    runs = epoch_runs.runs
-    return Runs(tf.gather(runs.shard, index), tf.gather(runs.first, index) + moved, ends - begins)
+def permute(key: tf.Tensor, size: int, places: tf.Tensor) -> tf.Tensor:
+    """Computes the numbers at some places of a keyed permutation, as `hash_permutation.permute` does.
 
+    Args:
+        key: uint64, a scalar.
+        size: The number of places of the whole permutation.
+        places: int64 of any shape.
 
-def make_window_permutations(order: ExactOrder, epoch: tf.Tensor, streams: range, window: tf.Tensor) -> tf.Tensor:
-    """Computes the order in which each stream's records leave a window: int64 [streams, records of the window]."""
-    begin, end = _window_bounds(order, window)
-    prefix = extend_key(key_of(WINDOW, order.seed), epoch)
-    keys = extend_key(prefix, tf.constant(list(streams), tf.int64), window)
-    return make_permutations(keys, end - begin)
-
-
-def _number_groups(ends: tf.Tensor) -> tf.Tensor:
-    """Returns the number of the group that each element belongs to, from where the groups end: int64 [ends[-1]].
-
-    `tf.repeat` gives the same, but is dozens of operations, and a pipeline took 80 ms longer to build.
+    Returns:
+        int64 of the same shape.
     """
-    return tf.searchsorted(ends, tf.range(ends[-1]), side="right", out_type=tf.int64)
+    if size <= MAX_SORTED:
+        return tf.gather(make_permutations(key, tf.constant(size)), places)
+    lefts, rights = split_domain(size)
+    round_keys = [extend_key(key, tf.constant(index, tf.int64)) for index in range(FEISTEL_ROUNDS)]
+
+    def permute_pairs(numbers: tf.Tensor) -> tf.Tensor:
+        left, right = numbers // rights, numbers % rights
+        for index in range(0, FEISTEL_ROUNDS, 2):
+            left = (left + _hash_half(round_keys[index], right)) % lefts
+            right = (right + _hash_half(round_keys[index + 1], left)) % rights
+        return left * rights + right
+
+    return tf.while_loop(
+        lambda numbers: tf.reduce_any(numbers >= size),
+        lambda numbers: [tf.where(numbers >= size, permute_pairs(numbers), numbers)],
+        [permute_pairs(places)],
+    )[0]
 
 
-def _window_bounds(order: ExactOrder, window: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    start = window * order.window_records
-    return start, tf.minimum(start + order.window_records, order.records_per_stream)
+def make_window_permutations(
+    order: ExactOrder, epoch: tf.Tensor, streams: range, window: tf.Tensor, size: tf.Tensor
+) -> tf.Tensor:
+    """Computes the order in which each stream's `size` records leave a window: int64 [streams, size]."""
+    prefix = extend_key(key_of(WINDOW, order.seed), epoch)
+    return make_permutations(extend_key(prefix, tf.constant(list(streams), tf.int64), window), size)
 
 
 def _mix(z: tf.Tensor) -> tf.Tensor:
@@ -135,9 +112,13 @@ def _mix(z: tf.Tensor) -> tf.Tensor:
     return tf.bitwise.bitwise_xor(z, tf.bitwise.right_shift(z, _constant(31)))
 
 
-def _halves(value: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    high = tf.bitcast(tf.bitwise.right_shift(value, _constant(32)), tf.int64)
-    return high, tf.bitcast(tf.bitwise.bitwise_and(value, _constant(2**32 - 1)), tf.int64)
+def _hash_half(key: tf.Tensor, half: tf.Tensor) -> tf.Tensor:
+    return _to_63_bits(_mix(tf.bitcast(half, tf.uint64) * _constant(GAMMA) + key))
+
+
+def _to_63_bits(value: tf.Tensor) -> tf.Tensor:
+    """Halves an unsigned number, so that it fits a signed one, which can be divided."""
+    return tf.bitcast(tf.bitwise.right_shift(value, _constant(1)), tf.int64)
 
 
 def _constant(value: int) -> tf.Tensor:

@@ -72,12 +72,18 @@ def evaluation_runs(plan: ReadPlan) -> IntArray:
 def first_use_runs(plan: ReadPlan) -> IntArray:
     """Returns runs that read every record once, beginning with those that training needs first: int64 [n, 3]."""
     order, (epoch, step) = plan.order, plan.start
-    first_window = step * plan.share // order.window_records
-    first_epoch = [
-        order.window_runs(epoch, stream, window)
-        for window in range(first_window, order.num_windows)
-        for stream in plan.streams
-    ]
+    if plan.permutes_windows:
+        first_window = step * plan.share // order.window_records
+        first_epoch = [
+            order.window_runs(epoch, stream, window)
+            for window in range(first_window, order.num_windows)
+            for stream in plan.streams
+        ]
+    else:
+        begin, end = step * plan.share, (plan.steps_per_epoch or 0) * plan.share
+        streams = np.stack([order.records(epoch, stream, begin, end) for stream in plan.streams])
+        records = streams.reshape(len(streams), -1, plan.share, 2).swapaxes(0, 1).reshape(-1, 2)
+        first_epoch = [np.column_stack([records, np.ones(len(records), np.int64)])]
     unread = np.ones(plan.source.num_records or 0, bool)
     unread[record_numbers(plan, np.concatenate(first_epoch))] = False
     return np.concatenate([*first_epoch, _join_into_runs(plan, np.flatnonzero(unread))])

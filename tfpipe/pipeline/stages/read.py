@@ -1,8 +1,9 @@
 """The stage `read`: payloads of records, from whole files or from runs of records at byte offsets, several at once.
 
 Every element that leaves is `(payload, record, seed)`: the bytes of one `tf.train.Example`, its number counted through
-all files, and the int32 [2] from which its random numbers of this epoch are drawn. In exact order only payloads leave,
-and the stage `shuffle` adds the rest. A record that is damaged or cannot be read leaves as a hole: see `_bad_records`.
+all files, and the int32 [2] from which its random numbers of this epoch are drawn. In exact order with windows only
+payloads leave, and the stage `shuffle` adds the rest. A record that is damaged or cannot be read leaves as a hole: see
+`_bad_records`.
 
 Costs: a run of records is one open and one seek, about 100 us of a core on a local disk.
 """
@@ -15,7 +16,7 @@ import tensorflow as tf
 
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage
-from tfpipe.pipeline.stages import _bad_records, _order_ops
+from tfpipe.pipeline.stages import _bad_records, _exact_order, _order_ops
 from tfpipe.pipeline.stages._bad_records import HOLE
 from tfpipe.pipeline.stages.list import evaluation_runs, first_use_runs, record_numbers
 from tfpipe.system.hash_permutation import IntArray
@@ -25,10 +26,15 @@ _NUMBERS_PER_FILE = 2**40  # record numbers set aside for each file whose record
 
 
 def read_exact(plan: ReadPlan) -> Stage:
-    """Reads the payloads of runs in the exact order."""
+    """Reads runs in the exact order. Without windows that is the order of the batches."""
     block = plan.order.run_records
     reason = "runs are read side by side and leave in the order of the list"
-    return Stage("read", lambda runs: read_runs(plan, runs, block), _read_settings(plan, block, True), reason)
+
+    def apply(runs: tf.data.Dataset) -> tf.data.Dataset:
+        payloads = read_runs(plan, runs, block)
+        return payloads if plan.permutes_windows else _add_numbers(plan, payloads, _exact_order.list_records(plan))
+
+    return Stage("read", apply, _read_settings(plan, block, True), reason)
 
 
 def read_files(plan: ReadPlan) -> Stage:
@@ -69,9 +75,7 @@ def _read_numbered(plan: ReadPlan, list_runs: Callable[[], IntArray], reason: st
         payloads = read_runs(plan, pieces, block)
         numbers = tf.data.Dataset.from_tensor_slices(tf.constant(record_numbers(plan, list_runs())))
         no_seed = tf.zeros([2], tf.int32)
-        return tf.data.Dataset.zip((payloads, numbers)).map(
-            lambda payload, record: (_check(plan, payload, record), record, no_seed)
-        )
+        return _add_numbers(plan, payloads, numbers.map(lambda record: (record, no_seed)))
 
     return Stage("read", apply, _read_settings(plan, block, True), reason)
 
@@ -104,9 +108,7 @@ def _make_file_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
             payloads = starts.flat_map(lambda at: read_run(file, at, *(2 * [tf.minimum(end - first - at, block)])))
         else:
             payloads = read_run(file, tf.zeros_like(first), end - first, end - first)
-        return tf.data.Dataset.zip((payloads, numbers)).map(
-            lambda payload, number: (_check(plan, payload, number[0]), *number)
-        )
+        return _add_numbers(plan, payloads, numbers)
 
     return read_file
 
@@ -182,6 +184,13 @@ def _read_from(path: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
         filenames=path[None], compression_type="", buffer_size=_BUFFER_BYTES, byte_offsets=offset[None]
     )
     return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+
+
+def _add_numbers(plan: ReadPlan, payloads: tf.data.Dataset, numbers: tf.data.Dataset) -> tf.data.Dataset:
+    """Joins payloads with the numbers and the seeds of their records, and refuses holes unless they are left out."""
+    return tf.data.Dataset.zip((payloads, numbers)).map(
+        lambda payload, number: (_check(plan, payload, number[0]), *number)
+    )
 
 
 def _check(plan: ReadPlan, payload: tf.Tensor, record: tf.Tensor) -> tf.Tensor:

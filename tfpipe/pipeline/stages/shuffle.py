@@ -17,7 +17,7 @@ def shuffle_exact(plan: ReadPlan) -> Stage:
     records = _exact_order.window_slots(plan)
     size = human_bytes(records * plan.source.record_bytes)
     reason = f"encoded records, permuted within windows: {size} at a time, and as much again while the next is read"
-    settings = {"window_records": plan.order.window_records, "records_in_memory": records}
+    settings = {"window_records": plan.window_records, "records_in_memory": records}
     return Stage("shuffle", lambda payloads: _permute_windows(plan, payloads), settings, reason)
 
 

@@ -9,6 +9,7 @@ from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.stage import STAGE_NAMES
+from tfpipe.pipeline.stages._exact_order import window_slots
 from tfpipe.profiler.measure.stage_matching import BuiltStage, PlannedOperation, list_planned_operations
 from tfpipe.profiler.types import DatasetFacts
 
@@ -43,6 +44,7 @@ def get_dataset_facts(
         short_side=_compute_short_side(mean_size, config),
         decoded_size=plan.decoded_size,
         exact=plan.exact,
+        window_records=plan.order.window_records if plan.exact else 1,
         shuffled_records=_count_shuffled_records(plan),
         own_stages=tuple(stage.name for stage in stages if stage.name not in STAGE_NAMES),
         late_caches=_find_late_caches(list_planned_operations(stages)),
@@ -63,7 +65,7 @@ def _count_shuffled_records(plan: ReadPlan) -> int:
         return 0
     if not plan.exact:
         return plan.shuffle_records
-    return 2 * len(plan.streams) * min(plan.order.window_records, plan.order.records_per_stream)
+    return 2 * window_slots(plan) if plan.permutes_windows else 0
 
 
 def _find_late_caches(planned: Sequence[PlannedOperation]) -> tuple[str, ...]:
