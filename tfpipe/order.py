@@ -9,7 +9,7 @@ records   0 1 2 3 4 5 6 7 8 ...                 counted through all shards, in a
 runs      aaaa bbbb cccc dddd eeee ...          adjacent records: one seek each
 sequence  cccc aaaa eeee bbbb dddd ...          the runs, permuted by (seed, epoch)
 streams   |---- 0 ----|---- 1 ----|---- 2 ...   equal parts of the sequence; what does not divide is left out
-windows   |--|--|--|--|--|--|--|--|--|--|--     consecutive records, permuted by (seed, epoch, stream, window)
+windows   |--|--|--|--|--|--|--|--|--|--|--     consecutive records; they leave in rounds, which take one of each run
 batch     the next few records of each stream, stream after stream
 ```
 
@@ -25,13 +25,16 @@ from functools import cached_property
 import numpy as np
 
 from tfpipe.errors import ConfigError
-from tfpipe.system.hash_permutation import LEAD, RUNS, WINDOW, IntArray, key_of, permutation, permute
+from tfpipe.system.hash_permutation import LEAD, RUNS, WINDOW, IntArray, extend_key, hash_numbers, key_of, permute
 
 ORDER_VERSION = 2
 """The version of the definition above. A position of a run means other records in another version.
 
 Version 1 kept a table of an epoch's runs, cut them at the ends of shards, and had 16 records in a run by default.
 """
+
+MAX_ROUNDS, ROUND_SHIFT = 1024, 53
+"""The most rounds in which a window is dealt, and the place of a round's number among the bits that are sorted."""
 
 _SCORE_EPOCHS, _SCORE_STEPS = 2, 16
 
@@ -55,8 +58,9 @@ class ExactOrder:
             changes.
         run_records: The number of adjacent records that are read at once. Fewer mix better and seek more often. The
             cuts move from epoch to epoch. The last run of an epoch has the rest, and may be shorter.
-        window_records: The number of consecutive records of a stream that are held in memory and permuted. More mix
-            better. 1: records keep their place in the sequence, and none is held.
+        window_records: The number of consecutive records of a stream that are held in memory and dealt anew. It mixes
+            best if it is `run_records` times a batch's share of the stream, or more. 1: records keep their place in the
+            sequence, and none is held.
     """
 
     shard_records: tuple[int, ...]
@@ -120,10 +124,20 @@ class ExactOrder:
         return self._cut_runs(epoch, stream, *self._window(window))
 
     def window_permutation(self, epoch: int, stream: int, window: int) -> IntArray:
-        """Returns the order in which the records of a window leave it: `np.take(read, permutation)`; int64 [m]."""
+        """Returns the order in which the records of a window leave it: `np.take(read, permutation)`; int64 [m].
+
+        They leave in rounds. A round takes one record of each run, in random order. So a batch has no two records of a
+        run if its share of a stream is not larger than the number of runs in a window.
+        """
         self._check(epoch, stream)
         start, stop = self._window(window)
-        return permutation(key_of(WINDOW, self.seed, epoch, stream, window), stop - start)
+        positions = stream * self.records_per_stream + np.arange(start, stop)
+        run, place = np.divmod(positions, self.run_records)
+        run_key, record_key = (extend_key(key_of(WINDOW, self.seed, epoch), part) for part in range(2))
+        rounds = min(self.run_records, MAX_ROUNDS)
+        in_round = (place + hash_numbers(run_key, run)) % rounds
+        keys = (in_round << ROUND_SHIFT) + (hash_numbers(record_key, positions) >> 63 - ROUND_SHIFT)
+        return np.asarray(np.argsort(keys, kind="stable"), np.int64)
 
     def records(self, epoch: int, stream: int, start: int = 0, stop: int | None = None) -> IntArray:
         """Returns the records of a stream at positions `start` to `stop` (its end by default), in their final order.
@@ -269,10 +283,10 @@ def mixing_score(order: ExactOrder, global_batch_size: int, group_records: int =
     each class in a batch has `1 / score` times the variance that it has in a perfect shuffle. p is the mean over 16
     batches of each of the first two epochs, or over all if there are fewer.
 
-    For 1.28 million records in 1,024 shards and batches of 256: 0.005 for shard after shard in one stream, 0.04 in
-    8 streams, 0.06 with windows of 512 too; 0.53 for the default, 0.81 with windows of 2,048, 0.85 with runs of 4;
-    1.00 for runs of 1, a perfect shuffle; all within 0.01 or so, for other seeds. Shards that were shuffled when they
-    were written need no score near 1: their neighbors are not alike.
+    For 1.28 million records in 1,024 shards and batches of 256: 0.005 for shard after shard in one stream, 0.04 in 8
+    streams; 0.06, 0.25 and 1.00 for runs of 16 in windows of 32, 128 and 512, the default; 1.00 for runs of 4 in
+    windows of 128; 0.99 for records one by one, a perfect shuffle; all within 0.01 or so, for other seeds. Shards that
+    were shuffled when they were written need no score near 1: their neighbors are not alike.
     """
     _check_range("group_records", group_records, 1)
     steps = order.steps_per_epoch(global_batch_size)

@@ -28,7 +28,11 @@ LEAD, RUNS, WINDOW, EXAMPLE, FILES, MIXTURE = range(1, 7)
 
 def key_of(*parts: int) -> int:
     """Returns a key of 64 bits made from several numbers. A change of any number changes the key."""
-    key = 0
+    return extend_key(0, *parts)
+
+
+def extend_key(key: int, *parts: int) -> int:
+    """Returns the key of further parts behind those of `key`."""
     for part in parts:
         key = _mix(key ^ (part & _MASK))
     return key
@@ -57,7 +61,7 @@ def permute(key: int, size: int, places: IntArray) -> IntArray:
         sorted_numbers: IntArray = permutation(key, size)[places]
         return sorted_numbers
     lefts, rights = split_domain(size)
-    round_keys = [np.uint64(_mix(key ^ index)) for index in range(FEISTEL_ROUNDS)]
+    round_keys = [extend_key(key, index) for index in range(FEISTEL_ROUNDS)]
     numbers: IntArray = places.copy()
     outside = np.ones(places.shape, bool)
     # The pairs are a few more than the numbers. A number that is too large goes through the network once more, until it
@@ -65,8 +69,8 @@ def permute(key: int, size: int, places: IntArray) -> IntArray:
     while outside.any():
         left, right = np.divmod(numbers[outside], rights)
         for index in range(0, FEISTEL_ROUNDS, 2):
-            left = (left + _hash_half(round_keys[index], right)) % lefts
-            right = (right + _hash_half(round_keys[index + 1], left)) % rights
+            left = (left + hash_numbers(round_keys[index], right)) % lefts
+            right = (right + hash_numbers(round_keys[index + 1], left)) % rights
         numbers[outside] = left * rights + right
         outside = numbers >= size
     return numbers
@@ -78,9 +82,9 @@ def split_domain(size: int) -> tuple[int, int]:
     return lefts, size // lefts + 1
 
 
-def _hash_half(key: np.uint64, half: IntArray) -> IntArray:
-    """Hashes numbers to 63 bits."""
-    mixed = _mix_array(half.astype(np.uint64) * np.uint64(GAMMA) + key)
+def hash_numbers(key: int, numbers: IntArray) -> IntArray:
+    """Hashes numbers to 63 bits: int64 of their shape, none below 0."""
+    mixed = _mix_array(numbers.astype(np.uint64) * np.uint64(GAMMA) + np.uint64(key))
     return np.asarray(mixed >> np.uint64(1), np.int64)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -35,7 +36,8 @@ def plan_of(manifest: Manifest, num_hosts: int = 1, host: int = 0, start_step: i
 
 def build(plan: ReadPlan) -> tf.data.Dataset:
     dataset = None
-    for build_stage in (repeat_epochs, list_exact, read_exact, shuffle_exact):
+    shuffle = (shuffle_exact,) if plan.permutes_windows else ()
+    for build_stage in (repeat_epochs, list_exact, read_exact, *shuffle):
         dataset = without_autograph(build_stage(plan)).apply(dataset)
     return dataset
 
@@ -84,6 +86,7 @@ def test_every_host_reads_its_part_of_the_order(many: Manifest, hosts: list[tupl
 
 
 WINDOWS = [
+    {"run_records": 1, "window_records": 1},  # no windows: records are read in their final order
     {"run_records": 1, "window_records": 6},  # a share of two: whole windows
     {"run_records": 16, "window_records": 512},  # the window is larger than the stream
     {"run_records": 5, "window_records": 7, "num_streams": 2},  # a share of eight: rounded to one window of eight
@@ -108,7 +111,7 @@ def test_each_record_at_most_once_an_epoch(many: Manifest, options: dict) -> Non
     per_epoch = plan.steps_per_epoch
     batch = plan.global_batch_size
     assert per_epoch == plan.order.records_per_stream * plan.order.num_streams // batch
-    assert plan.order.window_records % plan.share == 0
+    assert plan.window_records % plan.share == 0
     seen = expected(plan, 0, 3 * per_epoch)
     epochs = [seen[epoch * per_epoch * batch :][: per_epoch * batch] for epoch in range(3)]
     for part in epochs:
@@ -136,3 +139,22 @@ def test_the_window_is_rounded_to_whole_shares(many: Manifest) -> None:
     for window_records, num_streams, window in ((7, 2, 8), (512, 4, 512), (3, 1, 16), (41, 2, 40), (1, 8, 2)):
         order = plan_of(many, num_streams=num_streams, window_records=window_records).order
         assert order.window_records == window, (window_records, num_streams)
+
+
+@pytest.mark.parametrize(
+    ("record_bytes", "batch", "run", "window"),
+    [
+        (1_200, 64, 16, 512),  # small records: as many as cost nothing
+        (1_200, 8192, 6, 6 * 1024),  # a large batch: as long as a window of 64 MiB allows
+        (25_000, 256, 10, 320),
+        (110_000, 64, 4, 32),  # a run of 400 KB
+        (110_000, 1024, 1, 1),  # two batches would take too much memory
+        (2_000_000, 64, 1, 1),
+    ],
+)
+def test_runs_and_windows_follow_from_the_size_of_records(
+    many: Manifest, record_bytes: float, batch: int, run: int, window: int
+) -> None:
+    source = replace(Source.from_manifest(many, "train"), record_bytes=record_bytes, shard_records=(10_000,))
+    order = ReadPlan(source, PipelineConfig(global_batch_size=batch)).order
+    assert (order.run_records, order.window_records) == (run, window)

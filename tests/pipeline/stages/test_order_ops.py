@@ -14,28 +14,36 @@ CASES = [
     ExactOrder((12, 0, 5, 31), seed=7, num_streams=2, run_records=4, window_records=8),
     ExactOrder((3,), seed=-1, num_streams=1, run_records=16, window_records=512),
     ExactOrder((100, 37, 64), seed=2**63 + 11, num_streams=8, run_records=5, window_records=7),
-    ExactOrder((1000,) * 3, seed=0, num_streams=4, run_records=1, window_records=300),
+    ExactOrder((1000,) * 3, seed=0, num_streams=4, run_records=1, window_records=300),  # too many runs to be sorted
+    ExactOrder((2**40, 2**40 + 1), seed=5, num_streams=4, run_records=3, window_records=50),
 ]
 NUMBER = tf.TensorSpec([], tf.int64)
 
 
 @pytest.mark.parametrize("order", CASES, ids=str)
-def test_windows_and_permutations_are_those_of_the_order(order: ExactOrder) -> None:
-    streams = range(order.num_streams // 2, order.num_streams) if order.num_streams > 1 else range(1)
+def test_records_and_windows_are_those_of_the_order(order: ExactOrder) -> None:
+    streams = np.arange(order.num_streams)[:, None] * order.records_per_stream
 
-    @tf.function(input_signature=[NUMBER, NUMBER])  # as `tf.data` runs it: traced
-    def read(epoch, window):
-        sequence = _order_ops.make_epoch_runs(order, epoch)
-        runs = _order_ops.make_window_runs(order, sequence, streams, window)
-        return tf.stack(runs, axis=1), _order_ops.make_window_permutations(order, epoch, streams, window)
+    @tf.function(input_signature=[NUMBER, tf.TensorSpec([None, None], tf.int64)])  # as `tf.data` runs it: traced
+    def compute(epoch: tf.Tensor, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        numbers = _order_ops.number_records(order, epoch, positions)
+        return numbers, _order_ops.make_window_permutations(order, epoch, positions)
 
     for epoch in (0, 1, 12345678901):
         for window in {0, 1 % order.num_windows, order.num_windows - 1}:
-            runs, permutations = read(epoch, window)
-            expected = np.concatenate([order.window_runs(epoch, stream, window) for stream in streams])
-            np.testing.assert_array_equal(runs, expected)
-            expected = np.stack([order.window_permutation(epoch, stream, window) for stream in streams])
-            np.testing.assert_array_equal(permutations, expected)
+            start = window * order.window_records
+            positions = streams + np.arange(start, min(start + order.window_records, order.records_per_stream))
+            numbers, permutations = compute(epoch, positions)
+            np.testing.assert_array_equal(numbers, order.numbers(epoch, positions))
+            expected = [order.window_permutation(epoch, stream, window) for stream in range(order.num_streams)]
+            np.testing.assert_array_equal(permutations, np.stack(expected))
+
+
+def test_the_end_of_an_epoch_is_a_short_run() -> None:
+    order = ExactOrder((10,), seed=3, num_streams=1, run_records=4)
+    numbers = _order_ops.number_records(order, tf.constant(2, tf.int64), tf.range(10, dtype=tf.int64))
+    np.testing.assert_array_equal(numbers, order.numbers(2, np.arange(10)))
+    assert sorted(numbers.numpy().tolist()) == list(range(10))
 
 
 def test_keys_and_permutations_for_random_parts() -> None:

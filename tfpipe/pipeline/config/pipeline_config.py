@@ -86,10 +86,12 @@ class PipelineConfig:
             `tfpipe.order.ExactOrder`. None: the largest power of two that divides the global batch size, at most 8; or
             the number of hosts if that is more. At least 1. Default: None.
         run_records: The number of adjacent records that exact order reads at once. Fewer mix better and seek more
-            often. None: 1 for records of 50 KB and more, up to 16 for smaller ones. At least 1. Default: None.
-        window_records: The number of consecutive records of a stream that exact order holds in memory and permutes.
-            1: records are read in their final order, and none is held. None: 1 if `run_records` is 1, else about 34
-            for each record of a run more, which keeps a window at 16 MiB. At least 1. Default: None.
+            often. None: about 400 KB, at most 16 records, and fewer if a window would take more than 64 MiB. At
+            least 1. Default: None.
+        window_records: The number of consecutive records of a stream that exact order holds in memory and deals anew.
+            1: records are read in their final order, and none is held. None: as many runs as a batch takes records of
+            a stream, so that no two records of a run meet in a batch; and 1 if `run_records` is 1. At least 1.
+            Default: None.
         shuffle_buffer_size: The size of the shuffle buffer of throughput order: a number counts records, text such as
             "256MiB" counts bytes. At least 1, as a number or a size such as 128MiB. Default: "256MiB".
         cycle_length: The number of files, or of streams, that are read side by side. At least 1. Default: 8.

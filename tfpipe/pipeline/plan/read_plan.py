@@ -8,6 +8,7 @@ plan.order, plan.streams                      # the exact order, and this host's
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -25,11 +26,15 @@ MAX_CACHE_SHARE = 0.9
 """The share of the free memory that a cache may take; the trainer and its buffers need the rest."""
 _DEFAULT_STREAMS = 8
 
-_WINDOW_BYTES = 16 * 2**20
-"""The bytes of one window of all streams. Reading it takes about 20 ms of a core, in which no image is decoded."""
-_MAX_WINDOW_RECORDS, _MAX_RUN_RECORDS = 512, 16
-"""The window and the run of small records. Their ratio decides how well a batch is mixed, so others keep it."""
-_LISTED_RECORDS = 1024  # listed at once on one host if there are no windows: 1 ms of a core, and nothing is read yet
+_RUN_BYTES = 400 * 1000
+"""The bytes of a run, at most 16 records. To open it takes 100 us of a core, a fiftieth of decoding its images."""
+_MAX_RUN_RECORDS = 16
+_MAX_WINDOW_BYTES = 64 * 2**20
+"""The bytes of a window of all streams. While it is read, in about 50 ms of a core, fewer images are decoded."""
+_MIN_WINDOW_RECORDS, _MIN_WINDOW_BYTES = 512, 8 * 2**20
+"""The records of each stream, and the bytes of all streams, up to which a window costs nothing that matters."""
+_LISTED_RECORDS = 8192
+"""The records that are listed at once if there are no windows. Nothing is read yet, so it is only numbers."""
 
 
 class InputContext(Protocol):
@@ -264,9 +269,7 @@ class ReadPlan:
                 f"Use {-(-self.global_batch_size // streams) * streams}, or another `num_streams`."
             )
         share = self.global_batch_size // streams
-        run, window = _choose_run_and_window(config, self.source.record_bytes * streams)
-        if window > 1:
-            window = max(round(window / share), 1) * share
+        run, window = _choose_run_and_window(config, self.source.record_bytes, streams, share)
         return ExactOrder(self.source.shard_records or (), config.seed, streams, run, window)
 
     @property
@@ -325,27 +328,29 @@ class ReadPlan:
         return self.config.resolve_decoded_size(stored[0] if stored is not None else None)
 
 
-def _choose_run_and_window(config: PipelineConfig, row_bytes: float) -> tuple[int, int]:
-    """Returns how many adjacent records of a stream are read at once, and how many are held and permuted.
+def _choose_run_and_window(config: PipelineConfig, record_bytes: float, streams: int, share: int) -> tuple[int, int]:
+    """Returns how many adjacent records of a stream are read at once, and how many are held and dealt anew.
 
-    Records of 50 KB and more are read one by one, so that nothing must be held: a read costs about 100 us of a core, a
-    twentieth of decoding such an image. Smaller ones are read in runs, at most 16, which mix in windows of 16 MiB, at
-    most 512 records of each stream. The mixing score is the same for all sizes of records, or better.
+    A run is long enough that its reading costs little, and as short as the memory for a window demands. A window has a
+    run for each record of a batch, so that a batch has no two records of a run. Where this would take too much memory,
+    records are read one by one in their final order.
 
     Args:
         config: The options of the pipeline, which may give one or both.
-        row_bytes: The bytes of one record of each stream.
+        record_bytes: The mean size of a record.
+        streams: The number of streams.
+        share: The number of records of each stream in a batch.
     """
     run, window = config.run_records, config.window_records
-    ratio = (_MAX_RUN_RECORDS - 1) / (_MAX_WINDOW_RECORDS - 1)
-    if window is None and run is None:
-        window = min(max(int(_WINDOW_BYTES / row_bytes), 1), _MAX_WINDOW_RECORDS)
-        run = 1 + int((window - 1) * ratio)
-        return (run, window) if run > 1 else (1, 1)
+    if run is None:
+        longest = _MAX_WINDOW_BYTES / (record_bytes * streams * share) if window is None else window / share
+        run = max(int(min(math.ceil(_RUN_BYTES / record_bytes), _MAX_RUN_RECORDS, longest)), 1)
     if window is None:
-        assert run is not None
-        return run, 1 + round((run - 1) / ratio)
-    return (1 + int((window - 1) * ratio) if run is None else run), window
+        free = min(_MIN_WINDOW_RECORDS, _MIN_WINDOW_BYTES / (record_bytes * streams))
+        window = max(run * share, int(free)) if run > 1 else 1
+    if run == window == 1:
+        return 1, 1
+    return run, max(round(window / share), 1) * share
 
 
 def _choose_num_streams(global_batch_size: int) -> int:

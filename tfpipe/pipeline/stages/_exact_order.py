@@ -81,7 +81,7 @@ def locate_records(plan: ReadPlan, epoch: tf.Tensor, window: tf.Tensor) -> Windo
     size = tf.shape(sequence, tf.int64)[1]
     rows = tf.range(len(plan.streams), dtype=tf.int64)[:, None]
     if plan.permutes_windows:
-        places = _order_ops.make_window_permutations(plan.order, epoch, plan.streams, window, size)
+        places = _order_ops.make_window_permutations(plan.order, epoch, sequence)
     else:
         places = tf.range(size)[None]
     positions = _deal_to_batches(plan, epoch, window, places + size * rows)

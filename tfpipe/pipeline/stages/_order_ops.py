@@ -11,7 +11,7 @@ The numbers of 4,096 records take about 1 ms of one core.
 import numpy as np
 import tensorflow as tf
 
-from tfpipe.order import ExactOrder
+from tfpipe.order import MAX_ROUNDS, ROUND_SHIFT, ExactOrder
 from tfpipe.system.hash_permutation import (
     EXAMPLE,
     FEISTEL_ROUNDS,
@@ -45,9 +45,8 @@ def extend_key(key: tf.Tensor | int, *parts: tf.Tensor) -> tf.Tensor:
 def make_permutations(keys: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     """Makes a permutation of `size` numbers for each key: int64 of the keys' shape and one axis more."""
     counter = tf.bitcast(tf.range(1, tf.cast(size, tf.int64) + 1), tf.uint64)
-    hashes = _mix(counter * _constant(GAMMA) + keys[..., None])
-    # `top_k` gives the largest first; no two hashes are equal. Signed numbers would sort otherwise.
-    return tf.cast(tf.math.top_k(tf.bitwise.invert(hashes), tf.cast(size, tf.int32)).indices, tf.int64)
+    # No two hashes are equal. Signed numbers would sort otherwise.
+    return _sort(_mix(counter * _constant(GAMMA) + keys[..., None]))
 
 
 def make_seeds(seed: int, epoch: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
@@ -86,8 +85,8 @@ def permute(key: tf.Tensor, size: int, places: tf.Tensor) -> tf.Tensor:
     def permute_pairs(numbers: tf.Tensor) -> tf.Tensor:
         left, right = numbers // rights, numbers % rights
         for index in range(0, FEISTEL_ROUNDS, 2):
-            left = (left + _hash_half(round_keys[index], right)) % lefts
-            right = (right + _hash_half(round_keys[index + 1], left)) % rights
+            left = (left + _hash_numbers(round_keys[index], right)) % lefts
+            right = (right + _hash_numbers(round_keys[index + 1], left)) % rights
         return left * rights + right
 
     return tf.while_loop(
@@ -97,12 +96,23 @@ def permute(key: tf.Tensor, size: int, places: tf.Tensor) -> tf.Tensor:
     )[0]
 
 
-def make_window_permutations(
-    order: ExactOrder, epoch: tf.Tensor, streams: range, window: tf.Tensor, size: tf.Tensor
-) -> tf.Tensor:
-    """Computes the order in which each stream's `size` records leave a window: int64 [streams, size]."""
+def make_window_permutations(order: ExactOrder, epoch: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Computes the order in which each stream's records leave a window, as `ExactOrder.window_permutation` does.
+
+    Args:
+        order: The exact order.
+        epoch: int64, a scalar.
+        positions: int64 [streams, n]: the positions of the window's records in the epoch's sequence.
+
+    Returns:
+        int64 [streams, n].
+    """
+    run, place = positions // order.run_records, positions % order.run_records
     prefix = extend_key(key_of(WINDOW, order.seed), epoch)
-    return make_permutations(extend_key(prefix, tf.constant(list(streams), tf.int64), window), size)
+    run_key, record_key = (extend_key(prefix, tf.constant(part, tf.int64)) for part in range(2))
+    in_round = (place + _hash_numbers(run_key, run)) % min(order.run_records, MAX_ROUNDS)
+    hashes = tf.bitwise.right_shift(_hash_numbers(record_key, positions), tf.constant(63 - ROUND_SHIFT, tf.int64))
+    return _sort(in_round * 2**ROUND_SHIFT + hashes)
 
 
 def _mix(z: tf.Tensor) -> tf.Tensor:
@@ -112,8 +122,14 @@ def _mix(z: tf.Tensor) -> tf.Tensor:
     return tf.bitwise.bitwise_xor(z, tf.bitwise.right_shift(z, _constant(31)))
 
 
-def _hash_half(key: tf.Tensor, half: tf.Tensor) -> tf.Tensor:
-    return _to_63_bits(_mix(tf.bitcast(half, tf.uint64) * _constant(GAMMA) + key))
+def _sort(keys: tf.Tensor) -> tf.Tensor:
+    """Returns the places of the keys along the last axis, the smallest key first: int64 of their shape."""
+    # `top_k` gives the largest first, and of equal ones the first.
+    return tf.cast(tf.math.top_k(tf.bitwise.invert(keys), tf.shape(keys)[-1]).indices, tf.int64)
+
+
+def _hash_numbers(key: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+    return _to_63_bits(_mix(tf.bitcast(numbers, tf.uint64) * _constant(GAMMA) + key))
 
 
 def _to_63_bits(value: tf.Tensor) -> tf.Tensor:
