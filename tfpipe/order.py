@@ -242,6 +242,23 @@ class ExactOrder:
         return start, min(start + self.window_records, self.records_per_stream)
 
 
+def check_version(version: int, what: str) -> None:
+    """Refuses to go on in an order of another version.
+
+    Args:
+        version: The version of the order in which a run began.
+        what: What was saved by the run, as the beginning of a sentence: "The position".
+
+    Raises:
+        ConfigError: In this version other records stand at the positions of the run.
+    """
+    if version != ORDER_VERSION:
+        raise ConfigError(
+            f"{what} must be of a run in order version {ORDER_VERSION}, got version {version}, in which other records "
+            "come at each step. Begin a new run, or go on with the release of tfpipe that the run began with."
+        )
+
+
 def evaluation_order(shard_records: Sequence[int], num_hosts: int = 1, host: int = 0) -> IntArray:
     """Returns the runs that one host reads when every record is read exactly once, in the order of the files.
 

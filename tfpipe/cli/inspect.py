@@ -116,7 +116,7 @@ def _summary_json(dataset: str, manifest: "Manifest", splits: Mapping[str, "Spli
         "format_version": manifest.format_version,
         "tool_version": manifest.tool_version,
         **foreign,
-        "splits": {name: _split_json(split) for name, split in splits.items()},
+        "splits": {name: _split_json(manifest, split) for name, split in splits.items()},
         "labels": list(manifest.label_names),
         "changed": dict(manifest.changed),
         "noticed": dict(manifest.noticed),
@@ -129,10 +129,10 @@ def _summary_json(dataset: str, manifest: "Manifest", splits: Mapping[str, "Spli
     }
 
 
-def _split_json(split: "SplitInfo") -> dict[str, Any]:
+def _split_json(manifest: "Manifest", split: "SplitInfo") -> dict[str, Any]:
     from tfpipe.cli.inspect_summary import mixing
 
-    mixed = mixing(split)
+    mixed = mixing(manifest, split)
     return {
         "records": split.records,
         "shards": split.num_shards,

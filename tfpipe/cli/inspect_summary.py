@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 from tfpipe.cli.shared.console import clean_line, new_console
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, SplitInfo
-from tfpipe.order import ExactOrder, mixing_score
+from tfpipe.order import mixing_score
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.source import Source
 from tfpipe.system.file_io import open_file
 from tfpipe.system.units import human_bytes
 
@@ -28,7 +31,7 @@ _CHART_WIDTH = 37  # at least: two charts beside each other on 80 columns
 _MAX_CHART_WIDTH = 76
 _GAP = 3
 _BATCH_SIZE = 256
-_MAX_MIXED_RECORDS = 2**24  # their order takes 90 MB and 0.2 s; of more, nobody needs the score to two digits
+_MAX_MIXED_RECORDS = 2**30  # a manifest may claim any number, and the score looks at each group of records
 _MIXING = (
     "Mixing: how well the pipeline's shuffle mixes records that are neighbors on disk, from 0 to 1 (perfectly). "
     "A split that was shuffled when it was written does not need 1.00."
@@ -48,7 +51,7 @@ def print_summary(directory: str, manifest: Manifest, splits: Mapping[str, Split
         )
     )
     console.print(Text(_image_form(manifest.image) if manifest.foreign is None else _foreign_form(manifest)))
-    for table in _split_tables(splits, console.width):
+    for table in _split_tables(manifest, splits, console.width):
         console.print()
         console.print(table)
     console.print()
@@ -60,20 +63,19 @@ def print_summary(directory: str, manifest: Manifest, splits: Mapping[str, Split
     console.print(_facts(directory, manifest))
 
 
-def mixing(split: SplitInfo) -> tuple[float, int] | None:
+def mixing(manifest: Manifest, split: SplitInfo) -> tuple[float, int] | None:
     """Returns the mixing score of a split in the default order, and the global batch size of the score.
 
     The batch has 256 images, or the largest power of two that the split fills. See `tfpipe.order.mixing_score`.
 
     Returns:
-        None if the split is empty or has more than 16 million records.
+        None if the split is empty or too large to be looked at, or if its records cannot be found by their number.
     """
-    if not 0 < split.records <= _MAX_MIXED_RECORDS:
+    if not 0 < split.records <= _MAX_MIXED_RECORDS or manifest.compression:
         return None
     batch_size = min(_BATCH_SIZE, 1 << split.records.bit_length() - 1)
-    streams = min(batch_size, ExactOrder.num_streams)
-    order = ExactOrder(tuple(shard.records for shard in split.shards), num_streams=streams)
-    return mixing_score(order, batch_size), batch_size
+    plan = ReadPlan(Source.from_manifest(manifest, split.name), PipelineConfig(global_batch_size=batch_size))
+    return mixing_score(plan.order, batch_size), batch_size
 
 
 def _origin(manifest: Manifest) -> str:
@@ -110,13 +112,13 @@ def _image_form(image: Mapping[str, object]) -> str:
     return clean_line(text)
 
 
-def _split_tables(splits: Mapping[str, SplitInfo], width: int) -> Iterator["Table"]:
+def _split_tables(manifest: Manifest, splits: Mapping[str, SplitInfo], width: int) -> Iterator["Table"]:
     """Yields tables with a column for each split, as many as it takes for all columns to fit."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    columns = {name: _split_column(split) for name, split in splits.items()}
+    columns = {name: _split_column(manifest, split) for name, split in splits.items()}
     names = list(columns)
     at_once = max(1, (width - 18) // (_SPLIT_WIDTH - 4))
     for k in range(0, len(names), at_once):
@@ -130,10 +132,10 @@ def _split_tables(splits: Mapping[str, SplitInfo], width: int) -> Iterator["Tabl
         yield table
 
 
-def _split_column(split: SplitInfo) -> dict[str, str]:
+def _split_column(manifest: Manifest, split: SplitInfo) -> dict[str, str]:
     per_shard = [shard.records for shard in split.shards] or [0]
     sizes = split.sizes
-    mixed, unmixed = mixing(split), "not computed" if split.records else "none"
+    mixed, unmixed = mixing(manifest, split), "not computed" if split.records else "none"
     formats = ", ".join(f"{count:,} {clean_line(name)}" for name, count in split.formats.items() if count)
     return {
         "Records": f"{split.records:,}",

@@ -266,12 +266,12 @@ def _check_memory(facts: _Facts) -> Check:
     plan, held, records = facts.plan, "", 0
     in_cache = plan.config.cache != "none" and plan.exact  # then positions are permuted, and no record is held
     if facts.config.training and not in_cache:
-        if plan.exact:
+        if plan.exact and plan.permutes_windows:
             window = min(plan.order.window_records, plan.order.records_per_stream)
             records = _EXACT_WINDOWS * window * len(plan.streams)
             streams = human_count(len(plan.streams), "stream")
             held = f"{_EXACT_WINDOWS} windows of {human_count(window, 'record')} for each of {streams}"
-        else:
+        elif not plan.exact:
             records = plan.shuffle_records
             held = f"A shuffle buffer of {human_count(records, 'record')}"
     needed = records * facts.source.record_bytes

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tfpipe.errors import ConfigError
+from tfpipe.order import ORDER_VERSION, check_version
 
 
 class Position(NamedTuple):
@@ -26,7 +27,7 @@ class Position(NamedTuple):
 
     def state(self, seed: int) -> dict[str, int]:
         """Returns the state of a run, from which the run can be resumed."""
-        return {"seed": seed, "epoch": self.epoch, "step": self.step}
+        return {"seed": seed, "epoch": self.epoch, "step": self.step, "order": ORDER_VERSION}
 
 
 class Resumable(ABC):
@@ -52,14 +53,17 @@ class Resumable(ABC):
         self.position = Position(epoch, 0)
 
     def state_dict(self) -> dict[str, int]:
-        """Returns what a checkpoint keeps: "seed", "epoch" and "step" of the batch that comes next."""
+        """Returns what a checkpoint keeps: "seed", "epoch" and "step" of the batch that comes next.
+
+        "order" is the version of the order, `tfpipe.order.ORDER_VERSION`.
+        """
         return self.position.state(self._run_seed)
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Goes on where `state_dict` was called, with the same data and config, on any number of processes.
 
         Raises:
-            ConfigError: The state is of a run with another seed, or of a longer epoch.
+            ConfigError: The state is of a run with another seed or in another order, or of a longer epoch.
         """
         self.position = read_state(state, self._run_seed, len(self))
 
@@ -68,10 +72,11 @@ def read_state(state: Mapping[str, int], seed: int, steps_per_epoch: int) -> Pos
     """Reads the position from a state that was saved.
 
     Raises:
-        ConfigError: The state is of a run with another seed, or the epoch has fewer steps.
+        ConfigError: The state is of a run with another seed or in another order, or the epoch has fewer steps.
     """
-    if set(state) != {"seed", "epoch", "step"}:
+    if set(state) - {"order"} != {"seed", "epoch", "step"}:
         raise ConfigError(f"A position must have seed, epoch and step, got {', '.join(map(str, state)) or 'nothing'}.")
+    check_version(state.get("order", 1), "The position")
     if state["seed"] != seed:
         raise ConfigError(f"The position must be of a run with seed {seed}, got seed {state['seed']}.")
     if state["epoch"] < 0 or not 0 <= state["step"] < steps_per_epoch:

@@ -8,7 +8,7 @@ for epoch in range(90):
         image = normalize(batch["image"].to("cuda", non_blocking=True), dtype=torch.bfloat16)
 ```
 
-Under `torch.distributed` every rank gets its part of each global batch. `loader.state_dict()` is three integers.
+Under `torch.distributed` every rank gets its part of each global batch. `loader.state_dict()` is four integers.
 
 Crops and flips are those that `build_dataset` draws for the same record, epoch and seed. Pixels differ by a few
 levels where the decoders round differently, and more at a crop's left and right border: see `decode.decode_crop`.

@@ -1,4 +1,4 @@
-"""Checkpoints with all that a run needs to go on: the model, the optimizer, and its position (three integers)."""
+"""Checkpoints with all that a run needs to go on: the model, the optimizer, and its position (a few integers)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from tfpipe.errors import DataError, first_line
+from tfpipe.errors import ConfigError, DataError, first_line
+from tfpipe.order import ORDER_VERSION, check_version
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +64,8 @@ class Checkpoints:
             sums_shape: The shape of the sums that are saved with each checkpoint.
         """
         zero = tf.constant(0, tf.int64)
-        # Created outside the strategy: these three belong to no replica. The seed has 64 bits without a sign.
-        self._position = {name: tf.Variable(zero, trainable=False) for name in ("seed", "epoch", "step")}
+        # Created outside the strategy: these four belong to no replica. The seed has 64 bits without a sign.
+        self._position = {name: tf.Variable(zero, trainable=False) for name in ("seed", "epoch", "step", "order")}
         self._sums = tf.Variable(tf.zeros(sums_shape, tf.float64), trainable=False)
         # A model's checkpoint leaves out the random generators of its dropout.
         values = [variable.value for variable in model.non_trainable_variables]
@@ -80,7 +81,7 @@ class Checkpoints:
         Raises:
             DataError: The checkpoint cannot be written.
         """
-        values = (_to_signed(position.seed), position.epoch, position.step)
+        values = (_to_signed(position.seed), position.epoch, position.step, ORDER_VERSION)
         for variable, value in zip(self._position.values(), values, strict=True):
             variable.assign(value)
         self._sums.assign(sums)
@@ -99,12 +100,16 @@ class Checkpoints:
             The position and the sums of the checkpoint; None if there is no checkpoint.
 
         Raises:
+            ConfigError: The run began in an order of another version.
             DataError: There are checkpoints, and none of them can be read.
         """
         paths = list(reversed(self._manager.checkpoints))
         for path in paths:
             try:
+                check_version(_read_order_version(path), f"The run of {path}")
                 self._checkpoint.restore(path).assert_consumed()  # a missing value must not keep its initial one
+            except ConfigError:
+                raise
             except (tf.errors.OpError, AssertionError, ValueError, RuntimeError, LookupError) as error:
                 logger.warning("%s cannot be read (%s); the one before it is used.", path, first_line(error))
                 continue
@@ -118,6 +123,12 @@ class Checkpoints:
                 "the run to begin again."
             )
         return None
+
+
+def _read_order_version(path: str) -> int:
+    """Reads in which version of the order a run began; the first version was not saved."""
+    key, reader = "position/order/.ATTRIBUTES/VARIABLE_VALUE", tf.train.load_checkpoint(path)
+    return int(reader.get_tensor(key)) if reader.has_tensor(key) else 1
 
 
 def _to_signed(seed: int) -> int:
