@@ -64,6 +64,7 @@ PROFILE = Profile(
         mean_size=(375.0, 500.0),
         short_side=256,
         decoded_size=(256, 256),
+        cycle_length=8,
         exact=True,
         window_records=512,
         shuffled_records=8192,

@@ -189,7 +189,7 @@ def _check_first_record(facts: _Facts) -> Check:
 def _check_shards(facts: _Facts) -> Check:
     source, config = facts.source, facts.config
     shares_records = facts.plan.exact or (not config.training and source.shard_records is not None)
-    return data_checks.check_shards(len(source.files), facts.num_hosts, config.cycle_length, shares_records)
+    return data_checks.check_shards(len(source.files), facts.num_hosts, facts.plan.cycle_length, shares_records)
 
 
 def _check_shard_size(facts: _Facts) -> Check:

@@ -175,6 +175,7 @@ class DatasetFacts:
         short_side: The short side with which images could be stored, in pixels; None if they are hardly larger than the
             model needs.
         decoded_size: The height and width of whole decoded images.
+        cycle_length: The number of files, or of runs in exact order, that are read side by side.
         exact: Whether training reads in the exact order of `tfpipe.order`.
         window_records: The number of records of each stream that the exact order permutes; 1 if it has no windows.
         shuffled_records: The number of records that are held in memory to be shuffled.
@@ -191,6 +192,7 @@ class DatasetFacts:
     mean_size: tuple[float, float] | None
     short_side: int | None
     decoded_size: tuple[int, int]
+    cycle_length: int
     exact: bool
     window_records: int
     shuffled_records: int

@@ -21,6 +21,8 @@ MECHANICAL = get_names(PipelineConfig, "speed")
 CACHES = get_names(PipelineConfig, "cache")
 """The options of the cache. They are mechanical where bytes are kept; decoded images are cropped from smaller ones."""
 
+_USUAL_CYCLE = 8  # the files that are read side by side, where the config leaves it open
+
 
 def is_mechanical(changes: Changes) -> bool:
     """Returns whether the batches stay the same: values, shapes, and the order as far as `order` promises one."""
@@ -40,13 +42,14 @@ def get_neighbors(config: PipelineConfig, cores: int, input_may_change: bool) ->
         cores: The number of cores of this host.
         input_may_change: Whether changes may also affect the input of the training step.
     """
+    cycle = config.cycle_length or _USUAL_CYCLE
     steps: list[dict[str, Any]] = [
         {"cache": "bytes"},
         {"map_fusion": True},
         *({"num_parallel_calls": calls} for calls in (None, cores, 2 * cores)),
         *({"prefetch_batches": batches} for batches in (None, 2, 8)),
         *({"private_threadpool_size": threads} for threads in (None, cores, 2 * cores)),
-        *({"cycle_length": cycle} for cycle in (2 * config.cycle_length, max(config.cycle_length // 2, 1))),
+        *({"cycle_length": length} for length in (2 * cycle, max(cycle // 2, 1))),
         *({"block_length": block} for block in (2 * config.block_length, 4 * config.block_length)),
         *({"read_parallel_calls": calls} for calls in (None, cores)),
         *({"max_intra_op_parallelism": threads} for threads in (1, cores)),

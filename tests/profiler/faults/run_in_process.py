@@ -32,7 +32,7 @@ def run_fault(name: str, folder: Path) -> dict[str, Any]:
     """
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "100"}
     if FAULTS[name].delay_us:
-        env |= {"LD_PRELOAD": str(_build_slow_storage(folder)), "DELAY_US": str(FAULTS[name].delay_us)}
+        env |= {"LD_PRELOAD": str(build_slow_storage(folder)), "DELAY_US": str(FAULTS[name].delay_us)}
     command = [sys.executable, "-m", "tests.profiler.faults.run_fault", name, str(folder.resolve())]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
@@ -41,7 +41,7 @@ def run_fault(name: str, folder: Path) -> dict[str, Any]:
     return result
 
 
-def _build_slow_storage(folder: Path) -> Path:
+def build_slow_storage(folder: Path) -> Path:
     library = folder.resolve() / "slow_storage.so"
     if not library.exists():
         folder.mkdir(parents=True, exist_ok=True)

@@ -94,11 +94,12 @@ class PipelineConfig:
             Default: None.
         shuffle_buffer_size: The size of the shuffle buffer of throughput order: a number counts records, text such as
             "256MiB" counts bytes. At least 1, as a number or a size such as 128MiB. Default: "256MiB".
-        cycle_length: The number of files, or of streams, that are read side by side. At least 1. Default: 8.
+        cycle_length: The number of files, or of runs in exact order, that are read side by side. None: 8 files, or 32
+            runs; fewer if 32 runs take more than 64 MiB. At least 1. Default: None.
         block_length: The number of records taken from one file or stream before the next one has its turn. In exact
             order it is at least `run_records`. At least 1. Default: 16.
-        read_parallel_calls: The number of threads that read. None: tf.data adjusts it while it runs (AUTOTUNE).
-            At least 1. Default: None.
+        read_parallel_calls: The number of threads that read. None: AUTOTUNE, so tf.data adjusts it while it runs; for
+            whole files it is `cycle_length`, because AUTOTUNE would read one or two. At least 1. Default: None.
         deterministic: Whether the order is kept when one read or decode is slower than the next. None: it is kept in
             exact order and in evaluation only. Default: None.
         on_bad_record: The reaction to a record whose checksum is wrong or whose file cannot be read. "raise": an error
@@ -164,7 +165,7 @@ class PipelineConfig:
     shuffle_buffer_size: int | str = option(Amount(), "256MiB")
 
     # reading
-    cycle_length: int = option(Count(1), 8, affects="speed")
+    cycle_length: int | None = option(Count(1), None, affects="speed")
     block_length: int = option(Count(1), 16, affects="speed")
     read_parallel_calls: int | None = option(Count(1), None, affects="speed")
     deterministic: bool | None = option(Flag(), None, without_tensorflow=(None, True))

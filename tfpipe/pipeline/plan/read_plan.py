@@ -33,6 +33,9 @@ _MAX_WINDOW_BYTES = 64 * 2**20
 """The bytes of a window of all streams. While it is read, in about 50 ms of a core, fewer images are decoded."""
 _MIN_WINDOW_RECORDS, _MIN_WINDOW_BYTES = 512, 8 * 2**20
 """The records of each stream, and the bytes of all streams, up to which a window costs nothing that matters."""
+_FILES_AT_ONCE = 8
+_MAX_RUNS_AT_ONCE, _AHEAD_BYTES = 32, 64 * 2**20
+"""The runs that are read side by side: enough for storage that answers after 50 ms."""
 _LISTED_RECORDS = 8192
 """The records that are listed at once if there are no windows. Nothing is read yet, so it is only numbers."""
 
@@ -293,6 +296,16 @@ class ReadPlan:
     def share(self) -> int:
         """The number of records of each stream in a global batch."""
         return self.global_batch_size // self.order.num_streams
+
+    @property
+    def cycle_length(self) -> int:
+        """The number of files, or of runs in exact order, that are read side by side."""
+        if self.config.cycle_length is not None:
+            return self.config.cycle_length
+        if not self.exact:
+            return _FILES_AT_ONCE
+        run_bytes = self.order.run_records * self.source.record_bytes
+        return min(max(int(_AHEAD_BYTES / run_bytes), _FILES_AT_ONCE), _MAX_RUNS_AT_ONCE)
 
     @property
     def shuffle_records(self) -> int:

@@ -21,7 +21,8 @@ from tfpipe.pipeline.stages._bad_records import HOLE
 from tfpipe.pipeline.stages.list import evaluation_runs, first_use_runs, record_numbers
 from tfpipe.system.hash_permutation import IntArray
 
-_BUFFER_BYTES = 256 * 1024  # for each open file, as in tf.data's reader
+_FILE_BUFFER_BYTES = 2**20  # of each whole file; with tf.data's 256 KiB, far storage is waited for four times as often
+_MAX_RUN_BUFFER_BYTES = 2**22  # a shorter run is read at once, and no byte behind it
 _NUMBERS_PER_FILE = 2**40  # record numbers set aside for each file whose records nobody counted
 
 
@@ -60,7 +61,7 @@ def read_runs(plan: ReadPlan, runs: tf.data.Dataset, block_length: int) -> tf.da
     # A block is as long as the longest run, so each run is read to its end and the order is that of the list.
     return runs.interleave(
         _make_run_reader(plan),
-        cycle_length=plan.config.cycle_length,
+        cycle_length=plan.cycle_length,
         block_length=block_length,
         num_parallel_calls=plan.config.read_parallel_calls or tf.data.AUTOTUNE,
         deterministic=True,
@@ -85,9 +86,9 @@ def _interleave_files(plan: ReadPlan, files: tf.data.Dataset) -> tf.data.Dataset
     counted = plan.source.shard_records is not None
     return files.interleave(
         _make_file_reader(plan) if counted else _make_uncounted_file_reader(plan),
-        cycle_length=plan.config.cycle_length,
+        cycle_length=plan.cycle_length,
         block_length=plan.config.block_length,
-        num_parallel_calls=plan.config.read_parallel_calls or tf.data.AUTOTUNE,
+        num_parallel_calls=plan.config.read_parallel_calls or plan.cycle_length,
         deterministic=plan.deterministic,
     )
 
@@ -123,7 +124,7 @@ def _make_uncounted_file_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset
     def read_file(file: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
         numbers = tf.data.Dataset.range(file * _NUMBERS_PER_FILE, (file + 1) * _NUMBERS_PER_FILE)
         numbers = numbers.map(lambda record: (record, _order_ops.make_seeds(seed, epoch, record)))
-        payloads = tf.data.TFRecordDataset(tf.gather(paths, file), compression, buffer_size=_BUFFER_BYTES)
+        payloads = tf.data.TFRecordDataset(tf.gather(paths, file), compression, buffer_size=_FILE_BUFFER_BYTES)
         return tf.data.Dataset.zip((payloads, numbers)).map(lambda payload, number: (payload, *number))
 
     return read_file
@@ -134,14 +135,21 @@ def _make_run_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
     paths = tf.constant(plan.source.files)
     bases = tf.constant(plan.source.bases)
     offsets = tf.constant(plan.source.offsets())
+    file_bytes = tf.constant(plan.source.file_bytes, tf.int64)
     holes = tf.data.Dataset.from_tensors(HOLE).repeat()
 
     def read_slots(file: tf.Tensor, record: tf.Tensor, count: tf.Tensor, slots: tf.Tensor) -> tf.data.Dataset:
         # A run without records is padding and may begin behind the last record.
-        offset = tf.gather(offsets, tf.minimum(record, offsets.shape[0] - 1))
+        last = offsets.shape[0] - 1
+        offset = tf.gather(offsets, tf.minimum(record, last))
+        end = tf.gather(offsets, tf.minimum(record + count, last))
+        end = tf.where(record + count < bases[file + 1], end, file_bytes[file])
+        buffer_bytes = tf.clip_by_value(end - offset, 1, _MAX_RUN_BUFFER_BYTES)
         # A file that cannot be opened gives its error again and again, so `ignore_errors` would never end. A `zip` ends
         # with its first part, so after `count` attempts.
-        pairs = tf.data.Dataset.zip((tf.data.Dataset.range(count), _read_from(tf.gather(paths, file), offset)))
+        pairs = tf.data.Dataset.zip(
+            (tf.data.Dataset.range(count), _read_from(tf.gather(paths, file), offset, buffer_bytes))
+        )
         payloads = pairs.map(lambda _, payload: payload)
         return payloads.ignore_errors(log_warning=True).concatenate(holes).take(slots)
 
@@ -174,14 +182,14 @@ def _make_run_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
     return read_run_around_damage if plan.config.on_bad_record == "skip" else read_run
 
 
-def _read_from(path: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
-    """Reads payloads from a byte offset to the end of the file.
+def _read_from(path: tf.Tensor, offset: tf.Tensor, buffer_bytes: tf.Tensor) -> tf.data.Dataset:
+    """Reads payloads from a byte offset to the end of the file, `buffer_bytes` at once.
 
     It works only inside an `interleave` or `flat_map`: as a pipeline's first dataset the operation loses its last
     argument.
     """
     variant = tf.raw_ops.TFRecordDatasetV2(
-        filenames=path[None], compression_type="", buffer_size=_BUFFER_BYTES, byte_offsets=offset[None]
+        filenames=path[None], compression_type="", buffer_size=buffer_bytes, byte_offsets=offset[None]
     )
     return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
 
@@ -203,7 +211,7 @@ def _check(plan: ReadPlan, payload: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
 def _read_settings(plan: ReadPlan, block_length: int, deterministic: bool) -> dict[str, object]:
     config = plan.config
     return {
-        "cycle_length": config.cycle_length,
+        "cycle_length": plan.cycle_length,
         "block_length": block_length,
         "num_parallel_calls": config.read_parallel_calls,
         "deterministic": deterministic,

@@ -130,7 +130,7 @@ def _read_more_at_once(profile: Profile, demand: ServiceDemand) -> Iterator[Prop
     config, files = profile.config, profile.dataset.files
     service_s = demand.cpu_s.get("read", 0.0) + demand.wait_s.get("read", 0.0)
     whole_files = reads_whole_files(profile)
-    cycle, threads = config.cycle_length, demand.threads["read"]
+    cycle, threads = profile.dataset.cycle_length, demand.threads["read"]
     wanted_cycle = _next_power_of_two(_SPARE * min(compute_required_rate(profile.step), demand.cpu_limit) * service_s)
     reads = min(wanted_cycle, files) if whole_files else wanted_cycle
     if config.read_parallel_calls is not None and config.read_parallel_calls < cycle:

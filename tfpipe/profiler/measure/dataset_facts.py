@@ -43,6 +43,7 @@ def get_dataset_facts(
         mean_size=mean_size,
         short_side=_compute_short_side(mean_size, config),
         decoded_size=plan.decoded_size,
+        cycle_length=plan.cycle_length,
         exact=plan.exact,
         window_records=plan.order.window_records if plan.exact else 1,
         shuffled_records=_count_shuffled_records(plan),

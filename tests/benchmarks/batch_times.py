@@ -1,0 +1,103 @@
+"""How batches come from a pipeline: the first one, the rate in every few seconds, how even they are, and the memory.
+
+figures = measure(iter(batches), first_batch_s=0.9, batch_size=64, seconds=40)
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+PERIOD_S = 5.0
+_EARLY_S = 10.0  # until then a pipeline may still fill its buffers; the spread of batch times counts from here on
+
+
+@dataclass(frozen=True)
+class BatchTimes:
+    """What a pipeline gave, from its construction on.
+
+    Attributes:
+        first_batch_s: The seconds from the construction to the first batch.
+        images_per_s: The images per second in each period of `PERIOD_S` seconds after the first batch.
+        images_per_cpu_s: The images per second of processor time, of all processes together, after the first batch.
+        median_ms: The median of the batch times after `_EARLY_S` seconds.
+        p99_ms: Their 99th percentile.
+        longest_ms: The longest of them.
+        peak_bytes: The most memory that all processes held together; pages that they share count once.
+    """
+
+    first_batch_s: float
+    images_per_s: list[float]
+    images_per_cpu_s: float
+    median_ms: float
+    p99_ms: float
+    longest_ms: float
+    peak_bytes: int
+
+
+def measure(make_batches: Callable[[], Iterator[Any]], batch_size: int, seconds: float) -> BatchTimes:
+    """Builds a pipeline and takes batches as fast as they come.
+
+    Args:
+        make_batches: The function that builds the pipeline and returns its iterator.
+        batch_size: The images of a batch.
+        seconds: How long batches are taken after the first one: a multiple of `PERIOD_S`.
+    """
+    started = time.perf_counter()
+    batches = make_batches()
+    next(batches)
+    first_batch_s = time.perf_counter() - started
+    times, ends, peak = [], [], 0
+    cpu_before, begin = _cpu_seconds(), time.perf_counter()
+    last, next_look = begin, begin
+    while last - begin < seconds:
+        next(batches)
+        now = time.perf_counter()
+        times.append(now - last)
+        ends.append(now - begin)
+        last = now
+        if now >= next_look:
+            peak, next_look = max(peak, _held_bytes()), now + 1
+    cpu_s = _cpu_seconds() - cpu_before
+    periods = round(seconds / PERIOD_S)
+    in_period = [sum(k * PERIOD_S <= end < (k + 1) * PERIOD_S for end in ends) for k in range(periods)]
+    late = [t for t, end in zip(times, ends, strict=True) if end >= min(_EARLY_S, seconds / 2)]
+    return BatchTimes(
+        first_batch_s=first_batch_s,
+        images_per_s=[count * batch_size / PERIOD_S for count in in_period],
+        images_per_cpu_s=len(times) * batch_size / cpu_s,
+        median_ms=1e3 * statistics.median(late),
+        p99_ms=1e3 * statistics.quantiles(late, n=100)[98],
+        longest_ms=1e3 * max(late),
+        peak_bytes=peak,
+    )
+
+
+def _processes() -> list[psutil.Process]:
+    this = psutil.Process()
+    return [this, *this.children(recursive=True)]
+
+
+def _cpu_seconds() -> float:
+    total = 0.0
+    for process in _processes():
+        try:
+            total += sum(process.cpu_times()[:2])
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+def _held_bytes() -> int:
+    total = 0
+    for process in _processes():
+        try:
+            total += process.memory_full_info().pss
+        except psutil.NoSuchProcess:
+            continue
+    return total

@@ -1,0 +1,244 @@
+"""The input pipeline at real size: 6,000 originals, a million small records, storage that answers late.
+
+python tests/benchmarks/real_size.py IMAGES
+python tests/benchmarks/real_size.py IMAGES --only storage --seconds 20
+
+Every row runs in a process of its own, and next to it the row that it is compared with.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+from batch_times import BatchTimes, measure
+from shard_speed import make_references
+
+ROOT = Path(__file__).resolve().parents[2]
+BATCH, NUM_SHARDS = 64, 16
+REPEATED_BYTES = 2_000_000  # of a large record
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        name: What is measured.
+        data: The dataset, a key of `DATA`.
+        beside: The name of the row that this one is compared with; empty for none.
+        reader: How it is read: "tfpipe", "torch", "jax" or "tf.data", the usual recipe.
+        options: The options of `PipelineConfig` that are not the defaults.
+        delay_ms: The milliseconds that every read of a TFRecord file takes longer.
+    """
+
+    name: str
+    data: str
+    beside: str = ""
+    reader: str = "tfpipe"
+    options: dict[str, Any] = field(default_factory=dict)
+    delay_ms: int = 0
+
+
+THROUGHPUT = {"order": "throughput"}
+
+ROWS = [
+    Row("originals, throughput", "originals", options=THROUGHPUT),
+    Row("originals, exact", "originals", "originals, throughput"),
+    Row("originals, tf.data by hand", "originals", reader="tf.data"),
+    Row("originals, cache bytes", "originals", "originals, throughput", options={"cache": "bytes"}),
+    Row("originals, cache decoded", "originals", "originals, throughput", options={"cache": "decoded"}),
+    Row("originals, PyTorch, 2 workers", "originals", reader="torch"),
+    Row("originals, JAX", "originals", reader="jax"),
+    *(
+        row
+        for delay in (20, 50)
+        for row in (
+            Row(f"{delay} ms storage, throughput", "originals", "originals, throughput", "tfpipe", THROUGHPUT, delay),
+            Row(f"{delay} ms storage, exact", "originals", "originals, exact", delay_ms=delay),
+            Row(f"{delay} ms storage, tf.data by hand", "originals", "", "tf.data", delay_ms=delay),
+            Row(f"{delay} ms storage, PyTorch", "originals", "originals, PyTorch, 2 workers", "torch", delay_ms=delay),
+        )
+    ),
+    Row("1 KB records, throughput", "small", options=THROUGHPUT),
+    Row("1 KB records, exact", "small", "1 KB records, throughput"),
+    Row("2 MB records, throughput", "large", options=THROUGHPUT),
+    Row("2 MB records, exact", "large", "2 MB records, throughput"),
+    Row("resumed at step 1,000,007", "originals", "originals, exact", options={"start_step": 1_000_007}),
+]
+
+
+def make_dataset(kind: str, images: Path, folder: Path, references: int, small_records: int) -> None:
+    """Writes one of the datasets: the originals, small images, or large ones."""
+    source, options = folder / f"{kind}-images", ["--num-shards", str(NUM_SHARDS)]
+    if kind == "originals":
+        make_references(images, source, references)
+    elif kind == "large":
+        _write_large(images, source)
+    else:
+        _write_small(images, source, small_records)
+        options += ["--keep-quarantined"]
+    command = [sys.executable, "-m", "tfpipe", "shard", str(source), str(folder / kind), *options]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+
+
+def _write_large(images: Path, target: Path) -> None:
+    """Enlarges images until each takes about 2 MB."""
+    from PIL import Image
+
+    paths = sorted(path for path in images.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    (target / "all").mkdir(parents=True)
+    for index, path in enumerate(paths[:300]):
+        with Image.open(path) as opened:
+            image = opened.convert("RGB")
+        scale = (REPEATED_BYTES / path.stat().st_size / 1.6) ** 0.5
+        size = (max(round(image.width * scale), 1), max(round(image.height * scale), 1))
+        image.resize(size, Image.Resampling.BICUBIC).save(target / "all" / f"{index:05d}.jpg", "JPEG", quality=92)
+
+
+def _write_small(images: Path, target: Path, count: int) -> None:
+    """Writes small JPEGs to tar files; a comment of eight bytes tells copies apart."""
+    import tarfile
+
+    from PIL import Image
+
+    target.mkdir(parents=True)
+    encoded = []
+    for path in sorted(path for path in images.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))[:250]:
+        buffer = io.BytesIO()
+        with Image.open(path) as opened:
+            opened.convert("RGB").resize((32, 32)).save(buffer, "JPEG", quality=75)
+        encoded.append(buffer.getvalue())
+    tars = 100
+    for k in range(tars):
+        with tarfile.open(target / f"class{k:03d}.tar", "w") as tar:
+            for number in range(count * k // tars, count * (k + 1) // tars):
+                jpeg = encoded[number % len(encoded)]
+                data = jpeg[:2] + b"\xff\xfe\x00\x0a" + number.to_bytes(8, "big") + jpeg[2:]
+                info = tarfile.TarInfo(f"{number:08d}.jpg")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+
+
+def run(row: Row, dataset: Path, seconds: float) -> BatchTimes:
+    """Measures a row in a process of its own."""
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if row.delay_ms:
+        sys.path.append(str(ROOT))
+        from tests.profiler.faults.run_in_process import build_slow_storage
+
+        env |= {"LD_PRELOAD": str(build_slow_storage(dataset.parent)), "DELAY_US": str(1000 * row.delay_ms)}
+    command = [sys.executable, __file__, "--child", row.reader, str(dataset), json.dumps(row.options), str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT, check=False)
+    if done.returncode:
+        sys.exit(f"{row.name} failed:\n{done.stderr[-3000:]}")
+    return BatchTimes(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def child(reader: str, directory: str, options_json: str, seconds: str) -> None:
+    """Measures in this process and prints one JSON line."""
+    options = json.loads(options_json)
+    start_step = options.pop("start_step", 0)
+
+    def make_batches() -> Iterator[Any]:
+        import tfpipe
+
+        if reader == "tf.data":
+            from pipeline_by_hand import dataset
+
+            return iter(dataset(directory, BATCH))
+        manifest = tfpipe.load_manifest(directory)
+        config = tfpipe.PipelineConfig(global_batch_size=BATCH, **options)
+        if reader == "torch":
+            from tfpipe.readers.torch import data_loader
+
+            return _forever(data_loader(manifest, "train", config, num_workers=2))
+        if reader == "jax":
+            from tfpipe.readers.jax import DeviceBatches
+
+            return _forever(DeviceBatches(manifest, "train", config))
+        return iter(tfpipe.build_dataset(manifest, "train", config, start_step=start_step))
+
+    # Imports take seconds, and are none of the pipeline's time.
+    __import__({"torch": "tfpipe.readers.torch", "jax": "tfpipe.readers.jax"}.get(reader, "tensorflow"))
+    print(json.dumps(asdict(measure(make_batches, BATCH, float(seconds)))))
+
+
+def _forever(loader: Any) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def describe(row: Row, times: BatchTimes, beside: BatchTimes | None) -> str:
+    """Returns one line of the table."""
+    rates = times.images_per_s
+    parts = [
+        f"{row.name:32}",
+        f"{times.first_batch_s:6.2f} s",
+        f"{rates[0]:7,.0f} {rates[1]:7,.0f} {sum(rates[2:]) / max(len(rates) - 2, 1):7,.0f}",
+        f"{times.images_per_cpu_s:6,.0f}",
+        f"{times.p99_ms:6.0f} / {times.median_ms:3.0f} = {times.p99_ms / times.median_ms:4.2f}",
+        f"{times.longest_ms:6.0f} ms",
+        f"{times.peak_bytes / 1e9:5.2f} GB",
+    ]
+    if beside is not None:
+        slowest = min(rate / other for rate, other in zip(rates, beside.images_per_s, strict=True))
+        parts.append(
+            f"{times.first_batch_s / beside.first_batch_s:5.2f} x first, {slowest:4.2f} x slowest 5 s, "
+            f"{times.images_per_cpu_s / beside.images_per_cpu_s:4.2f} x CPU, "
+            f"{times.peak_bytes / beside.peak_bytes:4.2f} x memory"
+        )
+    return "  ".join(parts)
+
+
+@click.command()
+@click.argument("images", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--references", default=6000, show_default=True, help="Originals: hard links to the images, in turns.")
+@click.option("--small-records", default=1_000_000, show_default=True, help="Records of the dataset of small images.")
+@click.option("--seconds", default=40.0, show_default=True, help="How long each row is measured.")
+@click.option("--only", multiple=True, help="Only rows whose name contains this; may be given several times.")
+@click.option("--data", type=click.Path(path_type=Path), help="A folder that keeps the datasets for the next run.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all figures to this file.")
+def main(
+    images: Path,
+    references: int,
+    small_records: int,
+    seconds: float,
+    only: tuple[str, ...],
+    data: Path | None,
+    json_file: Path | None,
+) -> None:
+    """Measure pipelines over the folder IMAGES at real size, and print a table."""
+    rows = [row for row in ROWS if not only or any(part in row.name for part in only)]
+    results: dict[str, BatchTimes] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = data or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        for kind in dict.fromkeys(row.data for row in rows):
+            if not (folder / kind / "manifest.json").exists():
+                make_dataset(kind, images, folder, references, small_records)
+        click.echo(f"{'':32}     first  images/s: 0-5, 5-10, later s  per CPU-s  p99 / median ms  longest  memory")
+        for row in rows:
+            results[row.name] = run(row, folder / row.data, seconds)
+            click.echo(describe(row, results[row.name], results.get(row.beside)))
+    if json_file:
+        document = {name: asdict(times) for name, times in results.items()}
+        json_file.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        child(*sys.argv[2:])
+    else:
+        main()
