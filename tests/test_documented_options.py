@@ -87,10 +87,10 @@ def test_every_exported_config_is_checked() -> None:
 @pytest.mark.parametrize(
     ("clean", "planted"),
     [
-        ("At least 1. Default: 8.", "At least 1. Default: 9."),
-        ("At least 1. Default: 8.", "At least 1."),
-        ("At least 1. Default: 8.", "At least 2. Default: 8."),
-        ("At least 1. Default: 8.", "Default: 8."),
+        ("At least 1. Default: 64.", "At least 1. Default: 65."),
+        ("At least 1. Default: 64.", "At least 1."),
+        ("At least 1. Default: 64.", "At least 2. Default: 64."),
+        ("At least 1. Default: 64.", "Default: 64."),
         ("Default: AugmentOptions().", "Default: None."),
         ('Default: "host".', "Default: host."),
         ("    cycle_length: ", "    cycles: "),
@@ -104,4 +104,4 @@ def test_a_planted_fault_is_found(clean: str, planted: str) -> None:
         __doc__ = text.replace(clean, planted)
 
     (fault,) = find_faults(Planted)
-    assert fault.split(":")[0] in {"cycle_length", "augment_options", "augment"}
+    assert fault.split(":")[0] in {"max_boxes", "cycle_length", "augment_options", "augment"}

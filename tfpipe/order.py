@@ -87,6 +87,11 @@ class ExactOrder:
         """The number of records of the split."""
         return sum(self.shard_records)
 
+    @cached_property
+    def shard_starts(self) -> IntArray:
+        """The number of each shard's first record, counted through all shards, and the end: int64 [shards + 1]."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.shard_records, dtype=np.int64)])
+
     @property
     def records_per_stream(self) -> int:
         """The number of records that each stream reads in an epoch."""
@@ -212,7 +217,7 @@ class ExactOrder:
 
     def _find_records(self, epoch: int, positions: IntArray) -> IntArray:
         """Returns the records at positions of the sequence: int64 [n, 2] of shard, record."""
-        numbers, starts = self.numbers(epoch, positions), self._shard_starts
+        numbers, starts = self.numbers(epoch, positions), self.shard_starts
         shard = np.searchsorted(starts, numbers, "right") - 1
         return np.stack([shard, numbers - starts[shard]], axis=1)
 
@@ -226,11 +231,6 @@ class ExactOrder:
         begins_run[1:] |= (np.diff(shard) != 0) | (np.diff(record) != 1)
         begins = np.flatnonzero(begins_run)
         return np.stack([shard[begins], record[begins], np.diff(begins, append=len(positions))], axis=1)
-
-    @cached_property
-    def _shard_starts(self) -> IntArray:
-        """The number of each shard's first record: int64 [shards + 1]."""
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.shard_records, dtype=np.int64)])
 
     def _check(self, epoch: int, stream: int) -> None:
         _check_range("epoch", epoch, 0)

@@ -26,7 +26,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.images.decode import resize_crop
 from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.readers.batch_reader import BatchReader, Rank, form_batch
+from tfpipe.readers.batch_reader import Batch, BatchReader, Rank, form_batch
 from tfpipe.readers.resume import Position, Resumable
 from tfpipe.system.extras import importing
 from tfpipe.system.host_limits import usable_cpus
@@ -95,9 +95,10 @@ class DeviceBatches(Resumable):
         epoch, step = self.position if self.config.training else Position(0, 0)
         with ThreadPoolExecutor(self._threads) as decoders, ThreadPoolExecutor(1) as mover:
             ready: deque[Future[Any]] = deque()
+            batches = self._batches.iterate(epoch, range(step, len(self)), decoders.map)
             try:
-                for ahead in range(step, len(self)):
-                    ready.append(mover.submit(self._load, epoch, ahead, decoders))
+                for _ in range(step, len(self)):
+                    ready.append(mover.submit(self._load, batches))
                     if len(ready) > _READY_BATCHES:
                         yield self._hand_over(ready.popleft())
                 while ready:
@@ -105,6 +106,7 @@ class DeviceBatches(Resumable):
             finally:  # the trainer may have left early
                 for future in ready:
                     future.cancel()
+                mover.submit(batches.close)
 
     def _hand_over(self, batch: Future[Any]) -> Any:
         result = batch.result()
@@ -112,8 +114,8 @@ class DeviceBatches(Resumable):
             self.position = self.position.after(len(self))
         return result
 
-    def _load(self, epoch: int, step: int, decoders: ThreadPoolExecutor) -> Any:
-        batch = self._batches.read(epoch, step, decoders.map)
+    def _load(self, batches: Iterator[Batch]) -> Any:
+        batch = next(batches)
         placed = {name: self._place(name, values) for name, values in batch.items()}
         if self.config.image_dtype != "uint8":
             dtype = jnp.dtype(self.config.image_dtype)

@@ -97,7 +97,14 @@ class RecordReader:
             FormatError: A file is missing, has another size than the manifest says, or is damaged.
             DataError: A file cannot be read.
         """
-        payload = self.read_payload(index)
+        return self.decode(index, self.read_payload(index))
+
+    def decode(self, index: int, payload: bytes) -> dict[str, Feature]:
+        """Decodes a record that `read_payload` returned.
+
+        Raises:
+            FormatError: The bytes are not a `tf.train.Example`.
+        """
         try:
             return decode_example(payload)
         except FormatError as error:

@@ -112,8 +112,8 @@ class ShardedImages(IterableDataset[Any]):
         worker = get_worker_info()
         first, workers = (worker.id, worker.num_workers) if worker is not None else (0, 1)
         epoch, begin = self.position if self.config.training else Position(0, 0)
-        for step in range(begin + first, len(self), workers):
-            yield self._make_tensors(self._batches.read(epoch, step))
+        for batch in self._batches.iterate(epoch, range(begin + first, len(self), workers)):
+            yield self._make_tensors(batch)
 
     def _make_tensors(self, batch: dict[str, Any]) -> Any:
         config, image = self.config, batch.pop("image")

@@ -68,7 +68,7 @@ BATCH = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be
         ({"global_batch_size": 0}, "`global_batch_size` must be at least 1, got 0."),
         ({"global_batch_size": True}, "`global_batch_size` must be a whole number, got True."),
         ({"cycle_length": 1.5}, "`cycle_length` must be a whole number, got 1.5."),
-        ({"cycle_length": None}, "`cycle_length` must be a whole number, got None."),
+        ({"block_length": None}, "`block_length` must be a whole number, got None."),
         ({"max_bad_records": -1}, "`max_bad_records` must be at least 0, got -1."),
         ({"training": 1}, "`training` must be true or false, got 1."),
         ({"deterministic": "yes"}, "`deterministic` must be true or false, got 'yes'."),
@@ -106,11 +106,6 @@ BATCH = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be
         ),
         ({"service": "host:1"}, "`service` must begin with grpc://, as in 'grpc://host:5000', got 'host:1'."),
         ({"service": "grpc://"}, "`service` must begin with grpc://, as in 'grpc://host:5000', got 'grpc://'."),
-        (
-            {"order": "exact", "block_length": 8},
-            "`block_length` must be at least `run_records`, 16, in exact order, got 8. "
-            "Raise it, or lower `run_records`.",
-        ),
         (
             {"order": "exact", "deterministic": False},
             "`deterministic` false excludes `order` exact. Leave it out, or use throughput.",

@@ -12,6 +12,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan import read_plan
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stage import without_autograph
@@ -61,6 +62,27 @@ def test_two_hosts_share_the_files_between_them(many: Manifest) -> None:
         f"9 input pipelines but only 8 files in 'train' of {many.directory}. Write 9 or more shards, or read in exact "
         "order, which shares out records."
     )
+
+
+@pytest.mark.parametrize("on_bad_record", ["raise", "skip"])
+def test_small_records_come_in_short_runs_from_all_files(
+    many: Manifest, monkeypatch: pytest.MonkeyPatch, on_bad_record: str
+) -> None:
+    monkeypatch.setattr(read_plan, "_SCATTERED_BUFFER", 50)  # as if a buffer of 256 MiB held very many of them
+    parts = []
+    for host in range(2):
+        plan = plan_of(many, 2, host, on_bad_record=on_bad_record, deterministic=True)
+        assert plan.scatters
+        assert plan.shuffle_records == 50
+        seen = numbers(read_epochs(plan, 2))
+        epochs = seen[: len(seen) // 2], seen[len(seen) // 2 :]
+        assert sorted(epochs[0]) == sorted(epochs[1])
+        assert epochs[0] != epochs[1]
+        follows = np.mean(np.diff(epochs[0]) == 1)
+        assert 0.6 < follows < 0.9  # runs of eight, shorter at the ends of files
+        parts.append(epochs[0])
+    assert sorted(parts[0] + parts[1]) == list(range(RECORDS))
+    assert not plan_of(many, shuffle_buffer_size=200).scatters  # the user wants this many
 
 
 def test_seeds_are_those_of_the_exact_order(many: Manifest) -> None:

@@ -117,7 +117,7 @@ def test_serial_decoding_changes_first() -> None:
 def test_slow_reads_need_more_at_once() -> None:
     """At 2 ms for each image 4,000 a second need 8 at once; a quarter more makes 16 in powers of two."""
     read = make_stage("read", 100, max_parallelism=2, wait_us_per_image=1900.0)
-    profile = make_profile(stages=(read,), config={"cycle_length": 2}, host={"cpu_fraction": 0.02})
+    profile = make_profile(stages=(read,), dataset={"cycle_length": 2}, host={"cpu_fraction": 0.02})
     first = list_fixes(profile)[0]
     assert first.changes == {"cycle_length": 16, "read_parallel_calls": None}
     assert first.predicted_images_per_second == pytest.approx(4000)
@@ -252,7 +252,7 @@ def test_every_change_is_an_option() -> None:
     profiles = [
         make_profile(config=slow, dataset={"records": 1000}, option_costs=tried),
         make_profile(stages=short, config=serial, host={"cpu_fraction": 0.1}),
-        make_profile(stages=(read,), config={"cycle_length": 1}, host={"cpu_fraction": 0.02}),
+        make_profile(stages=(read,), dataset={"cycle_length": 1}, host={"cpu_fraction": 0.02}),
     ]
     config = PipelineConfig(global_batch_size=100)
     all_changes = [changes for profile in profiles for changes in list_changes(profile)]

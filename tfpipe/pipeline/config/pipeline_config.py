@@ -93,11 +93,12 @@ class PipelineConfig:
             a stream, so that no two records of a run meet in a batch; and 1 if `run_records` is 1. At least 1.
             Default: None.
         shuffle_buffer_size: The size of the shuffle buffer of throughput order: a number counts records, text such as
-            "256MiB" counts bytes. At least 1, as a number or a size such as 128MiB. Default: "256MiB".
+            "256MiB" counts bytes. Of small records that lie in an index, 32,768 mix as well, and no more are held.
+            At least 1, as a number or a size such as 128MiB. Default: "256MiB".
         cycle_length: The number of files, or of runs in exact order, that are read side by side. None: 8 files, or 32
             runs; fewer if 32 runs take more than 64 MiB. At least 1. Default: None.
-        block_length: The number of records taken from one file or stream before the next one has its turn. In exact
-            order it is at least `run_records`. At least 1. Default: 16.
+        block_length: The number of records taken from one file before the next one has its turn. At least 1.
+            Default: 16.
         read_parallel_calls: The number of threads that read. None: AUTOTUNE, so tf.data adjusts it while it runs; for
             whole files it is `cycle_length`, because AUTOTUNE would read one or two. At least 1. Default: None.
         deterministic: Whether the order is kept when one read or decode is slower than the next. None: it is kept in
@@ -266,11 +267,6 @@ def _check_pairs(config: PipelineConfig) -> None:
     if len(config.augment_options.mean) != 3:
         raise ConfigError(f"`mean` must have three values, one for each channel, got {config.augment_options.mean}.")
     if config.order == "exact":
-        if config.run_records is not None and config.block_length < config.run_records:
-            raise ConfigError(
-                f"`block_length` must be at least `run_records`, {config.run_records}, in exact order, got "
-                f"{config.block_length}. Raise it, or lower `run_records`."
-            )
         if config.deterministic is False:
             raise ConfigError("`deterministic` false excludes `order` exact. Leave it out, or use throughput.")
         if config.service is not None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfpipe.order import ExactOrder
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stages import _order_ops
 
@@ -59,10 +60,10 @@ def list_runs(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
 
     def list_window(epoch: tf.Tensor, window: tf.Tensor) -> tf.data.Dataset:
         if plan.permutes_windows:
-            runs = _make_runs(plan, epoch, _make_positions(plan, window))
+            runs = make_runs(plan.order, epoch, _make_positions(plan, window))
             runs = _fill_slots(runs, window_slots(plan), plan.order.run_records)
         else:
-            runs = _make_runs(plan, epoch, _deal_to_batches(plan, epoch, window, _make_positions(plan, window)))
+            runs = make_runs(plan.order, epoch, _deal_to_batches(plan, epoch, window, _make_positions(plan, window)))
         return tf.data.Dataset.from_tensor_slices(runs)
 
     return list_windows(plan, epochs).flat_map(list_window)
@@ -116,15 +117,15 @@ def _deal_to_batches(plan: ReadPlan, epoch: tf.Tensor, window: tf.Tensor, items:
     return tf.reshape(tf.transpose(dealt, [1, 0, 2])[skipped:], [-1])
 
 
-def _make_runs(plan: ReadPlan, epoch: tf.Tensor, positions: tf.Tensor) -> tuple[tf.Tensor, ...]:
+def make_runs(order: ExactOrder, epoch: tf.Tensor, positions: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """Cuts records at positions of the sequence into runs of adjacent ones: shard, first, count, slots; int64 [n]."""
     positions = tf.reshape(positions, [-1])
-    numbers, starts = _order_ops.number_records(plan.order, epoch, positions), tf.constant(plan.source.bases)
+    numbers, starts = _order_ops.number_records(order, epoch, positions), tf.constant(order.shard_starts)
     shard = tf.searchsorted(starts, numbers, side="right", out_type=tf.int64) - 1
-    if plan.order.run_records == 1:
+    if order.run_records == 1:
         ones = tf.ones_like(shard)
         return shard, numbers - tf.gather(starts, shard), ones, ones
-    follows = (positions[1:] == positions[:-1] + 1) & (positions[1:] % plan.order.run_records != 0)
+    follows = (positions[1:] == positions[:-1] + 1) & (positions[1:] % order.run_records != 0)
     follows &= (numbers[1:] == numbers[:-1] + 1) & (shard[1:] == shard[:-1])
     begins = tf.where(tf.concat([[True], ~follows], axis=0)[: tf.size(positions)])[:, 0]
     count = tf.concat([begins[1:], [tf.size(positions, tf.int64)]], axis=0) - begins

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfpipe.errors import ConfigError
-from tfpipe.order import evaluation_order, expand_runs
-from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.order import ExactOrder, evaluation_order, expand_runs
+from tfpipe.pipeline.plan.read_plan import LISTED_RECORDS, SCATTERED_RECORDS, ReadPlan
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages import _exact_order, _order_ops
 from tfpipe.system.hash_permutation import FILES, IntArray, key_of
@@ -34,13 +34,17 @@ def list_exact(plan: ReadPlan) -> Stage:
 
 
 def list_files(plan: ReadPlan) -> Stage:
-    """Lists this host's files, in a new order every epoch."""
+    """Lists this host's files, or short runs out of all of them, in a new order every epoch."""
+    shuffle = _shuffle_runs if plan.scatters else _shuffle_files
 
     def apply(epochs: tf.data.Dataset | None) -> tf.data.Dataset:
-        return _shuffle_files(plan, tf.data.Dataset.range(1) if epochs is None else epochs)
+        return shuffle(plan, tf.data.Dataset.range(1) if epochs is None else epochs)
 
     settings = {**_file_settings(plan), "order": "throughput"}
-    return Stage("list", apply, settings, "files in a new order every epoch")
+    if not plan.scatters:
+        return Stage("list", apply, settings, "files in a new order every epoch")
+    reason = "short runs of small records in a new order every epoch, so that a short shuffle buffer mixes them"
+    return Stage("list", apply, {**settings, "run_records": SCATTERED_RECORDS}, reason)
 
 
 def list_once(plan: ReadPlan) -> Stage:
@@ -111,13 +115,31 @@ def _list_all_files(plan: ReadPlan) -> tf.data.Dataset:
     return tf.data.Dataset.range(len(plan.source.files)).map(lambda file: (file, epoch))
 
 
+def _shuffle_runs(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
+    """Lists short runs of this host's files in a new order every epoch: number of the file, first, count, epoch."""
+    _check_files(plan)
+    # The files of other hosts count as empty.
+    records = [
+        count if file % plan.num_hosts == plan.host else 0 for file, count in enumerate(plan.source.shard_records or ())
+    ]
+    seed = key_of(FILES, plan.config.seed, plan.start_step)
+    order = ExactOrder(tuple(records), seed, num_streams=1, run_records=SCATTERED_RECORDS, window_records=1)
+
+    def list_part(epoch: tf.Tensor, start: tf.Tensor) -> tf.data.Dataset:
+        positions = tf.range(start, tf.minimum(start + LISTED_RECORDS, order.num_records))
+        file, first, count, _ = _exact_order.make_runs(order, epoch, positions)
+        return tf.data.Dataset.from_tensor_slices((file, first, count)).map(lambda *run: (*run, epoch))
+
+    def list_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
+        starts = tf.data.Dataset.range(0, order.num_records, LISTED_RECORDS)
+        return starts.flat_map(lambda start: list_part(epoch, start))
+
+    return epochs.flat_map(list_epoch)
+
+
 def _shuffle_files(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
     """Lists this host's files in a new order every epoch: number of the file, epoch."""
-    if len(plan.source.files) < plan.num_hosts:
-        raise ConfigError(
-            f"{plan.num_hosts} input pipelines but only {len(plan.source.files)} files in {plan.source.name}. Write "
-            f"{plan.num_hosts} or more shards, or read in exact order, which shares out records."
-        )
+    _check_files(plan)
     host_files = np.arange(plan.host, len(plan.source.files), plan.num_hosts, dtype=np.int64)
     prefix = key_of(FILES, plan.config.seed, plan.start_step)
 
@@ -127,6 +149,14 @@ def _shuffle_files(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
         return tf.data.Dataset.from_tensor_slices(shuffled).map(lambda file: (file, epoch))
 
     return epochs.flat_map(list_epoch)
+
+
+def _check_files(plan: ReadPlan) -> None:
+    if len(plan.source.files) < plan.num_hosts:
+        raise ConfigError(
+            f"{plan.num_hosts} input pipelines but only {len(plan.source.files)} files in {plan.source.name}. Write "
+            f"{plan.num_hosts} or more shards, or read in exact order, which shares out records."
+        )
 
 
 def _join_into_runs(plan: ReadPlan, numbers: IntArray) -> IntArray:

@@ -83,9 +83,12 @@ def _read_numbered(plan: ReadPlan, list_runs: Callable[[], IntArray], reason: st
 
 def _interleave_files(plan: ReadPlan, files: tf.data.Dataset) -> tf.data.Dataset:
     """Reads whole files, a block of records of each in turn."""
-    counted = plan.source.shard_records is not None
+    if plan.source.shard_records is None:
+        read_file = _make_uncounted_file_reader(plan)
+    else:
+        read_file = _make_part_reader(plan) if plan.scatters else _make_file_reader(plan)
     return files.interleave(
-        _make_file_reader(plan) if counted else _make_uncounted_file_reader(plan),
+        read_file,
         cycle_length=plan.cycle_length,
         block_length=plan.config.block_length,
         num_parallel_calls=plan.config.read_parallel_calls or plan.cycle_length,
@@ -94,24 +97,33 @@ def _interleave_files(plan: ReadPlan, files: tf.data.Dataset) -> tf.data.Dataset
 
 
 def _make_file_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
-    """Makes a function from a file and an epoch to a dataset of its records, read as one run."""
+    """Makes a function from a file and an epoch to a dataset of its records."""
+    bases, read_part = tf.constant(plan.source.bases), _make_part_reader(plan)
+
+    def read_file(file: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
+        return read_part(file, tf.zeros_like(file), bases[file + 1] - bases[file], epoch)
+
+    return read_file
+
+
+def _make_part_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
+    """Makes a function from a part of a file and an epoch to a dataset of its records, read as one run."""
     bases = tf.constant(plan.source.bases)
     skips_bad, block, seed = plan.config.on_bad_record == "skip", plan.config.block_length, plan.config.seed
     read_run = _make_run_reader(plan)
 
-    def read_file(file: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
-        first, end = bases[file], bases[file + 1]
-        records = tf.range(first, end)
+    def read_part(file: tf.Tensor, first: tf.Tensor, count: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
+        records = bases[file] + tf.range(first, first + count)
         numbers = tf.data.Dataset.from_tensor_slices((records, _order_ops.make_seeds(seed, epoch, records)))
         if skips_bad:
             # In blocks, because a run with damage is in memory whole.
-            starts = tf.data.Dataset.range(0, end - first, block)
-            payloads = starts.flat_map(lambda at: read_run(file, at, *(2 * [tf.minimum(end - first - at, block)])))
+            starts = tf.data.Dataset.range(0, count, block)
+            payloads = starts.flat_map(lambda at: read_run(file, first + at, *(2 * [tf.minimum(count - at, block)])))
         else:
-            payloads = read_run(file, tf.zeros_like(first), end - first, end - first)
+            payloads = read_run(file, first, count, count)
         return _add_numbers(plan, payloads, numbers)
 
-    return read_file
+    return read_part
 
 
 def _make_uncounted_file_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
@@ -144,7 +156,8 @@ def _make_run_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
         offset = tf.gather(offsets, tf.minimum(record, last))
         end = tf.gather(offsets, tf.minimum(record + count, last))
         end = tf.where(record + count < bases[file + 1], end, file_bytes[file])
-        buffer_bytes = tf.clip_by_value(end - offset, 1, _MAX_RUN_BUFFER_BYTES)
+        run_bytes = tf.maximum(end - offset, 1)
+        buffer_bytes = tf.where(run_bytes > _MAX_RUN_BUFFER_BYTES, tf.constant(_FILE_BUFFER_BYTES, tf.int64), run_bytes)
         # A file that cannot be opened gives its error again and again, so `ignore_errors` would never end. A `zip` ends
         # with its first part, so after `count` attempts.
         pairs = tf.data.Dataset.zip(
