@@ -5,20 +5,21 @@ python tests/benchmarks/pipeline_speed.py IMAGES --rounds 3 --beside "sh other_l
 
 import json
 import os
-import resource
 import shlex
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
+from batch_times import PERIOD_S, measure
+from shard_speed import make_references
 
-BATCH, WARMUP, NUM_SHARDS = 64, 12, 8
-SECONDS = 4.0  # of measuring a variant in a round
+BATCH, NUM_SHARDS = 64, 16
 
 FORMS: dict[str, tuple[str, ...]] = {
     "original": (),
@@ -49,6 +50,8 @@ BY_HAND = {"by hand uint8, original": "original", "by hand uint8, short256": "sh
 
 @click.command()
 @click.argument("images", type=click.Path(exists=True, file_okay=False))
+@click.option("--references", default=6000, show_default=True, help="Hard links to the images, in turns.")
+@click.option("--seconds", default=2 * PERIOD_S, show_default=True, help="How long a variant is measured in a round.")
 @click.option("--rounds", default=3, show_default=True, help="Every variant runs once a round, in a new process.")
 @click.option("--only", multiple=True, help="Only variants whose name contains this; may be given several times.")
 @click.option("--set", "changes", multiple=True, metavar="NAME=JSON", help="An option for all variants.")
@@ -57,6 +60,8 @@ BY_HAND = {"by hand uint8, original": "original", "by hand uint8, short256": "sh
 @click.option("--json", "json_file", type=click.Path(), help="Write all runs to this file.")
 def main(
     images: str,
+    references: int,
+    seconds: float,
     rounds: int,
     only: tuple[str, ...],
     changes: tuple[str, ...],
@@ -68,24 +73,31 @@ def main(
     names = [name for name in (*VARIANTS, *BY_HAND) if not only or any(part in name for part in only)]
     runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=tmp) as folder:
+        make_references(Path(images), Path(folder, "images"), references)
         for form in {form_of(name) for name in names}:
-            shard(images, f"{folder}/{form}", FORMS[form])
+            shard(f"{folder}/images", f"{folder}/{form}", FORMS[form])
         for _ in range(rounds):
             if beside:
                 runs += json_lines(["sh", "-c", beside])
             for name in names:
-                runs += json_lines([sys.executable, __file__, "--child", f"{folder}/{form_of(name)}", name, *changes])
+                arguments = ["--child", f"{folder}/{form_of(name)}", name, str(seconds), *changes]
+                runs += json_lines([sys.executable, __file__, *arguments])
                 click.echo(f"{runs[-1]['images_per_cpu_s']:8,.0f}  {name}", err=True)
     if json_file:
         Path(json_file).write_text(json.dumps(runs, indent=1) + "\n")
-    click.echo(
-        f"{'images per CPU-second':>24} {'per second':>12}   {rounds} rounds, {os.cpu_count()} cores: median (range)"
-    )
+    columns = f"{'images per CPU-second':>24} {'per second':>11} {'first':>8} {'p99 / median':>13} {'memory':>8}"
+    click.echo(f"{columns}   {rounds} rounds, {os.cpu_count()} cores, {references:,} images: median (range)")
     for name in dict.fromkeys(title(run) for run in runs):
         mine = [run for run in runs if title(run) == name]
         cpu = sorted(run["images_per_cpu_s"] for run in mine)
         wall = statistics.median(run["images_per_wall_s"] for run in mine)
-        click.echo(f"{statistics.median(cpu):8,.0f} ({cpu[0]:6,.0f}-{cpu[-1]:6,.0f}) {wall:12,.0f}   {name}")
+        line = f"{statistics.median(cpu):8,.0f} ({cpu[0]:6,.0f}-{cpu[-1]:6,.0f}) {wall:11,.0f}"
+        if "first_batch_s" in mine[0]:  # other loaders say less
+            first = statistics.median(run["first_batch_s"] for run in mine)
+            uneven = statistics.median(run["p99_ms"] / run["median_ms"] for run in mine)
+            memory = statistics.median(run["peak_bytes"] for run in mine)
+            line += f" {first:6.2f} s {uneven:13.2f} {memory / 1e9:5.2f} GB"
+        click.echo(f"{line}   {name}")
 
 
 def form_of(name: str) -> str:
@@ -112,39 +124,26 @@ def json_lines(command: list[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def child(directory: str, name: str, *changes: str) -> None:
+def child(directory: str, name: str, seconds: str, *changes: str) -> None:
     """Measures one variant in this process and prints one JSON line."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    if name in BY_HAND:
-        from pipeline_by_hand import dataset
+    import tfpipe
 
-        batches = dataset(directory, BATCH)
-    else:
-        import tfpipe
+    def make_batches() -> Iterator[Any]:
+        if name in BY_HAND:
+            from pipeline_by_hand import dataset
 
+            return iter(dataset(directory, BATCH))
         options = {**VARIANTS[name][1], **{k: json.loads(v) for k, v in (c.split("=", 1) for c in changes)}}
         config = tfpipe.PipelineConfig(global_batch_size=BATCH, **options)
-        batches = tfpipe.build_dataset(tfpipe.load_manifest(directory), "train", config)
-    started = time.perf_counter()
-    iterator = iter(batches)
-    next(iterator)
-    first_batch_s = time.perf_counter() - started
-    for _ in range(WARMUP):
-        next(iterator)
-    images, cpu, wall = 0, cpu_seconds(), time.perf_counter()
-    while time.perf_counter() - wall < SECONDS:
-        next(iterator)
-        images += BATCH
-    cpu, wall = cpu_seconds() - cpu, time.perf_counter() - wall
-    figures = {"images_per_wall_s": images / wall, "images_per_cpu_s": images / cpu, "first_batch_s": first_batch_s}
+        return iter(tfpipe.build_dataset(tfpipe.load_manifest(directory), "train", config))
+
+    import tensorflow  # noqa: F401 - its import is none of the pipeline's time
+
+    times = measure(make_batches, BATCH, float(seconds))
+    wall = statistics.mean(times.images_per_s)
     peer = "tf.data" if name in BY_HAND else "tfpipe"
-    print(json.dumps({"peer": peer, "variant": name, "images": images, **figures, "cores": os.cpu_count()}))
-
-
-def cpu_seconds() -> float:
-    """Processor time of all threads of this process."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+    print(json.dumps({"peer": peer, "variant": name, "images_per_wall_s": wall, **asdict(times)}))
 
 
 if __name__ == "__main__":
