@@ -247,7 +247,7 @@ def check_version(version: int, what: str) -> None:
 
     Args:
         version: The version of the order in which a run began.
-        what: What was saved by the run, as the beginning of a sentence: "The position".
+        what: The beginning of the error message: "The position", "The run of model/ckpt-3".
 
     Raises:
         ConfigError: In this version other records stand at the positions of the run.

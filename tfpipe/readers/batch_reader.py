@@ -262,7 +262,7 @@ class BatchReader:
 
 
 class _StartedReads(NamedTuple):
-    """Records of a step that threads read.
+    """The records of a step that threads read.
 
     Attributes:
         numbers: The number of each record, int64 [n].

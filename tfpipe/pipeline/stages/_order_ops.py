@@ -133,7 +133,7 @@ def _hash_numbers(key: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
 
 
 def _to_63_bits(value: tf.Tensor) -> tf.Tensor:
-    """Halves an unsigned number, so that it fits a signed one, which can be divided."""
+    """Returns half of an unsigned number, which fits a signed one, and that can be divided."""
     return tf.bitcast(tf.bitwise.right_shift(value, _constant(1)), tf.int64)
 
 

@@ -11,6 +11,7 @@ Costs: a run of records is one open and one seek, about 100 us of a core on a lo
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -209,16 +210,26 @@ def _read_from(path: tf.Tensor, offset: tf.Tensor, buffer_bytes: tf.Tensor) -> t
 
 def _add_numbers(plan: ReadPlan, payloads: tf.data.Dataset, numbers: tf.data.Dataset) -> tf.data.Dataset:
     """Joins payloads with the numbers and the seeds of their records, and refuses holes unless they are left out."""
-    return tf.data.Dataset.zip((payloads, numbers)).map(
-        lambda payload, number: (_check(plan, payload, number[0]), *number)
+    joined = tf.data.Dataset.zip((payloads, numbers))
+    if plan.config.on_bad_record == "skip":
+        return joined.map(lambda payload, number: (payload, *number))
+    if plan.config.cache == "none":
+        return joined.map(lambda payload, number: (_check(plan, payload, number[0]), *number))
+
+    # A cache asks on after an error, and meets the records that were lost behind the damaged one.
+    def remember(bad: tf.Tensor, element: Any) -> tuple[tf.Tensor, Any]:
+        payload, (record, seed) = element
+        bad = tf.where((bad < 0) & tf.equal(payload, HOLE), record, bad)
+        return bad, (payload, record, seed, bad)
+
+    return joined.scan(tf.constant(-1, tf.int64), remember).map(
+        lambda payload, record, seed, bad: (_check(plan, payload, bad), record, seed)
     )
 
 
-def _check(plan: ReadPlan, payload: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
-    """Returns the payload, or raises the error for a hole: here records still come in the order of their file."""
-    if plan.config.on_bad_record == "skip":
-        return payload
-    return _bad_records.or_raise(plan, payload, record[None][: tf.cast(tf.equal(payload, HOLE), tf.int32)])
+def _check(plan: ReadPlan, payload: tf.Tensor, bad: tf.Tensor) -> tf.Tensor:
+    """Returns the payload, or raises the error for a hole, which names a bad record. Records come in reading order."""
+    return _bad_records.or_raise(plan, payload, bad[None][: tf.cast(tf.equal(payload, HOLE), tf.int32)])
 
 
 def _read_settings(plan: ReadPlan, block_length: int, deterministic: bool) -> dict[str, object]:
