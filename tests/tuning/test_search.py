@@ -99,7 +99,7 @@ def tune(monkeypatch: pytest.MonkeyPatch):
 
 
 def by_cycle(config: PipelineConfig) -> float:
-    return 100.0 * config.cycle_length + (500 if config.num_parallel_calls is None else 0)
+    return 100.0 * (config.cycle_length or 8) + (500 if config.num_parallel_calls is None else 0)
 
 
 def all_alike(_: PipelineConfig) -> float:
@@ -107,7 +107,7 @@ def all_alike(_: PipelineConfig) -> float:
 
 
 def test_it_climbs_until_nothing_helps(tune) -> None:
-    tuned, said = tune(lambda config: by_cycle(config) if config.cycle_length <= 64 else 1.0)
+    tuned, said = tune(lambda config: by_cycle(config) if (config.cycle_length or 8) <= 64 else 1.0)
     assert (tuned.config.cycle_length, tuned.config.num_parallel_calls) == (64, None)
     assert (tuned.before_images_per_second, tuned.after_images_per_second) == (800, 6900)
     assert tuned.gain.ratio == pytest.approx(6900 / 800)
@@ -123,7 +123,7 @@ def test_it_climbs_until_nothing_helps(tune) -> None:
 
 
 def test_nothing_is_tried_twice(tune) -> None:
-    tuned, _ = tune(lambda config: by_cycle(config) if config.cycle_length <= 64 else 1.0)
+    tuned, _ = tune(lambda config: by_cycle(config) if (config.cycle_length or 8) <= 64 else 1.0)
     seen, best = [CONFIG], CONFIG
     for trial in tuned.trials:
         seen.append(replace(best, **trial.changes))
@@ -132,7 +132,7 @@ def test_nothing_is_tried_twice(tune) -> None:
 
 
 def test_the_profilers_fixes_come_before_single_steps(tune) -> None:
-    advice = ({"image_dtype": "uint8"}, {"cycle_length": 32}, {}, {"cycle_length": 8})
+    advice = ({"image_dtype": "uint8"}, {"cycle_length": 32}, {}, {"cycle_length": None})
     config = replace(CONFIG, num_parallel_calls=None, image_dtype="float32")
     tuned, _ = tune(by_cycle, config, 120, advice=advice)
     assert [trial.changes for trial in tuned.trials][:2] == [{"cycle_length": 32}, {"cache": "bytes"}]
@@ -175,7 +175,7 @@ def test_an_accelerator_that_is_never_idle_needs_nothing(tune) -> None:
 
 
 def test_as_json(tune) -> None:
-    tuned, _ = tune(lambda config: by_cycle(config) if config.cycle_length <= 8 else 1.0, seconds=60)
+    tuned, _ = tune(lambda config: by_cycle(config) if (config.cycle_length or 8) <= 8 else 1.0, seconds=60)
     document = json.loads(json.dumps(search.to_json(tuned, CONFIG), allow_nan=False))
     assert {name: document[name] for name in ("version", "changes", "images_per_second_before", "finished")} == {
         "version": 1,

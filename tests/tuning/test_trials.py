@@ -28,7 +28,7 @@ def by_cycle(config: PipelineConfig) -> float:
     """Returns a rate that grows with the files that are read at once, until it fails."""
     if config.cycle_length == 13:
         raise DataError("Unlucky.")
-    return 1000.0 * config.cycle_length / 8
+    return 1000.0 * (config.cycle_length or 8) / 8
 
 
 def test_what_is_better_is_kept_and_the_rest_is_not(fake_job) -> None:
@@ -72,7 +72,7 @@ def test_a_best_pipeline_that_dies_is_started_again(fake_job) -> None:
         job.runners[0][1].dies_in_turn = 3
         assert trials.attempt({"cycle_length": 16}).note == "It died."
         assert trials.attempt({"cycle_length": 16}).kept
-        assert [config.cycle_length for config, _ in job.runners] == [8, 16, 8, 16]
+        assert [config.cycle_length or 8 for config, _ in job.runners] == [8, 16, 8, 16]
 
 
 def test_a_cache_of_the_best_pipeline_is_filled_by_its_candidates_too(fake_job) -> None:
@@ -94,7 +94,7 @@ def test_the_result_is_confirmed_in_new_processes(fake_job) -> None:
         turns = trials.confirm()
         assert (turns.candidate[0].images_per_second, turns.best[0].images_per_second) == (2000, 1000)
         assert turns.gain == Interval(*[pytest.approx(2.0)] * 3)
-        assert [config.cycle_length for config, _ in job.runners] == [8, 16, 16, 8]
+        assert [config.cycle_length or 8 for config, _ in job.runners] == [8, 16, 16, 8]
         assert all(runner.closed for _, runner in job.runners)
         assert trials.config.cycle_length == 16
 
