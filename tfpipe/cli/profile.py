@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 @batch_option
 @config_option
 @stages_option
-@click.option("--seconds", type=float, metavar="S", default=3.0, show_default=True, help="Seconds to measure.")
+@click.option(
+    "--seconds", type=float, metavar="S", default=3.0, show_default=True, help="Seconds to measure, at least."
+)
 @click.option(
     "--price-per-hour",
     type=float,

@@ -11,8 +11,8 @@ from tests.profiler.profiles import PROFILE, make_profile, make_step
 from tfpipe import profiler
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.diagnose.diagnosis import compute_idle_after_fixes, make_report
-from tfpipe.profiler.report.text_json import format_budget, to_json, to_text
-from tfpipe.profiler.types import DatasetFacts, OptionCosts, Spread, Step
+from tfpipe.profiler.report.text_json import format_budget, list_gaps, to_json, to_text
+from tfpipe.profiler.types import Coverage, DatasetFacts, OptionCosts, Spread, Step
 
 
 def test_the_budget_names_the_rates_and_the_bottleneck() -> None:
@@ -48,6 +48,17 @@ def test_missing_stages_are_explained() -> None:
     assert "No stages: with `autotune` off tf.data keeps no counters." in to_text(make_report(make_profile(stages=())))
 
 
+def test_the_text_says_what_the_run_did_not_see() -> None:
+    assert list_gaps(PROFILE) == []
+    profile = replace(PROFILE, coverage=Coverage(period_steps=1024, periods=0.25, period_s=11.3, fill_s=70.2))
+    assert list_gaps(profile) == [
+        "Measured 25 % of a window of the exact order, which is read in bursts of 1,024 steps. `--seconds 12` "
+        "measures a whole one.",
+        "The cache was still being filled. Epochs that only read it begin after about 71 s more.",
+    ]
+    assert all(gap in to_text(make_report(profile)) for gap in list_gaps(profile))
+
+
 def test_the_json_has_the_figures() -> None:
     document = json.loads(json.dumps(to_json(make_report(PROFILE, price_per_hour=1)), allow_nan=False))
     assert (document["version"], document["method"]) == (1, "simulated")
@@ -74,7 +85,7 @@ def test_the_json_has_the_same_names_as_ever() -> None:
         *("input_wait_fraction_spread", "steps", "step_s", "images_per_step", "wall_s", "images_per_second"),
         *("required_images_per_second", "cpu_limit_images_per_second", "storage_limit_images_per_second"),
         *("first_batch_s", "warm_up_s", "bottleneck", "stages", "fixes", "after_images_per_second", "host"),
-        *("price_per_day", "dataset", "config", "what_if", "timeline"),
+        *("price_per_day", "dataset", "config", "what_if", "coverage", "timeline"),
     ]
     assert list(document["idle_fraction_spread"]) == list(document["input_wait_fraction_spread"]) == ["low", "high"]
     assert list(document["bottleneck"]) == ["stage", "reason", "limit_images_per_second"]
@@ -93,7 +104,7 @@ def test_the_json_has_the_same_names_as_ever() -> None:
     ]
     assert list(document["dataset"]) == [
         *("name", "records", "files", "record_bytes", "formats", "stored_size", "mean_size", "short_side"),
-        *("decoded_size", "exact", "shuffled_records", "own_stages", "late_caches"),
+        *("decoded_size", "cycle_length", "exact", "window_records", "shuffled_records", "own_stages", "late_caches"),
     ]
     assert list(document["what_if"]) == [
         *("now", "uint8", "device", "dct_scaling", "cached", "cached_device", "smaller"),

@@ -295,6 +295,13 @@ class ReadPlan:
         return max(LISTED_RECORDS // len(self.streams) // self.share, 1) * self.share
 
     @property
+    def period_steps(self) -> int:
+        """The number of steps after which reading repeats itself: those of a window; 1 if no window is held."""
+        if not self.exact or self.config.cache != "none" or not self.permutes_windows:
+            return 1
+        return min(self.order.window_records, self.order.records_per_stream) // self.share
+
+    @property
     def streams(self) -> range:
         """The streams of the order that this host reads."""
         return self.order.host_streams(self.num_hosts, self.host)

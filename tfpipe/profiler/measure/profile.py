@@ -16,6 +16,7 @@ from tfpipe.errors import explain_pipeline_error
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.stage import Customize, Stages, customize_stages, explain_customize_errors
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, compute_idle_fraction
@@ -23,6 +24,7 @@ from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
 from tfpipe.profiler.measure.host_usage import HostTime, measure_storage_rate, peak_memory_bytes
 from tfpipe.profiler.measure.option_costs import measure_option_costs
 from tfpipe.profiler.measure.simulated_accelerator import (
+    MIN_WARM_UP_S,
     Accelerator,
     compute_step_timing,
     drive,
@@ -32,7 +34,7 @@ from tfpipe.profiler.measure.simulated_accelerator import (
 from tfpipe.profiler.measure.stage_matching import BuiltStage, find_python_stages, list_planned_operations
 from tfpipe.profiler.measure.stage_timings import compute_stage_timings
 from tfpipe.profiler.measure.tfdata_counters import Sample, Sampler
-from tfpipe.profiler.types import HostUse, OptionCosts, Profile, Step, StepTiming
+from tfpipe.profiler.types import Coverage, HostUse, OptionCosts, Profile, Step, StepTiming
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer, Progress
 
@@ -42,12 +44,16 @@ class ProfileConfig:
     """The duration of a run.
 
     Attributes:
-        seconds: The seconds to measure; at least two steps in any case.
+        seconds: The seconds to measure; at least two steps in any case. Whole windows of the exact order are measured,
+            so it may take up to twice as long.
         max_warm_up_s: The seconds after which the rate counts as settled.
+        max_fill_s: The seconds in which a cache in memory may be filled first. If it takes longer, the first epoch is
+            measured, which fills it.
     """
 
     seconds: float = 3.0
     max_warm_up_s: float = 4.0
+    max_fill_s: float = 20.0
 
 
 def profile_pipeline(
@@ -61,9 +67,10 @@ def profile_pipeline(
 ) -> Profile:
     """Runs the pipeline of one host with one replica and measures it in steady state.
 
-    The time before the rate has settled is left out, see `is_settled`. A pipeline that ends, as in evaluation, is run
-    again and again. `map_fusion` is off, or `parse`, `decode` and `augment` would be one stage. Where the processor is
-    the limit, the pipeline then gives some 6 % less than it can.
+    The time before the rate has settled is left out, see `is_settled`, and the time in which a cache in memory is
+    filled, unless that takes long. A pipeline that ends, as in evaluation, is run again and again. `map_fusion` is off,
+    or `parse`, `decode` and `augment` would be one stage. Where the processor is the limit, the pipeline then gives
+    some 6 % less than it can.
 
     Args:
         data: The data, from `load_manifest` or `tfrecord_files`.
@@ -82,12 +89,16 @@ def profile_pipeline(
         stages = customize_stages(build_stages(data, split, replace(config, map_fusion=False)), customize)
         built = _build_each(stages)
     facts = get_dataset_facts(data, split, config, built)
+    source = get_source(data, split)
+    plan = ReadPlan.for_host(source, config, None, 0)
+    fill_steps = (plan.steps_per_epoch or 0) if config.cache != "none" and config.cache_dir is None else 0
+    limits = _Limits(run_config or ProfileConfig(), plan.period_steps, fill_steps)
     started = time.perf_counter()
     try:
-        run = _run(_finish(built, stages, config), accelerator, run_config or ProfileConfig(), observer or Observer())
+        run = _run(_finish(built, stages, config), accelerator, limits, observer or Observer())
     except tf.errors.OpError as error:
         raise explain_pipeline_error(error) from error
-    source, timing = get_source(data, split), compute_step_timing(run.steps, accelerator)
+    timing = compute_step_timing(run.steps, accelerator)
     costs = OptionCosts()
     if compute_idle_fraction(timing) > NO_IDLE:  # otherwise no change of the pipeline makes the training faster
         costs = measure_option_costs(source, config, facts.short_side, bool(facts.late_caches))
@@ -103,7 +114,23 @@ def profile_pipeline(
         dataset=facts,
         option_costs=costs,
         timeline=make_timeline(run.steps),
+        coverage=_compute_coverage(limits, run, timing),
     )
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """What decides how long a run is.
+
+    Attributes:
+        config: The duration that was asked for.
+        period_steps: The number of steps after which reading repeats itself.
+        fill_steps: The number of steps that fill a cache in memory; 0 if there is none.
+    """
+
+    config: ProfileConfig
+    period_steps: int
+    fill_steps: int
 
 
 @dataclass(frozen=True)
@@ -116,6 +143,7 @@ class _Run:
         before: The processor time at the begin.
         after: The processor time at the end.
         first_batch_at: When the first batch came, by `time.perf_counter`.
+        missing_steps: The number of steps after the run that would still fill the cache.
     """
 
     steps: list[Step]
@@ -123,6 +151,7 @@ class _Run:
     before: HostTime
     after: HostTime
     first_batch_at: float
+    missing_steps: int
 
 
 def _build_each(stages: Stages) -> list[BuiltStage]:
@@ -143,7 +172,7 @@ def _finish(built: list[BuiltStage], stages: Stages, config: PipelineConfig) -> 
     return dataset if config.training else dataset.repeat()
 
 
-def _run(dataset: tf.data.Dataset, accelerator: Accelerator, run_config: ProfileConfig, observer: Observer) -> _Run:
+def _run(dataset: tf.data.Dataset, accelerator: Accelerator, limits: _Limits, observer: Observer) -> _Run:
     """Drives the accelerator.
 
     It leaves nothing of the pipeline behind, because its threads would go on filling buffers.
@@ -151,13 +180,27 @@ def _run(dataset: tf.data.Dataset, accelerator: Accelerator, run_config: Profile
     iterator = iter(dataset)
     arrivals: list[float] = []
     with Sampler(lambda: tf.data.experimental.get_model_proto(iterator)) as sampler:
-        steps = drive(_note_first(iterator, arrivals), accelerator)
-        last_of_warm_up = _warm_up(steps, run_config.max_warm_up_s, observer)
+        steps = _CountedSteps(drive(_note_first(iterator, arrivals), accelerator))
+        _fill_cache(steps, limits, observer)
+        last_of_warm_up = _warm_up(steps, limits.config.max_warm_up_s, observer)
         before = HostTime.now()
-        measured = [last_of_warm_up, *_measure(steps, last_of_warm_up, run_config.seconds, observer)]
+        measured = [last_of_warm_up, *_measure(steps, last_of_warm_up, limits, observer)]
         after = HostTime.now()
     samples = [sample for sample in sampler.samples if before.at <= sample.at <= after.at]
-    return _Run(measured, samples, before, after, arrivals[0])
+    return _Run(measured, samples, before, after, arrivals[0], max(limits.fill_steps - steps.count, 0))
+
+
+class _CountedSteps(Iterator[Step]):
+    """Steps, and how many of them were taken."""
+
+    def __init__(self, steps: Iterator[Step]) -> None:
+        self._steps = steps
+        self.count = 0
+
+    def __next__(self) -> Step:
+        step = next(self._steps)
+        self.count += 1
+        return step
 
 
 def _note_first(iterator: Iterator[Any], arrivals: list[float]) -> Iterator[None]:
@@ -166,6 +209,21 @@ def _note_first(iterator: Iterator[Any], arrivals: list[float]) -> Iterator[None
         if not arrivals:
             arrivals.append(time.perf_counter())
         yield None
+
+
+def _fill_cache(steps: _CountedSteps, limits: _Limits, observer: Observer) -> None:
+    """Takes the steps that fill a cache in memory, unless that would take too long."""
+    if not limits.fill_steps:
+        return
+    observer.phase("Filling the cache")
+    first = next(steps)
+    for step in steps:
+        passed_s = step.begins_s - first.begins_s
+        observer.progress(Progress(steps.count, limits.fill_steps, "steps"))
+        needed_s = passed_s / (steps.count - 1) * limits.fill_steps
+        too_long = passed_s >= MIN_WARM_UP_S and needed_s > limits.config.max_fill_s
+        if steps.count >= limits.fill_steps or too_long:
+            return
 
 
 def _warm_up(steps: Iterator[Step], max_s: float, observer: Observer) -> Step:
@@ -181,15 +239,34 @@ def _warm_up(steps: Iterator[Step], max_s: float, observer: Observer) -> Step:
     raise AssertionError("a pipeline that repeats has no end")
 
 
-def _measure(steps: Iterator[Step], first: Step, seconds: float, observer: Observer) -> Iterator[Step]:
-    """Yields the steps of the steady state, and the one with which the time is up."""
+def _measure(steps: _CountedSteps, first: Step, limits: _Limits, observer: Observer) -> Iterator[Step]:
+    """Yields the steps of the steady state, and the one with which the time is up.
+
+    It goes on to the end of a period, but no longer than the time once more. It never goes on from the epoch that fills
+    a cache into the next one, which is another pipeline.
+    """
+    seconds, begin = limits.config.seconds, steps.count
+    filling = begin < limits.fill_steps
     observer.phase(f"Measuring for {seconds:g} s")
     for step in steps:
         yield step
         passed_s = step.begins_s - first.begins_s
-        observer.progress(Progress(round(passed_s), round(seconds), "s"))
-        if passed_s >= seconds:
+        observer.progress(Progress(min(round(passed_s), round(seconds)), round(seconds), "s"))
+        whole = (steps.count - begin) % limits.period_steps == 0
+        if passed_s >= 2 * seconds or (passed_s >= seconds and whole):
             return
+        if filling and steps.count >= limits.fill_steps:
+            return
+
+
+def _compute_coverage(limits: _Limits, run: _Run, timing: StepTiming) -> Coverage:
+    step_s = timing.wall_s / timing.steps
+    return Coverage(
+        period_steps=limits.period_steps,
+        periods=timing.steps / limits.period_steps,
+        period_s=limits.period_steps * step_s,
+        fill_s=run.missing_steps * step_s,
+    )
 
 
 def _get_host_use(run: _Run, source: Source, timing: StepTiming) -> HostUse:

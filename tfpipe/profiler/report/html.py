@@ -20,7 +20,14 @@ from tfpipe._version import __version__
 from tfpipe.pipeline.config import toml_json
 from tfpipe.profiler.diagnose.bottleneck import compute_idle_fraction
 from tfpipe.profiler.report import charts
-from tfpipe.profiler.report.text_json import MAP_FUSION_NOTE, NO_FIXES, NO_STAGES, format_budget, name_bottleneck
+from tfpipe.profiler.report.text_json import (
+    MAP_FUSION_NOTE,
+    NO_FIXES,
+    NO_STAGES,
+    format_budget,
+    list_gaps,
+    name_bottleneck,
+)
 from tfpipe.profiler.types import Fix, IdleMethod, OptionValue, Report, Spread, StageTiming
 from tfpipe.system.units import human_bytes, human_rate, human_share
 
@@ -90,6 +97,7 @@ def render(report: Report) -> str:
             headline=budget[0].upper() + budget[1:],
             gauge=Markup(charts.draw_gauge(compute_idle_fraction(step), step.idle_fraction)),
             figures=_list_key_figures(report),
+            gaps=list_gaps(profile),
             bottleneck=name_bottleneck(report.bottleneck.stage),
             compute_bound=report.bottleneck.stage == "accelerator",
             timelines=_draw_timelines(report),

@@ -6,13 +6,14 @@ a new version; more may come.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from tfpipe.profiler.diagnose.bottleneck import compute_idle_fraction
 from tfpipe.profiler.diagnose.diagnosis import compute_idle_after_fixes
-from tfpipe.profiler.types import Fix, Report, Spread, StepTiming
+from tfpipe.profiler.types import Fix, Profile, Report, Spread, StepTiming
 from tfpipe.system.units import human_bytes, human_rate, human_share
 
 VERSION = 1
@@ -39,6 +40,22 @@ def format_budget(report: Report) -> str:
     bound = "compute-bound: " if stage == "accelerator" else ""
     parts.append(f"{bound}the bottleneck is {name_bottleneck(stage)}")
     return f"{'; '.join(parts)}."
+
+
+def list_gaps(profile: Profile) -> list[str]:
+    """Returns a sentence for each part of the pipeline's work that the run did not see, and how long it would take."""
+    coverage, gaps = profile.coverage, []
+    if coverage.periods < 1:
+        gaps.append(
+            f"Measured {human_share(coverage.periods)} of a window of the exact order, which is read in bursts of "
+            f"{coverage.period_steps:,} steps. `--seconds {math.ceil(coverage.period_s)}` measures a whole one."
+        )
+    if coverage.fill_s:
+        gaps.append(
+            "The cache was still being filled. Epochs that only read it begin after about "
+            f"{math.ceil(coverage.fill_s):,} s more."
+        )
+    return gaps
 
 
 def name_bottleneck(stage: str) -> str:
@@ -84,6 +101,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "dataset": asdict(profile.dataset),
         "config": asdict(profile.config),
         "what_if": {name: cost for name, cost in costs.items() if cost is not None},
+        "coverage": asdict(profile.coverage),
         "timeline": [asdict(step) for step in profile.timeline],
     }
 
@@ -119,6 +137,7 @@ def _summary_lines(report: Report) -> Iterator[str]:
         f"{host.cores} cores {human_share(host.cpu_fraction)} busy{others}; memory at most "
         f"{human_bytes(host.peak_memory_bytes)}; reads {human_bytes(host.storage_bytes_per_second)}/s"
     )
+    yield from list_gaps(profile)
     if report.price_per_day is not None:
         yield f"The idle time costs {report.price_per_day:,.2f} a day."
 
