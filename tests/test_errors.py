@@ -6,6 +6,7 @@ from tfpipe.errors import first_line
 def test_the_first_line_of_an_error() -> None:
     assert first_line(ValueError("\n  It failed.\n\nStack trace:\n ...")) == "It failed"
     assert first_line(ValueError()) == "ValueError"
+    assert first_line(KeyError("image")) == "KeyError: 'image'"
     graph = "{{function_node __wrapped__Iterator}} Unknown image file format. [[{{node Decode}}]] [Op:IteratorGetNext]"
     assert first_line(ValueError(graph)) == "Unknown image file format"
     ours = "{{function_node f}} Error in Map: assertion failed: [Record 0 is damaged. Copy it.]\n\t [[{{node Assert}}]]"

@@ -59,4 +59,6 @@ def first_line(error: BaseException) -> str:
     lines = [line.strip() for line in _NODES.sub("", text).splitlines() if line.strip()]
     if lines[:1] == ["in user code:"]:  # AutoGraph puts the lines of the code first and the error last
         lines = lines[-1:]
-    return (lines or [type(error).__name__])[0].rstrip(".")[:300]
+    first = (lines or [""])[0].rstrip(".")[:300]
+    # The text of a KeyError is only the key, and some errors have no text at all.
+    return f"{type(error).__name__}: {first}".removesuffix(": ") if isinstance(error, KeyError) or not first else first

@@ -80,7 +80,7 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -
 
     Args:
         source: A path or URL.
-        workers: The number of processes that read archives where a folder has several; 0 means one per core.
+        workers: The number of processes that read archives if a folder has several; 0 means one per core.
         observer: The observer of the listing, which gets the number of listed images now and then.
 
     Raises:

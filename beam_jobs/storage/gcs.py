@@ -163,7 +163,7 @@ def _make_client(options: Any) -> Any:
             return create_storage_client(options)
         return storage.Client(project=options.project)
     except google.auth.exceptions.DefaultCredentialsError as error:
-        # The message is another one where a key file is named, but it is missing or not valid.
+        # The message is another one if a key file is named, but it is missing or not valid.
         if "default credentials were not found" not in str(error):
             raise DataError(f"Google's credentials cannot be used: {object_store.shorten(str(error))}.") from error
         raise DataError(_LOGIN) from error

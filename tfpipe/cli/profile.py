@@ -151,7 +151,7 @@ def _write_page(report: "Report", path: str) -> None:
 
 
 def _fail_above(max_idle: float | None, idle: float) -> None:
-    """Exits with code 1 where the accelerator is idle for more than the limit."""
+    """Exits with code 1 if the accelerator is idle for more than the limit."""
     if max_idle is not None and idle > max_idle:
         click.echo(f"The accelerator is idle for {idle:.1%}, more than {max_idle:.1%}.", err=True)
         raise SystemExit(1)

@@ -75,7 +75,7 @@ _RUNNING = ("dataset", "output", "stages", "tpu", "as_json")
 @config_option(TrainConfig, "precision", "Number type of the model's computation.")
 @config_option(PipelineConfig, "seed", "Seed of the weights, the order of the images and the crops.", metavar="N")
 @config_option(
-    TrainConfig, "deterministic", "Make runs repeatable to the bit, where the device allows it. This is slower."
+    TrainConfig, "deterministic", "Make runs repeatable to the bit, if the device allows it. This is slower."
 )
 @click.option(
     "--steps-per-execution", metavar="N", help="Number of steps that run without a return to Python.  [default: auto]"

@@ -100,15 +100,16 @@ class DeviceBatches(Resumable):
                 for _ in range(step, len(self)):
                     ready.append(mover.submit(self._load, batches))
                     if len(ready) > _READY_BATCHES:
-                        yield self._hand_over(ready.popleft())
+                        yield self._wait_for(ready.popleft())
                 while ready:
-                    yield self._hand_over(ready.popleft())
+                    yield self._wait_for(ready.popleft())
             finally:  # the trainer may have left early
                 for future in ready:
                     future.cancel()
                 mover.submit(batches.close)
 
-    def _hand_over(self, batch: Future[Any]) -> Any:
+    def _wait_for(self, batch: Future[Any]) -> Any:
+        """Waits until a batch lies on the device, and moves the position behind it."""
         result = batch.result()
         if self.config.training:
             self.position = self.position.after(len(self))

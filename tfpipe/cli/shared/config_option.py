@@ -2,7 +2,7 @@
 
     @config_option(ImageForm, "quality", "The JPEG quality of images that are encoded again.")
 
-gives `--quality INTEGER` with `[default: 95]`. The command gets None where the user does not give the option, so the
+gives `--quality INTEGER` with `[default: 95]`. The command gets None if the user does not give the option, so the
 default itself stays at the field.
 """
 
@@ -26,7 +26,7 @@ def config_option(
         name: The name of the field; `keep_checkpoints` becomes `--keep-checkpoints`.
         text: The help text.
         metavar: The name of the value in the help. None: click's name of its type.
-        default: The default in words, where the field's default is None or says too little. An empty text shows none.
+        default: The default in words, if the field's default is None or says too little. An empty text shows none.
     """
     kind = get_options(config)[name].kind
     given = _get_default(config, name)

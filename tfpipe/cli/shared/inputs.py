@@ -73,7 +73,7 @@ def read_config(
 
 
 def get_batch_size(config: "PipelineConfig") -> int:
-    """Returns the images of one step, where one host with one replica runs the pipeline."""
+    """Returns the images of one step, if one host with one replica runs the pipeline."""
     return config.global_batch_size or config.per_replica_batch_size or PER_REPLICA_BATCH_SIZE
 
 

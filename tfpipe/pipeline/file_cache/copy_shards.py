@@ -44,7 +44,7 @@ def copy_shards(
         The copied shards, which are those of the source.
 
     Raises:
-        FormatError: A file is missing or is not what the manifest says; where a record is damaged, which.
+        FormatError: A file is missing or is not what the manifest says; if a record is damaged, the message names it.
         DataError: A file cannot be read.
         OSError: A file cannot be written.
     """

@@ -81,7 +81,7 @@ def decode_shards(
 
 
 def _find_finished(shard: ShardInfo, folder: str, counter: FillCounter) -> ShardInfo | None:
-    """Finds a shard that an earlier run finished, and reads it once for its SHA-256; None where there is none."""
+    """Finds a shard that an earlier run finished, and reads it once for its SHA-256; None if there is none."""
     path = os.path.join(folder, shard.file)
     num_bytes = file_io.get_file_size(path)
     if num_bytes < 0:

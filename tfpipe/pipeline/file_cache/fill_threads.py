@@ -43,7 +43,7 @@ class FillCounter:
         self._begin = self._logged = self._observed = time.monotonic()
 
     def add(self, images: float, kept: bool = False) -> None:
-        """Counts images; parts of one too, where a file is copied in chunks.
+        """Counts images; parts of one too, if a file is copied in chunks.
 
         Args:
             images: The number of images that are finished now.

@@ -48,7 +48,7 @@ def choose_crop_box(
 
 
 def choose_flip(seed: tf.Tensor | None, config: PipelineConfig) -> tf.Tensor | None:
-    """Draws whether to mirror an image; None where the config mirrors none."""
+    """Draws whether to mirror an image; None if the config mirrors none."""
     return sample_flip(seed) if config.training and config.augment_options.flip and seed is not None else None
 
 
@@ -66,7 +66,7 @@ def sample_crop_box(
     Args:
         seed: int32 of shape [2].
         original_size: The original's size. The aspect ratio and the area are drawn in its shape.
-        stored_size: The stored image's size where it was squeezed; None where it has the original's size.
+        stored_size: The stored image's size where it was squeezed; None if it has the original's size.
         options: `scale` and `ratio` are used.
 
     Returns:
@@ -104,7 +104,7 @@ def center_crop_box(
 
     Args:
         original_size: The original's size. The output's aspect ratio is seen in its shape.
-        stored_size: The stored image's size where it was squeezed; None where it has the original's size.
+        stored_size: The stored image's size where it was squeezed; None if it has the original's size.
         out_size: Height and width of the output in pixels.
         crop_fraction: Share of the largest centered crop's side that is kept, in (0, 1].
 

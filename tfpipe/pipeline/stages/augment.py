@@ -61,7 +61,7 @@ def crop_for_host(
 
     Args:
         image: uint8 of shape [height, width, 3].
-        original_size: The original's size; None where the image has it.
+        original_size: The original's size; None if the image has it.
         seed: int32 of shape [2]; not used in evaluation.
         config: The options of the crop.
 
@@ -101,7 +101,7 @@ def resize_image(image: tf.Tensor, out_size: tuple[int, int], antialias: bool = 
     Args:
         image: uint8 of shape [height, width, 3].
         out_size: Height and width in pixels.
-        antialias: Average over what an output pixel covers where the image shrinks; about three times the cost.
+        antialias: Average over what an output pixel covers if the image shrinks; about three times the cost.
 
     Returns:
         float32 of shape [*out_size, 3], in 0..255 up to rounding.
@@ -127,7 +127,7 @@ def convert_values(image: tf.Tensor, dtype: str, options: AugmentOptions) -> tf.
         return tf.cast(image + 0.5, tf.uint8)
     height, width, channels = image.shape
     # A row at a time: with 3 channels as the last axis TensorFlow repeats the constants pixel by pixel, which takes
-    # 680 us where this takes 200.
+    # 680 us, and this takes 200.
     offset = np.tile(np.array([255.0 * value for value in options.mean], np.float32), width)
     factor = np.tile(np.array([1.0 / (255.0 * value) for value in options.std], np.float32), width)
     rows = (tf.reshape(image, [height, width * channels]) - offset) * factor

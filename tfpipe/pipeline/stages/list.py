@@ -48,7 +48,7 @@ def list_files(plan: ReadPlan) -> Stage:
 
 
 def list_once(plan: ReadPlan) -> Stage:
-    """Lists this host's share of the records for evaluation; all files where nobody counted their records."""
+    """Lists this host's share of the records for evaluation; all files if nobody counted their records."""
     if plan.source.shard_records is None:
         return Stage("list", lambda _: _list_all_files(plan), _file_settings(plan), "one pass over all files")
     settings = {**_file_settings(plan), "records_here": len(record_numbers(plan, evaluation_runs(plan)))}

@@ -2,7 +2,7 @@
 
 Each measured demand is changed as the fix changes it, and the asymptotic bounds of `bottleneck` are computed again. A
 prediction is `efficiency x bound`. The efficiency is the share of its bound that this pipeline reached while it was
-measured (above 1 where a demand was overestimated). No prediction exceeds what the accelerator consumes.
+measured (above 1 if a demand was overestimated). No prediction exceeds what the accelerator consumes.
 
 The proposals that raise the rate stand in `fixes_waiting` and `fixes_cpu`. Fixes of memory and of the start, which do
 not raise it, stand here.
@@ -35,7 +35,7 @@ MIN_GAIN = 0.02
 _GOOD_FIRST_BATCH_S = 2.0
 _WAITING_BATCHES = 2
 _SHUFFLE_SHARE = 0.25
-"""The share of a shuffle that is left where it takes too much memory."""
+"""The share of a shuffle that is left if it takes too much memory."""
 _WORTH_FREEING = 0.05
 """The share of the memory above which a fix that frees a part of it is worth its line."""
 
@@ -44,7 +44,7 @@ def find_fixes(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) 
     """Returns the changes that help, best first.
 
     Options come before new shards, and new shards before more machines; among equals the greatest gain comes first.
-    There is none where the accelerator is the bottleneck, since no input pipeline makes it faster.
+    There is none if the accelerator is the bottleneck, since no input pipeline makes it faster.
 
     Args:
         profile: The measured figures.

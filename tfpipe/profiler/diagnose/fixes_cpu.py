@@ -60,7 +60,7 @@ def _change_options(profile: Profile, demand: ServiceDemand) -> Iterator[Propose
         lighter = replace(demand, cpu_s=cpu_s)
         yield ProposedFix(Effort.VISIBLE_OPTION, "The device crops, flips and normalizes.", lighter, _ON_DEVICE)
     if cpu_s := _scale_cpu(profile, demand, costs.dct_scaling):
-        reason = "Where a crop is twice as large as needed, libjpeg decodes half of each side."
+        reason = "If a crop is twice as large as needed, libjpeg decodes half of each side."
         yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=cpu_s), {"dct_scaling": True})
     if not config.map_fusion:
         fused = _scale_stages(demand, CPU_LEFT_WHEN_FUSED)

@@ -75,7 +75,7 @@ def _use_more_threads(profile: Profile, demand: ServiceDemand) -> Iterator[Propo
 
 
 def _relax_order(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
-    """Yields the change that lets elements overtake each other, where no stage and no core is busy."""
+    """Yields the change that lets elements overtake each other, if no stage and no core is busy."""
     config, host = profile.config, profile.host
     busy = max((profile.images_per_second / demand.get_stage_limit(name) for name in demand.threads), default=1.0)
     cores_rest = host.cpu_fraction + host.other_cpu_fraction < SATURATED / 2
@@ -154,7 +154,7 @@ def _read_more_at_once(profile: Profile, demand: ServiceDemand) -> Iterator[Prop
 
 
 def _enlarge_batch(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
-    """Yields a larger batch where the trainer's thread spends much on each; the rest of `batch` copies images."""
+    """Yields a larger batch if the trainer's thread spends much on each; the rest of `batch` copies images."""
     config, total_s = profile.config, sum(demand.cpu_s.values())
     name = "global_batch_size" if config.global_batch_size else "per_replica_batch_size"
     size = config.global_batch_size or config.per_replica_batch_size

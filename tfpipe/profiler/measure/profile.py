@@ -69,7 +69,7 @@ def profile_pipeline(
 
     The time before the rate has settled is left out, see `is_settled`, and the time in which a cache in memory is
     filled, unless that takes long. A pipeline that ends, as in evaluation, is run again and again. `map_fusion` is off,
-    or `parse`, `decode` and `augment` would be one stage. Where the processor is the limit, the pipeline then gives
+    or `parse`, `decode` and `augment` would be one stage. If the processor is the limit, the pipeline then gives
     some 6 % less than it can.
 
     Args:

@@ -8,7 +8,7 @@ Three things are not as simple as a difference of two counters:
   node above them knows how many elements there were.
 - Time by the clock is longer than processor time where threads wait for a core. So all of it is divided by how much
   longer the threads of this process took than they ran. What the processor cannot have done in the rest is waiting: for
-  Python's lock, or for whatever else a Python function waits for, where there is one; else for files, in `read`.
+  Python's lock, or for whatever else a Python function waits for, if there is one; else for files, in `read`.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def compute_stage_timings(
     parts = [_sum_parts(parts[i : i + size]) for i in range(0, len(parts), size)]
     whole = _sum_parts(parts)
     blocked = _compute_blocked_s(whole, python_stages)
-    # Where a stage gave nothing while it was sampled, its whole life must do.
+    # If a stage gave nothing while it was sampled, its whole life must do.
     life = _make_part(_clear_counters(samples[-1]), samples[-1], labels, side_costs, images_per_batch)
     timings = []
     for name in dict.fromkeys(reversed(labels)):

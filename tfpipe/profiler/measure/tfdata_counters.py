@@ -5,7 +5,7 @@ its threads was blocked neither on its input nor on its consumer (`tensorflow/co
 by the clock: where more threads want to run than there are cores, it includes the wait for a core. Linux counts that
 wait for every thread (`/proc/<pid>/schedstat`, see Documentation/scheduler/sched-stats.rst), so it can be taken out.
 
-A sample takes 1.6 ms of a core where there are 50 threads: four a second cost 0.6 % of one core.
+A sample takes 1.6 ms of a core if there are 50 threads: four a second cost 0.6 % of one core.
 
 Between two samples the sampler wakes up ten times to see how long it must wait for Python's lock. A thread that runs
 Python gives the lock up every 5 ms (`sys.getswitchinterval`), so a wait says that some thread runs Python. The share of
@@ -42,7 +42,7 @@ class Node:
         bytes_out: The bytes that it gave.
         buffered: The number of elements in its buffer.
         parameters: The parameters by name, such as "parallelism".
-        max_parallelism: The number of threads that AUTOTUNE may give it, or that it was given; None where it has none
+        max_parallelism: The number of threads that AUTOTUNE may give it, or that it was given; None if it has none
             of its own.
     """
 
@@ -175,7 +175,7 @@ class Sampler:
 def read_thread_seconds(process: str = "/proc/self") -> tuple[float, float]:
     """Returns the processor time of all threads and the time that they waited for a core, in seconds.
 
-    The second is 0 where the kernel does not count it.
+    The second is 0 if the kernel does not count it.
     """
     ran_ns = waited_ns = 0
     try:
@@ -196,7 +196,7 @@ def read_thread_seconds(process: str = "/proc/self") -> tuple[float, float]:
 
 
 def _read_own_queue_s() -> float:
-    """Returns the time that this thread has waited for a core, in seconds; 0 where the kernel does not count it."""
+    """Returns the time that this thread has waited for a core, in seconds; 0 if the kernel does not count it."""
     try:
         with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
             return int(file.read(128).split()[1]) / 1e9
