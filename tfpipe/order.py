@@ -8,9 +8,9 @@
 records   0 1 2 3 4 5 6 7 8 ...                 counted through all shards, in a circle that begins anew every epoch
 runs      aaaa bbbb cccc dddd eeee ...          adjacent records: one seek each
 sequence  cccc aaaa eeee bbbb dddd ...          the runs, permuted by (seed, epoch)
-streams   |---- 0 ----|---- 1 ----|---- 2 ...   equal parts of the sequence; what does not divide is left out
-windows   |--|--|--|--|--|--|--|--|--|--|--     consecutive records; they leave in rounds, which take one of each run
-batch     the next few records of each stream, stream after stream
+streams   |---- 0 ----|---- 1 ----|---- 2 ...   equal numbers of runs; what is left over comes at their ends
+lanes     c a e  c a e  c a e  c a e            the runs that a stream reads side by side: they give records in turn
+batch     the next few records of each stream
 ```
 
 Each place is computed for itself: there is no table, so any batch of any epoch costs the same. A host reads some of the
@@ -25,16 +25,13 @@ from functools import cached_property
 import numpy as np
 
 from tfpipe.errors import ConfigError
-from tfpipe.system.hash_permutation import LEAD, RUNS, WINDOW, IntArray, extend_key, hash_numbers, key_of, permute
+from tfpipe.system.hash_permutation import LEAD, RUNS, IntArray, key_of, permute
 
 ORDER_VERSION = 2
 """The version of the definition above. A position of a run means other records in another version.
 
 Version 1 kept a table of an epoch's runs, cut them at the ends of shards, and had 16 records in a run by default.
 """
-
-MAX_ROUNDS, ROUND_SHIFT = 1024, 53
-"""The most rounds in which a window is dealt, and the place of a round's number among the bits that are sorted."""
 
 _SCORE_EPOCHS, _SCORE_STEPS = 2, 16
 
@@ -43,11 +40,10 @@ _SCORE_EPOCHS, _SCORE_STEPS = 2, 16
 class ExactOrder:
     """The order in which one split is read, epoch after epoch.
 
-    Each epoch reads `num_streams * records_per_stream` different records. It leaves out the last `num_records %
-    num_streams` records of its sequence, and the end of each stream if it fills no batch. The next epoch leaves out
-    other records.
+    Each epoch reads different records. It leaves out fewer than `num_streams * turn_records` of them, and the end of
+    each stream if it fills no batch. The next epoch leaves out other records.
 
-    A batch of 256 takes about 0.3 ms, for any number of records. A ConfigError from this class says which value cannot
+    A batch of 256 takes about 0.2 ms, for any number of records. A ConfigError from this class says which value cannot
     be used, and what to use instead.
 
     Attributes:
@@ -57,29 +53,35 @@ class ExactOrder:
             hosts, and the global batch size a multiple of it. It is part of the order: keep it when the number of hosts
             changes.
         run_records: The number of adjacent records that are read at once. Fewer mix better and seek more often. The
-            cuts move from epoch to epoch. The last run of an epoch has the rest, and may be shorter.
-        window_records: The number of consecutive records of a stream that are held in memory and dealt anew. It mixes
-            best if it is `run_records` times a batch's share of the stream, or more. 1: records keep their place in the
-            sequence, and none is held.
+            cuts move from epoch to epoch.
+        lanes: The number of runs that a stream reads side by side. It mixes best if there are as many as a batch takes
+            records of the stream, or more: then no two records of a batch are of the same run.
+        turn_records: The number of adjacent records that a lane gives in its turn; `run_records` is a multiple of it.
     """
 
     shard_records: tuple[int, ...]
     seed: int = 0
     num_streams: int = 8
     run_records: int = 16
-    window_records: int = 512
+    lanes: int = 32
+    turn_records: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shard_records", tuple(map(int, self.shard_records)))  # a list has no hash
         _check_shards(self.shard_records)
         if not -(2**63) <= self.seed < 2**64:
             raise ConfigError(f"`seed` must fit into 64 bits, got {self.seed}.")
-        for name in ("num_streams", "run_records", "window_records"):
+        for name in ("num_streams", "run_records", "lanes", "turn_records"):
             _check_range(name, getattr(self, name), 1)
-        if self.num_records < self.num_streams:
+        if self.run_records % self.turn_records:
             raise ConfigError(
-                f"Each of the {self.num_streams} streams needs a record, got {self.num_records} records. "
-                f"Use num_streams={max(self.num_records, 1)} or more data."
+                f"`run_records` must be a multiple of `turn_records`, got {self.run_records} and {self.turn_records}."
+            )
+        if self.num_records < self.num_streams * self.turn_records:
+            fitting = max(self.num_records // self.turn_records, 1)
+            raise ConfigError(
+                f"Each of the {self.num_streams} streams needs {self.turn_records} records or more, got "
+                f"{self.num_records} records. Use num_streams={fitting} or more data."
             )
 
     @cached_property
@@ -93,14 +95,25 @@ class ExactOrder:
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.shard_records, dtype=np.int64)])
 
     @property
-    def records_per_stream(self) -> int:
-        """The number of records that each stream reads in an epoch."""
-        return self.num_records // self.num_streams
+    def runs_per_stream(self) -> int:
+        """The number of whole runs that each stream reads in an epoch."""
+        return self.num_records // self.run_records // self.num_streams
 
     @property
-    def num_windows(self) -> int:
-        """The number of windows of each stream in an epoch; the last one may be shorter."""
-        return -(-self.records_per_stream // self.window_records)
+    def rest_turns(self) -> int:
+        """The number of turns with which each stream ends, out of the runs that are too few for all streams."""
+        rest = self.num_records - self.num_streams * self.runs_per_stream * self.run_records
+        return rest // self.num_streams // self.turn_records
+
+    @property
+    def records_per_stream(self) -> int:
+        """The number of records that each stream reads in an epoch."""
+        return self.runs_per_stream * self.run_records + self.rest_turns * self.turn_records
+
+    @property
+    def turns_per_run(self) -> int:
+        """The number of turns in which a lane gives a whole run."""
+        return self.run_records // self.turn_records
 
     def numbers(self, epoch: int, positions: IntArray) -> IntArray:
         """Returns the records at some positions of an epoch's sequence, counted through all shards.
@@ -120,41 +133,44 @@ class ExactOrder:
         run[whole] = permute(key_of(RUNS, self.seed, epoch), max(whole_runs, 1), run[whole])
         return (run * self.run_records + place + lead) % self.num_records
 
-    def runs(self, epoch: int, stream: int) -> IntArray:
-        """Returns the runs that a stream reads in an epoch, in order: int64 [n, 3] of shard, first record, count."""
-        return self._cut_runs(epoch, stream, 0, self.records_per_stream)
+    def positions(self, stream: int, places: IntArray) -> IntArray:
+        """Returns the positions, in the sequence of any epoch, of the records that a stream reads.
 
-    def window_runs(self, epoch: int, stream: int, window: int) -> IntArray:
-        """Returns the runs that a stream reads for one window: int64 [n, 3] of shard, first record, count."""
-        return self._cut_runs(epoch, stream, *self._window(window))
+        Args:
+            stream: The number of the stream.
+            places: int64 [n]: places among the records of the stream, in their final order.
 
-    def window_permutation(self, epoch: int, stream: int, window: int) -> IntArray:
-        """Returns the order in which the records of a window leave it: `np.take(read, permutation)`; int64 [m].
-
-        They leave in rounds. A round takes one record of each run, in random order. So a batch has no two records of a
-        run if its share of a stream is not larger than the number of runs in a window.
+        Returns:
+            int64 [n].
         """
-        self._check(epoch, stream)
-        start, stop = self._window(window)
-        positions = stream * self.records_per_stream + np.arange(start, stop)
-        run, place = np.divmod(positions, self.run_records)
-        run_key, record_key = (extend_key(key_of(WINDOW, self.seed, epoch), part) for part in range(2))
-        rounds = min(self.run_records, MAX_ROUNDS)
-        in_round = (place + hash_numbers(run_key, run)) % rounds
-        keys = (in_round << ROUND_SHIFT) + (hash_numbers(record_key, positions) >> 63 - ROUND_SHIFT)
-        return np.asarray(np.argsort(keys, kind="stable"), np.int64)
+        _check_range("stream", stream, 0, self.num_streams)
+        turn, record = np.divmod(places, self.turn_records)
+        turns_per_run, runs = self.turns_per_run, self.runs_per_stream
+        group, turn_of_group = np.divmod(turn, self.lanes * turns_per_run)
+        # The last lanes of an epoch are those that are left. Then come the runs that are too few for all streams.
+        whole_groups = runs // self.lanes
+        in_last = group >= whole_groups
+        group[in_last] = whole_groups
+        turn_of_group[in_last] = turn[in_last] - whole_groups * self.lanes * turns_per_run
+        lanes = np.where(in_last, max(runs % self.lanes, 1), self.lanes)
+        turn_of_lane, lane = np.divmod(turn_of_group, lanes)
+        run = stream * runs + group * self.lanes + lane
+        positions = run * self.run_records + turn_of_lane * self.turn_records
+        rest = turn - runs * turns_per_run
+        first_rest = self.num_streams * runs * self.run_records + stream * self.rest_turns * self.turn_records
+        return np.asarray(np.where(rest < 0, positions, first_rest + rest * self.turn_records) + record, np.int64)
 
     def records(self, epoch: int, stream: int, start: int = 0, stop: int | None = None) -> IntArray:
-        """Returns the records of a stream at positions `start` to `stop` (its end by default), in their final order.
+        """Returns the records of a stream at places `start` to `stop` (its end by default), in their final order.
 
-        Only the windows that hold them are computed. The result is int64 [stop - start, 2] of shard, record.
+        The result is int64 [stop - start, 2] of shard, record.
         """
-        self._check(epoch, stream)
+        _check_range("epoch", epoch, 0)
         stop = self.records_per_stream if stop is None else stop
         if not 0 <= start <= stop <= self.records_per_stream:
             end = self.records_per_stream
             raise ConfigError(f"`start` and `stop` must be ordered and between 0 and {end}, got {start} and {stop}.")
-        return self._find_records(epoch, self._final_positions(epoch, stream, start, stop))
+        return self._find_records(epoch, self.positions(stream, np.arange(start, stop)))
 
     def steps_per_epoch(self, global_batch_size: int) -> int:
         """Returns the number of full batches in an epoch.
@@ -185,10 +201,12 @@ class ExactOrder:
 
         With `streams`, such as `host_streams(2, 0)`, it returns only the part of the batch that these streams read.
         """
+        _check_range("epoch", epoch, 0)
         _check_range("step", step, 0, self.steps_per_epoch(global_batch_size))
         share = global_batch_size // self.num_streams
         streams = range(self.num_streams) if streams is None else streams
-        parts = [self._final_positions(epoch, stream, step * share, (step + 1) * share) for stream in streams]
+        places = np.arange(step * share, (step + 1) * share)
+        parts = [self.positions(stream, places) for stream in streams]
         return self._find_records(epoch, np.concatenate([np.empty(0, np.int64), *parts]))
 
     def host_streams(self, num_hosts: int, host: int) -> range:
@@ -202,44 +220,11 @@ class ExactOrder:
             )
         return range(self.num_streams * host // num_hosts, self.num_streams * (host + 1) // num_hosts)
 
-    def _final_positions(self, epoch: int, stream: int, start: int, stop: int) -> IntArray:
-        """Returns positions in the sequence of an epoch: those of a stream's records `start` to `stop`, permuted."""
-        self._check(epoch, stream)
-        base, size = stream * self.records_per_stream, self.window_records
-        if size == 1:
-            return np.arange(base + start, base + stop)
-        first = start // size
-        windows = [
-            base + window * size + self.window_permutation(epoch, stream, window)
-            for window in range(first, -(-stop // size))
-        ]
-        return np.concatenate([np.empty(0, np.int64), *windows])[start - first * size : stop - first * size]
-
     def _find_records(self, epoch: int, positions: IntArray) -> IntArray:
         """Returns the records at positions of the sequence: int64 [n, 2] of shard, record."""
         numbers, starts = self.numbers(epoch, positions), self.shard_starts
         shard = np.searchsorted(starts, numbers, "right") - 1
         return np.stack([shard, numbers - starts[shard]], axis=1)
-
-    def _cut_runs(self, epoch: int, stream: int, start: int, stop: int) -> IntArray:
-        """Cuts a part of a stream into runs, and runs where a shard ends."""
-        self._check(epoch, stream)
-        positions = stream * self.records_per_stream + np.arange(start, stop)
-        shard, record = self._find_records(epoch, positions).T
-        begins_run = positions % self.run_records == 0
-        begins_run[:1] = True
-        begins_run[1:] |= (np.diff(shard) != 0) | (np.diff(record) != 1)
-        begins = np.flatnonzero(begins_run)
-        return np.stack([shard[begins], record[begins], np.diff(begins, append=len(positions))], axis=1)
-
-    def _check(self, epoch: int, stream: int) -> None:
-        _check_range("epoch", epoch, 0)
-        _check_range("stream", stream, 0, self.num_streams)
-
-    def _window(self, window: int) -> tuple[int, int]:
-        _check_range("window", window, 0, self.num_windows)
-        start = window * self.window_records
-        return start, min(start + self.window_records, self.records_per_stream)
 
 
 def check_version(version: int, what: str) -> None:
@@ -301,9 +286,9 @@ def mixing_score(order: ExactOrder, global_batch_size: int, group_records: int =
     batches of each of the first two epochs, or over all if there are fewer.
 
     For 1.28 million records in 1,024 shards and batches of 256: 0.005 for shard after shard in one stream, 0.04 in 8
-    streams; 0.06, 0.25 and 1.00 for runs of 16 in windows of 32, 128 and 512, the default; 1.00 for runs of 4 in
-    windows of 128; 0.99 for records one by one, a perfect shuffle; all within 0.01 or so, for other seeds. Shards that
-    were shuffled when they were written need no score near 1: their neighbors are not alike.
+    streams; 0.06, 0.25 and 1.00 for runs of 16 in 2, 8 and 32 lanes, the default; 0.99 for records one by one, a
+    perfect shuffle; all within 0.01 or so, for other seeds. Shards that were shuffled when they were written need no
+    score near 1: their neighbors are not alike.
     """
     _check_range("group_records", group_records, 1)
     steps = order.steps_per_epoch(global_batch_size)

@@ -190,7 +190,7 @@ def check_labels(facts: LabelFacts | None) -> Check:
     kept = f"of a batch of {facts.global_batch_size:,}, {effective:.0%} count as drawn independently"
     if effective >= _MIXED_ENOUGH:
         return Check(name, "ok", f"{finding[:-1]}; {kept}.{score}")
-    advice = "Raise `window_records`, lower `run_records`, or shard again: `tfpipe shard` shuffles."
+    advice = "Raise `lanes`, lower `run_records`, or shard again: `tfpipe shard` shuffles."
     return Check(name, "warning", f"{finding[:-1]}; {kept}.{score}", advice)
 
 

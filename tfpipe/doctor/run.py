@@ -39,8 +39,8 @@ _REMOTE_FILES = 8
 # The number of shards whose first labels are read, and of labels in each.
 _LABEL_SHARDS, _LABELS_PER_SHARD = 4, 256
 
-# Windows of the exact order in memory: one is read, one is permuted, one is handed out.
-_EXACT_WINDOWS = 3
+# Runs in memory for each lane: the one that is read, and two that tf.data reads ahead.
+_RUNS_OF_A_LANE = 3
 
 
 def run_checks(
@@ -266,11 +266,9 @@ def _check_memory(facts: _Facts) -> Check:
     plan, held, records = facts.plan, "", 0
     in_cache = plan.config.cache != "none" and plan.exact  # then positions are permuted, and no record is held
     if facts.config.training and not in_cache:
-        if plan.exact and plan.permutes_windows:
-            window = min(plan.order.window_records, plan.order.records_per_stream)
-            records = _EXACT_WINDOWS * window * len(plan.streams)
-            streams = human_count(len(plan.streams), "stream")
-            held = f"{_EXACT_WINDOWS} windows of {human_count(window, 'record')} for each of {streams}"
+        if plan.exact and plan.reads_lanes:
+            records = _RUNS_OF_A_LANE * plan.cycle_length * plan.order.run_records
+            held = f"{human_count(plan.cycle_length, 'lane')}, each with {_RUNS_OF_A_LANE} runs"
         elif not plan.exact:
             records = plan.shuffle_records
             held = f"A shuffle buffer of {human_count(records, 'record')}"

@@ -195,7 +195,7 @@ def check_memory(held: str, needed_bytes: float, available_bytes: int) -> Check:
     if needed_bytes <= _MEMORY_SHARE * available_bytes:
         return Check("memory", "ok", finding)
     status: Status = "warning" if needed_bytes <= available_bytes else "failure"
-    return Check("memory", status, finding, "Lower `window_records` or `num_streams`, or `shuffle_buffer_size`.")
+    return Check("memory", status, finding, "Lower `shuffle_buffer_size`, or `run_records`.")
 
 
 def check_cache(facts: CacheFacts) -> Check:

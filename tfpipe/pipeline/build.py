@@ -29,7 +29,7 @@ from tfpipe.pipeline.stages.parse import parse_records
 from tfpipe.pipeline.stages.prefetch import prefetch_batches
 from tfpipe.pipeline.stages.read import read_exact, read_files, read_first_use, read_once
 from tfpipe.pipeline.stages.repeat import repeat_cached, repeat_epochs, repeat_uncounted
-from tfpipe.pipeline.stages.shuffle import shuffle_buffer, shuffle_exact
+from tfpipe.pipeline.stages.shuffle import shuffle_buffer
 
 
 def build_dataset(
@@ -48,7 +48,7 @@ def build_dataset(
         config: The options: the order, the batch and the changes to each image.
         context: This host among all hosts, as `tf.distribute` passes it; None for one host with one replica.
         start_step: The global step at which training begins; it may lie in any epoch. In exact order the batches equal
-            those of a run that was never stopped. At most one window of records is read before the first one.
+            those of a run that was never stopped.
 
     Returns:
         Batches for one replica each. A host with several replicas takes one batch for each of them. Dictionaries of
@@ -114,9 +114,7 @@ def _image_stages(plan: ReadPlan) -> tuple[Stage, ...]:
     if cache == "none":
         # Epochs come first, because each has another order. Reading then also runs on from one epoch into the next.
         if plan.exact:
-            # Large records are read one by one in their final order. Small ones are read in runs, and permuted.
-            shuffle = (shuffle_exact(plan),) if plan.permutes_windows else ()
-            order = (repeat_epochs(plan), list_exact(plan), read_exact(plan), *shuffle)
+            order: tuple[Stage, ...] = (repeat_epochs(plan), list_exact(plan), read_exact(plan))
         else:
             order = (repeat_epochs(plan), list_files(plan), read_files(plan), shuffle_buffer(plan))
         return (*order, parse_records(plan), decode_images(plan))

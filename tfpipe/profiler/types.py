@@ -177,7 +177,6 @@ class DatasetFacts:
         decoded_size: The height and width of whole decoded images.
         cycle_length: The number of files, or of runs in exact order, that are read side by side.
         exact: Whether training reads in the exact order of `tfpipe.order`.
-        window_records: The number of records of each stream that the exact order permutes; 1 if it has no windows.
         shuffled_records: The number of records that are held in memory to be shuffled.
         own_stages: The names of the stages that the user has put in.
         late_caches: The names of the user's stages that cache augmented images, the last one first.
@@ -194,7 +193,6 @@ class DatasetFacts:
     decoded_size: tuple[int, int]
     cycle_length: int
     exact: bool
-    window_records: int
     shuffled_records: int
     own_stages: tuple[str, ...] = ()
     late_caches: tuple[str, ...] = ()

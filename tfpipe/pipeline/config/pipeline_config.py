@@ -86,17 +86,17 @@ class PipelineConfig:
             `tfpipe.order.ExactOrder`. None: the largest power of two that divides the global batch size, at most 8; or
             the number of hosts if that is more. At least 1. Default: None.
         run_records: The number of adjacent records that exact order reads at once. Fewer mix better and seek more
-            often. None: about 400 KB, at most 16 records, and fewer if a window would take more than 64 MiB. At
-            least 1. Default: None.
-        window_records: The number of consecutive records of a stream that exact order holds in memory and deals anew.
-            1: records are read in their final order, and none is held. None: as many runs as a batch takes records of
-            a stream, so that no two records of a run meet in a batch; and 1 if `run_records` is 1. At least 1.
-            Default: None.
+            often. None: about 400 KB, at most 16 records, and fewer if the runs of all lanes would take more than
+            128 MiB. At least 1. Default: None.
+        lanes: The number of runs of a stream that exact order reads side by side; they give records in turn. It is
+            rounded down so that lanes and the stream's share of a batch fit each other. None: as many as a batch takes
+            records of the stream, so that no two records of a run meet in a batch, but at most 256 in all streams;
+            several times as many if records are small. At least 1. Default: None.
         shuffle_buffer_size: The size of the shuffle buffer of throughput order: a number counts records, text such as
             "256MiB" counts bytes. Of small records that lie in an index, 32,768 mix as well, and no more are held.
             At least 1, as a number or a size such as 128MiB. Default: "256MiB".
-        cycle_length: The number of files, or of runs in exact order, that are read side by side. None: 8 files, or 32
-            runs; fewer if 32 runs take more than 64 MiB. At least 1. Default: None.
+        cycle_length: The number of files that are read side by side; in exact order with `run_records` 1, of records.
+            None: 8 files, or 32 records; fewer if these take more than 64 MiB. At least 1. Default: None.
         block_length: The number of records taken from one file before the next one has its turn. At least 1.
             Default: 16.
         read_parallel_calls: The number of threads that read. None: AUTOTUNE, so tf.data adjusts it while it runs; for
@@ -161,7 +161,7 @@ class PipelineConfig:
     order: Order = option(Choice(get_args(Order)), "auto", affects="order", without_tensorflow=("auto", "exact"))
     num_streams: int | None = option(Count(1), None, affects="order")
     run_records: int | None = option(Count(1), None, affects="order")
-    window_records: int | None = option(Count(1), None, affects="order")
+    lanes: int | None = option(Count(1), None, affects="order")
     # Throughput order promises no order, so a buffer or a cycle of another size gives an order that is as good.
     shuffle_buffer_size: int | str = option(Amount(), "256MiB")
 

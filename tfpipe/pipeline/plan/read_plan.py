@@ -27,17 +27,16 @@ MAX_CACHE_SHARE = 0.9
 _DEFAULT_STREAMS = 8
 
 _RUN_BYTES = 400 * 1000
-"""The bytes of a run, at most 16 records. To open it takes 100 us of a core, a fiftieth of decoding its images."""
+"""The bytes of a run, at most 16 records. To open it takes 150 us of a core, a thirtieth of decoding its images."""
 _MAX_RUN_RECORDS = 16
-_MAX_WINDOW_BYTES = 64 * 2**20
-"""The bytes of a window of all streams. While it is read, in about 50 ms of a core, fewer images are decoded."""
-_MIN_WINDOW_RECORDS, _MIN_WINDOW_BYTES = 512, 8 * 2**20
-"""The records of each stream, and the bytes of all streams, up to which a window costs nothing that matters."""
+_MAX_LANES, _LANES_BYTES, _MORE_LANES_BYTES = 256, 128 * 2**20, 16 * 2**20
+"""The runs of all streams that are read side by side, and their bytes, also if there are more than a batch needs. Each
+is an open file."""
 _FILES_AT_ONCE = 8
 _MAX_RUNS_AT_ONCE, _AHEAD_BYTES = 32, 64 * 2**20
-"""The runs that are read side by side: enough for storage that answers after 50 ms."""
+"""The runs that are read side by side if the order does not say how many: enough for storage that answers in 50 ms."""
 LISTED_RECORDS = 8192
-"""The records that are listed at once if there are no windows. Nothing is read yet, so it is only numbers."""
+"""The records that are listed at once if there are no lanes. Nothing is read yet, so it is only numbers."""
 
 SCATTERED_RECORDS, _SCATTERED_BUFFER = 8, 32 * 1024
 """The records of a run, and the largest shuffle buffer, where throughput order reads small records.
@@ -268,8 +267,8 @@ class ReadPlan:
     def order(self) -> ExactOrder:
         """The exact order of training.
 
-        Runs and windows follow from the size of the records unless the config gives them. A window is rounded to whole
-        shares of a batch, so that no batch spans two.
+        Runs and lanes follow from the size of the records unless the config gives them. Lanes and batches fit each
+        other: the lanes of a stream are a whole number of its shares of a batch, or the other way round.
         """
         config = self.config
         streams = config.num_streams or max(_choose_num_streams(self.global_batch_size), self.num_hosts)
@@ -279,27 +278,34 @@ class ReadPlan:
                 f"Use {-(-self.global_batch_size // streams) * streams}, or another `num_streams`."
             )
         share = self.global_batch_size // streams
-        run, window = _choose_run_and_window(config, self.source.record_bytes, streams, share)
-        return ExactOrder(self.source.shard_records or (), config.seed, streams, run, window)
+        run, lanes, turn = _choose_lanes(config, self.source.record_bytes, streams, share)
+        return ExactOrder(self.source.shard_records or (), config.seed, streams, run, lanes, turn)
 
     @property
-    def permutes_windows(self) -> bool:
-        """Whether the records of a window are held in memory and permuted. Otherwise they are read in final order."""
-        return self.order.window_records > 1
+    def reads_lanes(self) -> bool:
+        """Whether runs are read in turns. Otherwise each is read at once, and any number of them side by side."""
+        return self.order.turns_per_run > 1
 
     @property
-    def window_records(self) -> int:
-        """The number of records of each stream that are listed at once: a window, or as many where there is none."""
-        if self.permutes_windows:
-            return self.order.window_records
-        return max(LISTED_RECORDS // len(self.streams) // self.share, 1) * self.share
+    def unit_steps(self) -> int:
+        """The number of steps that are listed at once: those of a run of every lane, or as many if there are none."""
+        if self.reads_lanes:
+            return self.order.lanes * self.order.run_records // self.share
+        return max(LISTED_RECORDS // len(self.streams) // self.share, 1)
+
+    @property
+    def early_records(self) -> int:
+        """The records that this host reads in vain before the first step, if it begins within a turn of all lanes."""
+        steps_per_turn = max(self.order.lanes // self.share, 1) if self.reads_lanes else 1
+        whole_units = self.order.runs_per_stream // self.order.lanes * self.unit_steps
+        if not self.reads_lanes or self.start[1] >= whole_units:
+            return 0
+        return self.start[1] % self.unit_steps % steps_per_turn * self.host_batch_size
 
     @property
     def period_steps(self) -> int:
-        """The number of steps after which reading repeats itself: those of a window; 1 if no window is held."""
-        if not self.exact or self.config.cache != "none" or not self.permutes_windows:
-            return 1
-        return min(self.order.window_records, self.order.records_per_stream) // self.share
+        """The number of steps after which reading repeats itself: those of a run of every lane; 1 if there are none."""
+        return self.unit_steps if self.exact and self.config.cache == "none" and self.reads_lanes else 1
 
     @property
     def streams(self) -> range:
@@ -314,6 +320,8 @@ class ReadPlan:
     @property
     def cycle_length(self) -> int:
         """The number of files, or of runs in exact order, that are read side by side."""
+        if self.exact and self.reads_lanes:
+            return len(self.streams) * self.order.lanes
         if self.config.cycle_length is not None:
             return self.config.cycle_length
         if not self.exact:
@@ -367,29 +375,33 @@ class ReadPlan:
         return self.config.resolve_decoded_size(stored[0] if stored is not None else None)
 
 
-def _choose_run_and_window(config: PipelineConfig, record_bytes: float, streams: int, share: int) -> tuple[int, int]:
-    """Returns how many adjacent records of a stream are read at once, and how many are held and dealt anew.
+def _choose_lanes(config: PipelineConfig, record_bytes: float, streams: int, share: int) -> tuple[int, int, int]:
+    """Returns the records of a run, the lanes of a stream, and the records of a turn.
 
-    A run is long enough that its reading costs little, and as short as the memory for a window demands. A window has a
-    run for each record of a batch, so that a batch has no two records of a run. Where this would take too much memory,
-    records are read one by one in their final order.
+    A run is long enough that its reading costs little. There is a lane for each record of a batch if not too many files
+    would be open; otherwise each gives several records to a batch. Small records have lanes for several batches, so
+    that batches that follow each other are not of the same runs.
 
     Args:
-        config: The options of the pipeline, which may give one or both.
+        config: The options of the pipeline, which may give the run and the lanes.
         record_bytes: The mean size of a record.
         streams: The number of streams.
         share: The number of records of each stream in a batch.
     """
-    run, window = config.run_records, config.window_records
-    if run is None:
-        longest = _MAX_WINDOW_BYTES / (record_bytes * streams * share) if window is None else window / share
-        run = max(int(min(math.ceil(_RUN_BYTES / record_bytes), _MAX_RUN_RECORDS, longest)), 1)
-    if window is None:
-        free = min(_MIN_WINDOW_RECORDS, _MIN_WINDOW_BYTES / (record_bytes * streams))
-        window = max(run * share, int(free)) if run > 1 else 1
-    if run == window == 1:
-        return 1, 1
-    return run, max(round(window / share), 1) * share
+    run = config.run_records or min(math.ceil(_RUN_BYTES / record_bytes), _MAX_RUN_RECORDS)
+    if run == 1:
+        return 1, 1, 1
+    most = config.lanes or max(_MAX_LANES // streams, 1)
+    if most < share:
+        lanes = max(count for count in range(1, most + 1) if share % count == 0)
+    else:
+        lanes = most // share * share
+        if config.lanes is None:  # lanes for more than one batch only if they take little
+            lanes = min(lanes, max(int(_MORE_LANES_BYTES / (record_bytes * streams * share * run)), 1) * share)
+    turn = max(share // lanes, 1)
+    if config.run_records is None:
+        run = min(run, int(_LANES_BYTES / (record_bytes * streams * lanes)))
+    return max(run // turn, 1) * turn, lanes, turn
 
 
 def _choose_num_streams(global_batch_size: int) -> int:

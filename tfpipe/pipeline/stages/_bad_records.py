@@ -4,6 +4,8 @@
 an empty payload, in place of each record that it cannot read. The order and the numbers of all others stay the same.
 """
 
+from typing import Any
+
 import tensorflow as tf
 
 from tfpipe.pipeline.plan.read_plan import ReadPlan
@@ -17,30 +19,31 @@ def leave_out(plan: ReadPlan, records: tf.data.Dataset) -> tf.data.Dataset:
     More than `max_bad_records` of them end the reading with an error.
     """
 
-    def count(bad: tf.Tensor, element: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
-        payload, record, _ = element
+    def count(bad: tf.Tensor, element: tuple[tf.Tensor, tuple[tf.Tensor, ...]]) -> tuple[tf.Tensor, Any]:
+        payload, (record, _) = element
         return tf.cond(tf.equal(payload, HOLE), lambda: _add_bad_record(plan, bad, record), lambda: bad), element
 
     counted = records.scan(tf.zeros([0], tf.int64), count)
     return counted.filter(lambda payload, *_: tf.not_equal(payload, HOLE))
 
 
-def or_raise(plan: ReadPlan, payload: tf.Tensor, bad: tf.Tensor) -> tf.Tensor:
-    """Returns the payloads, or raises an error that places the bad record with the lowest number.
+def or_raise(plan: ReadPlan, payload: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
+    """Returns a payload, or raises an error if it is a hole.
 
-    A read loses everything after the damage, so its first hole is the damaged record.
+    A read loses everything after the damage, and the records behind come later in any order. So the first hole is the
+    damaged record.
 
     Args:
         plan: The read plan.
-        payload: One payload or several.
-        bad: int64 of shape [n]: the numbers of bad records. The function raises the error if n is above 0.
+        payload: Scalar string.
+        record: Scalar int64: the number of the record that the error names.
     """
 
     def fail() -> tf.Tensor:
         sentence = tf.strings.join(
             [
                 "A record must be whole and readable: ",
-                describe_place(plan, tf.reduce_min(bad)),
+                describe_place(plan, record),
                 " is damaged, or its file cannot be read. Copy the file again, save the rest with `tfpipe repair`, or "
                 "set on_bad_record to skip.",
             ]
@@ -48,7 +51,7 @@ def or_raise(plan: ReadPlan, payload: tf.Tensor, bad: tf.Tensor) -> tf.Tensor:
         with tf.control_dependencies([tf.debugging.Assert(False, [sentence])]):
             return tf.identity(payload)
 
-    return tf.cond(tf.size(bad) > 0, fail, lambda: payload)
+    return tf.cond(tf.equal(payload, HOLE), fail, lambda: payload)
 
 
 def describe_place(plan: ReadPlan, record: tf.Tensor) -> tf.Tensor:

@@ -11,7 +11,7 @@ The numbers of 4,096 records take about 1 ms of one core.
 import numpy as np
 import tensorflow as tf
 
-from tfpipe.order import MAX_ROUNDS, ROUND_SHIFT, ExactOrder
+from tfpipe.order import ExactOrder
 from tfpipe.system.hash_permutation import (
     EXAMPLE,
     FEISTEL_ROUNDS,
@@ -20,7 +20,6 @@ from tfpipe.system.hash_permutation import (
     MAX_SORTED,
     ROUNDS,
     RUNS,
-    WINDOW,
     key_of,
     split_domain,
 )
@@ -45,8 +44,9 @@ def extend_key(key: tf.Tensor | int, *parts: tf.Tensor) -> tf.Tensor:
 def make_permutations(keys: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     """Makes a permutation of `size` numbers for each key: int64 of the keys' shape and one axis more."""
     counter = tf.bitcast(tf.range(1, tf.cast(size, tf.int64) + 1), tf.uint64)
-    # No two hashes are equal. Signed numbers would sort otherwise.
-    return _sort(_mix(counter * _constant(GAMMA) + keys[..., None]))
+    hashes = _mix(counter * _constant(GAMMA) + keys[..., None])
+    # `top_k` gives the largest first. No two hashes are equal. Signed numbers would sort otherwise.
+    return tf.cast(tf.math.top_k(tf.bitwise.invert(hashes), size).indices, tf.int64)
 
 
 def make_seeds(seed: int, epoch: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
@@ -96,23 +96,28 @@ def permute(key: tf.Tensor, size: int, places: tf.Tensor) -> tf.Tensor:
     )[0]
 
 
-def make_window_permutations(order: ExactOrder, epoch: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-    """Computes the order in which each stream's records leave a window, as `ExactOrder.window_permutation` does.
+def make_positions(order: ExactOrder, stream: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """Computes positions in the sequence of any epoch, as `ExactOrder.positions` does.
 
     Args:
         order: The exact order.
-        epoch: int64, a scalar.
-        positions: int64 [streams, n]: the positions of the window's records in the epoch's sequence.
+        stream: int64: numbers of streams.
+        places: int64: places among the records of these streams, of a shape that broadcasts.
 
     Returns:
-        int64 [streams, n].
+        int64 of the broadcast shape.
     """
-    run, place = positions // order.run_records, positions % order.run_records
-    prefix = extend_key(key_of(WINDOW, order.seed), epoch)
-    run_key, record_key = (extend_key(prefix, tf.constant(part, tf.int64)) for part in range(2))
-    in_round = (place + _hash_numbers(run_key, run)) % min(order.run_records, MAX_ROUNDS)
-    hashes = tf.bitwise.right_shift(_hash_numbers(record_key, positions), tf.constant(63 - ROUND_SHIFT, tf.int64))
-    return _sort(in_round * 2**ROUND_SHIFT + hashes)
+    turn, record = places // order.turn_records, places % order.turn_records
+    runs, turns_of_group = order.runs_per_stream, order.lanes * order.turns_per_run
+    group = tf.minimum(turn // turns_of_group, runs // order.lanes)
+    turn_of_group = turn - group * turns_of_group
+    last_lanes = max(runs % order.lanes, 1)
+    lanes = tf.where(group < runs // order.lanes, tf.constant(order.lanes, tf.int64), last_lanes)
+    run = stream * runs + group * order.lanes + turn_of_group % lanes
+    in_runs = run * order.run_records + turn_of_group // lanes * order.turn_records
+    rest = turn - runs * order.turns_per_run
+    in_rest = order.num_streams * runs * order.run_records + (stream * order.rest_turns + rest) * order.turn_records
+    return tf.where(rest < 0, in_runs, in_rest) + record
 
 
 def _mix(z: tf.Tensor) -> tf.Tensor:
@@ -120,12 +125,6 @@ def _mix(z: tf.Tensor) -> tf.Tensor:
     for shift, factor in ROUNDS:
         z = tf.bitwise.bitwise_xor(z, tf.bitwise.right_shift(z, _constant(shift))) * _constant(factor)
     return tf.bitwise.bitwise_xor(z, tf.bitwise.right_shift(z, _constant(31)))
-
-
-def _sort(keys: tf.Tensor) -> tf.Tensor:
-    """Returns the places of the keys along the last axis, the smallest key first: int64 of their shape."""
-    # `top_k` gives the largest first, and of equal ones the first.
-    return tf.cast(tf.math.top_k(tf.bitwise.invert(keys), tf.shape(keys)[-1]).indices, tf.int64)
 
 
 def _hash_numbers(key: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:

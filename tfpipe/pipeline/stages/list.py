@@ -1,7 +1,7 @@
 """The stage `list`: which records or files this host reads, and in which order.
 
-An element is a run of adjacent records (shard, first record, count, slots) or a file (its number, the epoch). A run has
-at least as many slots as records: the reader fills the rest with holes.
+An element is a run of adjacent records (the number of the first one, counted through all files, and their count) or a
+file (its number, the epoch).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ def list_exact(plan: ReadPlan) -> Stage:
         "num_streams": order.num_streams,
         "streams_here": len(plan.streams),
         "run_records": order.run_records,
+        "lanes": order.lanes,
         "start_step": plan.start_step,
     }
     reason = "runs of adjacent records, permuted over all files: the same for any number of hosts, from any step on"
@@ -57,15 +58,21 @@ def list_once(plan: ReadPlan) -> Stage:
 
 
 def list_first_use(plan: ReadPlan) -> Stage:
-    """Lists every record once for a cache, beginning with those that training needs first."""
+    """Lists the records of the first epoch, for a cache that is filled by it."""
     reason = "the cache is filled in the order of the first epoch, which then waits for nothing else"
-    return Stage("list", lambda _: list_runs_once(plan, first_use_runs(plan)), _file_settings(plan), reason)
+    first_epoch = plan.start[0]
+    return Stage(
+        "list",
+        lambda _: _exact_order.list_runs(plan, tf.data.Dataset.range(first_epoch, first_epoch + 1)),
+        _file_settings(plan),
+        reason,
+    )
 
 
 def list_runs_once(plan: ReadPlan, runs: IntArray) -> tf.data.Dataset:
-    """Lists runs that are read once, in this order: shard, first, count, slots."""
-    pieces = split_runs(runs, plan.config.block_length)
-    return tf.data.Dataset.from_tensor_slices(tuple(tf.constant(pieces[:, column]) for column in (0, 1, 2, 2)))
+    """Lists runs that are read once, in this order: number of the first record, count."""
+    shard, first, count = split_runs(runs, plan.config.block_length).T
+    return tf.data.Dataset.from_tensor_slices((tf.constant(plan.source.bases[shard] + first), tf.constant(count)))
 
 
 def evaluation_runs(plan: ReadPlan) -> IntArray:
@@ -73,24 +80,18 @@ def evaluation_runs(plan: ReadPlan) -> IntArray:
     return evaluation_order(plan.source.shard_records or (), plan.num_hosts, plan.host)
 
 
-def first_use_runs(plan: ReadPlan) -> IntArray:
-    """Returns runs that read every record once, beginning with those that training needs first: int64 [n, 3]."""
-    order, (epoch, step) = plan.order, plan.start
-    if plan.permutes_windows:
-        first_window = step * plan.share // order.window_records
-        first_epoch = [
-            order.window_runs(epoch, stream, window)
-            for window in range(first_window, order.num_windows)
-            for stream in plan.streams
-        ]
-    else:
-        begin, end = step * plan.share, (plan.steps_per_epoch or 0) * plan.share
-        streams = np.stack([order.records(epoch, stream, begin, end) for stream in plan.streams])
-        records = streams.reshape(len(streams), -1, plan.share, 2).swapaxes(0, 1).reshape(-1, 2)
-        first_epoch = [np.column_stack([records, np.ones(len(records), np.int64)])]
+def first_use_numbers(plan: ReadPlan) -> tuple[IntArray, IntArray]:
+    """Returns the records of the first epoch from the start step on, in their order, and all others in file order.
+
+    Both are numbers counted through all files: int64 [n] and [m].
+    """
+    epoch, step = plan.start
+    places = np.arange(step * plan.share, (plan.steps_per_epoch or 0) * plan.share)
+    by_stream = [plan.order.numbers(epoch, plan.order.positions(stream, places)) for stream in plan.streams]
+    first = np.stack(by_stream).reshape(len(by_stream), -1, plan.share).swapaxes(0, 1).reshape(-1)
     unread = np.ones(plan.source.num_records or 0, bool)
-    unread[record_numbers(plan, np.concatenate(first_epoch))] = False
-    return np.concatenate([*first_epoch, _join_into_runs(plan, np.flatnonzero(unread))])
+    unread[first] = False
+    return first, np.flatnonzero(unread)
 
 
 def record_numbers(plan: ReadPlan, runs: IntArray) -> IntArray:
@@ -123,11 +124,11 @@ def _shuffle_runs(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
         count if file % plan.num_hosts == plan.host else 0 for file, count in enumerate(plan.source.shard_records or ())
     ]
     seed = key_of(FILES, plan.config.seed, plan.start_step)
-    order = ExactOrder(tuple(records), seed, num_streams=1, run_records=SCATTERED_RECORDS, window_records=1)
+    order = ExactOrder(tuple(records), seed, num_streams=1, run_records=SCATTERED_RECORDS)
 
     def list_part(epoch: tf.Tensor, start: tf.Tensor) -> tf.data.Dataset:
         positions = tf.range(start, tf.minimum(start + LISTED_RECORDS, order.num_records))
-        file, first, count, _ = _exact_order.make_runs(order, epoch, positions)
+        file, first, count = _exact_order.make_runs(order, epoch, positions)
         return tf.data.Dataset.from_tensor_slices((file, first, count)).map(lambda *run: (*run, epoch))
 
     def list_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
@@ -159,7 +160,7 @@ def _check_files(plan: ReadPlan) -> None:
         )
 
 
-def _join_into_runs(plan: ReadPlan, numbers: IntArray) -> IntArray:
+def join_into_runs(plan: ReadPlan, numbers: IntArray) -> IntArray:
     """Joins rising record numbers into runs, cut where a number is missing or a shard ends: int64 [n, 3]."""
     bases = plan.source.bases
     shard = np.searchsorted(bases, numbers, side="right") - 1

@@ -20,9 +20,13 @@ _PADDING: dict[str, Any] = {"bytes": "", "int64": -1, "float": 0.0}
 
 def parse_records(plan: ReadPlan) -> Stage:
     """Parses the features that the pipeline needs out of each record."""
-    skips_bad = plan.config.on_bad_record == "skip" and plan.source.shard_records is not None
+    counted = plan.source.shard_records is not None
+    skips_bad = plan.config.on_bad_record == "skip" and counted
 
-    def parse(payload: tf.Tensor, record: tf.Tensor, seed: tf.Tensor) -> Features:
+    def parse(payload: tf.Tensor, number: tuple[tf.Tensor, tf.Tensor]) -> Features:
+        record, seed = number
+        if counted and not skips_bad:
+            payload = _bad_records.or_raise(plan, payload, record)
         features = parse_example(plan, payload)
         if not plan.caches_whole:
             return add_seed(plan, features, seed)

@@ -1,11 +1,11 @@
 """The stage `read`: payloads of records, from whole files or from runs of records at byte offsets, several at once.
 
-Every element that leaves is `(payload, record, seed)`: the bytes of one `tf.train.Example`, its number counted through
-all files, and the int32 [2] from which its random numbers of this epoch are drawn. In exact order with windows only
-payloads leave, and the stage `shuffle` adds the rest. A record that is damaged or cannot be read leaves as a hole: see
-`_bad_records`.
+Every element that leaves is `(payload, (record, seed))`: the bytes of one `tf.train.Example`, its number counted
+through all files, and the int32 [2] from which its random numbers of this epoch are drawn. A record that is damaged or
+cannot be read leaves as a hole: see `_bad_records`.
 
-Costs: a run of records is one open and one seek, about 100 us of a core on a local disk.
+Costs: a run of records is one open and one seek, about 150 us of a core on a local disk. Payloads are never copied once
+they are read: a batch of them, to be permuted and cut again, would cost 100 us for each record of 110 KB.
 """
 
 from __future__ import annotations
@@ -13,13 +13,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages import _bad_records, _exact_order, _order_ops
 from tfpipe.pipeline.stages._bad_records import HOLE
-from tfpipe.pipeline.stages.list import evaluation_runs, first_use_runs, record_numbers
+from tfpipe.pipeline.stages.list import (
+    evaluation_runs,
+    first_use_numbers,
+    join_into_runs,
+    list_runs_once,
+    record_numbers,
+)
 from tfpipe.system.hash_permutation import IntArray
 
 _FILE_BUFFER_BYTES = 2**20  # of each whole file; with tf.data's 256 KiB, far storage is waited for four times as often
@@ -28,15 +35,15 @@ _NUMBERS_PER_FILE = 2**40  # record numbers set aside for each file whose record
 
 
 def read_exact(plan: ReadPlan) -> Stage:
-    """Reads runs in the exact order. Without windows that is the order of the batches."""
-    block = plan.order.run_records
-    reason = "runs are read side by side and leave in the order of the list"
+    """Reads runs so that records leave in the exact order: from each of the lanes in turn."""
 
     def apply(runs: tf.data.Dataset) -> tf.data.Dataset:
-        payloads = read_runs(plan, runs, block)
-        return payloads if plan.permutes_windows else _add_numbers(plan, payloads, _exact_order.list_records(plan))
+        return _add_numbers(plan, _read_in_turns(plan, runs), _exact_order.list_records(plan))
 
-    return Stage("read", apply, _read_settings(plan, block, True), reason)
+    reason = "each lane gives records in turn: no two of a batch are neighbors, and none is held back to be shuffled"
+    if not plan.reads_lanes:
+        reason = "runs are read side by side and leave in the order of the list"
+    return Stage("read", apply, _read_settings(plan, plan.order.turn_records, True), reason)
 
 
 def read_files(plan: ReadPlan) -> Stage:
@@ -49,12 +56,29 @@ def read_once(plan: ReadPlan) -> Stage:
     """Reads the records of an evaluation."""
     if plan.source.shard_records is None:
         return read_files(plan)
-    return _read_numbered(plan, lambda: evaluation_runs(plan), "in the order of the files")
+    block = plan.config.block_length
+
+    def apply(runs: tf.data.Dataset) -> tf.data.Dataset:
+        return _add_numbers(
+            plan, read_runs(plan, runs, block), _number_once(record_numbers(plan, evaluation_runs(plan)))
+        )
+
+    return Stage("read", apply, _read_settings(plan, block, True), "in the order of the files")
 
 
 def read_first_use(plan: ReadPlan) -> Stage:
-    """Reads the records that a cache keeps."""
-    return _read_numbered(plan, lambda: first_use_runs(plan), "once: from then on records come from the cache")
+    """Reads the records that a cache keeps: those of the first epoch in its order, then the others."""
+
+    def apply(runs: tf.data.Dataset) -> tf.data.Dataset:
+        first, others = first_use_numbers(plan)
+        payloads = _read_in_turns(plan, runs)
+        if len(others):
+            rest = list_runs_once(plan, join_into_runs(plan, others))
+            payloads = payloads.concatenate(read_runs(plan, rest, plan.config.block_length))
+        return _add_numbers(plan, payloads, _number_once(np.concatenate([first, others])))
+
+    settings = _read_settings(plan, plan.order.turn_records, True)
+    return Stage("read", apply, settings, "once: from then on records come from the cache")
 
 
 def read_runs(plan: ReadPlan, runs: tf.data.Dataset, block_length: int) -> tf.data.Dataset:
@@ -69,17 +93,22 @@ def read_runs(plan: ReadPlan, runs: tf.data.Dataset, block_length: int) -> tf.da
     )
 
 
-def _read_numbered(plan: ReadPlan, list_runs: Callable[[], IntArray], reason: str) -> Stage:
-    """Builds a stage whose records have their numbers, and zeros for seeds."""
-    block = plan.config.block_length
+def _read_in_turns(plan: ReadPlan, runs: tf.data.Dataset) -> tf.data.Dataset:
+    """Reads the payloads of `_exact_order.list_runs` in the exact order."""
+    payloads = runs.interleave(
+        _make_run_reader(plan),
+        cycle_length=plan.cycle_length,
+        block_length=plan.order.turn_records,
+        num_parallel_calls=plan.config.read_parallel_calls or tf.data.AUTOTUNE,
+        deterministic=True,
+    )
+    return payloads.skip(plan.early_records) if plan.early_records else payloads
 
-    def apply(pieces: tf.data.Dataset) -> tf.data.Dataset:
-        payloads = read_runs(plan, pieces, block)
-        numbers = tf.data.Dataset.from_tensor_slices(tf.constant(record_numbers(plan, list_runs())))
-        no_seed = tf.zeros([2], tf.int32)
-        return _add_numbers(plan, payloads, numbers.map(lambda record: (record, no_seed)))
 
-    return Stage("read", apply, _read_settings(plan, block, True), reason)
+def _number_once(numbers: IntArray) -> tf.data.Dataset:
+    """Lists record numbers, with zeros for seeds."""
+    no_seed = tf.zeros([2], tf.int32)
+    return tf.data.Dataset.from_tensor_slices(tf.constant(numbers)).map(lambda record: (record, no_seed))
 
 
 def _interleave_files(plan: ReadPlan, files: tf.data.Dataset) -> tf.data.Dataset:
@@ -119,9 +148,9 @@ def _make_part_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
         if skips_bad:
             # In blocks, because a run with damage is in memory whole.
             starts = tf.data.Dataset.range(0, count, block)
-            payloads = starts.flat_map(lambda at: read_run(file, first + at, *(2 * [tf.minimum(count - at, block)])))
+            payloads = starts.flat_map(lambda at: read_run(records[0] + at, tf.minimum(count - at, block)))
         else:
-            payloads = read_run(file, first, count, count)
+            payloads = read_run(bases[file] + first, count)
         return _add_numbers(plan, payloads, numbers)
 
     return read_part
@@ -138,25 +167,29 @@ def _make_uncounted_file_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset
         numbers = tf.data.Dataset.range(file * _NUMBERS_PER_FILE, (file + 1) * _NUMBERS_PER_FILE)
         numbers = numbers.map(lambda record: (record, _order_ops.make_seeds(seed, epoch, record)))
         payloads = tf.data.TFRecordDataset(tf.gather(paths, file), compression, buffer_size=_FILE_BUFFER_BYTES)
-        return tf.data.Dataset.zip((payloads, numbers)).map(lambda payload, number: (payload, *number))
+        return tf.data.Dataset.zip((payloads, numbers))
 
     return read_file
 
 
 def _make_run_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
-    """Makes a function from a run to a dataset of its payloads, with holes in place of records that are missing."""
+    """Makes a function from a run to a dataset of its payloads, with holes in place of records that are missing.
+
+    A run is the number of its first record, counted through all files, and a count. It may go on in the next file, and
+    behind the last file in the first one.
+    """
     paths = tf.constant(plan.source.files)
     bases = tf.constant(plan.source.bases)
     offsets = tf.constant(plan.source.offsets())
     file_bytes = tf.constant(plan.source.file_bytes, tf.int64)
     holes = tf.data.Dataset.from_tensors(HOLE).repeat()
+    num_records = offsets.shape[0]
+    may_cross = plan.exact and plan.order.run_records > 1
 
-    def read_slots(file: tf.Tensor, record: tf.Tensor, count: tf.Tensor, slots: tf.Tensor) -> tf.data.Dataset:
-        # A run without records is padding and may begin behind the last record.
-        last = offsets.shape[0] - 1
-        offset = tf.gather(offsets, tf.minimum(record, last))
-        end = tf.gather(offsets, tf.minimum(record + count, last))
-        end = tf.where(record + count < bases[file + 1], end, file_bytes[file])
+    def read_part(file: tf.Tensor, number: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
+        """Reads a run of one file."""
+        offset, stop = tf.gather(offsets, number), number + count
+        end = tf.where(stop < bases[file + 1], tf.gather(offsets, tf.minimum(stop, num_records - 1)), file_bytes[file])
         run_bytes = tf.maximum(end - offset, 1)
         buffer_bytes = tf.where(run_bytes > _MAX_RUN_BUFFER_BYTES, tf.constant(_FILE_BUFFER_BYTES, tf.int64), run_bytes)
         # A file that cannot be opened gives its error again and again, so `ignore_errors` would never end. A `zip` ends
@@ -165,35 +198,48 @@ def _make_run_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
             (tf.data.Dataset.range(count), _read_from(tf.gather(paths, file), offset, buffer_bytes))
         )
         payloads = pairs.map(lambda _, payload: payload)
-        return payloads.ignore_errors(log_warning=True).concatenate(holes).take(slots)
+        return payloads.ignore_errors(log_warning=True).concatenate(holes).take(count)
 
-    def read_run(file: tf.Tensor, first: tf.Tensor, count: tf.Tensor, slots: tf.Tensor) -> tf.data.Dataset:
-        return read_slots(file, bases[file] + first, count, slots)
+    def read_alone(number: tf.Tensor) -> tf.data.Dataset:
+        number %= num_records
+        return read_part(_find_file(bases, number), number, tf.constant(1, tf.int64))
 
-    def read_run_around_damage(
-        file: tf.Tensor, first: tf.Tensor, count: tf.Tensor, slots: tf.Tensor
-    ) -> tf.data.Dataset:
+    def read_run(number: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
+        number %= num_records
+        file = _find_file(bases, number)
+        if not may_cross:
+            return read_part(file, number, count)
+        # Few runs cross the end of a file: their records are read one by one.
+        variant = tf.cond(
+            number + count > bases[file + 1],
+            lambda: tf.data.experimental.to_variant(tf.data.Dataset.range(number, number + count).flat_map(read_alone)),
+            lambda: tf.data.experimental.to_variant(read_part(file, number, count)),
+        )
+        return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+
+    def read_run_around_damage(number: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
         """Reads on after each damaged record. This needs a second copy of the run, and about a tenth more of a core."""
 
         def read_on(position: tf.Tensor, result: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             remaining = count - position
-            payloads = (
-                read_slots(file, bases[file] + first + position, remaining, remaining)
-                .batch(remaining)
-                .get_single_element()
-            )
+            payloads = read_run(number + position, remaining).batch(remaining).get_single_element()
             bad = tf.where(tf.equal(payloads, HOLE))[:1, 0]
             good = tf.concat([bad, [remaining]], axis=0)[0]
             done = tf.minimum(good + 1, remaining)  # the hole itself included
             return position + done, tf.concat([result[:position], payloads[:done], result[position + done :]], axis=0)
 
-        result = tf.fill([slots], HOLE)
+        result = tf.fill([count], HOLE)
         start = tf.zeros_like(count)
         shapes = (start.shape, tf.TensorShape([None]))
         _, result = tf.while_loop(lambda position, _: position < count, read_on, (start, result), shapes)
         return tf.data.Dataset.from_tensor_slices(result)
 
     return read_run_around_damage if plan.config.on_bad_record == "skip" else read_run
+
+
+def _find_file(bases: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+    """Finds the file that holds a record."""
+    return tf.searchsorted(bases, number[None], side="right", out_type=tf.int64)[0] - 1
 
 
 def _read_from(path: tf.Tensor, offset: tf.Tensor, buffer_bytes: tf.Tensor) -> tf.data.Dataset:
@@ -209,27 +255,20 @@ def _read_from(path: tf.Tensor, offset: tf.Tensor, buffer_bytes: tf.Tensor) -> t
 
 
 def _add_numbers(plan: ReadPlan, payloads: tf.data.Dataset, numbers: tf.data.Dataset) -> tf.data.Dataset:
-    """Joins payloads with the numbers and the seeds of their records, and refuses holes unless they are left out."""
+    """Joins payloads with the numbers and the seeds of their records. A map that only renames would cost 10 us each."""
     joined = tf.data.Dataset.zip((payloads, numbers))
-    if plan.config.on_bad_record == "skip":
-        return joined.map(lambda payload, number: (payload, *number))
-    if plan.config.cache == "none":
-        return joined.map(lambda payload, number: (_check(plan, payload, number[0]), *number))
+    if plan.config.on_bad_record == "skip" or not plan.caches_whole:
+        return joined
 
-    # A cache asks on after an error, and meets the records that were lost behind the damaged one.
+    # A cache that is fetched from asks on after an error, and meets the records that were lost behind the damaged one.
     def remember(bad: tf.Tensor, element: Any) -> tuple[tf.Tensor, Any]:
-        payload, (record, seed) = element
+        payload, (record, _) = element
         bad = tf.where((bad < 0) & tf.equal(payload, HOLE), record, bad)
-        return bad, (payload, record, seed, bad)
+        return bad, (*element, bad)
 
     return joined.scan(tf.constant(-1, tf.int64), remember).map(
-        lambda payload, record, seed, bad: (_check(plan, payload, bad), record, seed)
+        lambda payload, number, bad: (_bad_records.or_raise(plan, payload, bad), number)
     )
-
-
-def _check(plan: ReadPlan, payload: tf.Tensor, bad: tf.Tensor) -> tf.Tensor:
-    """Returns the payload, or raises the error for a hole, which names a bad record. Records come in reading order."""
-    return _bad_records.or_raise(plan, payload, bad[None][: tf.cast(tf.equal(payload, HOLE), tf.int32)])
 
 
 def _read_settings(plan: ReadPlan, block_length: int, deterministic: bool) -> dict[str, object]:

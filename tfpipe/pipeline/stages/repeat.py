@@ -15,7 +15,7 @@ from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages import _exact_order
 from tfpipe.pipeline.stages._order_ops import make_seeds
-from tfpipe.pipeline.stages.list import first_use_runs, record_numbers
+from tfpipe.pipeline.stages.list import first_use_numbers
 from tfpipe.pipeline.stages.parse import Features, add_seed, map_in_parallel
 
 
@@ -31,7 +31,7 @@ def repeat_cached(plan: ReadPlan) -> Stage:
     def apply(cached: tf.data.Dataset) -> tf.data.Dataset:
         fetched = _fetch(plan, cached, _exact_order.list_records(plan))
         if plan.config.cache == "bytes":
-            return fetched.map(lambda element, record, seed: (element[0], record, seed))
+            return fetched.map(lambda element, record, seed: (element[0], (record, seed)))
         return fetched.map(lambda features, _, seed: add_seed(plan, features, seed))
 
     settings = {"order": "exact", "seed": plan.order.seed, "start_step": plan.start_step}
@@ -48,7 +48,7 @@ def repeat_uncounted(plan: ReadPlan) -> Stage:
                 return add_seed(plan, features, make_seeds(seed, epoch, features.pop("number")))
 
             if plan.config.cache == "bytes":
-                return cached.map(lambda payload, record, _: (payload, record, make_seeds(seed, epoch, record)))
+                return cached.map(lambda payload, number: (payload, (number[0], make_seeds(seed, epoch, number[0]))))
             return cached.map(add_epoch_seed)
 
         return _exact_order.list_epochs(plan).flat_map(read_again)
@@ -62,13 +62,13 @@ def _fetch(plan: ReadPlan, cached: tf.data.Dataset, records: tf.data.Dataset) ->
 
     Args:
         plan: The read plan.
-        cached: A dataset that ends with `cache()`; its i-th element is the i-th record of `first_use_runs(plan)`.
+        cached: A dataset that ends with `cache()`; its i-th element is the i-th record of `first_use_numbers(plan)`.
         records: The number and the seed of each record that comes next, from `list_records`.
 
     Returns:
         A dataset of (element, record, seed).
     """
-    numbers = record_numbers(plan, first_use_runs(plan))
+    numbers = np.concatenate(first_use_numbers(plan))
     positions = np.empty_like(numbers)
     positions[numbers] = np.arange(len(numbers))
     position_of_record = tf.constant(positions)

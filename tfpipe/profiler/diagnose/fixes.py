@@ -150,8 +150,5 @@ def _start_sooner(profile: Profile) -> Iterator[Fix]:
 
 
 def _shrink_shuffle(profile: Profile, share: float) -> Mapping[str, OptionValue]:
-    """Returns the change that leaves this share of the shuffle buffer, or of the exact order's window."""
-    if not profile.dataset.exact:
-        return {"shuffle_buffer_size": max(round(profile.dataset.shuffled_records * share), 1)}
-    window = profile.dataset.window_records * share
-    return {"window_records": 2 ** max(round(math.log2(max(window, 1))), 4)}
+    """Returns the change that leaves this share of the shuffle buffer."""
+    return {"shuffle_buffer_size": max(round(profile.dataset.shuffled_records * share), 1)}

@@ -9,7 +9,6 @@ from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.stage import STAGE_NAMES
-from tfpipe.pipeline.stages._exact_order import window_slots
 from tfpipe.profiler.measure.stage_matching import BuiltStage, PlannedOperation, list_planned_operations
 from tfpipe.profiler.types import DatasetFacts
 
@@ -45,7 +44,6 @@ def get_dataset_facts(
         decoded_size=plan.decoded_size,
         cycle_length=plan.cycle_length,
         exact=plan.exact,
-        window_records=plan.order.window_records if plan.exact else 1,
         shuffled_records=_count_shuffled_records(plan),
         own_stages=tuple(stage.name for stage in stages if stage.name not in STAGE_NAMES),
         late_caches=_find_late_caches(list_planned_operations(stages)),
@@ -61,12 +59,8 @@ def _compute_short_side(mean_size: tuple[float, float] | None, config: PipelineC
 
 
 def _count_shuffled_records(plan: ReadPlan) -> int:
-    """Returns the number of records in memory for the shuffle: a buffer, or a window while the next one is read."""
-    if not plan.config.training:
-        return 0
-    if not plan.exact:
-        return plan.shuffle_records
-    return 2 * window_slots(plan) if plan.permutes_windows else 0
+    """Returns the number of records that are held in memory to be shuffled."""
+    return plan.shuffle_records if plan.config.training and not plan.exact else 0
 
 
 def _find_late_caches(planned: Sequence[PlannedOperation]) -> tuple[str, ...]:

@@ -137,14 +137,13 @@ def _build_dataset(source: Source, config: PipelineConfig, payloads: list[bytes]
     """Returns a dataset that gives batches of these records without end."""
     plan = ReadPlan(source, config)
     decoding = Stages([parse_records(plan), decode_images(plan)])
+    options = tf_data_options(config, plan.deterministic)
     if config.cache == "decoded":
-        options = tf_data_options(config, plan.deterministic)  # those of the whole do not reach what is fetched from
         cached = decoding.apply_to(_list_records(payloads)).with_options(options).cache()
         numbers: Any = tf.data.Dataset.range(2**62)
         images = numbers.map(lambda number: _fetch_cached(plan, cached, number), num_parallel_calls=2)
     else:
         images = decoding.apply_to(_repeat_records(payloads))
-    options = tf_data_options(config, plan.deterministic)
     options.experimental_optimization.apply_default_optimizations = True  # a map and a batch in one, as in the pipeline
     return Stages([augment_images(plan), batch_examples(plan)]).apply_to(images).with_options(options)
 
@@ -152,7 +151,7 @@ def _build_dataset(source: Source, config: PipelineConfig, payloads: list[bytes]
 def _list_records(payloads: list[bytes]) -> tf.data.Dataset:
     """Returns the records once, as `read` gives them."""
     numbers, seeds = tf.range(RECORDS, dtype=tf.int64), tf.zeros([RECORDS, 2], tf.int32)
-    return tf.data.Dataset.from_tensor_slices((tf.constant(payloads), numbers, seeds))
+    return tf.data.Dataset.from_tensor_slices((tf.constant(payloads), (numbers, seeds)))
 
 
 def _repeat_records(payloads: list[bytes]) -> tf.data.Dataset:
@@ -163,7 +162,7 @@ def _repeat_records(payloads: list[bytes]) -> tf.data.Dataset:
         .repeat()
         .enumerate()
         .map(
-            lambda i, record: (record[0], record[1], tf.stack([tf.cast(i, tf.int32), seven])),
+            lambda i, record: (record[0], (record[1][0], tf.stack([tf.cast(i, tf.int32), seven]))),
             num_parallel_calls=2,
         )
     )
