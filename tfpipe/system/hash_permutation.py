@@ -60,26 +60,24 @@ def permute(key: int, size: int, places: IntArray) -> IntArray:
     if size <= MAX_SORTED:
         sorted_numbers: IntArray = permutation(key, size)[places]
         return sorted_numbers
-    lefts, rights = split_domain(size)
+    side = square_side(size)
     round_keys = [extend_key(key, index) for index in range(FEISTEL_ROUNDS)]
     numbers: IntArray = places.copy()
     outside = np.ones(places.shape, bool)
     # The pairs are a few more than the numbers. A number that is too large goes through the network once more, until it
     # is not: the whole stays a bijection.
     while outside.any():
-        left, right = np.divmod(numbers[outside], rights)
-        for index in range(0, FEISTEL_ROUNDS, 2):
-            left = (left + hash_numbers(round_keys[index], right)) % lefts
-            right = (right + hash_numbers(round_keys[index + 1], left)) % rights
-        numbers[outside] = left * rights + right
+        left, right = np.divmod(numbers[outside], side)
+        for round_key in round_keys:
+            left, right = right, (left + hash_numbers(round_key, right)) % side
+        numbers[outside] = left * side + right
         outside = numbers >= size
     return numbers
 
 
-def split_domain(size: int) -> tuple[int, int]:
-    """Returns the numbers of left and of right halves: about equal, and their product is a little above `size`."""
-    lefts = isqrt(size) + 1
-    return lefts, size // lefts + 1
+def square_side(size: int) -> int:
+    """Returns the side of the smallest square of at least `size` pairs."""
+    return isqrt(size - 1) + 1
 
 
 def hash_numbers(key: int, numbers: IntArray) -> IntArray:

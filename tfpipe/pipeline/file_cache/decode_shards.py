@@ -150,7 +150,7 @@ def _decode_batches(plan: ReadPlan, runs: NDArray[np.int64], batch_size: int) ->
     payloads = read_runs(plan, list_runs_once(plan, runs), plan.config.block_length)
     return (
         payloads.map(
-            lambda payload: (payload, _decode(plan, payload)),
+            lambda _, payload: (payload, _decode(plan, payload)),
             num_parallel_calls=plan.config.num_parallel_calls or host_limits.usable_cpus(),
             deterministic=True,
         )
@@ -181,7 +181,7 @@ def _explain(plan: ReadPlan, suspects: NDArray[np.int64], error: tf.errors.OpErr
         shard = int(np.searchsorted(plan.source.bases, number, side="right")) - 1
         record = number - int(plan.source.bases[shard])
         run = np.array([(shard, record, 1)], np.int64)
-        payload = next(iter(read_runs(plan, list_runs_once(plan, run), 1)))
+        _, payload = next(iter(read_runs(plan, list_runs_once(plan, run), 1)))
         reason = "it is damaged, or its file cannot be read"
         if payload.numpy():
             try:

@@ -1,7 +1,7 @@
 """Records that are damaged or cannot be read: they raise an error with their place, or are left out and counted.
 
-`tf.data` itself names no file, and with `ignore_errors` it loses the rest of a file. So the stage `read` puts a hole,
-an empty payload, in place of each record that it cannot read. The order and the numbers of all others stay the same.
+`tf.data` itself names no file, and with `ignore_errors` it loses the rest of a file. So the stage `read` numbers what
+it reads, and puts holes at the end of a run that lacks records. A record is bad if another one was read in its place.
 """
 
 from typing import Any
@@ -19,24 +19,25 @@ def leave_out(plan: ReadPlan, records: tf.data.Dataset) -> tf.data.Dataset:
     More than `max_bad_records` of them end the reading with an error.
     """
 
-    def count(bad: tf.Tensor, element: tuple[tf.Tensor, tuple[tf.Tensor, ...]]) -> tuple[tf.Tensor, Any]:
-        payload, (record, _) = element
-        return tf.cond(tf.equal(payload, HOLE), lambda: _add_bad_record(plan, bad, record), lambda: bad), element
+    def count(bad: tf.Tensor, element: Any) -> tuple[tf.Tensor, Any]:
+        (place, _), (record, _) = element
+        return tf.cond(tf.equal(place, record), lambda: bad, lambda: _add_bad_record(plan, bad, record)), element
 
     counted = records.scan(tf.zeros([0], tf.int64), count)
-    return counted.filter(lambda payload, *_: tf.not_equal(payload, HOLE))
+    return counted.filter(lambda read, number: tf.equal(read[0], number[0]))
 
 
-def or_raise(plan: ReadPlan, payload: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
-    """Returns a payload, or raises an error if it is a hole.
+def or_raise(plan: ReadPlan, payload: tf.Tensor, place: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
+    """Returns a payload, or raises an error if it is not that of the expected record.
 
-    A read loses everything after the damage, and the records behind come later in any order. So the first hole is the
-    damaged record.
+    A read loses everything after the damage, and the records behind come later in any order. So the first record that
+    is missing is the damaged one.
 
     Args:
         plan: The read plan.
         payload: Scalar string.
-        record: Scalar int64: the number of the record that the error names.
+        place: Scalar int64: the number of the record that was read.
+        record: Scalar int64: the number of the record that was expected, which the error names.
     """
 
     def fail() -> tf.Tensor:
@@ -51,11 +52,12 @@ def or_raise(plan: ReadPlan, payload: tf.Tensor, record: tf.Tensor) -> tf.Tensor
         with tf.control_dependencies([tf.debugging.Assert(False, [sentence])]):
             return tf.identity(payload)
 
-    return tf.cond(tf.equal(payload, HOLE), fail, lambda: payload)
+    return tf.cond(tf.equal(place, record), lambda: payload, fail)
 
 
 def describe_place(plan: ReadPlan, record: tf.Tensor) -> tf.Tensor:
     """Says where a record lies: "record 3 of /data/train-00000-of-00008.tfrecord (byte 4711)"."""
+    record %= plan.source.num_records
     with tf.init_scope():  # captured once; inside the function, each copy of it would store them again
         bases, offsets = tf.constant(plan.source.bases), tf.constant(plan.source.offsets())
     file = tf.searchsorted(bases, record[None], side="right", out_type=tf.int64)[0] - 1
@@ -67,6 +69,7 @@ def describe_place(plan: ReadPlan, record: tf.Tensor) -> tf.Tensor:
 
 def _add_bad_record(plan: ReadPlan, bad: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
     """Adds a record to the numbers of bad records, and reports it if it is new."""
+    record %= plan.source.num_records  # the order may count on behind the last record
     limit = plan.config.max_bad_records
 
     def report() -> tf.Tensor:

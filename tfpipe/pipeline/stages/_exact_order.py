@@ -23,43 +23,46 @@ def list_epochs(plan: ReadPlan) -> tf.data.Dataset:
     return tf.data.Dataset.range(plan.start[0], _FOREVER)
 
 
-def list_runs(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
-    """Lists the runs of this host's streams from the start step on: number of the first record, count.
+def list_units(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
+    """Lists what this host reads in units of some steps, from the start step on.
 
-    The reader must read `plan.cycle_length` of them side by side, and take `plan.order.turn_records` of each in turn.
-    Then it must leave out the first `plan.early_records`, which belong to steps before the start.
+    Returns:
+        A dataset of `((number, count), (record, seed))`. The first pair are the runs: int64 [n], the number of each
+        run's first record and its count. The second pair are the records in their final order: int64 [m] and
+        int32 [m, 2]. Numbers from the number of records on count from the first record again.
+
+        The reader must read `plan.cycle_length` runs side by side, and take `plan.order.turn_records` of each in turn.
+        Then it must leave out the first `plan.early_records`, which belong to steps before the start.
     """
-    units = _list_units(plan, epochs)
-    if not plan.reads_lanes:
-        return units.flat_map(lambda *unit: tf.data.Dataset.from_tensor_slices(_list_turns(plan, *unit)))
-    last_whole = plan.order.runs_per_stream // plan.order.lanes * plan.unit_steps
+    order, last_whole = plan.order, plan.order.runs_per_stream // plan.order.lanes * plan.unit_steps
 
-    def list_unit(epoch: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> tf.data.Dataset:
-        runs = tf.cond(
-            end <= last_whole, lambda: _list_lanes(plan, epoch, begin), lambda: _list_turns(plan, epoch, begin, end)
-        )
-        return tf.data.Dataset.from_tensor_slices(runs)
+    def list_unit(epoch: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], ...]:
+        if plan.reads_lanes:
+            runs, counts = tf.cond(
+                end <= last_whole, lambda: _place_lanes(plan, begin), lambda: _place_turns(plan, begin, end)
+            )
+        else:
+            runs, counts = _place_turns(plan, begin, end)
+        positions = tf.concat([runs, _place_records(plan, begin, end, plan.share, 1)], axis=0)
+        # For all at once: the operations for one record would cost 45 us.
+        numbers, records = tf.split(_order_ops.number_records(order, epoch, positions), [tf.size(runs), -1], num=2)
+        seeds = _order_ops.make_seeds(plan.config.seed, epoch, records % order.num_records)
+        return (numbers, counts), (records, seeds)
 
-    return units.flat_map(list_unit)
-
-
-def list_records(plan: ReadPlan, epochs: tf.data.Dataset | None = None) -> tf.data.Dataset:
-    """Lists the number and the seed of each record in its final order, from the start step on.
-
-    Args:
-        plan: The read plan.
-        epochs: The numbers of the epochs; all of them by default.
-    """
-
-    def list_unit(epoch: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        numbers = _number_records(plan, epoch, begin, end, plan.share, 1)
-        # For all records at once: one record's twenty operations would cost 45 us.
-        return numbers, _order_ops.make_seeds(plan.config.seed, epoch, numbers)
-
-    return _list_units(plan, list_epochs(plan) if epochs is None else epochs).map(list_unit).unbatch()
+    return _list_steps(plan, epochs).map(list_unit)
 
 
-def _list_units(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
+def list_runs(units: tf.data.Dataset) -> tf.data.Dataset:
+    """Lists the runs of units one by one: number of the first record, count."""
+    return units.map(lambda runs, _: runs).unbatch()
+
+
+def list_records(units: tf.data.Dataset) -> tf.data.Dataset:
+    """Lists the records of units one by one, in their final order: number, seed."""
+    return units.map(lambda _, records: records).unbatch()
+
+
+def _list_steps(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
     """Lists the units of these epochs from the start step on: epoch, first step, end."""
     (first_epoch, first_step), size, steps = plan.start, plan.unit_steps, plan.steps_per_epoch or 0
 
@@ -74,41 +77,38 @@ def _list_units(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
     return epochs.flat_map(list_epoch)
 
 
-def _list_lanes(plan: ReadPlan, epoch: tf.Tensor, begin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Lists a run of each lane, or what is left of it at a step: number of the first record, count; int64 [lanes].
+def _place_lanes(plan: ReadPlan, begin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Places a run of each lane, or what is left of it at a step: position in the sequence, count; int64 [lanes].
 
     They stand in the order of the batches: some lanes of every stream, the next ones of every stream.
     """
     order, at_once = plan.order, min(plan.order.lanes, plan.share)
     turn = begin % plan.unit_steps // (order.lanes // at_once)
     lanes = tf.reshape(tf.range(order.lanes, dtype=tf.int64), [-1, 1, at_once])
-    group = begin // plan.unit_steps
-    run = _streams(plan)[:, None] * order.runs_per_stream + group * order.lanes + lanes
+    run = _streams(plan)[:, None] * order.runs_per_stream + begin // plan.unit_steps * order.lanes + lanes
     taken = turn * order.turn_records
-    numbers = _order_ops.number_records(order, epoch, tf.reshape(run, [-1]) * order.run_records + taken)
-    return numbers, tf.fill(tf.shape(numbers), order.run_records - taken)
+    positions = tf.reshape(run * order.run_records + taken, [-1])
+    return positions, tf.fill(tf.shape(positions), order.run_records - taken)
 
 
-def _list_turns(plan: ReadPlan, epoch: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Lists each turn of some steps as a run of its own: number of the first record, count; int64 [n].
+def _place_turns(plan: ReadPlan, begin: tf.Tensor, end: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Places each turn of some steps as a run of its own: position in the sequence, count; int64 [n].
 
     If the reader goes on with lanes, turns without records fill up its cycle, so that all lanes begin together.
     """
-    numbers = _number_records(plan, epoch, begin, end, plan.share // plan.order.turn_records, plan.order.turn_records)
-    counts = tf.fill(tf.shape(numbers), tf.constant(plan.order.turn_records, tf.int64))
+    stride = plan.order.turn_records
+    positions = _place_records(plan, begin, end, plan.share // stride, stride)
+    counts = tf.fill(tf.shape(positions), tf.constant(stride, tf.int64))
     if not plan.reads_lanes:
-        return numbers, counts
-    missing = [[0, -tf.size(numbers) % plan.cycle_length]]
-    return tf.pad(numbers, missing), tf.pad(counts, missing)
+        return positions, counts
+    missing = [[0, -tf.size(positions) % plan.cycle_length]]
+    return tf.pad(positions, missing), tf.pad(counts, missing)
 
 
-def _number_records(
-    plan: ReadPlan, epoch: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, per_stream: int, stride: int
-) -> tf.Tensor:
-    """Numbers every `stride`-th record of some steps, batch after batch: int64 [steps * streams * per_stream]."""
+def _place_records(plan: ReadPlan, begin: tf.Tensor, end: tf.Tensor, per_stream: int, stride: int) -> tf.Tensor:
+    """Places every `stride`-th record of some steps, batch after batch: int64 [steps * streams * per_stream]."""
     places = tf.reshape(stride * tf.range(begin * per_stream, end * per_stream), [-1, 1, per_stream])
-    positions = _order_ops.make_positions(plan.order, _streams(plan)[:, None], places)
-    return _order_ops.number_records(plan.order, epoch, tf.reshape(positions, [-1]))
+    return tf.reshape(_order_ops.make_positions(plan.order, _streams(plan)[:, None], places), [-1])
 
 
 def _streams(plan: ReadPlan) -> tf.Tensor:
@@ -117,7 +117,8 @@ def _streams(plan: ReadPlan) -> tf.Tensor:
 
 def make_runs(order: ExactOrder, epoch: tf.Tensor, positions: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """Cuts records at positions of the sequence into runs of adjacent ones: shard, first record, count; int64 [n]."""
-    numbers, starts = _order_ops.number_records(order, epoch, positions), tf.constant(order.shard_starts)
+    numbers = _order_ops.number_records(order, epoch, positions) % order.num_records
+    starts = tf.constant(order.shard_starts)
     shard = tf.searchsorted(starts, numbers, side="right", out_type=tf.int64) - 1
     follows = (positions[1:] == positions[:-1] + 1) & (positions[1:] % order.run_records != 0)
     follows &= (numbers[1:] == numbers[:-1] + 1) & (shard[1:] == shard[:-1])

@@ -21,7 +21,7 @@ from tfpipe.system.hash_permutation import (
     ROUNDS,
     RUNS,
     key_of,
-    split_domain,
+    square_side,
 )
 
 
@@ -55,7 +55,12 @@ def make_seeds(seed: int, epoch: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
 
 
 def number_records(order: ExactOrder, epoch: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-    """Computes the records at positions of an epoch's sequence, as `ExactOrder.numbers` does: int64 of their shape."""
+    """Computes the records at positions of an epoch's sequence, as `ExactOrder.numbers` does.
+
+    Returns:
+        int64 of the shape of the positions. Numbers above `num_records` go on counting from the first record, so that
+        those of a run rise by one.
+    """
     whole_runs = order.num_records // order.run_records
     run, place = positions // order.run_records, positions % order.run_records
     lead = _to_63_bits(extend_key(key_of(LEAD, order.seed), epoch)) % order.num_records
@@ -63,7 +68,7 @@ def number_records(order: ExactOrder, epoch: tf.Tensor, positions: tf.Tensor) ->
         # The short run at the end keeps its place. It is looked up as any other, and then left as it is.
         permuted = permute(extend_key(key_of(RUNS, order.seed), epoch), whole_runs, tf.minimum(run, whole_runs - 1))
         run = tf.where(run < whole_runs, permuted, run)
-    return (run * order.run_records + place + lead) % order.num_records
+    return run * order.run_records + place + lead
 
 
 def permute(key: tf.Tensor, size: int, places: tf.Tensor) -> tf.Tensor:
@@ -79,21 +84,20 @@ def permute(key: tf.Tensor, size: int, places: tf.Tensor) -> tf.Tensor:
     """
     if size <= MAX_SORTED:
         return tf.gather(make_permutations(key, tf.constant(size)), places)
-    lefts, rights = split_domain(size)
-    round_keys = [extend_key(key, tf.constant(index, tf.int64)) for index in range(FEISTEL_ROUNDS)]
+    side, round_keys = square_side(size), extend_key(key, tf.range(FEISTEL_ROUNDS, dtype=tf.int64))
 
-    def permute_pairs(numbers: tf.Tensor) -> tf.Tensor:
-        left, right = numbers // rights, numbers % rights
-        for index in range(0, FEISTEL_ROUNDS, 2):
-            left = (left + _hash_numbers(round_keys[index], right)) % lefts
-            right = (right + _hash_numbers(round_keys[index + 1], left)) % rights
-        return left * rights + right
+    # Loops, not copies: TensorFlow takes a millisecond for each operation of a pipeline before the first batch.
+    def permute_pairs(numbers: tf.Tensor, outside: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        _, left, right = tf.while_loop(
+            lambda index, *_: index < FEISTEL_ROUNDS,
+            lambda index, left, right: (index + 1, right, (left + _hash_numbers(round_keys[index], right)) % side),
+            (tf.constant(0), numbers // side, numbers % side),
+        )
+        numbers = tf.where(outside, left * side + right, numbers)
+        return numbers, numbers >= size
 
-    return tf.while_loop(
-        lambda numbers: tf.reduce_any(numbers >= size),
-        lambda numbers: [tf.where(numbers >= size, permute_pairs(numbers), numbers)],
-        [permute_pairs(places)],
-    )[0]
+    everything = tf.ones_like(places, tf.bool)
+    return tf.while_loop(lambda _, outside: tf.reduce_any(outside), permute_pairs, (places, everything))[0]
 
 
 def make_positions(order: ExactOrder, stream: tf.Tensor, places: tf.Tensor) -> tf.Tensor:

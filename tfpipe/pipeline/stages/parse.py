@@ -23,10 +23,10 @@ def parse_records(plan: ReadPlan) -> Stage:
     counted = plan.source.shard_records is not None
     skips_bad = plan.config.on_bad_record == "skip" and counted
 
-    def parse(payload: tf.Tensor, number: tuple[tf.Tensor, tf.Tensor]) -> Features:
-        record, seed = number
+    def parse(read: tuple[tf.Tensor, tf.Tensor], number: tuple[tf.Tensor, tf.Tensor]) -> Features:
+        (place, payload), (record, seed) = read, number
         if counted and not skips_bad:
-            payload = _bad_records.or_raise(plan, payload, record)
+            payload = _bad_records.or_raise(plan, payload, place, record)
         features = parse_example(plan, payload)
         if not plan.caches_whole:
             return add_seed(plan, features, seed)

@@ -1,8 +1,8 @@
 """The stage `read`: payloads of records, from whole files or from runs of records at byte offsets, several at once.
 
-Every element that leaves is `(payload, (record, seed))`: the bytes of one `tf.train.Example`, its number counted
-through all files, and the int32 [2] from which its random numbers of this epoch are drawn. A record that is damaged or
-cannot be read leaves as a hole: see `_bad_records`.
+Every element that leaves is `((place, payload), (record, seed))`: the bytes of one `tf.train.Example`, its number
+counted through all files, and the int32 [2] from which its random numbers of this epoch are drawn. `place` is the
+record that the reader has read. If it is another one, `record` is damaged or cannot be read: see `_bad_records`.
 
 Costs: a run of records is one open and one seek, about 150 us of a core on a local disk. Payloads are never copied once
 they are read: a batch of them, to be permuted and cut again, would cost 100 us for each record of 110 KB.
@@ -37,8 +37,8 @@ _NUMBERS_PER_FILE = 2**40  # record numbers set aside for each file whose record
 def read_exact(plan: ReadPlan) -> Stage:
     """Reads runs so that records leave in the exact order: from each of the lanes in turn."""
 
-    def apply(runs: tf.data.Dataset) -> tf.data.Dataset:
-        return _add_numbers(plan, _read_in_turns(plan, runs), _exact_order.list_records(plan))
+    def apply(units: tf.data.Dataset) -> tf.data.Dataset:
+        return _add_numbers(plan, _read_in_turns(plan, units), _exact_order.list_records(units))
 
     reason = "each lane gives records in turn: no two of a batch are neighbors, and none is held back to be shuffled"
     if not plan.reads_lanes:
@@ -69,9 +69,9 @@ def read_once(plan: ReadPlan) -> Stage:
 def read_first_use(plan: ReadPlan) -> Stage:
     """Reads the records that a cache keeps: those of the first epoch in its order, then the others."""
 
-    def apply(runs: tf.data.Dataset) -> tf.data.Dataset:
+    def apply(units: tf.data.Dataset) -> tf.data.Dataset:
         first, others = first_use_numbers(plan)
-        payloads = _read_in_turns(plan, runs)
+        payloads = _read_in_turns(plan, units)
         if len(others):
             rest = list_runs_once(plan, join_into_runs(plan, others))
             payloads = payloads.concatenate(read_runs(plan, rest, plan.config.block_length))
@@ -93,9 +93,9 @@ def read_runs(plan: ReadPlan, runs: tf.data.Dataset, block_length: int) -> tf.da
     )
 
 
-def _read_in_turns(plan: ReadPlan, runs: tf.data.Dataset) -> tf.data.Dataset:
-    """Reads the payloads of `_exact_order.list_runs` in the exact order."""
-    payloads = runs.interleave(
+def _read_in_turns(plan: ReadPlan, units: tf.data.Dataset) -> tf.data.Dataset:
+    """Reads the payloads of `_exact_order.list_units` in the exact order."""
+    payloads = _exact_order.list_runs(units).interleave(
         _make_run_reader(plan),
         cycle_length=plan.cycle_length,
         block_length=plan.order.turn_records,
@@ -167,89 +167,73 @@ def _make_uncounted_file_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset
         numbers = tf.data.Dataset.range(file * _NUMBERS_PER_FILE, (file + 1) * _NUMBERS_PER_FILE)
         numbers = numbers.map(lambda record: (record, _order_ops.make_seeds(seed, epoch, record)))
         payloads = tf.data.TFRecordDataset(tf.gather(paths, file), compression, buffer_size=_FILE_BUFFER_BYTES)
-        return tf.data.Dataset.zip((payloads, numbers))
+        places = numbers.map(lambda record, _: record)
+        return tf.data.Dataset.zip(((places, payloads), numbers))
 
     return read_file
 
 
 def _make_run_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
-    """Makes a function from a run to a dataset of its payloads, with holes in place of records that are missing.
+    """Makes a function from a run to a dataset of its places and payloads, with holes for records that are missing.
 
-    A run is the number of its first record, counted through all files, and a count. It may go on in the next file, and
-    behind the last file in the first one.
+    A run is the number of its first record, counted through all files, and a count. It may go on in the next file. All
+    files stand there twice, because a run may go on from the last file to the first one.
     """
-    paths = tf.constant(plan.source.files)
-    bases = tf.constant(plan.source.bases)
-    offsets = tf.constant(plan.source.offsets())
-    file_bytes = tf.constant(plan.source.file_bytes, tf.int64)
-    holes = tf.data.Dataset.from_tensors(HOLE).repeat()
+    files, starts, offsets = plan.source.files, plan.source.bases[:-1], tf.constant(plan.source.offsets())
     num_records = offsets.shape[0]
-    may_cross = plan.exact and plan.order.run_records > 1
+    paths = tf.constant([*files, *files])
+    bases = tf.constant(np.concatenate([starts, starts + num_records, [2 * num_records]]))
+    file_bytes = tf.constant([*plan.source.file_bytes, *plan.source.file_bytes], tf.int64)
+    holes = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), HOLE)).repeat()
 
-    def read_part(file: tf.Tensor, number: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
-        """Reads a run of one file."""
-        offset, stop = tf.gather(offsets, number), number + count
-        end = tf.where(stop < bases[file + 1], tf.gather(offsets, tf.minimum(stop, num_records - 1)), file_bytes[file])
-        run_bytes = tf.maximum(end - offset, 1)
-        buffer_bytes = tf.where(run_bytes > _MAX_RUN_BUFFER_BYTES, tf.constant(_FILE_BUFFER_BYTES, tf.int64), run_bytes)
-        # A file that cannot be opened gives its error again and again, so `ignore_errors` would never end. A `zip` ends
-        # with its first part, so after `count` attempts.
-        pairs = tf.data.Dataset.zip(
-            (tf.data.Dataset.range(count), _read_from(tf.gather(paths, file), offset, buffer_bytes))
-        )
-        payloads = pairs.map(lambda _, payload: payload)
-        return payloads.ignore_errors(log_warning=True).concatenate(holes).take(count)
-
-    def read_alone(number: tf.Tensor) -> tf.data.Dataset:
-        number %= num_records
-        return read_part(_find_file(bases, number), number, tf.constant(1, tf.int64))
+    def find_file(number: tf.Tensor) -> tf.Tensor:
+        return tf.searchsorted(bases, number[None], side="right", out_type=tf.int64)[0] - 1
 
     def read_run(number: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
-        number %= num_records
-        file = _find_file(bases, number)
-        if not may_cross:
-            return read_part(file, number, count)
-        # Few runs cross the end of a file: their records are read one by one.
-        variant = tf.cond(
-            number + count > bases[file + 1],
-            lambda: tf.data.experimental.to_variant(tf.data.Dataset.range(number, number + count).flat_map(read_alone)),
-            lambda: tf.data.experimental.to_variant(read_part(file, number, count)),
-        )
-        return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+        file, last_file = find_file(number), find_file(number + tf.maximum(count - 1, 0))
+        offset, stop = tf.gather(offsets, number % num_records), number + count
+        end = tf.where(stop < bases[file + 1], tf.gather(offsets, stop % num_records), file_bytes[file])
+        run_bytes = tf.maximum(end - offset, 1)
+        buffer_bytes = tf.where(run_bytes > _MAX_RUN_BUFFER_BYTES, tf.constant(_FILE_BUFFER_BYTES, tf.int64), run_bytes)
+        # After an error the reader goes on in the next file: then the places do not fit, and give the damage away. A
+        # file that cannot be opened gives its error again and again, so `ignore_errors` would never end. A `zip` ends
+        # with its first part, so after `count` attempts.
+        payloads = _read_from(paths[file : last_file + 1], tf.pad(offset[None], [[0, last_file - file]]), buffer_bytes)
+        read = tf.data.Dataset.zip((tf.data.Dataset.range(number, stop), payloads))
+        return read.ignore_errors(log_warning=True).concatenate(holes).take(count)
 
     def read_run_around_damage(number: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
         """Reads on after each damaged record. This needs a second copy of the run, and about a tenth more of a core."""
+        numbers = tf.range(number, number + count)
 
         def read_on(position: tf.Tensor, result: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             remaining = count - position
-            payloads = read_run(number + position, remaining).batch(remaining).get_single_element()
-            bad = tf.where(tf.equal(payloads, HOLE))[:1, 0]
+            places, payloads = read_run(number + position, remaining).batch(remaining).get_single_element()
+            bad = tf.where(tf.not_equal(places, numbers[position:]))[:1, 0]
             good = tf.concat([bad, [remaining]], axis=0)[0]
             done = tf.minimum(good + 1, remaining)  # the hole itself included
-            return position + done, tf.concat([result[:position], payloads[:done], result[position + done :]], axis=0)
+            payloads = tf.concat([payloads[:good], tf.fill([done - good], HOLE)], axis=0)
+            return position + done, tf.concat([result[:position], payloads, result[position + done :]], axis=0)
 
-        result = tf.fill([count], HOLE)
         start = tf.zeros_like(count)
         shapes = (start.shape, tf.TensorShape([None]))
-        _, result = tf.while_loop(lambda position, _: position < count, read_on, (start, result), shapes)
-        return tf.data.Dataset.from_tensor_slices(result)
+        _, result = tf.while_loop(
+            lambda position, _: position < count, read_on, (start, tf.fill([count], HOLE)), shapes
+        )
+        places = tf.where(tf.equal(result, HOLE), tf.constant(-1, tf.int64), numbers)
+        return tf.data.Dataset.from_tensor_slices((places, result))
 
     return read_run_around_damage if plan.config.on_bad_record == "skip" else read_run
 
 
-def _find_file(bases: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-    """Finds the file that holds a record."""
-    return tf.searchsorted(bases, number[None], side="right", out_type=tf.int64)[0] - 1
-
-
-def _read_from(path: tf.Tensor, offset: tf.Tensor, buffer_bytes: tf.Tensor) -> tf.data.Dataset:
-    """Reads payloads from a byte offset to the end of the file, `buffer_bytes` at once.
+def _read_from(paths: tf.Tensor, offsets: tf.Tensor, buffer_bytes: tf.Tensor) -> tf.data.Dataset:
+    """Reads payloads from a byte offset in each file to the end of the file, `buffer_bytes` at once.
 
     It works only inside an `interleave` or `flat_map`: as a pipeline's first dataset the operation loses its last
     argument.
     """
     variant = tf.raw_ops.TFRecordDatasetV2(
-        filenames=path[None], compression_type="", buffer_size=buffer_bytes, byte_offsets=offset[None]
+        filenames=paths, compression_type="", buffer_size=buffer_bytes, byte_offsets=offsets
     )
     return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
 
@@ -262,13 +246,15 @@ def _add_numbers(plan: ReadPlan, payloads: tf.data.Dataset, numbers: tf.data.Dat
 
     # A cache that is fetched from asks on after an error, and meets the records that were lost behind the damaged one.
     def remember(bad: tf.Tensor, element: Any) -> tuple[tf.Tensor, Any]:
-        payload, (record, _) = element
-        bad = tf.where((bad < 0) & tf.equal(payload, HOLE), record, bad)
+        (place, _), (record, _) = element
+        bad = tf.where((bad < 0) & tf.not_equal(place, record), record, bad)
         return bad, (*element, bad)
 
-    return joined.scan(tf.constant(-1, tf.int64), remember).map(
-        lambda payload, number, bad: (_bad_records.or_raise(plan, payload, bad), number)
-    )
+    def check(read: tuple[tf.Tensor, ...], number: Any, bad: tf.Tensor) -> tuple[Any, ...]:
+        place, payload = read
+        return (number[0], _bad_records.or_raise(plan, payload, tf.where(bad < 0, place, -1), bad)), number
+
+    return joined.scan(tf.constant(-1, tf.int64), remember).map(check)
 
 
 def _read_settings(plan: ReadPlan, block_length: int, deterministic: bool) -> dict[str, object]:

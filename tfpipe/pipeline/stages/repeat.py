@@ -29,7 +29,9 @@ def repeat_cached(plan: ReadPlan) -> Stage:
     """Fetches every epoch from the cache in its exact order."""
 
     def apply(cached: tf.data.Dataset) -> tf.data.Dataset:
-        fetched = _fetch(plan, cached, _exact_order.list_records(plan))
+        fetched = _fetch(
+            plan, cached, _exact_order.list_records(_exact_order.list_units(plan, _exact_order.list_epochs(plan)))
+        )
         if plan.config.cache == "bytes":
             return fetched.map(lambda element, record, seed: (element[0], (record, seed)))
         return fetched.map(lambda features, _, seed: add_seed(plan, features, seed))
@@ -48,7 +50,7 @@ def repeat_uncounted(plan: ReadPlan) -> Stage:
                 return add_seed(plan, features, make_seeds(seed, epoch, features.pop("number")))
 
             if plan.config.cache == "bytes":
-                return cached.map(lambda payload, number: (payload, (number[0], make_seeds(seed, epoch, number[0]))))
+                return cached.map(lambda read, number: (read, (number[0], make_seeds(seed, epoch, number[0]))))
             return cached.map(add_epoch_seed)
 
         return _exact_order.list_epochs(plan).flat_map(read_again)
@@ -78,7 +80,7 @@ def _fetch(plan: ReadPlan, cached: tf.data.Dataset, records: tf.data.Dataset) ->
     def get(record: tf.Tensor, seed: tf.Tensor) -> tuple[object, tf.Tensor, tf.Tensor]:
         tensors = tf.raw_ops.GetElementAtIndex(
             dataset=variant,
-            index=tf.gather(position_of_record, record),
+            index=tf.gather(position_of_record, record % len(positions)),
             output_types=[spec.dtype for spec in flat],
             output_shapes=[spec.shape for spec in flat],
         )

@@ -151,7 +151,7 @@ def _build_dataset(source: Source, config: PipelineConfig, payloads: list[bytes]
 def _list_records(payloads: list[bytes]) -> tf.data.Dataset:
     """Returns the records once, as `read` gives them."""
     numbers, seeds = tf.range(RECORDS, dtype=tf.int64), tf.zeros([RECORDS, 2], tf.int32)
-    return tf.data.Dataset.from_tensor_slices((tf.constant(payloads), (numbers, seeds)))
+    return tf.data.Dataset.from_tensor_slices(((numbers, tf.constant(payloads)), (numbers, seeds)))
 
 
 def _repeat_records(payloads: list[bytes]) -> tf.data.Dataset:
