@@ -137,13 +137,14 @@ def _build_dataset(source: Source, config: PipelineConfig, payloads: list[bytes]
     """Returns a dataset that gives batches of these records without end."""
     plan = ReadPlan(source, config)
     decoding = Stages([parse_records(plan), decode_images(plan)])
-    options = tf_data_options(config, plan.deterministic)
     if config.cache == "decoded":
+        options = tf_data_options(config, plan.deterministic)  # those of the whole do not reach what is fetched from
         cached = decoding.apply_to(_list_records(payloads)).with_options(options).cache()
         numbers: Any = tf.data.Dataset.range(2**62)
         images = numbers.map(lambda number: _fetch_cached(plan, cached, number), num_parallel_calls=2)
     else:
         images = decoding.apply_to(_repeat_records(payloads))
+    options = tf_data_options(config, plan.deterministic)
     options.experimental_optimization.apply_default_optimizations = True  # a map and a batch in one, as in the pipeline
     return Stages([augment_images(plan), batch_examples(plan)]).apply_to(images).with_options(options)
 
