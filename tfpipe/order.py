@@ -9,7 +9,8 @@ records   0 1 2 3 4 5 6 7 8 ...                 counted through all shards, in a
 runs      aaaa bbbb cccc dddd eeee ...          adjacent records: one seek each
 sequence  cccc aaaa eeee bbbb dddd ...          the runs, permuted by (seed, epoch)
 streams   |---- 0 ----|---- 1 ----|---- 2 ...   equal numbers of runs; what is left over comes at their ends
-lanes     c a e  c a e  c a e  c a e            the runs that a stream reads side by side: they give records in turn
+lanes     cccc eeee dddd ...                    the runs of a stream, dealt to lanes that give records in turn; each
+          aabb bbff ff..  ..aa                  begins elsewhere in its first run, so that few runs begin together
 batch     the next few records of each stream
 ```
 
@@ -55,7 +56,8 @@ class ExactOrder:
         run_records: The number of adjacent records that are read at once. Fewer mix better and seek more often. The
             cuts move from epoch to epoch.
         lanes: The number of runs that a stream reads side by side. It mixes best if there are as many as a batch takes
-            records of the stream, or more: then no two records of a batch are of the same run.
+            records of the stream, or more: then no two records of a batch are of the same run. The part of a lane's
+            first run that comes before its beginning is read last.
         turn_records: The number of adjacent records that a lane gives in its turn; `run_records` is a multiple of it.
     """
 
@@ -115,6 +117,11 @@ class ExactOrder:
         """The number of turns in which a lane gives a whole run."""
         return self.run_records // self.turn_records
 
+    @property
+    def turns_per_lane(self) -> int:
+        """The number of turns that each lane has in an epoch."""
+        return self.runs_per_stream // self.lanes * self.turns_per_run
+
     def numbers(self, epoch: int, positions: IntArray) -> IntArray:
         """Returns the records at some positions of an epoch's sequence, counted through all shards.
 
@@ -145,18 +152,19 @@ class ExactOrder:
         """
         _check_range("stream", stream, 0, self.num_streams)
         turn, record = np.divmod(places, self.turn_records)
-        turns_per_run, runs = self.turns_per_run, self.runs_per_stream
-        group, turn_of_group = np.divmod(turn, self.lanes * turns_per_run)
-        # The last lanes of an epoch are those that are left. Then come the runs that are too few for all streams.
-        whole_groups = runs // self.lanes
-        in_last = group >= whole_groups
-        group[in_last] = whole_groups
-        turn_of_group[in_last] = turn[in_last] - whole_groups * self.lanes * turns_per_run
-        lanes = np.where(in_last, max(runs % self.lanes, 1), self.lanes)
-        turn_of_lane, lane = np.divmod(turn_of_group, lanes)
-        run = stream * runs + group * self.lanes + lane
-        positions = run * self.run_records + turn_of_lane * self.turn_records
-        rest = turn - runs * turns_per_run
+        turns_of_run, turns_of_lane = self.turns_per_run, self.turns_per_lane
+        runs, lanes = self.runs_per_stream, self.lanes
+        lane = turn % lanes
+        turn_of_lane = (turn // lanes + lane * turns_of_run // lanes) % max(turns_of_lane, 1)
+        run = turn_of_lane // turns_of_run * lanes + lane
+        part = turn_of_lane % turns_of_run
+        # At the end of an epoch come the runs that are too few for all lanes, and then those too few for all streams.
+        late = turn - lanes * turns_of_lane
+        late_runs = max(runs % lanes, 1)
+        run = np.where(late < 0, run, runs - runs % lanes + late % late_runs)
+        part = np.where(late < 0, part, late // late_runs)
+        positions = (stream * runs + run) * self.run_records + part * self.turn_records
+        rest = turn - runs * turns_of_run
         first_rest = self.num_streams * runs * self.run_records + stream * self.rest_turns * self.turn_records
         return np.asarray(np.where(rest < 0, positions, first_rest + rest * self.turn_records) + record, np.int64)
 

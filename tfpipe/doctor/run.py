@@ -39,9 +39,6 @@ _REMOTE_FILES = 8
 # The number of shards whose first labels are read, and of labels in each.
 _LABEL_SHARDS, _LABELS_PER_SHARD = 4, 256
 
-# Runs in memory for each lane: the one that is read, and two that tf.data reads ahead.
-_RUNS_OF_A_LANE = 3
-
 
 def run_checks(
     data: Manifest | Source,
@@ -266,9 +263,10 @@ def _check_memory(facts: _Facts) -> Check:
     plan, held, records = facts.plan, "", 0
     in_cache = plan.config.cache != "none" and plan.exact  # then positions are permuted, and no record is held
     if facts.config.training and not in_cache:
-        if plan.exact and plan.reads_lanes:
-            records = _RUNS_OF_A_LANE * plan.cycle_length * plan.order.run_records
-            held = f"{human_count(plan.cycle_length, 'lane')}, each with {_RUNS_OF_A_LANE} runs"
+        if plan.exact and plan.lane_steps:
+            records = plan.cycle_length * plan.order.run_records
+            run = human_count(plan.order.run_records, "record")
+            held = f"{human_count(plan.cycle_length, 'lane')} with a run of {run} each"
         elif not plan.exact:
             records = plan.shuffle_records
             held = f"A shuffle buffer of {human_count(records, 'record')}"

@@ -229,24 +229,6 @@ class OptionCosts:
 
 
 @dataclass(frozen=True)
-class Coverage:
-    """The part of its work that a pipeline did while it was measured.
-
-    Attributes:
-        period_steps: The number of steps after which reading repeats itself: those of one window of the exact order, or
-            1 if there is none.
-        periods: The number of periods that were measured; a whole number, unless one takes much longer than the run.
-        period_s: The seconds that one period takes.
-        fill_s: The seconds until the cache in memory is full. 0: it was full, or there is none.
-    """
-
-    period_steps: int = 1
-    periods: float = 1.0
-    period_s: float = 0.0
-    fill_s: float = 0.0
-
-
-@dataclass(frozen=True)
 class Profile:
     """All figures that one run measured.
 
@@ -262,7 +244,8 @@ class Profile:
         option_costs: The costs of other options.
         timeline: The first measured steps in a row. Time 0 is the beginning of measuring. Empty if steps are not seen
             one by one.
-        coverage: The part of its work that the pipeline did in this time.
+        fill_s: The seconds until the cache in memory is full, if the figures are of the epoch that fills it. 0: it was
+            full, or there is none.
     """
 
     step: StepTiming
@@ -275,7 +258,7 @@ class Profile:
     dataset: DatasetFacts
     option_costs: OptionCosts = OptionCosts()
     timeline: tuple[Step, ...] = ()
-    coverage: Coverage = Coverage()
+    fill_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -282,30 +282,18 @@ class ReadPlan:
         return ExactOrder(self.source.shard_records or (), config.seed, streams, run, lanes, turn)
 
     @property
-    def reads_lanes(self) -> bool:
-        """Whether runs are read in turns. Otherwise each is read at once, and any number of them side by side."""
-        return self.order.turns_per_run > 1
-
-    @property
-    def unit_steps(self) -> int:
-        """The number of steps that are listed at once: those of a run of every lane, or as many if there are none."""
-        if self.reads_lanes:
-            return self.order.lanes * self.order.run_records // self.share
-        return max(LISTED_RECORDS // len(self.streams) // self.share, 1)
+    def lane_steps(self) -> int:
+        """The number of steps of an epoch in which lanes give records in turn; 0 if runs are read as listed."""
+        if self.order.turns_per_run == 1:
+            return 0
+        return self.order.turns_per_lane * self.order.lanes * self.order.turn_records // self.share
 
     @property
     def early_records(self) -> int:
         """The records that this host reads in vain before the first step, if it begins within a turn of all lanes."""
-        steps_per_turn = max(self.order.lanes // self.share, 1) if self.reads_lanes else 1
-        whole_units = self.order.runs_per_stream // self.order.lanes * self.unit_steps
-        if not self.reads_lanes or self.start[1] >= whole_units:
+        if self.start[1] >= self.lane_steps:
             return 0
-        return self.start[1] % self.unit_steps % steps_per_turn * self.host_batch_size
-
-    @property
-    def period_steps(self) -> int:
-        """The number of steps after which reading repeats itself: those of a run of every lane; 1 if there are none."""
-        return self.unit_steps if self.exact and self.config.cache == "none" and self.reads_lanes else 1
+        return self.start[1] % max(self.order.lanes // self.share, 1) * self.host_batch_size
 
     @property
     def streams(self) -> range:
@@ -320,7 +308,7 @@ class ReadPlan:
     @property
     def cycle_length(self) -> int:
         """The number of files, or of runs in exact order, that are read side by side."""
-        if self.exact and self.reads_lanes:
+        if self.exact and self.lane_steps:
             return len(self.streams) * self.order.lanes
         if self.config.cycle_length is not None:
             return self.config.cycle_length

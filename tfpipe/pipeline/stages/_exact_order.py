@@ -1,21 +1,28 @@
-"""The exact order as datasets: the runs that a host reads, and the records that leave them, in their final order.
+"""The exact order as datasets: what each lane of a host reads, and the records in their final order.
 
 `tfpipe.order` defines the order, `_order_ops` computes it inside the graph, and this module makes datasets of it for
 the stages `list`, `read` and `repeat`. Record numbers are not read but computed a second time beside the payloads: that
 is cheaper than to carry each through the reader.
 
-An epoch is listed in units of some steps. If a lane gives its run in several turns, a unit has the steps of one run of
-every lane, and all runs of a unit end together: so a reader that takes a turn of each gives the final order. The last
-units of an epoch, which have too few runs for all lanes, are listed turn by turn.
+```
+tracks of an epoch   lane 0, lane 1, ..., lane n - 1     read side by side, a turn of each: they end together
+                     empty, ..., empty                   keep the reader from opening what follows an epoch too early
+                     turn, turn, ..., turn, empty, ...   what is left at the end of an epoch, and belongs to no lane
+```
+
+A track is what the reader opens: a lane with all of its runs, or a single turn.
 """
 
 import tensorflow as tf
 
 from tfpipe.order import ExactOrder
-from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.read_plan import LISTED_RECORDS, ReadPlan
 from tfpipe.pipeline.stages import _order_ops
 
 _FOREVER = 2**62
+_LISTED_RUNS = 256  # of a lane at once
+_READ_AHEAD = 2
+"""The tracks that tf.data opens before it needs them, for each one that it reads."""
 
 
 def list_epochs(plan: ReadPlan) -> tf.data.Dataset:
@@ -23,86 +30,103 @@ def list_epochs(plan: ReadPlan) -> tf.data.Dataset:
     return tf.data.Dataset.range(plan.start[0], _FOREVER)
 
 
-def list_units(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
-    """Lists what this host reads in units of some steps, from the start step on.
+def list_tracks(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
+    """Lists the tracks of these epochs from the start step on.
+
+    The reader must read `plan.cycle_length` of them side by side, and take `plan.order.turn_records` of each in turn.
+    Then it must leave out the first `plan.early_records`, which belong to steps before the start.
 
     Returns:
-        A dataset of `((number, count), (record, seed))`. The first pair are the runs: int64 [n], the number of each
-        run's first record and its count. The second pair are the records in their final order: int64 [m] and
-        int32 [m, 2]. Numbers from the number of records on count from the first record again.
-
-        The reader must read `plan.cycle_length` runs side by side, and take `plan.order.turn_records` of each in turn.
-        Then it must leave out the first `plan.early_records`, which belong to steps before the start.
+        A dataset of (lane, first, count, epoch), int64. A lane is numbered through all streams, and has `count` turns
+        from turn `first` on. If it is -1, the track is a single turn: `first` is the number of its first record, and
+        `count` that of its records.
     """
-    order, last_whole = plan.order, plan.order.runs_per_stream // plan.order.lanes * plan.unit_steps
+    order, lane_steps, steps = plan.order, plan.lane_steps, plan.steps_per_epoch or 0
+    streams, at_once = len(plan.streams), min(order.lanes, plan.share)
+    # In the order of the batches: some lanes of every stream, then the next ones of every stream.
+    lanes = tf.reshape(tf.range(order.lanes, dtype=tf.int64), [-1, 1, at_once]) + order.lanes * _streams(plan)[:, None]
+    lanes = tf.reshape(lanes, [-1])
 
-    def list_unit(epoch: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], ...]:
-        if plan.reads_lanes:
-            runs, counts = tf.cond(
-                end <= last_whole, lambda: _place_lanes(plan, begin), lambda: _place_turns(plan, begin, end)
-            )
-        else:
-            runs, counts = _place_turns(plan, begin, end)
-        positions = tf.concat([runs, _place_records(plan, begin, end, plan.share, 1)], axis=0)
-        # For all at once: the operations for one record would cost 45 us.
-        numbers, records = tf.split(_order_ops.number_records(order, epoch, positions), [tf.size(runs), -1], num=2)
-        seeds = _order_ops.make_seeds(plan.config.seed, epoch, records % order.num_records)
-        return (numbers, counts), (records, seeds)
+    def list_lanes(epoch: tf.Tensor, begin: tf.Tensor) -> tf.data.Dataset:
+        turn = begin // (order.lanes // at_once)
+        turns = tf.fill([streams * order.lanes], order.turns_per_lane - turn)
+        empty = tf.zeros([_READ_AHEAD * streams * order.lanes], tf.int64)
+        columns = (tf.concat([lanes, empty - 1], 0), tf.fill([3 * len(lanes)], turn), tf.concat([turns, empty], 0))
+        return tf.data.Dataset.from_tensor_slices(columns).map(lambda *track: (*track, epoch))
 
-    return _list_steps(plan, epochs).map(list_unit)
-
-
-def list_runs(units: tf.data.Dataset) -> tf.data.Dataset:
-    """Lists the runs of units one by one: number of the first record, count."""
-    return units.map(lambda runs, _: runs).unbatch()
-
-
-def list_records(units: tf.data.Dataset) -> tf.data.Dataset:
-    """Lists the records of units one by one, in their final order: number, seed."""
-    return units.map(lambda _, records: records).unbatch()
-
-
-def _list_steps(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
-    """Lists the units of these epochs from the start step on: epoch, first step, end."""
-    (first_epoch, first_step), size, steps = plan.start, plan.unit_steps, plan.steps_per_epoch or 0
+    def list_turns(epoch: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> tf.data.Dataset:
+        stride = order.turn_records
+        positions = _place_records(plan, begin, end, plan.share // stride, stride)
+        first = _order_ops.number_records(order, epoch, positions)
+        count = tf.fill(tf.shape(first), tf.constant(stride, tf.int64))
+        if lane_steps:
+            missing = [[0, -tf.size(first) % plan.cycle_length]]
+            first, count = tf.pad(first, missing), tf.pad(count, missing)
+        columns = (tf.fill(tf.shape(first), tf.constant(-1, tf.int64)), first, count)
+        return tf.data.Dataset.from_tensor_slices(columns).map(lambda *track: (*track, epoch))
 
     def list_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
-        first = tf.where(epoch == first_epoch, tf.constant(first_step, tf.int64), 0)
-
-        def make_unit(begin: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            return epoch, tf.maximum(begin, first), tf.minimum(begin + size, steps)
-
-        return tf.data.Dataset.range(first // size * size, steps, size).map(make_unit)
+        first = _first_step(plan, epoch)
+        turns = _list_steps(plan, tf.maximum(first, lane_steps), steps).flat_map(lambda *part: list_turns(epoch, *part))
+        if not lane_steps:
+            return turns
+        begins = tf.data.Dataset.range(first, tf.minimum(first + 1, lane_steps))  # one, or none
+        return begins.flat_map(lambda begin: list_lanes(epoch, begin)).concatenate(turns)
 
     return epochs.flat_map(list_epoch)
 
 
-def _place_lanes(plan: ReadPlan, begin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Places a run of each lane, or what is left of it at a step: position in the sequence, count; int64 [lanes].
+def list_runs(plan: ReadPlan, lane: tf.Tensor, first: tf.Tensor, count: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
+    """Lists the runs of a lane that has `count` turns from turn `first` on: number of the first record, count."""
+    order = plan.order
+    stream, lane_of_stream = lane // order.lanes, lane % order.lanes
+    # Turns at which a run begins, or the first one, or the one at which the lane comes back to its first run.
+    phase = lane_of_stream * order.turns_per_run // order.lanes
+    first_whole = first + (-(first + phase)) % order.turns_per_run
+    end = first + count
 
-    They stand in the order of the batches: some lanes of every stream, the next ones of every stream.
+    def list_part(at: tf.Tensor) -> tf.data.Dataset:
+        turns = tf.range(at, tf.minimum(at + _LISTED_RUNS * order.turns_per_run, end), order.turns_per_run)
+        turns = tf.maximum(turns, first)
+        stops = tf.minimum(turns + order.turns_per_run - (turns + phase) % order.turns_per_run, end)
+        run, part = _order_ops.find_turns(order, lane_of_stream, turns)
+        positions = (stream * order.runs_per_stream + run) * order.run_records + part * order.turn_records
+        numbers = _order_ops.number_records(order, epoch, positions)
+        return tf.data.Dataset.from_tensor_slices((numbers, (stops - turns) * order.turn_records))
+
+    starts = tf.data.Dataset.range(
+        tf.where(first_whole > first, first_whole - order.turns_per_run, first), end, _LISTED_RUNS * order.turns_per_run
+    )
+    return starts.flat_map(list_part)
+
+
+def list_records(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
+    """Lists the number and the seed of each record in its final order, from the start step on.
+
+    Numbers from the number of records on count from the first record again.
     """
-    order, at_once = plan.order, min(plan.order.lanes, plan.share)
-    turn = begin % plan.unit_steps // (order.lanes // at_once)
-    lanes = tf.reshape(tf.range(order.lanes, dtype=tf.int64), [-1, 1, at_once])
-    run = _streams(plan)[:, None] * order.runs_per_stream + begin // plan.unit_steps * order.lanes + lanes
-    taken = turn * order.turn_records
-    positions = tf.reshape(run * order.run_records + taken, [-1])
-    return positions, tf.fill(tf.shape(positions), order.run_records - taken)
+    order = plan.order
+
+    def list_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
+        def list_part(begin: tf.Tensor, end: tf.Tensor) -> tf.data.Dataset:
+            numbers = _order_ops.number_records(order, epoch, _place_records(plan, begin, end, plan.share, 1))
+            # For all at once: the operations for one record would cost 45 us.
+            seeds = _order_ops.make_seeds(plan.config.seed, epoch, numbers % order.num_records)
+            return tf.data.Dataset.from_tensor_slices((numbers, seeds))
+
+        return _list_steps(plan, _first_step(plan, epoch), plan.steps_per_epoch or 0).flat_map(list_part)
+
+    return epochs.flat_map(list_epoch)
 
 
-def _place_turns(plan: ReadPlan, begin: tf.Tensor, end: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Places each turn of some steps as a run of its own: position in the sequence, count; int64 [n].
+def _first_step(plan: ReadPlan, epoch: tf.Tensor) -> tf.Tensor:
+    return tf.where(epoch == plan.start[0], tf.constant(plan.start[1], tf.int64), 0)
 
-    If the reader goes on with lanes, turns without records fill up its cycle, so that all lanes begin together.
-    """
-    stride = plan.order.turn_records
-    positions = _place_records(plan, begin, end, plan.share // stride, stride)
-    counts = tf.fill(tf.shape(positions), tf.constant(stride, tf.int64))
-    if not plan.reads_lanes:
-        return positions, counts
-    missing = [[0, -tf.size(positions) % plan.cycle_length]]
-    return tf.pad(positions, missing), tf.pad(counts, missing)
+
+def _list_steps(plan: ReadPlan, first: tf.Tensor, end: int) -> tf.data.Dataset:
+    """Lists steps in parts that are listed at once: first step, end."""
+    size = max(LISTED_RECORDS // plan.host_batch_size, 1)
+    return tf.data.Dataset.range(first, end, size).map(lambda begin: (begin, tf.minimum(begin + size, end)))
 
 
 def _place_records(plan: ReadPlan, begin: tf.Tensor, end: tf.Tensor, per_stream: int, stride: int) -> tf.Tensor:

@@ -112,16 +112,21 @@ def make_positions(order: ExactOrder, stream: tf.Tensor, places: tf.Tensor) -> t
         int64 of the broadcast shape.
     """
     turn, record = places // order.turn_records, places % order.turn_records
-    runs, turns_of_group = order.runs_per_stream, order.lanes * order.turns_per_run
-    group = tf.minimum(turn // turns_of_group, runs // order.lanes)
-    turn_of_group = turn - group * turns_of_group
-    last_lanes = max(runs % order.lanes, 1)
-    lanes = tf.where(group < runs // order.lanes, tf.constant(order.lanes, tf.int64), last_lanes)
-    run = stream * runs + group * order.lanes + turn_of_group % lanes
-    in_runs = run * order.run_records + turn_of_group // lanes * order.turn_records
-    rest = turn - runs * order.turns_per_run
+    turns_of_run, runs, lanes = order.turns_per_run, order.runs_per_stream, order.lanes
+    run, part = find_turns(order, turn % lanes, turn // lanes)
+    late, late_runs = turn - lanes * order.turns_per_lane, max(runs % lanes, 1)
+    run = tf.where(late < 0, run, runs - runs % lanes + late % late_runs)
+    part = tf.where(late < 0, part, late // late_runs)
+    in_runs = (stream * runs + run) * order.run_records + part * order.turn_records
+    rest = turn - runs * turns_of_run
     in_rest = order.num_streams * runs * order.run_records + (stream * order.rest_turns + rest) * order.turn_records
     return tf.where(rest < 0, in_runs, in_rest) + record
+
+
+def find_turns(order: ExactOrder, lane: tf.Tensor, turn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Finds which run of a stream a lane reads at a turn, and which part of it: int64 of the broadcast shape."""
+    turn = (turn + lane * order.turns_per_run // order.lanes) % max(order.turns_per_lane, 1)
+    return turn // order.turns_per_run * order.lanes + lane, turn % order.turns_per_run
 
 
 def _mix(z: tf.Tensor) -> tf.Tensor:

@@ -1,7 +1,7 @@
 """The stage `list`: which records or files this host reads, and in which order.
 
-An element is a run of adjacent records (the number of the first one, counted through all files, and their count) or a
-file (its number, the epoch). In exact order it is all that is read in a few steps, see `_exact_order.list_units`.
+An element is a run of adjacent records (the number of the first one, counted through all files, and their count); or a
+file (its number, the epoch); or in exact order a track, see `_exact_order`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def list_exact(plan: ReadPlan) -> Stage:
         "start_step": plan.start_step,
     }
     reason = "runs of adjacent records, permuted over all files: the same for any number of hosts, from any step on"
-    return Stage("list", lambda epochs: _exact_order.list_units(plan, epochs), settings, reason)
+    return Stage("list", lambda epochs: _exact_order.list_tracks(plan, epochs), settings, reason)
 
 
 def list_files(plan: ReadPlan) -> Stage:
@@ -63,7 +63,7 @@ def list_first_use(plan: ReadPlan) -> Stage:
     first_epoch = plan.start[0]
     return Stage(
         "list",
-        lambda _: _exact_order.list_units(plan, tf.data.Dataset.range(first_epoch, first_epoch + 1)),
+        lambda _: _exact_order.list_tracks(plan, tf.data.Dataset.range(first_epoch, first_epoch + 1)),
         _file_settings(plan),
         reason,
     )

@@ -31,17 +31,19 @@ from tfpipe.system.hash_permutation import IntArray
 
 _FILE_BUFFER_BYTES = 2**20  # of each whole file; with tf.data's 256 KiB, far storage is waited for four times as often
 _MAX_RUN_BUFFER_BYTES = 2**22  # a shorter run is read at once, and no byte behind it
+_MAX_READS = 16  # threads that read in exact order; AUTOTUNE would begin with one, and needs minutes for far storage
 _NUMBERS_PER_FILE = 2**40  # record numbers set aside for each file whose records nobody counted
 
 
 def read_exact(plan: ReadPlan) -> Stage:
     """Reads runs so that records leave in the exact order: from each of the lanes in turn."""
 
-    def apply(units: tf.data.Dataset) -> tf.data.Dataset:
-        return _add_numbers(plan, _read_in_turns(plan, units), _exact_order.list_records(units))
+    def apply(tracks: tf.data.Dataset) -> tf.data.Dataset:
+        numbers = _exact_order.list_records(plan, _exact_order.list_epochs(plan))
+        return _add_numbers(plan, _read_in_turns(plan, tracks), numbers)
 
     reason = "each lane gives records in turn: no two of a batch are neighbors, and none is held back to be shuffled"
-    if not plan.reads_lanes:
+    if not plan.lane_steps:
         reason = "runs are read side by side and leave in the order of the list"
     return Stage("read", apply, _read_settings(plan, plan.order.turn_records, True), reason)
 
@@ -69,9 +71,9 @@ def read_once(plan: ReadPlan) -> Stage:
 def read_first_use(plan: ReadPlan) -> Stage:
     """Reads the records that a cache keeps: those of the first epoch in its order, then the others."""
 
-    def apply(units: tf.data.Dataset) -> tf.data.Dataset:
+    def apply(tracks: tf.data.Dataset) -> tf.data.Dataset:
         first, others = first_use_numbers(plan)
-        payloads = _read_in_turns(plan, units)
+        payloads = _read_in_turns(plan, tracks)
         if len(others):
             rest = list_runs_once(plan, join_into_runs(plan, others))
             payloads = payloads.concatenate(read_runs(plan, rest, plan.config.block_length))
@@ -93,13 +95,26 @@ def read_runs(plan: ReadPlan, runs: tf.data.Dataset, block_length: int) -> tf.da
     )
 
 
-def _read_in_turns(plan: ReadPlan, units: tf.data.Dataset) -> tf.data.Dataset:
-    """Reads the payloads of `_exact_order.list_units` in the exact order."""
-    payloads = _exact_order.list_runs(units).interleave(
-        _make_run_reader(plan),
+def _read_in_turns(plan: ReadPlan, tracks: tf.data.Dataset) -> tf.data.Dataset:
+    """Reads the tracks of `_exact_order` in the exact order."""
+    read_run = _make_run_reader(plan)
+
+    def read_track(lane: tf.Tensor, first: tf.Tensor, count: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
+        if not plan.lane_steps:
+            return read_run(first, count)
+        one_run = tf.data.Dataset.from_tensors((first, count))
+        variant = tf.cond(
+            lane < 0,
+            lambda: tf.data.experimental.to_variant(one_run),
+            lambda: tf.data.experimental.to_variant(_exact_order.list_runs(plan, lane, first, count, epoch)),
+        )
+        return tf.data.experimental.from_variant(variant, one_run.element_spec).flat_map(read_run)
+
+    payloads = tracks.interleave(
+        read_track,
         cycle_length=plan.cycle_length,
         block_length=plan.order.turn_records,
-        num_parallel_calls=plan.config.read_parallel_calls or tf.data.AUTOTUNE,
+        num_parallel_calls=plan.config.read_parallel_calls or _MAX_READS,
         deterministic=True,
     )
     return payloads.skip(plan.early_records) if plan.early_records else payloads

@@ -29,9 +29,7 @@ def repeat_cached(plan: ReadPlan) -> Stage:
     """Fetches every epoch from the cache in its exact order."""
 
     def apply(cached: tf.data.Dataset) -> tf.data.Dataset:
-        fetched = _fetch(
-            plan, cached, _exact_order.list_records(_exact_order.list_units(plan, _exact_order.list_epochs(plan)))
-        )
+        fetched = _fetch(plan, cached, _exact_order.list_records(plan, _exact_order.list_epochs(plan)))
         if plan.config.cache == "bytes":
             return fetched.map(lambda element, record, seed: (element[0], (record, seed)))
         return fetched.map(lambda features, _, seed: add_seed(plan, features, seed))

@@ -34,7 +34,7 @@ from tfpipe.profiler.measure.simulated_accelerator import (
 from tfpipe.profiler.measure.stage_matching import BuiltStage, find_python_stages, list_planned_operations
 from tfpipe.profiler.measure.stage_timings import compute_stage_timings
 from tfpipe.profiler.measure.tfdata_counters import Sample, Sampler
-from tfpipe.profiler.types import Coverage, HostUse, OptionCosts, Profile, Step, StepTiming
+from tfpipe.profiler.types import HostUse, OptionCosts, Profile, Step, StepTiming
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer, Progress
 
@@ -44,8 +44,7 @@ class ProfileConfig:
     """The duration of a run.
 
     Attributes:
-        seconds: The seconds to measure; at least two steps in any case. Whole windows of the exact order are measured,
-            so it may take up to twice as long.
+        seconds: The seconds to measure; at least two steps in any case.
         max_warm_up_s: The seconds after which the rate counts as settled.
         max_fill_s: The seconds in which a cache in memory may be filled first. If it takes longer, the first epoch is
             measured, which fills it.
@@ -92,7 +91,7 @@ def profile_pipeline(
     source = get_source(data, split)
     plan = ReadPlan.for_host(source, config, None, 0)
     fill_steps = (plan.steps_per_epoch or 0) if config.cache != "none" and config.cache_dir is None else 0
-    limits = _Limits(run_config or ProfileConfig(), plan.period_steps, fill_steps)
+    limits = _Limits(run_config or ProfileConfig(), fill_steps)
     started = time.perf_counter()
     try:
         run = _run(_finish(built, stages, config), accelerator, limits, observer or Observer())
@@ -114,7 +113,7 @@ def profile_pipeline(
         dataset=facts,
         option_costs=costs,
         timeline=make_timeline(run.steps),
-        coverage=_compute_coverage(limits, run, timing),
+        fill_s=run.missing_steps * timing.wall_s / timing.steps,
     )
 
 
@@ -124,12 +123,10 @@ class _Limits:
 
     Attributes:
         config: The duration that was asked for.
-        period_steps: The number of steps after which reading repeats itself.
         fill_steps: The number of steps that fill a cache in memory; 0 if there is none.
     """
 
     config: ProfileConfig
-    period_steps: int
     fill_steps: int
 
 
@@ -242,31 +239,16 @@ def _warm_up(steps: Iterator[Step], max_s: float, observer: Observer) -> Step:
 def _measure(steps: _CountedSteps, first: Step, limits: _Limits, observer: Observer) -> Iterator[Step]:
     """Yields the steps of the steady state, and the one with which the time is up.
 
-    It goes on to the end of a period, but no longer than the time once more. It never goes on from the epoch that fills
-    a cache into the next one, which is another pipeline.
+    It never goes on from the epoch that fills a cache into the next one, which is another pipeline.
     """
-    seconds, begin = limits.config.seconds, steps.count
-    filling = begin < limits.fill_steps
+    seconds, filling = limits.config.seconds, steps.count < limits.fill_steps
     observer.phase(f"Measuring for {seconds:g} s")
     for step in steps:
         yield step
         passed_s = step.begins_s - first.begins_s
-        observer.progress(Progress(min(round(passed_s), round(seconds)), round(seconds), "s"))
-        whole = (steps.count - begin) % limits.period_steps == 0
-        if passed_s >= 2 * seconds or (passed_s >= seconds and whole):
+        observer.progress(Progress(round(passed_s), round(seconds), "s"))
+        if passed_s >= seconds or (filling and steps.count >= limits.fill_steps):
             return
-        if filling and steps.count >= limits.fill_steps:
-            return
-
-
-def _compute_coverage(limits: _Limits, run: _Run, timing: StepTiming) -> Coverage:
-    step_s = timing.wall_s / timing.steps
-    return Coverage(
-        period_steps=limits.period_steps,
-        periods=timing.steps / limits.period_steps,
-        period_s=limits.period_steps * step_s,
-        fill_s=run.missing_steps * step_s,
-    )
 
 
 def _get_host_use(run: _Run, source: Source, timing: StepTiming) -> HostUse:

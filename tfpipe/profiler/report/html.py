@@ -24,8 +24,8 @@ from tfpipe.profiler.report.text_json import (
     MAP_FUSION_NOTE,
     NO_FIXES,
     NO_STAGES,
+    explain_filling,
     format_budget,
-    list_gaps,
     name_bottleneck,
 )
 from tfpipe.profiler.types import Fix, IdleMethod, OptionValue, Report, Spread, StageTiming
@@ -97,7 +97,7 @@ def render(report: Report) -> str:
             headline=budget[0].upper() + budget[1:],
             gauge=Markup(charts.draw_gauge(compute_idle_fraction(step), step.idle_fraction)),
             figures=_list_key_figures(report),
-            gaps=list_gaps(profile),
+            filling=explain_filling(profile),
             bottleneck=name_bottleneck(report.bottleneck.stage),
             compute_bound=report.bottleneck.stage == "accelerator",
             timelines=_draw_timelines(report),

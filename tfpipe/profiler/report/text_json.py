@@ -42,20 +42,13 @@ def format_budget(report: Report) -> str:
     return f"{'; '.join(parts)}."
 
 
-def list_gaps(profile: Profile) -> list[str]:
-    """Returns a sentence for each part of the pipeline's work that the run did not see, and how long it would take."""
-    coverage, gaps = profile.coverage, []
-    if coverage.periods < 1:
-        gaps.append(
-            f"Measured {human_share(coverage.periods)} of a window of the exact order, which is read in bursts of "
-            f"{coverage.period_steps:,} steps. `--seconds {math.ceil(coverage.period_s)}` measures a whole one."
-        )
-    if coverage.fill_s:
-        gaps.append(
-            "The cache was still being filled. Epochs that only read it begin after about "
-            f"{math.ceil(coverage.fill_s):,} s more."
-        )
-    return gaps
+def explain_filling(profile: Profile) -> str:
+    """Returns a sentence if the profile is of the epoch that fills a cache, or an empty text."""
+    if not profile.fill_s:
+        return ""
+    return (
+        f"The cache was still being filled. Epochs that only read it begin after {math.ceil(profile.fill_s):,} s more."
+    )
 
 
 def name_bottleneck(stage: str) -> str:
@@ -82,6 +75,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "storage_limit_images_per_second": report.storage_limit_images_per_second,
         "first_batch_s": profile.first_batch_s,
         "warm_up_s": profile.warm_up_s,
+        "fill_s": profile.fill_s,
         "bottleneck": {
             **asdict(report.bottleneck),
             "limit_images_per_second": _finite_or_none(report.bottleneck.limit_images_per_second),
@@ -101,7 +95,6 @@ def to_json(report: Report) -> dict[str, Any]:
         "dataset": asdict(profile.dataset),
         "config": asdict(profile.config),
         "what_if": {name: cost for name, cost in costs.items() if cost is not None},
-        "coverage": asdict(profile.coverage),
         "timeline": [asdict(step) for step in profile.timeline],
     }
 
@@ -137,7 +130,8 @@ def _summary_lines(report: Report) -> Iterator[str]:
         f"{host.cores} cores {human_share(host.cpu_fraction)} busy{others}; memory at most "
         f"{human_bytes(host.peak_memory_bytes)}; reads {human_bytes(host.storage_bytes_per_second)}/s"
     )
-    yield from list_gaps(profile)
+    if profile.fill_s:
+        yield explain_filling(profile)
     if report.price_per_day is not None:
         yield f"The idle time costs {report.price_per_day:,.2f} a day."
 
