@@ -14,7 +14,8 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline import service_client
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.file_cache.cache import fill_cache, without_cache
+from tfpipe.pipeline.file_cache.cache_folder import CacheFolder, without_cache
+from tfpipe.pipeline.file_cache.read_cache import plan_cached_read
 from tfpipe.pipeline.plan.mixture import Mixture, apportion, get_whole_source
 from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
 from tfpipe.pipeline.plan.source import Source, get_source
@@ -41,6 +42,10 @@ def build_dataset(
 ) -> tf.data.Dataset:
     """Builds the input pipeline of one host.
 
+    A cache in files (`cache_dir`) that is not whole is filled while the dataset is read, by a process of low priority.
+    Until it has a record the source gives it, with the same pixels and in the same order. The process ends with this
+    one, and the next run goes on with what is there. If it fails, a warning says why, and the source serves on.
+
     Args:
         manifest: From `load_manifest`; several datasets from `mix`; or files that something else wrote, from
             `tfrecord_files`.
@@ -63,7 +68,7 @@ def build_dataset(
         DataError: There are no records, or an index cannot be read.
         FormatError: An index is damaged.
     """
-    return build_stages(manifest, split, config, context, start_step).dataset()
+    return build_stages_at_once(manifest, split, config, context, start_step).dataset()
 
 
 def build_stages(
@@ -73,17 +78,45 @@ def build_stages(
     context: InputContext | None = None,
     start_step: int = 0,
 ) -> Stages:
-    """Builds the stages of `build_dataset`, to print, cut or time them. It has the same arguments and errors."""
+    """Builds the stages of `build_dataset`, to print, cut or time them. It has the same arguments and errors.
+
+    It differs in one thing: it returns when a cache in files is whole, so what is timed is the steady state. Then a
+    record of the source that is damaged, or a file that cannot be written, is an error (`fill_cache`).
+    """
+    return _build_stages(manifest, split, config, context, start_step, fill_first=True)
+
+
+def build_stages_at_once(
+    manifest: Manifest | Source | Mixture,
+    split: str | None,
+    config: PipelineConfig,
+    context: InputContext | None = None,
+    start_step: int = 0,
+) -> Stages:
+    """Builds the stages of `build_dataset`, for training: a cache in files is filled while they are read."""
+    return _build_stages(manifest, split, config, context, start_step, fill_first=False)
+
+
+def _build_stages(
+    manifest: Manifest | Source | Mixture,
+    split: str | None,
+    config: PipelineConfig,
+    context: InputContext | None,
+    start_step: int,
+    *,
+    fill_first: bool,
+) -> Stages:
     if isinstance(manifest, Mixture):
         return _mixture_stages(manifest, split, config, context, start_step)
     if config.cache_dir is None:
         return build_planned_stages(ReadPlan.for_host(get_source(manifest, split), config, context, start_step))
     if not isinstance(manifest, Manifest) or split is None:
         raise ConfigError("`cache_dir` needs a split of a dataset with a manifest. Leave it out to use memory.")
-    # A cache in files is a dataset like any other, filled before the first step.
-    cached = fill_cache(manifest, split, config)
-    plan = ReadPlan.for_host(get_source(cached, split), without_cache(config), context, start_step)
-    stages = (cache_in_files(cached, split, config), *_stages_from_files(plan))
+    # A cache in files is a dataset like any other, or becomes one.
+    cache = CacheFolder(manifest, split, config)
+    plan = ReadPlan.for_host(get_source(manifest, split), without_cache(config), context, start_step)
+    plan = plan_cached_read(plan, cache, fill_first)
+    stages = (cache_in_files(plan, config.cache, cache.path), *_stages_from_files(plan))
     return _with_options(stages, config, plan.deterministic)
 
 

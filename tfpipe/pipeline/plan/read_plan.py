@@ -9,13 +9,14 @@ plan.order, plan.streams                      # the exact order, and this host's
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
 from tfpipe.errors import ConfigError
 from tfpipe.order import ExactOrder
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.filling_cache import FillingCache
 from tfpipe.pipeline.plan.source import Source
 from tfpipe.system.units import parse_bytes
 
@@ -102,6 +103,8 @@ class ReadPlan:
         host: The number of this host, from 0.
         num_replicas: The number of replicas of all hosts, a multiple of `num_hosts`.
         start_step: The global step that comes first, counted since the start of the run.
+        filling: The cache that is filled while the source is read; None without one. The form of the source's images
+            is then that of the cache.
 
     Raises:
         ConfigError: The start step or a number of hosts or replicas cannot be used.
@@ -113,6 +116,7 @@ class ReadPlan:
     host: int = 0
     num_replicas: int = 1
     start_step: int = 0
+    filling: FillingCache | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.start_step < 0:
@@ -281,6 +285,22 @@ class ReadPlan:
         run, lanes, turn = _choose_lanes(config, self.source.record_bytes, streams, share)
         return ExactOrder(self.source.shard_records or (), config.seed, streams, run, lanes, turn)
 
+    def pin_order(self) -> ReadPlan:
+        """Returns this plan with runs, windows and streams that no longer follow from the size of the records.
+
+        A cache in files has other records than its source, and must be read in the source's order.
+        """
+        if not self.exact:
+            return self
+        order = self.order
+        config = replace(
+            self.config,
+            num_streams=order.num_streams,
+            run_records=order.run_records,
+            window_records=order.window_records,
+        )
+        return replace(self, config=config)
+
     @property
     def lane_steps(self) -> int:
         """The number of steps of an epoch in which lanes give records in turn; 0 if runs are read as listed."""
@@ -355,6 +375,11 @@ class ReadPlan:
     def caches_whole(self) -> bool:
         """Whether a cache keeps whole decoded images, to be augmented anew every epoch."""
         return self.config.cache == "decoded" and self.config.training
+
+    @property
+    def has_two_forms(self) -> bool:
+        """Whether records come as the source stores them or, from a cache that is being filled, decoded."""
+        return self.filling is not None and self.filling.source_images is not None
 
     @property
     def decoded_size(self) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.stages._record_places import RecordPlaces
 
 HOLE = ""
 
@@ -44,7 +45,7 @@ def or_raise(plan: ReadPlan, payload: tf.Tensor, place: tf.Tensor, record: tf.Te
         sentence = tf.strings.join(
             [
                 "A record must be whole and readable: ",
-                describe_place(plan, record),
+                RecordPlaces(plan).describe(record),
                 " is damaged, or its file cannot be read. Copy the file again, save the rest with `tfpipe repair`, or "
                 "set on_bad_record to skip.",
             ]
@@ -55,25 +56,13 @@ def or_raise(plan: ReadPlan, payload: tf.Tensor, place: tf.Tensor, record: tf.Te
     return tf.cond(tf.equal(place, record), lambda: payload, fail)
 
 
-def describe_place(plan: ReadPlan, record: tf.Tensor) -> tf.Tensor:
-    """Says where a record lies: "record 3 of /data/train-00000-of-00008.tfrecord (byte 4711)"."""
-    record %= plan.source.num_records
-    with tf.init_scope():  # captured once; inside the function, each copy of it would store them again
-        bases, offsets = tf.constant(plan.source.bases), tf.constant(plan.source.offsets())
-    file = tf.searchsorted(bases, record[None], side="right", out_type=tf.int64)[0] - 1
-    path = tf.gather(tf.constant(plan.source.files), file)
-    offset = tf.gather(offsets, record)
-    number = tf.strings.as_string(record - bases[file])
-    return tf.strings.join(["record ", number, " of ", path, " (byte ", tf.strings.as_string(offset), ")"])
-
-
 def _add_bad_record(plan: ReadPlan, bad: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
     """Adds a record to the numbers of bad records, and reports it if it is new."""
     record %= plan.source.num_records  # the order may count on behind the last record
     limit = plan.config.max_bad_records
 
     def report() -> tf.Tensor:
-        place, extended = describe_place(plan, record), tf.concat([bad, record[None]], axis=0)
+        place, extended = RecordPlaces(plan).describe(record), tf.concat([bad, record[None]], axis=0)
         sentence = tf.strings.join(
             [f"At most {limit} bad records may be left out (`max_bad_records`); one more is ", place, "."]
         )

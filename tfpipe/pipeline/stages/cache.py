@@ -1,4 +1,4 @@
-"""The stage `cache`: encoded or decoded images kept in memory, or in files that are filled before the first step."""
+"""The stage `cache`: encoded or decoded images kept in memory, or in files, which a separate process may fill."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from dataclasses import replace
 import tensorflow as tf
 
 from tfpipe.errors import ConfigError
-from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import MAX_CACHE_SHARE, ReadPlan
 from tfpipe.pipeline.stage import Stage, tf_data_options
 from tfpipe.system import host_limits
@@ -34,17 +32,15 @@ def cache_decoded(plan: ReadPlan) -> Stage:
     return _cache_in_memory(plan, reason)
 
 
-def cache_in_files(manifest: Manifest, split: str, config: PipelineConfig) -> Stage:
-    """Represents a cache in files, which is a separate dataset and was filled before."""
-    folder = manifest.directory
-    settings = {"kind": config.cache, "where": folder, "size": human_bytes(manifest.splits[split].bytes)}
+def cache_in_files(plan: ReadPlan, kind: str, folder: str) -> Stage:
+    """Represents a cache in files, which is a separate dataset: it was filled before, or is filled meanwhile."""
+    settings = {"kind": kind, "where": folder, "size": human_bytes(plan.source.total_bytes)}
+    if plan.filling is None:
+        reason = "filled before the first step; the stages below read it"
+    else:
+        reason = "filled meanwhile; the stages below read the source, and each shard from here once it is there"
     # The stage yields the folder, so that it can be run alone; the stages below read the files themselves.
-    return Stage(
-        "cache",
-        lambda _: tf.data.Dataset.from_tensors(folder),
-        settings,
-        "filled before the first step; the stages below read it",
-    )
+    return Stage("cache", lambda _: tf.data.Dataset.from_tensors(folder), settings, reason)
 
 
 def estimate_cache_bytes(plan: ReadPlan) -> int | None:

@@ -6,6 +6,8 @@ The decoder depends on the place where images are augmented:
     augment="device"  decode_for_device: a whole image, squeezed to one size; also for a cache of decoded images
     augment="none"    decode_whole: a whole image
 
+While a cache of decoded images is filled, a record is decoded as the cache will keep it, or it comes from there.
+
 The manifest's promises are not checked again. If all images of a split are JPEGs, they are cropped while they are
 decoded; PNGs and raw pixels have separate paths; images of one fixed size get a static shape. Only a split of several
 forms, or files that tfpipe did not write, cost a look at each record's first bytes (7 us).
@@ -20,13 +22,13 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_HEIGHT, IMAGE_WIDTH
+from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.stored_images import StoredImages
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages._crop_box import Extent, choose_crop_box, choose_flip, crop
-from tfpipe.pipeline.stages.augment import convert_values, resize_image
+from tfpipe.pipeline.stages.augment import convert_values, crop_for_host, resize_image
 from tfpipe.pipeline.stages.parse import Features, map_in_parallel, parallel_settings
 
 
@@ -34,7 +36,7 @@ def decode_images(plan: ReadPlan) -> Stage:
     """Decodes images; in training on the host just the crop of each."""
     config = plan.config
     settings = {**parallel_settings(plan), "images": " and ".join(sorted(plan.source.images.formats)) or "any"}
-    if plan.caches_whole:
+    if plan.caches_whole or plan.has_two_forms:
         reason = "whole images, squeezed to one size: what the cache keeps"
     elif config.augment == "host":
         settings["dct_scaling"] = config.dct_scaling
@@ -54,15 +56,42 @@ def decode_images(plan: ReadPlan) -> Stage:
 def _decode(plan: ReadPlan, features: Features) -> Features:
     """Replaces the bytes by the image, and adds whether to flip it if that is drawn with the crop."""
     config, images = plan.config, plan.source.images
-    others = {name: value for name, value in features.items() if name not in ("encoded", "height", "width")}
+    used = ("encoded", "height", "width", *([IMAGE_FORMAT] if plan.has_two_forms else []))
+    others = {name: value for name, value in features.items() if name not in used}
     sizes: Features = {name: features[name] for name in ("height", "width") if name in features}
     record = {f"image/{name}": features[name] for name in ("encoded", *sizes)}
     if config.augment == "device" or plan.caches_whole:
-        return {**others, **sizes, "image": decode_for_device(record, images, config, plan.decoded_size)}
-    if config.augment == "none":
-        return {**others, "image": decode_whole(record, images, config)}
-    image, flip = decode_for_host(record, others.pop("seed", None), images, config)
-    return {**others, "image": image} | ({} if flip is None else {"flip": flip})
+        others |= sizes
+    elif config.augment == "host":
+        seed = others.pop("seed", None)
+        if plan.has_two_forms:
+            image = _decode_either_form(plan, record, features[IMAGE_FORMAT])
+            image, flip = crop_for_host(image, _original_size(record, images), seed, config)
+        else:
+            image, flip = decode_for_host(record, seed, images, config)
+        return {**others, "image": image} | ({} if flip is None else {"flip": flip})
+    if plan.has_two_forms:
+        return {**others, "image": _decode_either_form(plan, record, features[IMAGE_FORMAT])}
+    if config.augment == "device" or plan.caches_whole:
+        return {**others, "image": decode_for_device(record, images, config, plan.decoded_size)}
+    return {**others, "image": decode_whole(record, images, config)}
+
+
+def _decode_either_form(plan: ReadPlan, record: Mapping[str, tf.Tensor], image_format: tf.Tensor) -> tf.Tensor:
+    """Decodes a record of the source to what the cache will keep, or takes the pixels of a cached one.
+
+    A source of raw pixels in the size of the cache has the same pixels, so it does not matter which of both it is.
+    """
+    assert plan.filling is not None
+    assert plan.filling.source_images is not None
+    source_images, (height, width) = plan.filling.source_images, plan.decoded_size
+    encoded = record[IMAGE_ENCODED]
+    is_cached = tf.equal(image_format, "RAW") & tf.equal(tf.strings.length(encoded), height * width * 3)
+    return tf.cond(
+        is_cached,
+        lambda: decode_image(encoded, plan.source.images),
+        lambda: decode_for_device(record, source_images, plan.config, plan.decoded_size),
+    )
 
 
 def decode_for_host(

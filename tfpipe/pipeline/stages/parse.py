@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH, FeatureSpec
+from tfpipe.format.schema import IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, FeatureSpec
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages import _bad_records
@@ -45,8 +45,8 @@ def parse_example(plan: ReadPlan, payload: tf.Tensor) -> Features:
 
     Returns:
         "encoded" (string), "label" (int64) where there are labels, "height" and "width" (int64, of the original)
-        where the manifest vouches for them, and each extra feature under its own name. Lists are padded or cut to
-        `max_boxes`.
+        where the manifest vouches for them, "image/format" (string) where records come in two forms, and each extra
+        feature under its own name. Lists are padded or cut to `max_boxes`.
     """
     source = plan.source
     keys = {"encoded": source.image_key}
@@ -54,6 +54,8 @@ def parse_example(plan: ReadPlan, payload: tf.Tensor) -> Features:
         keys["label"] = source.label_key
     if source.has_sizes:
         keys |= {"height": IMAGE_HEIGHT, "width": IMAGE_WIDTH}
+    if plan.has_two_forms:
+        keys[IMAGE_FORMAT] = IMAGE_FORMAT
     extra_specs = {name: source.schema[name] for name in plan.config.extra_features}
     parsers = {key: _make_parser(source.schema[key]) for key in keys.values()}
     parsers |= {name: _make_parser(spec) for name, spec in extra_specs.items()}

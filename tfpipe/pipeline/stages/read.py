@@ -20,6 +20,7 @@ from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages import _bad_records, _exact_order, _order_ops
 from tfpipe.pipeline.stages._bad_records import HOLE
+from tfpipe.pipeline.stages._record_places import RecordPlaces
 from tfpipe.pipeline.stages.list import (
     evaluation_runs,
     first_use_numbers,
@@ -191,30 +192,20 @@ def _make_uncounted_file_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset
 def _make_run_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
     """Makes a function from a run to a dataset of its places and payloads, with holes for records that are missing.
 
-    A run is the number of its first record, counted through all files, and a count. It may go on in the next file. All
-    files stand there twice, because a run may go on from the last file to the first one.
+    A run is the number of its first record, counted through all files, and a count; see `RecordPlaces`.
     """
-    files, starts, offsets = plan.source.files, plan.source.bases[:-1], tf.constant(plan.source.offsets())
-    num_records = offsets.shape[0]
-    paths = tf.constant([*files, *files])
-    bases = tf.constant(np.concatenate([starts, starts + num_records, [2 * num_records]]))
-    file_bytes = tf.constant([*plan.source.file_bytes, *plan.source.file_bytes], tf.int64)
+    places_of = RecordPlaces(plan)
     holes = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), HOLE)).repeat()
 
-    def find_file(number: tf.Tensor) -> tf.Tensor:
-        return tf.searchsorted(bases, number[None], side="right", out_type=tf.int64)[0] - 1
-
     def read_run(number: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
-        file, last_file = find_file(number), find_file(number + tf.maximum(count - 1, 0))
-        offset, stop = tf.gather(offsets, number % num_records), number + count
-        end = tf.where(stop < bases[file + 1], tf.gather(offsets, stop % num_records), file_bytes[file])
-        run_bytes = tf.maximum(end - offset, 1)
+        paths, offsets, run_bytes = places_of.locate(number, count)
+        run_bytes = tf.maximum(run_bytes, 1)
         buffer_bytes = tf.where(run_bytes > _MAX_RUN_BUFFER_BYTES, tf.constant(_FILE_BUFFER_BYTES, tf.int64), run_bytes)
         # After an error the reader goes on in the next file: then the places do not fit, and give the damage away. A
         # file that cannot be opened gives its error again and again, so `ignore_errors` would never end. A `zip` ends
         # with its first part, so after `count` attempts.
-        payloads = _read_from(paths[file : last_file + 1], tf.pad(offset[None], [[0, last_file - file]]), buffer_bytes)
-        read = tf.data.Dataset.zip((tf.data.Dataset.range(number, stop), payloads))
+        payloads = _read_from(paths, offsets, buffer_bytes)
+        read = tf.data.Dataset.zip((tf.data.Dataset.range(number, number + count), payloads))
         return read.ignore_errors(log_warning=True).concatenate(holes).take(count)
 
     def read_run_around_damage(number: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:

@@ -1,0 +1,278 @@
+"""The folder of a cache in files: its name, its lock, what it holds, and whether it is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from typing import BinaryIO
+
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format import file_names, manifest_json
+from tfpipe.format.manifest import Manifest, ShardInfo, SplitInfo
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.source import Source
+from tfpipe.pipeline.plan.stored_images import StoredImages
+from tfpipe.system import file_io, host_limits
+from tfpipe.system.units import human_bytes
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1
+"""The version of the cache's bytes. Raise it when the same data would be cached as other bytes."""
+
+_RECORD_BYTES = 500  # of a decoded record without its pixels
+_IF_DISK_FULL = "Free some space and run again: finished shards are kept. Or remove the folder."
+
+
+def without_cache(config: PipelineConfig) -> PipelineConfig:
+    """Returns the config for reading from a filled cache."""
+    return dataclasses.replace(config, cache="none", cache_dir=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheFolder:
+    """The folder of a cache in files.
+
+    Attributes:
+        manifest: The manifest of the source.
+        split: The name of the split.
+        config: The options of the pipeline.
+    """
+
+    manifest: Manifest
+    split: str
+    config: PipelineConfig
+
+    @property
+    def info(self) -> SplitInfo:
+        """The source's split."""
+        return self.manifest.splits[self.split]
+
+    @cached_property
+    def source(self) -> Source:
+        """The source, which is read to fill the cache."""
+        return Source.from_manifest(self.manifest, self.split)
+
+    @cached_property
+    def plan(self) -> ReadPlan:
+        """The read plan of the source for decoding."""
+        # Damage is an error here, even if the pipeline leaves bad records out.
+        config = dataclasses.replace(without_cache(self.config), training=False, on_bad_record="raise")
+        return ReadPlan(self.source, config)
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether the cache keeps decoded images."""
+        return self.config.cache == "decoded"
+
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        """The height and width of decoded images."""
+        return self.plan.decoded_size
+
+    @property
+    def images(self) -> StoredImages:
+        """The form of the images in the cache."""
+        return StoredImages(frozenset({"RAW"}), self.size) if self.is_decoded else self.source.images
+
+    @property
+    def record_bytes(self) -> float:
+        """The mean size of a record in the cache; an estimate for decoded images."""
+        height, width = self.size
+        return height * width * 3 + _RECORD_BYTES if self.is_decoded else self.source.record_bytes
+
+    # Names
+
+    @property
+    def parent(self) -> str:
+        """The folder of all caches."""
+        assert self.config.cache_dir is not None
+        return self.config.cache_dir
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The hash of everything that the cache's bytes depend on: 64 hexadecimal digits."""
+        parts: list[object] = [_VERSION, self.manifest.fingerprint, self.split, self.config.cache]
+        parts.append([(shard.records, shard.sha256) for shard in self.info.shards])
+        if self.is_decoded:
+            parts += [self.size, self.config.dct_scaling, self.config.augment_options.antialias]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    @property
+    def key(self) -> str:
+        """The end of the folder's name, which stands for the content."""
+        return self.fingerprint[:16]
+
+    @cached_property
+    def path(self) -> str:
+        """The path of the folder."""
+        name = re.sub(r"[^A-Za-z0-9_-]+", "-", self.manifest.name).strip("-")[:64] or "dataset"
+        return os.path.join(self.parent, f"{name}-{self.split}-{self.key}")
+
+    @property
+    def manifest_path(self) -> str:
+        """The path of the manifest, which only a whole cache has."""
+        return os.path.join(self.path, file_names.MANIFEST)
+
+    def shard_path(self, shard: ShardInfo) -> str:
+        """Returns the path of a shard in the cache."""
+        return os.path.join(self.path, shard.file)
+
+    def index_path(self, shard: ShardInfo) -> str:
+        """Returns the path of a shard's index in the cache."""
+        return os.path.join(self.path, file_names.index_name(shard.file))
+
+    # Checks
+
+    def check(self) -> None:
+        """Refuses a dataset, a split or an option that excludes a cache in files.
+
+        Raises:
+            ConfigError: The dataset, the split or an option cannot be used.
+        """
+        cache, folder = self.config.cache, self.config.cache_dir
+        if self.manifest.foreign is not None:
+            raise ConfigError(
+                f"A cache in files needs a dataset that tfpipe wrote, and {self.manifest.directory} describes files of "
+                "others. Leave `cache_dir` out to use memory, or write them anew with `tfpipe reshard`."
+            )
+        if cache == "none" or folder is None or file_io.is_url(folder):
+            raise ConfigError(
+                "A cache in files needs `cache` bytes or decoded and a local folder as `cache_dir`, got "
+                f"{cache!r} and {folder!r}."
+            )
+        height, width = self.size
+        if self.is_decoded and height != width:
+            raise ConfigError(
+                f"A decoded cache in files needs a square `decoded_size`, got {height} x {width}: manifests know raw "
+                f"images as squares only. Set `decoded_size` to {max(height, width)}, or leave `cache_dir` out."
+            )
+
+    def check_disk(self) -> None:
+        """Refuses a cache that would not fit on the disk; what the folder holds already needs no more space.
+
+        Raises:
+            ConfigError: The cache needs more space than is free.
+        """
+        needed, free = max(self._needed_bytes - self._used_bytes(), 0), host_limits.free_disk_bytes(self.parent)
+        if needed > free:
+            advice = "Free some, use a smaller `decoded_size`," if self.is_decoded else "Free some,"
+            raise ConfigError(
+                f"The cache of {self.source.name} needs {human_bytes(needed)} in {self.parent}, and "
+                f"{human_bytes(free)} are free there. {advice} or give another `cache_dir`."
+            )
+
+    @property
+    def _needed_bytes(self) -> int:
+        """The estimated bytes of the cache, indexes included."""
+        return round(self.info.records * (self.record_bytes + 24))
+
+    def _used_bytes(self) -> int:
+        """Counts the bytes of all files in the folder, also of those that will be written anew."""
+        paths = (os.path.join(folder, name) for folder, _, names in os.walk(self.path) for name in names)
+        return sum(max(file_io.get_file_size(path), 0) for path in paths)
+
+    # Content
+
+    def find(self) -> Manifest | None:
+        """Returns the manifest of the whole cache, and None if there is none. It logs what is wrong with the cache."""
+        try:
+            return self.read_manifest()
+        except (FormatError, DataError) as error:
+            logger.warning("The cache in %s is filled anew: %s", self.path, error)
+            return None
+
+    def read_manifest(self) -> Manifest | None:
+        """Returns the manifest of the whole cache, after a check of the shards' sizes; None if it is not whole.
+
+        Raises:
+            FormatError: The manifest is damaged, or a shard or its index is.
+            DataError: The manifest cannot be read.
+        """
+        path = self.manifest_path
+        try:
+            text = file_io.read_bytes(path, manifest_json.MAX_BYTES).decode()
+            manifest = dataclasses.replace(manifest_json.loads(text, path), directory=self.path)
+        except FileNotFoundError:
+            return None
+        except UnicodeDecodeError as error:
+            raise FormatError(f"{path}: {error}.") from None
+        if manifest.fingerprint != self.new_fingerprint or set(manifest.splits) != {self.split}:
+            return None
+        for shard in manifest.splits[self.split].shards:
+            size = file_io.get_file_size(self.shard_path(shard))
+            if size != shard.bytes or not os.path.exists(self.index_path(shard)):
+                raise FormatError(f"{shard.file} is not whole.")
+        return manifest
+
+    @property
+    def new_fingerprint(self) -> str:
+        """The fingerprint in the cache's manifest: equal ones promise equal shards, so a copy keeps the source's."""
+        return self.fingerprint if self.is_decoded else self.manifest.fingerprint
+
+    def new_manifest(self, shards: tuple[ShardInfo, ...]) -> Manifest:
+        """Makes the manifest of the cache with these shards."""
+        info = dataclasses.replace(self.info, shards=shards)
+        image = dict(self.manifest.image)
+        if self.is_decoded:
+            info = dataclasses.replace(info, formats={"RAW": info.records})
+            image |= {"encoding": "raw", "square": self.size[0], "resize_short": None}
+        return dataclasses.replace(
+            self.manifest,
+            splits={self.split: info},
+            image=image,
+            fingerprint=self.new_fingerprint,
+            directory=self.path,
+        )
+
+    # Writing
+
+    @contextlib.contextmanager
+    def explain_errors(self) -> Iterator[None]:
+        """Turns errors of the system in the block, which writes the cache, into a sentence or two.
+
+        Raises:
+            DataError: A file cannot be written.
+        """
+        action = f"write the cache in {self.path}"
+        with file_io.explain_os_errors(action, if_full=_IF_DISK_FULL, otherwise="Give another `cache_dir`."):
+            yield
+
+    def try_lock(self) -> BinaryIO | None:
+        """Makes this process the only one that fills, until the file is closed; None if another one fills now.
+
+        Raises:
+            OSError: The file of the lock cannot be written, or its file system knows no locks.
+        """
+        file = self._open_lock()
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException as error:
+            file.close()
+            if isinstance(error, BlockingIOError):
+                return None
+            raise
+        return file
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Waits until this process is the only one that fills, in the block. Raises the errors of `try_lock`."""
+        file = self.try_lock()
+        if file is None:
+            logger.info("Waiting for another process that fills the cache in %s.", self.path)
+            file = self._open_lock()
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _open_lock(self) -> BinaryIO:
+        return open(os.path.join(self.parent, f".lock-{self.key}"), "ab", buffering=0)

@@ -1,0 +1,49 @@
+"""How a pipeline reads a cache in files: as a dataset once it is whole, and until then beside its source.
+
+Both ways have the same records in the same order with the same pixels, so a run may begin in one and end in the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tfpipe.format.schema import IMAGE_CHANNELS, IMAGE_COLORSPACE, IMAGE_ENCODED, IMAGE_FORMAT
+from tfpipe.pipeline.file_cache.cache import fill_cache
+from tfpipe.pipeline.file_cache.cache_folder import CacheFolder
+from tfpipe.pipeline.file_cache.live_fill import start_live_fill
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.source import Source
+
+_CHANGED = {IMAGE_ENCODED, IMAGE_FORMAT, IMAGE_CHANNELS, IMAGE_COLORSPACE}
+"""The features that differ between a source and its cache of decoded images."""
+
+
+def plan_cached_read(plan: ReadPlan, cache: CacheFolder, fill_first: bool) -> ReadPlan:
+    """Makes the read plan for a cache in files.
+
+    Args:
+        plan: The read plan of the source without a cache.
+        cache: The cache.
+        fill_first: Whether to return only once the cache is whole. Otherwise a cache that is not whole begins to be
+            filled, unless an extra feature is one that the cache changes: then it is filled first, too.
+
+    Raises:
+        ConfigError: An option cannot be used, or the disk is too small.
+        FormatError: A file of the source is missing or, where the cache is filled first, damaged.
+        DataError: A file cannot be read or written.
+    """
+    plan.check()
+    cache.check()
+    pinned = plan.pin_order()
+    fill_first |= cache.is_decoded and not _CHANGED.isdisjoint(plan.config.extra_features)
+    whole = fill_cache(cache.manifest, cache.split, cache.config) if fill_first else cache.find()
+    if whole is not None:
+        # The size of a record is an estimate for decoded images; with the true size a buffer would differ a little from
+        # that of a run which began while the cache was filled.
+        source = replace(Source.from_manifest(whole, cache.split), record_bytes=cache.record_bytes)
+        return replace(pinned, source=source)
+    plan.source.check()
+    filling = start_live_fill(cache)
+    total_bytes = round(cache.info.records * cache.record_bytes)
+    source = replace(cache.source, images=cache.images, record_bytes=cache.record_bytes, total_bytes=total_bytes)
+    return replace(pinned, source=source, filling=filling)
