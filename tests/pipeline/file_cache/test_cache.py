@@ -25,7 +25,8 @@ from tfpipe.format.tfrecord import record_footer, record_header, scan_records
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.file_cache.cache import fill_cache, without_cache
+from tfpipe.pipeline.file_cache.cache import fill_cache
+from tfpipe.pipeline.file_cache.cache_folder import without_cache
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
 from tfpipe.readers.record_reader import RecordReader
@@ -35,11 +36,6 @@ from tfpipe.system.progress import Observer, Progress
 SIDE = 16  # 8/7 of 14
 REPOSITORY = Path(__file__).parents[3]
 CHANGED = {"image/encoded", "image/format", "image/channels", "image/colorspace"}
-
-
-@pytest.fixture
-def source(small_dataset: Path, tmp_path: Path) -> Manifest:
-    return load_manifest(str(shutil.copytree(small_dataset, tmp_path / "source")))
 
 
 def config_of(cache: str, folder: Path | str, **options) -> PipelineConfig:
@@ -59,7 +55,7 @@ def files_in(folder: str | Path) -> dict[str, bytes]:
 
 
 def whole_caches(folder: Path) -> list[Path]:
-    return [path for path in folder.glob("*") if not path.name.startswith(".")]
+    return [path.parent for path in folder.glob("*/manifest.json")]
 
 
 def shards_of(manifest: Manifest, split: str = "train") -> list[Path]:
@@ -228,7 +224,7 @@ def fill_slowly(number):
     before_fsync(lambda: time.sleep(0.1))
     fill("bytes", "both", Marker(f"{folder}/filled-{number}"))
 
-for cache, moments in (("bytes", (1, 2, 4, 5, 6, 8)), ("decoded", (2, 7))):
+for cache, moments in (("bytes", (1, 2, 4, 5, 8, 9)), ("decoded", (2, 8))):
     for moment in moments:
         _, status = os.waitpid(in_child(lambda: fill_and_die(cache, moment)), 0)
         assert os.WIFSIGNALED(status), (cache, moment, status)
@@ -254,7 +250,7 @@ def test_killed_and_simultaneous_fillers_leave_whole_caches(source: Manifest, tm
             assert files_in(whole) == undisturbed[cache]
         cached = fill_cache(source, "train", config_of(cache, folder))
         assert files_in(cached.directory) == undisturbed[cache]
-        assert not list(folder.glob(".partial*"))
+        assert not list(folder.rglob("*.tmp"))
     (both,) = whole_caches(tmp_path / "both")
     assert files_in(both) == undisturbed["bytes"]
 
@@ -264,25 +260,22 @@ def test_the_next_one_keeps_whole_shards_and_clears_the_rest(source: Manifest, t
     config = config_of(cache, tmp_path / "cache")
     cached = fill_cache(source, "train", config)
     before = files_in(cached.directory)
-    whole = Path(cached.directory)
-    partial = whole.with_name(f".partial-{whole.name[-16:]}")
-    whole.rename(partial)
-    first, second = (partial / path.name for path in shards_of(cached))
+    folder = Path(cached.directory)
+    (folder / "manifest.json").unlink()
+    first, second = shards_of(cached)
     inode = first.stat().st_ino
     second.rename(f"{second}.tmp")
-    (partial / "index" / f"{second.stem}.idx.tmp").write_bytes(b"0 ")
+    (folder / "index" / f"{second.stem}.idx.tmp").write_bytes(b"0 ")
     assert fill_cache(source, "train", config) == cached
-    assert files_in(whole) == before
-    assert (whole / first.name).stat().st_ino == inode
-    assert not partial.exists()
+    assert files_in(folder) == before
+    assert first.stat().st_ino == inode
 
 
 def test_a_kept_copy_is_checked(source: Manifest, tmp_path: Path) -> None:
     config = config_of("bytes", tmp_path / "cache")
     cached = fill_cache(source, "train", config)
-    whole = Path(cached.directory)
     flip_a_bit(shards_of(cached)[0], 50)
-    whole.rename(whole.with_name(f".partial-{whole.name[-16:]}"))
+    Path(cached.directory, "manifest.json").unlink()
     fill_cache(source, "train", config)
     assert [path.read_bytes() for path in shards_of(cached)] == [path.read_bytes() for path in shards_of(source)]
 

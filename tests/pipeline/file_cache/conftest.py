@@ -1,0 +1,25 @@
+"""A dataset that may be damaged, and the end of whatever a test left filling."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tfpipe.format.manifest import Manifest
+from tfpipe.open_dataset import load_manifest
+from tfpipe.pipeline.file_cache.live_fill import close_all
+
+
+@pytest.fixture
+def source(small_dataset: Path, tmp_path: Path) -> Manifest:
+    """`small_dataset`, to be damaged."""
+    return load_manifest(str(shutil.copytree(small_dataset, tmp_path / "source")))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    yield
+    close_all()
