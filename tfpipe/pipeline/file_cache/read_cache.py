@@ -1,6 +1,6 @@
-"""How a pipeline reads a cache in files: as a dataset once it is whole, and until then beside its source.
+"""The read plan for a cache in files, which is read as a dataset once it is whole, and until then beside its source.
 
-Both ways have the same records in the same order with the same pixels, so a run may begin in one and end in the other.
+Both have the same records in the same order with the same pixels, so a run may begin with one and end with the other.
 """
 
 from __future__ import annotations
