@@ -173,7 +173,8 @@ def test_a_cache(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyP
         "failure",
         f"The cache of decoded images takes 149.9 KB in {tmp_path}, and 1.0 KB are free there.",
     )
-    assert memory.found.startswith("3 windows")  # its files are read in exact order, as any dataset's
+    # Its files are read in exact order, as any dataset's, and hold decoded images.
+    assert memory.found.startswith("3 windows of 1 record for each of 8 streams: about 294.9 KB")
     (tmp_path / "pets-train-0123456789abcdef").mkdir()
     (tmp_path / "pets-train-0123456789abcdef" / "manifest.json").touch()
     (cache,) = some(manifest, "cache", in_files)

@@ -270,7 +270,12 @@ def _check_memory(facts: _Facts) -> Check:
         elif not plan.exact:
             records = plan.shuffle_records
             held = f"A shuffle buffer of {human_count(records, 'record')}"
-    needed = records * facts.source.record_bytes
+    record_bytes = facts.source.record_bytes
+    if plan.exact and facts.config.cache == "decoded" and facts.config.cache_dir is not None:
+        # They are read from the cache, in windows of as many records as the source's.
+        height, width = plan.decoded_size
+        record_bytes = max(record_bytes, height * width * 3)
+    needed = records * record_bytes
     return runtime_checks.check_memory(held, needed, host_limits.available_memory_bytes())
 
 

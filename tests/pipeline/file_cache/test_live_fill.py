@@ -20,7 +20,7 @@ import pytest
 import tensorflow as tf
 
 from tfpipe.distribution import distribute_dataset
-from tfpipe.errors import ConfigError, FormatError
+from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import scan_records
 from tfpipe.open_dataset import load_manifest
@@ -129,7 +129,9 @@ def test_training_reads_the_same_before_during_and_after_filling(
         uncached = build_dataset(source, "train", without_cache(filled.config)).as_numpy_iterator()
         assert [batch[NAME].tolist() for batch in take(uncached, 9)] == [batch[NAME].tolist() for batch in expected[:9]]
     with nobody_fills(live):
-        batches = build(live).as_numpy_iterator()
+        dataset = build(live)
+        assert dataset.element_spec == build(filled).element_spec
+        batches = dataset.as_numpy_iterator()
         assert_equal(take(batches, 8), expected[:8])
         fill_of_it = get_fill()
         assert count_cached(fill_of_it) == 0
@@ -341,6 +343,11 @@ def test_what_cannot_be_filled_is_refused_before_a_process_is_started(
         build(folder_of(source, tmp_path / "cache", decoded_size=(16, 20)))
     with pytest.raises(ConfigError, match="`global_batch_size` must be at most"):
         build(folder_of(source, tmp_path / "cache", global_batch_size=16))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        DataError, match=r"^Could not write the cache in .*: Not a directory\. Give another `cache_dir`"
+    ):
+        build(folder_of(source, tmp_path / "file" / "cache"))
     monkeypatch.setattr(host_limits, "free_disk_bytes", lambda _: 2000)
     with pytest.raises(ConfigError, match=r"needs .* in .*cache, and 2\.0 KB are free there\. Free some"):
         build(cache)

@@ -111,7 +111,9 @@ class PipelineConfig:
         cache: The data that is kept after the first epoch. "bytes": the records, so that nothing is read twice.
             "decoded": images decoded to `decoded_size`, so that nothing is decoded twice either; they take more space.
             "none", "bytes" or "decoded". Default: "none".
-        cache_dir: The local folder of the cache. None: it is in memory. Default: None.
+        cache_dir: The local folder of the cache, which the next run finds there. It is filled while training runs, by a
+            process of low priority, and what it lacks is read from the source. The profiler and the tuner fill it
+            first. None: the cache is in memory. Default: None.
         num_parallel_calls: The number of threads that decode and augment. None: AUTOTUNE. At least 1. Default: None.
         prefetch_batches: The number of finished batches that wait for the trainer. 0: none. None: AUTOTUNE. At least 0.
             Default: None.

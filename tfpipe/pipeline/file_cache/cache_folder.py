@@ -247,6 +247,18 @@ class CacheFolder:
         with file_io.explain_os_errors(action, if_full=_IF_DISK_FULL, otherwise="Give another `cache_dir`."):
             yield
 
+    def prepare(self) -> None:
+        """Makes the folder of all caches, and the lock, so that one which cannot be written is found at once.
+
+        Raises:
+            ConfigError: The disk is too small.
+            DataError: A file cannot be written.
+        """
+        with self.explain_errors():
+            os.makedirs(self.parent, exist_ok=True)
+            self._open_lock().close()
+        self.check_disk()
+
     def try_lock(self) -> BinaryIO | None:
         """Makes this process the only one that fills, until the file is closed; None if another one fills now.
 

@@ -4,8 +4,8 @@
 
 A thread of this process looks twice a second which shards are complete, and sets their places in a variable that the
 pipeline looks them up in. So a shard is read from the cache as soon as it is there, whichever process wrote it. If no
-process fills, this one starts a `FillProcess`, once: where that fails, the reason is logged as a warning, and what is
-missing comes from the source until the end of this process. The next one tries again.
+process fills, this one starts a `FillProcess`, once. If that fails, a warning says why, and what is missing comes from
+the source until the end of this process. The next one tries again.
 """
 
 from __future__ import annotations
@@ -42,14 +42,12 @@ def start_live_fill(cache: CacheFolder) -> FillingCache:
 
     Raises:
         ConfigError: The disk is too small.
-        DataError: The folder of the caches cannot be made.
+        DataError: The folder of all caches cannot be written.
     """
     with _lock:
         path = os.path.abspath(cache.path)
         if path not in _running:
-            with cache.explain_errors():
-                os.makedirs(cache.parent, exist_ok=True)
-            cache.check_disk()
+            cache.prepare()
             _running[path] = LiveFill(cache)
         return _running[path].reading
 

@@ -29,7 +29,7 @@ def plan_cached_read(plan: ReadPlan, cache: CacheFolder, fill_first: bool) -> Re
 
     Raises:
         ConfigError: An option cannot be used, or the disk is too small.
-        FormatError: A file of the source is missing or, where the cache is filled first, damaged.
+        FormatError: A file of the source is missing or, if the cache is filled first, damaged.
         DataError: A file cannot be read or written.
     """
     plan.check()
