@@ -166,6 +166,7 @@ def test_the_order_is_that_of_the_source(source: Manifest, tmp_path: Path) -> No
     plan = ReadPlan(cache.source, without_cache(cache.config))
     with nobody_fills(cache):
         filling = plan_cached_read(plan, cache, fill_first=False)
+        fill_locked(cache, Observer())
     whole = plan_cached_read(plan, cache, fill_first=True)
     assert filling.filling is not None
     assert whole.filling is None
@@ -214,6 +215,20 @@ def test_another_process_fills_the_cache_at_low_priority(
 
 def files_in(folder: str) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def test_a_process_that_ends_leaves_the_filling_to_the_next_one(
+    source: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tfpipe")
+    cache = folder_of(source, tmp_path)
+    with nobody_fills(cache):
+        build(cache)
+        wait_until(lambda: "Another process fills the cache" in caplog.text)
+        time.sleep(0.6)
+        assert get_fill().process is None
+    wait_until(lambda: get_fill().process is not None)
+    assert caplog.text.count("Another process") == 1
 
 
 def test_training_goes_on_when_the_process_is_killed(
@@ -367,6 +382,35 @@ def test_the_cache_is_filled_first_where_it_has_to_be(source: Manifest, tmp_path
     assert set(batch["image/format"].tolist()) == {b"RAW"}
     assert changed.find() is not None
     assert not live_fill._running
+
+
+SCRIPT = """
+import sys
+import tfpipe
+
+print("begins", flush=True)
+config = tfpipe.PipelineConfig(global_batch_size=4, cache="decoded", cache_dir=sys.argv[2])
+batches = iter(tfpipe.build_dataset(tfpipe.load_manifest(sys.argv[1]), "train", config))
+next(batches)
+"""
+
+
+@pytest.mark.slow
+def test_a_plain_script_ends_while_its_cache_is_filled(source: Manifest, tmp_path: Path) -> None:
+    """It has no `if __name__ == "__main__":`, so nothing may import it again."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    command = [sys.executable, str(script), source.directory, str(tmp_path / "cache")]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    assert ran.stdout == "begins\n"
+    assert "Traceback" not in ran.stderr
+    assert "warning" not in ran.stderr.lower().replace("warning: all log messages before", "")
+    cache = folder_of(source, tmp_path / "cache", image_size=224, decoded_size=None)
+    assert cache.find() is None
+    lock = cache.try_lock()
+    assert lock is not None
+    lock.close()
 
 
 @pytest.mark.slow
