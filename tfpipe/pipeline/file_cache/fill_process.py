@@ -93,7 +93,8 @@ class FillProcess:
         if code == 0 or self._error:
             return self._error
         if code < 0:
-            return f"Its process was ended by {signal.Signals(-code).name}; most often memory ran out."
+            name = signal.Signals(-code).name
+            return f"Its process was ended by {name}; most often memory ran out. The next run goes on."
         return f"Its process ended with exit code {code} and did not say why."
 
     def close(self) -> None:
