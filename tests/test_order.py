@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from itertools import chain, permutations
+from itertools import chain, combinations, permutations
 from math import isqrt
 
 import numpy as np
@@ -17,7 +17,7 @@ from tfpipe.order import ExactOrder, evaluation_order, expand_runs, mixing_score
 from tfpipe.system.hash_permutation import key_of, permute
 
 IMAGENET = (1250,) * 1024
-SMALL = ExactOrder((7, 0, 12, 5), seed=3, num_streams=2, run_records=4, window_records=6)
+SMALL = ExactOrder((7, 0, 12, 5), seed=3, num_streams=2, run_records=4, lanes=2)
 
 shards = st.lists(st.integers(0, 60), min_size=1, max_size=8).filter(any).map(tuple)
 epochs = st.integers(0, 10)
@@ -26,12 +26,14 @@ epochs = st.integers(0, 10)
 @st.composite
 def orders(draw: st.DrawFn) -> ExactOrder:
     records = draw(shards)
+    turn_records = draw(st.integers(1, min(4, sum(records))))
     return ExactOrder(
         records,
         seed=draw(st.integers(-(2**63), 2**64 - 1)),
-        num_streams=draw(st.integers(1, min(8, sum(records)))),
-        run_records=draw(st.integers(1, 70)),
-        window_records=draw(st.integers(1, 70)),
+        num_streams=draw(st.integers(1, min(8, sum(records) // turn_records))),
+        run_records=draw(st.integers(1, 20)) * turn_records,
+        lanes=draw(st.integers(1, 12)),
+        turn_records=turn_records,
     )
 
 
@@ -46,18 +48,14 @@ def epoch_records(order: ExactOrder, epoch: int) -> np.ndarray:
 # The order can never change silently: a checkpoint's position would mean other records.
 
 
-def test_golden_runs():
-    assert SMALL.runs(0, 0).tolist() == [[0, 6, 1], [2, 0, 3], [3, 3, 2], [0, 0, 2], [2, 11, 1], [3, 0, 3]]
-    assert SMALL.runs(0, 1).tolist() == [[2, 7, 4], [0, 2, 4], [2, 3, 4]]
-    assert SMALL.runs(1, 0).tolist() == [[2, 5, 4], [0, 0, 4], [2, 1, 4]]
-    assert SMALL.window_runs(0, 1, 1).tolist() == [[0, 4, 2], [2, 3, 4]]
-    assert SMALL.window_permutation(0, 1, 1).tolist() == [1, 5, 2, 3, 0, 4]
-
-
 def test_golden_records():
-    assert pairs(SMALL.records(0, 1)) == [
-        *[(2, 8), (2, 9), (0, 2), (0, 3), (2, 10), (2, 7)],
-        *[(0, 5), (2, 6), (2, 3), (2, 4), (0, 4), (2, 5)],
+    assert pairs(SMALL.records(0, 0)) == [
+        *[(0, 6), (0, 0), (2, 0), (0, 1), (2, 1), (3, 3), (2, 2), (3, 4)],  # from the second lane its last half first
+        *[(2, 11), (3, 0), (3, 1), (3, 2)],  # a run that is one too few for two lanes
+    ]
+    assert pairs(SMALL.records(1, 1)) == [
+        *[(3, 1), (0, 6), (3, 2), (2, 0), (3, 3), (0, 4), (3, 4), (0, 5)],
+        *[(2, 9), (2, 10), (2, 11), (3, 0)],
     ]
 
 
@@ -66,16 +64,16 @@ def test_golden_records():
     [
         (
             {},
-            [[288, 262], [940, 1191], [381, 75], [406, 168], [915, 190]],
-            "ceded79a111a36dd6871ddc6da71bbd65c09981747f49b95def5353433d2a3e5",
+            [[152, 329], [414, 749], [773, 1008], [599, 541], [522, 372]],
+            "a8e72f7504b691396630223ba1197515a68f7d239ce4a34540eaeb7cf46ba6cf",
         ),
         (
-            {"run_records": 1, "window_records": 1},
-            [[777, 886], [949, 1028], [566, 129], [418, 826], [427, 46]],
-            "c67da1de57e706463386cddc4990e9b1fbf545673d02f5f1d3a83e568fca4d6a",
+            {"run_records": 1},
+            [[610, 103], [927, 1216], [843, 452], [834, 1160], [796, 1077]],
+            "5518e4acada1bc9df9ab5632f9e6b113ab314278a71967d1676208a6b771ade6",
         ),
     ],
-    ids=["in runs", "one by one"],
+    ids=["in lanes", "one by one"],
 )
 def test_golden_batch(options: dict[str, int], rows: list[list[int]], digest: str):
     batch = ExactOrder(IMAGENET, **options).batch(89, 600, 256)
@@ -114,15 +112,13 @@ def plain_hash(key: int, number: int) -> int:
 
 def plain_network(size: int, key: int, number: int) -> int:
     """Returns what stands at a place of a permutation that is too large to be sorted."""
-    lefts = isqrt(size) + 1
-    rights = size // lefts + 1
+    side = isqrt(size - 1) + 1
     keys = [plain_mix(key ^ index) for index in range(6)]
     while True:
-        left, right = divmod(number, rights)
-        for even, odd in ((0, 1), (2, 3), (4, 5)):
-            left = (left + plain_hash(keys[even], right)) % lefts
-            right = (right + plain_hash(keys[odd], left)) % rights
-        number = left * rights + right
+        left, right = divmod(number, side)
+        for round_key in keys:
+            left, right = right, (left + plain_hash(round_key, right)) % side
+        number = left * side + right
         if number < size:
             return number
 
@@ -132,25 +128,32 @@ def plain_epoch(order: ExactOrder, epoch: int) -> list[list[tuple[int, int]]]:
     records = [(shard, record) for shard, count in enumerate(order.shard_records) for record in range(count)]
     lead = (plain_key(1, order.seed, epoch) >> 1) % len(records)
     circle = records[lead:] + records[:lead]
-    size = order.run_records
+    size, turn, lanes = order.run_records, order.turn_records, order.lanes
     runs = [circle[at : at + size] for at in range(0, len(circle), size)]
     whole = len(circle) // size
     key = plain_key(2, order.seed, epoch)
     shuffled = plain_permuted(whole, key) if whole <= 1024 else [plain_network(whole, key, at) for at in range(whole)]
-    sequence = list(chain.from_iterable([*(runs[number] for number in shuffled), *runs[whole:]]))
-    length = len(sequence) // order.num_streams
-    run_key, record_key = (plain_mix(plain_key(3, order.seed, epoch) ^ part) for part in range(2))
-
-    def leaves(position: int) -> tuple[int, int]:
-        run, place = divmod(position, size)
-        return (place + plain_hash(run_key, run)) % min(size, 1024), plain_hash(record_key, position) >> 10
-
+    sequence = [runs[number] for number in shuffled]
+    share = whole // order.num_streams
+    rest = list(chain.from_iterable([*sequence[share * order.num_streams :], *runs[whole:]]))
+    rest_share = len(rest) // order.num_streams // turn * turn
     streams = []
     for stream in range(order.num_streams):
-        part = range(stream * length, (stream + 1) * length)
-        windows = [part[at : at + order.window_records] for at in range(0, length, order.window_records)]
-        streams.append([sequence[position] for window in windows for position in sorted(window, key=leaves)])
+        own = sequence[stream * share : (stream + 1) * share]
+        laned, late = own[: share // lanes * lanes], own[share // lanes * lanes :]
+        by_lane = []
+        for lane in range(lanes):
+            track = list(chain.from_iterable(laned[lane::lanes]))
+            begin = lane * (size // turn) // lanes * turn
+            by_lane.append(turns(track[begin:] + track[:begin], turn))
+        dealt = [*zip(*by_lane, strict=True), *zip(*(turns(run, turn) for run in late), strict=True)]
+        in_runs = list(chain.from_iterable(chain.from_iterable(dealt)))
+        streams.append(in_runs + rest[stream * rest_share : (stream + 1) * rest_share])
     return streams
+
+
+def turns(records: list[tuple[int, int]], turn: int) -> list[list[tuple[int, int]]]:
+    return [records[at : at + turn] for at in range(0, len(records), turn)]
 
 
 @given(orders(), epochs)
@@ -164,12 +167,11 @@ def test_a_second_implementation_agrees(order: ExactOrder, epoch: int):
 
 @given(orders(), epochs)
 @settings(max_examples=60, deadline=None)
-def test_an_epoch_reads_all_records_but_the_remainder_once(order: ExactOrder, epoch: int):
+def test_an_epoch_reads_all_records_but_a_few_once(order: ExactOrder, epoch: int):
     read = pairs(epoch_records(order, epoch))
-    everything = [(shard, i) for shard, count in enumerate(order.shard_records) for i in range(count)]
-    assert len(set(read)) == len(read) == order.num_records - order.num_records % order.num_streams
-    left_out = order.numbers(epoch, np.arange(len(read), order.num_records))
-    assert sorted([*read, *(everything[number] for number in left_out)]) == everything
+    assert len(set(read)) == len(read) == order.num_streams * order.records_per_stream
+    assert order.num_records - len(read) < order.num_streams * order.turn_records
+    assert sorted(order.numbers(epoch, np.arange(order.num_records)).tolist()) == list(range(order.num_records))
 
 
 @given(orders(), epochs, st.data())
@@ -184,37 +186,23 @@ def test_a_part_of_a_stream_is_the_slice_of_the_whole(order: ExactOrder, epoch: 
     assert np.array_equal(part, whole[start:stop])
 
 
-@given(orders(), epochs, st.data())
-@settings(max_examples=60, deadline=None)
-def test_records_never_leave_their_window(order: ExactOrder, epoch: int, data: st.DataObject):
-    stream = data.draw(st.integers(0, order.num_streams - 1))
-    runs = [order.window_runs(epoch, stream, window) for window in range(order.num_windows)]
-    assert pairs(expand_runs(np.concatenate(runs))) == pairs(expand_runs(order.runs(epoch, stream)))
-    whole = order.records(epoch, stream)
-    for window, read in enumerate(map(expand_runs, runs)):
-        permutation = order.window_permutation(epoch, stream, window)
-        assert sorted(permutation.tolist()) == list(range(len(read)))
-        start = window * order.window_records
-        assert np.array_equal(whole[start : start + order.window_records], read[permutation])
-
-
-@given(orders(), epochs)
-@settings(max_examples=60, deadline=None)
-def test_runs_are_adjacent_records_of_one_shard(order: ExactOrder, epoch: int):
-    for stream in range(order.num_streams):
-        runs = order.runs(epoch, stream)
-        assert runs.dtype == np.int64
-        assert (runs[:, 2] >= 1).all()
-        assert (runs[:, 2] <= order.run_records).all()
-        assert (runs[:, 1] >= 0).all()
-        assert (runs[:, 1] + runs[:, 2] <= np.array(order.shard_records)[runs[:, 0]]).all()
-        assert runs[:, 2].sum() == order.records_per_stream
+@given(st.integers(0, 2**32), epochs)
+@settings(max_examples=20, deadline=None)
+def test_a_turn_of_all_lanes_has_records_of_different_runs(seed: int, epoch: int):
+    order = ExactOrder((403,), seed, num_streams=2, run_records=5, lanes=8)
+    assert order.turns_per_lane == 25
+    records = order.records(epoch, 1)[: 25 * 8, 1].reshape(25, 8)
+    neighbors = [abs(one - other) % 402 < 5 for turn in records.tolist() for one, other in combinations(turn, 2)]
+    assert np.mean(neighbors) < 0.05  # runs may lie side by side
+    follows = np.mean(np.diff(records, axis=0) % 403 == 1, axis=1)  # the same run goes on in most lanes
+    assert follows.min() >= 0.5
+    assert follows.mean() == pytest.approx(0.8, abs=0.02)
 
 
 @given(st.integers(0, 2**32), epochs, st.data())
 @settings(max_examples=30, deadline=None)
 def test_the_global_batch_is_the_same_for_any_number_of_hosts(seed: int, epoch: int, data: st.DataObject):
-    order = ExactOrder((30, 50, 41), seed=seed, run_records=4, window_records=7)
+    order = ExactOrder((30, 50, 41), seed=seed, run_records=4, lanes=2)
     step = data.draw(st.integers(0, order.steps_per_epoch(16) - 1))
     whole = order.batch(epoch, step, 16)
     for num_hosts in (1, 2, 4, 8):
@@ -224,7 +212,7 @@ def test_the_global_batch_is_the_same_for_any_number_of_hosts(seed: int, epoch: 
 
 
 def test_a_batch_alone_is_the_batch_of_a_run_from_the_beginning():
-    order = ExactOrder((30, 50, 41), seed=5, num_streams=4, run_records=4, window_records=7)
+    order = ExactOrder((30, 50, 41), seed=5, num_streams=4, run_records=4, lanes=2)
     assert order.steps_per_epoch(12) == 10
     for epoch in range(3):
         streams = [order.records(epoch, stream) for stream in range(4)]
@@ -247,17 +235,12 @@ def test_epochs_and_seeds_and_streams_differ():
     seen = [pairs(base.records(epoch, 0)) for epoch in range(20)]
     seen += [pairs(ExactOrder((100,) * 10, seed=seed, num_streams=2).records(0, 0)) for seed in range(1, 20)]
     assert len({tuple(one) for one in seen}) == 39
-    drawn = [base.window_permutation(epoch, stream, 0) for epoch in range(5) for stream in range(2)]
-    assert len({tuple(one.tolist()) for one in drawn}) == 10
 
 
 def test_a_list_of_shards_will_do_and_what_comes_out_may_be_written_to():
-    order = ExactOrder([7, 0, 12, 5], seed=3, num_streams=2, run_records=4, window_records=6)  # type: ignore[arg-type]
+    order = ExactOrder([7, 0, 12, 5], seed=3, num_streams=2, run_records=4, lanes=2)  # type: ignore[arg-type]
     assert order == SMALL
-    order.runs(0, 0)[:] = 0
-    order.window_permutation(0, 0, 0)[:] = 0
     order.records(0, 1)[:] = 0
-    test_golden_runs()
     test_golden_records()
 
 
@@ -270,7 +253,7 @@ def chi_square(counts: np.ndarray) -> float:
 
 
 def test_a_record_comes_anywhere_in_an_epoch():
-    order = ExactOrder((40,) * 5, seed=1, num_streams=2, run_records=4, window_records=16)
+    order = ExactOrder((40,) * 5, seed=1, num_streams=2, run_records=4, lanes=4)
     numbers = np.array([epoch_records(order, epoch) @ (40, 1) for epoch in range(600)])
     positions = np.argsort(numbers, axis=1)  # [epoch, record]
     for record in (0, 3, 77, 100, 199):
@@ -279,29 +262,10 @@ def test_a_record_comes_anywhere_in_an_epoch():
 
 
 def test_all_orders_of_runs_are_equally_likely():
-    order = ExactOrder((1,) * 4, seed=2, num_streams=1, run_records=1, window_records=1)
+    order = ExactOrder((1,) * 4, seed=2, num_streams=1, run_records=1)
     counts = Counter(tuple(order.records(epoch, 0)[:, 0].tolist()) for epoch in range(2400))
     assert set(counts) == set(permutations(range(4)))
     assert chi_square(np.array(list(counts.values()))) < 49.7  # 23 degrees of freedom
-
-
-def test_all_orders_in_a_window_are_equally_likely():
-    counts = Counter(
-        tuple(ExactOrder((4,), seed, 1, 1, 4).window_permutation(epoch, 0, 0).tolist())
-        for seed in range(60)
-        for epoch in range(40)
-    )
-    assert len(counts) == 24
-    assert chi_square(np.array(list(counts.values()))) < 49.7
-
-
-@given(st.integers(0, 2**32), epochs)
-@settings(max_examples=20, deadline=None)
-def test_a_round_has_one_record_of_each_run(seed: int, epoch: int):
-    order = ExactOrder((400,), seed, num_streams=2, run_records=5, window_records=40)  # so windows have whole runs
-    for window in range(order.num_windows):
-        runs = order.window_permutation(epoch, 1, window).reshape(5, 8) // 5
-        assert [sorted(one_round) for one_round in runs.tolist()] == [list(range(8))] * 5
 
 
 def test_places_of_a_large_permutation_are_random():
@@ -345,13 +309,13 @@ def test_evaluation_cuts_shards_where_hosts_meet():
 @pytest.mark.parametrize(
     ("options", "score"),
     [
-        ({"num_streams": 1, "run_records": 10**9, "window_records": 1}, 0.0055),
-        ({"run_records": 10**9, "window_records": 1}, 0.0359),
-        ({"window_records": 32}, 0.0636),
-        ({"window_records": 128}, 0.2500),
+        ({"num_streams": 1, "run_records": 10**6, "lanes": 1}, 0.0055),
+        ({"run_records": 160_000, "lanes": 1}, 0.0359),
+        ({"lanes": 2}, 0.0852),
+        ({"lanes": 8}, 0.2691),
         ({}, 1.0),
-        ({"run_records": 4, "window_records": 128}, 1.0),
-        ({"run_records": 1, "window_records": 1}, 0.9944),
+        ({"run_records": 4}, 1.0),
+        ({"run_records": 1}, 0.9956),
     ],
 )
 def test_mixing_score_of_the_documentation(options: dict[str, int], score: float):
@@ -360,7 +324,7 @@ def test_mixing_score_of_the_documentation(options: dict[str, int], score: float
 
 def test_mixing_score_is_one_over_the_variance_of_class_counts():
     """Each shard is a class: how much more often do its images come together than in a uniform draw?"""
-    order = ExactOrder((50,) * 20, seed=4, num_streams=2, run_records=5, window_records=40)
+    order = ExactOrder((50,) * 20, seed=4, num_streams=2, run_records=5, lanes=8)
     counts = np.array(
         [
             np.bincount(order.batch(epoch, step, 40)[:, 0], minlength=20)
@@ -376,7 +340,7 @@ def test_mixing_score_is_one_over_the_variance_of_class_counts():
 def test_mixing_score_where_there_is_nothing_to_compare():
     assert mixing_score(ExactOrder((5, 5), num_streams=1), 1) == 1
     assert mixing_score(ExactOrder((500,)), 8) == 1  # one group
-    assert mixing_score(ExactOrder((500,), window_records=1), 80, group_records=100) < 0.5
+    assert mixing_score(ExactOrder((500,), lanes=1), 80, group_records=100) < 0.5
     assert mixing_score(ExactOrder((500,)), 8, group_records=1) == 1  # no two records are alike
     assert mixing_score(ExactOrder((5, 0, 5), num_streams=1), 10) == 1  # a batch is the whole epoch
 
@@ -393,15 +357,19 @@ def test_mixing_score_where_there_is_nothing_to_compare():
         (lambda: ExactOrder((9,), seed=2**64), f"`seed` must fit into 64 bits, got {2**64}."),
         (lambda: ExactOrder((9,), num_streams=0), "`num_streams` must be at least 1, got 0."),
         (lambda: ExactOrder((9,), run_records=0), "`run_records` must be at least 1, got 0."),
-        (lambda: ExactOrder((9,), window_records=-2), "`window_records` must be at least 1, got -2."),
+        (lambda: ExactOrder((9,), lanes=-2), "`lanes` must be at least 1, got -2."),
+        (
+            lambda: ExactOrder((9,), run_records=6, turn_records=4),
+            "`run_records` must be a multiple of `turn_records`, got 6 and 4.",
+        ),
         (
             lambda: ExactOrder((2, 3)),
-            "Each of the 8 streams needs a record, got 5 records. Use num_streams=5 or more data.",
+            "Each of the 8 streams needs 1 record or more, got 5 records. Use num_streams=5 or more data.",
         ),
-        (lambda: SMALL.runs(-1, 0), "`epoch` must be at least 0, got -1."),
-        (lambda: SMALL.runs(0, 2), "`stream` must be between 0 and 1, got 2."),
-        (lambda: SMALL.window_runs(0, 0, 2), "`window` must be between 0 and 1, got 2."),
-        (lambda: SMALL.window_permutation(0, -1, 0), "`stream` must be between 0 and 1, got -1."),
+        (lambda: SMALL.records(-1, 0), "`epoch` must be at least 0, got -1."),
+        (lambda: SMALL.records(0, 2), "`stream` must be between 0 and 1, got 2."),
+        (lambda: SMALL.batch(-1, 0, 8), "`epoch` must be at least 0, got -1."),
+        (lambda: SMALL.batch(0, 0, 8, [-1]), "`stream` must be between 0 and 1, got -1."),
         (lambda: SMALL.records(0, 0, 5, 4), "`start` and `stop` must be ordered and between 0 and 12, got 5 and 4."),
         (lambda: SMALL.records(0, 0, 5, 13), "`start` and `stop` must be ordered and between 0 and 12, got 5 and 13."),
         (lambda: SMALL.batch(0, 3, 8), "`step` must be between 0 and 2, got 3."),

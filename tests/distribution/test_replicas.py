@@ -33,7 +33,7 @@ def expected_names(directory: Path) -> list[list[str]]:
     with RecordReader(str(directory), manifest, "train") as reader:
         names = [reader[i]["image/filename"][0].decode() for i in range(len(reader))]
     records = tuple(shard.records for shard in manifest.splits["train"].shards)
-    order = ExactOrder(records, seed=7, num_streams=8, run_records=4, window_records=12)
+    order = ExactOrder(records, seed=7, num_streams=8, run_records=4, lanes=2)
     starts = np.cumsum((0, *records))
     batches = []
     for step in range(STEPS):

@@ -210,7 +210,7 @@ def test_sorted_labels(tmp_path: Path, draw_images) -> None:
     folder = tmp_path / "sorted"
     options = ShardConfig(input=str(tmp_path / "images"), output=str(folder), num_shards=4, workers=1, shuffle=False)
     shard_job.run(options)
-    config = dataclasses.replace(CONFIG, num_streams=1, run_records=16, window_records=16)
+    config = dataclasses.replace(CONFIG, num_streams=1, run_records=16, lanes=1)
     (labels,) = some(load_manifest(str(folder)), "labels", config)
     assert labels.status == "warning"
     assert labels.found.startswith("Records that lie together have like labels (98% of the way from chance to sorted)")

@@ -259,7 +259,7 @@ def test_memory(needed: float, status: str) -> None:
         status,
         f"A shuffle buffer of 9 records: about {needed / 1e9:.1f} GB, and 10.0 GB are free.",
     )
-    advice = "Lower `window_records` or `num_streams`, or `shuffle_buffer_size`."
+    advice = "Lower `shuffle_buffer_size`, or `run_records`."
     assert found.advice == ("" if status == "ok" else advice)
     assert check_memory("", 0, 1) == Check("memory", "ok", "Nothing is held in memory to be shuffled.")
 

@@ -272,7 +272,7 @@ def _check_memory(facts: _Facts) -> Check:
             held = f"A shuffle buffer of {human_count(records, 'record')}"
     record_bytes = facts.source.record_bytes
     if plan.exact and facts.config.cache == "decoded" and facts.config.cache_dir is not None:
-        # They are read from the cache, in windows of as many records as the source's.
+        # They are read from the cache, in runs of as many records as the source's.
         height, width = plan.decoded_size
         record_bytes = max(record_bytes, height * width * 3)
     needed = records * record_bytes

@@ -27,7 +27,7 @@ IDS = PipelineConfig(
     extra_features=("id",),
     num_streams=2,
     run_records=3,
-    window_records=8,
+    lanes=4,
 )
 
 

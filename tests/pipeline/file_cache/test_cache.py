@@ -109,7 +109,7 @@ def test_decoded_records_have_the_pixels_of_the_images(source: Manifest, tmp_pat
 
 
 def test_the_pipeline_reads_the_same_records_from_it(source: Manifest, tmp_path: Path) -> None:
-    config = config_of("decoded", tmp_path / "cache", extra_features=("image/filename",), window_records=4)
+    config = config_of("decoded", tmp_path / "cache", extra_features=("image/filename",), run_records=2)
     batches = build_dataset(source, "train", config, start_step=2).take(3).as_numpy_iterator()  # of 3 an epoch
     plan = ReadPlan(Source.from_manifest(source, "train"), without_cache(config))
     reader = RecordReader(source.directory, source, "train")

@@ -17,7 +17,7 @@ from tfpipe.pipeline.plan.source import Source, tfrecord_files
 from tfpipe.pipeline.stages.cache import estimate_cache_bytes
 from tfpipe.system import host_limits
 
-ORDER = {"global_batch_size": 8, "image_size": 8, "num_streams": 2, "window_records": 4, "run_records": 3}
+ORDER = {"global_batch_size": 8, "image_size": 8, "num_streams": 2, "lanes": 4, "run_records": 3}
 
 
 def config_of(**options) -> PipelineConfig:

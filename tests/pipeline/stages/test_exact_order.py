@@ -20,7 +20,6 @@ from tfpipe.pipeline.stage import without_autograph
 from tfpipe.pipeline.stages.list import list_exact
 from tfpipe.pipeline.stages.read import read_exact
 from tfpipe.pipeline.stages.repeat import repeat_epochs
-from tfpipe.pipeline.stages.shuffle import shuffle_exact
 from tfpipe.system.hash_permutation import EXAMPLE, key_of
 
 BATCH = 16
@@ -36,17 +35,17 @@ def plan_of(manifest: Manifest, num_hosts: int = 1, host: int = 0, start_step: i
 
 def build(plan: ReadPlan) -> tf.data.Dataset:
     dataset = None
-    shuffle = (shuffle_exact,) if plan.permutes_windows else ()
-    for build_stage in (repeat_epochs, list_exact, read_exact, *shuffle):
+    for build_stage in (repeat_epochs, list_exact, read_exact):
         dataset = without_autograph(build_stage(plan)).apply(dataset)
     return dataset
 
 
 def elements(dataset: tf.data.Dataset, count: int) -> Seen:
     seen: Seen = []
-    for payloads, records, seeds in dataset.take(count).batch(4096).as_numpy_iterator():
+    for (places, payloads), (records, seeds) in dataset.take(count).batch(4096).as_numpy_iterator():
+        np.testing.assert_array_equal(places, records)
         ids = [int(decode_example(payload)["id"][0]) for payload in payloads]
-        seen += zip(ids, records.tolist(), map(tuple, seeds.tolist()), strict=True)
+        seen += zip(ids, (records % RECORDS).tolist(), map(tuple, seeds.tolist()), strict=True)
     return seen
 
 
@@ -71,7 +70,7 @@ def expected(plan: ReadPlan, first_step: int, steps: int) -> Seen:
     ids=["some", "all"],
 )
 def test_every_host_reads_its_part_of_the_order(many: Manifest, hosts: list[tuple[int, int]]) -> None:
-    options = {"num_streams": 4, "run_records": 5, "window_records": 20}
+    options = {"num_streams": 4, "run_records": 5, "lanes": 4}
     steps = 3 * RECORDS // BATCH
     for num_hosts, host in hosts:
         plan = plan_of(many, num_hosts, host, **options)
@@ -85,16 +84,18 @@ def test_every_host_reads_its_part_of_the_order(many: Manifest, hosts: list[tupl
         assert list(chain(*together)) == whole
 
 
-WINDOWS = [
-    {"run_records": 1, "window_records": 1},  # no windows: records are read in their final order
-    {"run_records": 1, "window_records": 6},  # a share of two: whole windows
-    {"run_records": 16, "window_records": 512},  # the window is larger than the stream
-    {"run_records": 5, "window_records": 7, "num_streams": 2},  # a share of eight: rounded to one window of eight
-    {"run_records": 5, "window_records": 27, "num_streams": 1, "global_batch_size": 6},  # to 24
+LANES = [
+    {"run_records": 1},  # records are read one by one
+    {"run_records": 3, "lanes": 2},  # a share of two: a lane for each record of a batch
+    {"run_records": 3, "lanes": 6},  # lanes for three batches, so that a run may begin within a turn of all lanes
+    {"run_records": 16, "lanes": 512},  # no stream has so many runs: all records are left over from lanes
+    {"run_records": 5, "lanes": 3, "num_streams": 2},  # a share of eight: two lanes, of which each gives four records
+    {"run_records": 6, "lanes": 4, "num_streams": 1, "global_batch_size": 6},  # three lanes, two records in a turn
+    {"run_records": 4, "lanes": 1, "num_streams": 2},  # a run has less than a batch's share
 ]
 
 
-@pytest.mark.parametrize("options", WINDOWS, ids=str)
+@pytest.mark.parametrize("options", LANES, ids=str)
 def test_from_any_step_on_the_records_are_those_of_the_order(many: Manifest, options: dict) -> None:
     per_epoch = plan_of(many, **options).steps_per_epoch
     seed = random.randrange(2**32)
@@ -105,19 +106,18 @@ def test_from_any_step_on_the_records_are_those_of_the_order(many: Manifest, opt
     assert seen == expected(plan, start, 2 * per_epoch), f"from step {start}"
 
 
-@pytest.mark.parametrize("options", WINDOWS, ids=str)
+@pytest.mark.parametrize("options", LANES, ids=str)
 def test_each_record_at_most_once_an_epoch(many: Manifest, options: dict) -> None:
     plan = plan_of(many, **options)
     per_epoch = plan.steps_per_epoch
     batch = plan.global_batch_size
     assert per_epoch == plan.order.records_per_stream * plan.order.num_streams // batch
-    assert plan.window_records % plan.share == 0
     seen = expected(plan, 0, 3 * per_epoch)
     epochs = [seen[epoch * per_epoch * batch :][: per_epoch * batch] for epoch in range(3)]
     for part in epochs:
         assert max(Counter(number for _, number, _ in part).values()) == 1
         assert len(part) == per_epoch * batch
-        assert RECORDS - len(part) < batch + plan.order.num_streams
+        assert RECORDS - len(part) < batch + plan.order.num_streams * plan.order.turn_records
     assert len({seed for part in epochs for _, _, seed in part}) == 3 * per_epoch * batch  # each epoch's own
     assert epochs[0] != epochs[1]
 
@@ -135,26 +135,37 @@ def test_two_runs_are_equal_and_another_seed_is_another_order(many: Manifest) ->
     assert all(shared.get(number) != seed for _, number, seed in other)
 
 
-def test_the_window_is_rounded_to_whole_shares(many: Manifest) -> None:
-    for window_records, num_streams, window in ((7, 2, 8), (512, 4, 512), (3, 1, 16), (41, 2, 40), (1, 8, 1)):
-        order = plan_of(many, num_streams=num_streams, window_records=window_records).order
-        assert order.window_records == window, (window_records, num_streams)
+@pytest.mark.parametrize(
+    ("options", "run", "lanes", "turn"),
+    [
+        ({"run_records": 5, "lanes": 7, "num_streams": 2}, 4, 4, 2),  # of a share of eight four lanes give two each
+        ({"run_records": 5, "lanes": 17, "num_streams": 2}, 5, 16, 1),  # two shares
+        ({"run_records": 5, "lanes": 3, "num_streams": 1}, 8, 2, 8),  # no run is shorter than a turn
+        ({"run_records": 1, "lanes": 100}, 1, 1, 1),
+    ],
+)
+def test_lanes_and_runs_are_rounded_to_fit_a_batch(
+    many: Manifest, options: dict, run: int, lanes: int, turn: int
+) -> None:
+    order = plan_of(many, **options).order
+    assert (order.run_records, order.lanes, order.turn_records) == (run, lanes, turn)
 
 
 @pytest.mark.parametrize(
-    ("record_bytes", "batch", "run", "window"),
+    ("record_bytes", "batch", "run", "lanes", "turn"),
     [
-        (1_200, 64, 16, 512),  # small records: as many as cost nothing
-        (1_200, 8192, 6, 6 * 1024),  # a large batch: as long as a window of 64 MiB allows
-        (25_000, 256, 10, 320),
-        (110_000, 64, 4, 32),  # a run of 400 KB
-        (110_000, 1024, 1, 1),  # two batches would take too much memory
-        (2_000_000, 64, 1, 1),
+        (1_200, 64, 16, 32, 1),  # small records: lanes for four batches
+        (1_200, 8192, 32, 32, 32),  # a large batch: each lane gives a run to each
+        (25_000, 256, 16, 32, 1),
+        (110_000, 64, 4, 8, 1),  # a run of 400 KB
+        (110_000, 1024, 4, 32, 4),
+        (300_000, 256, 1, 32, 1),  # more would take more memory
+        (2_000_000, 64, 1, 1, 1),
     ],
 )
-def test_runs_and_windows_follow_from_the_size_of_records(
-    many: Manifest, record_bytes: float, batch: int, run: int, window: int
+def test_runs_and_lanes_follow_from_the_size_of_records(
+    many: Manifest, record_bytes: float, batch: int, run: int, lanes: int, turn: int
 ) -> None:
     source = replace(Source.from_manifest(many, "train"), record_bytes=record_bytes, shard_records=(10_000,))
     order = ReadPlan(source, PipelineConfig(global_batch_size=batch)).order
-    assert (order.run_records, order.window_records) == (run, window)
+    assert (order.run_records, order.lanes, order.turn_records) == (run, lanes, turn)

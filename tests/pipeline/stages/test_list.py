@@ -9,7 +9,7 @@ from tfpipe.order import expand_runs
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
-from tfpipe.pipeline.stages.list import first_use_runs, record_numbers, split_runs
+from tfpipe.pipeline.stages.list import first_use_numbers, split_runs
 
 
 def test_runs_are_cut_and_stay_the_same_records() -> None:
@@ -21,15 +21,15 @@ def test_runs_are_cut_and_stay_the_same_records() -> None:
 
 
 def test_a_cache_is_filled_in_the_order_of_its_use(many: Manifest) -> None:
-    config = PipelineConfig(global_batch_size=8, num_streams=2, window_records=4, run_records=3)
+    config = PipelineConfig(global_batch_size=8, num_streams=2, lanes=4, run_records=3)
     for num_hosts, host, start_step in ((1, 0, 0), (2, 1, 37)):
         plan = ReadPlan(Source.from_manifest(many, "train"), config, num_hosts, host, num_hosts, start_step)
-        numbers = record_numbers(plan, first_use_runs(plan))
-        assert sorted(numbers) == list(range(257))
+        first, others = first_use_numbers(plan)
+        assert sorted([*first, *others]) == list(range(257))
         epoch, step = plan.start
-        first = {
-            int(plan.source.bases[shard] + record)
-            for shard, record in plan.order.batch(epoch, step, 8, plan.streams).tolist()
-        }
-        window_records = plan.order.window_records * len(plan.streams)
-        assert first <= set(numbers[:window_records].tolist())
+        batches = [
+            plan.order.batch(epoch, later, 8, plan.streams).T for later in range(step, plan.steps_per_epoch or 0)
+        ]
+        expected = np.concatenate([plan.source.bases[shard] + record for shard, record in batches])
+        np.testing.assert_array_equal(first, expected)
+        assert (np.diff(others) > 0).all()

@@ -11,39 +11,46 @@ from tfpipe.pipeline.stages import _order_ops
 from tfpipe.system.hash_permutation import key_of, permutation
 
 CASES = [
-    ExactOrder((12, 0, 5, 31), seed=7, num_streams=2, run_records=4, window_records=8),
-    ExactOrder((3,), seed=-1, num_streams=1, run_records=16, window_records=512),
-    ExactOrder((100, 37, 64), seed=2**63 + 11, num_streams=8, run_records=5, window_records=7),
-    ExactOrder((1000,) * 3, seed=0, num_streams=4, run_records=1, window_records=300),  # too many runs to be sorted
-    ExactOrder((2**40, 2**40 + 1), seed=5, num_streams=4, run_records=3, window_records=50),
+    ExactOrder((12, 0, 5, 31), seed=7, num_streams=2, run_records=4, lanes=2),
+    ExactOrder((3,), seed=-1, num_streams=1, run_records=16, lanes=4),
+    ExactOrder((100, 37, 64), seed=2**63 + 11, num_streams=8, run_records=6, lanes=3, turn_records=2),
+    ExactOrder((1000,) * 3, seed=0, num_streams=4, run_records=1),  # too many runs to be sorted
+    ExactOrder((2**40, 2**40 + 1), seed=5, num_streams=4, run_records=3, lanes=50),
 ]
 NUMBER = tf.TensorSpec([], tf.int64)
 
 
 @pytest.mark.parametrize("order", CASES, ids=str)
-def test_records_and_windows_are_those_of_the_order(order: ExactOrder) -> None:
-    streams = np.arange(order.num_streams)[:, None] * order.records_per_stream
+def test_records_and_their_positions_are_those_of_the_order(order: ExactOrder) -> None:
+    places = np.unique(np.linspace(0, order.records_per_stream - 1, 300).astype(np.int64))
+    streams = np.arange(order.num_streams)[:, None]
 
-    @tf.function(input_signature=[NUMBER, tf.TensorSpec([None, None], tf.int64)])  # as `tf.data` runs it: traced
-    def compute(epoch: tf.Tensor, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        numbers = _order_ops.number_records(order, epoch, positions)
-        return numbers, _order_ops.make_window_permutations(order, epoch, positions)
+    @tf.function(input_signature=[NUMBER])  # as `tf.data` runs it: traced
+    def compute(epoch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        positions = _order_ops.make_positions(order, tf.constant(streams), tf.constant(places)[None])
+        return positions, _order_ops.number_records(order, epoch, positions) % order.num_records
 
     for epoch in (0, 1, 12345678901):
-        for window in {0, 1 % order.num_windows, order.num_windows - 1}:
-            start = window * order.window_records
-            positions = streams + np.arange(start, min(start + order.window_records, order.records_per_stream))
-            numbers, permutations = compute(epoch, positions)
-            np.testing.assert_array_equal(numbers, order.numbers(epoch, positions))
-            expected = [order.window_permutation(epoch, stream, window) for stream in range(order.num_streams)]
-            np.testing.assert_array_equal(permutations, np.stack(expected))
+        positions, numbers = compute(epoch)
+        expected = np.stack([order.positions(stream, places) for stream in range(order.num_streams)])
+        np.testing.assert_array_equal(positions, expected)
+        np.testing.assert_array_equal(numbers, order.numbers(epoch, expected))
+
+
+@pytest.mark.parametrize("order", CASES[:3], ids=str)
+def test_the_turns_of_a_lane_are_those_of_its_stream(order: ExactOrder) -> None:
+    for lane in range(order.lanes):
+        turns = np.arange(order.turns_per_lane)
+        run, part = _order_ops.find_turns(order, tf.constant(lane, tf.int64), tf.constant(turns))
+        positions = run.numpy() * order.run_records + part.numpy() * order.turn_records
+        np.testing.assert_array_equal(positions, order.positions(0, (turns * order.lanes + lane) * order.turn_records))
 
 
 def test_the_end_of_an_epoch_is_a_short_run() -> None:
     order = ExactOrder((10,), seed=3, num_streams=1, run_records=4)
     numbers = _order_ops.number_records(order, tf.constant(2, tf.int64), tf.range(10, dtype=tf.int64))
-    np.testing.assert_array_equal(numbers, order.numbers(2, np.arange(10)))
-    assert sorted(numbers.numpy().tolist()) == list(range(10))
+    np.testing.assert_array_equal(numbers % 10, order.numbers(2, np.arange(10)))
+    assert sorted((numbers % 10).numpy().tolist()) == list(range(10))
 
 
 def test_keys_and_permutations_for_random_parts() -> None:

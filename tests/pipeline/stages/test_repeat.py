@@ -15,7 +15,7 @@ from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
 
-ORDER = {"global_batch_size": 8, "image_size": 8, "num_streams": 2, "window_records": 4, "run_records": 3}
+ORDER = {"global_batch_size": 8, "image_size": 8, "num_streams": 2, "lanes": 4, "run_records": 3}
 STEPS = 2  # of an epoch: 23 records
 
 

@@ -286,7 +286,7 @@ FAULTS: dict[str, Fault] = {
         why="Two small images make a batch, and what is done once for each batch outweighs them.",
         stage="batch",
         fix={"global_batch_size": ...},
-        config={"global_batch_size": 2, "image_size": 32, "window_records": 512, "cache": "decoded"},
+        config={"global_batch_size": 2, "image_size": 32, "cache": "decoded"},
         shards=Shards(TINY, ("--encoding", "raw", "--square", "32", "--num-shards", "8")),
     ),
     "memory": Fault(

@@ -37,7 +37,6 @@ from tfpipe.tuning.trials import PipelineJob
 SECONDS, MAX_WARM_UP_S, BATCH = 3.0, 3.0, 64
 CALM_S = 15.0
 """The longest wait for a quiet machine before each run, in seconds."""
-WINDOW = 64
 """The records of a window: with the default of 512 a slow pipeline would not read any for seconds."""
 STARTS, ROUNDS, TURN_S = 3, 3, 1.0
 """AUTOTUNE does not choose the same in each start, and can take a quarter of a minute to change its mind."""
@@ -54,7 +53,7 @@ def diagnose_fault(name: str, folder: Path, follow: bool = True) -> dict[str, An
         follow: Whether to apply the first fix and measure again.
     """
     fault = FAULTS[name]
-    config = PipelineConfig(**{"global_batch_size": BATCH, "window_records": WINDOW, **fault.config})
+    config = PipelineConfig(**{"global_batch_size": BATCH, **fault.config})
     if fault.memory_limit is not None:
         limit = fault.memory_limit
         host_limits.memory_limit_bytes = lambda *_: limit  # the profiler asks there, as in a container

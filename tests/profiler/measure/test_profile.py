@@ -80,12 +80,10 @@ def list_operations(manifest: Manifest, config: PipelineConfig) -> dict[str, lis
 def test_every_operation_has_its_stage(manifest: Manifest) -> None:
     """In exact order tf.data runs the serial maps in parallel, and makes one operation of `augment` and the batch."""
     operations = list_operations(manifest, CONFIG)
-    assert list(operations) == ["prefetch", "batch", "augment", "decode", "parse", "shuffle", "read", "list", "repeat"]
+    assert list(operations) == ["prefetch", "batch", "augment", "decode", "parse", "read", "list", "repeat"]
     assert operations["augment"] == ["MapAndBatch"]
     assert operations["decode"] == operations["parse"] == ["ParallelMapV2"]
-    assert operations["shuffle"][0] == "Unbatch"
-    assert operations["shuffle"][-1] == "BatchV2"
-    assert operations["read"] == ["ParallelInterleaveV4"]
+    assert operations["read"] == ["Zip", "ParallelInterleaveV4"]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +123,7 @@ def test_a_profile_has_the_figures_of_a_real_pipeline(manifest: Manifest) -> Non
     recorder = Recorder()
     profile = profile_pipeline(manifest, "train", CONFIG, Accelerator(1e-5, 4), ProfileConfig(0.6, 3.0), recorder)
     assert [stage.name for stage in profile.stages] == [
-        *("repeat", "list", "read", "shuffle", "parse", "decode", "augment", "batch", "prefetch"),
+        *("repeat", "list", "read", "parse", "decode", "augment", "batch", "prefetch"),
     ]
     assert list(recorder.phases) == ["Warming up", "Measuring for 0.6 s"]
     assert recorder.phases["Measuring for 0.6 s"] == Progress(1, 1, "s")
@@ -228,7 +226,7 @@ def test_the_command_prints_json_and_fails_above_max_idle(small_dataset: Path, t
     document = done.json
     assert document["version"] == 1
     assert document["required_images_per_second"] == pytest.approx(4000)
-    assert len(document["stages"]) == 9
+    assert len(document["stages"]) == 8
     assert document["idle_fraction"] > 0.001  # 4,000 images/s, on two cores that run other tests too
     assert done.code == 1
     assert done.err.startswith("The accelerator is idle for ")

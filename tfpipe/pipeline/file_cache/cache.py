@@ -54,7 +54,7 @@ def fill_cache(manifest: Manifest, split: str, config: PipelineConfig, observer:
 
     Returns:
         A manifest of that split alone, whose `directory` is the cache. To read it, take `without_cache(config)`. Runs
-        and windows then follow from the size of its own records; `build_dataset` keeps those of the source.
+        and lanes then follow from the size of its own records; `build_dataset` keeps those of the source.
 
     Raises:
         ConfigError: An option cannot be used, or the disk is too small.

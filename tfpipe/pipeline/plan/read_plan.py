@@ -286,19 +286,14 @@ class ReadPlan:
         return ExactOrder(self.source.shard_records or (), config.seed, streams, run, lanes, turn)
 
     def pin_order(self) -> ReadPlan:
-        """Returns this plan with runs, windows and streams that no longer follow from the size of the records.
+        """Returns this plan with runs, lanes and streams that no longer follow from the size of the records.
 
         A cache in files has other records than its source, and must be read in the source's order.
         """
         if not self.exact:
             return self
         order = self.order
-        config = replace(
-            self.config,
-            num_streams=order.num_streams,
-            run_records=order.run_records,
-            window_records=order.window_records,
-        )
+        config = replace(self.config, num_streams=order.num_streams, run_records=order.run_records, lanes=order.lanes)
         return replace(self, config=config)
 
     @property

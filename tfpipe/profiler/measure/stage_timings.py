@@ -262,13 +262,9 @@ def _compute_blocked_s(whole: _Part, python_stages: Collection[str]) -> dict[str
 def _is_backed_up(samples: Sequence[Sample], labels: Sequence[str]) -> bool:
     """Returns whether records that were read waited to be taken, so that no thread of `read` waited for files.
 
-    Then its own buffer is full, or that of the windows that are made of it. A shuffle buffer is full by its nature.
+    Then its own buffer is full. A shuffle buffer is full by its nature.
     """
-    read_fill = _read_settings("read", samples, labels).buffer_fill
-    window_fill = _read_settings("shuffle", samples, labels).buffer_fill
-    operations = {samples[-1].nodes[node].name for node in samples[-1].list_chain()}
-    exact = not any(name.startswith("Shuffle") for name in operations)
-    return (read_fill or 0.0) > _FULL or (exact and (window_fill or 0.0) > _FULL)
+    return (_read_settings("read", samples, labels).buffer_fill or 0.0) > _FULL
 
 
 def _read_settings(name: str, samples: Sequence[Sample], labels: Sequence[str]) -> _Settings:
