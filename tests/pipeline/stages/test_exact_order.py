@@ -154,7 +154,7 @@ def test_lanes_and_runs_are_rounded_to_fit_a_batch(
 @pytest.mark.parametrize(
     ("record_bytes", "batch", "run", "lanes", "turn"),
     [
-        (1_200, 64, 16, 32, 1),  # small records: lanes for four batches
+        (1_200, 64, 16, 16, 1),  # small records: lanes for two batches
         (1_200, 8192, 32, 32, 32),  # a large batch: each lane gives a run to each
         (25_000, 256, 16, 32, 1),
         (110_000, 64, 4, 8, 1),  # a run of 400 KB

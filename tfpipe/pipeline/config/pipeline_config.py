@@ -91,7 +91,7 @@ class PipelineConfig:
         lanes: The number of runs of a stream that exact order reads side by side; they give records in turn. It is
             rounded down so that lanes and the stream's share of a batch fit each other. None: as many as a batch takes
             records of the stream, so that no two records of a run meet in a batch, but at most 256 in all streams;
-            several times as many if records are small. At least 1. Default: None.
+            up to 128 in any case if records are small. At least 1. Default: None.
         shuffle_buffer_size: The size of the shuffle buffer of throughput order: a number counts records, text such as
             "256MiB" counts bytes. Of small records that lie in an index, 32,768 mix as well, and no more are held.
             At least 1, as a number or a size such as 128MiB. Default: "256MiB".

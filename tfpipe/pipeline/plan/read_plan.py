@@ -30,9 +30,10 @@ _DEFAULT_STREAMS = 8
 _RUN_BYTES = 400 * 1000
 """The bytes of a run, at most 16 records. To open it takes 150 us of a core, a thirtieth of decoding its images."""
 _MAX_RUN_RECORDS = 16
-_MAX_LANES, _LANES_BYTES, _MORE_LANES_BYTES = 256, 128 * 2**20, 16 * 2**20
-"""The runs of all streams that are read side by side, and their bytes, also if there are more than a batch needs. Each
-is an open file."""
+_MAX_LANES, _LANES_BYTES = 256, 128 * 2**20
+"""The runs of all streams that are read side by side, and their bytes. Each is an open file."""
+_MORE_LANES, _MORE_LANES_BYTES = 128, 16 * 2**20
+"""The same, if there are more lanes than a batch needs."""
 _FILES_AT_ONCE = 8
 _MAX_RUNS_AT_ONCE, _AHEAD_BYTES = 32, 64 * 2**20
 """The runs that are read side by side if the order does not say how many: enough for storage that answers in 50 ms."""
@@ -405,7 +406,8 @@ def _choose_lanes(config: PipelineConfig, record_bytes: float, streams: int, sha
     else:
         lanes = most // share * share
         if config.lanes is None:  # lanes for more than one batch only if they take little
-            lanes = min(lanes, max(int(_MORE_LANES_BYTES / (record_bytes * streams * share * run)), 1) * share)
+            affordable = min(_MORE_LANES, _MORE_LANES_BYTES / (record_bytes * run)) / (streams * share)
+            lanes = min(lanes, max(int(affordable), 1) * share)
     turn = max(share // lanes, 1)
     if config.run_records is None:
         run = min(run, int(_LANES_BYTES / (record_bytes * streams * lanes)))
