@@ -54,7 +54,7 @@ def test_all_checks_pass_on_a_good_dataset(manifest: Manifest) -> None:
         "batch": "8 images: 8 for each of 1 replica on 1 host, read in 8 streams; 1 step an epoch.",
     }
     assert checks["labels"].found.startswith("12 labels were looked at, too few")
-    assert checks["memory"].found.startswith("3 windows of 1 record for each of 8 streams: about")
+    assert checks["memory"].found == "Nothing is held in memory to be shuffled."
 
 
 def test_a_split_that_is_not_there(manifest: Manifest) -> None:
@@ -174,7 +174,9 @@ def test_a_cache(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyP
         f"The cache of decoded images takes 149.9 KB in {tmp_path}, and 1.0 KB are free there.",
     )
     # Its files are read in exact order, as any dataset's, and hold decoded images.
-    assert memory.found.startswith("3 windows of 1 record for each of 8 streams: about 294.9 KB")
+    in_lanes = dataclasses.replace(in_files, global_batch_size=4, num_streams=1, lanes=2, run_records=4)
+    (memory,) = some(manifest, "memory", in_lanes)
+    assert memory.found.startswith("2 lanes with a run of 4 records each: about 98.3 KB")
     (tmp_path / "pets-train-0123456789abcdef").mkdir()
     (tmp_path / "pets-train-0123456789abcdef" / "manifest.json").touch()
     (cache,) = some(manifest, "cache", in_files)

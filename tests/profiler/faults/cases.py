@@ -20,7 +20,7 @@ MANY_PHOTOS = Shards(PHOTOS, ("--num-shards", "2"), copies=1000)
 """400,000 records, more than a cache in memory can hold."""
 MANY_HUGE = Shards(HUGE, ("--num-shards", "1"), copies=1500)
 HUGE_CONFIG = {"order": "throughput", "shuffle_buffer_size": 64, "global_batch_size": 16}
-"""The throughput order, since windows of the exact order would hold a gigabyte of these images."""
+"""The throughput order: reading whole files is a part of these faults."""
 FAST = 20_000.0
 """The images per second of an accelerator that waits for any pipeline here."""
 

@@ -37,7 +37,6 @@ from tfpipe.tuning.trials import PipelineJob
 SECONDS, MAX_WARM_UP_S, BATCH = 3.0, 3.0, 64
 CALM_S = 15.0
 """The longest wait for a quiet machine before each run, in seconds."""
-"""The records of a window: with the default of 512 a slow pipeline would not read any for seconds."""
 STARTS, ROUNDS, TURN_S = 3, 3, 1.0
 """AUTOTUNE does not choose the same in each start, and can take a quarter of a minute to change its mind."""
 QUIET, TRIES = 0.05, 3
