@@ -68,7 +68,7 @@ def test_what_else_differs_is_said(bench, small_dataset: Path) -> None:
     assert out.splitlines()[3:] == [
         "The earlier result is from another machine: compare only the rates relative to the yardstick.",
         "The earlier result is from other data.",
-        "Options that differ: cycle_length: 8 -> 4",
+        "Options that differ: cycle_length: None -> 4",
     ]
 
 

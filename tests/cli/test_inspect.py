@@ -79,7 +79,7 @@ def test_the_summary_on_80_columns(inspect, small_dataset: Path) -> None:
         "Width, px           24–34, mean 28    26–35, mean 30",
         "Height, px          16–26, mean 20    18–27, mean 22",
         "Formats             6 JPEG, 6 PNG     3 JPEG",
-        "Mixing              0.89 at batch 8   0.80 at batch 2",
+        "Mixing              1.00 at batch 8   1.00 at batch 2",
         "",
         "Mixing: how well the pipeline's shuffle mixes records that are neighbors on",
         "disk, from 0 to 1 (perfectly). A split that was shuffled when it was written",
@@ -133,7 +133,7 @@ def test_json_has_all_of_it(inspect, small_dataset: Path) -> None:
             "mean_width": train.sizes.mean_width,
         },
         "class_counts": [6, 4, 2],
-        "mixing": {"score": mixing_score(ExactOrder((6, 6)), 8), "global_batch_size": 8},
+        "mixing": {"score": mixing_score(ExactOrder((6, 6), run_records=1), 8), "global_batch_size": 8},
     }
     assert document == {
         "dataset": str(small_dataset),
@@ -155,7 +155,7 @@ def test_json_has_all_of_it(inspect, small_dataset: Path) -> None:
 @pytest.mark.parametrize(
     ("shard_records", "score", "batch_size"),
     [
-        ((1251,) * 1024, 0.99, 256),
+        ((1251,) * 1024, 1.0, 256),
         ((300, 211), 1.0, 256),
         ((1,), 1.0, 1),
         ((0, 0), None, None),

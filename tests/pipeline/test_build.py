@@ -109,8 +109,8 @@ def test_they_say_what_they_do(few: Manifest) -> None:
     text = str(build_stages(few, "train", config_of(seed=12345)))
     lines = [line for line in text.splitlines() if line[0] != " "]
     assert [line.split()[0] for line in lines] == COUNTED["none", "exact"].split()
-    assert "files=4, host=0 of 1, order=exact, seed=12,345, num_streams=4, streams_here=4, run_records=16" in text
-    assert "lanes=32" in text
+    assert "files=4, host=0 of 1, order=exact, seed=12,345, num_streams=4, streams_here=4, run_records=1" in text
+    assert "lanes=1, start_step=0" in text
     assert "batch_size=4, global_batch_size=4" in text
     assert "images=JPEG" in text
 

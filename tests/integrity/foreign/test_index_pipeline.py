@@ -57,7 +57,10 @@ def flat(batches: list[list[int]]) -> list[int]:
 
 def order_of(steps: int, first_step: int = 0, hosts: int = 1, host: int = 0) -> list[list[int]]:
     """Lists the ids of each step's batch by `tfpipe.order`."""
-    order, firsts = ExactOrder((14, 16, 0, 10), IDS.seed, 2, 3, 8), np.array([0, 14, 30, 30])
+    order, firsts = (
+        ExactOrder((14, 16, 0, 10), IDS.seed, num_streams=2, run_records=3, lanes=4),
+        np.array([0, 14, 30, 30]),
+    )
     batches = []
     for global_step in range(first_step, first_step + steps):
         shard, record = order.batch(*order.locate(global_step, 8), 8, order.host_streams(hosts, host)).T

@@ -90,7 +90,7 @@ def test_every_operation_has_its_stage(manifest: Manifest) -> None:
     ("changes", "stages"),
     [
         ({"order": "throughput"}, "prefetch batch augment decode parse shuffle read list repeat"),
-        ({"augment": "device"}, "prefetch batch decode parse shuffle read list repeat"),
+        ({"augment": "device"}, "prefetch batch decode parse read list repeat"),
         ({"training": False}, "prefetch batch augment decode parse read list"),
         ({"training": False, "cache": "bytes"}, "prefetch batch augment decode parse cache read list"),
     ],

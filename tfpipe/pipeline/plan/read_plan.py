@@ -34,6 +34,7 @@ _MAX_LANES, _LANES_BYTES = 256, 128 * 2**20
 """The runs of all streams that are read side by side, and their bytes. Each is an open file."""
 _MORE_LANES, _MORE_LANES_BYTES = 128, 16 * 2**20
 """The same, if there are more lanes than a batch needs."""
+_MIN_RUNS_OF_A_LANE = 4.0
 _FILES_AT_ONCE = 8
 _MAX_RUNS_AT_ONCE, _AHEAD_BYTES = 32, 64 * 2**20
 """The runs that are read side by side if the order does not say how many: enough for storage that answers in 50 ms."""
@@ -283,7 +284,7 @@ class ReadPlan:
                 f"Use {-(-self.global_batch_size // streams) * streams}, or another `num_streams`."
             )
         share = self.global_batch_size // streams
-        run, lanes, turn = _choose_lanes(config, self.source.record_bytes, streams, share)
+        run, lanes, turn = _choose_lanes(config, self.source, streams, share)
         return ExactOrder(self.source.shard_records or (), config.seed, streams, run, lanes, turn)
 
     def pin_order(self) -> ReadPlan:
@@ -384,19 +385,21 @@ class ReadPlan:
         return self.config.resolve_decoded_size(stored[0] if stored is not None else None)
 
 
-def _choose_lanes(config: PipelineConfig, record_bytes: float, streams: int, share: int) -> tuple[int, int, int]:
+def _choose_lanes(config: PipelineConfig, source: Source, streams: int, share: int) -> tuple[int, int, int]:
     """Returns the records of a run, the lanes of a stream, and the records of a turn.
 
     A run is long enough that its reading costs little. There is a lane for each record of a batch if not too many files
     would be open; otherwise each gives several records to a batch. Small records have lanes for several batches, so
-    that batches that follow each other are not of the same runs.
+    that batches that follow each other are not of the same runs. If records are few, runs are short enough that each
+    lane has several.
 
     Args:
         config: The options of the pipeline, which may give the run and the lanes.
-        record_bytes: The mean size of a record.
+        source: The records.
         streams: The number of streams.
         share: The number of records of each stream in a batch.
     """
+    record_bytes = source.record_bytes
     run = config.run_records or min(math.ceil(_RUN_BYTES / record_bytes), _MAX_RUN_RECORDS)
     if run == 1:
         return 1, 1, 1
@@ -410,7 +413,10 @@ def _choose_lanes(config: PipelineConfig, record_bytes: float, streams: int, sha
             lanes = min(lanes, max(int(affordable), 1) * share)
     turn = max(share // lanes, 1)
     if config.run_records is None:
-        run = min(run, int(_LANES_BYTES / (record_bytes * streams * lanes)))
+        few = int((source.num_records or 0) / (_MIN_RUNS_OF_A_LANE * streams * lanes))
+        run = min(run, int(_LANES_BYTES / (record_bytes * streams * lanes)), few)
+        if run <= 1 or few < turn:
+            return 1, 1, 1
     return max(run // turn, 1) * turn, lanes, turn
 
 

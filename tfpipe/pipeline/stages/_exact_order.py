@@ -130,7 +130,7 @@ def _list_steps(plan: ReadPlan, first: tf.Tensor, end: int) -> tf.data.Dataset:
 
 
 def _place_records(plan: ReadPlan, begin: tf.Tensor, end: tf.Tensor, per_stream: int, stride: int) -> tf.Tensor:
-    """Places every `stride`-th record of some steps, batch after batch: int64 [steps * streams * per_stream]."""
+    """Finds every `stride`-th record of some steps, batch after batch: int64 [steps * streams * per_stream]."""
     places = tf.reshape(stride * tf.range(begin * per_stream, end * per_stream), [-1, 1, per_stream])
     return tf.reshape(_order_ops.make_positions(plan.order, _streams(plan)[:, None], places), [-1])
 

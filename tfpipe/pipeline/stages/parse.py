@@ -22,10 +22,11 @@ def parse_records(plan: ReadPlan) -> Stage:
     """Parses the features that the pipeline needs out of each record."""
     counted = plan.source.shard_records is not None
     skips_bad = plan.config.on_bad_record == "skip" and counted
+    in_order = counted and (plan.exact or not plan.config.training)
 
     def parse(read: tuple[tf.Tensor, tf.Tensor], number: tuple[tf.Tensor, tf.Tensor]) -> Features:
         (place, payload), (record, seed) = read, number
-        if counted and not skips_bad:
+        if in_order and not skips_bad:
             payload = _bad_records.or_raise(plan, payload, place, record)
         features = parse_example(plan, payload)
         if not plan.caches_whole:

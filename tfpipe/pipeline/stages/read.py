@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfpipe.pipeline.plan.read_plan import ReadPlan
@@ -73,12 +72,15 @@ def read_first_use(plan: ReadPlan) -> Stage:
     """Reads the records that a cache keeps: those of the first epoch in its order, then the others."""
 
     def apply(tracks: tf.data.Dataset) -> tf.data.Dataset:
-        first, others = first_use_numbers(plan)
         payloads = _read_in_turns(plan, tracks)
+        first_epoch = tf.data.Dataset.range(plan.start[0], plan.start[0] + 1)
+        numbers = _exact_order.list_records(plan, first_epoch)
+        _, others = first_use_numbers(plan)
         if len(others):
             rest = list_runs_once(plan, join_into_runs(plan, others))
             payloads = payloads.concatenate(read_runs(plan, rest, plan.config.block_length))
-        return _add_numbers(plan, payloads, _number_once(np.concatenate([first, others])))
+            numbers = numbers.concatenate(_number_once(others))
+        return _add_numbers(plan, payloads, numbers)
 
     settings = _read_settings(plan, plan.order.turn_records, True)
     return Stage("read", apply, settings, "once: from then on records come from the cache")
@@ -115,7 +117,7 @@ def _read_in_turns(plan: ReadPlan, tracks: tf.data.Dataset) -> tf.data.Dataset:
         read_track,
         cycle_length=plan.cycle_length,
         block_length=plan.order.turn_records,
-        num_parallel_calls=plan.config.read_parallel_calls or _MAX_READS,
+        num_parallel_calls=min(plan.config.read_parallel_calls or _MAX_READS, plan.cycle_length),
         deterministic=True,
     )
     return payloads.skip(plan.early_records) if plan.early_records else payloads
@@ -158,6 +160,10 @@ def _make_part_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
     skips_bad, block, seed = plan.config.on_bad_record == "skip", plan.config.block_length, plan.config.seed
     read_run = _make_run_reader(plan)
 
+    def check(read: tuple[tf.Tensor, ...], number: tuple[tf.Tensor, ...]) -> tuple[Any, ...]:
+        # Here and not in `parse`: the shuffle buffer would give the records that were lost behind the bad one first.
+        return (read[0], _bad_records.or_raise(plan, read[1], read[0], number[0])), number
+
     def read_part(file: tf.Tensor, first: tf.Tensor, count: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
         records = bases[file] + tf.range(first, first + count)
         numbers = tf.data.Dataset.from_tensor_slices((records, _order_ops.make_seeds(seed, epoch, records)))
@@ -167,7 +173,8 @@ def _make_part_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
             payloads = starts.flat_map(lambda at: read_run(records[0] + at, tf.minimum(count - at, block)))
         else:
             payloads = read_run(bases[file] + first, count)
-        return _add_numbers(plan, payloads, numbers)
+        joined = _add_numbers(plan, payloads, numbers)
+        return joined if skips_bad else joined.map(check)
 
     return read_part
 
@@ -257,8 +264,8 @@ def _add_numbers(plan: ReadPlan, payloads: tf.data.Dataset, numbers: tf.data.Dat
         return bad, (*element, bad)
 
     def check(read: tuple[tf.Tensor, ...], number: Any, bad: tf.Tensor) -> tuple[Any, ...]:
-        place, payload = read
-        return (number[0], _bad_records.or_raise(plan, payload, tf.where(bad < 0, place, -1), bad)), number
+        fits = tf.where(bad < 0, bad, bad - 1)
+        return (number[0], _bad_records.or_raise(plan, read[1], fits, bad)), number
 
     return joined.scan(tf.constant(-1, tf.int64), remember).map(check)
 

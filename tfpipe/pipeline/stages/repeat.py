@@ -8,6 +8,8 @@ epoch fetches positions in another order, for about 100 us of a core for an imag
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -28,10 +30,16 @@ def repeat_epochs(plan: ReadPlan) -> Stage:
 def repeat_cached(plan: ReadPlan) -> Stage:
     """Fetches every epoch from the cache in its exact order."""
 
+    def take_payload(element: Any, record: tf.Tensor, seed: tf.Tensor) -> tuple[Any, Any]:
+        # Each epoch counts from another record. A hole stays one.
+        (place, payload), _ = element
+        place = tf.where(place < 0, place, place % plan.order.num_records)
+        return (place, payload), (record % plan.order.num_records, seed)
+
     def apply(cached: tf.data.Dataset) -> tf.data.Dataset:
         fetched = _fetch(plan, cached, _exact_order.list_records(plan, _exact_order.list_epochs(plan)))
         if plan.config.cache == "bytes":
-            return fetched.map(lambda element, record, seed: (element[0], (record, seed)))
+            return fetched.map(take_payload)
         return fetched.map(lambda features, _, seed: add_seed(plan, features, seed))
 
     settings = {"order": "exact", "seed": plan.order.seed, "start_step": plan.start_step}

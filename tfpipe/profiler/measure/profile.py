@@ -119,7 +119,7 @@ def profile_pipeline(
 
 @dataclass(frozen=True)
 class _Limits:
-    """What decides how long a run is.
+    """The limits of a run.
 
     Attributes:
         config: The duration that was asked for.
@@ -188,7 +188,7 @@ def _run(dataset: tf.data.Dataset, accelerator: Accelerator, limits: _Limits, ob
 
 
 class _CountedSteps(Iterator[Step]):
-    """Steps, and how many of them were taken."""
+    """An iterator of steps that knows how many were taken."""
 
     def __init__(self, steps: Iterator[Step]) -> None:
         self._steps = steps
