@@ -56,12 +56,16 @@ class PlannedOperation(NamedTuple):
 
 
 def list_planned_operations(stages: Iterable[BuiltStage]) -> list[PlannedOperation]:
-    """Returns the operations of the stages, from the last one back to the source."""
+    """Returns the operations of the stages, from the last one back to the source.
+
+    A stage that fetches from a cache begins anew: what comes before it does not run in the same chain.
+    """
     operations: list[PlannedOperation] = []
     for stage in stages:
         datasets = stage.list_datasets()
         kinds = [get_operation_kind(type(dataset).__name__) for dataset in datasets]
-        operations = [*(PlannedOperation(kind, stage.name) for kind in kinds), *operations]
+        before = operations if stage.before is None or _leads_to(stage.dataset, stage.before) else []
+        operations = [*(PlannedOperation(kind, stage.name) for kind in kinds), *before]
     return operations
 
 
