@@ -112,9 +112,9 @@ def copy_shard(whole: Manifest, cache: CacheFolder, number: int) -> None:
     [
         ("bytes", {}),
         ("decoded", {}),
-        ("decoded", {"augment": "device"}),
+        pytest.param("decoded", {"augment": "device"}, marks=pytest.mark.slow),
         ("decoded", {"augment": "none", "on_bad_record": "skip"}),
-        ("decoded", {"order": "throughput", "deterministic": True}),
+        pytest.param("decoded", {"order": "throughput", "deterministic": True}, marks=pytest.mark.slow),
     ],
 )
 def test_training_reads_the_same_before_during_and_after_filling(
