@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfpipe.distribution.devices import count_hosts, get_device_kind, is_remote_tpu
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.build import build_planned_stages, build_stages_at_once
+from tfpipe.pipeline.build import build_planned_stages, build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.mixture import Mixture, get_whole_source
 from tfpipe.pipeline.plan.read_plan import ReadPlan, split_batch
@@ -68,7 +68,7 @@ def distribute_dataset(
 
     def build_for_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
         if isinstance(manifest, Mixture) or config.cache_dir is not None:  # they need a plan for each part, or a cache
-            stages = build_stages_at_once(manifest, split, config, context, start_step)
+            stages = build_stages(manifest, split, config, context, start_step, fill_first=False)
         else:
             stages = build_planned_stages(plan.move_to(context))
         dataset = customize_stages(stages, customize).dataset()

@@ -68,7 +68,7 @@ def build_dataset(
         DataError: There are no records, or an index cannot be read.
         FormatError: An index is damaged.
     """
-    return build_stages_at_once(manifest, split, config, context, start_step).dataset()
+    return build_stages(manifest, split, config, context, start_step, fill_first=False).dataset()
 
 
 def build_stages(
@@ -77,35 +77,20 @@ def build_stages(
     config: PipelineConfig,
     context: InputContext | None = None,
     start_step: int = 0,
+    *,
+    fill_first: bool = True,
 ) -> Stages:
     """Builds the stages of `build_dataset`, to print, cut or time them. It has the same arguments and errors.
 
-    It differs in one thing: it returns when a cache in files is whole, so what is timed is the steady state. Then a
-    record of the source that is damaged, or a file that cannot be written, is an error (`fill_cache`).
+    Args:
+        manifest: As for `build_dataset`.
+        split: As for `build_dataset`.
+        config: As for `build_dataset`.
+        context: As for `build_dataset`.
+        start_step: As for `build_dataset`.
+        fill_first: Whether to return only when a cache in files is whole, so that what is timed is the steady state.
+            Then a record of the source that is damaged, or a file that cannot be written, is an error (`fill_cache`).
     """
-    return _build_stages(manifest, split, config, context, start_step, fill_first=True)
-
-
-def build_stages_at_once(
-    manifest: Manifest | Source | Mixture,
-    split: str | None,
-    config: PipelineConfig,
-    context: InputContext | None = None,
-    start_step: int = 0,
-) -> Stages:
-    """Builds the stages of `build_dataset`, for training: a cache in files is filled while they are read."""
-    return _build_stages(manifest, split, config, context, start_step, fill_first=False)
-
-
-def _build_stages(
-    manifest: Manifest | Source | Mixture,
-    split: str | None,
-    config: PipelineConfig,
-    context: InputContext | None,
-    start_step: int,
-    *,
-    fill_first: bool,
-) -> Stages:
     if isinstance(manifest, Mixture):
         return _mixture_stages(manifest, split, config, context, start_step)
     if config.cache_dir is None:

@@ -177,6 +177,7 @@ class DatasetFacts:
         decoded_size: The height and width of whole decoded images.
         cycle_length: The number of files, or of runs in exact order, that are read side by side.
         exact: Whether training reads in the exact order of `tfpipe.order`.
+        in_lanes: Whether the exact order reads lanes, whose number `cycle_length` does not change.
         shuffled_records: The number of records that are held in memory to be shuffled.
         own_stages: The names of the stages that the user has put in.
         late_caches: The names of the user's stages that cache augmented images, the last one first.
@@ -193,6 +194,7 @@ class DatasetFacts:
     decoded_size: tuple[int, int]
     cycle_length: int
     exact: bool
+    in_lanes: bool
     shuffled_records: int
     own_stages: tuple[str, ...] = ()
     late_caches: tuple[str, ...] = ()

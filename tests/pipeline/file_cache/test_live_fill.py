@@ -24,7 +24,7 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import scan_records
 from tfpipe.open_dataset import load_manifest
-from tfpipe.pipeline.build import build_dataset, build_stages, build_stages_at_once
+from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.file_cache import live_fill
 from tfpipe.pipeline.file_cache.cache import fill_cache, fill_locked
@@ -185,7 +185,7 @@ def test_a_pipeline_under_a_strategy_shares_the_filling(source: Manifest, tmp_pa
         expected = next(iter(build(cache)))
         with strategy.scope():
             batch = next(iter(distribute_dataset(strategy, source, "train", cache.config)))
-            stages = build_stages_at_once(source, "train", cache.config)
+            stages = build_stages(source, "train", cache.config, fill_first=False)
         assert "filled meanwhile" in stages[0].reason
         assert type(get_fill().reading.places).__name__ == "ResourceVariable"
         np.testing.assert_array_equal(batch["image"], expected["image"])

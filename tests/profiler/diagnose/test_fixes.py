@@ -117,12 +117,21 @@ def test_serial_decoding_changes_first() -> None:
 def test_slow_reads_need_more_at_once() -> None:
     """At 2 ms for each image 4,000 a second need 8 at once; a quarter more makes 16 in powers of two."""
     read = make_stage("read", 100, max_parallelism=2, wait_us_per_image=1900.0)
-    profile = make_profile(stages=(read,), dataset={"cycle_length": 2}, host={"cpu_fraction": 0.02})
-    first = list_fixes(profile)[0]
-    assert first.changes == {"cycle_length": 16, "read_parallel_calls": None}
+    one_by_one = make_profile(
+        stages=(read,), dataset={"cycle_length": 2, "in_lanes": False}, host={"cpu_fraction": 0.02}
+    )
+    first = list_fixes(one_by_one)[0]
+    assert first.changes == {"cycle_length": 16, "read_parallel_calls": 16}
     assert first.predicted_images_per_second == pytest.approx(4000)
-    throughput = replace(profile, dataset=replace(profile.dataset, exact=False))
+    throughput = replace(one_by_one, dataset=replace(one_by_one.dataset, exact=False))
     assert list_fixes(throughput)[0].changes == {"cycle_length": 16, "read_parallel_calls": 16}
+
+
+@pytest.mark.parametrize(("lanes", "reads"), [(64, 16), (8, 8)])
+def test_the_number_of_lanes_stays_and_more_of_them_are_read_at_once(lanes: int, reads: int) -> None:
+    read = make_stage("read", 100, max_parallelism=2, wait_us_per_image=1900.0)
+    profile = make_profile(stages=(read,), dataset={"cycle_length": lanes}, host={"cpu_fraction": 0.02})
+    assert list_fixes(profile)[0].changes == {"read_parallel_calls": reads}
 
 
 def test_one_reader_for_all_streams_is_given_up() -> None:

@@ -101,7 +101,7 @@ def test_the_json_has_the_same_names_as_ever() -> None:
     ]
     assert list(document["dataset"]) == [
         *("name", "records", "files", "record_bytes", "formats", "stored_size", "mean_size", "short_side"),
-        *("decoded_size", "cycle_length", "exact", "shuffled_records", "own_stages", "late_caches"),
+        *("decoded_size", "cycle_length", "exact", "in_lanes", "shuffled_records", "own_stages", "late_caches"),
     ]
     assert list(document["what_if"]) == [
         *("now", "uint8", "device", "dct_scaling", "cached", "cached_device", "smaller"),

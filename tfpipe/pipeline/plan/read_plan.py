@@ -33,8 +33,11 @@ _MAX_RUN_RECORDS = 16
 _MAX_LANES, _LANES_BYTES = 256, 128 * 2**20
 """The runs of all streams that are read side by side, and their bytes. Each is an open file."""
 _MORE_LANES, _MORE_LANES_BYTES = 128, 16 * 2**20
-"""The same, if there are more lanes than a batch needs."""
+"""The lanes of all streams, and the bytes of their runs, up to which there are more of them than a batch needs."""
 _MIN_RUNS_OF_A_LANE = 4.0
+"""The runs of each lane in an epoch, at least. If records are too few for that, runs are shorter."""
+_MAX_READS = 16
+"""The threads that read in exact order. AUTOTUNE would begin with one, and needs minutes for far storage."""
 _FILES_AT_ONCE = 8
 _MAX_RUNS_AT_ONCE, _AHEAD_BYTES = 32, 64 * 2**20
 """The runs that are read side by side if the order does not say how many: enough for storage that answers in 50 ms."""
@@ -333,6 +336,12 @@ class ReadPlan:
             return _FILES_AT_ONCE
         run_bytes = self.order.run_records * self.source.record_bytes
         return min(max(int(_AHEAD_BYTES / run_bytes), _FILES_AT_ONCE), _MAX_RUNS_AT_ONCE)
+
+    @property
+    def read_threads(self) -> int:
+        """The number of threads that read in training."""
+        threads = self.config.read_parallel_calls or (_MAX_READS if self.exact else self.cycle_length)
+        return min(threads, self.cycle_length)
 
     @property
     def shuffle_records(self) -> int:

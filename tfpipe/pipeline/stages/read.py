@@ -31,7 +31,6 @@ from tfpipe.system.hash_permutation import IntArray
 
 _FILE_BUFFER_BYTES = 2**20  # of each whole file; with tf.data's 256 KiB, far storage is waited for four times as often
 _MAX_RUN_BUFFER_BYTES = 2**22  # a shorter run is read at once, and no byte behind it
-_MAX_READS = 16  # threads that read in exact order; AUTOTUNE would begin with one, and needs minutes for far storage
 _NUMBERS_PER_FILE = 2**40  # record numbers set aside for each file whose records nobody counted
 
 
@@ -42,7 +41,7 @@ def read_exact(plan: ReadPlan) -> Stage:
         numbers = _exact_order.list_records(plan, _exact_order.list_epochs(plan))
         return _add_numbers(plan, _read_in_turns(plan, tracks), numbers)
 
-    reason = "each lane gives records in turn: no two of a batch are neighbors, and none is held back to be shuffled"
+    reason = "lanes give records in turn, so that a batch mixes many runs, and none is held back to be shuffled"
     if not plan.lane_steps:
         reason = "runs are read side by side and leave in the order of the list"
     return Stage("read", apply, _read_settings(plan, plan.order.turn_records, True), reason)
@@ -117,7 +116,7 @@ def _read_in_turns(plan: ReadPlan, tracks: tf.data.Dataset) -> tf.data.Dataset:
         read_track,
         cycle_length=plan.cycle_length,
         block_length=plan.order.turn_records,
-        num_parallel_calls=min(plan.config.read_parallel_calls or _MAX_READS, plan.cycle_length),
+        num_parallel_calls=plan.read_threads,
         deterministic=True,
     )
     return payloads.skip(plan.early_records) if plan.early_records else payloads
@@ -139,7 +138,7 @@ def _interleave_files(plan: ReadPlan, files: tf.data.Dataset) -> tf.data.Dataset
         read_file,
         cycle_length=plan.cycle_length,
         block_length=plan.config.block_length,
-        num_parallel_calls=plan.config.read_parallel_calls or plan.cycle_length,
+        num_parallel_calls=plan.read_threads,
         deterministic=plan.deterministic,
     )
 
@@ -264,10 +263,10 @@ def _add_numbers(plan: ReadPlan, payloads: tf.data.Dataset, numbers: tf.data.Dat
         return bad, (*element, bad)
 
     def check(read: tuple[tf.Tensor, ...], number: Any, bad: tf.Tensor) -> tuple[Any, ...]:
-        fits = tf.where(bad < 0, bad, bad - 1)
-        return (number[0], _bad_records.or_raise(plan, read[1], fits, bad)), number
+        return (number[0], _bad_records.or_raise(plan, read[1], none, bad)), number
 
-    return joined.scan(tf.constant(-1, tf.int64), remember).map(check)
+    none = tf.constant(-1, tf.int64)
+    return joined.scan(none, remember).map(check)
 
 
 def _read_settings(plan: ReadPlan, block_length: int, deterministic: bool) -> dict[str, object]:

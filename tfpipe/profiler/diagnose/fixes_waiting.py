@@ -8,7 +8,15 @@ from dataclasses import replace
 
 from tfpipe.profiler.diagnose.bottleneck import compute_required_rate, reads_whole_files
 from tfpipe.profiler.diagnose.calibration import CPU_BOUND_REACHED, CPU_LEFT_WITHOUT_INTRA_OP, SATURATED
-from tfpipe.profiler.types import OPTION_COST_STAGES, Bottleneck, Effort, Profile, ProposedFix, ServiceDemand
+from tfpipe.profiler.types import (
+    OPTION_COST_STAGES,
+    Bottleneck,
+    Effort,
+    OptionValue,
+    Profile,
+    ProposedFix,
+    ServiceDemand,
+)
 
 _MAPPED_STAGES = ("parse", "decode", "augment")
 _MAX_THREADS = 64
@@ -138,12 +146,15 @@ def _read_more_at_once(profile: Profile, demand: ServiceDemand) -> Iterator[Prop
         parallel = min(cycle, files) if whole_files else cycle
         wider = replace(demand, threads=_raise_threads(demand, "read", parallel))
         yield ProposedFix(Effort.OPTION, reason, wider, {"read_parallel_calls": None})
-    if reads > threads and wanted_cycle > cycle:
+    if profile.dataset.in_lanes:
+        reads = min(reads, cycle)
+    if reads > threads:
         reason = f"{reads} reads at once wait for the storage together, not {threads:,.0f}."
-        # The exact order reads ahead by itself. Of whole files AUTOTUNE reads one or two: they take no processor.
-        calls = None if profile.dataset.exact else reads
         wider = replace(demand, threads=_raise_threads(demand, "read", reads))
-        yield ProposedFix(Effort.OPTION, reason, wider, {"cycle_length": wanted_cycle, "read_parallel_calls": calls})
+        changes: dict[str, OptionValue] = {"read_parallel_calls": reads}
+        if reads > cycle or (wanted_cycle > cycle and not profile.dataset.in_lanes):
+            changes["cycle_length"] = wanted_cycle
+        yield ProposedFix(Effort.OPTION, reason, wider, changes)
     if whole_files and files < wanted_cycle:
         shards = max(wanted_cycle, _MIN_SHARDS)
         calls = min(shards, cycle)
