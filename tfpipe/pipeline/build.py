@@ -80,14 +80,16 @@ def build_stages(
     *,
     fill_first: bool = True,
 ) -> Stages:
-    """Builds the stages of `build_dataset`, to print, cut or time them. It has the same arguments and errors.
+    """Builds the stages of `build_dataset`, to print, cut or time them.
+
+    The arguments but the last, and the errors, are those of `build_dataset`.
 
     Args:
-        manifest: As for `build_dataset`.
-        split: As for `build_dataset`.
-        config: As for `build_dataset`.
-        context: As for `build_dataset`.
-        start_step: As for `build_dataset`.
+        manifest: The dataset, source or mixture to read.
+        split: The name of the split of a manifest, such as "train".
+        config: The options.
+        context: The host's place among the hosts, or None for one host.
+        start_step: The step, counted from 0, to begin with.
         fill_first: Whether to return only when a cache in files is whole, so that what is timed is the steady state.
             Then a record of the source that is damaged, or a file that cannot be written, is an error (`fill_cache`).
     """

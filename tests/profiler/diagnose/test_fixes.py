@@ -256,7 +256,7 @@ def test_every_change_is_an_option() -> None:
     profiles = [
         make_profile(config=slow, dataset={"records": 1000}, option_costs=tried),
         make_profile(stages=short, config=serial, host={"cpu_fraction": 0.1}),
-        make_profile(stages=(read,), dataset={"cycle_length": 1}, host={"cpu_fraction": 0.02}),
+        make_profile(stages=(read,), dataset={"cycle_length": 1, "in_lanes": False}, host={"cpu_fraction": 0.02}),
     ]
     config = PipelineConfig(global_batch_size=100)
     all_changes = [changes for profile in profiles for changes in list_changes(profile)]

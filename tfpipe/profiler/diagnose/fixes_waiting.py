@@ -152,7 +152,7 @@ def _read_more_at_once(profile: Profile, demand: ServiceDemand) -> Iterator[Prop
         reason = f"{reads} reads at once wait for the storage together, not {threads:,.0f}."
         wider = replace(demand, threads=_raise_threads(demand, "read", reads))
         changes: dict[str, OptionValue] = {"read_parallel_calls": reads}
-        if reads > cycle or (wanted_cycle > cycle and not profile.dataset.in_lanes):
+        if wanted_cycle > cycle and not profile.dataset.in_lanes:
             changes["cycle_length"] = wanted_cycle
         yield ProposedFix(Effort.OPTION, reason, wider, changes)
     if whole_files and files < wanted_cycle:
