@@ -134,10 +134,13 @@ def test_the_number_of_lanes_stays_and_more_of_them_are_read_at_once(lanes: int,
     assert list_fixes(profile)[0].changes == {"read_parallel_calls": reads}
 
 
-def test_one_reader_for_all_streams_is_given_up() -> None:
+@pytest.mark.parametrize(("exact", "calls"), [(False, None), (True, 8)])
+def test_one_reader_for_all_files_is_given_up(exact: bool, calls: int | None) -> None:
+    """In throughput order no limit means a thread for each file; in exact order their number is said."""
     read = make_stage("read", 50, max_parallelism=1, wait_us_per_image=950.0)
-    profile = make_profile(stages=(read,), config={"read_parallel_calls": 1}, host={"cpu_fraction": 0.0125, "cores": 4})
-    assert list_fixes(profile)[0].changes == {"read_parallel_calls": None}
+    config, host = {"read_parallel_calls": 1}, {"cpu_fraction": 0.0125, "cores": 4}
+    profile = make_profile(stages=(read,), dataset={"exact": exact, "in_lanes": exact}, config=config, host=host)
+    assert list_fixes(profile)[0].changes == {"read_parallel_calls": calls}
 
 
 def test_one_file_cannot_be_read_side_by_side() -> None:

@@ -141,7 +141,7 @@ def _read_more_at_once(profile: Profile, demand: ServiceDemand) -> Iterator[Prop
     cycle, threads = profile.dataset.cycle_length, demand.threads["read"]
     wanted_cycle = _next_power_of_two(_SPARE * min(compute_required_rate(profile.step), demand.cpu_limit) * service_s)
     reads = min(wanted_cycle, files) if whole_files else wanted_cycle
-    if config.read_parallel_calls is not None and config.read_parallel_calls < cycle:
+    if not profile.dataset.exact and config.read_parallel_calls is not None and config.read_parallel_calls < cycle:
         reason = f"{cycle} files are read at once, not {config.read_parallel_calls}."
         parallel = min(cycle, files) if whole_files else cycle
         wider = replace(demand, threads=_raise_threads(demand, "read", parallel))
