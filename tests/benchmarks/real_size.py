@@ -197,9 +197,9 @@ def child(reader: str, directory: str, options_json: str, seconds: str) -> None:
         manifest = tfpipe.load_manifest(directory)
         config = tfpipe.PipelineConfig(global_batch_size=BATCH, **options)
         if reader == "torch":
-            from tfpipe.readers.torch import data_loader
+            from tfpipe.readers.torch import ShardedImages, data_loader
 
-            return _forever(data_loader(manifest, "train", config, num_workers=2))
+            return _forever(data_loader(ShardedImages(manifest, "train", config), num_workers=2))
         if reader == "jax":
             from tfpipe.readers.jax import DeviceBatches
 

@@ -84,7 +84,7 @@ def test_a_first_record_that_is_damaged(copy: Path) -> None:
     assert (found.status, found.found) == (
         "failure",
         "The first record cannot be decoded: A record must be whole and readable: "
-        f"record 0 of {shard} (byte 0) is damaged, or its file cannot be read.",
+        f"record 0 of {shard} is damaged, or its file cannot be read.",
     )
 
 

@@ -348,7 +348,7 @@ def test_damage_in_the_cache_is_placed_there(source: Manifest, tmp_path: Path) -
         copy_shard(whole, live, 0)
         batches = build(live)
         wait_until(lambda: count_cached(get_fill()) > 0)
-        with pytest.raises(tf.errors.InvalidArgumentError, match=f"record 0 of {live.path}/train-00000.*byte 0"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"record 0 of {live.path}/train-00000.* is damaged"):
             take(batches.as_numpy_iterator(), 12)
 
 

@@ -36,6 +36,8 @@ _MORE_LANES, _MORE_LANES_BYTES = 128, 16 * 2**20
 """The lanes of all streams, and the bytes of their runs, up to which there are more of them than a batch needs."""
 _MIN_RUNS_OF_A_LANE = 4.0
 """The runs of each lane in an epoch, at least. If records are too few for that, runs are shorter."""
+_EARLY_BYTES = 128 * 2**20
+"""The bytes that may be read for the lanes of the next epoch. They wait until this epoch ends."""
 _MAX_READS = 16
 """The threads that read in exact order. AUTOTUNE would begin with one, and needs minutes for far storage."""
 _FILES_AT_ONCE = 8
@@ -314,6 +316,15 @@ class ReadPlan:
         if self.start[1] >= self.lane_steps:
             return 0
         return self.start[1] % max(self.order.lanes // self.share, 1) * self.host_batch_size
+
+    @property
+    def opens_next_epoch(self) -> bool:
+        """Whether the lanes of the next epoch are opened while those of this one are read.
+
+        Then no batch waits for all of them. For each lane tf.data opens two that follow, and reads two turns of each.
+        """
+        lane_records = self.order.run_records + 2 * self.order.turn_records
+        return 2 * self.cycle_length * lane_records * self.source.record_bytes <= _EARLY_BYTES
 
     @property
     def streams(self) -> range:

@@ -6,7 +6,8 @@ is cheaper than to carry each through the reader.
 
 ```
 tracks of an epoch   lane 0, lane 1, ..., lane n - 1     read side by side, a turn of each: they end together
-                     empty, ..., empty                   keep the reader from opening what follows an epoch too early
+                     empty, ..., empty                   keep the reader from opening what follows too early, if that
+                                                         would take much memory
                      turn, turn, ..., turn, empty, ...   what is left at the end of an epoch, and belongs to no lane
 ```
 
@@ -46,12 +47,17 @@ def list_tracks(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
     # In the order of the batches: some lanes of every stream, then the next ones of every stream.
     lanes = tf.reshape(tf.range(order.lanes, dtype=tf.int64), [-1, 1, at_once]) + order.lanes * _streams(plan)[:, None]
     lanes = tf.reshape(lanes, [-1])
+    num_empty = 0 if plan.opens_next_epoch else _READ_AHEAD * len(lanes)
 
     def list_lanes(epoch: tf.Tensor, begin: tf.Tensor) -> tf.data.Dataset:
         turn = begin // (order.lanes // at_once)
         turns = tf.fill([streams * order.lanes], order.turns_per_lane - turn)
-        empty = tf.zeros([_READ_AHEAD * streams * order.lanes], tf.int64)
-        columns = (tf.concat([lanes, empty - 1], 0), tf.fill([3 * len(lanes)], turn), tf.concat([turns, empty], 0))
+        empty = tf.zeros([num_empty], tf.int64)
+        columns = (
+            tf.concat([lanes, empty - 1], 0),
+            tf.fill([len(lanes) + num_empty], turn),
+            tf.concat([turns, empty], 0),
+        )
         return tf.data.Dataset.from_tensor_slices(columns).map(lambda *track: (*track, epoch))
 
     def list_turns(epoch: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> tf.data.Dataset:
@@ -81,7 +87,7 @@ def list_runs(plan: ReadPlan, lane: tf.Tensor, first: tf.Tensor, count: tf.Tenso
     order = plan.order
     stream, lane_of_stream = lane // order.lanes, lane % order.lanes
     # Turns at which a run begins, or the first one, or the one at which the lane comes back to its first run.
-    phase = lane_of_stream * order.turns_per_run // order.lanes
+    phase = lane_of_stream * order.lane_offset % order.turns_per_run
     first_whole = first + (-(first + phase)) % order.turns_per_run
     end = first + count
 

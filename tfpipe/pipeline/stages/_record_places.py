@@ -49,13 +49,6 @@ class RecordPlaces:
         paths = tf.concat([path[None], self._paths[file + 1 : last_file + 1]], axis=0)
         return paths, tf.pad(begin[None], [[0, last_file - file]]), end - begin
 
-    def describe(self, number: tf.Tensor) -> tf.Tensor:
-        """Says where a record lies: "record 3 of /data/train-00000-of-00008.tfrecord (byte 4711)"."""
-        file = self._find_file(number)
-        path, begin, _ = self._locate_part(file, number, tf.ones_like(number))
-        record = tf.strings.as_string(number - self._bases[file])
-        return tf.strings.join(["record ", record, " of ", path, " (byte ", tf.strings.as_string(begin), ")"])
-
     def _find_file(self, number: tf.Tensor) -> tf.Tensor:
         return tf.searchsorted(self._bases, number[None], side="right", out_type=tf.int64)[0] - 1
 

@@ -104,7 +104,7 @@ def _read_in_turns(plan: ReadPlan, tracks: tf.data.Dataset) -> tf.data.Dataset:
     def read_track(lane: tf.Tensor, first: tf.Tensor, count: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
         if not plan.lane_steps:
             return read_run(first, count)
-        one_run = tf.data.Dataset.from_tensors((first, count))
+        one_run = tf.data.Dataset.from_tensors((first, count)).take(count)  # none for an empty track
         variant = tf.cond(
             lane < 0,
             lambda: tf.data.experimental.to_variant(one_run),
