@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.conftest import PATH_OF_REPOSITORY, ROOT
 
 # Runs a command, and sends itself three SIGINT in garbage collections once a module is being loaded.
 _INTERRUPTED_COMMAND = f"""
@@ -26,6 +26,7 @@ def strike(phase, info):
 
 gc.callbacks.append(strike)
 gc.set_threshold(20)
+from tests.conftest import PATH_OF_REPOSITORY
 from tfpipe.cli.main import main
 if __name__ == "__main__":
     main()
@@ -53,7 +54,7 @@ def test_an_interrupt_in_a_garbage_collection(module: str, command: str, small_d
     run = subprocess.run(
         [sys.executable, str(script), module, *arguments],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": PATH_OF_REPOSITORY},
         capture_output=True,
         text=True,
         timeout=60,

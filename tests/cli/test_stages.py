@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Tfpipe
+from tests.conftest import PATH_OF_REPOSITORY, Tfpipe
 
 pytest.importorskip("tensorflow")
 
-ROOT = Path(__file__).resolve().parents[2]
 
 # The stage leaves a file for each value that comes out of it, so that a test sees which pixels a process made.
 MODULE = """
@@ -55,7 +54,7 @@ def run_process(folder: Path, *args: object) -> "subprocess.CompletedProcess[str
     return subprocess.run(
         [sys.executable, "-m", "tfpipe", *map(str, args)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
+        env={**os.environ, "PYTHONPATH": PATH_OF_REPOSITORY, "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
         timeout=240,

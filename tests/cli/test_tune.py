@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import PATH_OF_REPOSITORY
 from tfpipe.pipeline.config import toml_json
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
@@ -21,7 +22,6 @@ from tfpipe.tuning.paired_benchmark import Interval
 from tfpipe.tuning.search import Tuned
 from tfpipe.tuning.trials import PipelineJob, Trial
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIG = PipelineConfig(global_batch_size=64)
 FASTER = PipelineConfig(global_batch_size=64, cycle_length=16)
 NOTHING = Interval(1.0, 1.0, 1.0)
@@ -178,7 +178,7 @@ def start(
     folder: Path, dataset: Path, *args: object, program: tuple[str, ...] = ("-m", "tfpipe")
 ) -> subprocess.Popen[str]:
     command = [sys.executable, *program, "tune", dataset, "--global-batch-size", 4, *args]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
+    env = {**os.environ, "PYTHONPATH": PATH_OF_REPOSITORY, "COLUMNS": "100"}
     return subprocess.Popen(
         [str(part) for part in command],
         cwd=folder,

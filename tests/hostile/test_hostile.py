@@ -1,4 +1,4 @@
-"""Datasets made to do harm end in one clear error, within a second of CPU and 200 MB, wherever they are opened."""
+"""Datasets made to do harm end in one clear error, within three seconds of CPU and 200 MB, wherever they are opened."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ import pytest
 from tests.hostile.cases import INDEXES, MANIFESTS, PLACES, RECORDS, write_good
 
 REPOSITORY = Path(__file__).parent.parent.parent
-MAX_CPU_S = 1.0
+MAX_CPU_S = 3.0
 MAX_BYTES = 200 * 10**6
 CASES = {**MANIFESTS, **PLACES, **INDEXES, **RECORDS}
 

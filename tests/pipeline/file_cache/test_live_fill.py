@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.conftest import PATH_OF_REPOSITORY
 from tfpipe.distribution import distribute_dataset
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
@@ -37,7 +38,6 @@ from tfpipe.pipeline.plan.source import Source
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer
 
-ROOT = Path(__file__).parents[3]
 WITHIN_S = 60.0
 NAME = "image/filename"
 
@@ -298,7 +298,7 @@ time.sleep(60)
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_the_process_ends_with_its_parent_and_frees_the_lock(source: Manifest, tmp_path: Path) -> None:
     cache = folder_of(source, tmp_path, image_size=224, decoded_size=None)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": PATH_OF_REPOSITORY}
     command = [sys.executable, "-c", PARENT, source.directory, str(tmp_path)]
     parent = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
@@ -402,7 +402,7 @@ def test_a_plain_script_ends_while_its_cache_is_filled(source: Manifest, tmp_pat
     """It has no `if __name__ == "__main__":`, so nothing may import it again."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment = {**os.environ, "PYTHONPATH": PATH_OF_REPOSITORY, "TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [sys.executable, str(script), source.directory, str(tmp_path / "cache")]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
     assert ran.stdout == "begins\n"
