@@ -9,12 +9,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import psutil
 
 PERIOD_S = 5.0
-_EARLY_S = 10.0  # until then a pipeline may still fill its buffers; the spread of batch times counts from here on
+_EARLY_PERIODS = 2  # in these a pipeline may still fill its buffers; the spread of batch times counts from then on
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class BatchTimes:
         first_batch_s: The seconds from the construction to the first batch.
         images_per_s: The images per second in each period of `PERIOD_S` seconds after the first batch.
         images_per_cpu_s: The images per second of processor time, of all processes together, after the first batch.
-        median_ms: The median of the batch times after `_EARLY_S` seconds.
+        median_ms: The median of the batch times after the first `_EARLY_PERIODS` periods.
         p99_ms: Their 99th percentile.
         longest_ms: The longest of them.
         peak_bytes: The most memory that all processes held together; pages that they share count once.
@@ -40,37 +41,45 @@ class BatchTimes:
     peak_bytes: int
 
 
-def measure(make_batches: Callable[[], Iterator[Any]], batch_size: int, seconds: float) -> BatchTimes:
+def measure(
+    make_batches: Callable[[], Iterator[Any]],
+    batch_size: int,
+    seconds: float,
+    begin_period: Callable[[], None] = lambda: None,
+) -> BatchTimes:
     """Builds a pipeline and takes batches as fast as they come.
 
     Args:
         make_batches: The function that builds the pipeline and returns its iterator.
         batch_size: The images of a batch.
         seconds: How long batches are taken after the first one: a multiple of `PERIOD_S`.
+        begin_period: What is called before each period. It may halt this process for as long as it likes.
     """
     started = time.perf_counter()
     batches = make_batches()
     next(batches)
     first_batch_s = time.perf_counter() - started
-    times, ends, peak = [], [], 0
-    cpu_before, begin = _cpu_seconds(), time.perf_counter()
-    last, next_look = begin, begin
-    while last - begin < seconds:
-        next(batches)
-        now = time.perf_counter()
-        times.append(now - last)
-        ends.append(now - begin)
-        last = now
-        if now >= next_look:
-            peak, next_look = max(peak, _held_bytes()), now + 1
-    cpu_s = _cpu_seconds() - cpu_before
-    periods = round(seconds / PERIOD_S)
-    in_period = [sum(k * PERIOD_S <= end < (k + 1) * PERIOD_S for end in ends) for k in range(periods)]
-    late = [t for t, end in zip(times, ends, strict=True) if end >= min(_EARLY_S, seconds / 2)]
+    periods: list[list[float]] = []
+    cpu_s, peak, next_look = 0.0, 0, 0.0
+    for _ in range(max(round(seconds / PERIOD_S), 1)):
+        begin_period()
+        times: list[float] = []
+        cpu_before, begin = _cpu_seconds(), time.perf_counter()
+        last = begin
+        while last - begin < PERIOD_S:
+            next(batches)
+            now = time.perf_counter()
+            times.append(now - last)
+            last = now
+            if now >= next_look:
+                peak, next_look = max(peak, _held_bytes()), now + 1
+        cpu_s += _cpu_seconds() - cpu_before
+        periods.append(times)
+    late = list(chain.from_iterable(periods[min(_EARLY_PERIODS, len(periods) // 2) :]))
     return BatchTimes(
         first_batch_s=first_batch_s,
-        images_per_s=[count * batch_size / PERIOD_S for count in in_period],
-        images_per_cpu_s=len(times) * batch_size / cpu_s,
+        images_per_s=[len(times) * batch_size / sum(times) for times in periods],
+        images_per_cpu_s=sum(map(len, periods)) * batch_size / cpu_s,
         median_ms=1e3 * statistics.median(late),
         p99_ms=1e3 * statistics.quantiles(late, n=100)[98],
         longest_ms=1e3 * max(late),

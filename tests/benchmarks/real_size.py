@@ -3,15 +3,17 @@
 python tests/benchmarks/real_size.py IMAGES
 python tests/benchmarks/real_size.py IMAGES --only storage --rounds 3
 
-Every row runs in a process of its own. A row that is compared with another one runs right after it, in every round,
-because the speed of a shared machine changes from minute to minute.
+Every row runs in a process of its own. A row that is compared with another one runs in turns with it, five seconds
+each, and is halted while the other one runs, because the speed of a shared machine changes from minute to minute.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -28,6 +30,7 @@ from shard_speed import make_references
 ROOT = Path(__file__).resolve().parents[2]
 BATCH, NUM_SHARDS = 64, 16
 REPEATED_BYTES = 2_000_000  # of a large record
+_ASKS = "a turn, please\n"
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ class Row:
 THROUGHPUT = {"order": "throughput"}
 AS_FAST = Goal(first_ratio=1.2, rate_ratio=0.97, cpu_ratio=0.97, spread=1.6, memory_ratio=1.1)
 EVEN = Goal(spread=1.6)
-FILLS = Goal(first_ratio=1.2, rate_ratio=0.9)
+KEEPS_BYTES = Goal(first_ratio=1.2, rate_ratio=0.9)
+KEEPS_PIXELS = Goal(first_ratio=1.2)  # at first whole images are decoded, and not only what the crop needs of them
 HIDES_DELAY = Goal(rate_ratio=0.9)
 
 ROWS = [
@@ -90,8 +94,8 @@ ROWS = [
         AS_FAST,
         options={"start_step": 1_000_007},
     ),
-    Row("originals, cache bytes", "originals", "originals, throughput", FILLS, options={"cache": "bytes"}),
-    Row("originals, cache decoded", "originals", "originals, throughput", FILLS, options={"cache": "decoded"}),
+    Row("originals, cache bytes", "originals", "originals, throughput", KEEPS_BYTES, options={"cache": "bytes"}),
+    Row("originals, cache decoded", "originals", "originals, throughput", KEEPS_PIXELS, options={"cache": "decoded"}),
     Row("originals, tf.data by hand", "originals", reader="tf.data"),
     Row("originals, PyTorch, 2 workers", "originals", "", EVEN, "torch"),
     Row("originals, JAX", "originals", "", EVEN, "jax"),
@@ -167,19 +171,78 @@ def _write_small(images: Path, target: Path, count: int) -> None:
                 tar.addfile(info, io.BytesIO(data))
 
 
-def run(row: Row, dataset: Path, seconds: float) -> BatchTimes:
-    """Measures a row in a process of its own."""
-    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    if row.delay_ms:
-        sys.path.append(str(ROOT))
-        from tests.profiler.faults.run_in_process import build_slow_storage
+class Measured:
+    """A row that is measured in a process of its own, which stands still but for its turns.
 
-        env |= {"LD_PRELOAD": str(build_slow_storage(dataset.parent)), "DELAY_US": str(1000 * row.delay_ms)}
-    command = [sys.executable, __file__, "--child", row.reader, str(dataset), json.dumps(row.options), str(seconds)]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT, check=False)
-    if done.returncode:
-        sys.exit(f"{row.name} failed:\n{done.stderr[-3000:]}")
-    return BatchTimes(**json.loads(done.stdout.splitlines()[-1]))
+    Args:
+        row: The row.
+        dataset: The folder of its dataset.
+        seconds: How long it is measured.
+    """
+
+    def __init__(self, row: Row, dataset: Path, seconds: float) -> None:
+        env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        if row.delay_ms:
+            sys.path.append(str(ROOT))
+            from tests.profiler.faults.run_in_process import build_slow_storage
+
+            env |= {"LD_PRELOAD": str(build_slow_storage(dataset.parent)), "DELAY_US": str(1000 * row.delay_ms)}
+        command = [sys.executable, __file__, "--child", row.reader, str(dataset), json.dumps(row.options), str(seconds)]
+        self.times: BatchTimes | None = None
+        self._row, self._errors = row, dataset.parent / f"errors-{ROWS.index(row)}.log"
+        with self._errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                command,
+                env=env,
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+
+    def take_turn(self) -> None:
+        """Lets it run for a period, or to its end."""
+        assert self._process.stdin is not None
+        os.killpg(self._process.pid, signal.SIGCONT)
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        self.wait()
+
+    def wait(self) -> None:
+        """Waits until it asks for a turn, and halts it; or until it ends."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line == _ASKS:
+                os.killpg(self._process.pid, signal.SIGSTOP)
+                return
+            if line.startswith("{"):
+                self.times = BatchTimes(**json.loads(line))
+        if self._process.wait() or self.times is None:
+            sys.exit(f"{self._row.name} failed:\n{self._errors.read_text()[-3000:]}")
+
+    def end(self) -> None:
+        """Ends all of its processes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def run(rows: list[Row], folder: Path, seconds: float) -> list[BatchTimes]:
+    """Measures rows in turns."""
+    running: list[Measured] = []
+    try:
+        for row in rows:
+            running.append(Measured(row, folder / row.data, seconds))
+            running[-1].wait()
+        while any(one.times is None for one in running):
+            for one in running:
+                one.take_turn()
+    finally:
+        for one in running:
+            one.end()
+    return [one.times for one in running if one.times is not None]
 
 
 def child(reader: str, directory: str, options_json: str, seconds: str) -> None:
@@ -208,7 +271,14 @@ def child(reader: str, directory: str, options_json: str, seconds: str) -> None:
 
     # Imports take seconds, and are none of the pipeline's time.
     __import__({"torch": "tfpipe.readers.torch", "jax": "tfpipe.readers.jax"}.get(reader, "tensorflow"))
-    print(json.dumps(asdict(measure(make_batches, BATCH, float(seconds)))))
+    print(json.dumps(asdict(measure(make_batches, BATCH, float(seconds), _ask_for_turn))), flush=True)
+    os._exit(0)  # TensorFlow sometimes takes a minute to delete an iterator
+
+
+def _ask_for_turn() -> None:
+    sys.stdout.write(_ASKS)
+    sys.stdout.flush()
+    sys.stdin.readline()
 
 
 def _forever(loader: Any) -> Iterator[Any]:
@@ -255,8 +325,13 @@ def describe(row: Row, times: BatchTimes, beside: BatchTimes | None) -> str:
     return "  ".join(parts)
 
 
-def summarize(runs: list[BatchTimes]) -> BatchTimes:
-    """Returns the median of each figure over the rounds."""
+def summarize(runs: list[tuple[BatchTimes, BatchTimes | None]]) -> tuple[BatchTimes, BatchTimes | None]:
+    """Returns the median of each figure over the rounds, of the row and of that which it is compared with."""
+    beside = [other for _, other in runs if other is not None]
+    return _find_medians([own for own, _ in runs]), _find_medians(beside) if beside else None
+
+
+def _find_medians(runs: list[BatchTimes]) -> BatchTimes:
     figures = {name: [getattr(one, name) for one in runs] for name in asdict(runs[0])}
     rates = [statistics.median(period) for period in zip(*figures.pop("images_per_s"), strict=True)]
     return BatchTimes(images_per_s=rates, **{name: statistics.median(values) for name, values in figures.items()})
@@ -282,10 +357,9 @@ def main(
     json_file: Path | None,
 ) -> None:
     """Measure pipelines over the folder IMAGES at real size, and print a table."""
-    wanted = [row for row in ROWS if not only or any(part in row.name for part in only)]
-    needed = {row.beside for row in wanted}
-    rows = [row for row in ROWS if row in wanted or row.name in needed]
-    results: dict[str, list[BatchTimes]] = {row.name: [] for row in rows}
+    rows = [row for row in ROWS if not only or any(part in row.name for part in only)]
+    by_name = {row.name: row for row in ROWS}
+    results: dict[str, list[tuple[BatchTimes, BatchTimes | None]]] = {row.name: [] for row in rows}
     with tempfile.TemporaryDirectory() as temporary:
         folder = data or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
@@ -297,22 +371,23 @@ def main(
             if rounds > 1:
                 click.echo(f"Round {number} of {rounds}")
             for row in rows:
-                results[row.name].append(run(row, folder / row.data, seconds))
-                beside = results[row.beside][-1] if row.beside else None
-                click.echo(describe(row, results[row.name][-1], beside))
+                pair = [row, by_name[row.beside]] if row.beside else [row]
+                times, *beside = run(pair, folder, seconds)
+                results[row.name].append((times, beside[0] if beside else None))
+                click.echo(describe(row, *results[row.name][-1]))
     medians = {name: summarize(runs) for name, runs in results.items()}
     if rounds > 1:
         click.echo(f"Medians of {rounds} rounds")
         for row in rows:
-            click.echo(describe(row, medians[row.name], medians.get(row.beside)))
+            click.echo(describe(row, *medians[row.name]))
     if json_file:
-        document = {name: [asdict(times) for times in runs] for name, runs in results.items()}
+        document = {
+            name: [[asdict(times) for times in pair if times is not None] for pair in runs]
+            for name, runs in results.items()
+        }
         json_file.write_text(json.dumps(document, indent=1) + "\n")
-    missed = [
-        row.name
-        for row in rows
-        if not all(reached for _, reached in check(row.goal, medians[row.name], medians.get(row.beside)).values())
-    ]
+    checks = {row.name: check(row.goal, *medians[row.name]) for row in rows}
+    missed = [name for name, figures in checks.items() if not all(reached for _, reached in figures.values())]
     if missed:
         sys.exit(f"Not every goal is reached: {'; '.join(missed)}.")
 
