@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,3 +106,34 @@ def test_workers_end_with_their_parent(tmp_path: Any) -> None:
     wait_for(lambda: not list_processes(parent.pid), 5)
     assert parent.stdout is not None
     parent.stdout.close()
+
+
+INTERRUPTED = """
+import signal, sys, time
+from multiprocessing.process import BaseProcess
+from beam_jobs.process_pool import map_unordered
+
+start = BaseProcess.start
+
+def start_and_interrupt(self):
+    start(self)
+    signal.raise_signal(signal.SIGINT)
+
+if __name__ == "__main__":
+    BaseProcess.start = start_and_interrupt
+    try:
+        list(map_unordered(time.sleep, [30] * 4, 2))
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def test_an_interrupt_leaves_no_process_that_has_just_been_started(tmp_path: Path) -> None:
+    """It would not find its parent's semaphores, and print a traceback."""
+    script = tmp_path / "interrupted.py"
+    script.write_text(INTERRUPTED)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (run.stdout, run.stderr, run.returncode) == ("interrupted\n", "", 0)

@@ -26,7 +26,6 @@ def strike(phase, info):
 
 gc.callbacks.append(strike)
 gc.set_threshold(20)
-from tests.conftest import PATH_OF_REPOSITORY
 from tfpipe.cli.main import main
 if __name__ == "__main__":
     main()

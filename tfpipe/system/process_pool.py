@@ -12,7 +12,7 @@ from multiprocessing.context import BaseContext
 from typing import Any, TypeVar
 
 from tfpipe.errors import DataError
-from tfpipe.system.child_process import die_with_parent
+from tfpipe.system.child_process import die_with_parent, hold_interrupts
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -72,7 +72,10 @@ class Workers:
         pending: set[Future[Result]] = set()
         try:
             for item in items:
-                pending.add(executor.submit(_call, item))
+                # This may start a process. One that nobody knows yet is not killed, and it prints a traceback when it
+                # does not find its parent.
+                with hold_interrupts():
+                    pending.add(executor.submit(_call, item))
                 if len(pending) >= workers * _QUEUED_PER_WORKER:
                     done, pending = wait(pending, return_when=FIRST_COMPLETED)
                     yield from (future.result() for future in done)
