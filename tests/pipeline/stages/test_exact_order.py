@@ -14,9 +14,11 @@ import tensorflow as tf
 from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan import read_plan
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stage import without_autograph
+from tfpipe.pipeline.stages import _exact_order
 from tfpipe.pipeline.stages.list import list_exact
 from tfpipe.pipeline.stages.read import read_exact
 from tfpipe.pipeline.stages.repeat import repeat_epochs
@@ -104,6 +106,24 @@ def test_from_any_step_on_the_records_are_those_of_the_order(many: Manifest, opt
     plan = plan_of(many, start_step=start, **options)
     seen = elements(build(plan), 2 * per_epoch * plan.global_batch_size)
     assert seen == expected(plan, start, 2 * per_epoch), f"from step {start}"
+
+
+@pytest.mark.parametrize("early_bytes", [0, 2**30])
+def test_lanes_with_many_runs_are_read_track_after_track(
+    many: Manifest, monkeypatch: pytest.MonkeyPatch, early_bytes: int
+) -> None:
+    """With a large record no track is opened before the one before it ends; the order is the same."""
+    monkeypatch.setattr(_exact_order, "_TRACK_RUNS", 2)
+    monkeypatch.setattr(read_plan, "_EARLY_BYTES", early_bytes)
+    two_streams = {"run_records": 3, "lanes": 8, "num_streams": 2}
+    two_records_in_a_turn = {"run_records": 6, "lanes": 4, "num_streams": 1, "global_batch_size": 6}
+    for options in (two_streams, two_records_in_a_turn):
+        for start in (0, 5):
+            plan = plan_of(many, start_step=start, **options)
+            assert plan.order.turns_per_lane > 2 * plan.order.turns_per_run
+            assert plan.opens_next_epoch == bool(early_bytes)
+            count = 2 * plan.steps_per_epoch
+            assert elements(build(plan), count * plan.global_batch_size) == expected(plan, start, count)
 
 
 @pytest.mark.parametrize("options", LANES, ids=str)

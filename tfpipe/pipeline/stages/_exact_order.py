@@ -6,12 +6,12 @@ is cheaper than to carry each through the reader.
 
 ```
 tracks of an epoch   lane 0, lane 1, ..., lane n - 1     read side by side, a turn of each: they end together
-                     empty, ..., empty                   keep the reader from opening what follows too early, if that
-                                                         would take much memory
+                     lane 0, lane 1, ..., lane n - 1     the next runs of each, if a lane has more than 256
                      turn, turn, ..., turn, empty, ...   what is left at the end of an epoch, and belongs to no lane
 ```
 
-A track is what the reader opens: a lane with all of its runs, or a single turn.
+A track is what the reader opens: some runs, one after another. If it would take much memory to open the next tracks
+early, empty ones keep the reader from it.
 """
 
 import tensorflow as tf
@@ -21,7 +21,7 @@ from tfpipe.pipeline.plan.read_plan import LISTED_RECORDS, ReadPlan
 from tfpipe.pipeline.stages import _order_ops
 
 _FOREVER = 2**62
-_LISTED_RUNS = 256  # of a lane at once
+_TRACK_RUNS = 256
 _READ_AHEAD = 2
 """The tracks that tf.data opens before it needs them, for each one that it reads."""
 
@@ -38,27 +38,10 @@ def list_tracks(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
     Then it must leave out the first `plan.early_records`, which belong to steps before the start.
 
     Returns:
-        A dataset of (lane, first, count, epoch), int64. A lane is numbered through all streams, and has `count` turns
-        from turn `first` on. If it is -1, the track is a single turn: `first` is the number of its first record, and
-        `count` that of its records.
+        A dataset of (first, count), int64 [runs]: the number of the first record of each run, and the number of its
+        records. From some run on all may have none. If there are no lanes, a track is one run, and both are scalars.
     """
     order, lane_steps, steps = plan.order, plan.lane_steps, plan.steps_per_epoch or 0
-    streams, at_once = len(plan.streams), min(order.lanes, plan.share)
-    # In the order of the batches: some lanes of every stream, then the next ones of every stream.
-    lanes = tf.reshape(tf.range(order.lanes, dtype=tf.int64), [-1, 1, at_once]) + order.lanes * _streams(plan)[:, None]
-    lanes = tf.reshape(lanes, [-1])
-    num_empty = 0 if plan.opens_next_epoch else _READ_AHEAD * len(lanes)
-
-    def list_lanes(epoch: tf.Tensor, begin: tf.Tensor) -> tf.data.Dataset:
-        turn = begin // (order.lanes // at_once)
-        turns = tf.fill([streams * order.lanes], order.turns_per_lane - turn)
-        empty = tf.zeros([num_empty], tf.int64)
-        columns = (
-            tf.concat([lanes, empty - 1], 0),
-            tf.fill([len(lanes) + num_empty], turn),
-            tf.concat([turns, empty], 0),
-        )
-        return tf.data.Dataset.from_tensor_slices(columns).map(lambda *track: (*track, epoch))
 
     def list_turns(epoch: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> tf.data.Dataset:
         stride = order.turn_records
@@ -67,43 +50,43 @@ def list_tracks(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
         count = tf.fill(tf.shape(first), tf.constant(stride, tf.int64))
         if lane_steps:
             missing = [[0, -tf.size(first) % plan.cycle_length]]
-            first, count = tf.pad(first, missing), tf.pad(count, missing)
-        columns = (tf.fill(tf.shape(first), tf.constant(-1, tf.int64)), first, count)
-        return tf.data.Dataset.from_tensor_slices(columns).map(lambda *track: (*track, epoch))
+            first, count = tf.pad(first, missing)[:, None], tf.pad(count, missing)[:, None]
+        return tf.data.Dataset.from_tensor_slices((first, count))
 
     def list_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
         first = _first_step(plan, epoch)
         turns = _list_steps(plan, tf.maximum(first, lane_steps), steps).flat_map(lambda *part: list_turns(epoch, *part))
-        if not lane_steps:
-            return turns
-        begins = tf.data.Dataset.range(first, tf.minimum(first + 1, lane_steps))  # one, or none
-        return begins.flat_map(lambda begin: list_lanes(epoch, begin)).concatenate(turns)
+        return _list_lanes(plan, epoch, first).concatenate(turns) if lane_steps else turns
 
     return epochs.flat_map(list_epoch)
 
 
-def list_runs(plan: ReadPlan, lane: tf.Tensor, first: tf.Tensor, count: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
-    """Lists the runs of a lane that has `count` turns from turn `first` on: number of the first record, count."""
-    order = plan.order
-    stream, lane_of_stream = lane // order.lanes, lane % order.lanes
-    # Turns at which a run begins, or the first one, or the one at which the lane comes back to its first run.
-    phase = lane_of_stream * order.lane_offset % order.turns_per_run
-    first_whole = first + (-(first + phase)) % order.turns_per_run
-    end = first + count
+def _list_lanes(plan: ReadPlan, epoch: tf.Tensor, first_step: tf.Tensor) -> tf.data.Dataset:
+    """Lists the tracks of all lanes from a step on, as `list_tracks` does: none if the step comes after the lanes."""
+    order, at_once = plan.order, min(plan.order.lanes, plan.share)
+    # In the order of the batches: some lanes of every stream, then the next ones of every stream.
+    lane = tf.reshape(tf.range(order.lanes, dtype=tf.int64), [-1, 1, at_once, 1])
+    stream = _streams(plan)[:, None, None]
+    phase = lane * order.lane_offset % order.turns_per_run
+    size = _TRACK_RUNS * order.turns_per_run
 
-    def list_part(at: tf.Tensor) -> tf.data.Dataset:
-        turns = tf.range(at, tf.minimum(at + _LISTED_RUNS * order.turns_per_run, end), order.turns_per_run)
-        turns = tf.maximum(turns, first)
-        stops = tf.minimum(turns + order.turns_per_run - (turns + phase) % order.turns_per_run, end)
-        run, part = _order_ops.find_turns(order, lane_of_stream, turns)
+    def list_part(begin: tf.Tensor) -> tf.data.Dataset:
+        end = tf.minimum(begin + size, order.turns_per_lane)
+        # The turns at which runs begin. The first one may have begun before, and the last one may end later.
+        turns = tf.range(begin, end + order.turns_per_run, order.turns_per_run) - (begin + phase) % order.turns_per_run
+        starts, stops = tf.maximum(turns, begin), tf.minimum(turns + order.turns_per_run, end)
+        run, part = _order_ops.find_turns(order, lane, starts)
         positions = (stream * order.runs_per_stream + run) * order.run_records + part * order.turn_records
-        numbers = _order_ops.number_records(order, epoch, positions)
-        return tf.data.Dataset.from_tensor_slices((numbers, (stops - turns) * order.turn_records))
+        first = tf.reshape(_order_ops.number_records(order, epoch, positions), [plan.cycle_length, -1])
+        count = tf.maximum(stops - starts, 0) * order.turn_records
+        count = tf.reshape(tf.broadcast_to(count, tf.shape(positions)), [plan.cycle_length, -1])
+        if not plan.opens_next_epoch:
+            empty = [[0, _READ_AHEAD * plan.cycle_length], [0, 0]]
+            first, count = tf.pad(first, empty), tf.pad(count, empty)
+        return tf.data.Dataset.from_tensor_slices((first, count))
 
-    starts = tf.data.Dataset.range(
-        tf.where(first_whole > first, first_whole - order.turns_per_run, first), end, _LISTED_RUNS * order.turns_per_run
-    )
-    return starts.flat_map(list_part)
+    first_turn = first_step // (order.lanes // at_once)
+    return tf.data.Dataset.range(first_turn, order.turns_per_lane, size).flat_map(list_part)
 
 
 def list_records(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:

@@ -101,16 +101,11 @@ def _read_in_turns(plan: ReadPlan, tracks: tf.data.Dataset) -> tf.data.Dataset:
     """Reads the tracks of `_exact_order` in the exact order."""
     read_run = _make_run_reader(plan)
 
-    def read_track(lane: tf.Tensor, first: tf.Tensor, count: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
+    def read_track(first: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
         if not plan.lane_steps:
             return read_run(first, count)
-        one_run = tf.data.Dataset.from_tensors((first, count)).take(count)  # none for an empty track
-        variant = tf.cond(
-            lane < 0,
-            lambda: tf.data.experimental.to_variant(one_run),
-            lambda: tf.data.experimental.to_variant(_exact_order.list_runs(plan, lane, first, count, epoch)),
-        )
-        return tf.data.experimental.from_variant(variant, one_run.element_spec).flat_map(read_run)
+        runs = tf.data.Dataset.from_tensor_slices((first, count))
+        return runs.take(tf.math.count_nonzero(count)).flat_map(read_run)
 
     payloads = tracks.interleave(
         read_track,
