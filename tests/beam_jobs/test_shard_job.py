@@ -173,7 +173,7 @@ def test_other_options_need_overwrite(photos: Path, done: Path, tmp_path: Path) 
     assert read_tree(done) == read_tree(tmp_path / "other")
 
 
-@pytest.mark.parametrize("beam_args", [(), THREADS, ONE_PROCESS])
+@pytest.mark.parametrize("beam_args", [(), THREADS, pytest.param(ONE_PROCESS, marks=pytest.mark.slow)])
 def test_too_many_bad_images_end_the_job(photos: Path, tmp_path: Path, beam_args: tuple[str, ...]) -> None:
     with pytest.raises(DataError) as caught:
         run(photos, tmp_path / "out", *beam_args, max_bad=0, num_shards=1)
@@ -260,7 +260,7 @@ def kill_one_later(output: Path, marker: str, ended: list[float]) -> threading.T
     ("beam_args", "workers", "marker", "message"),
     [
         ((), 2, "forkserver", IN_POOL),
-        (ONE_PROCESS, 1, "beam_worker", IN_BEAM),
+        pytest.param(ONE_PROCESS, 1, "beam_worker", IN_BEAM, marks=pytest.mark.slow),
         pytest.param(PROCESSES, 2, "beam_worker", IN_BEAM, marks=pytest.mark.slow),
     ],
 )
@@ -315,7 +315,7 @@ def test_a_full_disk_is_one_sentence_and_the_job_can_go_on(
     "mode",
     [
         ("--workers", 2),
-        ("--workers", 1, "--", *ONE_PROCESS),
+        pytest.param(("--workers", 1, "--", *ONE_PROCESS), marks=pytest.mark.slow),
         pytest.param(("--", *THREADS), marks=pytest.mark.slow),
         pytest.param(("--", *PROCESSES), marks=pytest.mark.slow),
     ],

@@ -66,7 +66,7 @@ def joined(parts: list[list]) -> list:
 
 @pytest.mark.parametrize(
     ("cpus", "workers"),
-    [(1, 1), (4, 1), pytest.param(1, 2, marks=pytest.mark.slow)],
+    [pytest.param(1, 1, marks=pytest.mark.slow), (4, 1), pytest.param(1, 2, marks=pytest.mark.slow)],
     ids=["one", "four", "two-workers"],
 )
 def test_the_order_is_the_same_and_an_evaluation_counts_each_image_once(

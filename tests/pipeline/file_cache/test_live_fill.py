@@ -113,7 +113,7 @@ def copy_shard(whole: Manifest, cache: CacheFolder, number: int) -> None:
         ("bytes", {}),
         ("decoded", {}),
         pytest.param("decoded", {"augment": "device"}, marks=pytest.mark.slow),
-        ("decoded", {"augment": "none", "on_bad_record": "skip"}),
+        pytest.param("decoded", {"augment": "none", "on_bad_record": "skip"}, marks=pytest.mark.slow),
         pytest.param("decoded", {"order": "throughput", "deterministic": True}, marks=pytest.mark.slow),
     ],
 )

@@ -99,7 +99,7 @@ class PipelineConfig:
             None: 8 files, or 32 records; fewer if these take more than 64 MiB. At least 1. Default: None.
         block_length: The number of records taken from one file before the next one has its turn. At least 1.
             Default: 16.
-        read_parallel_calls: The number of threads that read, of which each reads another file or run. None: 16 in exact
+        read_parallel_calls: The number of threads that read, of which each reads another file or run. None: 48 in exact
             order and `cycle_length` for whole files, because AUTOTUNE would begin with one or two; AUTOTUNE in
             evaluation. At least 1. Default: None.
         deterministic: Whether the order is kept when one read or decode is slower than the next. None: it is kept in
