@@ -39,8 +39,8 @@ _MIN_RUNS_OF_A_LANE = 4.0
 _EARLY_BYTES = 128 * 2**20
 """The bytes that may be read for the lanes of the next epoch. They wait until this epoch ends."""
 _MAX_READS = 48
-"""The threads that read in exact order. AUTOTUNE would begin with one, and needs minutes for far storage. TensorFlow asks
-twice for a run that does not begin a file. So from storage that answers in 50 ms they read 480 runs a second."""
+"""The threads that read in exact order. AUTOTUNE would begin with one, and needs minutes for far storage. TensorFlow
+asks twice for a run that does not begin a file, so storage that answers in 50 ms gives them 480 runs a second."""
 _FILES_AT_ONCE = 8
 _MAX_RUNS_AT_ONCE, _AHEAD_BYTES = 32, 64 * 2**20
 """The runs that are read side by side if the order does not say how many: enough for storage that answers in 50 ms."""
