@@ -194,9 +194,11 @@ def test_a_turn_of_all_lanes_has_records_of_different_runs(seed: int, epoch: int
     records = order.records(epoch, 1)[: 25 * 8, 1].reshape(25, 8)
     neighbors = [abs(one - other) % 402 < 5 for turn in records.tolist() for one, other in combinations(turn, 2)]
     assert np.mean(neighbors) < 0.05  # runs may lie side by side
-    follows = np.mean(np.diff(records, axis=0) % 403 == 1, axis=1)  # the same run goes on in most lanes
-    assert follows.min() >= 0.5
-    assert follows.mean() == pytest.approx(0.8, abs=0.03)
+    begins = (np.arange(1, 25)[:, None] + np.arange(8) % 5) % 5 == 0  # each lane begins one record further on
+    assert begins.sum(axis=1).max() == 2  # few runs begin together
+    follows = np.diff(records, axis=0) % 403 == 1
+    assert follows[~begins].all()
+    assert follows[begins].mean() < 0.3  # a run that comes next may lie next, too
 
 
 @given(st.integers(0, 2**32), epochs, st.data())

@@ -1,4 +1,4 @@
-"""Datasets made to do harm end in one clear error, within three seconds of CPU and 200 MB, wherever they are opened."""
+"""Datasets made to do harm end in one clear error, within a second of CPU and 200 MB, wherever they are opened."""
 
 import json
 import shutil
@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.cases import INDEXES, MANIFESTS, PLACES, RECORDS, write_good
+from tests.hostile.cases import INDEXES, MANIFESTS, PLACES, RECORDS, SHARD, write_good
+from tfpipe.system.file_io import hash_file
 
 REPOSITORY = Path(__file__).parent.parent.parent
-MAX_CPU_S = 3.0
+MAX_CPU_S = 1.0
 MAX_BYTES = 200 * 10**6
 CASES = {**MANIFESTS, **PLACES, **INDEXES, **RECORDS}
 
@@ -35,6 +36,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
     folders = {name: folder / str(k) for k, name in enumerate(CASES)}
     for name, case in CASES.items():
         case.change(shutil.copytree(good, folders[name]))
+    # The kernel makes pages of a hole when it is read first. That takes up to a second, and is none of tfpipe's time.
+    hash_file(str(folders["a hole of a quarter of a gigabyte"] / SHARD))
     words = [word for entry, names in GIVEN.items() for word in (entry, *(str(folders[name]) for name in names))]
     command = [sys.executable, "-m", "tests.hostile.measure", *words]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
