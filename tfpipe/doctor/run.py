@@ -263,10 +263,9 @@ def _check_memory(facts: _Facts) -> Check:
     plan, held, records = facts.plan, "", 0
     in_cache = plan.config.cache != "none" and plan.exact  # then positions are permuted, and no record is held
     if facts.config.training and not in_cache:
-        if plan.exact and plan.lane_steps:
-            records = plan.cycle_length * plan.order.run_records
-            run = human_count(plan.order.run_records, "record")
-            held = f"{human_count(plan.cycle_length, 'lane')} with a run of {run} each"
+        if plan.read_ahead_records:
+            records = plan.read_ahead_records
+            held = f"{human_count(plan.cycle_length, 'lane')} that hold {human_count(records, 'record')} in all"
         elif not plan.exact:
             records = plan.shuffle_records
             held = f"A shuffle buffer of {human_count(records, 'record')}"

@@ -324,8 +324,19 @@ class ReadPlan:
 
         Then no batch waits for all of them. For each lane tf.data opens two that follow, and reads two turns of each.
         """
-        lane_records = self.order.run_records + 2 * self.order.turn_records
-        return 2 * self.cycle_length * lane_records * self.source.record_bytes <= _EARLY_BYTES
+        return 2 * self._lane_records * self.source.record_bytes <= _EARLY_BYTES
+
+    @property
+    def read_ahead_records(self) -> int:
+        """The records that lanes hold in memory, those of the next epoch included; 0 if there are no lanes."""
+        if not (self.exact and self.lane_steps):
+            return 0
+        return self._lane_records * (3 if self.opens_next_epoch else 1)
+
+    @property
+    def _lane_records(self) -> int:
+        """The records that the lanes of this host hold: a run and two turns each."""
+        return self.cycle_length * (self.order.run_records + 2 * self.order.turn_records)
 
     @property
     def streams(self) -> range:

@@ -39,7 +39,7 @@ def read_exact(plan: ReadPlan) -> Stage:
 
     def apply(tracks: tf.data.Dataset) -> tf.data.Dataset:
         numbers = _exact_order.list_records(plan, _exact_order.list_epochs(plan))
-        return _add_numbers(plan, _read_in_turns(plan, tracks), numbers)
+        return _add_numbers(plan, _read_in_turns(plan, tracks, _make_run_reader(plan)), numbers)
 
     reason = "lanes give records in turn, so that a batch mixes many runs, and none is held back to be shuffled"
     if not plan.lane_steps:
@@ -71,13 +71,14 @@ def read_first_use(plan: ReadPlan) -> Stage:
     """Reads the records that a cache keeps: those of the first epoch in its order, then the others."""
 
     def apply(tracks: tf.data.Dataset) -> tf.data.Dataset:
-        payloads = _read_in_turns(plan, tracks)
+        read_run = _make_run_reader(plan)  # one for both, since it reads the indexes
+        payloads = _read_in_turns(plan, tracks, read_run)
         first_epoch = tf.data.Dataset.range(plan.start[0], plan.start[0] + 1)
         numbers = _exact_order.list_records(plan, first_epoch)
         _, others = first_use_numbers(plan)
         if len(others):
             rest = list_runs_once(plan, join_into_runs(plan, others))
-            payloads = payloads.concatenate(read_runs(plan, rest, plan.config.block_length))
+            payloads = payloads.concatenate(_interleave_runs(plan, rest, plan.config.block_length, read_run))
             numbers = numbers.concatenate(_number_once(others))
         return _add_numbers(plan, payloads, numbers)
 
@@ -87,9 +88,15 @@ def read_first_use(plan: ReadPlan) -> Stage:
 
 def read_runs(plan: ReadPlan, runs: tf.data.Dataset, block_length: int) -> tf.data.Dataset:
     """Reads the payloads of runs of at most `block_length` records, in the order of the runs."""
+    return _interleave_runs(plan, runs, block_length, _make_run_reader(plan))
+
+
+def _interleave_runs(
+    plan: ReadPlan, runs: tf.data.Dataset, block_length: int, read_run: Callable[..., tf.data.Dataset]
+) -> tf.data.Dataset:
     # A block is as long as the longest run, so each run is read to its end and the order is that of the list.
     return runs.interleave(
-        _make_run_reader(plan),
+        read_run,
         cycle_length=plan.cycle_length,
         block_length=block_length,
         num_parallel_calls=plan.config.read_parallel_calls or tf.data.AUTOTUNE,
@@ -97,9 +104,10 @@ def read_runs(plan: ReadPlan, runs: tf.data.Dataset, block_length: int) -> tf.da
     )
 
 
-def _read_in_turns(plan: ReadPlan, tracks: tf.data.Dataset) -> tf.data.Dataset:
+def _read_in_turns(
+    plan: ReadPlan, tracks: tf.data.Dataset, read_run: Callable[..., tf.data.Dataset]
+) -> tf.data.Dataset:
     """Reads the tracks of `_exact_order` in the exact order."""
-    read_run = _make_run_reader(plan)
 
     def read_track(first: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
         if not plan.lane_steps:
