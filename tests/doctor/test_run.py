@@ -176,7 +176,7 @@ def test_a_cache(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyP
     # Its files are read in exact order, as any dataset's, and hold decoded images.
     in_lanes = dataclasses.replace(in_files, global_batch_size=4, num_streams=1, lanes=2, run_records=4)
     (memory,) = some(manifest, "memory", in_lanes)
-    assert memory.found.startswith("2 lanes that hold 48 records in all: about 589.8 KB")
+    assert memory.found.startswith("2 lanes that hold 72 records in all: about 884.7 KB")
     (tmp_path / "pets-train-0123456789abcdef").mkdir()
     (tmp_path / "pets-train-0123456789abcdef" / "manifest.json").touch()
     (cache,) = some(manifest, "cache", in_files)

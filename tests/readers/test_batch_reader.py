@@ -30,7 +30,7 @@ def list_readers() -> list[str]:
 
 def test_steps_in_a_row_are_the_steps_one_by_one(reader: BatchReader) -> None:
     for steps in ([0, 1, 2], [2], []):
-        batches = list(reader.iterate(5, steps))
+        batches = list(reader.iterate((5, step) for step in steps))
         assert len(batches) == len(steps)
         for batch, step in zip(batches, steps, strict=True):
             alone = reader.read(5, step)
@@ -48,12 +48,12 @@ def test_records_of_the_next_steps_are_read_at_once(reader: BatchReader, monkeyp
 
     monkeypatch.setattr(RecordReader, "read_payload", read_slowly)
     started = time.monotonic()
-    assert len(list(reader.iterate(0, range(3)))) == 3
+    assert len(list(reader.iterate((0, step) for step in range(3)))) == 3
     assert time.monotonic() - started < 0.9
 
 
 def test_who_leaves_early_leaves_no_thread(reader: BatchReader) -> None:
-    batches = reader.iterate(0, range(3))
+    batches = reader.iterate((0, step) for step in range(3))
     next(batches)
     assert list_readers()
     batches.close()
@@ -71,7 +71,7 @@ def test_an_error_names_the_record_that_was_read_ahead(reader: BatchReader, monk
         return b"\xff" if index == third else read_payload(self, index)
 
     monkeypatch.setattr(RecordReader, "read_payload", read_damaged)
-    batches = reader.iterate(0, range(3))
+    batches = reader.iterate((0, step) for step in range(3))
     next(batches)
     next(batches)
     with pytest.raises(FormatError, match=f"^Record {third} of 'train': "):

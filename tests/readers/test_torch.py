@@ -204,6 +204,21 @@ def test_damage_is_named(tmp_path: Path) -> None:
         next(iter(of(tfpipe.load_manifest(str(folder)))))
 
 
+def test_after_an_error_a_pass_begins_with_the_same_batch(tmp_path: Path) -> None:
+    payloads = [payload(k, **({"encoded": b"no image"} if k == 5 else {})) for k in range(12)]
+    images = of(tfpipe.load_manifest(str(write_dataset(tmp_path / "pets", {"train": payloads}))))
+    loader = data_loader(images, num_workers=0)
+    given = []
+    with contextlib.suppress(FormatError):
+        for batch in loader:
+            given.append(batch)
+    state = loader.state_dict()
+    assert (state["epoch"], state["step"]) == (0, len(given))
+    with pytest.raises(FormatError, match=r"^Record 5 of 'train': its image cannot be used, "):
+        next(iter(loader))
+    assert loader.state_dict() == state
+
+
 def count_open_files(folder: str) -> int:
     """Counts the open files below a folder; 0 where the system does not list them."""
     links = Path("/proc/self/fd")

@@ -137,8 +137,8 @@ class BatchReader:
         numbers: IntArray = plan.source.bases[shard] + record
         return numbers
 
-    def iterate(self, epoch: int, steps: Iterable[int], run: Run = map) -> Generator[Batch]:
-        """Yields the batches of several steps; arguments, results and errors are those of `read`.
+    def iterate(self, positions: Iterable[tuple[int, int]], run: Run = map) -> Generator[Batch]:
+        """Yields the batches of several (epoch, step); results and errors are those of `read`.
 
         The records of the next steps are read meanwhile, by threads that do nothing else. So many reads wait at once
         for storage that answers late.
@@ -146,12 +146,12 @@ class BatchReader:
         with ThreadPoolExecutor(_READS_AT_ONCE, "tfpipe-read") as readers:
             started: deque[_StartedReads] = deque()
             try:
-                for step in steps:
+                for epoch, step in positions:
                     started.append(self._start_reads(epoch, step, readers))
                     if len(started) > _STEPS_AHEAD:
-                        yield self._make_batch(epoch, started[0].numbers, started.popleft().get_payload, run)
+                        yield self._finish(started.popleft(), run)
                 while started:
-                    yield self._make_batch(epoch, started[0].numbers, started.popleft().get_payload, run)
+                    yield self._finish(started.popleft(), run)
             finally:  # the trainer may have left early
                 readers.shutdown(wait=False, cancel_futures=True)
 
@@ -184,7 +184,10 @@ class BatchReader:
         """Lets threads read the records of a step, a few records each."""
         numbers = self.list_numbers(epoch, step)
         parts = [numbers[at : at + _RECORDS_PER_READ].tolist() for at in range(0, len(numbers), _RECORDS_PER_READ)]
-        return _StartedReads(numbers, [readers.submit(self._read_payloads, part) for part in parts])
+        return _StartedReads(epoch, numbers, [readers.submit(self._read_payloads, part) for part in parts])
+
+    def _finish(self, started: _StartedReads, run: Run) -> Batch:
+        return self._make_batch(started.epoch, started.numbers, started.get_payload, run)
 
     def _read_payloads(self, numbers: list[int]) -> list[bytes]:
         return [self._reader.read_payload(number) for number in numbers]
@@ -265,10 +268,12 @@ class _StartedReads(NamedTuple):
     """The records of a step that threads read.
 
     Attributes:
+        epoch: The epoch.
         numbers: The number of each record, int64 [n].
         parts: The payloads of `_RECORDS_PER_READ` records each.
     """
 
+    epoch: int
     numbers: IntArray
     parts: list[Future[list[bytes]]]
 

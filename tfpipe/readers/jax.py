@@ -95,7 +95,7 @@ class DeviceBatches(Resumable):
         epoch, step = self.position if self.config.training else Position(0, 0)
         with ThreadPoolExecutor(self._threads) as decoders, ThreadPoolExecutor(1) as mover:
             ready: deque[Future[Any]] = deque()
-            batches = self._batches.iterate(epoch, range(step, len(self)), decoders.map)
+            batches = self._batches.iterate(((epoch, s) for s in range(step, len(self))), decoders.map)
             try:
                 for _ in range(step, len(self)):
                     ready.append(mover.submit(self._load, batches))

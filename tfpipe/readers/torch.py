@@ -16,6 +16,8 @@ levels where the decoders round differently, and more at a crop's left and right
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -27,6 +29,7 @@ from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.readers.batch_reader import BatchReader, Rank, form_batch
 from tfpipe.readers.resume import Position, Resumable
+from tfpipe.readers.worker_turns import MOST_WORKERS, take_turns
 from tfpipe.system.extras import importing
 from tfpipe.system.host_limits import usable_cpus
 
@@ -84,6 +87,9 @@ class ShardedImages(IterableDataset[Any]):
         self._batches = BatchReader(manifest, split, config, place, _resize, seeded_transform, start_step)
         # Shared with workers that live longer than an epoch: they look here when a pass begins.
         self._begin = torch.tensor(self._batches.plan.start, dtype=torch.int64).share_memory_()
+        # Nobody knows here how many workers there will be: a DataLoader comes later.
+        self._rows_made = torch.zeros(MOST_WORKERS, dtype=torch.int64).share_memory_()
+        self._runs_on = False
 
     @property
     def config(self) -> PipelineConfig:
@@ -111,9 +117,23 @@ class ShardedImages(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         first, workers = (worker.id, worker.num_workers) if worker is not None else (0, 1)
-        epoch, begin = self.position if self.config.training else Position(0, 0)
-        for batch in self._batches.iterate(epoch, range(begin + first, len(self), workers)):
+        positions = itertools.islice(self._list_positions(), first, None, workers)
+        run = take_turns(self._rows_made.numpy(), self._batches.batch_size, first, workers)
+        for batch in self._batches.iterate(positions, run):
             yield self._make_tensors(batch)
+
+    def _list_positions(self) -> Iterator[Position]:
+        """Lists the positions of a pass, or of all that follow, if passes run on."""
+        position = begin = self.position if self.config.training else Position(0, 0)
+        while position.epoch == begin.epoch or self._runs_on:
+            yield position
+            position = position.after(len(self))
+
+    def run_on(self) -> ShardedImages:
+        """Returns these images, with passes that run on from epoch to epoch without end. Both share their position."""
+        images = copy.copy(self)
+        images._runs_on = True
+        return images
 
     def _make_tensors(self, batch: dict[str, Any]) -> Any:
         config, image = self.config, batch.pop("image")
@@ -132,19 +152,30 @@ class ShardedImages(IterableDataset[Any]):
 class ShardLoader(Resumable, DataLoader[Any]):
     """A DataLoader that knows its position; `data_loader` makes one.
 
-    Each pass begins where the last one was left, and ends with the epoch; `set_epoch` goes elsewhere. In evaluation
-    each pass is the whole split.
+    Each pass begins where the last one was left, and ends with the epoch; `set_epoch` goes elsewhere. In training the
+    workers go on with the next epoch meanwhile, so its first batches are ready. In evaluation each pass is the whole
+    split.
     """
 
     dataset: ShardedImages
+    _batches: Iterator[Any] | None = None
+    _batches_at: Position | None = None
 
     def __iter__(self) -> Any:  # DataLoader promises another iterator class
         images = self.dataset
-        images.position = self._next = self.position
-        for batch in super().__iter__():
-            if images.config.training:
-                # Counted before the trainer gets it, so that a state that is saved meanwhile includes it.
-                self._next = self._next.after(len(images))
+        if not images.config.training:
+            yield from super().__iter__()
+            return
+        if self._batches is None or self._batches_at != self.position:
+            images.position = self._next = self.position
+            self._batches = super().__iter__()
+        batches = self._batches
+        for _ in range(self.position.step, len(images)):
+            self._batches = None  # after an error the workers begin anew
+            batch = next(batches)
+            # Counted before the trainer gets it, so that a state that is saved meanwhile includes it.
+            self._batches, self._next = batches, self.position.after(len(images))
+            self._batches_at = self._next
             yield batch
 
     def __len__(self) -> int:
@@ -185,7 +216,7 @@ def data_loader(
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     workers = max(usable_cpus() // max(gpus, 1), 1) if num_workers is None else num_workers
     return ShardLoader(
-        images,
+        images.run_on() if images.config.training else images,
         batch_size=None,
         num_workers=workers,
         pin_memory=gpus > 0 if pin_memory is None else pin_memory,

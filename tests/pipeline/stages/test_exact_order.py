@@ -121,7 +121,7 @@ def test_lanes_with_many_runs_are_read_track_after_track(
         for start in (0, 5):
             plan = plan_of(many, start_step=start, **options)
             assert plan.order.turns_per_lane > 2 * plan.order.turns_per_run
-            assert plan.opens_next_epoch == bool(early_bytes)
+            assert plan.tracks_ahead == (2 * plan.cycle_length if early_bytes else 0)
             count = 2 * plan.steps_per_epoch
             assert elements(build(plan), count * plan.global_batch_size) == expected(plan, start, count)
 

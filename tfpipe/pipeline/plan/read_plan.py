@@ -36,7 +36,9 @@ _MORE_LANES, _MORE_LANES_BYTES = 128, 16 * 2**20
 """The lanes of all streams, and the bytes of their runs, up to which there are more of them than a batch needs."""
 _MIN_RUNS_OF_A_LANE = 4.0
 """The runs of each lane in an epoch, at least. If records are too few for that, runs are shorter."""
-_EARLY_BYTES = 128 * 2**20
+_RUNS_AHEAD = 2
+"""The runs of each lane that are read ahead: storage that answers in 50 ms is asked twice for each."""
+_EARLY_BYTES = 192 * 2**20
 """The bytes that may be read for the lanes of the next epoch. They wait until this epoch ends."""
 _MAX_READS = 48
 """The threads that read in exact order. AUTOTUNE would begin with one, and needs minutes for far storage. TensorFlow
@@ -312,31 +314,45 @@ class ReadPlan:
         return self.order.turns_per_lane * self.order.lanes * self.order.turn_records // self.share
 
     @property
-    def early_records(self) -> int:
-        """The records that this host reads in vain before the first step, if it begins within a turn of all lanes."""
-        if self.start[1] >= self.lane_steps:
-            return 0
-        return self.start[1] % max(self.order.lanes // self.share, 1) * self.host_batch_size
+    def steps_per_round(self) -> int:
+        """The number of steps in which each lane gives a turn."""
+        return max(self.order.lanes // self.share, 1)
 
     @property
-    def opens_next_epoch(self) -> bool:
-        """Whether the lanes of the next epoch are opened while those of this one are read.
+    def round_records(self) -> int:
+        """The number of records of a round of this host."""
+        return self.cycle_length * self.order.turn_records
 
-        Then no batch waits for all of them. For each lane tf.data opens two that follow, and reads two turns of each.
+    @property
+    def early_records(self) -> int:
+        """The records that this host reads in vain before the first step, if it begins within a round."""
+        return self.start[1] % self.steps_per_round * self.host_batch_size if self.lane_steps else 0
+
+    @property
+    def lane_buffer_records(self) -> int:
+        """The records of each lane that are read before they are needed."""
+        return _RUNS_AHEAD * self.order.run_records
+
+    @property
+    def tracks_ahead(self) -> int:
+        """The tracks of `list` that are opened before they are needed; 0 if that takes much memory.
+
+        An epoch ends with tracks of one turn each, so the lanes of the next one come second.
         """
-        return 2 * self._lane_records * self.source.record_bytes <= _EARLY_BYTES
+        tracks = 2 * self.cycle_length
+        return tracks if tracks * self._lane_records * self.source.record_bytes <= _EARLY_BYTES else 0
 
     @property
     def read_ahead_records(self) -> int:
         """The records that lanes hold in memory, those of the next epoch included; 0 if there are no lanes."""
         if not (self.exact and self.lane_steps):
             return 0
-        return self._lane_records * (3 if self.opens_next_epoch else 1)
+        return (self.cycle_length + self.tracks_ahead) * self._lane_records
 
     @property
     def _lane_records(self) -> int:
-        """The records that the lanes of this host hold: a run and two turns each."""
-        return self.cycle_length * (self.order.run_records + 2 * self.order.turn_records)
+        """The records that a lane holds in memory: those that are read ahead, and a run that is being read."""
+        return self.lane_buffer_records + self.order.run_records
 
     @property
     def streams(self) -> range:

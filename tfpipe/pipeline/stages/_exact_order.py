@@ -7,12 +7,13 @@ is cheaper than to carry each through the reader.
 ```
 tracks of an epoch   lane 0, lane 1, ..., lane n - 1     read side by side, a turn of each: they end together
                      lane 0, lane 1, ..., lane n - 1     the next runs of each, if a lane has more than 256
-                     turn, turn, ..., turn, empty, ...   what is left at the end of an epoch, and belongs to no lane
+                     lane 0, lane 1, ..., lane n - 1     single turns: what is left at the end of an epoch
 ```
 
-A track is what the reader opens: some runs, one after another. If it would take much memory to open the next tracks
-early, empty ones keep the reader from it.
+A track is what the reader opens: some runs, one after another. A round is a turn of each lane.
 """
+
+import bisect
 
 import tensorflow as tf
 
@@ -22,8 +23,6 @@ from tfpipe.pipeline.stages import _order_ops
 
 _FOREVER = 2**62
 _TRACK_RUNS = 256
-_READ_AHEAD = 2
-"""The tracks that tf.data opens before it needs them, for each one that it reads."""
 
 
 def list_epochs(plan: ReadPlan) -> tf.data.Dataset:
@@ -41,52 +40,49 @@ def list_tracks(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
         A dataset of (first, count), int64 [runs]: the number of the first record of each run, and the number of its
         records. From some run on all may have none. If there are no lanes, a track is one run, and both are scalars.
     """
-    order, lane_steps, steps = plan.order, plan.lane_steps, plan.steps_per_epoch or 0
+    order, first_step = plan.order, plan.start[1]
+    if not plan.lane_steps:
 
-    def list_turns(epoch: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> tf.data.Dataset:
-        stride = order.turn_records
-        positions = _place_records(plan, begin, end, plan.share // stride, stride)
-        first = _order_ops.number_records(order, epoch, positions)
-        count = tf.fill(tf.shape(first), tf.constant(stride, tf.int64))
-        if lane_steps:
-            missing = [[0, -tf.size(first) % plan.cycle_length]]
-            first, count = tf.pad(first, missing)[:, None], tf.pad(count, missing)[:, None]
-        return tf.data.Dataset.from_tensor_slices((first, count))
+        def list_runs(epoch: tf.Tensor, part: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            begin, end = _find_steps(plan, epoch, part)
+            positions = _place_records(plan, begin, end, plan.share // order.turn_records, order.turn_records)
+            count = tf.fill(tf.shape(positions), tf.constant(order.turn_records, tf.int64))
+            return _order_ops.number_records(order, epoch, positions), count
 
-    def list_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
-        first = _first_step(plan, epoch)
-        turns = _list_steps(plan, tf.maximum(first, lane_steps), steps).flat_map(lambda *part: list_turns(epoch, *part))
-        return _list_lanes(plan, epoch, first).concatenate(turns) if lane_steps else turns
+        return _list_parts(plan, epochs, first_step // _steps_at_once(plan), _step_parts(plan)).map(list_runs).unbatch()
 
-    return epochs.flat_map(list_epoch)
+    lane_rounds, late_rounds = _TRACK_RUNS * order.turns_per_run, max(LISTED_RECORDS // plan.round_records, 1)
+    first_round, rounds = first_step // plan.steps_per_round, -(-(plan.steps_per_epoch or 0) // plan.steps_per_round)
+    begins = [*range(0, order.turns_per_lane, lane_rounds), *range(order.turns_per_lane, rounds, late_rounds)]
+
+    def list_tracks_of(epoch: tf.Tensor, part: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        begin, end = tf.gather(begins, part), tf.gather([*begins[1:], rounds], part)
+        begin = tf.where(epoch == plan.start[0], tf.maximum(begin, first_round), begin)
+        positions, count = _place_runs(plan, tf.cast(begin, tf.int64), tf.cast(end, tf.int64))
+        return _order_ops.number_records(order, epoch, positions), count
+
+    first_part = bisect.bisect_right(begins, first_round) - 1
+    return _list_parts(plan, epochs, first_part, len(begins)).map(list_tracks_of).unbatch()
 
 
-def _list_lanes(plan: ReadPlan, epoch: tf.Tensor, first_step: tf.Tensor) -> tf.data.Dataset:
-    """Lists the tracks of all lanes from a step on, as `list_tracks` does: none if the step comes after the lanes."""
-    order, at_once = plan.order, min(plan.order.lanes, plan.share)
+def _place_runs(plan: ReadPlan, begin: tf.Tensor, end: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Finds the runs of all lanes in some rounds: positions and counts of records, int64 [lanes, runs]."""
+    order = plan.order
     # In the order of the batches: some lanes of every stream, then the next ones of every stream.
-    lane = tf.reshape(tf.range(order.lanes, dtype=tf.int64), [-1, 1, at_once, 1])
+    lane = tf.reshape(tf.range(order.lanes, dtype=tf.int64), [-1, 1, order.lanes // plan.steps_per_round, 1])
     stream = _streams(plan)[:, None, None]
+    # The rounds in which runs begin. The first run may have begun before, and the last one may end later. The rounds
+    # behind those of whole runs have runs of one turn.
+    length = tf.where(begin < order.turns_per_lane, tf.constant(order.turns_per_run, tf.int64), 1)
     phase = lane * order.lane_offset % order.turns_per_run
-    size = _TRACK_RUNS * order.turns_per_run
-
-    def list_part(begin: tf.Tensor) -> tf.data.Dataset:
-        end = tf.minimum(begin + size, order.turns_per_lane)
-        # The turns at which runs begin. The first one may have begun before, and the last one may end later.
-        turns = tf.range(begin, end + order.turns_per_run, order.turns_per_run) - (begin + phase) % order.turns_per_run
-        starts, stops = tf.maximum(turns, begin), tf.minimum(turns + order.turns_per_run, end)
-        run, part = _order_ops.find_turns(order, lane, starts)
-        positions = (stream * order.runs_per_stream + run) * order.run_records + part * order.turn_records
-        first = tf.reshape(_order_ops.number_records(order, epoch, positions), [plan.cycle_length, -1])
-        count = tf.maximum(stops - starts, 0) * order.turn_records
-        count = tf.reshape(tf.broadcast_to(count, tf.shape(positions)), [plan.cycle_length, -1])
-        if not plan.opens_next_epoch:
-            empty = [[0, _READ_AHEAD * plan.cycle_length], [0, 0]]
-            first, count = tf.pad(first, empty), tf.pad(count, empty)
-        return tf.data.Dataset.from_tensor_slices((first, count))
-
-    first_turn = first_step // (order.lanes // at_once)
-    return tf.data.Dataset.range(first_turn, order.turns_per_lane, size).flat_map(list_part)
+    first = tf.range(begin, end + length, length) - (begin + phase) % length
+    first, last = tf.maximum(first, begin), tf.minimum(first + length, end)
+    turn = first * order.lanes + lane
+    in_epoch = turn < (plan.steps_per_epoch or 0) * plan.share // order.turn_records
+    count = tf.where(in_epoch, tf.maximum(last - first, 0) * order.turn_records, 0)
+    positions = _order_ops.make_positions(order, stream, turn * order.turn_records)
+    count = tf.broadcast_to(count, tf.shape(positions))
+    return tf.reshape(positions, [plan.cycle_length, -1]), tf.reshape(count, [plan.cycle_length, -1])
 
 
 def list_records(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
@@ -94,28 +90,42 @@ def list_records(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
 
     Numbers from the number of records on count from the first record again.
     """
-    order = plan.order
 
-    def list_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
-        def list_part(begin: tf.Tensor, end: tf.Tensor) -> tf.data.Dataset:
-            numbers = _order_ops.number_records(order, epoch, _place_records(plan, begin, end, plan.share, 1))
-            # For all at once: the operations for one record would cost 45 us.
-            seeds = _order_ops.make_seeds(plan.config.seed, epoch, numbers % order.num_records)
-            return tf.data.Dataset.from_tensor_slices((numbers, seeds))
+    def list_part(epoch: tf.Tensor, part: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        begin, end = _find_steps(plan, epoch, part)
+        numbers = _order_ops.number_records(plan.order, epoch, _place_records(plan, begin, end, plan.share, 1))
+        # For all at once: the operations for one record would cost 45 us.
+        return numbers, _order_ops.make_seeds(plan.config.seed, epoch, numbers % plan.order.num_records)
 
-        return _list_steps(plan, _first_step(plan, epoch), plan.steps_per_epoch or 0).flat_map(list_part)
-
-    return epochs.flat_map(list_epoch)
+    return _list_parts(plan, epochs, plan.start[1] // _steps_at_once(plan), _step_parts(plan)).map(list_part).unbatch()
 
 
-def _first_step(plan: ReadPlan, epoch: tf.Tensor) -> tf.Tensor:
-    return tf.where(epoch == plan.start[0], tf.constant(plan.start[1], tf.int64), 0)
+def _list_parts(plan: ReadPlan, epochs: tf.data.Dataset, first: int, count: int) -> tf.data.Dataset:
+    """Lists the parts of epochs that are listed at once: (epoch, part). The first epoch begins with part `first`.
+
+    Nested datasets would be easier to read, but TensorFlow takes 30 ms for each function of one before the first batch.
+    """
+
+    def list_parts(epoch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        parts = tf.range(tf.where(epoch == plan.start[0], tf.constant(first, tf.int64), 0), count)
+        return tf.fill(tf.shape(parts), epoch), parts
+
+    return epochs.map(list_parts).unbatch()
 
 
-def _list_steps(plan: ReadPlan, first: tf.Tensor, end: int) -> tf.data.Dataset:
-    """Lists steps in parts that are listed at once: first step, end."""
-    size = max(LISTED_RECORDS // plan.host_batch_size, 1)
-    return tf.data.Dataset.range(first, end, size).map(lambda begin: (begin, tf.minimum(begin + size, end)))
+def _find_steps(plan: ReadPlan, epoch: tf.Tensor, part: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Finds the first step of a part, and the step behind it. Steps before the start are left out."""
+    begin = part * _steps_at_once(plan)
+    end = tf.minimum(begin + _steps_at_once(plan), plan.steps_per_epoch or 0)
+    return tf.where(epoch == plan.start[0], tf.maximum(begin, plan.start[1]), begin), end
+
+
+def _steps_at_once(plan: ReadPlan) -> int:
+    return max(LISTED_RECORDS // plan.host_batch_size, 1)
+
+
+def _step_parts(plan: ReadPlan) -> int:
+    return -(-(plan.steps_per_epoch or 0) // _steps_at_once(plan))
 
 
 def _place_records(plan: ReadPlan, begin: tf.Tensor, end: tf.Tensor, per_stream: int, stride: int) -> tf.Tensor:

@@ -115,14 +115,37 @@ def _read_in_turns(
         runs = tf.data.Dataset.from_tensor_slices((first, count))
         return runs.take(tf.math.count_nonzero(count)).flat_map(read_run)
 
-    payloads = tracks.interleave(
-        read_track,
+    payloads = _interleave_ahead(plan, tracks, read_track)
+    return payloads.skip(plan.early_records) if plan.early_records else payloads
+
+
+def _interleave_ahead(
+    plan: ReadPlan, tracks: tf.data.Dataset, read_track: Callable[..., tf.data.Dataset]
+) -> tf.data.Dataset:
+    """Reads tracks side by side as `Dataset.interleave` does, as far ahead as the plan says.
+
+    `Dataset.interleave` has no options for that. It would read two turns and one record of each lane ahead, so far
+    storage would be waited for, and it would always open the tracks of the next epoch.
+    """
+
+    def open_track(first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        return tf.data.experimental.to_variant(read_track(first, count))
+
+    function = tf.function(open_track, input_signature=tracks.element_spec, autograph=False).get_concrete_function()
+    payloads = tf.raw_ops.ParallelInterleaveDatasetV4(
+        input_dataset=tf.data.experimental.to_variant(tracks),
+        other_arguments=function.captured_inputs,
         cycle_length=plan.cycle_length,
         block_length=plan.order.turn_records,
+        buffer_output_elements=plan.lane_buffer_records,
+        prefetch_input_elements=plan.tracks_ahead,
         num_parallel_calls=plan.read_threads,
-        deterministic=True,
+        f=function,
+        output_types=[tf.int64, tf.string],
+        output_shapes=[[], []],
+        deterministic="true",
     )
-    return payloads.skip(plan.early_records) if plan.early_records else payloads
+    return tf.data.experimental.from_variant(payloads, (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string)))
 
 
 def _number_once(numbers: IntArray) -> tf.data.Dataset:
