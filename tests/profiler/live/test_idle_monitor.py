@@ -10,7 +10,7 @@ from tests.profiler.live.conftest import MakeBatches
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.profiler.live.idle_monitor import IdleMonitor
 
-STEP_S = 0.01
+STEP_S = 0.02
 
 
 def work(_: object = None) -> tf.Tensor:

@@ -145,7 +145,10 @@ def _interleave_ahead(
         output_shapes=[[], []],
         deterministic="true",
     )
-    return tf.data.experimental.from_variant(payloads, (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string)))
+    spec = (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string))
+    dataset = tf.data.experimental.from_variant(payloads, spec)
+    setattr(dataset, "_inputs", lambda: [tracks])  # noqa: B010 -- the profiler follows a pipeline back to its source
+    return dataset
 
 
 def _number_once(numbers: IntArray) -> tf.data.Dataset:
