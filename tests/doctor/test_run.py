@@ -54,7 +54,7 @@ def test_all_checks_pass_on_a_good_dataset(manifest: Manifest) -> None:
         "batch": "8 images: 8 for each of 1 replica on 1 host, read in 8 streams; 1 step an epoch.",
     }
     assert checks["labels"].found.startswith("12 labels were looked at, too few")
-    assert checks["memory"].found == "Nothing is held in memory to be shuffled."
+    assert checks["memory"].found.startswith("12 records that are read ahead and finished batches take about ")
 
 
 def test_a_split_that_is_not_there(manifest: Manifest) -> None:
@@ -109,7 +109,9 @@ def test_the_throughput_order_reads_whole_shards(manifest: Manifest) -> None:
         "warning",
         "2 shards for each host, fewer than the `cycle_length` of 8.",
     )
-    assert memory.found.startswith("A shuffle buffer of ")
+    assert memory.found.startswith(
+        "12 records that are read ahead, a shuffle buffer of 12 records and finished batches take about "
+    )
     (shards,) = some(manifest, "shards", THROUGHPUT, TargetConfig(num_hosts=4, num_replicas=4))
     assert shards.status == "failure"
 
@@ -118,7 +120,7 @@ def test_evaluation(manifest: Manifest) -> None:
     config = dataclasses.replace(CONFIG, training=False, as_supervised=True)
     labels, memory, shapes, xla = some(manifest, "labels, memory, shapes, xla", config)
     assert labels.found == "Evaluation reads every record once, and the order does not matter."
-    assert memory.found == "Nothing is held in memory to be shuffled."
+    assert memory.found.startswith("12 records that are read ahead and finished batches take about ")
     assert shapes.found == "image uint8 [8, 16, 16, 3], label int32 [8], mask float32 [8]."
     assert xla.status == "ok"
 
@@ -155,12 +157,13 @@ def test_a_step_that_does_not_compile(manifest: Manifest, monkeypatch: pytest.Mo
 
 def test_a_cache(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tfpipe.system import host_limits
+    from tfpipe.system.units import human_bytes
 
     config = dataclasses.replace(CONFIG, cache="decoded", decoded_size=64)
     cache, memory = some(manifest, "cache, memory", config)
     assert cache.status == "ok"
     assert cache.found.startswith("The cache of decoded images takes 149.9 KB of memory, and ")
-    assert memory.found == "Nothing is held in memory to be shuffled."
+    assert memory.found.startswith("The cache and finished batches take about ")
     (cache,) = some(manifest, "cache", dataclasses.replace(config, on_bad_record="skip"))
     assert cache.found.startswith("`on_bad_record` skip excludes a cache of decoded images")
     monkeypatch.setattr(host_limits, "available_memory_bytes", lambda: 150_000)
@@ -176,7 +179,10 @@ def test_a_cache(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyP
     # Its files are read in exact order, as any dataset's, and hold decoded images.
     in_lanes = dataclasses.replace(in_files, global_batch_size=4, num_streams=1, lanes=2, run_records=4)
     (memory,) = some(manifest, "memory", in_lanes)
-    assert memory.found.startswith("2 lanes that hold 72 records in all: about 884.7 KB")
+    in_cache, batches = 12 * 64 * 64 * 3, 5 * 4 * 16 * 16 * 3
+    assert memory.found.startswith(
+        f"12 records that are read ahead and finished batches take about {human_bytes(in_cache + batches)}, with the "
+    )
     (tmp_path / "pets-train-0123456789abcdef").mkdir()
     (tmp_path / "pets-train-0123456789abcdef" / "manifest.json").touch()
     (cache,) = some(manifest, "cache", in_files)

@@ -260,22 +260,25 @@ def _check_batch(facts: _Facts) -> Check:
 
 
 def _check_memory(facts: _Facts) -> Check:
-    plan, held, records = facts.plan, "", 0
-    in_cache = plan.config.cache != "none" and plan.exact  # then positions are permuted, and no record is held
-    if facts.config.training and not in_cache:
-        if plan.read_ahead_records:
-            records = plan.read_ahead_records
-            held = f"{human_count(plan.cycle_length, 'lane')} that hold {human_count(records, 'record')} in all"
-        elif not plan.exact:
-            records = plan.shuffle_records
-            held = f"A shuffle buffer of {human_count(records, 'record')}"
-    record_bytes = facts.source.record_bytes
-    if plan.exact and facts.config.cache == "decoded" and facts.config.cache_dir is not None:
-        # They are read from the cache, in runs of as many records as the source's.
-        height, width = plan.decoded_size
-        record_bytes = max(record_bytes, height * width * 3)
-    needed = records * record_bytes
-    return runtime_checks.check_memory(held, needed, host_limits.available_memory_bytes())
+    plan, config = facts.plan, facts.config
+    held, needed = [], plan.ready_bytes
+    if config.cache != "none" and config.cache_dir is None:
+        held.append("the cache")  # from the second epoch on nothing is read
+        needed += estimate_cache_bytes(plan) or 0
+    elif config.service is None:
+        record_bytes = facts.source.record_bytes
+        if plan.exact and config.cache == "decoded":
+            # They are read from the cache, in runs of as many records as the source's.
+            height, width = plan.decoded_size
+            record_bytes = max(record_bytes, height * width * 3)
+        shuffled = plan.shuffle_records if config.training and not plan.exact else 0
+        held.append(f"{human_count(plan.read_ahead_records, 'record')} that are read ahead")
+        held += [f"a shuffle buffer of {human_count(shuffled, 'record')}"] if shuffled else []
+        needed += round((plan.read_ahead_records + shuffled) * record_bytes)
+    held.append("finished batches")
+    what = ", ".join(held[:-1]) + " and " * (len(held) > 1) + held[-1]
+    program = host_limits.peak_memory_bytes()
+    return runtime_checks.check_memory(what, needed, program, host_limits.available_memory_bytes())
 
 
 def _check_cache(facts: _Facts) -> Check:

@@ -17,7 +17,7 @@ OLDEST_TENSORFLOW = (2, 18)
 _ORDINARY = ("tensorflow", "tensorflow-cpu", "tf-nightly")
 _TPU_SUBLANES = 8
 _TPU_DTYPES = ("uint8", "int32", "int64", "uint32", "float32", "bfloat16", "bool")
-_MEMORY_SHARE = 0.5  # the share of free memory; a larger shuffle may leave the trainer too little
+_MEMORY_SHARE = 0.5  # the share of free memory; a larger pipeline may leave the trainer too little
 _HEADROOM = 1.2  # the host's rate by the rate that the accelerator consumes
 
 
@@ -181,17 +181,19 @@ def check_xla(error: str | None, seconds: float, batch_size: int) -> Check:
     return Check("xla", "ok", finding)
 
 
-def check_memory(held: str, needed_bytes: float, available_bytes: int) -> Check:
-    """Checks that the records that wait to be shuffled fit into memory.
+def check_memory(held: str, needed_bytes: float, program_bytes: int, available_bytes: int) -> Check:
+    """Checks that what the pipeline holds fits into memory.
 
     Args:
-        held: A phrase such as "A shuffle buffer of 1,000 records"; empty if nothing is held.
-        needed_bytes: Bytes of these records on one host.
+        held: A phrase such as "9 records that are read ahead and finished batches".
+        needed_bytes: Bytes of all that on one host.
+        program_bytes: Bytes that the process takes without a pipeline: Python and TensorFlow.
         available_bytes: Free memory of this machine.
     """
-    if not held:
-        return Check("memory", "ok", "Nothing is held in memory to be shuffled.")
-    finding = f"{held}: about {human_bytes(needed_bytes)}, and {human_bytes(available_bytes)} are free."
+    finding = (
+        f"{held[0].upper()}{held[1:]} take about {human_bytes(needed_bytes)}, with the program "
+        f"{human_bytes(needed_bytes + program_bytes)}. {human_bytes(available_bytes)} are free."
+    )
     if needed_bytes <= _MEMORY_SHARE * available_bytes:
         return Check("memory", "ok", finding)
     status: Status = "warning" if needed_bytes <= available_bytes else "failure"

@@ -10,7 +10,9 @@ Without control groups, as on macOS, the machine's totals hold.
 
 import os
 import re
+import resource
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +36,12 @@ def available_memory_bytes(root: Path = _ROOT) -> int:
         if (limit := _memory_limit(folder)) is not None:
             room.append(limit - _memory_in_use(folder))
     return max(0, min(room))
+
+
+def peak_memory_bytes() -> int:
+    """Returns the most memory that this process has held so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def usable_cpus(root: Path = _ROOT) -> int:

@@ -46,6 +46,9 @@ asks twice for a run that does not begin a file, so storage that answers in 50 m
 _FILES_AT_ONCE = 8
 _MAX_RUNS_AT_ONCE, _AHEAD_BYTES = 32, 64 * 2**20
 """The runs that are read side by side if the order does not say how many: enough for storage that answers in 50 ms."""
+_VALUE_BYTES = {"uint8": 1, "float32": 4, "bfloat16": 2}
+_MADE_BATCHES, _PREFETCHED_BATCHES = 3, 2
+"""The batches in the making at once, and those that wait for the trainer if AUTOTUNE chooses."""
 LISTED_RECORDS = 8192
 """The records that are listed at once if there are no lanes. Nothing is read yet, so it is only numbers."""
 
@@ -344,10 +347,16 @@ class ReadPlan:
 
     @property
     def read_ahead_records(self) -> int:
-        """The records that lanes hold in memory, those of the next epoch included; 0 if there are no lanes."""
-        if not (self.exact and self.lane_steps):
-            return 0
-        return (self.cycle_length + self.tracks_ahead) * self._lane_records
+        """The most records that are read before they are needed, without those of a shuffle buffer."""
+        if not self.exact:
+            # tf.data opens as many files again twice, and reads two blocks and one record of each.
+            ahead = 3 * self.cycle_length * (2 * self.config.block_length + 1)
+        elif self.lane_steps:
+            ahead = (self.cycle_length + self.tracks_ahead) * self._lane_records
+        else:
+            ahead = (self.cycle_length + self.tracks_ahead) * self.order.run_records
+        records = self.source.num_records
+        return ahead if records is None else min(ahead, records)
 
     @property
     def _lane_records(self) -> int:
@@ -414,7 +423,19 @@ class ReadPlan:
             return self.config.deterministic
         return self.exact or not self.config.training
 
-    # Images
+    @property
+    def image_bytes(self) -> int:
+        """The bytes of an image in a batch."""
+        on_device = self.config.augment == "device"
+        height, width = self.decoded_size if on_device else self.config.size
+        return height * width * 3 * (1 if on_device else _VALUE_BYTES[self.config.image_dtype])
+
+    @property
+    def ready_bytes(self) -> int:
+        """The bytes of this host's batches that are finished or in the making, without those that the trainer has."""
+        waiting = self.config.prefetch_batches
+        batches = _MADE_BATCHES + (_PREFETCHED_BATCHES if waiting is None else waiting)
+        return batches * self.host_batch_size * self.image_bytes
 
     @property
     def caches_whole(self) -> bool:

@@ -56,10 +56,9 @@ def estimate_cache_bytes(plan: ReadPlan) -> int | None:
         records = -(-records // plan.num_hosts)
     if config.cache == "bytes":
         return round(records * plan.source.record_bytes)
-    whole = config.training or config.augment == "device"
-    height, width = plan.decoded_size if whole else config.size
-    channel_bytes = 1 if whole else {"uint8": 1, "float32": 4, "bfloat16": 2}[config.image_dtype]
-    return records * (height * width * 3 * channel_bytes + _ELEMENT_BYTES)
+    height, width = plan.decoded_size
+    image_bytes = height * width * 3 if config.training else plan.image_bytes
+    return records * (image_bytes + _ELEMENT_BYTES)
 
 
 def check_cache_fits(plan: ReadPlan) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -48,12 +46,6 @@ class HostTime:
         if self.machine is not None and before.machine is not None:
             others = (self.machine - before.machine) / total_s - process
         return min(process, 1.0), min(max(others, 0.0), 1.0)
-
-
-def peak_memory_bytes() -> int:
-    """Returns the most memory that this process has held so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def measure_storage_rate(paths: Sequence[str]) -> float | None:

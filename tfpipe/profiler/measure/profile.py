@@ -21,7 +21,7 @@ from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.stage import Customize, Stages, customize_stages, explain_customize_errors
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, compute_idle_fraction
 from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
-from tfpipe.profiler.measure.host_usage import HostTime, measure_storage_rate, peak_memory_bytes
+from tfpipe.profiler.measure.host_usage import HostTime, measure_storage_rate
 from tfpipe.profiler.measure.option_costs import measure_option_costs
 from tfpipe.profiler.measure.simulated_accelerator import (
     MIN_WARM_UP_S,
@@ -259,7 +259,7 @@ def _get_host_use(run: _Run, source: Source, timing: StepTiming) -> HostUse:
         cpu_fraction=process,
         other_cpu_fraction=others,
         trainer_us_per_step=(run.after.thread - run.before.thread) / timing.steps * 1e6,
-        peak_memory_bytes=peak_memory_bytes(),
+        peak_memory_bytes=host_limits.peak_memory_bytes(),
         memory_limit_bytes=host_limits.memory_limit_bytes(),
         storage_bytes_per_second=_compute_rate(timing) * source.record_bytes,
         storage_limit_bytes_per_second=measure_storage_rate(source.files),
