@@ -1,5 +1,6 @@
 """A SIGINT that arrives where Python ignores what is raised."""
 
+import contextlib
 import gc
 import os
 import signal
@@ -56,6 +57,11 @@ def _in_three_garbage_collections() -> None:
         gc.callbacks.remove(strike)
 
 
+def _in_code_that_drops_it() -> None:
+    with contextlib.suppress(BaseException):
+        _interrupt()
+
+
 @pytest.fixture
 def ignored(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What Python's own hook gets to see."""
@@ -64,7 +70,13 @@ def ignored(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return seen
 
 
-@pytest.mark.parametrize("strike", [_in_a_finalizer, _in_a_callback_of_a_weak_reference, _in_three_garbage_collections])
+@pytest.mark.parametrize(
+    "strike",
+    [
+        *(_in_a_finalizer, _in_a_callback_of_a_weak_reference, _in_three_garbage_collections),
+        _in_code_that_drops_it,
+    ],
+)
 def test_it_arrives_all_the_same(strike: Callable[[], None], ignored: list[object]) -> None:
     def wait() -> None:
         with keep_interrupts():
@@ -78,23 +90,69 @@ def test_it_arrives_all_the_same(strike: Callable[[], None], ignored: list[objec
     assert ignored == []
 
 
+class _Closed:
+    """A context whose end takes a while, and has an error of its own that it handles."""
+
+    def __init__(self, done: list[str]) -> None:
+        self._done = done
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            raise ZeroDivisionError
+        except ZeroDivisionError:
+            time.sleep(0.3)
+        self._done.append("exit")
+
+
 def test_clean_up_code_is_interrupted_by_nobody() -> None:
-    """The interrupt was ignored once, and came; from then on it is not repeated."""
-    cleaned = False
+    """The interrupt was ignored once, and came; while it is handled it is not repeated."""
+    done: list[str] = []
 
     def run() -> None:
-        nonlocal cleaned
         with keep_interrupts():
             try:
-                _in_a_finalizer()
-                time.sleep(10)
-            finally:
-                time.sleep(0.2)
-                cleaned = True
+                with _Closed(done):
+                    try:
+                        _in_a_finalizer()
+                        time.sleep(10)
+                    finally:
+                        time.sleep(0.3)
+                        done.append("finally")
+            except KeyboardInterrupt:
+                time.sleep(0.3)
+                done.append("except")
+                raise
 
     with pytest.raises(KeyboardInterrupt):
         run()
-    assert cleaned
+    assert done == ["finally", "exit", "except"]
+
+
+def test_an_error_that_compiled_code_prints_and_drops_is_not_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    with keep_interrupts():
+        sys.excepthook(SystemError, _made_of(KeyboardInterrupt()), None)
+        sys.excepthook(SystemError, _made_of(ZeroDivisionError()), None)
+    assert capsys.readouterr().err.count("SystemError") == 1
+
+
+def _made_of(cause: BaseException) -> SystemError:
+    error = SystemError("<built-in function __import__> returned a result with an exception set")
+    error.__cause__ = cause
+    return error
+
+
+def test_who_ignores_sigint_goes_on_ignoring_it() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with keep_interrupts():
+            _interrupt()
+            time.sleep(0.3)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_other_exceptions_are_left_to_the_hook_before(ignored: list[object]) -> None:
@@ -108,10 +166,13 @@ def test_other_exceptions_are_left_to_the_hook_before(ignored: list[object]) -> 
 
 
 def test_everything_is_as_before_afterwards(ignored: list[object]) -> None:
-    hook, handler = sys.unraisablehook, signal.getsignal(signal.SIGALRM)
+    def look() -> list[object]:
+        return [sys.unraisablehook, sys.excepthook, *map(signal.getsignal, (signal.SIGALRM, signal.SIGINT))]
+
+    before = look()
     with keep_interrupts():
-        assert sys.unraisablehook is not hook
-    assert (sys.unraisablehook, signal.getsignal(signal.SIGALRM)) == (hook, handler)
+        assert not any(now is then for now, then in zip(look(), before, strict=True))
+    assert look() == before
 
 
 @pytest.mark.parametrize("link", ["__cause__", "__context__"])

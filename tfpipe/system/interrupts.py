@@ -2,19 +2,20 @@
 
 Python raises KeyboardInterrupt wherever the main thread happens to be. If that is a finalizer (`__del__`), a callback
 of the garbage collector or one of a weak reference, no caller can catch it: Python prints "Exception ignored in ..."
-and the program goes on. JAX, for one, runs Python code in each garbage collection.
+and the program goes on. JAX, for one, runs Python code in each garbage collection. Compiled code drops it too: in 3 of
+31 runs of `tfpipe tune` on a busy machine TensorFlow did.
 
-Python hands such an exception to `sys.unraisablehook`. Here that hook sends the signal once more, a moment later, until
-the exception arises in code that can pass it on. An interrupt that is on its way already is never raised twice, so
-clean-up code is left alone.
+So an interrupt is remembered here, and raised again and again until it leaves the block. Code that handles it, an
+`except` or a `finally` or the end of a `with`, is left alone: Python knows which exception is being handled.
 """
 
 import contextlib
 import signal
 import sys
 from collections.abc import Iterator
+from types import FrameType, TracebackType
 
-_AGAIN_AFTER_S = 0.02
+_AGAIN_AFTER_S = 0.1
 
 
 @contextlib.contextmanager
@@ -27,35 +28,59 @@ def restore_interrupts() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, KeyboardInterrupt):
-            cause = cause.__cause__ or cause.__context__
-        if cause is None:
+        if not _comes_from_interrupt(error):
             raise
         raise KeyboardInterrupt from error
 
 
 @contextlib.contextmanager
 def keep_interrupts() -> Iterator[None]:
-    """Repeats SIGINT while the block runs, as long as Python ignores the KeyboardInterrupt.
+    """Repeats SIGINT while the block runs, until its KeyboardInterrupt has left the block.
 
-    It must be entered in the main thread. It takes SIGALRM and its timer for itself.
+    It must be entered in the main thread. It takes SIGALRM and its timer for itself. A handler of SIGINT that is set
+    within the block is not called again. If SIGINT is ignored, as in a shell's background job, it stays so.
     """
-    hook_before = sys.unraisablehook
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    print_unraisable, print_uncaught = sys.unraisablehook, sys.excepthook
 
-    # A thread could hold the signal back as well, but starting one here could be interrupted; a timer cannot.
-    def interrupt_later(unraisable: "sys.UnraisableHookArgs") -> None:
-        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        # A thread could remember it as well, but starting one here could be interrupted; a timer cannot.
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_AFTER_S)
+        signal.default_int_handler(number, frame)
+
+    def interrupt_again(*_: object) -> None:
+        if _comes_from_interrupt(sys.exc_info()[1]):
             signal.setitimer(signal.ITIMER_REAL, _AGAIN_AFTER_S)
         else:
-            hook_before(unraisable)
+            # SIGINT and not KeyboardInterrupt: its handler may have been changed, and it may be blocked for a while.
+            signal.raise_signal(signal.SIGINT)
 
-    # SIGINT and not KeyboardInterrupt: its handler may have been changed, and it may be blocked for a while.
-    handler_before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-    sys.unraisablehook = interrupt_later
+    def print_other_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
+        if not _comes_from_interrupt(unraisable.exc_value):
+            print_unraisable(unraisable)
+
+    def print_other(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:  # compiled code calls it when it drops an exception
+        if not _comes_from_interrupt(error):
+            print_uncaught(kind, error, traceback)
+
+    handler_before = signal.signal(signal.SIGALRM, interrupt_again)
+    signal.signal(signal.SIGINT, interrupt)
+    sys.unraisablehook, sys.excepthook = print_other_unraisable, print_other
     try:
         yield
     finally:
-        sys.unraisablehook = hook_before
         signal.setitimer(signal.ITIMER_REAL, 0)
+        if signal.getsignal(signal.SIGINT) is interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook, sys.excepthook = print_unraisable, print_uncaught
         signal.signal(signal.SIGALRM, handler_before)
+
+
+def _comes_from_interrupt(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None

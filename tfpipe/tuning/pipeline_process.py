@@ -27,9 +27,9 @@ from typing import Any
 
 from tfpipe.errors import DataError, explain_pipeline_error
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.profiler.measure import host_usage
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator, drive, is_settled
 from tfpipe.profiler.types import Step
+from tfpipe.system import host_limits
 from tfpipe.system.child_process import die_with_direct_parent, hold_interrupts, silence_stderr
 from tfpipe.tuning.paired_benchmark import Turn
 
@@ -256,5 +256,5 @@ def _take_turn(steps: Iterator[Step], accelerator: Accelerator, seconds: float) 
         images=count * accelerator.images_per_step,
         wall_s=last.begins_s - first.begins_s,
         cpu_s=time.process_time() - cpu_s,
-        peak_memory_bytes=host_usage.peak_memory_bytes(),
+        peak_memory_bytes=host_limits.peak_memory_bytes(),
     )
