@@ -146,6 +146,10 @@ def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1 <= usable_cpus() <= (os.cpu_count() or 1)
 
 
+def test_a_process_has_held_more_than_a_megabyte() -> None:
+    assert host_limits.peak_memory_bytes() > 2**20
+
+
 def test_free_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Path] = []
     real = host_limits.shutil.disk_usage

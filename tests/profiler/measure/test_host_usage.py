@@ -26,7 +26,6 @@ def test_a_busy_process_uses_its_core() -> None:
     process, others = HostTime.now().compute_fractions(before, 1)
     assert process > 0
     assert 0 <= others <= 1
-    assert host_usage.peak_memory_bytes() > 2**20
 
 
 def test_the_machine_counts_only_where_all_its_cores_are_usable(
