@@ -129,7 +129,7 @@ class ShardedImages(IterableDataset[Any]):
             yield position
             position = position.after(len(self))
 
-    def run_on(self) -> ShardedImages:
+    def _run_on(self) -> ShardedImages:
         """Returns these images, with passes that run on from epoch to epoch without end. Both share their position."""
         images = copy.copy(self)
         images._runs_on = True
@@ -216,7 +216,7 @@ def data_loader(
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     workers = max(usable_cpus() // max(gpus, 1), 1) if num_workers is None else num_workers
     return ShardLoader(
-        images.run_on() if images.config.training else images,
+        images._run_on() if images.config.training else images,
         batch_size=None,
         num_workers=workers,
         pin_memory=gpus > 0 if pin_memory is None else pin_memory,

@@ -310,11 +310,9 @@ class ReadPlan:
         return replace(self, config=config)
 
     @property
-    def lane_steps(self) -> int:
-        """The number of steps of an epoch in which lanes give records in turn; 0 if runs are read as listed."""
-        if self.order.turns_per_run == 1:
-            return 0
-        return self.order.turns_per_lane * self.order.lanes * self.order.turn_records // self.share
+    def in_lanes(self) -> bool:
+        """Whether training reads lanes that give records in turn. If not, runs are read as listed."""
+        return self.exact and self.order.turns_per_run > 1 and self.order.turns_per_lane > 0
 
     @property
     def steps_per_round(self) -> int:
@@ -329,7 +327,7 @@ class ReadPlan:
     @property
     def early_records(self) -> int:
         """The records that this host reads in vain before the first step, if it begins within a round."""
-        return self.start[1] % self.steps_per_round * self.host_batch_size if self.lane_steps else 0
+        return self.start[1] % self.steps_per_round * self.host_batch_size if self.in_lanes else 0
 
     @property
     def lane_buffer_records(self) -> int:
@@ -351,7 +349,7 @@ class ReadPlan:
         if not self.exact:
             # tf.data opens as many files again twice, and reads two blocks and one record of each.
             ahead = 3 * self.cycle_length * (2 * self.config.block_length + 1)
-        elif self.lane_steps:
+        elif self.in_lanes:
             ahead = (self.cycle_length + self.tracks_ahead) * self._lane_records
         else:
             ahead = (self.cycle_length + self.tracks_ahead) * self.order.run_records
@@ -376,7 +374,7 @@ class ReadPlan:
     @property
     def cycle_length(self) -> int:
         """The number of files, or of runs in exact order, that are read side by side."""
-        if self.exact and self.lane_steps:
+        if self.in_lanes:
             return len(self.streams) * self.order.lanes
         if self.config.cycle_length is not None:
             return self.config.cycle_length

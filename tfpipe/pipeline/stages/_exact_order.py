@@ -40,29 +40,33 @@ def list_tracks(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
         A dataset of (first, count), int64 [runs]: the number of the first record of each run, and the number of its
         records. From some run on all may have none. If there are no lanes, a track is one run, and both are scalars.
     """
-    order, first_step = plan.order, plan.start[1]
-    if not plan.lane_steps:
-
-        def list_runs(epoch: tf.Tensor, part: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            begin, end = _find_steps(plan, epoch, part)
-            positions = _place_records(plan, begin, end, plan.share // order.turn_records, order.turn_records)
-            count = tf.fill(tf.shape(positions), tf.constant(order.turn_records, tf.int64))
-            return _order_ops.number_records(order, epoch, positions), count
-
-        return _list_parts(plan, epochs, first_step // _steps_at_once(plan), _step_parts(plan)).map(list_runs).unbatch()
-
+    if not plan.in_lanes:
+        return _list_runs(plan, epochs)
+    order, first_round = plan.order, plan.start[1] // plan.steps_per_round
+    rounds = -(-(plan.steps_per_epoch or 0) // plan.steps_per_round)
     lane_rounds, late_rounds = _TRACK_RUNS * order.turns_per_run, max(LISTED_RECORDS // plan.round_records, 1)
-    first_round, rounds = first_step // plan.steps_per_round, -(-(plan.steps_per_epoch or 0) // plan.steps_per_round)
     begins = [*range(0, order.turns_per_lane, lane_rounds), *range(order.turns_per_lane, rounds, late_rounds)]
 
-    def list_tracks_of(epoch: tf.Tensor, part: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def list_part(epoch: tf.Tensor, part: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         begin, end = tf.gather(begins, part), tf.gather([*begins[1:], rounds], part)
         begin = tf.where(epoch == plan.start[0], tf.maximum(begin, first_round), begin)
         positions, count = _place_runs(plan, tf.cast(begin, tf.int64), tf.cast(end, tf.int64))
         return _order_ops.number_records(order, epoch, positions), count
 
     first_part = bisect.bisect_right(begins, first_round) - 1
-    return _list_parts(plan, epochs, first_part, len(begins)).map(list_tracks_of).unbatch()
+    return _list_parts(plan, epochs, first_part, len(begins)).map(list_part).unbatch()
+
+
+def _list_runs(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
+    """Lists tracks of one run each, in the order in which they are read."""
+    run = plan.order.turn_records
+
+    def list_part(epoch: tf.Tensor, part: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        positions = _place_records(plan, *_find_steps(plan, epoch, part), plan.share // run, run)
+        count = tf.fill(tf.shape(positions), tf.constant(run, tf.int64))
+        return _order_ops.number_records(plan.order, epoch, positions), count
+
+    return _list_step_parts(plan, epochs).map(list_part).unbatch()
 
 
 def _place_runs(plan: ReadPlan, begin: tf.Tensor, end: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -97,7 +101,7 @@ def list_records(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
         # For all at once: the operations for one record would cost 45 us.
         return numbers, _order_ops.make_seeds(plan.config.seed, epoch, numbers % plan.order.num_records)
 
-    return _list_parts(plan, epochs, plan.start[1] // _steps_at_once(plan), _step_parts(plan)).map(list_part).unbatch()
+    return _list_step_parts(plan, epochs).map(list_part).unbatch()
 
 
 def _list_parts(plan: ReadPlan, epochs: tf.data.Dataset, first: int, count: int) -> tf.data.Dataset:
@@ -113,6 +117,12 @@ def _list_parts(plan: ReadPlan, epochs: tf.data.Dataset, first: int, count: int)
     return epochs.map(list_parts).unbatch()
 
 
+def _list_step_parts(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
+    """Lists parts of `_steps_at_once` steps."""
+    size = _steps_at_once(plan)
+    return _list_parts(plan, epochs, plan.start[1] // size, -(-(plan.steps_per_epoch or 0) // size))
+
+
 def _find_steps(plan: ReadPlan, epoch: tf.Tensor, part: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Finds the first step of a part, and the step behind it. Steps before the start are left out."""
     begin = part * _steps_at_once(plan)
@@ -122,10 +132,6 @@ def _find_steps(plan: ReadPlan, epoch: tf.Tensor, part: tf.Tensor) -> tuple[tf.T
 
 def _steps_at_once(plan: ReadPlan) -> int:
     return max(LISTED_RECORDS // plan.host_batch_size, 1)
-
-
-def _step_parts(plan: ReadPlan) -> int:
-    return -(-(plan.steps_per_epoch or 0) // _steps_at_once(plan))
 
 
 def _place_records(plan: ReadPlan, begin: tf.Tensor, end: tf.Tensor, per_stream: int, stride: int) -> tf.Tensor:

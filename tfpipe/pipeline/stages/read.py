@@ -42,7 +42,7 @@ def read_exact(plan: ReadPlan) -> Stage:
         return _add_numbers(plan, _read_in_turns(plan, tracks, _make_run_reader(plan)), numbers)
 
     reason = "lanes give records in turn, so that a batch mixes many runs, and none is held back to be shuffled"
-    if not plan.lane_steps:
+    if not plan.in_lanes:
         reason = "runs are read side by side and leave in the order of the list"
     return Stage("read", apply, _read_settings(plan, plan.order.turn_records, True), reason)
 
@@ -110,7 +110,7 @@ def _read_in_turns(
     """Reads the tracks of `_exact_order` in the exact order."""
 
     def read_track(first: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
-        if not plan.lane_steps:
+        if not plan.in_lanes:
             return read_run(first, count)
         runs = tf.data.Dataset.from_tensor_slices((first, count))
         return runs.take(tf.math.count_nonzero(count)).flat_map(read_run)

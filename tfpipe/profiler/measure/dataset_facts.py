@@ -44,7 +44,7 @@ def get_dataset_facts(
         decoded_size=plan.decoded_size,
         cycle_length=plan.cycle_length,
         exact=plan.exact,
-        in_lanes=plan.exact and plan.lane_steps > 0,
+        in_lanes=plan.in_lanes,
         shuffled_records=_count_shuffled_records(plan),
         own_stages=tuple(stage.name for stage in stages if stage.name not in STAGE_NAMES),
         late_caches=_find_late_caches(list_planned_operations(stages)),
