@@ -1,0 +1,79 @@
+#include "resize.h"
+
+#include <math.h>
+#include <string.h>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+/* On x86 the linker chooses the fastest of these versions when the library is loaded. Others take the compiler's. */
+#if defined(__x86_64__) && defined(__linux__) && !defined(TFPIPE_ONE_VERSION)
+#define VECTORIZED __attribute__((target_clones("avx2", "default")))
+#else
+#define VECTORIZED
+#endif
+
+typedef float floats_4 __attribute__((vector_size(16)));
+
+void tfpipe_place_outputs(int32_t in_size, int32_t out_size, tfpipe_between *places) {
+    const float scale = (float)in_size / (float)out_size;
+    for (int32_t i = 0; i < out_size; i++) {
+        const float at = ((float)i + 0.5f) * scale - 0.5f;
+        const float below = floorf(at);
+        int32_t upper = (int32_t)ceilf(at), lower = (int32_t)below;
+        if (lower < 0) lower = 0;
+        if (upper > in_size - 1) upper = in_size - 1;
+        if (lower > upper) lower = upper;
+        places[i] = (tfpipe_between){lower, upper, 3 * lower, 3 * upper, at - below};
+    }
+}
+
+/* Reads a pixel and the byte behind it as floats. Compilers convert a vector of bytes one by one, hence the instructions. */
+static inline floats_4 load_pixel(const uint8_t *pixel) {
+    int32_t word;
+    memcpy(&word, pixel, sizeof word);
+#if defined(__SSE2__)
+    const __m128i zero = _mm_setzero_si128();
+    const __m128i shorts = _mm_unpacklo_epi8(_mm_cvtsi32_si128(word), zero);
+    return (floats_4)_mm_cvtepi32_ps(_mm_unpacklo_epi16(shorts, zero));
+#elif defined(__ARM_NEON)
+    const uint16x8_t shorts = vmovl_u8(vcreate_u8((uint32_t)word));
+    return (floats_4)vcvtq_f32_u32(vmovl_u16(vget_low_u16(shorts)));
+#else
+    return (floats_4){pixel[0], pixel[1], pixel[2], 0};
+#endif
+}
+
+VECTORIZED
+void tfpipe_resize_row(const uint8_t *row, const tfpipe_between *places, int32_t width, float *out) {
+    for (int32_t i = 0; i < width; i++) {
+        const floats_4 lower = load_pixel(row + places[i].lower_byte), upper = load_pixel(row + places[i].upper_byte);
+        const floats_4 value = lower + (upper - lower) * places[i].weight;
+        memcpy(out + 3 * i, &value, sizeof value); /* the fourth is overwritten by the next pixel */
+    }
+}
+
+VECTORIZED
+void tfpipe_blend_uint8(const float *restrict top, const float *restrict bottom, float weight, int32_t count,
+                        uint8_t *restrict out) {
+    for (int32_t i = 0; i < count; i++) out[i] = (uint8_t)(int32_t)(top[i] + (bottom[i] - top[i]) * weight + 0.5f);
+}
+
+VECTORIZED
+void tfpipe_blend_float(const float *restrict top, const float *restrict bottom, float weight,
+                        const float *restrict offset, const float *restrict factor, int32_t count,
+                        float *restrict out) {
+    for (int32_t i = 0; i < count; i++) out[i] = (top[i] + (bottom[i] - top[i]) * weight - offset[i]) * factor[i];
+}
+
+VECTORIZED
+void tfpipe_round_bfloat16(const float *restrict values, int32_t count, uint16_t *restrict out) {
+    for (int32_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, values + i, sizeof bits);
+        out[i] = (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16); /* finite values only */
+    }
+}

@@ -1,0 +1,329 @@
+#include "scan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define JPEG_INTERNALS
+#include <jpegint.h>
+
+enum {
+    LOOK_BITS = 10, /* a table of 4 KB; AC codes of photographs with their bits are rarely longer */
+    PADDING = 16,   /* bytes that may be read behind the last interval */
+    MARKER = 0xFF,
+    RST0 = 0xD0,
+    RST7 = 0xD7,
+};
+
+/* What the next LOOK_BITS bits begin with.
+
+   kind    COEFFICIENT: a code and its value; CODE: a code without the bits of its value; ZEROS: 16 zeros; END: the rest
+           of the block is zero; LONG: a code that is longer than LOOK_BITS, or none
+   value   the value; for CODE the number of its bits; for ZEROS 0
+   length  the number of bits that are used up
+   run     the number of zeros in front of the value */
+typedef struct {
+    int16_t value;
+    uint8_t length;
+    uint8_t run : 4, kind : 4;
+} look;
+
+enum { COEFFICIENT, CODE, ZEROS, END, LONG };
+
+/* A Huffman table. Codes of more than LOOK_BITS bits are found by their largest value of each length. */
+typedef struct {
+    look looks[1 << LOOK_BITS];
+    int32_t max_code[18]; /* -1 if there is none of this length */
+    int32_t first[17];    /* the index of a length's first symbol, less its first code */
+    uint8_t symbols[256];
+} table;
+
+/* The bits that come next. Each function takes it out of the scan and puts it back, so that it stays in registers.
+
+   next, most  the next byte, and the last one from which eight may be read
+   bits        the next bits, the first one on top
+   count       how many of them are valid */
+typedef struct {
+    const uint8_t *next, *most;
+    uint64_t bits;
+    int count;
+} reader;
+
+struct tfpipe_scan {
+    jmp_buf *leave;
+    uint8_t *bytes; /* of all intervals, without stuffed bytes */
+    size_t *ends;   /* of the intervals in `bytes` */
+    size_t intervals, interval;
+    reader in;
+    unsigned restarts_to_go;
+    int32_t last_dc[MAX_COMPS_IN_SCAN];
+    table *dc[NUM_HUFF_TBLS], *ac[NUM_HUFF_TBLS];
+    JBLOCK ignored;
+};
+
+/* Zigzag places, with some behind the last one for a run that leaves the block. */
+static const uint8_t PLACES[64 + 16] = {
+    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13,
+    6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31,
+    39, 46, 53, 60, 61, 54, 47, 55, 62, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63,
+};
+
+static int32_t extend(int32_t value, int32_t size) { return value < 1 << (size - 1) ? value - (1 << size) + 1 : value; }
+
+/* Fills the looks that begin with a code. */
+static void fill_looks(table *to, uint32_t code, int length, uint8_t symbol, int is_dc) {
+    const int size = is_dc ? symbol : symbol & 15, run = is_dc ? 0 : symbol >> 4, rest = LOOK_BITS - length;
+    look *looks = to->looks + ((size_t)code << rest);
+    look entry = {.length = (uint8_t)length, .run = (unsigned)run & 15};
+    if (size == 0) {
+        entry.kind = is_dc ? COEFFICIENT : run == 15 ? ZEROS : END;
+    } else if (size > rest) {
+        entry.kind = CODE;
+        entry.value = (int16_t)size;
+    } else {
+        entry.kind = COEFFICIENT;
+        entry.length = (uint8_t)(length + size);
+    }
+    for (int32_t i = 0; i < 1 << rest; i++) {
+        if (entry.kind == COEFFICIENT && size > 0) entry.value = (int16_t)extend(i >> (rest - size), size);
+        looks[i] = entry;
+    }
+}
+
+/* Makes a table. Returns NULL if the codes are not a prefix code, or if there is no memory. */
+static table *make_table(const JHUFF_TBL *from, int is_dc) {
+    if (from == NULL) return NULL;
+    table *to = malloc(sizeof *to);
+    if (to == NULL) return NULL;
+    for (size_t i = 0; i < 1 << LOOK_BITS; i++) to->looks[i] = (look){.kind = LONG};
+    memcpy(to->symbols, from->huffval, sizeof to->symbols);
+    uint32_t code = 0;
+    int32_t index = 0;
+    for (int length = 1; length <= 16; length++) {
+        const int32_t count = from->bits[length];
+        to->first[length] = index - (int32_t)code;
+        to->max_code[length] = count ? (int32_t)code + count - 1 : -1;
+        if (index + count > 256 || code + (uint32_t)count > 1u << length) {
+            free(to);
+            return NULL;
+        }
+        for (int32_t i = 0; i < count; i++, index++, code++) {
+            const uint8_t symbol = from->huffval[index];
+            if (is_dc && symbol > 11) { /* more bits than 8-bit samples can need */
+                free(to);
+                return NULL;
+            }
+            if (length <= LOOK_BITS) fill_looks(to, code, length, symbol, is_dc);
+        }
+        code <<= 1;
+    }
+    return to;
+}
+
+/* Copies the entropy-coded data without stuffed bytes, and notes where intervals end. Returns 0, or -1 if it is unusual
+   or if there is no memory. */
+static int take_bytes(tfpipe_scan *scan, const uint8_t *data, size_t size, size_t most_intervals) {
+    scan->bytes = malloc(size + PADDING);
+    scan->ends = malloc(most_intervals * sizeof *scan->ends);
+    if (scan->bytes == NULL || scan->ends == NULL) return -1;
+    const uint8_t *from = data, *end = data + size;
+    size_t used = 0;
+    for (;;) {
+        const uint8_t *marker = memchr(from, MARKER, (size_t)(end - from));
+        if (marker == NULL || end - marker < 2) return -1;
+        memcpy(scan->bytes + used, from, (size_t)(marker - from));
+        used += (size_t)(marker - from);
+        from = marker + 2;
+        if (marker[1] == 0) {
+            scan->bytes[used++] = MARKER;
+            continue;
+        }
+        if (scan->intervals == most_intervals) return -1;
+        const int is_restart = marker[1] >= RST0 && marker[1] <= RST7;
+        if (is_restart && marker[1] != RST0 + (int)(scan->intervals % 8)) return -1;
+        scan->ends[scan->intervals++] = used;
+        if (!is_restart) break;
+    }
+    memset(scan->bytes + used, 0, PADDING);
+    scan->in = (reader){.next = scan->bytes, .most = scan->bytes + used + PADDING - sizeof(uint64_t)};
+    return scan->intervals == most_intervals ? 0 : -1;
+}
+
+__attribute__((noreturn, cold)) static void leave(tfpipe_scan *scan) {
+    longjmp(*scan->leave, TFPIPE_LEAVE_TO_LIBJPEG);
+}
+
+/* Makes sure that there are at least 56 bits. */
+static inline void refill(reader *in, tfpipe_scan *scan) {
+    uint64_t bytes;
+    if (in->next > in->most) leave(scan);
+    memcpy(&bytes, in->next, sizeof bytes);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    bytes = __builtin_bswap64(bytes);
+#endif
+    in->bits |= bytes >> in->count;
+    in->next += (63 - in->count) >> 3;
+    in->count |= 56;
+}
+
+static inline void skip(reader *in, int count) {
+    in->bits <<= count;
+    in->count -= count;
+}
+
+/* Reads at least one bit. */
+static inline int32_t take(reader *in, int count) {
+    const int32_t value = (int32_t)(in->bits >> (64 - count));
+    skip(in, count);
+    return value;
+}
+
+static inline look look_ahead(const reader *in, const table *from) { return from->looks[in->bits >> (64 - LOOK_BITS)]; }
+
+/* Reads a code that is longer than LOOK_BITS. */
+static inline uint8_t take_long_code(reader *in, tfpipe_scan *scan, const table *from) {
+    for (int length = LOOK_BITS + 1; length <= 16; length++) {
+        const int32_t code = (int32_t)(in->bits >> (64 - length));
+        if (code <= from->max_code[length]) {
+            skip(in, length);
+            return from->symbols[(code + from->first[length]) & 255];
+        }
+    }
+    leave(scan);
+}
+
+/* Reads the difference of a block's first coefficient to that of the block before. */
+static inline int32_t take_dc(reader *in, tfpipe_scan *scan, const table *from) {
+    const look entry = look_ahead(in, from);
+    int size = entry.value;
+    if (entry.kind == LONG) {
+        size = take_long_code(in, scan, from);
+    } else {
+        skip(in, entry.length);
+        if (entry.kind == COEFFICIENT) return entry.value;
+    }
+    return size ? extend(take(in, size), size) : 0;
+}
+
+/* Reads the other coefficients of a block. */
+static inline void take_ac(reader *in, tfpipe_scan *scan, const table *from, JCOEF *block) {
+    for (int k = 1; k < 64;) {
+        refill(in, scan);
+        look entry = look_ahead(in, from);
+        if (entry.kind == COEFFICIENT) {
+            skip(in, entry.length);
+            k += entry.run;
+            block[PLACES[k++]] = entry.value;
+            if (k >= 64) {
+                if (k > 64) leave(scan);
+                return;
+            }
+            entry = look_ahead(in, from); /* there are 46 bits or more: enough for a code and its value */
+            if (entry.kind == COEFFICIENT) {
+                skip(in, entry.length);
+                k += entry.run;
+                block[PLACES[k++]] = entry.value;
+                if (k > 64) leave(scan);
+                continue;
+            }
+        }
+        if (entry.kind == END) {
+            skip(in, entry.length);
+            return;
+        }
+        int run = entry.run, size = entry.value;
+        if (entry.kind == LONG) {
+            const uint8_t symbol = take_long_code(in, scan, from);
+            run = symbol >> 4;
+            size = symbol & 15;
+            if (size == 0 && run != 15) return;
+        } else {
+            skip(in, entry.length);
+        }
+        if (size == 0) {
+            k += 16;
+        } else {
+            k += run;
+            block[PLACES[k++]] = (JCOEF)extend(take(in, size), size);
+        }
+        if (k > 64) leave(scan);
+    }
+}
+
+/* Returns the number of bytes that are used up, a part of one counted as a whole. */
+static size_t count_used(const tfpipe_scan *scan) {
+    return (size_t)(scan->in.next - scan->bytes) - (size_t)(scan->in.count >> 3);
+}
+
+/* Goes on behind a restart marker, if the interval before it was used up. */
+static void begin_interval(tfpipe_scan *scan, j_decompress_ptr jpeg) {
+    if (count_used(scan) != scan->ends[scan->interval] || scan->interval + 1 == scan->intervals) leave(scan);
+    scan->in.next = scan->bytes + scan->ends[scan->interval++];
+    scan->in.bits = 0;
+    scan->in.count = 0;
+    scan->restarts_to_go = jpeg->restart_interval;
+    memset(scan->last_dc, 0, sizeof scan->last_dc);
+}
+
+/* Takes the place of libjpeg's function of the same name. Without blocks it reads past an MCU. */
+static boolean decode_mcu(j_decompress_ptr jpeg, JBLOCKROW *blocks) {
+    tfpipe_scan *scan = tfpipe_scan_of(jpeg);
+    if (jpeg->restart_interval) {
+        if (scan->restarts_to_go == 0) begin_interval(scan, jpeg);
+        scan->restarts_to_go--;
+    }
+    reader in = scan->in;
+    for (int i = 0; i < jpeg->blocks_in_MCU; i++) {
+        const int component = jpeg->MCU_membership[i];
+        const jpeg_component_info *info = jpeg->cur_comp_info[component];
+        JCOEF *block = blocks == NULL ? scan->ignored : blocks[i][0];
+        refill(&in, scan);
+        scan->last_dc[component] += take_dc(&in, scan, scan->dc[info->dc_tbl_no]);
+        block[0] = (JCOEF)scan->last_dc[component];
+        take_ac(&in, scan, scan->ac[info->ac_tbl_no], block);
+    }
+    scan->in = in;
+    if (count_used(scan) > scan->ends[scan->interval]) leave(scan);
+    return TRUE;
+}
+
+tfpipe_scan *tfpipe_take_scan(struct jpeg_decompress_struct *jpeg, jmp_buf *leave_to) {
+    if (jpeg->progressive_mode || jpeg->arith_code || jpeg->inputctl->has_multiple_scans || jpeg->data_precision != 8 ||
+        jpeg->comps_in_scan != jpeg->num_components || jpeg->unread_marker != 0)
+        return NULL;
+    size_t intervals = 1;
+    if (jpeg->restart_interval) {
+        const size_t mcus = (size_t)jpeg->MCUs_per_row * (size_t)jpeg->MCU_rows_in_scan;
+        intervals = (mcus + jpeg->restart_interval - 1) / jpeg->restart_interval;
+    }
+    /* Each interval has a marker, so a lying header cannot ask for much memory. */
+    if (intervals > jpeg->src->bytes_in_buffer / 2) return NULL;
+    tfpipe_scan *scan = calloc(1, sizeof *scan);
+    if (scan == NULL) return NULL;
+    scan->leave = leave_to;
+    scan->restarts_to_go = jpeg->restart_interval;
+    int usual = take_bytes(scan, jpeg->src->next_input_byte, jpeg->src->bytes_in_buffer, intervals) == 0;
+    for (int i = 0; usual && i < jpeg->comps_in_scan; i++) {
+        const int dc = jpeg->cur_comp_info[i]->dc_tbl_no, ac = jpeg->cur_comp_info[i]->ac_tbl_no;
+        usual = dc >= 0 && dc < NUM_HUFF_TBLS && ac >= 0 && ac < NUM_HUFF_TBLS;
+        if (usual && scan->dc[dc] == NULL) scan->dc[dc] = make_table(jpeg->dc_huff_tbl_ptrs[dc], 1);
+        if (usual && scan->ac[ac] == NULL) scan->ac[ac] = make_table(jpeg->ac_huff_tbl_ptrs[ac], 0);
+        usual = usual && scan->dc[dc] != NULL && scan->ac[ac] != NULL;
+    }
+    if (!usual) {
+        tfpipe_free_scan(scan);
+        return NULL;
+    }
+    jpeg->entropy->decode_mcu = decode_mcu;
+    return scan;
+}
+
+void tfpipe_free_scan(tfpipe_scan *scan) {
+    if (scan == NULL) return;
+    for (int i = 0; i < NUM_HUFF_TBLS; i++) {
+        free(scan->dc[i]);
+        free(scan->ac[i]);
+    }
+    free(scan->bytes);
+    free(scan->ends);
+    free(scan);
+}

@@ -1,0 +1,109 @@
+"""Builds the two shared libraries with the system's C compiler and libjpeg-turbo.
+
+They are not Python extensions: Python opens one by ctypes and TensorFlow the other, so one wheel serves every Python.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from setuptools import Command, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
+from setuptools.dist import Distribution
+
+HERE = Path(__file__).parent
+SOURCES = HERE / "csrc"
+KERNELS = ("layout.c", "splice.c", "resize.c", "decode.c", "jpeg_input.c", "scan.c", "transcode.c")
+OPERATION = ("tf_op.c",)
+
+# Products must not be fused with sums: results equal TensorFlow's to the bit.
+FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC", "-shared", "-Wall", "-Wextra")
+DEBIAN = "on Debian and Ubuntu: apt-get install gcc libc6-dev libjpeg62-turbo-dev (libjpeg-turbo8-dev on Ubuntu)"
+PROBE = """
+#include <stdio.h>
+#include <jpeglib.h>
+#ifndef LIBJPEG_TURBO_VERSION_NUMBER
+#error not libjpeg-turbo
+#endif
+int main(void) { struct jpeg_decompress_struct jpeg; JDIMENSION side = 1; jpeg_crop_scanline(&jpeg, &side, &side); }
+"""
+
+
+class BuildLibraries(Command):
+    """Compiles the libraries into the package."""
+
+    user_options = []  # noqa: RUF012 -- setuptools' own declaration
+
+    def initialize_options(self) -> None:
+        """Declares the options; setuptools calls it."""
+        self.build_lib: str | None = None  # setuptools sets it
+        self.editable_mode = False
+
+    def finalize_options(self) -> None:
+        """Takes the folder of the build; setuptools calls it."""
+        self.set_undefined_options("build", ("build_lib", "build_lib"))
+
+    def run(self) -> None:
+        """Compiles; setuptools calls it."""
+        package = HERE / "src" / "tfpipe_kernels" if self.editable_mode else Path(str(self.build_lib), "tfpipe_kernels")
+        package.mkdir(parents=True, exist_ok=True)
+        compiler = find_compiler()
+        compile_shared(compiler, package / "libtfpipe_kernels.so", KERNELS, ["-ljpeg", "-lm"])
+        beside = [f"-L{package}", "-ltfpipe_kernels", "-Wl,-rpath,$ORIGIN"]
+        compile_shared(compiler, package / "tfpipe_operation.so", OPERATION, beside)
+
+
+class Build(build):
+    """A build that compiles the libraries too."""
+
+    sub_commands = [*build.sub_commands, ("build_libraries", None)]  # noqa: RUF012
+
+
+class AnyPython(bdist_wheel):
+    """A wheel of this platform for every Python 3."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Returns the tag of the wheel's name; setuptools calls it."""
+        return ("py3", "none", super().get_tag()[2])
+
+
+class WithLibraries(Distribution):
+    """A distribution for one platform."""
+
+    def has_ext_modules(self) -> bool:
+        """Returns True; setuptools calls it."""
+        return True
+
+
+def find_compiler() -> list[str]:
+    """Finds a C compiler that finds libjpeg-turbo, or ends with a sentence that says what is missing."""
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    if shutil.which(compiler[0]) is None:
+        sys.exit(f"tfpipe-kernels needs a C compiler, and {compiler[0]} is not there; {DEBIAN}.")
+    with tempfile.TemporaryDirectory() as folder:
+        probe = Path(folder, "probe.c")
+        probe.write_text(PROBE)
+        flags = [*shlex.split(os.environ.get("CFLAGS", "")), *shlex.split(os.environ.get("LDFLAGS", ""))]
+        command = [*compiler, str(probe), "-o", str(probe.with_suffix("")), *flags, "-ljpeg"]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            sys.exit(f"tfpipe-kernels needs libjpeg-turbo with its headers, and {compiler[0]} finds none; {DEBIAN}.")
+    return compiler
+
+
+def compile_shared(compiler: list[str], target: Path, sources: tuple[str, ...], libraries: list[str]) -> None:
+    """Compiles and links one library."""
+    flags = [*FLAGS, *shlex.split(os.environ.get("CFLAGS", "")), *shlex.split(os.environ.get("LDFLAGS", ""))]
+    paths = [str(SOURCES / source) for source in sources]
+    subprocess.run([*compiler, *flags, *paths, "-o", str(target), *libraries], check=True)
+
+
+setup(
+    cmdclass={"build": Build, "build_libraries": BuildLibraries, "bdist_wheel": AnyPython},
+    distclass=WithLibraries,
+)

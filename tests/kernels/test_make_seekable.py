@@ -1,0 +1,71 @@
+"""JPEGs with restart markers: the same coefficients, no larger, and readable from each marker."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+from tfpipe_kernels import BadJpeg, check, make_seekable
+
+from tests.kernels.conftest import Draw
+
+
+def read_pixels(data: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(data)))
+
+
+def read_interval(data: bytes) -> int:
+    """The MCUs between two restart markers, 0 without markers."""
+    at = data.find(b"\xff\xdd\x00\x04")
+    return int.from_bytes(data[at + 4 : at + 6], "big") if at >= 0 else 0
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"subsampling": 0}, {"progressive": True}, {"mode": "L"}, {"mode": "CMYK"}], ids=str
+)
+def test_the_pixels_stay(draw_jpeg: Draw, options: dict[str, object]) -> None:
+    data = draw_jpeg(150, 203, **options)
+    seekable = make_seekable(data)
+    np.testing.assert_array_equal(read_pixels(seekable), read_pixels(data))
+    assert Image.open(io.BytesIO(seekable)).mode == Image.open(io.BytesIO(data)).mode
+    assert make_seekable(seekable) == seekable
+
+
+@pytest.mark.parametrize(
+    ("width", "options", "interval"),
+    [
+        (640, {"subsampling": 2}, 5),  # 40 MCUs of 16 pixels: 80 pixels
+        (640, {"subsampling": 0}, 10),  # 80 MCUs of 8 pixels: 80 pixels
+        (504, {"subsampling": 0}, 9),  # 63 MCUs: 72 pixels
+        (500, {"subsampling": 2}, 4),  # 32 MCUs: 64 pixels
+        (488, {"subsampling": 0}, 61),  # a prime number of MCUs: the whole row
+        (8, {"subsampling": 0}, 1),
+        (640, {"mode": "L"}, 10),
+    ],
+)
+def test_markers_divide_a_row(draw_jpeg: Draw, width: int, options: dict[str, object], interval: int) -> None:
+    seekable = make_seekable(draw_jpeg(100, width, **options))
+    assert read_interval(seekable) == interval
+
+
+def test_markers_cost_nothing(draw_jpeg: Draw) -> None:
+    data = draw_jpeg(480, 640, quality=90)
+    assert len(make_seekable(data)) < len(data)
+
+
+def test_damage_is_refused(draw_jpeg: Draw) -> None:
+    data = draw_jpeg(64, 64)
+    middle = len(data) - 300
+    broken = data[:middle] + b"\xff\xd9" + data[middle + 2 :]
+    for bad, why in (
+        (b"", "Premature end"),
+        (b"text", "Not a JPEG"),
+        (data[:-300], "Premature end"),
+        (broken, "Corrupt|Premature|code"),
+    ):
+        for function in (check, make_seekable):
+            with pytest.raises(BadJpeg, match=why):
+                function(bad)
+    with pytest.raises(BadJpeg, match=r"^64 x 64 pixels are more than the 4095 allowed$"):
+        check(data, max_pixels=4095)
+    check(data)
