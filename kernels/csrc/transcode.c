@@ -21,6 +21,13 @@ typedef struct {
     unsigned long size;
 } transcoder;
 
+static void begin(transcoder *self, char *message) {
+    memset(self, 0, sizeof *self);
+    message[0] = '\0';
+    self->input.message = message;
+    self->input.strict = 1;
+}
+
 /* Chooses the MCUs of an interval: the most that divide a row and are not more than MOST_PIXELS, or a whole row. */
 static unsigned choose_interval(unsigned mcus_per_row, unsigned mcu_width) {
     for (unsigned interval = MOST_PIXELS / mcu_width; interval * mcu_width >= LEAST_PIXELS; interval--)
@@ -69,10 +76,7 @@ static int rewrite(transcoder *self, const uint8_t *data, size_t size, int64_t m
 int tfpipe_make_seekable(const uint8_t *data, size_t size, int64_t max_pixels, uint8_t **out, size_t *out_size,
                          char *message) {
     transcoder self;
-    memset(&self, 0, sizeof self);
-    message[0] = '\0';
-    self.input.message = message;
-    self.input.strict = 1;
+    begin(&self, message);
     const int result = rewrite(&self, data, size, max_pixels);
     if (self.output_opened) jpeg_destroy_compress(&self.output);
     tfpipe_close_input(&self.input);
@@ -95,10 +99,7 @@ static int read_all(transcoder *self, const uint8_t *data, size_t size, int64_t 
 
 int tfpipe_check(const uint8_t *data, size_t size, int64_t max_pixels, char *message) {
     transcoder self;
-    memset(&self, 0, sizeof self);
-    message[0] = '\0';
-    self.input.message = message;
-    self.input.strict = 1;
+    begin(&self, message);
     const int result = read_all(&self, data, size, max_pixels);
     tfpipe_close_input(&self.input);
     return result;

@@ -159,14 +159,13 @@ class ShardLoader(Resumable, DataLoader[Any]):
 
     dataset: ShardedImages
     _batches: Iterator[Any] | None = None
-    _batches_at: Position | None = None
 
     def __iter__(self) -> Any:  # DataLoader promises another iterator class
         images = self.dataset
         if not images.config.training:
             yield from super().__iter__()
             return
-        if self._batches is None or self._batches_at != self.position:
+        if self._batches is None:
             images.position = self._next = self.position
             self._batches = super().__iter__()
         batches = self._batches
@@ -175,7 +174,6 @@ class ShardLoader(Resumable, DataLoader[Any]):
             batch = next(batches)
             # Counted before the trainer gets it, so that a state that is saved meanwhile includes it.
             self._batches, self._next = batches, self.position.after(len(images))
-            self._batches_at = self._next
             yield batch
 
     def __len__(self) -> int:
@@ -189,7 +187,7 @@ class ShardLoader(Resumable, DataLoader[Any]):
 
     @position.setter
     def position(self, position: Position) -> None:
-        self._next = position
+        self._next, self._batches = position, None
 
     @property
     def _run_seed(self) -> int:

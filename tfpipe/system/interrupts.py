@@ -37,8 +37,9 @@ def restore_interrupts() -> Iterator[None]:
 def keep_interrupts() -> Iterator[None]:
     """Repeats SIGINT while the block runs, until its KeyboardInterrupt has left the block.
 
-    It must be entered in the main thread. It takes SIGALRM and its timer for itself. A handler of SIGINT that is set
-    within the block is not called again. If SIGINT is ignored, as in a shell's background job, it stays so.
+    It must be entered in the main thread. It takes SIGALRM and its timer for itself. A SIGINT that another
+    handler takes, one that was set within the block, is not repeated. If SIGINT is ignored, as in a shell's
+    background job, it stays so.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield

@@ -32,7 +32,7 @@ from tfpipe.profiler.types import OptionCosts
 from tfpipe.system import host_limits
 
 RECORDS, BATCH = 32, 32
-_SECONDS, _TURN_S, _MIN_TURNS = 0.3, 0.03, 3
+_SECONDS, _TURN_S, _MIN_TURNS = 0.3, 0.03, 5
 _FILE_BUFFER_BYTES = 2**18  # tf.data's default; without a number it writes a line into the log
 _REST_S, _MAX_REST_S, _SHORT_REST_S = 0.003, 1.0, 0.02
 """A process counts as idle when it used less than a tenth of `_REST_S`. After `_MAX_REST_S` nobody waits any longer,
