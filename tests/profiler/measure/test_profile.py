@@ -32,6 +32,7 @@ from tfpipe.profiler.measure.profile import ProfileConfig, _build_each, profile_
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator, compute_step_timing, drive
 from tfpipe.profiler.measure.stage_matching import list_planned_operations, match_stages
 from tfpipe.profiler.measure.tfdata_counters import Sampler
+from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer, Progress
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -142,6 +143,19 @@ def test_a_profile_has_the_figures_of_a_real_pipeline(manifest: Manifest) -> Non
     assert profile.host.trainer_us_per_step > 0
     tried = {name for name, cost in asdict(profile.option_costs).items() if cost is not None}
     assert tried == {"now", "device", "cached"}  # no image is larger than the model needs
+
+
+def test_each_map_has_a_thread_for_each_core(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AUTOTUNE would leave each at one for a slow accelerator, and is not what maps that are fused get from it."""
+    monkeypatch.setattr(host_limits, "usable_cpus", lambda: 3)
+    short = ProfileConfig(0.3, 0.1)
+    profile = profile_pipeline(manifest, "train", CONFIG, Accelerator(0.02, 4), short)
+    threads = {stage.name: stage.parallelism for stage in profile.stages}
+    assert (threads["parse"], threads["decode"], threads["augment"]) == (3, 3, 3)
+    narrow = replace(CONFIG, num_parallel_calls=1)
+    profile = profile_pipeline(manifest, "train", narrow, Accelerator(0.02, 4), short)
+    assert {stage.name: stage.parallelism for stage in profile.stages}["decode"] == 1
+    assert profile.config is narrow
 
 
 def test_a_cache_is_filled_first_or_the_profile_says_how_long_it_takes(
