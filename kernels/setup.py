@@ -28,11 +28,16 @@ DEBIAN = "on Debian and Ubuntu: apt-get install gcc libc6-dev libjpeg62-turbo-de
 PROBE = """
 #include <stdio.h>
 #include <jpeglib.h>
+#define JPEG_INTERNALS
+#include <jpegint.h>
 #ifndef LIBJPEG_TURBO_VERSION_NUMBER
 #error not libjpeg-turbo
 #endif
-int main(void) { struct jpeg_decompress_struct jpeg; JDIMENSION side = 1; jpeg_crop_scanline(&jpeg, &side, &side); }
+void probe(j_decompress_ptr jpeg) { JDIMENSION side = 1; jpeg_crop_scanline(jpeg, &side, &side); }
 """
+
+# The operation's functions are in these libraries, which TensorFlow has opened before it opens the operation.
+TENSORFLOW = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
 
 
 class BuildLibraries(Command):
@@ -56,7 +61,9 @@ class BuildLibraries(Command):
         compiler = find_compiler()
         compile_shared(compiler, package / "libtfpipe_kernels.so", KERNELS, ["-ljpeg", "-lm"])
         beside = [f"-L{package}", "-ltfpipe_kernels", "-Wl,-rpath,$ORIGIN"]
-        compile_shared(compiler, package / "tfpipe_operation.so", OPERATION, beside)
+        with tempfile.TemporaryDirectory() as folder:
+            stubs = make_stubs(compiler, Path(folder))
+            compile_shared(compiler, package / "tfpipe_operation.so", OPERATION, [*beside, *stubs])
 
 
 class Build(build):
@@ -89,18 +96,35 @@ def find_compiler() -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         probe = Path(folder, "probe.c")
         probe.write_text(PROBE)
-        flags = [*shlex.split(os.environ.get("CFLAGS", "")), *shlex.split(os.environ.get("LDFLAGS", ""))]
-        command = [*compiler, str(probe), "-o", str(probe.with_suffix("")), *flags, "-ljpeg"]
-        if subprocess.run(command, capture_output=True, check=False).returncode:
+        # Without `-z defs` a shared library may lack what it calls.
+        command = [*compiler, "-shared", "-fPIC", "-Wl,-z,defs", str(probe), "-o", str(probe.with_suffix(".so"))]
+        if subprocess.run([*command, *get_flags(), "-ljpeg"], capture_output=True, check=False).returncode:
             sys.exit(f"tfpipe-kernels needs libjpeg-turbo with its headers, and {compiler[0]} finds none; {DEBIAN}.")
     return compiler
 
 
+def get_flags() -> list[str]:
+    """Returns the flags that the user gave."""
+    return [*shlex.split(os.environ.get("CFLAGS", "")), *shlex.split(os.environ.get("LDFLAGS", ""))]
+
+
+def make_stubs(compiler: list[str], folder: Path) -> list[str]:
+    """Makes empty libraries with the names of TensorFlow's, so that the operation is built without TensorFlow.
+
+    The operation then asks for its functions by the libraries' names. Older releases of TensorFlow do not offer them
+    to libraries that name none.
+    """
+    stubs = [str(folder / name) for name in TENSORFLOW]
+    for name, stub in zip(TENSORFLOW, stubs, strict=True):
+        command = [*compiler, "-shared", "-nostdlib", "-x", "c", os.devnull, f"-Wl,-soname,{name}", "-o", stub]
+        subprocess.run(command, check=True)
+    return ["-Wl,--no-as-needed", *stubs]
+
+
 def compile_shared(compiler: list[str], target: Path, sources: tuple[str, ...], libraries: list[str]) -> None:
     """Compiles and links one library."""
-    flags = [*FLAGS, *shlex.split(os.environ.get("CFLAGS", "")), *shlex.split(os.environ.get("LDFLAGS", ""))]
     paths = [str(SOURCES / source) for source in sources]
-    subprocess.run([*compiler, *flags, *paths, "-o", str(target), *libraries], check=True)
+    subprocess.run([*compiler, *FLAGS, *get_flags(), *paths, "-o", str(target), *libraries], check=True)
 
 
 setup(
