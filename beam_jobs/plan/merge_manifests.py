@@ -47,6 +47,7 @@ class InputDatasets:
         reformed: Whether images are brought into another form; else they are copied as they are.
         changed: The counts of earlier changes to the images, summed over the manifests.
         noticed: The counts of noticed properties that are still valid, summed over the manifests.
+        seekable: Whether a manifest counts seekable JPEGs. Then each JPEG is looked at.
     """
 
     sources: dict[str, SourceDataset]
@@ -54,6 +55,7 @@ class InputDatasets:
     reformed: bool
     changed: dict[str, int]
     noticed: dict[str, int]
+    seekable: bool = False
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "InputDatasets":
@@ -67,6 +69,8 @@ class InputDatasets:
     def get_fingerprint_facts(self) -> dict[str, Any]:
         """Returns the facts that shape the new dataset: everything but the directories."""
         fields = asdict(self)
+        if not self.seekable:
+            del fields["seekable"]  # other datasets keep their fingerprints
         for source in fields["sources"].values():
             del source["directory"]
         return fields
@@ -125,7 +129,7 @@ def merge_manifests(datasets: Mapping[str, Manifest], changes: Mapping[str, Any]
     form = _change_form(old_form, changes)
     is_reformed = form != old_form
     if is_reformed:
-        image = asdict(form) | _describe_origin(old_form, image)
+        image = form.to_json() | _describe_origin(old_form, form, image)
     number_of_name = {name: number for number, name in enumerate(label_names)}
     labels = [tuple(number_of_name[name] for name in manifest.label_names) for manifest in manifests]
     noticed = _sum_counts(manifest.noticed for manifest in manifests)
@@ -145,6 +149,7 @@ def merge_manifests(datasets: Mapping[str, Manifest], changes: Mapping[str, Any]
         reformed=is_reformed,
         changed=_sum_counts(manifest.changed for manifest in manifests),
         noticed=noticed,
+        seekable=any(split.seekable_jpegs for manifest in manifests for split in manifest.splits.values()),
     )
     name = "+".join(dict.fromkeys(manifest.name for manifest in manifests))
     class_counts = _sum_class_counts(manifests, labels, len(label_names))
@@ -219,6 +224,8 @@ def _merge_image_forms(manifests: Sequence[Manifest]) -> dict[str, Any]:
         "max_pixels": max(form.max_pixels for form in forms),
         "reencode_progressive": all(form.reencode_progressive for form in forms),
     }
+    if not all(form.seekable for form in forms):
+        image.pop("seekable", None)
     before = "; ".join(dict.fromkeys(str(m.image[MADE_FROM]) for m in manifests if m.image.get(MADE_FROM)))
     return image | ({MADE_FROM: before} if before else {})
 
@@ -258,7 +265,8 @@ def _describe(form: ImageForm) -> str:
 def _change_form(form: ImageForm, changes: Mapping[str, Any]) -> ImageForm:
     """Returns the form with the changes. A new size replaces the old one."""
     no_sizes = {"square": None, "resize_short": None} if changes.keys() & {"square", "resize_short"} else {}
-    new = replace(form, **{**no_sizes, **changes})
+    no_markers = {"seekable": False} if changes.get("encoding") == "raw" else {}
+    new = replace(form, **{**no_sizes, **no_markers, **changes})
     if new != form and replace(new, quality=form.quality) == form:
         raise ConfigError(
             "`quality` is for images that are encoded again, and none would be. Change `encoding`, `resize_short` or "
@@ -274,15 +282,16 @@ def _change_form(form: ImageForm, changes: Mapping[str, Any]) -> ImageForm:
     return new
 
 
-def _describe_origin(form: ImageForm, image: Mapping[str, Any]) -> dict[str, str]:
+def _describe_origin(form: ImageForm, new_form: ImageForm, image: Mapping[str, Any]) -> dict[str, str]:
     """Returns the entry of a new image form that describes the earlier forms of the images, if there were any.
 
     Args:
         form: The form of the images until now.
-        image: This form in the manifest.
+        new_form: The form that they are brought into. Restart markers alone change no pixel, and nothing is described.
+        image: The form until now in the manifest.
     """
     before = str(image.get(MADE_FROM) or "")
-    if _get_shape(form) != _get_shape(ImageForm()):
+    if _get_shape(form) != _get_shape(ImageForm()) and replace(new_form, seekable=form.seekable) != form:
         before = "; ".join(filter(None, [before, f"{_describe(form)}, quality {form.quality}"]))
     return {MADE_FROM: before} if before else {}
 

@@ -21,9 +21,10 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import Job, Runner, ShardObserver, SubmittedJob
 from beam_jobs.runners.beam_errors import GO_ON, find_error, find_raised
 from beam_jobs.runners.metrics import read_metrics
-from beam_jobs.runners.wheel import build_wheel
+from beam_jobs.runners.wheel import build_kernels_wheel, build_wheel
 from beam_jobs.shards.work_dir import WorkDir, WrittenShard
 from tfpipe.errors import ConfigError, DataError, TfpipeError, first_line
+from tfpipe.images.seekable import get_kernels_version
 from tfpipe.system.extras import importing
 from tfpipe.system.progress import Progress
 
@@ -85,7 +86,7 @@ class DataflowRunner(Runner):
 
     @contextlib.contextmanager
     def prepare(self, job: Job) -> Iterator[None]:
-        """Completes the options and makes the wheel that is sent with the job.
+        """Completes the options and makes the wheels that are sent with the job.
 
         Options that the user gave stay. All files lie in the working folder, which goes once the dataset is complete.
 
@@ -104,7 +105,10 @@ class DataflowRunner(Runner):
             machines.num_workers = min(machines.max_num_workers, job.num_shards)
         with explain_errors(), tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
             if setup.sdk_location != "container":  # the user's own container image brings all that the job needs
-                setup.extra_packages = [*(setup.extra_packages or ()), build_wheel(folder)]
+                wheels = [build_wheel(folder)]
+                if job.header.form.seekable and get_kernels_version() is not None:
+                    wheels.append(build_kernels_wheel(folder))
+                setup.extra_packages = [*(setup.extra_packages or ()), *wheels]
             yield
 
     def submit(self, pipeline: Pipeline, observer: ShardObserver) -> None:

@@ -54,6 +54,11 @@ class DatasetRecords:
         """The counts of noticed properties that are still valid, summed over the manifests."""
         return self.records.noticed
 
+    @property
+    def may_be_seekable(self) -> bool:
+        """Whether the form asks for seekable JPEGs, or a dataset has some."""
+        return self.header.form.seekable or self.records.seekable
+
     def get_fingerprint_facts(self) -> dict[str, Any]:
         """Returns what identifies the datasets, and how their labels and images change."""
         return {"records": self.records.get_fingerprint_facts()}

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -34,7 +34,12 @@ class ImageFiles:
     @property
     def image_form(self) -> Mapping[str, Any]:
         """The requested form."""
-        return asdict(self.header.form)
+        return self.header.form.to_json()
+
+    @property
+    def may_be_seekable(self) -> bool:
+        """Whether the form asks for seekable JPEGs."""
+        return self.header.form.seekable
 
     def get_fingerprint_facts(self) -> dict[str, Any]:
         """Returns nothing, because the lines of the plan and the header's fields identify the images."""

@@ -56,7 +56,7 @@ def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
             "lines": lines_sha256,
             "name": header.name,
             "seed": header.seed,
-            "form": asdict(header.form),
+            "form": header.form.to_json(),
             "schema": header.schema.to_json(),
             "label_names": header.label_names,
             "skipped": header.skipped,

@@ -33,6 +33,10 @@ class RecordSource(Protocol):
         """The number of images with a property that was noticed before this job, by property."""
 
     @property
+    def may_be_seekable(self) -> bool:
+        """Whether JPEGs may be stored with restart markers, so that each is looked at and counted."""
+
+    @property
     def advice(self) -> str:
         """The advice about bad images, as a part of a sentence."""
 

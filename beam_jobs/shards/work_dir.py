@@ -97,7 +97,7 @@ class PlanHeader:
     def dumps(self) -> bytes:
         """Returns the header as JSON."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        fields |= {"form": asdict(self.form), "schema": self.schema.to_json()}
+        fields |= {"form": self.form.to_json(), "schema": self.schema.to_json()}
         fields["shards"] = [asdict(shard) for shard in self.shards]
         fields["records"] = self.records and asdict(self.records)
         return json.dumps(fields).encode()

@@ -8,6 +8,7 @@ from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
 from tfpipe.images.normalize import get_codec_versions
+from tfpipe.images.seekable import KERNELS, check_kernels, get_kernels_version
 
 _SHARE = "All workers must reach images and output by the same names: on a disk they share, or in a bucket."
 
@@ -31,14 +32,19 @@ class WorkerCheck:
         Args:
             header: The header of the plan.
             codecs: Whether workers must have the image libraries of this process. This is not needed if all of them
-                have the same ones anyway.
+                have the same ones anyway. The package that makes JPEGs seekable is needed in any case.
         """
-        return cls(header.fingerprint, _get_versions() if codecs else {"tfpipe": __version__})
+        versions = _get_versions()
+        needed = {"tfpipe", KERNELS} if header.form.seekable else {"tfpipe"}
+        if codecs:
+            needed |= get_codec_versions().keys()
+        return cls(header.fingerprint, {name: version for name, version in versions.items() if name in needed})
 
     def open_plan(self, work: WorkDir) -> PlanHeader:
         """Returns the header of the plan, in a worker.
 
         Raises:
+            ConfigError: The package that makes JPEGs seekable cannot be loaded.
             DataError: The worker has other versions, or does not see this plan.
         """
         worker_versions, host = _get_versions(), socket.gethostname()
@@ -48,6 +54,8 @@ class WorkerCheck:
                     f"All workers must have {name} {version}, as the process that planned the job has, but the one on "
                     f"{host} has {worker_versions.get(name, 'none')}. Install the same versions there."
                 )
+        if KERNELS in self.versions:
+            check_kernels()
         try:
             header = work.read_header()
         except OSError as error:
@@ -60,4 +68,5 @@ class WorkerCheck:
 
 
 def _get_versions() -> dict[str, str]:
-    return {"tfpipe": __version__, **get_codec_versions()}
+    kernels = get_kernels_version()
+    return {"tfpipe": __version__, **get_codec_versions(), **({} if kernels is None else {KERNELS: kernels})}

@@ -23,6 +23,7 @@ from tfpipe.format.file_names import QUARANTINED_BYTES_DIR, index_name
 from tfpipe.format.record_index import decode_index, encode_index
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tfrecord import record_footer, record_header
+from tfpipe.images.seekable import is_seekable
 from tfpipe.system.file_io import hash_stream
 
 # A protocol buffer cannot exceed 2 GiB, and a worker holds one source image whole.
@@ -85,12 +86,14 @@ class _Tally:
     names: list[str] = field(default_factory=list)
     stats: ShardStats = field(default_factory=ShardStats)
 
-    def add(self, record: Record, size: int) -> None:
+    def add(self, record: Record, size: int, *, may_be_seekable: bool) -> None:
         image = record.image
         self.sizes.append(size)
         self.source_digests += record.sha256
         self.names.append(record.name)
         self.stats.add(image.format, image.height, image.width, record.label if record.label >= 0 else None)
+        if may_be_seekable and image.format == "JPEG":
+            self.stats.seekable_jpegs += is_seekable(image.encoded)
         self.stats.changed.update(image.changed)
         self.stats.noticed.update(image.noticed)
 
@@ -131,7 +134,8 @@ class _ShardWriter:
         for image in self.work.read_images(self.planned):
             started, kind = time.perf_counter(), None
             try:
-                _write_record(out, _read_record(source, image), tally)
+                record = _read_record(source, image)
+                tally.add(record, _write_record(out, record, tally.digest), may_be_seekable=source.may_be_seekable)
             except RejectedImage as rejected:
                 quarantined.append(self._quarantine(image, rejected))
                 kind = rejected.kind
@@ -167,9 +171,10 @@ def _read_record(source: RecordSource, image: PlannedImage) -> Record:
     return source.read(image)
 
 
-def _write_record(out: IO[bytes], record: Record, tally: _Tally) -> None:
+def _write_record(out: IO[bytes], record: Record, digest: Any) -> int:
+    """Writes a record, adds it to the digest, and returns its bytes in the file."""
     parts = record_header(len(record.payload)), record.payload, record_footer(record.payload)
     for part in parts:
         out.write(part)
-        tally.digest.update(part)
-    tally.add(record, sum(map(len, parts)))
+        digest.update(part)
+    return sum(map(len, parts))

@@ -138,6 +138,8 @@ def _split_json(manifest: "Manifest", split: "SplitInfo") -> dict[str, Any]:
         "shards": split.num_shards,
         "bytes": split.bytes,
         "formats": dict(split.formats),
+        "seekable": split.seekable,
+        "seekable_jpegs": split.seekable_jpegs,
         "sizes": asdict(split.sizes),
         "class_counts": list(split.class_counts),
         "mixing": None if mixed is None else {"score": mixed[0], "global_batch_size": mixed[1]},

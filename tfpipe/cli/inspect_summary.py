@@ -107,6 +107,8 @@ def _image_form(image: Mapping[str, object]) -> str:
         text += f", resized to {image['square']} × {image['square']}; the sizes below are those before resizing"
     if image.get("resize_short"):
         text += f", short side at most {image['resize_short']} px"
+    if image.get("seekable"):
+        text += "; JPEGs are seekable, by restart markers"
     if image.get("made_from"):
         text += f"; made from: {image['made_from']}"
     return clean_line(text)
@@ -119,6 +121,9 @@ def _split_tables(manifest: Manifest, splits: Mapping[str, SplitInfo], width: in
     from rich.text import Text
 
     columns = {name: _split_column(manifest, split) for name, split in splits.items()}
+    if any(split.seekable_jpegs for split in splits.values()):
+        for name, split in splits.items():
+            columns[name]["Seekable"] = _count_seekable(split)
     names = list(columns)
     at_once = max(1, (width - 18) // (_SPLIT_WIDTH - 4))
     for k in range(0, len(names), at_once):
@@ -147,6 +152,13 @@ def _split_column(manifest: Manifest, split: SplitInfo) -> dict[str, str]:
         "Formats": formats or "none",
         "Mixing": unmixed if mixed is None else f"{mixed[0]:.2f} at batch {mixed[1]}",
     }
+
+
+def _count_seekable(split: SplitInfo) -> str:
+    """Describes how many JPEGs have restart markers from which a crop can be decoded."""
+    if split.seekable:
+        return "all JPEG"
+    return f"{split.seekable_jpegs:,} of {split.formats['JPEG']:,} JPEG" if split.seekable_jpegs else "no"
 
 
 def _span(low: int, high: int) -> str:

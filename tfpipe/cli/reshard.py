@@ -8,7 +8,7 @@ from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.config_option import config_option, drop_missing
 from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import RunArgs
-from tfpipe.cli.shared.shard_command import layout_options, max_bad_option, run_job, run_options
+from tfpipe.cli.shared.shard_command import layout_options, max_bad_option, run_job, run_options, seekable_option
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 
@@ -35,13 +35,14 @@ from tfpipe.format.image_form import ImageForm
     "reencode_progressive",
     "Convert progressive JPEGs to baseline JPEGs, which are larger and faster to decode.",
 )
+@seekable_option
 @max_bad_option
 @run_options
 def reshard(**options: Any) -> None:
     """Rewrite the records of the finished DATASET into the directory OUTPUT, in more, fewer, larger or smaller shards.
 
     Splits, labels, boxes, other columns, file names and digests stay the same. So do the bytes of the images, unless
-    --encoding, --resize-short, --square or --reencode-progressive changes them.
+    --encoding, --resize-short, --square, --reencode-progressive or --seekable changes them.
 
     Run the same command again after an interruption: finished shards are kept.
     """

@@ -15,6 +15,7 @@ from tfpipe.cli.shared.shard_command import (
     max_bad_option,
     run_job,
     run_options,
+    seekable_option,
 )
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
@@ -59,6 +60,7 @@ from tfpipe.format.image_form import ImageForm
     "reencode_progressive",
     "Convert progressive JPEGs to baseline JPEGs, which are larger and faster to decode.",
 )
+@seekable_option
 @config_option(ImageForm, "max_pixels", "Quarantine images with more pixels than this.")
 @max_bad_option
 @config_option(ShardConfig, "keep_quarantined", "Keep copies of the quarantined images.")

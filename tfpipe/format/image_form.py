@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
 
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.system.options import Choice, Count, Flag, check_options, option
@@ -31,6 +31,9 @@ class ImageForm:
             about that of a camera's files. From 1 to 100. Default: 95.
         reencode_progressive: Whether progressive JPEGs are encoded again as baseline, which decodes about twice as
             fast. Default: False.
+        seekable: Whether every JPEG gets restart markers, so that a crop can be decoded without the rest. A JPEG that
+            stays is transcoded without loss, a progressive one to a sequential one; this needs the package
+            tfpipe-kernels. "raw" excludes it. Default: False.
         max_pixels: The largest number of pixels of an image; larger ones are refused from their header. An image that
             is converted or turned costs 8 bytes a pixel for a moment (WebP 16). So the default bounds a worker at
             0.5 GB (1 GB) and admits images of cameras with 60 megapixels. At least 1. Default: 64_000_000.
@@ -44,6 +47,7 @@ class ImageForm:
     square: int | None = option(Count(1, MAX_SIDE), None)
     quality: int = option(Count(1, 100), 95)
     reencode_progressive: bool = option(Flag(), False)
+    seekable: bool = option(Flag(), False)
     max_pixels: int = option(Count(1), 64_000_000)
 
     def __post_init__(self) -> None:
@@ -52,6 +56,15 @@ class ImageForm:
             raise ConfigError("`square` and `resize_short` exclude each other. Give one of them.")
         if self.encoding == "raw" and self.square is None:
             raise ConfigError("`encoding` raw needs `square`: all raw images have the same size.")
+        if self.encoding == "raw" and self.seekable:
+            raise ConfigError("`encoding` raw and `seekable` exclude each other: only a JPEG has restart markers.")
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the options as JSON values, without `seekable` if it is false: other datasets stay byte for byte."""
+        options = asdict(self)
+        if not self.seekable:
+            del options["seekable"]
+        return options
 
     @classmethod
     def recorded(cls, image: Mapping[str, object]) -> ImageForm:

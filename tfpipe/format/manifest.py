@@ -71,6 +71,7 @@ class SplitInfo:
         formats: The number of images stored in each format, such as `{"JPEG": 20, "PNG": 3}`.
         class_counts: The number of images of each class, in the order of the label names; empty without labels.
         sizes: The heights and widths of the images.
+        seekable_jpegs: The number of JPEGs with restart markers from which a crop can be decoded; 0 if nobody looked.
     """
 
     name: str
@@ -78,6 +79,12 @@ class SplitInfo:
     formats: Mapping[str, int]
     class_counts: tuple[int, ...]
     sizes: ImageSizes
+    seekable_jpegs: int = 0
+
+    @property
+    def seekable(self) -> bool:
+        """Whether there are JPEGs, and all of them have restart markers from which a crop can be decoded."""
+        return 0 < self.seekable_jpegs == self.formats.get("JPEG", 0)
 
     @property
     def num_shards(self) -> int:

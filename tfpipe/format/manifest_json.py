@@ -67,6 +67,7 @@ def _split_to_json(split: SplitInfo) -> dict[str, object]:
         "records": split.records,
         "bytes": split.bytes,
         "formats": _sorted(split.formats),
+        **({"seekable": split.seekable, "seekable_jpegs": split.seekable_jpegs} if split.seekable_jpegs else {}),
         "class_counts": list(split.class_counts),
         "sizes": asdict(split.sizes),
         "shards": [asdict(shard) for shard in split.shards],
@@ -225,6 +226,7 @@ def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | No
         formats=node.field("formats").counts(),
         class_counts=_class_counts(node.field("class_counts"), num_classes),
         sizes=_sizes(node.field("sizes")),
+        seekable_jpegs=_seekable_jpegs(node),
     )
     # Readers choose a decoder by these counts, so the counts must cover exactly the records of the split.
     if sum(split.formats.values()) != split.records:
@@ -232,6 +234,19 @@ def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | No
     if sum(split.class_counts) > split.records:
         raise node.field("class_counts").error(f"counts that sum to at most {split.records}, the records of the shards")
     return split
+
+
+def _seekable_jpegs(node: Node) -> int:
+    """Reads the number of seekable JPEGs. Manifests without such JPEGs, and older ones, do not have the field."""
+    fields = dict(node.items())
+    if "seekable_jpegs" not in fields:
+        return 0
+    jpegs = fields["formats"].counts().get("JPEG", 0)
+    count = fields["seekable_jpegs"].count(0, jpegs)
+    # Readers choose a decoder by `seekable`.
+    if node.field("seekable").value is not (0 < count == jpegs):
+        raise node.field("seekable").error(f"true if all {jpegs} JPEGs are seekable, else false; {count} are")
+    return count
 
 
 def _shard(node: Node, expected: str | set[str]) -> ShardInfo:

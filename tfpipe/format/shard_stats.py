@@ -52,6 +52,7 @@ class ShardStats:
         labels: The number of images with each label.
         changed: The number of images that were changed before they were stored, by the kind of change.
         noticed: The number of images with a property worth knowing, by property.
+        seekable_jpegs: The number of JPEGs with restart markers from which a crop can be decoded.
         heights: The heights of the images.
         widths: The widths of the images.
     """
@@ -61,6 +62,7 @@ class ShardStats:
     labels: Counter[int] = field(default_factory=Counter)
     changed: Counter[str] = field(default_factory=Counter)
     noticed: Counter[str] = field(default_factory=Counter)
+    seekable_jpegs: int = 0
     heights: SideStats = field(default_factory=SideStats)
     widths: SideStats = field(default_factory=SideStats)
 
@@ -83,6 +85,7 @@ class ShardStats:
         self.labels.update(other.labels)
         self.changed.update(other.changed)
         self.noticed.update(other.noticed)
+        self.seekable_jpegs += other.seekable_jpegs
         self.heights.merge(other.heights)
         self.widths.merge(other.widths)
 
@@ -113,9 +116,10 @@ class ShardStats:
             formats=sort_counts(self.formats),
             class_counts=tuple(self.labels[k + label_base] for k in range(num_classes)),
             sizes=self.to_image_sizes(),
+            seekable_jpegs=self.seekable_jpegs,
         )
 
-    def to_json(self) -> dict[str, dict[str, int]]:
+    def to_json(self) -> dict[str, Any]:
         """Returns all counts except `images`, which the caller stores as the number of records."""
         sizes: dict[str, int] = {}
         for name, side in (("height", self.heights), ("width", self.widths)):
@@ -127,6 +131,7 @@ class ShardStats:
             "changed": dict(self.changed),
             "noticed": dict(self.noticed),
             "sizes": sizes,
+            **({"seekable_jpegs": self.seekable_jpegs} if self.seekable_jpegs else {}),
         }
 
     @classmethod
@@ -151,6 +156,7 @@ class ShardStats:
             labels=Counter({int(label): count for label, count in fields["labels"].items()}),
             changed=Counter(fields["changed"]),
             noticed=Counter(fields["noticed"]),
+            seekable_jpegs=fields.get("seekable_jpegs", 0),
             heights=heights,
             widths=widths,
         )

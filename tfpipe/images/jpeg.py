@@ -18,6 +18,7 @@ from tfpipe.images.errors import BadImage, check_size
 from tfpipe.images.exif import read_orientation
 
 EOI = b"\xff\xd9"
+SIZES_DIFFER = "damaged JPEG: decoders do not agree about its size"
 
 _SOS, _EOI, _APP0, _APP1, _APP14, _APP15, _COM = 0xDA, 0xD9, 0xE0, 0xE1, 0xEE, 0xEF, 0xFE
 _STANDALONE = frozenset((0x01, *range(0xD0, 0xD9)))  # TEM, RST0..7, SOI: no length follows
@@ -156,7 +157,7 @@ def append_eoi(data: bytes, header: JpegHeader) -> bytes:
         BadImage: More than the end marker is missing.
     """
     body = data.rstrip(b"\xff")  # the file may end with half an end marker
-    if not _scans_are_whole(body, header):
+    if not scans_are_whole(body, header):
         raise BadImage("truncated JPEG")
     tail = header.decodable.rstrip(b"\xff")
     try:
@@ -167,6 +168,33 @@ def append_eoi(data: bytes, header: JpegHeader) -> bytes:
     if not is_complete:
         raise BadImage("truncated JPEG")
     return body + EOI
+
+
+def scans_are_whole(data: bytes, header: JpegHeader) -> bool:
+    """Returns whether the scans that have begun carry every bit of every coefficient of every component."""
+    missing = {component: set(range(64)) for component in header.component_ids}
+    position = header.scan_start
+    while True:
+        length = int.from_bytes(data[position + 2 : position + 4], "big")
+        end = position + 2 + length
+        if end > len(data):
+            break
+        if data[position + 1] == _SOS:
+            scan = data[position + 4 : end]
+            count = scan[0] if scan else 0
+            if len(scan) != 4 + 2 * count:
+                return False
+            first, last, bits_left = scan[-3], scan[-2], scan[-1] & 15
+            for component in scan[1 : 1 + 2 * count : 2]:
+                if not header.progressive:
+                    missing.pop(component, None)
+                elif bits_left == 0 and component in missing:
+                    missing[component].difference_update(range(first, last + 1))
+        match = _NEXT_MARKER.search(data, end)
+        if match is None or data[match.start() + 1] == _EOI:
+            break
+        position = match.start()
+    return not any(missing.values())
 
 
 def _header_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
@@ -226,7 +254,7 @@ def _open(data: bytes, header: JpegHeader) -> JpegImagePlugin.JpegImageFile:
         raise OSError("no end marker")
     image = JpegImagePlugin.JpegImageFile(io.BytesIO(data))
     if image.size != (header.width, header.height):
-        raise BadImage("damaged JPEG: decoders do not agree about its size")
+        raise BadImage(SIZES_DIFFER)
     return image
 
 
@@ -251,30 +279,3 @@ def _choose_fillers(data: bytes) -> tuple[bytes, ...]:
     last = max(data.rfind(bytes((0xFF, marker)), scan) for marker in range(0xD0, 0xD8))
     following = 0xD0 if last < 0 else 0xD0 + (data[last + 1] + 1) % 8
     return _FILLERS + tuple(bytes((0xFF, following)) + filler for filler in _FILLERS)
-
-
-def _scans_are_whole(data: bytes, header: JpegHeader) -> bool:
-    """Returns whether the scans that have begun carry every bit of every coefficient of every component."""
-    missing = {component: set(range(64)) for component in header.component_ids}
-    position = header.scan_start
-    while True:
-        length = int.from_bytes(data[position + 2 : position + 4], "big")
-        end = position + 2 + length
-        if end > len(data):
-            break
-        if data[position + 1] == _SOS:
-            scan = data[position + 4 : end]
-            count = scan[0] if scan else 0
-            if len(scan) != 4 + 2 * count:
-                return False
-            first, last, bits_left = scan[-3], scan[-2], scan[-1] & 15
-            for component in scan[1 : 1 + 2 * count : 2]:
-                if not header.progressive:
-                    missing.pop(component, None)
-                elif bits_left == 0 and component in missing:
-                    missing[component].difference_update(range(first, last + 1))
-        match = _NEXT_MARKER.search(data, end)
-        if match is None or data[match.start() + 1] == _EOI:
-            break
-        position = match.start()
-    return not any(missing.values())

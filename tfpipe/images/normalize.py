@@ -1,7 +1,8 @@
 """Turns one image file into an image of the requested form, or gives a clear reason why it cannot.
 
-A file that every 8-bit decoder reads correctly stays as it is, byte for byte. Any other file is decoded and encoded
-here once. So no reader of the shards has to handle CMYK, alpha, 16 bits, EXIF orientation or a third image format.
+A file that every 8-bit decoder reads correctly stays as it is: byte for byte, or with `ImageForm.seekable` coefficient
+for coefficient. Any other file is decoded and encoded here once. So no reader of the shards has to handle CMYK, alpha,
+16 bits, EXIF orientation or a third image format.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import PIL
 from PIL import Image, features
 
 from tfpipe.format.image_form import ImageForm
-from tfpipe.images import jpeg, other_formats, png, transcode
+from tfpipe.images import jpeg, other_formats, png, seekable, transcode
 from tfpipe.images.errors import BadImage
 from tfpipe.images.exif import Box, swaps_sides, turn_boxes, turn_image
 from tfpipe.images.sniff import name_differs, sniff_format
@@ -34,7 +35,8 @@ class PreparedImage:
         colorspace: The color space, "Grayscale" or "RGB".
         changed: The changes, in the order in which they were made: "eoi_appended", "first_frame", "cmyk_to_rgb",
             "depth_16_to_8", "alpha_composited", "resized", "exif_rotated", "arithmetic_reencoded",
-            "progressive_reencoded", "webp_to_jpeg" and the like. It is empty if the bytes are those of the source.
+            "progressive_reencoded", "webp_to_jpeg", "made_seekable" and the like. It is empty if the bytes are those
+            of the source.
         noticed: The properties that were left as they are: "name_differs" (the file's name promises another format),
             "progressive", "animated" (a PNG with more frames; readers show the first).
         boxes: The given boxes, turned with the pixels.
@@ -126,21 +128,29 @@ def _get_upright_size(header: jpeg.JpegHeader | png.PngHeader | other_formats.Op
 
 
 def _can_stay(source: _InputImage, form: ImageForm) -> bool:
-    """Returns whether the bytes may be stored as they are, if they can be decoded."""
+    """Returns whether the bytes or the coefficients may be stored as they are, if they can be decoded."""
     if not source.acceptable or transcode.fit_size(*source.size, form) != source.size:
         return False
     if isinstance(source.header, jpeg.JpegHeader):
-        return form.encoding != "raw" and not (source.header.progressive and form.reencode_progressive)
+        return form.encoding != "raw" and not (source.header.progressive and _reencodes_progressive(source, form))
     return form.encoding == "keep"
 
 
+def _reencodes_progressive(source: _InputImage, form: ImageForm) -> bool:
+    assert isinstance(source.header, jpeg.JpegHeader)
+    if not form.seekable:
+        return form.reencode_progressive
+    # Where bits of coefficients are missing, a decoder smooths the pixels, but not those of a sequential JPEG.
+    return not jpeg.scans_are_whole(source.data, source.header)
+
+
 def _keep(source: _InputImage, form: ImageForm) -> PreparedImage:
-    """Decodes the file as a check, and returns its bytes unchanged."""
+    """Decodes the file as a check, and returns its bytes unchanged, or as a seekable JPEG."""
     if isinstance(source.header, jpeg.JpegHeader):
-        try:
-            jpeg.verify_jpeg(source.header)
-        except OSError:
-            _complete(source, form)
+        if form.seekable and not seekable.has_chosen_interval(source.data):
+            _make_seekable(source, form)
+        else:
+            _verify(source, form)
         if source.header.progressive:
             source.noticed = ("progressive", *source.noticed)
     elif isinstance(source.header, png.PngHeader):
@@ -148,6 +158,30 @@ def _keep(source: _InputImage, form: ImageForm) -> PreparedImage:
         if source.header.animated:
             source.noticed = ("animated", *source.noticed)
     return _make_result(source, source.data, source.kind, source.size, source.channels)
+
+
+def _verify(source: _InputImage, form: ImageForm) -> None:
+    """Decodes a JPEG as a check, and completes it if only its end marker is missing."""
+    assert isinstance(source.header, jpeg.JpegHeader)
+    try:
+        jpeg.verify_jpeg(source.header)
+    except OSError:
+        _complete(source, form)
+
+
+def _make_seekable(source: _InputImage, form: ImageForm) -> None:
+    """Transcodes a JPEG without loss. This reads all of it, and refuses more than a decode as a check does."""
+    assert isinstance(source.header, jpeg.JpegHeader)
+    size = source.size
+    try:
+        source.data = seekable.make_seekable(source.header.decodable, form.max_pixels)
+    except BadImage:
+        _verify(source, form)  # it explains the damage better, or mends it
+        source.data = seekable.make_seekable(source.header.decodable, form.max_pixels)
+    source.header = jpeg.read_header(source.data, form.max_pixels)
+    if (source.header.width, source.header.height) != size:
+        raise BadImage(jpeg.SIZES_DIFFER)
+    source.changed = (*source.changed, "made_seekable")
 
 
 def _render(source: _InputImage, form: ImageForm) -> PreparedImage:
@@ -166,12 +200,12 @@ def _render(source: _InputImage, form: ImageForm) -> PreparedImage:
     if isinstance(source.header, jpeg.JpegHeader) and stored_kind == "jpeg":
         if source.header.arithmetic:
             changed = (*changed, "arithmetic_reencoded")
-        if source.header.progressive and form.reencode_progressive:
+        if source.header.progressive and _reencodes_progressive(source, form):
             changed = (*changed, "progressive_reencoded")
     if stored_kind != source.kind:
         changed = (*changed, f"{source.kind}_to_{stored_kind}")
     source.changed = (*source.changed, *changed)
-    encoded = transcode.encode(image, stored_kind, form.quality)
+    encoded = transcode.encode(image, stored_kind, form)
     channels = 3 if stored_kind == "raw" or image.mode == "RGB" else 1
     return _make_result(source, encoded, stored_kind, source.size if form.square else size, channels)
 

@@ -43,6 +43,7 @@ class FileJob:
         shard: The file's entry in the manifest; None without a manifest.
         index: The path of the file's index; None without one.
         compression: The compression by the manifest. Without a manifest it is detected from the first bytes.
+        seekable: Whether the manifest says that all JPEGs are seekable.
     """
 
     path: str
@@ -51,6 +52,7 @@ class FileJob:
     shard: ShardInfo | None = None
     index: str | None = None
     compression: Compression = ""
+    seekable: bool = False
 
 
 @dataclass(slots=True)
@@ -222,6 +224,9 @@ def _check_compressed(
 def _add_record(report: FileReport, record: Content, content: ContentCheck, number: int, offset: int | None) -> None:
     name = report.job.name
     report.damaged += [Damage(name, kind, text, number, offset, record.key) for kind, text in record.faults]
+    if report.job.seekable and not record.faults and record.find_markers() is False:
+        text = "the manifest says that all JPEGs have restart markers that divide a row, but this one has not"
+        report.damaged.append(Damage(name, "image", text, number, offset, record.key))
     if not record.faults:
         label, kind = content.get_label(record.features), record.features.get(keys.IMAGE_FORMAT)
         if label is not None:

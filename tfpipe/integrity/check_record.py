@@ -15,6 +15,8 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Foreign, Manifest
 from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.images.errors import BadImage
+from tfpipe.images.seekable import is_seekable
+from tfpipe.images.sniff import sniff_format
 from tfpipe.images.verify import check_encoded, check_stored
 from tfpipe.integrity.damage_kinds import Kind
 
@@ -43,6 +45,11 @@ class Content:
         """The path of the image's source; empty if the record does not give it."""
         value = _text(self.features, keys.IMAGE_FILENAME)
         return "" if value is None else value.decode("utf-8", "replace")
+
+    def find_markers(self) -> bool | None:
+        """Returns whether the image has the restart markers of a seekable JPEG; None if it is not a JPEG."""
+        image = _text(self.features, self.image_key) or b""
+        return is_seekable(image) if sniff_format(image) == "jpeg" else None
 
     @property
     def identity(self) -> bytes:

@@ -53,12 +53,14 @@ class RepairedShard:
         """Returns the fields as JSON values."""
         fields = {name: getattr(self, name) for name in ("file", "split", "records", "bytes", "sha256", "lost")}
         counts = self.stats.to_json()
-        return fields | {"formats": counts["formats"], "classes": counts["labels"], "pixels": counts["sizes"]}
+        names = {"formats": "formats", "labels": "classes", "sizes": "pixels", "seekable_jpegs": "seekable_jpegs"}
+        return fields | {name: counts[key] for key, name in names.items() if key in counts}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "RepairedShard":
         """Inverts `to_json`. Raises KeyError, TypeError, ValueError or AttributeError for any other value."""
         counts = {"formats": fields["formats"], "labels": fields["classes"], "sizes": fields["pixels"]}
+        counts["seekable_jpegs"] = fields.get("seekable_jpegs", 0)
         names = ("file", "split", "records", "bytes", "sha256", "lost")
         stats = ShardStats.from_json({**counts, "changed": {}, "noticed": {}}, fields["records"])
         return cls(**{name: fields[name] for name in names}, stats=stats)
@@ -144,6 +146,8 @@ def _write_shard(content: ContentCheck, staging: Staging, progress: Progress, re
                     sizes.append(sum(map(len, parts)))
                     digests += _source_digest(record)
                     _count(row.stats, record.features)
+                    if job.seekable and record.find_markers():
+                        row.stats.seekable_jpegs += 1
     row.records, row.bytes, row.sha256 = len(sizes), sum(sizes), digest.hexdigest()
     row.lost = [damage.to_json() for damage in lost if damage.kind != "index"]
     write_file(staging.index(job.name), encode_index(sizes))

@@ -115,6 +115,7 @@ def dataset_jobs(directory: str, manifest: Manifest) -> list[FileJob]:
             shard=shard,
             index=None if compression else os.path.join(directory, file_names.index_name(shard.file)),
             compression=compression,
+            seekable=split.seekable,
         )
         for name, split in manifest.splits.items()
         for shard in split.shards

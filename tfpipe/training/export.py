@@ -30,7 +30,6 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -94,7 +93,7 @@ def export_model(
         "tfpipe": __version__,
         "image_size": list(config.size),
         "classes": len(label_names),
-        "form": asdict(form),
+        "form": form.to_json(),
     }
     try:
         with _replace_directory(directory) as folder:

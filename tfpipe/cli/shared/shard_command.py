@@ -16,6 +16,7 @@ from tfpipe.cli.shared.console import clean_line
 from tfpipe.cli.shared.params import Command, CountOrShare, Size, all_options, debug_option, json_option
 from tfpipe.cli.shared.progress import ShardDisplay
 from tfpipe.cli.shared.runner_options import RunArgs, runner_options
+from tfpipe.format.image_form import ImageForm
 from tfpipe.system.interrupts import restore_interrupts
 from tfpipe.system.units import human_bytes, human_count
 
@@ -46,6 +47,11 @@ max_bad_option = click.option(
     metavar="N|SHARE",
     help="Fail if more images than this are bad: a count such as 25, or a share such as 1%.  "
     "[default: 1%, never below 10 images]",
+)
+seekable_option = config_option(
+    ImageForm,
+    "seekable",
+    "Give every JPEG restart markers, without loss, so that a crop is decoded faster. Needs tfpipe-kernels.",
 )
 drop_duplicates_option = config_option(ShardConfig, "drop_duplicates", "Of images with equal bytes, keep only one.")
 

@@ -19,6 +19,7 @@ from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
+from tfpipe.images.seekable import is_seekable
 from tfpipe.integrity.check_file import FileJob, FileReport, Progress
 from tfpipe.system import file_io
 
@@ -246,6 +247,8 @@ def _add_image(scan: FileScan, value: Feature) -> None:
         return
     scan.stats.add(header.format, header.height, header.width)
     scan.stats.noticed.update(header.noticed)
+    if header.format == "JPEG":
+        scan.stats.seekable_jpegs += is_seekable(value[0])
 
 
 def _add_label(scan: FileScan, value: Feature, text: Feature) -> None:

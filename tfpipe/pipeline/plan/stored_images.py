@@ -19,6 +19,7 @@ class StoredImages:
         formats: The formats that occur: "JPEG", "PNG" or "RAW". Empty if other formats occur, or if nobody looked.
         size: The height and width in pixels, if all images were squeezed to one size.
         short_side: The length in pixels that no image's short side exceeds; None if it is unknown.
+        seekable: Whether all JPEGs have restart markers, so that a crop can be decoded without the rest.
 
     Raises:
         ConfigError: Raw pixels have no size, or are mixed with other formats, from which their bytes cannot be told.
@@ -27,6 +28,7 @@ class StoredImages:
     formats: frozenset[str] = frozenset()
     size: tuple[int, int] | None = None
     short_side: int | None = None
+    seekable: bool = False
 
     def __post_init__(self) -> None:
         if unknown := self.formats - {"JPEG", "PNG", "RAW"}:
@@ -44,7 +46,8 @@ class StoredImages:
             side if isinstance(side := manifest.image.get(name), int) else None for name in ("square", "resize_short")
         )
         size = None if square is None else (square, square)
-        return cls(frozenset(manifest.splits[split].formats), size, short)
+        info = manifest.splits[split]
+        return cls(frozenset(info.formats), size, short, info.seekable)
 
     @classmethod
     def _from_foreign(cls, info: SplitInfo) -> StoredImages:
@@ -53,7 +56,7 @@ class StoredImages:
         if not formats or not formats <= {"JPEG", "PNG"}:
             return cls()
         largest, smallest = (sizes.max_height, sizes.max_width), (sizes.min_height, sizes.min_width)
-        return cls(formats, largest if largest == smallest else None, min(largest))
+        return cls(formats, largest if largest == smallest else None, min(largest), info.seekable)
 
     def find_ratios(self, out_size: tuple[int, int]) -> tuple[int, ...]:
         """Returns the `RATIOS` for which some crop can be large enough. It reads no record."""
