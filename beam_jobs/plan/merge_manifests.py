@@ -291,7 +291,8 @@ def _describe_origin(form: ImageForm, new_form: ImageForm, image: Mapping[str, A
         image: The form until now in the manifest.
     """
     before = str(image.get(MADE_FROM) or "")
-    if _get_shape(form) != _get_shape(ImageForm()) and replace(new_form, seekable=form.seekable) != form:
+    only_markers = set(form.to_json().items()) ^ set(new_form.to_json().items()) == {("seekable", True)}
+    if _get_shape(form) != _get_shape(ImageForm()) and not only_markers:
         before = "; ".join(filter(None, [before, f"{_describe(form)}, quality {form.quality}"]))
     return {MADE_FROM: before} if before else {}
 

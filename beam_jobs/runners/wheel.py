@@ -12,7 +12,7 @@ from pathlib import Path
 import beam_jobs
 from tfpipe import errors
 from tfpipe.errors import DataError
-from tfpipe.images.seekable import KERNELS
+from tfpipe.images.seekable import KERNELS, load_kernels
 
 _DISTRIBUTION = "tfpipe"
 _TAG = "py3-none-any"
@@ -67,8 +67,6 @@ def build_kernels_wheel(folder: str) -> str:
     Raises:
         DataError: The libraries are not for Linux, which the workers run.
     """
-    import tfpipe_kernels
-
     distribution = metadata.distribution(KERNELS)
     wheel = distribution.read_text("WHEEL") or ""
     tags = _WHEEL_TAG.findall(wheel)
@@ -78,7 +76,7 @@ def build_kernels_wheel(folder: str) -> str:
             f"The workers run Linux and get {KERNELS} as it is installed here, but it is installed for "
             f"{', '.join(tags) or 'an unknown system'}. Start the job on Linux, or let `sdk_location` be a container."
         )
-    package = Path(tfpipe_kernels.__file__).parent
+    package = Path(load_kernels().__file__).parent
     # Libraries that a wheel brings along lie beside its package, by the convention of wheel tools.
     packages = [path for path in (package, package.with_name("tfpipe_kernels.libs")) if path.is_dir()]
     stem = _make_stem(distribution)

@@ -8,7 +8,7 @@ from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
 from tfpipe.images.normalize import get_codec_versions
-from tfpipe.images.seekable import KERNELS, check_kernels, get_kernels_version
+from tfpipe.images.seekable import KERNELS, get_kernels_version, load_kernels
 
 _SHARE = "All workers must reach images and output by the same names: on a disk they share, or in a bucket."
 
@@ -55,7 +55,7 @@ class WorkerCheck:
                     f"{host} has {worker_versions.get(name, 'none')}. Install the same versions there."
                 )
         if KERNELS in self.versions:
-            check_kernels()
+            load_kernels()
         try:
             header = work.read_header()
         except OSError as error:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
+import unittest.mock
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.run_in_process import run_in_process
+from tests.beam_jobs.images import make_jpeg, write_files
 from tfpipe.format.example import decode_example
+from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import scan_records
 
@@ -17,6 +22,19 @@ from tfpipe.format.tfrecord import scan_records
 def make_dataset(source: Path | str, output: Path | str, **options: Any) -> Manifest:
     """Makes a dataset in this process, with `options` of `ShardConfig`."""
     return run_in_process(ShardConfig(str(source), str(output), **options))
+
+
+def make_seekable_dataset(images: Mapping[str, bytes], output: Path, **options: Any) -> Manifest:
+    """Makes a dataset with `seekable` of JPEGs that have the restart markers already, so that no kernel is needed."""
+    source = write_files(output.with_name(f"{output.name}-images"), images)
+    with unittest.mock.patch.dict(sys.modules, {"tfpipe_kernels": ModuleType("tfpipe_kernels")}):
+        return make_dataset(source, output, form=ImageForm(seekable=True), **options)
+
+
+def make_seekable_photos(count: int, seed: int = 0) -> dict[str, bytes]:
+    """Returns different JPEGs of classes `cat` and `dog`, each with restart markers at the chosen interval."""
+    names = [f"{'cat' if i % 2 else 'dog'}/{i:03d}.jpg" for i in range(count)]
+    return {name: make_jpeg(1000 * seed + i, restart_marker_blocks=2) for i, name in enumerate(names)}
 
 
 def join_datasets(datasets: Sequence[Path | str], output: Path | str, **options: Any) -> Manifest:

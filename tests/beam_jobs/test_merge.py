@@ -12,9 +12,19 @@ from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
 from tests.beam_jobs.commands import kill_until_done
-from tests.beam_jobs.datasets import join_datasets, make_dataset, read_images, read_payloads, read_records, read_tree
+from tests.beam_jobs.datasets import (
+    join_datasets,
+    make_dataset,
+    make_seekable_dataset,
+    make_seekable_photos,
+    read_images,
+    read_payloads,
+    read_records,
+    read_tree,
+)
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
 from tfpipe.errors import DataError
+from tfpipe.format.image_form import ImageForm
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +39,20 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     make_dataset(folder / "one" / "pets", folder / "a", num_shards=2)
     make_dataset(folder / "two" / "pets", folder / "b", num_shards=3)
     return folder / "a", folder / "b"
+
+
+def test_a_split_is_seekable_if_all_parts_are(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("a", "b", "c")]
+    make_seekable_dataset(make_seekable_photos(4), folders[0])
+    make_seekable_dataset(make_seekable_photos(3, seed=1), folders[1])
+    make_dataset(write_files(tmp_path / "c-images", make_photos({"cat": 2, "dog": 1}, seed=2)), folders[2])
+    all_parts = join_datasets(folders[:2], tmp_path / "all")
+    assert (all_parts.splits["train"].seekable, all_parts.splits["train"].seekable_jpegs) == (True, 7)
+    assert all_parts.image == ImageForm(seekable=True).to_json()
+    for k, order in enumerate((folders, folders[::-1])):
+        some = join_datasets(order, tmp_path / f"some{k}")
+        assert (some.splits["train"].seekable, some.splits["train"].seekable_jpegs) == (False, 7)
+        assert some.image == ImageForm().to_json()
 
 
 def test_records_and_labels(pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import sys
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,16 @@ from PIL import Image
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from tests.beam_jobs.commands import kill_until_done
-from tests.beam_jobs.datasets import join_datasets, make_dataset, read_images, read_payloads, read_records, read_tree
+from tests.beam_jobs.datasets import (
+    join_datasets,
+    make_dataset,
+    make_seekable_dataset,
+    make_seekable_photos,
+    read_images,
+    read_payloads,
+    read_records,
+    read_tree,
+)
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
 from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
 from tfpipe.format import manifest_json
@@ -155,6 +165,45 @@ def test_duplicates_keep_their_names(tmp_path: Path) -> None:
     assert paths == [{*photos, "test/cat/3.jpg"}] * 2
 
 
+# Seekable JPEGs; the tests of tfpipe-kernels have those that are transcoded
+
+
+def test_copied_records_stay_seekable(tmp_path: Path) -> None:
+    images = {**make_seekable_photos(6), "dog/x.png": make_png(1)}
+    before = make_seekable_dataset(images, tmp_path / "ds")
+    assert (before.splits["train"].seekable, before.splits["train"].seekable_jpegs) == (True, 6)
+    assert before.image == ImageForm(seekable=True).to_json()
+    after = join_datasets([tmp_path / "ds"], tmp_path / "out", num_shards=3)
+    assert (after.splits["train"].seekable, after.splits["train"].seekable_jpegs) == (True, 6)
+    assert (after.image, after.changed) == (before.image, {})
+    assert read_images(tmp_path / "out") == images
+
+
+def test_an_image_that_is_encoded_anew_stays_seekable(tmp_path: Path) -> None:
+    make_seekable_dataset(make_seekable_photos(4), tmp_path / "ds")
+    smaller = join_datasets([tmp_path / "ds"], tmp_path / "small", form_changes={"square": 8})
+    assert (smaller.splits["train"].seekable_jpegs, smaller.image["seekable"]) == (4, True)
+    raw = join_datasets([tmp_path / "ds"], tmp_path / "raw", form_changes={"encoding": "raw", "square": 8})
+    assert (raw.splits["train"].seekable_jpegs, raw.splits["train"].seekable) == (0, False)
+    assert "seekable" not in raw.image
+
+
+def test_markers_that_nobody_asked_for_are_not_counted(tmp_path: Path) -> None:
+    write_files(tmp_path / "in", make_seekable_photos(4))
+    make_dataset(tmp_path / "in", tmp_path / "ds")
+    assert join_datasets([tmp_path / "ds"], tmp_path / "out").splits["train"].seekable_jpegs == 0
+    for name in ("ds", "out"):
+        assert "seekable" not in (tmp_path / name / "manifest.json").read_text()
+
+
+def test_without_the_package_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_dataset(write_files(tmp_path / "in", make_photos({"cat": 2})), tmp_path / "ds")
+    monkeypatch.setitem(sys.modules, "tfpipe_kernels", None)
+    with pytest.raises(ConfigError, match=r"^`seekable` needs the package tfpipe-kernels, which is not installed; "):
+        join_datasets([tmp_path / "ds"], tmp_path / "out", form_changes={"seekable": True})
+    assert not (tmp_path / "out").exists()
+
+
 # Another form
 
 
@@ -173,7 +222,7 @@ IMAGE = ("encoded", "format", "height", "width", "channels", "colorspace")
 def test_images_of_another_form(dataset: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
     manifest = join_datasets([dataset], tmp_path / "out", form_changes=changes)
     form = ImageForm(**changes)
-    assert manifest.image == asdict(form)
+    assert manifest.image == form.to_json()
     before, after = by_name(dataset), by_name(tmp_path / "out")
     assert before.keys() == after.keys()
     for name, record in before.items():

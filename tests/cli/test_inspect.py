@@ -124,6 +124,8 @@ def test_json_has_all_of_it(inspect, small_dataset: Path) -> None:
         "shards": 2,
         "bytes": train.bytes,
         "formats": {"JPEG": 6, "PNG": 6},
+        "seekable": False,
+        "seekable_jpegs": 0,
         "sizes": {
             "min_height": 16,
             "max_height": 26,
@@ -150,6 +152,25 @@ def test_json_has_all_of_it(inspect, small_dataset: Path) -> None:
         "seed": 0,
         "schema": manifest.schema.to_json(),
     }
+
+
+def test_seekable_jpegs(inspect, copy: Path) -> None:
+    splits = json.loads((copy / "manifest.json").read_text())["splits"]
+    splits["train"] |= {"seekable": False, "seekable_jpegs": 4}
+    edit(copy, splits=splits)
+    assert "Seekable            4 of 6 JPEG       no" in inspect(copy).lines
+    splits["train"] |= {"seekable": True, "seekable_jpegs": 6}
+    image = json.loads((copy / "manifest.json").read_text())["image"] | {"seekable": True}
+    edit(copy, splits=splits, image=image)
+    lines = inspect(copy).lines
+    assert "Seekable            all JPEG          no" in lines
+    assert "quality 95 where re-encoded; JPEGs are seekable, by restart markers" in " ".join(lines)
+    document = inspect(copy, "--json").json
+    assert [(split["seekable"], split["seekable_jpegs"]) for split in document["splits"].values()] == [
+        (True, 6),
+        (False, 0),
+    ]
+    assert document["image"]["seekable"] is True
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.beam_jobs.datasets import make_seekable_dataset, make_seekable_photos
 from tests.integrity.damaged import framed
 from tests.integrity.made import payload, write_dataset
 from tfpipe.format import file_names
@@ -108,6 +109,17 @@ def test_an_intact_dataset_comes_out_as_it_is(small_dataset: Path, tmp_path: Pat
     assert new.fingerprint != old.fingerprint
     differ = {name for name, data in tree(tmp_path / "out").items() if tree(small_dataset).get(name) != data}
     assert differ == {"manifest.json", "repair.json"}
+
+
+def test_seekable_jpegs_are_counted_again(tmp_path: Path, repair) -> None:
+    dataset = tmp_path / "pets"
+    make_seekable_dataset(make_seekable_photos(6), dataset, num_shards=2)
+    shard = dataset / "train-00001-of-00002.tfrecord"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert repair(dataset, tmp_path / "out").code == 0
+    split = load_manifest(str(tmp_path / "out")).splits["train"]
+    assert (split.records, split.seekable, split.seekable_jpegs) == (5, True, 5)
+    assert is_intact(tmp_path / "out")
 
 
 def test_without_a_manifest(made: Path, tmp_path: Path, repair) -> None:

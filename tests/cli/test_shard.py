@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Tfpipe
 from tfpipe.system.units import human_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,6 +148,11 @@ def test_dry_run_as_json(tmp_path: Path, shard) -> None:
         ([SAMPLE, "out", "--", "--nonsense=1"], 2, "Options after -- must be known to Beam, got --nonsense."),
         ([SAMPLE, "out", "--region", "r"], 2, "--region goes with --runner dataflow, got --runner direct."),
         ([SAMPLE, "out", *DATAFLOW], 2, f"Dataflow's machines read and write gs:// only, got {SAMPLE}."),
+        (
+            [SAMPLE, "out", "--encoding", "raw", "--square", "8", "--seekable"],
+            2,
+            "--encoding raw and --seekable exclude each other: only a JPEG has restart markers.",
+        ),
         (["gs://i", "gs://o", *DATAFLOW[:4]], 2, "Dataflow needs a project and a region to run in; give --region too."),
         (
             ["gs://i", "gs://o", *DATAFLOW, "--", "--runner=DirectRunner"],
@@ -166,6 +172,20 @@ def test_a_mistake_is_one_sentence(
     assert "Traceback" not in done.err
     assert done.err.count("Error: ") == 1
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--square", "64"]], ids=str)
+def test_seekable_without_its_package(
+    more: list[str], tmp_path: Path, tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tfpipe_kernels", None)
+    done = tfpipe("shard", SAMPLE, tmp_path / "out", "--seekable", *more)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "Error: --seekable needs the package tfpipe-kernels, which is not installed; install it with "
+        "`pip install ./kernels` in a checkout of tfpipe.\n"
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_of_a_job(shard) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.beam_jobs.datasets import make_dataset, make_seekable_dataset, make_seekable_photos
+from tests.beam_jobs.images import make_jpeg, make_png, write_files
 from tests.integrity.damaged import framed
 from tests.integrity.made import payload, png, write_dataset
 from tfpipe.format import file_names
@@ -99,6 +101,29 @@ def test_content(made: Path, verify, changes: dict[str, Any], kind: str, detail:
     assert (one["record"], one["offset"], one["kind"], one["detail"]) == (0, 0, kind, detail)
     assert one["key"] == "cat/0.png"
     assert verify(made, "--quick").code == 0
+
+
+def test_jpegs_without_their_restart_markers(tmp_path: Path, verify) -> None:
+    images = {"cat/0.jpg": make_jpeg(0, restart_marker_blocks=2), "cat/1.jpg": make_jpeg(1), "cat/2.png": make_png(2)}
+    dataset = tmp_path / "pets"
+    make_dataset(write_files(tmp_path / "images", images), dataset, shuffle=False)
+    assert verify(dataset).code == 0
+    path = dataset / file_names.MANIFEST
+    path.write_text(path.read_text().replace('"class_counts"', '"seekable": true, "seekable_jpegs": 2, "class_counts"'))
+    done = verify(dataset, "--json")
+    assert done.code == 1
+    (one,) = done.json["damaged"]
+    assert (one["record"], one["kind"], one["key"]) == (1, "image", "cat/1.jpg")
+    assert one["detail"] == (
+        "the manifest says that all JPEGs have restart markers that divide a row, but this one has not"
+    )
+    assert verify(dataset, "--quick").code == 0
+
+
+def test_seekable_jpegs_are_intact(tmp_path: Path, verify) -> None:
+    make_seekable_dataset(make_seekable_photos(4), tmp_path / "pets")
+    assert load_manifest(str(tmp_path / "pets")).splits["train"].seekable
+    assert verify(tmp_path / "pets").code == 0
 
 
 def test_schema(made: Path, verify) -> None:

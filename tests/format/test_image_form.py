@@ -11,7 +11,7 @@ from tfpipe.format.image_form import ImageForm
 
 
 def test_defaults_are_valid() -> None:
-    assert ImageForm() == ImageForm("keep", None, None, 95, False, 64_000_000)
+    assert ImageForm() == ImageForm("keep", None, None, 95, False, 64_000_000, False)
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,32 @@ def test_defaults_are_valid() -> None:
             "`square` and `resize_short` exclude each other. Give one of them.",
         ),
         ({"encoding": "raw"}, "`encoding` raw needs `square`: all raw images have the same size."),
+        (
+            {"encoding": "raw", "square": 8, "seekable": True},
+            "`encoding` raw and `seekable` exclude each other: only a JPEG has restart markers.",
+        ),
+        ({"seekable": 1}, "`seekable` must be true or false, got 1."),
     ],
 )
 def test_wrong_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ImageForm(**options)  # type: ignore[arg-type]
     assert str(caught.value) == message
+
+
+def test_seekable_is_written_only_if_it_is_true() -> None:
+    assert ImageForm().to_json() == {
+        "encoding": "keep",
+        "resize_short": None,
+        "square": None,
+        "quality": 95,
+        "reencode_progressive": False,
+        "max_pixels": 64_000_000,
+    }
+    form = ImageForm(seekable=True)
+    assert form.to_json() == ImageForm().to_json() | {"seekable": True}
+    assert ImageForm.recorded(form.to_json()) == form
+    assert ImageForm.recorded(ImageForm().to_json()) == ImageForm()
 
 
 def test_what_a_manifest_says() -> None:

@@ -84,6 +84,45 @@ def test_an_unlabelled_empty_dataset():
     assert loads(dumps(empty)) == empty
 
 
+def test_seekable_jpegs_are_counted_where_there_are_some():
+    train, test = MANIFEST.splits["train"], MANIFEST.splits["test"]
+    assert "seekable" not in dumps(MANIFEST)
+    assert (train.seekable, train.seekable_jpegs) == (False, 0)
+    some, all_jpegs = replace(train, seekable_jpegs=5), replace(train, seekable_jpegs=6)
+    assert (some.seekable, all_jpegs.seekable) == (False, True)
+    assert not replace(train, formats={"PNG": 7}).seekable
+    for split, is_seekable in ((some, False), (all_jpegs, True)):
+        manifest = replace(MANIFEST, splits={"train": split, "test": test})
+        document = json.loads(dumps(manifest))
+        assert document["format_version"] == 1
+        assert document["splits"]["train"]["seekable"] is is_seekable
+        assert document["splits"]["train"]["seekable_jpegs"] == split.seekable_jpegs
+        assert "seekable" not in document["splits"]["test"]
+        assert loads(dumps(manifest)) == manifest
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"seekable": True}, None),
+        ({"seekable": True, "seekable_jpegs": 7}, "seekable_jpegs must be a whole number of at least 0 and at most 6"),
+        ({"seekable": True, "seekable_jpegs": 5}, "seekable must be true if all 6 JPEGs are seekable, else false; 5 "),
+        ({"seekable": False, "seekable_jpegs": 6}, "seekable must be true if all 6 JPEGs are seekable, else false; 6"),
+        ({"seekable_jpegs": 6}, "seekable is missing."),
+    ],
+    ids=str,
+)
+def test_a_split_that_contradicts_itself_about_markers(fields, message):
+    document = copy.deepcopy(DOCUMENT)
+    document["splits"]["train"] |= fields
+    if message is None:  # no count, so nobody looked
+        assert loads(json.dumps(document)) == MANIFEST
+        return
+    with pytest.raises(FormatError) as error:
+        loads(json.dumps(document))
+    assert str(error.value).startswith(f"manifest.json: splits.train.{message}")
+
+
 def test_unknown_fields_are_ignored():
     document = copy.deepcopy(DOCUMENT)
     document["new"] = {"deep": [1]}

@@ -84,7 +84,17 @@ def test_no_images() -> None:
 def test_json_and_back(images: list[tuple[str, int, int, int]]) -> None:
     stats = count(images)
     stats.changed["resized"] += 3
+    stats.seekable_jpegs = 2
     assert ShardStats.from_json(json.loads(json.dumps(stats.to_json())), len(images)) == stats
+
+
+def test_seekable_jpegs_are_summed() -> None:
+    one, other = count(IMAGES[:2]), count(IMAGES[2:])
+    one.seekable_jpegs = 3
+    total = merge_stats([one, other, one])
+    assert total.seekable_jpegs == 6
+    assert total.to_split_info("train", [], num_classes=0).seekable_jpegs == 6
+    assert "seekable_jpegs" not in other.to_json()
 
 
 def test_the_json_that_earlier_versions_wrote() -> None:

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from PIL import Image
 
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.normalize import BadImage, get_codec_versions, prepare_image
+from tfpipe.images.seekable import has_chosen_interval, is_seekable
 
 KEEP = ImageForm()
 
@@ -461,6 +463,40 @@ def test_codec_versions_are_texts_and_errors_can_be_pickled() -> None:
     assert {"pillow", "zlib"} <= versions.keys()
     assert all(isinstance(value, str) and value for value in versions.values())
     assert pickle.loads(pickle.dumps(BadImage("why"))).reason == "why"
+
+
+# Seekable JPEGs. The tests of tfpipe-kernels have those that are transcoded
+
+
+@pytest.mark.parametrize("options", [{"square": 100}, {"resize_short": 64}, {"encoding": "jpeg"}], ids=str)
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
+def test_an_image_that_is_encoded_anew_gets_markers(make: Any, mode: str, options: dict[str, Any]) -> None:
+    kind = "JPEG" if mode != "RGBA" and "encoding" not in options else "PNG"
+    data = make.save(make.image(500, 300, mode), kind)
+    form = ImageForm(**{"encoding": "jpeg", **options})
+    plain, got = prepare_image(data, form), prepare_image(data, replace(form, seekable=True))
+    assert not is_seekable(plain.encoded)
+    assert has_chosen_interval(got.encoded)
+    assert (got.changed, got.noticed, got.format, got.height) == (plain.changed, plain.noticed, "JPEG", plain.height)
+    pixels = [np.asarray(Image.open(io.BytesIO(image.encoded))) for image in (plain, got)]
+    np.testing.assert_array_equal(*pixels)
+
+
+def test_a_seekable_jpeg_and_a_png_stay(make: Any) -> None:
+    for data in (make.jpeg(480, 40, restart_marker_blocks=6), make.save(make.image(), "PNG")):
+        got = prepare_image(data, ImageForm(seekable=True))
+        assert (got.encoded, got.changed) == (data, ())
+
+
+def test_a_progressive_jpeg_that_lacks_bits_is_encoded_anew(make: Any) -> None:
+    data = make.jpeg(200, 120, progressive=True)
+    second_scan = data.index(b"\xff\xda", data.index(b"\xff\xda") + 2)
+    cut = data[: data.rindex(b"\xff\xc4", 0, second_scan)] + b"\xff\xd9"
+    pixels = np.asarray(Image.open(io.BytesIO(cut)))
+    got = prepare_image(cut, ImageForm(seekable=True))
+    assert (got.changed, got.noticed) == (("progressive_reencoded",), ())
+    assert has_chosen_interval(got.encoded)
+    assert is_close(Image.open(io.BytesIO(got.encoded)), pixels)
 
 
 def test_the_import_loads_no_heavy_module() -> None:

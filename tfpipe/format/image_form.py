@@ -31,12 +31,12 @@ class ImageForm:
             about that of a camera's files. From 1 to 100. Default: 95.
         reencode_progressive: Whether progressive JPEGs are encoded again as baseline, which decodes about twice as
             fast. Default: False.
-        seekable: Whether every JPEG gets restart markers, so that a crop can be decoded without the rest. A JPEG that
-            stays is transcoded without loss, a progressive one to a sequential one; this needs the package
-            tfpipe-kernels. "raw" excludes it. Default: False.
         max_pixels: The largest number of pixels of an image; larger ones are refused from their header. An image that
             is converted or turned costs 8 bytes a pixel for a moment (WebP 16). So the default bounds a worker at
             0.5 GB (1 GB) and admits images of cameras with 60 megapixels. At least 1. Default: 64_000_000.
+        seekable: Whether every JPEG gets restart markers, so that a crop can be decoded without the rest. A JPEG that
+            stays is transcoded without loss, a progressive one to a sequential one; this needs the package
+            tfpipe-kernels. "raw" excludes it. Default: False.
 
     Raises:
         ConfigError: An option is out of range, or two options exclude each other.
@@ -47,8 +47,8 @@ class ImageForm:
     square: int | None = option(Count(1, MAX_SIDE), None)
     quality: int = option(Count(1, 100), 95)
     reencode_progressive: bool = option(Flag(), False)
-    seekable: bool = option(Flag(), False)
     max_pixels: int = option(Count(1), 64_000_000)
+    seekable: bool = option(Flag(), False)
 
     def __post_init__(self) -> None:
         check_options(self)

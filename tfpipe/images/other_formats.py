@@ -16,6 +16,7 @@ from typing import Any
 
 from PIL import Image
 
+from tfpipe.errors import TfpipeError
 from tfpipe.images.errors import BadImage, check_size
 from tfpipe.images.exif import read_orientation
 from tfpipe.images.sniff import TITLES
@@ -77,6 +78,8 @@ def quiet_pillow() -> Iterator[None]:
 def refuse_unreadable(kind: str, problem: str = "") -> Iterator[None]:
     """Turns every error of a decoder into a `BadImage`, and keeps Pillow quiet. Blocks must not be nested.
 
+    An error of tfpipe, such as a package that is not installed, is not the image's fault and goes on.
+
     Args:
         kind: The format, a key of `sniff.TITLES`.
         problem: The end of the reason. Default: that the image cannot be decoded, with the decoder's own words.
@@ -84,7 +87,7 @@ def refuse_unreadable(kind: str, problem: str = "") -> Iterator[None]:
     with nullcontext() if kind in ("jpeg", "png") else quiet_pillow():
         try:
             yield
-        except BadImage:
+        except (BadImage, TfpipeError):
             raise
         except Exception as error:  # Pillow raises a dozen types for hostile files, MemoryError among them.
             lines = str(error).splitlines()

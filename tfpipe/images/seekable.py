@@ -17,6 +17,7 @@ import importlib.util
 import re
 from dataclasses import dataclass
 from importlib import metadata
+from typing import Any
 
 from tfpipe.errors import ConfigError
 from tfpipe.images.errors import BadImage
@@ -94,31 +95,31 @@ def make_seekable(data: bytes, max_pixels: int) -> bytes:
 
     Raises:
         BadImage: libjpeg complains of the JPEG, or it is too large.
-        ImportError: The package tfpipe-kernels is not installed.
+        ConfigError: The package tfpipe-kernels cannot be loaded.
     """
-    import tfpipe_kernels
-
+    kernels = load_kernels()
     try:
-        seekable: bytes = tfpipe_kernels.make_seekable(data, max_pixels)
-    except tfpipe_kernels.BadJpeg as error:
+        seekable: bytes = kernels.make_seekable(data, max_pixels)
+    except kernels.BadJpeg as error:
         raise BadImage(f"damaged JPEG: {error}") from error
     return seekable
 
 
-def check_kernels() -> None:
-    """Checks that the package that `make_seekable` needs is installed, and that its library can be loaded.
+def load_kernels() -> Any:
+    """Returns the module `tfpipe_kernels`.
 
     Raises:
-        ConfigError: It is not, and the message says how to install it.
+        ConfigError: It is not installed, or its library cannot be loaded. The message says how to install it.
     """
-    install = "install it with `pip install ./kernels` in a checkout of tfpipe"
-    if get_kernels_version() is None:
-        raise ConfigError(f"`seekable` needs the package {KERNELS}, which is not installed; {install}.")
     try:
-        import tfpipe_kernels  # noqa: F401
+        import tfpipe_kernels
     except (ImportError, OSError) as error:
-        needs = f"`seekable` needs the package {KERNELS}, which cannot be loaded ({error})"
-        raise ConfigError(f"{needs}; {install}.") from error
+        fault = "is not installed" if get_kernels_version() is None else f"cannot be loaded ({error})"
+        raise ConfigError(
+            f"`seekable` needs the package {KERNELS}, which {fault}; install it with `pip install ./kernels` in a "
+            "checkout of tfpipe."
+        ) from error
+    return tfpipe_kernels
 
 
 def get_kernels_version() -> str | None:

@@ -26,7 +26,7 @@ def make_manifest(place: str, labels: str = "cat dog", **fields: Any) -> Manifes
         splits={"train": split},
         label_names=names,
         schema=image_schema(labeled=bool(names), boxes=False, box_labels=False),
-        image=asdict(ImageForm()),
+        image=ImageForm().to_json(),
         fingerprint="f",
         tool_version="0",
         directory=place,
@@ -40,7 +40,7 @@ def merge(*manifests: Manifest, **changes: Any) -> MergedDatasets:
 
 
 def make_form(**options: Any) -> dict[str, Any]:
-    return asdict(ImageForm(**options))
+    return ImageForm(**options).to_json()
 
 
 # Labels
@@ -165,6 +165,37 @@ def test_a_change_of_the_form_is_recorded(
     assert merged.datasets.image == make_form(**after) | ({"made_from": made_from} if made_from else {})
     assert merged.datasets.reformed
     assert merged.datasets.noticed == {"name_differs": 2}
+
+
+def test_seekable_is_the_form_of_all_or_of_none() -> None:
+    seekable, other = make_manifest("/a", image=make_form(seekable=True)), make_manifest("/b")
+    assert merge(seekable, seekable).form == ImageForm(seekable=True)
+    assert merge(seekable, seekable).datasets.image == make_form(seekable=True)
+    for pair in ((seekable, other), (other, seekable)):
+        assert merge(*pair).form == ImageForm()
+        assert merge(*pair).datasets.image == make_form()
+
+
+def test_jpegs_are_looked_at_if_a_manifest_counts_seekable_ones() -> None:
+    other = make_manifest("/b")
+    split = replace(other.splits["train"], seekable_jpegs=1)
+    for second, seekable in ((other, False), (make_manifest("/c", splits={"train": split}), True)):
+        datasets = merge(other, second).datasets
+        assert datasets.seekable is seekable
+        assert ("seekable" in datasets.get_fingerprint_facts()) is seekable
+
+
+def test_a_dataset_becomes_seekable_and_stays_so() -> None:
+    before = make_manifest("/a", image=make_form(square=64, quality=80))
+    after = merge(before, seekable=True)
+    assert after.form == ImageForm(square=64, quality=80, seekable=True)
+    assert (after.datasets.image, after.datasets.reformed) == (make_form(square=64, quality=80, seekable=True), True)
+    seekable = make_manifest("/a", image=after.datasets.image)
+    assert not merge(seekable, seekable=True).datasets.reformed
+    assert merge(seekable, square=32).form == ImageForm(square=32, quality=80, seekable=True)
+    assert merge(seekable, encoding="raw").form == ImageForm("raw", square=64, quality=80)
+    with pytest.raises(ConfigError, match="`encoding` raw and `seekable` exclude each other"):
+        merge(seekable, encoding="raw", seekable=True)
 
 
 def test_the_history_of_forms_is_kept() -> None:

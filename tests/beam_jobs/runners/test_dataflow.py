@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions, WorkerOptions
@@ -15,6 +18,7 @@ from beam_jobs.runners.base import Runner, RunnerConfig
 from beam_jobs.runners.choose import make_runner
 from tests.beam_jobs.runners.jobs import make_job
 from tfpipe.errors import ConfigError, DataError, MissingDependencyError, TfpipeError
+from tfpipe.format.image_form import ImageForm
 
 CONFIG = ShardConfig("gs://in", "gs://out")
 
@@ -76,6 +80,17 @@ def test_a_job_gets_folders_a_name_machines_and_a_wheel() -> None:
         (wheel,) = setup.extra_packages
         assert Path(wheel).is_file()
     assert not Path(wheel).exists()
+
+
+def test_a_job_that_makes_seekable_jpegs_brings_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataflow, "build_kernels_wheel", lambda folder: f"{folder}/kernels.whl")
+    for version, names in (("0.1.0", ["tfpipe", "kernels.whl"]), (None, ["tfpipe"])):
+        monkeypatch.setattr(dataflow, "get_kernels_version", lambda version=version: version)
+        runner = make_dataflow()
+        header: Any = SimpleNamespace(form=ImageForm(seekable=True))
+        with runner.prepare(replace(make_job("gs://out/pets"), header=header)):
+            wheels = runner.options.view_as(SetupOptions).extra_packages
+            assert [Path(wheel).name.split("-")[0] for wheel in wheels] == names
 
 
 def test_options_of_the_user_stay() -> None:

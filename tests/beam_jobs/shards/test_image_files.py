@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -71,4 +70,4 @@ def test_an_unreadable_image_has_no_bytes(open_files: OpenSource) -> None:
 def test_the_manifest_has_the_form_that_was_asked_for(open_files: OpenSource) -> None:
     form = ImageForm(resize_short=8)
     source = open_files(form=form)
-    assert (source.image_form, source.changed, source.noticed) == (asdict(form), {}, {})
+    assert (source.image_form, source.changed, source.noticed) == (form.to_json(), {}, {})

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 import socket
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import beam_jobs.shards.worker_check as worker_check_module
 from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.shards.output_dir import open_work_dir
@@ -16,8 +19,10 @@ from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.worker_check import WorkerCheck
 from tests.beam_jobs.images import make_photos, write_files
 from tfpipe._version import __version__
-from tfpipe.errors import DataError
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.format.image_form import ImageForm
 from tfpipe.images.normalize import get_codec_versions
+from tfpipe.images.seekable import KERNELS
 
 HOST = socket.gethostname()
 SHARE = "All workers must reach images and output by the same names: on a disk they share, or in a bucket."
@@ -40,6 +45,24 @@ def test_the_same_versions_and_the_plan(work: WorkDir) -> None:
 
 def test_workers_that_bring_their_own_image_libraries(work: WorkDir) -> None:
     assert WorkerCheck.make(work.read_header(), codecs=False).versions == {"tfpipe": __version__}
+
+
+def test_a_worker_that_makes_seekable_jpegs_needs_the_package(work: WorkDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = replace(work.read_header(), form=ImageForm(seekable=True))
+    monkeypatch.setattr(worker_check_module, "get_kernels_version", lambda: "0.1.0")
+    assert KERNELS not in WorkerCheck.make(work.read_header()).versions
+    check = WorkerCheck.make(header, codecs=False)
+    assert check.versions == {"tfpipe": __version__, "tfpipe-kernels": "0.1.0"}
+    monkeypatch.setitem(sys.modules, "tfpipe_kernels", None)
+    with pytest.raises(ConfigError, match=r"^`seekable` needs the package tfpipe-kernels, which is not installed; "):
+        check.open_plan(work)
+    monkeypatch.setattr(worker_check_module, "get_kernels_version", lambda: None)
+    with pytest.raises(DataError) as caught:
+        check.open_plan(work)
+    assert str(caught.value) == (
+        f"All workers must have tfpipe-kernels 0.1.0, as the process that planned the job has, but the one on {HOST} "
+        "has none. Install the same versions there."
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.beam_jobs.images import make_jpeg, make_png
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.record_index import decode_index
@@ -47,6 +48,18 @@ def imagenet(foreign, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copy(imagenet: Path, tmp_path: Path) -> Path:
     return shutil.copytree(imagenet, tmp_path / "imagenet")
+
+
+def test_seekable_jpegs_are_found(foreign, tmp_path: Path) -> None:
+    jpegs = [make_jpeg(k, restart_marker_blocks=2 - k % 2) for k in range(4)]
+    for name, images in (("train", jpegs), ("validation", [*jpegs, make_png(9), make_jpeg(9)])):
+        foreign.write(tmp_path / "in" / f"{name}.tfrecord", [{"image": image, "label": 1} for image in images])
+    splits = run(tmp_path / "in").manifest.splits
+    assert load_manifest(str(tmp_path / "in")).splits == splits
+    assert {name: (split.seekable, split.seekable_jpegs) for name, split in splits.items()} == {
+        "train": (True, 4),
+        "validation": (False, 4),
+    }
 
 
 def test_counts_places_labels_and_forms(copy: Path) -> None:

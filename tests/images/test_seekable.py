@@ -1,0 +1,124 @@
+"""Seekable JPEGs: the interval of their restart markers, how they are recognized, and what making them needs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfpipe.errors import ConfigError
+from tfpipe.format.image_form import ImageForm
+from tfpipe.images.normalize import prepare_image
+from tfpipe.images.seekable import (
+    choose_interval,
+    get_kernels_version,
+    has_chosen_interval,
+    is_seekable,
+    load_kernels,
+)
+
+RGB_444, RGB_420, GRAY = {"subsampling": 0}, {"subsampling": 2}, {"mode": "L"}
+
+
+@pytest.mark.parametrize(
+    ("width", "mcu_width", "interval"),
+    [
+        (640, 16, 5),  # 40 MCUs: 80 pixels
+        (640, 8, 10),  # 80 MCUs: 80 pixels
+        (504, 8, 9),  # 63 MCUs: 72 pixels
+        (500, 16, 4),  # 32 MCUs, the last of them not full
+        (96, 8, 12),
+        (96, 16, 6),
+        (96, 32, 3),
+        (32, 32, 1),
+        (488, 8, 61),  # a prime number of MCUs: the whole row
+        (16 * 31, 16, 31),
+        (16, 8, 2),  # 16 pixels are fewer than the 24 that an interval has at least
+        (8, 8, 1),
+        (1, 16, 1),
+    ],
+)
+def test_the_interval_is_the_longest_that_divides_a_row(width: int, mcu_width: int, interval: int) -> None:
+    assert choose_interval(width, mcu_width) == interval
+
+
+@pytest.mark.parametrize("options", [RGB_444, RGB_420, GRAY], ids=["444", "420", "gray"])
+@pytest.mark.parametrize("size", [(640, 24), (500, 40), (488, 9), (16, 16), (1, 1)], ids=str)
+def test_markers_at_the_chosen_interval_are_recognized(make: Any, size: tuple[int, int], options: dict) -> None:
+    interval = choose_interval(size[0], 16 if options is RGB_420 else 8)
+    data = make.jpeg(*size, restart_marker_blocks=interval, **options)
+    assert is_seekable(data)
+    assert has_chosen_interval(data)
+    assert not is_seekable(make.jpeg(*size, **options))
+
+
+@pytest.mark.parametrize("options", [RGB_444, RGB_420, GRAY], ids=["444", "420", "gray"])
+def test_any_interval_that_divides_a_row_is_recognized(make: Any, options: dict) -> None:
+    mcus = 320 // (16 if options is RGB_420 else 8)
+    for interval in range(1, 2 * mcus + 2):
+        data = make.jpeg(320, 24, restart_marker_blocks=interval, **options)
+        assert is_seekable(data) == (mcus % interval == 0)
+        assert has_chosen_interval(data) == (interval == choose_interval(320, 320 // mcus))
+    assert is_seekable(make.jpeg(320, 24, restart_marker_rows=1, **options))
+
+
+def test_bytes_around_the_image_do_not_matter(make: Any) -> None:
+    data = make.jpeg(64, 16, restart_marker_blocks=2, subsampling=0, comment=b"\xff\xd0\xff\xd9" * 9)
+    assert is_seekable(data)
+    assert is_seekable(data[:2] + b"\xff\xff" + data[2:])  # fill bytes in front of a marker
+    assert is_seekable(data + b"\xff\xd8\xff\xd0rest")
+
+
+def test_other_files_are_not_seekable(make: Any) -> None:
+    data = make.jpeg(64, 16, restart_marker_blocks=2, subsampling=0)
+    assert is_seekable(data)
+    frame, scan, end = data.index(b"\xff\xc0"), data.index(b"\xff\xda"), data.index(b"\xff\xd9")
+    first, second = data.index(b"\xff\xd0"), data.index(b"\xff\xd1")
+    others = {
+        "progressive": make.jpeg(64, 16, restart_marker_blocks=2, subsampling=0, progressive=True),
+        "a marker is missing": data[:second] + data[second + 2 :],
+        "a marker has another number": data[: second + 1] + b"\xd2" + data[second + 2 :],
+        "a marker too many": data[:first] + b"\xff\xd0" + data[first:],
+        "cut": data[:end],
+        "cut in the headers": data[: scan + 6],
+        "a second image header": data[:frame] + data[frame : frame + 19] + data[frame:],
+        "12 bits": data[: frame + 4] + b"\x0c" + data[frame + 5 :],
+        "no height": data[: frame + 5] + b"\0\0" + data[frame + 7 :],
+        "a larger height": data[: frame + 5] + b"\xff\xff" + data[frame + 7 :],
+        "a scan of one component": data[: scan + 4] + b"\x01" + data[scan + 5 :],
+        "PNG": make.save(make.image(), "PNG"),
+        "text": b"text",
+        "nothing": b"",
+    }
+    assert [name for name, other in others.items() if is_seekable(other) or has_chosen_interval(other)] == []
+    for size in range(len(data)):
+        assert not is_seekable(data[:size])
+
+
+def test_without_the_package_one_sentence_says_how_to_install_it(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tfpipe_kernels", None)
+    assert get_kernels_version() is None
+    for use in (load_kernels, lambda: prepare_image(make.jpeg(), ImageForm(seekable=True))):
+        with pytest.raises(ConfigError) as caught:
+            use()
+        assert str(caught.value) == (
+            "`seekable` needs the package tfpipe-kernels, which is not installed; install it with "
+            "`pip install ./kernels` in a checkout of tfpipe."
+        )
+
+
+def test_a_library_that_cannot_be_loaded_is_one_sentence_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tfpipe_kernels.py").write_text("raise OSError('libjpeg.so.62: no such file')")
+    (tmp_path / "tfpipe_kernels-0.1.0.dist-info").mkdir()
+    (tmp_path / "tfpipe_kernels-0.1.0.dist-info" / "METADATA").write_text("Name: tfpipe-kernels\nVersion: 0.1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "tfpipe_kernels", raising=False)
+    assert get_kernels_version() == "0.1.0"
+    with pytest.raises(ConfigError) as caught:
+        load_kernels()
+    assert str(caught.value) == (
+        "`seekable` needs the package tfpipe-kernels, which cannot be loaded (libjpeg.so.62: no such file); install it "
+        "with `pip install ./kernels` in a checkout of tfpipe."
+    )

@@ -1,0 +1,187 @@
+"""`tfpipe shard --seekable` and `reshard --seekable`: every JPEG becomes seekable, and no pixel changes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tfpipe_kernels import make_seekable
+
+from beam_jobs import shard_job
+from beam_jobs.config import ShardConfig
+from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.shards.output_dir import open_work_dir
+from beam_jobs.shards.worker_check import WorkerCheck
+from tests.beam_jobs.commands import kill_at_random_moments
+from tests.beam_jobs.datasets import join_datasets, make_dataset, read_images, read_records, read_tree
+from tests.beam_jobs.images import make_photos, write_files
+from tests.conftest import Tfpipe
+from tests.kernels.conftest import Draw
+from tfpipe.format.image_form import ImageForm
+from tfpipe.images.errors import BadImage
+from tfpipe.images.normalize import prepare_image
+from tfpipe.images.seekable import choose_interval, has_chosen_interval, is_seekable
+from tfpipe.integrity.verify import VerifyConfig, verify
+from tfpipe.open_dataset import load_manifest
+
+SEEKABLE = ImageForm(seekable=True)
+
+
+def read_pixels(data: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(data)))
+
+
+@pytest.fixture(scope="module")
+def photos(draw_jpeg: Draw, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of every kind of image that is kept, one that is converted, and two that are damaged."""
+    jpegs = {
+        "420.jpg": draw_jpeg(60, 480),
+        "444.jpg": draw_jpeg(61, 300, subsampling=0),
+        "422.jpg": draw_jpeg(40, 500, subsampling=1),
+        "gray.jpg": draw_jpeg(50, 200, mode="L"),
+        "progressive.jpg": draw_jpeg(80, 210, progressive=True),
+        "small.jpg": draw_jpeg(1, 1),
+        "cmyk.jpg": draw_jpeg(30, 100, mode="CMYK"),
+        "no-end.jpg": draw_jpeg(70, 90)[:-2],
+        "cut.jpg": draw_jpeg(90, 90)[:-400],
+        "text.jpg": b"text",
+        "has-markers.jpg": draw_jpeg(33, 480, restart_marker_blocks=6),
+        "other-markers.jpg": draw_jpeg(34, 480, restart_marker_blocks=7),
+    }
+    png = io.BytesIO()
+    Image.fromarray(read_pixels(jpegs["420.jpg"])).save(png, "PNG")
+    files = {**{f"a/{name}": data for name, data in jpegs.items()}, "b/x.png": png.getvalue()}
+    return write_files(tmp_path_factory.mktemp("seekable") / "in", files)
+
+
+@pytest.fixture(scope="module")
+def dataset(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dataset that a real run with Beam makes, in two processes."""
+    output = tmp_path_factory.mktemp("seekable") / "out"
+    shard_job.run(ShardConfig(str(photos), str(output), num_shards=3, workers=2, form=SEEKABLE))
+    return output
+
+
+def test_no_pixel_and_no_digest_changes(photos: Path, dataset: Path) -> None:
+    files = read_tree(photos)
+    images = read_images(dataset)
+    assert files.keys() - images.keys() == {"a/cut.jpg", "a/text.jpg"}
+    assert images["b/x.png"] == files["b/x.png"]
+    assert images["a/has-markers.jpg"] == files["a/has-markers.jpg"]
+    for name in images.keys() - {"b/x.png", "a/cmyk.jpg"}:
+        assert has_chosen_interval(images[name]), name
+        np.testing.assert_array_equal(read_pixels(images[name]), read_pixels(_complete(files[name])))
+    assert has_chosen_interval(images["a/cmyk.jpg"])
+    for record in read_records(dataset):
+        name = bytes(record["image/filename"][0]).decode()
+        assert bytes(record["image/sha256"][0]).decode() == hashlib.sha256(files[name]).hexdigest()
+
+
+def _complete(data: bytes) -> bytes:
+    return data if data.endswith(b"\xff\xd9") else data + b"\xff\xd9"
+
+
+def test_the_manifest_says_what_was_done(photos: Path, dataset: Path) -> None:
+    manifest = load_manifest(str(dataset))
+    split = manifest.splits["train"]
+    assert (split.formats, split.seekable, split.seekable_jpegs) == ({"JPEG": 10, "PNG": 1}, True, 10)
+    assert manifest.changed == {"cmyk_to_rgb": 1, "eoi_appended": 1, "made_seekable": 8}
+    assert (manifest.noticed, manifest.quarantined) == ({}, 2)
+    assert manifest.image == SEEKABLE.to_json()
+    lines = [json.loads(line) for line in (dataset / "quarantine" / "quarantined.jsonl").read_text().splitlines()]
+    plain = photos.parent / "plain"
+    make_dataset(photos, plain, num_shards=3)
+    assert lines == [json.loads(line) for line in (plain / "quarantine" / "quarantined.jsonl").read_text().splitlines()]
+    assert verify(str(dataset), VerifyConfig(workers=0)).damaged == []
+
+
+def test_the_same_bytes_again(photos: Path, dataset: Path, tmp_path: Path) -> None:
+    make_dataset(photos, tmp_path / "again", num_shards=3, form=SEEKABLE)
+    assert read_tree(tmp_path / "again") == read_tree(dataset)
+    again = shard_job.run(ShardConfig(str(photos), str(dataset), num_shards=3, workers=1, form=SEEKABLE))
+    assert again.kept_shards == 3
+
+
+def test_a_job_killed_at_random_moments_can_go_on(tmp_path: Path, tfpipe: Tfpipe) -> None:
+    source = write_files(tmp_path / "in", make_photos({"cat": 500, "dog": 400}))
+    args = [source, tmp_path / "out", "--num-shards", 30, "--workers", 2, "--seekable"]
+    kill_at_random_moments(args, tmp_path / "out", 2, 2.2, "shard")
+    again = tfpipe("shard", *args)
+    assert again.code == 0, again.err
+    make_dataset(source, tmp_path / "straight", num_shards=30, form=SEEKABLE)
+    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
+
+
+def test_a_finished_dataset_becomes_seekable(photos: Path, dataset: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    make_dataset(photos, tmp_path / "plain", num_shards=2)
+    done = tfpipe("reshard", tmp_path / "plain", tmp_path / "out", "--seekable", "--workers", 1)
+    assert done.code == 0, done.err
+    before, after = read_images(tmp_path / "plain"), read_images(tmp_path / "out")
+    assert before.keys() == after.keys()
+    for name, data in after.items():
+        np.testing.assert_array_equal(read_pixels(data), read_pixels(before[name]))
+    split = load_manifest(str(tmp_path / "out")).splits["train"]
+    assert (split.seekable, split.seekable_jpegs) == (True, 10)
+    digests = [
+        {bytes(record["image/filename"][0]): bytes(record["image/sha256"][0]) for record in read_records(folder)}
+        for folder in (tmp_path / "out", dataset)
+    ]
+    assert digests[0] == digests[1]
+    merged = join_datasets([tmp_path / "out", tmp_path / "plain"], tmp_path / "merged")
+    assert not merged.splits["train"].seekable
+    assert merged.splits["train"].seekable_jpegs == 11  # one file of `photos` has the markers itself
+
+
+@pytest.mark.parametrize("mcu_width", [8, 16])
+def test_python_and_the_kernels_choose_the_same_interval(draw_jpeg: Draw, mcu_width: int) -> None:
+    for width in (*range(1, 2000, 61), *range(mcu_width, 50 * mcu_width, mcu_width)):
+        seekable = make_seekable(draw_jpeg(8, width, subsampling=2 if mcu_width == 16 else 0))
+        at = seekable.index(b"\xff\xdd\x00\x04")
+        assert int.from_bytes(seekable[at + 4 : at + 6], "big") == choose_interval(width, mcu_width)
+        assert has_chosen_interval(seekable)
+
+
+def test_damage_is_explained_as_without_markers(draw_jpeg: Draw) -> None:
+    data = draw_jpeg(120, 120)
+    scan = data.index(b"\xff\xda") + 14
+    for bad in (data[:-300], data[: scan + 40], data[:scan], data[:200]):
+        reasons = []
+        for form in (ImageForm(), SEEKABLE):
+            with pytest.raises(BadImage) as caught:
+                prepare_image(bad, form)
+            reasons.append(caught.value.reason)
+        assert reasons[0] == reasons[1]
+        assert reasons[0].startswith("truncated JPEG")
+
+
+def test_what_libjpeg_complains_of_is_refused(draw_jpeg: Draw) -> None:
+    data = draw_jpeg(64, 64)
+    more, cut = data[:-2] + b"\x12" * 30 + data[-2:], data[:-300] + data[-2:]
+    for odd, reason in (
+        (more, r"^damaged JPEG: Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9$"),
+        (cut, "^damaged JPEG: Corrupt JPEG data: premature end of data segment$"),
+    ):
+        assert prepare_image(odd, ImageForm()).encoded == odd
+        with pytest.raises(BadImage, match=reason):
+            prepare_image(odd, SEEKABLE)
+
+
+def test_workers_must_have_the_kernels(photos: Path, tmp_path: Path) -> None:
+    for form, expected in ((SEEKABLE, metadata.version("tfpipe-kernels")), (ImageForm(), None)):
+        config = ShardConfig(str(photos), str(tmp_path / "out"), form=form)
+        with open_work_dir(config, plan_shards(config)) as work:
+            check = WorkerCheck.make(work.read_header(), codecs=False)
+            assert check.versions.get("tfpipe-kernels") == expected
+            assert check.open_plan(work) == work.read_header()
+
+
+def test_is_seekable_reads_what_the_kernels_write(draw_jpeg: Draw) -> None:
+    for options in ({}, {"subsampling": 0}, {"subsampling": 1}, {"mode": "L"}, {"mode": "CMYK"}, {"progressive": True}):
+        for size in ((1, 1), (40, 8), (9, 500), (200, 488)):
+            assert is_seekable(make_seekable(draw_jpeg(*size, **options)))
