@@ -70,6 +70,7 @@ HEAVY = {
         "tfpipe.pipeline.build",
         "tfpipe.pipeline.device",
         "tfpipe.pipeline.file_cache",
+        "tfpipe.pipeline.native_decoder",
         "tfpipe.pipeline.service_client",
         "tfpipe.pipeline.stage",
         "tfpipe.pipeline.stages",

@@ -13,7 +13,7 @@
 /* Where the result of a request goes, row by row. */
 typedef struct {
     const tfpipe_request *request;
-    tfpipe_between *columns, *rows; /* of the result among those of the crop; NULL if nothing is resized */
+    tfpipe_between *columns, *rows; /* of the result among those of the crop; NULL if pixels stay as they are */
     float *lines[2];                /* two rows of the crop, interpolated to the result's columns */
     int32_t line_rows[2];           /* which rows of the crop they are; -1 for none */
     float *offset, *factor, *values;
@@ -30,7 +30,8 @@ static void free_writer(writer *to) {
 /* Prepares to write the result for a crop of this size. Returns 0, or -1 if there is no memory. */
 static int open_writer(writer *to, const tfpipe_request *request, int32_t height, int32_t width, void *out) {
     *to = (writer){.request = request, .out = out, .line_rows = {-1, -1}};
-    if (request->out_height == 0) return 0;
+    const int same_size = request->out_height == height && request->out_width == width;
+    if (request->out_height == 0 || (same_size && request->dtype == TFPIPE_UINT8)) return 0;
     const size_t columns = (size_t)request->out_width, rows = (size_t)request->out_height;
     const size_t line = 3 * columns + 4; /* a row may be written four floats at a time */
     to->columns = malloc((columns + rows) * sizeof *to->columns);

@@ -93,8 +93,12 @@ static void decode(const operation *self, TF_OpKernelContext *context, TF_Tensor
     char message[TFPIPE_MESSAGE_BYTES];
     const int result = tfpipe_decode((const uint8_t *)TF_StringGetDataPointer(encoded), TF_StringGetSize(encoded),
                                      request, TF_TensorData(image), message);
-    if (result != TFPIPE_OK)
-        TF_SetStatus(status, result == TFPIPE_NO_MEMORY ? TF_RESOURCE_EXHAUSTED : TF_INVALID_ARGUMENT, message);
+    if (result == TFPIPE_NO_MEMORY) {
+        TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "TfpipeDecode got no memory.");
+    } else if (result != TFPIPE_OK) {
+        /* What tf.io.decode_and_crop_jpeg says of a JPEG. */
+        TF_SetStatus(status, TF_INVALID_ARGUMENT, "jpeg::Uncompress failed. Invalid JPEG data or crop window.");
+    }
     TF_DeleteTensor(image);
 }
 

@@ -23,7 +23,7 @@ from tfpipe.pipeline.stage import Stage, Stages, tf_data_options, without_autogr
 from tfpipe.pipeline.stages.augment import augment_images
 from tfpipe.pipeline.stages.batch import batch_examples
 from tfpipe.pipeline.stages.cache import cache_bytes, cache_decoded, cache_in_files, check_cache_fits
-from tfpipe.pipeline.stages.decode import decode_images
+from tfpipe.pipeline.stages.decode import decode_images, offer_kernel
 from tfpipe.pipeline.stages.list import list_exact, list_files, list_first_use, list_once
 from tfpipe.pipeline.stages.mix import MixturePart, mix_datasets
 from tfpipe.pipeline.stages.parse import parse_records
@@ -104,12 +104,12 @@ def build_stages(
     plan = ReadPlan.for_host(get_source(manifest, split), without_cache(config), context, start_step)
     plan = plan_cached_read(plan, cache, fill_first)
     stages = (cache_in_files(plan, config.cache, cache.path), *_stages_from_files(plan))
-    return _with_options(stages, config, plan.deterministic)
+    return _with_options(stages, plan, plan.deterministic)
 
 
 def build_planned_stages(plan: ReadPlan) -> Stages:
     """Builds the stages of a host from its read plan, whose config must not ask for a cache in files."""
-    return _with_options(_stages_from_files(plan), plan.config, plan.deterministic)
+    return _with_options(_stages_from_files(plan), plan, plan.deterministic)
 
 
 def _stages_from_files(plan: ReadPlan) -> tuple[Stage, ...]:
@@ -174,10 +174,10 @@ def _mixture_stages(
         # Each host makes one batch of the part, whatever the number of its replicas: `batch` deals it out.
         plan = replace(whole, source=get_source(manifest, split), config=part_config, num_replicas=whole.num_hosts)
         _check(plan)
-        stages = Stages((*_image_stages(plan), augment_images(plan)))
+        stages = Stages(offer_kernel(plan, [*_image_stages(plan), augment_images(plan)]))
         parts.append(MixturePart(stages, plan, mixture.map_labels(manifest)))
     stages_of_all = (mix_datasets(whole, parts), batch_examples(whole), prefetch_batches(whole))
-    return _with_options(stages_of_all, config, deterministic=False)
+    return _with_options(stages_of_all, whole, deterministic=False)
 
 
 def _check(plan: ReadPlan) -> None:
@@ -190,5 +190,6 @@ def _check(plan: ReadPlan) -> None:
         check_cache_fits(plan)
 
 
-def _with_options(stages: tuple[Stage, ...], config: PipelineConfig, deterministic: bool) -> Stages:
-    return Stages([without_autograph(stage) for stage in stages], tf_data_options(config, deterministic))
+def _with_options(stages: tuple[Stage, ...], plan: ReadPlan, deterministic: bool) -> Stages:
+    options = tf_data_options(plan.config, deterministic)
+    return Stages(offer_kernel(plan, [without_autograph(stage) for stage in stages]), options)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -43,12 +43,26 @@ class Stage:
         apply: The function that takes the previous stage's dataset and returns this stage's. The first stage gets None.
         settings: The values that the stage was built with, for people and for the profiler.
         reason: The reason for the stage or for its place.
+        merge: The stages that do the work of this one and the next in less time; None if there are none.
     """
 
     name: str
     apply: Callable[[Any], Any] = field(repr=False, compare=False)
     settings: Mapping[str, object] = field(default_factory=dict)
     reason: str = ""
+    merge: Merge | None = field(default=None, repr=False, compare=False)
+
+
+class Merge(NamedTuple):
+    """The stages that take the place of two neighbors.
+
+    Attributes:
+        following: The second neighbor. If the user put another stage in its place or before it, nothing is merged.
+        stages: The stages in place of both.
+    """
+
+    following: Stage
+    stages: tuple[Stage, ...]
 
 
 class Stages(tuple[Stage, ...]):
@@ -98,18 +112,31 @@ class Stages(tuple[Stage, ...]):
             raise ConfigError(f"This pipeline has no stage {name!r}; it has {', '.join(self.names)}.")
         return self.names.index(name)
 
+    def merge_neighbors(self) -> Stages:
+        """Returns the stages as they are built: with others in place of neighbors that can be merged."""
+        merged: list[Stage] = []
+        left = list(self)
+        while left:
+            stage = left.pop(0)
+            if stage.merge is not None and left and left[0] is stage.merge.following:
+                left.pop(0)
+                merged += stage.merge.stages
+            else:
+                merged.append(stage)
+        return Stages(merged, self.options)
+
     def dataset(self) -> tf.data.Dataset:
         """Builds the dataset: applies each stage to the one before, then sets the options."""
         return self.apply_to(None)
 
     def apply_to(self, dataset: Any) -> tf.data.Dataset:
         """Builds the stages on a dataset that takes the place of all earlier stages."""
-        for stage in self:
+        for stage in self.merge_neighbors():
             dataset = stage.apply(dataset)
         return dataset if self.options is None else dataset.with_options(self.options)
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        return "\n".join(_lines(self.merge_neighbors()))
 
 
 def without_autograph(stage: Stage) -> Stage:

@@ -198,11 +198,13 @@ class BatchReader:
         images: Any = np.zeros((self.batch_size, *self.config.size, 3), np.uint8)
         if self._transform is not None:
             images = [None] * len(numbers)
+        native = self._transform is None and self.plan.decoder == "native"
         features: list[dict[str, Feature]] = [{} for _ in numbers]
 
         def read_row(row: int) -> None:
             features[row] = self._reader.decode(int(numbers[row]), get_payload(row))
-            images[row] = self._make_image(int(numbers[row]), features[row], draws, row)
+            if not (native and self._decode_natively(features[row], draws, row, images[row])):
+                images[row] = self._make_image(int(numbers[row]), features[row], draws, row)
 
         for _ in run(read_row, range(len(numbers))):
             pass
@@ -225,6 +227,29 @@ class BatchReader:
             raise FormatError(f"Record {number} of {self.split!r}: its image cannot be used, {error}.") from None
         image = mirror(image) if draws.flips[row] else image
         return self._resize(image, self.config.size, self.config.augment_options.antialias)
+
+    def _decode_natively(
+        self, features: dict[str, Feature], draws: _RandomDraws, row: int, out: NDArray[np.uint8]
+    ) -> bool:
+        """Decodes an image into the batch by tfpipe-kernels. Returns whether that was possible.
+
+        What it refuses is left to Pillow, whose error then says why.
+        """
+        import tfpipe_kernels
+
+        from tfpipe.images.errors import BadImage
+
+        stored = features.get(self.manifest.image_key)
+        if not (isinstance(stored, list) and len(stored) == 1):
+            return False
+        try:
+            crop_box = self._choose_crop_box(stored[0], features, draws, row)
+            ratio = _choose_ratio(crop_box, self.config.size) if self.config.dct_scaling else 1
+            most, flip = self._form.max_pixels, draws.flips[row]
+            tfpipe_kernels.decode(stored[0], crop_box, out, ratio=ratio, flip=flip, max_pixels=most)
+        except (BadImage, tfpipe_kernels.BadJpeg):
+            return False
+        return True
 
     def _choose_crop_box(
         self, encoded: bytes, features: dict[str, Feature], draws: _RandomDraws, row: int

@@ -58,7 +58,7 @@ def config(**options: Any) -> PipelineConfig:
 @pytest.mark.parametrize("crop_box", [(0, 0, 40, 50), (3, 7, 30, 22), (39, 0, 1, 50), (5, 40, 35, 10)])
 def test_host_and_device_agree(crop_box, antialias) -> None:
     encoded, out = jpeg(draw(40, 50)), (24, 28)
-    host = resize_image(decode_crop(encoded, tf.constant(crop_box), out, JPEG, False), out, antialias)
+    host = resize_image(decode_crop(encoded, tf.constant(crop_box), (40, 50), out, JPEG, False), out, antialias)
     y, x, height, width = crop_box
     box = np.array([[y / 40, x / 50, (y + height) / 40, (x + width) / 50]], np.float32)
     image = decode_image(encoded, JPEG)[None]
@@ -103,7 +103,8 @@ def test_host_mode(dtype, training, flip) -> None:
         crop_box = _crop_box.sample_crop_box(seed, (60, 90), None, options)
     else:
         seed, crop_box = None, _crop_box.center_crop_box((60, 90), None, (12, 16), 0.875)
-    image = resize_image(decode_crop(features["image/encoded"], crop_box, (12, 16), JPEG, True), (12, 16))
+    image = decode_crop(features["image/encoded"], crop_box, (60, 90), (12, 16), JPEG, True)
+    image = resize_image(image, (12, 16))
     image = convert_values(image, dtype, options)
     if training and flip and _crop_box.sample_flip(seed):
         image = image[:, ::-1]

@@ -1,5 +1,6 @@
 """AugmentOptions: how training and evaluation images are changed, on the host and on the device alike."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfpipe.errors import ConfigError
@@ -94,6 +95,19 @@ class AugmentOptions:
         object.__setattr__(self, "crop_fraction", float(self.crop_fraction))
         if len(self.mean) != len(self.std):
             raise ConfigError(f"`mean` and `std` must have one number for each channel, got {self.mean}, {self.std}.")
+
+
+def compute_scaling(mean: Sequence[float], std: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Computes how values from 0 to 255 are normalized: (value - offset) * factor.
+
+    Args:
+        mean: The mean of each channel, where white is 1.
+        std: The standard deviation of each channel, where white is 1.
+
+    Returns:
+        The offset and the factor of each channel.
+    """
+    return [255.0 * value for value in mean], [1.0 / (255.0 * value) for value in std]
 
 
 def as_pair(size: ImageSize) -> tuple[int, int]:

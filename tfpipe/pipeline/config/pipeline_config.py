@@ -37,6 +37,7 @@ ImageDtype = Literal["uint8", "float32", "bfloat16"]
 Order = Literal["auto", "exact", "throughput"]
 OnBadRecord = Literal["raise", "skip"]
 Cache = Literal["none", "bytes", "decoded"]
+Decoder = Literal["auto", "native", "tensorflow"]
 AutoShardPolicy = Literal["off", "auto", "file", "data", "hint"]
 
 
@@ -67,6 +68,10 @@ class PipelineConfig:
             that `resolve_decoded_size` returns. A side from 1 to 65500, or (height, width). Default: None.
         dct_scaling: Whether libjpeg may decode at 1/2, 1/4 or 1/8 of the size. It does so if the crop or the whole
             image is at least that many times larger than the result. It saves decoding time. Default: True.
+        decoder: The decoder of JPEGs. "native": that of the package tfpipe-kernels, which crops, resizes and converts
+            in one call. "tensorflow": operations of TensorFlow, or Pillow in the readers without TensorFlow. "auto":
+            native if the package is installed and fits: all images are JPEGs, no `antialias`, no `service`. TensorFlow
+            gives the same pixels, Pillow slightly others. "auto", "native" or "tensorflow". Default: "auto".
         image_dtype: The type of the pixels. Floats are normalized with the mean and deviation of `augment_options`.
             uint8 takes a quarter of the bytes of float32 on the way to the device, which then normalizes.
             "uint8", "float32" or "bfloat16". Default: "uint8".
@@ -153,6 +158,7 @@ class PipelineConfig:
     augment_options: AugmentOptions = option(Nested(AugmentOptions), default_factory=AugmentOptions)
     decoded_size: ImageSize | None = option(Size(MAX_SIDE), None, affects="images")
     dct_scaling: bool = option(Flag(), True, affects="images")
+    decoder: Decoder = option(Choice(get_args(Decoder)), "auto", affects="speed")
     image_dtype: ImageDtype = option(Choice(get_args(ImageDtype)), "uint8", affects="images")
     one_hot: bool = option(Flag(), False)
     extra_features: tuple[str, ...] = option(Names(), ())

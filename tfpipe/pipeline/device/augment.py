@@ -17,7 +17,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.config.augment_config import IMAGENET_MEAN, IMAGENET_STD, AugmentOptions, ImageSize, as_pair
+from tfpipe.pipeline.config.augment_config import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    AugmentOptions,
+    ImageSize,
+    as_pair,
+    compute_scaling,
+)
 from tfpipe.pipeline.device.random_boxes import (
     center_crop_boxes,
     resize_weights,
@@ -61,8 +68,7 @@ def normalize(
     Returns:
         `dtype` of the images' shape.
     """
-    offset = tf.constant([255.0 * value for value in mean], tf.float32)
-    factor = tf.constant([1.0 / (255.0 * value) for value in std], tf.float32)
+    offset, factor = (tf.constant(row, tf.float32) for row in compute_scaling(mean, std))
     return tf.cast((tf.cast(images, tf.float32) - offset) * factor, dtype)
 
 

@@ -164,7 +164,9 @@ def _decode(plan: ReadPlan, payload: tf.Tensor) -> tf.Tensor:
     keys = {IMAGE_ENCODED: tf.string, IMAGE_HEIGHT: tf.int64, IMAGE_WIDTH: tf.int64}
     specs = {key: tf.io.FixedLenFeature([], dtype) for key, dtype in keys.items()}
     features = tf.io.parse_single_example(payload, specs)
-    return decode_for_device(features, plan.source.images, plan.config, plan.decoded_size)
+    return decode_for_device(
+        features, plan.source.images, plan.config, plan.decoded_size, native=plan.decoder == "native"
+    )
 
 
 def _replace_image(payload: bytes, image: NDArray[np.uint8]) -> bytes:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Literal, Protocol
 
 from tfpipe.errors import ConfigError
 from tfpipe.order import ExactOrder
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.filling_cache import FillingCache
 from tfpipe.pipeline.plan.source import Source
+from tfpipe.system import kernels
 from tfpipe.system.units import parse_bytes
 
 RESERVED = ("image", "label", "mask", "height", "width", "seed", "encoded", "flip", "number")
@@ -166,6 +167,7 @@ class ReadPlan:
             ConfigError: The batch size, the order or an option does not fit the replicas, the hosts or the source.
         """
         self.check_features()
+        self.check_decoder()
         self.check_shares()
 
     def check_shares(self) -> None:
@@ -444,6 +446,43 @@ class ReadPlan:
     def has_two_forms(self) -> bool:
         """Whether records come as the source stores them or, from a cache that is being filled, decoded."""
         return self.filling is not None and self.filling.source_images is not None
+
+    @property
+    def decoder(self) -> Literal["native", "tensorflow"]:
+        """The decoder of JPEGs: that of tfpipe-kernels, or TensorFlow's (in readers without TensorFlow: Pillow)."""
+        fits = self.config.decoder != "tensorflow" and self._explain_misfit() is None
+        return "native" if fits and not self.has_two_forms and kernels.has_kernels() else "tensorflow"
+
+    @property
+    def fuses_augment(self) -> bool:
+        """Whether one call of tfpipe-kernels does the stages `decode` and `augment`."""
+        return self.decoder == "native" and self.config.augment != "device" and not self.caches_whole
+
+    def check_decoder(self) -> None:
+        """Refuses the native decoder if it is asked for and cannot be used.
+
+        Raises:
+            ConfigError: It does not fit the images or another option.
+            MissingDependencyError: tfpipe-kernels is not installed.
+        """
+        if self.config.decoder != "native":
+            return
+        misfit = self._explain_misfit()
+        if misfit is not None and self.source.images.formats != {"RAW"}:  # a cache of pixels needs no decoder
+            raise ConfigError(f"`decoder` native {misfit}. Use auto.")
+        kernels.check_kernels("`decoder` native")
+
+    def _explain_misfit(self) -> str | None:
+        """Returns why the native decoder does not fit, as the rest of a sentence; None if it does."""
+        config, formats = self.config, self.source.images.formats
+        if config.service is not None:
+            return "cannot run in the workers of a tf.data `service`"
+        if config.augment_options.antialias:
+            return "resizes without `antialias`"
+        if formats != {"JPEG"}:
+            got = ", ".join(sorted(formats)) if formats else "images of formats that nobody counted"
+            return f"needs images that are all JPEGs, got {got}"
+        return None
 
     @property
     def decoded_size(self) -> tuple[int, int]:

@@ -18,15 +18,18 @@ branch that is not taken: hence arithmetic in front of a choice, and branches of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 
 import tensorflow as tf
 
 from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH
+from tfpipe.pipeline import native_decoder
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.stored_images import StoredImages
-from tfpipe.pipeline.stage import Stage
+from tfpipe.pipeline.stage import Merge, Stage, without_autograph
 from tfpipe.pipeline.stages._crop_box import Extent, choose_crop_box, choose_flip, crop
 from tfpipe.pipeline.stages.augment import convert_values, crop_for_host, resize_image
 from tfpipe.pipeline.stages.parse import Features, map_in_parallel, parallel_settings
@@ -36,6 +39,7 @@ def decode_images(plan: ReadPlan) -> Stage:
     """Decodes images; in training on the host just the crop of each."""
     config = plan.config
     settings = {**parallel_settings(plan), "images": " and ".join(sorted(plan.source.images.formats)) or "any"}
+    settings["decoder"] = "tensorflow" if plan.fuses_augment else plan.decoder
     if plan.caches_whole or plan.has_two_forms:
         reason = "whole images, squeezed to one size: what the cache keeps"
     elif config.augment == "host":
@@ -51,6 +55,46 @@ def decode_images(plan: ReadPlan) -> Stage:
         settings,
         reason,
     )
+
+
+def offer_kernel(plan: ReadPlan, stages: Sequence[Stage]) -> list[Stage]:
+    """Lets one call of tfpipe-kernels do the work of `decode` and `augment`, if that fits and one follows the other.
+
+    Another stage that somebody puts between them, or in place of one, finds what it finds without the package.
+    """
+    if not plan.fuses_augment:
+        return list(stages)
+    return [
+        replace(stage, merge=Merge(following, _decode_and_augment(plan, stage, following)))
+        if following is not None and (stage.name, following.name) == ("decode", "augment")
+        else stage
+        for stage, following in zip_longest(stages, stages[1:])
+    ]
+
+
+def _decode_and_augment(plan: ReadPlan, decode: Stage, augment: Stage) -> tuple[Stage, Stage]:
+    native = replace(
+        decode,
+        apply=lambda dataset: map_in_parallel(plan, dataset, lambda features: _decode_natively(plan, features)),
+        settings={**decode.settings, "decoder": "native"},
+        reason="one call of tfpipe-kernels decodes the crop, resizes, flips and converts it",
+    )
+    # The graphs do not branch on a tensor in Python.
+    return without_autograph(native), replace(augment, apply=lambda dataset: dataset, reason="done by the decoder")
+
+
+def _decode_natively(plan: ReadPlan, features: Features) -> Features:
+    """Replaces the bytes by the image that the model gets."""
+    config, images = plan.config, plan.source.images
+    others = {name: value for name, value in features.items() if name not in ("encoded", "height", "width", "seed")}
+    record = {f"image/{name}": features[name] for name in ("encoded", "height", "width") if name in features}
+    if config.augment == "none":
+        crop_box, flip = tf.stack([0, 0, *_stored_size(record, images)]), None
+    else:
+        crop_box, flip = _choose_crop(record, _stored_size(record, images), features.get("seed"), images, config)
+    ratios = images.find_ratios(config.size) if config.dct_scaling else ()
+    result = native_decoder.Result(config.size, config.image_dtype, max(ratios, default=1), config.augment_options)
+    return {**others, "image": native_decoder.decode_and_resize(record[IMAGE_ENCODED], crop_box, flip, result)}
 
 
 def _decode(plan: ReadPlan, features: Features) -> Features:
@@ -73,7 +117,8 @@ def _decode(plan: ReadPlan, features: Features) -> Features:
     if plan.has_two_forms:
         return {**others, "image": _decode_either_form(plan, record, features[IMAGE_FORMAT])}
     if config.augment == "device" or plan.caches_whole:
-        return {**others, "image": decode_for_device(record, images, config, plan.decoded_size)}
+        native = plan.decoder == "native"
+        return {**others, "image": decode_for_device(record, images, config, plan.decoded_size, native)}
     return {**others, "image": decode_whole(record, images, config)}
 
 
@@ -110,17 +155,31 @@ def decode_for_host(
         where nothing is flipped.
     """
     size = _stored_size(features, stored)
+    crop_box, flip = _choose_crop(features, size, seed, stored, config)
+    return decode_crop(features[IMAGE_ENCODED], crop_box, size, config.size, stored, config.dct_scaling), flip
+
+
+def _choose_crop(
+    features: Mapping[str, tf.Tensor],
+    size: Extent,
+    seed: tf.Tensor | None,
+    stored: StoredImages,
+    config: PipelineConfig,
+) -> tuple[tf.Tensor, tf.Tensor | None]:
     original_size = _original_size(features, stored)
     if original_size is None:
         crop_box = choose_crop_box(size, None, seed, config)
     else:
         crop_box = choose_crop_box(original_size, size, seed, config)
-    image = decode_crop(features[IMAGE_ENCODED], crop_box, config.size, stored, config.dct_scaling)
-    return image, choose_flip(seed, config)
+    return crop_box, choose_flip(seed, config)
 
 
 def decode_for_device(
-    features: Mapping[str, tf.Tensor], stored: StoredImages, config: PipelineConfig, decoded_size: tuple[int, int]
+    features: Mapping[str, tf.Tensor],
+    stored: StoredImages,
+    config: PipelineConfig,
+    decoded_size: tuple[int, int],
+    native: bool = False,
 ) -> tf.Tensor:
     """Decodes a whole image and squeezes it to one size, for a batch that the device crops from, or for a cache.
 
@@ -130,10 +189,16 @@ def decode_for_device(
         config: The options, of which `dct_scaling` and `antialias` are used. libjpeg may reduce large images, but to no
             less than `decoded_size`.
         decoded_size: Height and width in pixels, as `config.resolve_decoded_size` has it.
+        native: Whether tfpipe-kernels decodes and squeezes, see `ReadPlan.decoder`.
 
     Returns:
         uint8 of shape [*decoded_size, 3].
     """
+    if native:
+        ratios = stored.find_ratios(decoded_size) if config.dct_scaling else ()
+        result = native_decoder.Result(decoded_size, "uint8", max(ratios, default=1), config.augment_options)
+        crop_box = tf.stack([0, 0, *_stored_size(features, stored)])
+        return native_decoder.decode_and_resize(features[IMAGE_ENCODED], crop_box, None, result)
     image = _decode_whole(features, stored, decoded_size, config)
     if stored.size == decoded_size:
         return image
@@ -183,13 +248,19 @@ def decode_image(encoded: tf.Tensor, stored: StoredImages) -> tf.Tensor:
 
 
 def decode_crop(
-    encoded: tf.Tensor, crop_box: tf.Tensor, out_size: tuple[int, int], stored: StoredImages, dct_scaling: bool
+    encoded: tf.Tensor,
+    crop_box: tf.Tensor,
+    size: Extent,
+    out_size: tuple[int, int],
+    stored: StoredImages,
+    dct_scaling: bool,
 ) -> tf.Tensor:
     """Decodes the part of an image inside a crop box; a JPEG is decoded no further than needed.
 
-    JPEGs skip rows above the box and blocks beside it. What is left equals a slice of the whole image but for
-    the box's first and last column, where color stored at half the width has no neighbor to blend with: up
-    to 20 of 255. Other formats are decoded whole and sliced.
+    JPEGs skip rows above the box and blocks beside it. The result equals a slice of the whole image. Where color is
+    stored at half the width, the first and the last column need a neighbor to blend with, or they differ by up to 20
+    of 255. So two columns more are decoded on either side, and left out (30 us). Other formats are decoded whole and
+    sliced.
 
     With `dct_scaling` a JPEG crop at least 2, 4 or 8 times as large as the output, on both axes, is decoded at
     1/2, 1/4 or 1/8. The box's sides are then rounded to pixels of the reduced image, half an output pixel at
@@ -202,6 +273,7 @@ def decode_crop(
     Args:
         encoded: Scalar string: the file's bytes, or raw pixels.
         crop_box: int32 of shape [4]: y, x, height, width in pixels of the stored image, inside it and not empty.
+        size: The stored image's size; it is used for JPEGs.
         out_size: Height and width in pixels to which the result will be resized.
         stored: The facts about the images.
         dct_scaling: Whether libjpeg may reduce large crops.
@@ -214,13 +286,14 @@ def decode_crop(
             it.
     """
     if stored.formats == {"JPEG"}:
-        return _decode_jpeg_crop(encoded, crop_box, stored.find_ratios(out_size) if dct_scaling else (), out_size)
+        ratios = stored.find_ratios(out_size) if dct_scaling else ()
+        return _decode_jpeg_crop(encoded, crop_box, size, ratios, out_size)
     if stored.formats and "JPEG" not in stored.formats:
         return crop(decode_image(encoded, stored), crop_box)
     ratios = stored.find_ratios(out_size) if dct_scaling else ()
     image = tf.cond(
         tf.io.is_jpeg(encoded),
-        lambda: _decode_jpeg_crop(encoded, crop_box, ratios, out_size),
+        lambda: _decode_jpeg_crop(encoded, crop_box, size, ratios, out_size),
         lambda: crop(decode_image(encoded, stored), crop_box),
     )
     return tf.ensure_shape(image, [None, None, 3])
@@ -264,28 +337,54 @@ def _decode_whole(
     may_be_jpeg = not stored.formats or "JPEG" in stored.formats
     if not (config.dct_scaling and may_be_jpeg and stored.find_ratios(out_size)):
         return decode_image(encoded, stored)
-    crop_box = tf.stack([0, 0, *_stored_size(features, stored)])
-    return decode_crop(encoded, crop_box, out_size, stored, dct_scaling=True)
+    size = _stored_size(features, stored)
+    return decode_crop(encoded, tf.stack([0, 0, *size]), size, out_size, stored, dct_scaling=True)
 
 
 def _decode_jpeg_crop(
-    encoded: tf.Tensor, crop_box: tf.Tensor, ratios: tuple[int, ...], out_size: tuple[int, int]
+    encoded: tf.Tensor, crop_box: tf.Tensor, size: Extent, ratios: tuple[int, ...], out_size: tuple[int, int]
 ) -> tf.Tensor:
     if not ratios:
-        return tf.io.decode_and_crop_jpeg(encoded, crop_box, channels=3)
-    begin, size = tf.split(crop_box, 2)
+        window, place = _widen(crop_box, size[1])
+        return _cut_columns(tf.io.decode_and_crop_jpeg(encoded, window, channels=3), place)
+    begin, extent = tf.split(crop_box, 2)
     bounds = [[ratio * side for side in out_size] for ratio in ratios]
     # Ratios rise, so those that the box is large enough for come first, and their number is the branch.
-    branch = tf.reduce_sum(tf.cast(tf.reduce_all(size >= bounds, axis=1), tf.int32))
+    branch = tf.reduce_sum(tf.cast(tf.reduce_all(extent >= bounds, axis=1), tf.int32))
     ratio = tf.bitwise.left_shift(1, branch)
     # The decoder wants the box in pixels of the reduced image, whose sides are rounded up: so rounding to the
     # nearest stays inside. Before the choice, not in its branches: once, and those not taken cost too.
     near = (begin + ratio // 2) // ratio
-    far = (begin + size + ratio // 2) // ratio
-    scaled = tf.concat([near, far - near], 0)
-    return tf.switch_case(
+    far = (begin + extent + ratio // 2) // ratio
+    window, place = _widen(tf.concat([near, far - near], 0), (size[1] + ratio - 1) // ratio)
+    image = tf.switch_case(
         branch,
-        [lambda r=r: tf.io.decode_and_crop_jpeg(encoded, scaled, channels=3, ratio=r) for r in (1, *ratios)],
+        [lambda r=r: tf.io.decode_and_crop_jpeg(encoded, window, channels=3, ratio=r) for r in (1, *ratios)],
+    )
+    return _cut_columns(image, place)
+
+
+_MARGIN = 2  # columns that are blended with the same neighbor in color, which is stored at half the width at least
+
+
+def _widen(crop_box: tf.Tensor, image_width: tf.Tensor | int) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+    """Adds the margin to a crop box where the image has it.
+
+    Returns:
+        The wider box, and the place of the crop in it: its first column, its height and width, and the box's width.
+    """
+    y, x, height, width = tf.unstack(crop_box)
+    left = tf.minimum(x, _MARGIN)
+    wide = left + width + tf.clip_by_value(image_width - x - width, 0, _MARGIN)  # a box that leaves it stays so
+    return tf.stack([y, x - left, height, wide]), (left, height, width, wide)
+
+
+def _cut_columns(image: tf.Tensor, place: tuple[tf.Tensor, ...]) -> tf.Tensor:
+    """Slices a crop out of a wider one. As a matrix of bytes it is sliced in a third of the time."""
+    left, height, width, wide = place
+    rows = tf.reshape(image, tf.stack([height, 3 * wide]))
+    return tf.reshape(
+        tf.slice(rows, tf.stack([0, 3 * left]), tf.stack([height, 3 * width])), tf.stack([height, width, 3])
     )
 
 

@@ -26,7 +26,7 @@ from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stage import Stages, tf_data_options
 from tfpipe.pipeline.stages.augment import augment_images
 from tfpipe.pipeline.stages.batch import batch_examples
-from tfpipe.pipeline.stages.decode import decode_images
+from tfpipe.pipeline.stages.decode import decode_images, offer_kernel
 from tfpipe.pipeline.stages.parse import add_seed, parse_records
 from tfpipe.profiler.types import OptionCosts
 from tfpipe.system import host_limits
@@ -136,17 +136,17 @@ def _shrink_images(source: Source, payloads: list[bytes], short_side: int) -> li
 def _build_dataset(source: Source, config: PipelineConfig, payloads: list[bytes]) -> tf.data.Dataset:
     """Returns a dataset that gives batches of these records without end."""
     plan = ReadPlan(source, config)
-    decoding = Stages([parse_records(plan), decode_images(plan)])
+    stages = [parse_records(plan), decode_images(plan), augment_images(plan), batch_examples(plan)]
     if config.cache == "decoded":
         options = tf_data_options(config, plan.deterministic)  # those of the whole do not reach what is fetched from
-        cached = decoding.apply_to(_list_records(payloads)).with_options(options).cache()
+        cached = Stages(stages[:2]).apply_to(_list_records(payloads)).with_options(options).cache()
         numbers: Any = tf.data.Dataset.range(2**62)
-        images = numbers.map(lambda number: _fetch_cached(plan, cached, number), num_parallel_calls=2)
+        records, stages = numbers.map(lambda n: _fetch_cached(plan, cached, n), num_parallel_calls=2), stages[2:]
     else:
-        images = decoding.apply_to(_repeat_records(payloads))
+        records = _repeat_records(payloads)
     options = tf_data_options(config, plan.deterministic)
     options.experimental_optimization.apply_default_optimizations = True  # a map and a batch in one, as in the pipeline
-    return Stages([augment_images(plan), batch_examples(plan)]).apply_to(images).with_options(options)
+    return Stages(offer_kernel(plan, stages)).apply_to(records).with_options(options)
 
 
 def _list_records(payloads: list[bytes]) -> tf.data.Dataset:

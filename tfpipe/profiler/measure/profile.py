@@ -165,7 +165,7 @@ def _build_each(stages: Stages) -> list[BuiltStage]:
     """Builds the stages one after the other."""
     built: list[BuiltStage] = []
     dataset = None
-    for stage in stages:
+    for stage in stages.merge_neighbors():
         built.append(BuiltStage(stage.name, dataset, stage.apply(dataset)))
         dataset = built[-1].dataset
     return built

@@ -1,0 +1,81 @@
+"""The operation of tfpipe-kernels: one call in place of TensorFlow's, with the same values to the bit.
+
+It decodes the crop, resizes, mirrors and converts it, row by row. No image lies in memory between these steps.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfpipe.errors import ConfigError, first_line
+from tfpipe.pipeline.config.augment_config import AugmentOptions, compute_scaling
+
+_MAX_PIXELS = 2**29 // 3  # `tf.io.decode_jpeg` refuses larger images too
+
+
+@functools.cache
+def _load_operations() -> Any:
+    from tfpipe_kernels import OPERATION_PATH
+
+    try:
+        return tf.load_op_library(OPERATION_PATH)
+    except tf.errors.OpError as error:
+        raise ConfigError(
+            f"This TensorFlow cannot load tfpipe-kernels: {first_line(error)}. Set `decoder` to tensorflow."
+        ) from error
+
+
+class Result(NamedTuple):
+    """What becomes of a crop.
+
+    Attributes:
+        size: The height and width of the result in pixels.
+        dtype: "uint8", "float32" or "bfloat16".
+        max_ratio: The largest reduction while decoding: 1, 2, 4 or 8. A crop is never reduced below `size`.
+        options: `mean` and `std` are used.
+    """
+
+    size: tuple[int, int]
+    dtype: str
+    max_ratio: int
+    options: AugmentOptions
+
+
+def decode_and_resize(encoded: tf.Tensor, crop_box: tf.Tensor, flip: tf.Tensor | None, result: Result) -> tf.Tensor:
+    """Decodes the part of a JPEG inside a crop box, resizes it bilinearly, converts its values and mirrors it.
+
+    The result is that of `decode.decode_crop`, `augment.resize_image` without antialias, `augment.convert_values` and
+    a flip.
+
+    Args:
+        encoded: Scalar string: the JPEG.
+        crop_box: int32 of shape [4]: y, x, height, width in pixels of the stored image.
+        flip: Scalar bool; None for no flip.
+        result: The size and the values of the result.
+
+    Returns:
+        `result.dtype` of shape [*result.size, 3].
+
+    Raises:
+        tf.errors.InvalidArgumentError: While reading: the bytes are not a JPEG, or a damaged one, or the box leaves it.
+        ConfigError: TensorFlow cannot load the operation.
+    """
+    height, width = result.size
+    offset, factor = compute_scaling(result.options.mean, result.options.std)
+    image = _load_operations().tfpipe_decode(
+        encoded,
+        crop_box,
+        tf.constant(False) if flip is None else flip,
+        dtype=tf.as_dtype(result.dtype),
+        height=height,
+        width=width,
+        max_ratio=result.max_ratio,
+        max_pixels=_MAX_PIXELS,
+        seeks=True,
+        offset=offset,
+        factor=factor,
+    )
+    return tf.ensure_shape(image, [height, width, 3])

@@ -1,0 +1,39 @@
+"""The package tfpipe-kernels, which decodes JPEGs natively and which nobody needs to install."""
+
+from __future__ import annotations
+
+import functools
+
+from tfpipe.errors import MissingDependencyError
+
+
+@functools.cache
+def explain_missing_kernels() -> str | None:
+    """Returns the reason why tfpipe-kernels cannot be used; None if it can."""
+    try:
+        import tfpipe_kernels  # noqa: F401
+    except (ImportError, OSError) as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "tfpipe_kernels"
+        return "it is not installed" if missing else str(error).rstrip(".")
+    return None
+
+
+def has_kernels() -> bool:
+    """Returns whether tfpipe-kernels is installed and can be loaded."""
+    return explain_missing_kernels() is None
+
+
+def check_kernels(user: str) -> None:
+    """Checks that tfpipe-kernels can be used.
+
+    Args:
+        user: The subject of the sentence: what needs the package.
+
+    Raises:
+        MissingDependencyError: It is not installed, or cannot be loaded.
+    """
+    reason = explain_missing_kernels()
+    if reason is not None:
+        raise MissingDependencyError(
+            f"{user} needs tfpipe-kernels, and {reason}. Install it from a checkout with: pip install ./kernels."
+        )
