@@ -82,7 +82,7 @@ def test_the_operation_gives_what_the_function_gives(draw_jpeg: Draw) -> None:
                 expected = np.empty((90, 110, 3), np.uint16 if dtype == "bfloat16" else dtype)
                 decode(data, box, expected, dtype=dtype, ratio=ratio, flip=True, offset=OFFSET, factor=FACTOR)
                 np.testing.assert_array_equal(np.asarray(image).view(expected.dtype), expected)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"Invalid JPEG data or crop window\.$"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"Invalid JPEG data or crop window"):
         operations.tfpipe_decode(
             data,
             (0, 0, 501, 1),

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.stage import STAGE_NAMES, Stage, Stages, tf_data_options, without_autograph
+from tfpipe.pipeline.stage import STAGE_NAMES, Merge, Stage, Stages, tf_data_options, without_autograph
 
 CONFIG = PipelineConfig(global_batch_size=4)
 POLICY = tf.data.experimental.AutoShardPolicy
@@ -39,6 +39,24 @@ def test_stages_fold_into_a_dataset_and_can_be_cut() -> None:
     assert list(cut.dataset().as_numpy_iterator()) == list(range(0, -10, -1))
     with pytest.raises(ConfigError, match=r"^This pipeline has no stage 'cache'; it has list, decode, batch\.$"):
         stages.until("cache")
+
+
+def test_neighbors_are_merged_unless_somebody_comes_between() -> None:
+    first, decode, batch = counting()
+    short = Stage("decode", lambda dataset: dataset.map(lambda x: x + 100).batch(5), {"both": True})
+    stages = Stages((first, dataclasses.replace(decode, merge=Merge(batch, (short,))), batch))
+    assert stages.names == ("list", "decode", "batch")
+    assert stages.merge_neighbors().names == ("list", "decode")
+    assert next(stages.dataset().as_numpy_iterator()).tolist() == [100, 101, 102, 103, 104]
+    assert "both=True" in str(stages)
+    own = Stage("own", lambda dataset: dataset)
+    for changed in (
+        stages.insert_after("decode", own),
+        stages.replace("batch", dataclasses.replace(batch)),
+        stages.until("decode"),
+    ):
+        assert changed.merge_neighbors() == changed
+        assert next(iter(changed.dataset())).numpy().flatten()[0] == 0
 
 
 def test_stages_of_ones_own() -> None:

@@ -29,7 +29,7 @@ from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.stage import Customize, customize_stages
 from tfpipe.pipeline.stages.cache import check_cache_fits, estimate_cache_bytes
-from tfpipe.system import host_limits
+from tfpipe.system import host_limits, kernels
 from tfpipe.system.file_io import is_url
 from tfpipe.system.units import human_count
 
@@ -218,6 +218,12 @@ def _check_image_size(facts: _Facts) -> Check:
         return data_checks.check_image_size(None)
 
 
+def _check_decoder(facts: _Facts) -> Check:
+    formats = facts.source.images.formats
+    missing = kernels.explain_missing_kernels()
+    return data_checks.check_decoder(facts.plan.decoder, formats, missing if facts.config.decoder == "auto" else None)
+
+
 def _check_labels(facts: _Facts) -> Check:
     source, plan = facts.source, facts.plan
     if source.label_key is None:
@@ -332,6 +338,7 @@ CHECKS: Mapping[str, Callable[[_Facts], Check]] = {
     "shards": _check_shards,
     "shard size": _check_shard_size,
     "image size": _check_image_size,
+    "decoder": _check_decoder,
     "labels": _check_labels,
     "batch": _check_batch,
     "memory": _check_memory,

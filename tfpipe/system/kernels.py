@@ -13,8 +13,7 @@ def explain_missing_kernels() -> str | None:
     try:
         import tfpipe_kernels  # noqa: F401
     except (ImportError, OSError) as error:
-        missing = isinstance(error, ModuleNotFoundError) and error.name == "tfpipe_kernels"
-        return "it is not installed" if missing else str(error).rstrip(".")
+        return "it is not installed" if isinstance(error, ModuleNotFoundError) else str(error).rstrip(".")
     return None
 
 

@@ -78,7 +78,8 @@ def test_a_planted_cost_is_measured_where_it_was_planted(
     augment = plant(option_costs.augment_images, lambda plan: work_us[plan.config.image_dtype])
     monkeypatch.setattr(option_costs, "augment_images", augment)
     monkeypatch.setattr(option_costs, "decode_images", plant(option_costs.decode_images, lambda plan: 1_000.0))
-    costs = measure_option_costs(source, replace(CONFIG, image_dtype="float32"), None)
+    config = replace(CONFIG, image_dtype="float32", decoder="tensorflow")  # the native one would leave both stages out
+    costs = measure_option_costs(source, config, None)
     assert list_tried(costs) == ["now", "uint8", "device", "cached"]
     assert costs.now == pytest.approx(3_100, rel=tolerance)
     assert costs.cached == pytest.approx(2_000, rel=tolerance)  # decoding is saved, and the floats stay
