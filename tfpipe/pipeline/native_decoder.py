@@ -29,7 +29,7 @@ def _load_operations() -> Any:
 
 
 class Result(NamedTuple):
-    """What becomes of a crop.
+    """The image that becomes of a crop.
 
     Attributes:
         size: The height and width of the result in pixels.
