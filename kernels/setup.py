@@ -24,6 +24,7 @@ OPERATION = ("tf_op.c",)
 
 # Products must not be fused with sums: results equal TensorFlow's to the bit.
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC", "-shared", "-Wall", "-Wextra")
+JPEG = ("-Wl,-z,defs", "-ljpeg")  # without `-z defs` a shared library may lack what it calls
 DEBIAN = "on Debian and Ubuntu: apt-get install gcc libc6-dev libjpeg62-turbo-dev (libjpeg-turbo8-dev on Ubuntu)"
 PROBE = """
 #include <stdio.h>
@@ -59,7 +60,7 @@ class BuildLibraries(Command):
         package = HERE / "src" / "tfpipe_kernels" if self.editable_mode else Path(str(self.build_lib), "tfpipe_kernels")
         package.mkdir(parents=True, exist_ok=True)
         compiler = find_compiler()
-        compile_shared(compiler, package / "libtfpipe_kernels.so", KERNELS, ["-ljpeg", "-lm"])
+        compile_shared(compiler, package / "libtfpipe_kernels.so", KERNELS, [*JPEG, "-lm"])
         beside = [f"-L{package}", "-ltfpipe_kernels", "-Wl,-rpath,$ORIGIN"]
         with tempfile.TemporaryDirectory() as folder:
             stubs = make_stubs(compiler, Path(folder))
@@ -96,9 +97,8 @@ def find_compiler() -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         probe = Path(folder, "probe.c")
         probe.write_text(PROBE)
-        # Without `-z defs` a shared library may lack what it calls.
-        command = [*compiler, "-shared", "-fPIC", "-Wl,-z,defs", str(probe), "-o", str(probe.with_suffix(".so"))]
-        if subprocess.run([*command, *get_flags(), "-ljpeg"], capture_output=True, check=False).returncode:
+        command = [*compiler, "-shared", "-fPIC", *get_flags(), str(probe), "-o", str(probe.with_suffix(".so"))]
+        if subprocess.run([*command, *JPEG], capture_output=True, check=False).returncode:
             sys.exit(f"tfpipe-kernels needs libjpeg-turbo with its headers, and {compiler[0]} finds none; {DEBIAN}.")
     return compiler
 

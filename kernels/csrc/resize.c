@@ -9,12 +9,22 @@
 #include <arm_neon.h>
 #endif
 
-/* On x86 the linker chooses the fastest of these versions when the library is loaded. Others take the compiler's. */
-#if defined(__x86_64__) && defined(__linux__) && !defined(TFPIPE_ONE_VERSION)
-#define VECTORIZED __attribute__((target_clones("avx2", "default")))
+/* Defines tfpipe_NAME by the inline function NAME. On x86 there are two versions of it, and each call takes the one that
+   this processor has. (`target_clones` would do the same, but not in every clang, and not with every C library.) */
+#if defined(__x86_64__) && !defined(TFPIPE_ONE_VERSION)
+#define DEFINE(name, parameters, arguments)                                         \
+    __attribute__((target("avx2"))) static void name##_by_avx2 parameters { name arguments; } \
+    void tfpipe_##name parameters {                                                 \
+        if (__builtin_cpu_supports("avx2"))                                         \
+            name##_by_avx2 arguments;                                               \
+        else                                                                        \
+            name arguments;                                                         \
+    }
 #else
-#define VECTORIZED
+#define DEFINE(name, parameters, arguments) \
+    void tfpipe_##name parameters { name arguments; }
 #endif
+#define INLINE __attribute__((always_inline)) static inline
 
 typedef float floats_4 __attribute__((vector_size(16)));
 
@@ -32,7 +42,7 @@ void tfpipe_place_outputs(int32_t in_size, int32_t out_size, tfpipe_between *pla
 }
 
 /* Reads a pixel and the byte behind it as floats. Compilers convert a vector of bytes one by one, hence the instructions. */
-static inline floats_4 load_pixel(const uint8_t *pixel) {
+INLINE floats_4 load_pixel(const uint8_t *pixel) {
     int32_t word;
     memcpy(&word, pixel, sizeof word);
 #if defined(__SSE2__)
@@ -47,33 +57,38 @@ static inline floats_4 load_pixel(const uint8_t *pixel) {
 #endif
 }
 
-VECTORIZED
-void tfpipe_resize_row(const uint8_t *row, const tfpipe_between *places, int32_t width, float *out) {
+INLINE void resize_row(const uint8_t *row, const tfpipe_between *places, int32_t width, float *out) {
     for (int32_t i = 0; i < width; i++) {
         const floats_4 lower = load_pixel(row + places[i].lower_byte), upper = load_pixel(row + places[i].upper_byte);
         const floats_4 value = lower + (upper - lower) * places[i].weight;
         memcpy(out + 3 * i, &value, sizeof value); /* the fourth is overwritten by the next pixel */
     }
 }
+DEFINE(resize_row, (const uint8_t *row, const tfpipe_between *places, int32_t width, float *out),
+       (row, places, width, out))
 
-VECTORIZED
-void tfpipe_blend_uint8(const float *restrict top, const float *restrict bottom, float weight, int32_t count,
+INLINE void blend_uint8(const float *restrict top, const float *restrict bottom, float weight, int32_t count,
                         uint8_t *restrict out) {
     for (int32_t i = 0; i < count; i++) out[i] = (uint8_t)(int32_t)(top[i] + (bottom[i] - top[i]) * weight + 0.5f);
 }
+DEFINE(blend_uint8, (const float *top, const float *bottom, float weight, int32_t count, uint8_t *out),
+       (top, bottom, weight, count, out))
 
-VECTORIZED
-void tfpipe_blend_float(const float *restrict top, const float *restrict bottom, float weight,
+INLINE void blend_float(const float *restrict top, const float *restrict bottom, float weight,
                         const float *restrict offset, const float *restrict factor, int32_t count,
                         float *restrict out) {
     for (int32_t i = 0; i < count; i++) out[i] = (top[i] + (bottom[i] - top[i]) * weight - offset[i]) * factor[i];
 }
+DEFINE(blend_float,
+       (const float *top, const float *bottom, float weight, const float *offset, const float *factor, int32_t count,
+        float *out),
+       (top, bottom, weight, offset, factor, count, out))
 
-VECTORIZED
-void tfpipe_round_bfloat16(const float *restrict values, int32_t count, uint16_t *restrict out) {
+INLINE void round_bfloat16(const float *restrict values, int32_t count, uint16_t *restrict out) {
     for (int32_t i = 0; i < count; i++) {
         uint32_t bits;
         memcpy(&bits, values + i, sizeof bits);
         out[i] = (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16); /* finite values only */
     }
 }
+DEFINE(round_bfloat16, (const float *values, int32_t count, uint16_t *out), (values, count, out))

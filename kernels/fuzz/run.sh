@@ -3,9 +3,10 @@
 #
 # fuzz/run.sh SECONDS SEED FILE...
 set -e
-cd "$(dirname "$0")/.."
-mkdir -p build
+kernels=$(cd "$(dirname "$0")/.." && pwd)
+mkdir -p "$kernels/build"
 ${CC:-cc} -std=gnu11 -g -O1 -ffp-contract=off -fno-omit-frame-pointer -fsanitize=address,undefined \
-    -fno-sanitize-recover=all -DTFPIPE_ONE_VERSION -Wall -Wextra fuzz/fuzz.c csrc/layout.c csrc/splice.c csrc/resize.c \
-    csrc/decode.c csrc/jpeg_input.c csrc/scan.c csrc/transcode.c -o build/fuzz -ljpeg -lm
-exec build/fuzz "$@"
+    -fno-sanitize-recover=all -Wall -Wextra "$kernels/fuzz/fuzz.c" "$kernels/csrc/layout.c" "$kernels/csrc/splice.c" \
+    "$kernels/csrc/resize.c" "$kernels/csrc/decode.c" "$kernels/csrc/jpeg_input.c" "$kernels/csrc/scan.c" \
+    "$kernels/csrc/transcode.c" -o "$kernels/build/fuzz" -ljpeg -lm
+exec "$kernels/build/fuzz" "$@"
