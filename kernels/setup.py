@@ -10,7 +10,9 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, ClassVar
 
 from setuptools import Command, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -44,7 +46,7 @@ TENSORFLOW = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
 class BuildLibraries(Command):
     """Compiles the libraries into the package."""
 
-    user_options = []  # noqa: RUF012 -- setuptools' own declaration
+    user_options: ClassVar[list[tuple[str, str | None, str]]] = []
 
     def initialize_options(self) -> None:
         """Declares the options; setuptools calls it."""
@@ -70,7 +72,10 @@ class BuildLibraries(Command):
 class Build(build):
     """A build that compiles the libraries too."""
 
-    sub_commands = [*build.sub_commands, ("build_libraries", None)]  # noqa: RUF012
+    sub_commands: ClassVar[list[tuple[str, Callable[[Any], bool] | None]]] = [
+        *build.sub_commands,
+        ("build_libraries", None),
+    ]
 
 
 class AnyPython(bdist_wheel):

@@ -96,9 +96,10 @@ def decode(
     """
     view = memoryview(out)
     code, value_bytes = _DTYPES[dtype]
-    if view.ndim != 3 or view.shape[2] != 3 or not view.c_contiguous or view.readonly or view.itemsize != value_bytes:
-        raise ValueError(f"The array must be writable, [height, width, 3] of {dtype} in C order, got {view.shape}.")
-    height, width, _ = view.shape
+    shape = view.shape or ()
+    if len(shape) != 3 or shape[2] != 3 or not view.c_contiguous or view.readonly or view.itemsize != value_bytes:
+        raise ValueError(f"The array must be writable, [height, width, 3] of {dtype} in C order, got {shape}.")
+    height, width, _ = shape
     if not resize and (height, width) != tuple(_reduce(box[i], box[i + 2], ratio) for i in range(2)):
         raise ValueError(f"The array must have the size of the crop, got {height} x {width} for {tuple(box)}.")
     request = _Request(
