@@ -10,9 +10,10 @@
 #include <string.h>
 #include <time.h>
 
+#include "../csrc/layout.h"
 #include "../csrc/tfpipe_kernels.h"
 
-enum { MAX_FILES = 1024, MAX_SIDE = 64 };
+enum { MAX_FILES = 1024, MAX_SIDE = 64, MAX_BOX = 512 };
 
 static const int64_t MAX_PIXELS = 1 << 22;
 
@@ -22,6 +23,7 @@ typedef struct {
 } bytes;
 
 static uint64_t state;
+static uint64_t decoded; /* how many requests gave pixels */
 
 /* SplitMix64. */
 static uint64_t draw(uint64_t below) {
@@ -96,12 +98,19 @@ static void damage(bytes *image) {
     }
 }
 
-static tfpipe_request draw_request(void) {
+static int32_t at_most(int32_t value, int32_t limit) { return value < limit ? value : limit; }
+
+/* Draws a box that mostly lies in the image, as its header gives the size, and what is made of it. */
+static tfpipe_request draw_request(bytes image) {
+    tfpipe_layout layout;
+    if (tfpipe_read_layout(image.data, image.size, &layout) != 0) layout.height = layout.width = 1;
+    const int32_t height = 1 + (int32_t)draw((uint64_t)at_most(layout.height, MAX_BOX));
+    const int32_t width = 1 + (int32_t)draw((uint64_t)at_most(layout.width, MAX_BOX));
     tfpipe_request request = {
-        .y = (int32_t)draw(600) - 20,
-        .x = (int32_t)draw(600) - 20,
-        .height = (int32_t)draw(600) - 5,
-        .width = (int32_t)draw(600) - 5,
+        .y = (int32_t)draw((uint64_t)(layout.height - height + 1)),
+        .x = (int32_t)draw((uint64_t)(layout.width - width + 1)),
+        .height = height,
+        .width = width,
         .ratio = 1 << draw(4),
         .out_height = 1 + (int32_t)draw(MAX_SIDE),
         .out_width = 1 + (int32_t)draw(MAX_SIDE),
@@ -111,8 +120,20 @@ static tfpipe_request draw_request(void) {
         .offset = {1, 2, 3},
         .factor = {1, 0.5f, 0.25f},
     };
-    if (draw(8) == 0) request.height = INT32_MAX - (int32_t)draw(3);
-    if (draw(8) == 0) request.x = INT32_MAX - (int32_t)draw(3);
+    switch (draw(32)) {
+        case 0:
+            request.height = INT32_MAX - (int32_t)draw(3);
+            break;
+        case 1:
+            request.x = INT32_MAX - (int32_t)draw(3);
+            break;
+        case 2:
+            request.y -= 1 + (int32_t)draw(20);
+            break;
+        case 3:
+            request.width += (int32_t)draw(600) - 20;
+            break;
+    }
     return request;
 }
 
@@ -128,6 +149,7 @@ static void decode_both(bytes image, tfpipe_request request, int intact, uint64_
         if (results[seeks] == NULL) exit(2);
         request.seeks = seeks;
         codes[seeks] = tfpipe_decode(image.data, image.size, &request, results[seeks], message);
+        decoded += codes[seeks] == TFPIPE_OK;
     }
     if (intact && (codes[0] != codes[1] || (codes[0] == TFPIPE_OK && memcmp(results[0], results[1], size) != 0))) {
         fprintf(stderr, "case %llu: pixels differ if the decoder seeks\n", (unsigned long long)number);
@@ -148,11 +170,11 @@ static void run_case(const bytes *files, int count, uint64_t number) {
         free(image.data);
         image = copy((bytes){rewritten, rewritten_size});
         tfpipe_free(rewritten);
-        decode_both(image, draw_request(), 1, number);
+        decode_both(image, draw_request(image), 1, number);
     }
     for (uint64_t i = 0, times = 1 + draw(3); i < times; i++) damage(&image);
     image = tighten(image);
-    for (int i = 0; i < 3; i++) decode_both(image, draw_request(), 0, number);
+    for (int i = 0; i < 3; i++) decode_both(image, draw_request(image), 0, number);
     tfpipe_check(image.data, image.size, MAX_PIXELS, message);
     if (tfpipe_make_seekable(image.data, image.size, MAX_PIXELS, &rewritten, &rewritten_size, message) == TFPIPE_OK)
         tfpipe_free(rewritten);
@@ -184,7 +206,8 @@ int main(int argc, char **argv) {
     uint64_t number = strtoull(argv[2], NULL, 10), first = number;
     do run_case(files, argc - 3, number++);
     while (time(NULL) < end);
-    printf("%llu cases from seed %llu, no finding\n", (unsigned long long)(number - first), (unsigned long long)first);
+    printf("%llu cases from seed %llu, %llu results with pixels, no finding\n", (unsigned long long)(number - first),
+           (unsigned long long)first, (unsigned long long)decoded);
     for (int i = 3; i < argc; i++) free(files[i - 3].data);
     return 0;
 }
