@@ -104,7 +104,8 @@ def find_compiler() -> list[str]:
         probe.write_text(PROBE)
         command = [*compiler, "-shared", "-fPIC", *get_flags(), str(probe), "-o", str(probe.with_suffix(".so"))]
         if subprocess.run([*command, *JPEG], capture_output=True, check=False).returncode:
-            sys.exit(f"tfpipe-kernels needs libjpeg-turbo with its headers, and {compiler[0]} finds none; {DEBIAN}.")
+            needed = "libjpeg-turbo with jpeglib.h and jpegint.h"
+            sys.exit(f"tfpipe-kernels needs {needed}, and {compiler[0]} does not find it; {DEBIAN}.")
     return compiler
 
 

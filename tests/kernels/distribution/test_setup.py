@@ -56,7 +56,7 @@ def test_no_headers(tmp_path: Path) -> None:
     compiler.chmod(0o755)
     result = build(tmp_path, CC=compiler)
     assert result.stderr == (
-        f"tfpipe-kernels needs libjpeg-turbo with its headers, and {compiler} finds none; {INSTALL}"
+        f"tfpipe-kernels needs libjpeg-turbo with jpeglib.h and jpegint.h, and {compiler} does not find it; {INSTALL}"
     )
     assert result.returncode == 1
 
