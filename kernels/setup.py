@@ -21,7 +21,10 @@ from setuptools.dist import Distribution
 
 HERE = Path(__file__).parent
 SOURCES = HERE / "csrc"
-KERNELS = ("layout.c", "splice.c", "resize.c", "decode.c", "jpeg_input.c", "scan.c", "transcode.c")
+KERNELS = (
+    *("layout.c", "splice.c", "resize.c", "decode.c", "jpeg_input.c", "scan.c", "transcode.c"),
+    *("crc32c.c", "read_records.c", "parse_examples.c"),
+)
 OPERATION = ("tf_op.c",)
 
 # Products must not be fused with sums: results equal TensorFlow's to the bit.

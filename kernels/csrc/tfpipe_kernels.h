@@ -13,7 +13,7 @@
 #endif
 
 /* The version of this interface. It changes with every change to a function or a struct. */
-enum { TFPIPE_INTERFACE = 1 };
+enum { TFPIPE_INTERFACE = 2 };
 
 /* What a function returns. */
 enum {
@@ -23,6 +23,7 @@ enum {
     TFPIPE_TOO_LARGE = 3, /* the image has more pixels than are allowed */
     TFPIPE_NO_MEMORY = 4,
     TFPIPE_UNSUPPORTED = 5, /* a kind of JPEG that this function does not take */
+    TFPIPE_BAD_REQUEST = 6, /* a place that leaves the block */
 };
 
 enum { TFPIPE_MESSAGE_BYTES = 256 };
@@ -72,5 +73,58 @@ TFPIPE_EXPORT int tfpipe_make_seekable(const uint8_t *data, size_t size, int64_t
 TFPIPE_EXPORT int tfpipe_check(const uint8_t *data, size_t size, int64_t max_pixels, char *message);
 
 TFPIPE_EXPORT void tfpipe_free(void *memory);
+
+/* Returns the checksum of TFRecord files: a CRC32C, rotated, plus a constant.
+
+   by_tables  whether to leave out the processor's own instruction, as where there is none */
+TFPIPE_EXPORT uint32_t tfpipe_masked_crc32c(const uint8_t *data, size_t size, int by_tables);
+
+/* Bytes of a block of memory. */
+typedef struct {
+    int64_t at, size;
+} tfpipe_place;
+
+/* Bytes of an open file, and where they go in the block. */
+typedef struct {
+    int64_t descriptor, offset, size, at;
+} tfpipe_span;
+
+/* Reads parts of files into one block, and checks the records of TFRecord files that lie in it.
+
+   Storage is asked for many spans before one is waited for. A span that cannot be read becomes zeros.
+
+   spans   what is read; a position of a file is neither used nor moved
+   frames  the records in the block, each with its framing
+   whole   for each frame 1 if its length is the frame's and both its checksums hold, else 0 */
+TFPIPE_EXPORT int tfpipe_read_records(const tfpipe_span *spans, size_t num_spans, const tfpipe_place *frames,
+                                      size_t num_frames, uint8_t *block, size_t block_size, uint8_t *whole);
+
+/* The kinds of a feature. */
+enum { TFPIPE_NOTHING = 0, TFPIPE_TEXTS = 1, TFPIPE_FLOATS = 2, TFPIPE_INTS = 3 };
+
+/* A feature: the number of its key, its kind, and which values of that kind it has. */
+typedef struct {
+    int64_t key, kind, first, count;
+} tfpipe_feature;
+
+/* The features of several Examples, one behind the other. Keys and texts are places in the block. */
+typedef struct {
+    size_t num_keys, num_features, num_texts, num_ints, num_floats;
+    tfpipe_place *keys;
+    tfpipe_feature *features;
+    tfpipe_place *texts;
+    int64_t *ints;
+    float *floats;
+} tfpipe_examples;
+
+/* Finds the features of serialized tf.train.Examples. Keys are not checked to be UTF-8.
+
+   payloads      the Examples in the block
+   out           the result, to be freed by tfpipe_free_examples if the function returns TFPIPE_OK
+   num_features  of each Example; -1 if it is damaged, or valid but of an unusual form */
+TFPIPE_EXPORT int tfpipe_parse_examples(const uint8_t *block, size_t block_size, const tfpipe_place *payloads,
+                                        size_t count, tfpipe_examples *out, int64_t *num_features);
+
+TFPIPE_EXPORT void tfpipe_free_examples(tfpipe_examples *examples);
 
 #endif

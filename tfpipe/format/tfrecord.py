@@ -12,9 +12,12 @@ import logging
 import os
 import struct
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import BinaryIO, TypeAlias
 
 import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
 
 from tfpipe.errors import FormatError
 
@@ -82,6 +85,9 @@ def record_header(length: int) -> bytes:
     return raw + _CRC.pack(masked_crc32c(raw))
 
 
+_cached_header = lru_cache(maxsize=4096)(record_header)
+
+
 def record_footer(data: bytes) -> bytes:
     """Returns the 4 bytes after the payload `data`."""
     return _CRC.pack(masked_crc32c(data))
@@ -125,6 +131,27 @@ def read_record_at(read_at: ReadAt, end: int, offset: int, size: int) -> bytes:
     payload = frame[HEADER_BYTES:-FOOTER_BYTES]
     _check_payload(payload, frame[-FOOTER_BYTES:], name)
     return payload
+
+
+def check_frames(data: bytes, frames: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Checks many records that lie in one piece of memory.
+
+    Args:
+        data: The memory.
+        frames: The byte at which each record begins there, and its size with its framing: int64 [records, 2]. All lie
+            in `data`.
+
+    Returns:
+        Whether each record has the length of its frame and both its checksums hold: bool [records].
+    """
+    places = [(at + HEADER_BYTES, at + size - FOOTER_BYTES) for at, size in frames.tolist()]
+    headers = b"".join([data[begin - HEADER_BYTES : begin] for begin, _ in places])
+    expected = b"".join([_cached_header(end - begin) for begin, end in places])
+    footers = b"".join([data[end : end + FOOTER_BYTES] for _, end in places])
+    masked = np.array([masked_crc32c(data[begin:end]) for begin, end in places], np.uint32)
+    same_headers = np.frombuffer(headers, f"V{HEADER_BYTES}") == np.frombuffer(expected, f"V{HEADER_BYTES}")
+    whole: NDArray[np.bool_] = same_headers & (masked == np.frombuffer(footers, "<u4"))
+    return whole
 
 
 def scan_records(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -3,6 +3,7 @@
 ```
 records = tfpipe.data_source("/data/flowers", "train")
 records[0].image, records[0].label, records[0].name     # the image is decoded here
+records.__getitems__([5, 17, 3]) # several at once, for less time each
 records[:1000]                                          # a view: nothing is read for it
 records[records.with_label("daisy")]                    # a view of the records with these numbers
 records[records.find("daisy/12.jpg")]
@@ -13,7 +14,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import TypeAlias, overload
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +26,10 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_FILENAME
 from tfpipe.open_dataset import load_manifest
 from tfpipe.readers.record_lookup import RecordLookup, get_label, get_text
-from tfpipe.readers.record_reader import RecordReader, resolve_index
+from tfpipe.readers.record_reader import Numbers, RecordReader, resolve_index, resolve_indices
 from tfpipe.system.file_io import is_url
 
 _NAME_KEYS = (IMAGE_FILENAME, "file_name", "filename")  # those of this format, of TFDS and of others
-
-Numbers: TypeAlias = Sequence[int] | NDArray[np.integer]
-"""The numbers of records, each from 0 or, below 0, counted from the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +118,28 @@ class DataSource:
         number = int(self._numbers[resolve_index(index, len(self), self.split)])  # type: ignore[arg-type]
         return self._make_record(number, self._reader[number])
 
+    def __getitems__(self, indices: Numbers) -> list[Record]:
+        """Reads several records at once, which takes a fraction of the time of one by one.
+
+        PyTorch's DataLoader and Grain call it by this name for a batch. The arrays of features with one value may share
+        memory with those of the other records, 8 bytes a value.
+
+        Args:
+            indices: The numbers, each from 0 or, below 0, counted from the end; in any order and with repetitions.
+
+        Raises:
+            ConfigError: The numbers are not whole ones in one list or array.
+            NoSuchRecord: There are fewer records; a ConfigError and an IndexError.
+            FormatError: A file is missing, has another size than the manifest says, or is damaged; or a record has no
+                image.
+            DataError: A file cannot be read.
+        """
+        numbers = self._choose(indices)
+        return list(map(self._make_record, numbers.tolist(), self._reader.read_examples(numbers)))
+
     def __iter__(self) -> Iterator[Record]:
-        return (self._make_record(int(number), self._reader[int(number)]) for number in self._numbers)
+        numbers = self._get_numbers()
+        return map(self._make_record, map(int, numbers), self._reader.iterate(numbers))
 
     def __repr__(self) -> str:
         return f"<{len(self):,} records of {self.split!r} in {self._reader.directory}>"
@@ -179,34 +197,24 @@ class DataSource:
 
     def _choose(self, numbers: Numbers) -> NDArray[np.int64]:
         """Converts numbers in this view to numbers in the split."""
-        chosen = np.asarray(numbers)
-        if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
-            got = f"{chosen.dtype} on {chosen.ndim} axes"
-            raise ConfigError(f"Records are chosen by whole numbers in one list or array, got {got}.")
-        wrong = chosen[(chosen < -len(self)) | (chosen >= len(self))]
-        if wrong.size:
-            resolve_index(int(wrong[0]), len(self), self.split)
-        return self._get_numbers()[chosen.astype(np.int64)]
+        chosen = resolve_indices(numbers, len(self), self.split)
+        if isinstance(self._numbers, range):
+            return self._numbers.start + self._numbers.step * chosen
+        return self._numbers[chosen]
 
     def _get_numbers(self) -> NDArray[np.int64]:
         numbers = self._numbers
         return np.arange(numbers.start, numbers.stop, numbers.step) if isinstance(numbers, range) else numbers
 
     def _make_record(self, number: int, features: dict[str, Feature]) -> Record:
-        image = features.get(self.manifest.image_key)
+        manifest = self.manifest
+        image = features.get(manifest.image_key)
         if not (isinstance(image, list) and len(image) == 1):
-            raise FormatError(f"Record {number} of {self.split!r} must have one {self.manifest.image_key}.")
-        label, names = get_label(features, self.manifest), self.manifest.label_names
-        return Record(
-            split=self.split,
-            index=number,
-            name=get_text(features, self._lookup.name_key).decode("utf-8", "surrogateescape"),
-            label=label,
-            label_name=names[label] if label is not None and 0 <= label < len(names) else None,
-            encoded=image[0],
-            features=features,
-            _form=self._form,
-        )
+            raise FormatError(f"Record {number} of {self.split!r} must have one {manifest.image_key}.")
+        label, names = get_label(features, manifest), manifest.label_names
+        name = get_text(features, self._lookup.name_key).decode("utf-8", "surrogateescape")
+        label_name = names[label] if label is not None and 0 <= label < len(names) else None
+        return Record(self.split, number, name, label, label_name, image[0], features, self._form)
 
 
 def data_source(manifest: Manifest | str | os.PathLike[str], split: str) -> DataSource:

@@ -17,6 +17,8 @@ from tfpipe.readers.record_reader import RecordReader
 NO_LABEL = -(2**63)
 """The class of a record without one: the least int64, which no stored label becomes."""
 
+_INT64 = np.dtype(np.int64)  # NumPy takes longer to compare with the type
+
 
 class RecordLookup:
     """The class and the name of every record of a split.
@@ -84,8 +86,9 @@ class RecordLookup:
 
 def get_label(features: Mapping[str, Feature], manifest: Manifest) -> int | None:
     """Returns the class of a record, counted from 0; None if it has none, or several."""
-    stored = features.get(manifest.label_key) if manifest.label_key is not None else None
-    if not isinstance(stored, np.ndarray) or stored.dtype != np.int64 or stored.size != 1:
+    key = manifest.label_key
+    stored = features.get(key) if key is not None else None
+    if not isinstance(stored, np.ndarray) or stored.dtype != _INT64 or stored.size != 1:
         return None
     return max(int(stored[0]) - manifest.label_base, NO_LABEL + 1)  # never `NO_LABEL`, and never beyond int64
 

@@ -1,14 +1,20 @@
-"""A reader of a split's records in any order, by the index beside each shard."""
+"""A reader of a split's records in any order, by the index beside each shard.
+
+```
+reader[17]                              # the features of one record
+reader.read_examples([17, 4, 90_001])   # of many: the records of a file in its order, near ones with one read
+```
+"""
 
 import operator
 import os
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +26,21 @@ from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.tfrecord import read_record_at
 from tfpipe.open_dataset import check_local
+from tfpipe.readers.record_block import RecordBlock, read_at, read_block
 from tfpipe.system.file_io import open_file
 
 _MAX_OPEN = 64  # files of one reader; a process may have 1,024 on most machines
 _MAX_INDEX_BYTES = 1 << 27  # of indexes in memory at 8 bytes a record: all of ImageNet-21k
+_MAX_BLOCK_BYTES = 1 << 23  # of records that are read at once, and at most as much between them
+_MAX_BLOCK_FILES = 32  # files of a block, which stay open till it is read
+_MAX_AHEAD = 256  # records that a loop over all reads at once
 _ADVICE = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
+
+
+Numbers: TypeAlias = Sequence[int] | NDArray[np.integer]
+"""The numbers of records, each from 0 or, below 0, counted from the end."""
+
+_Result = TypeVar("_Result")
 
 
 class NoSuchRecord(ConfigError, IndexError):
@@ -111,7 +127,25 @@ class RecordReader:
             raise FormatError(f"Record {index} of {self.split!r}: {error}") from None
 
     def __iter__(self) -> Iterator[dict[str, Feature]]:
-        return (self[index] for index in range(len(self)))
+        return self.iterate(np.arange(len(self)))
+
+    def iterate(self, numbers: NDArray[np.int64]) -> Iterator[dict[str, Feature]]:
+        """Yields the features of some records, in the order of `numbers`, which count from 0.
+
+        Some records are read ahead: as many as were yielded before, up to 256 or 8 MB. Errors are those of
+        `reader[index]`; the records before a damaged one come first.
+        """
+        num_bytes = sum(shard.bytes for shard in self._shards)
+        most = max(min(_MAX_AHEAD, _MAX_BLOCK_BYTES * len(self) // max(num_bytes, 1)), 1)
+        begin, count = 0, 1
+        while begin < len(numbers):
+            chosen = numbers[begin : begin + count]
+            try:
+                examples: Iterator[dict[str, Feature]] = iter(self.read_examples(chosen))
+            except (FormatError, DataError):
+                examples = (self[int(number)] for number in chosen)
+            yield from examples
+            begin, count = begin + count, min(2 * count, most)
 
     def read_payload(self, index: int) -> bytes:
         """Reads the bytes of one `tf.train.Example`; arguments and errors are those of `reader[index]`."""
@@ -123,6 +157,31 @@ class RecordReader:
             raise FormatError(f"{self._shard_path(place.shard)}: {error} {_ADVICE}") from None
         except OSError as error:
             raise _describe_os_error(self._shard_path(place.shard), error) from error
+
+    def read_payloads(self, indices: Numbers) -> list[bytes]:
+        """Reads many records at once, in any order and with repetitions.
+
+        Args:
+            indices: The numbers of the records, each as for `reader[index]`.
+
+        Returns:
+            The bytes of each `tf.train.Example`.
+
+        Raises:
+            ConfigError: The numbers are not whole ones in one list or array.
+            NoSuchRecord: There are fewer records.
+            FormatError: A file is missing, has another size than the manifest says, or is damaged. The message is that
+                of `reader[index]` for the first damaged record.
+            DataError: A file cannot be read.
+        """
+        return self._read_many(indices, RecordBlock.list_payloads, self.read_payload)
+
+    def read_examples(self, indices: Numbers) -> list[dict[str, Feature]]:
+        """Reads and decodes many records at once; arguments and errors are those of `read_payloads`.
+
+        The arrays of features with one value may share memory, 8 bytes a value, with those of the other records.
+        """
+        return self._read_many(indices, RecordBlock.decode, self.__getitem__)
 
     def locate(self, index: int) -> RecordPlace:
         """Locates a record; arguments and errors are those of `reader[index]`."""
@@ -148,6 +207,61 @@ class RecordReader:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.directory, self.manifest, self.split)
+
+    def _read_many(
+        self,
+        indices: Numbers,
+        convert: Callable[[RecordBlock], Sequence[_Result | None]],
+        read_one: Callable[[int], _Result],
+    ) -> list[_Result]:
+        """Reads records in blocks. What a block does not have is read on its own, which raises what is wrong."""
+        numbers = resolve_indices(indices, len(self), self.split)
+        results: list[_Result | None] = [None] * len(numbers)
+        try:
+            for rows, block in self._read_blocks(numbers):
+                for row, result in zip(rows.tolist(), convert(block), strict=True):
+                    results[row] = result
+        except (FormatError, DataError, OSError):
+            pass
+        return [
+            read_one(number) if result is None else result
+            for number, result in zip(numbers.tolist(), results, strict=True)
+        ]
+
+    def _read_blocks(self, numbers: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.intp], RecordBlock]]:
+        """Yields blocks of records, each with the rows of `numbers` that it holds. Very large records are left out."""
+        unique, inverse = np.unique(numbers, return_inverse=True)
+        shards, begins, sizes = self._locate_many(unique)
+        small = np.flatnonzero(sizes <= _MAX_BLOCK_BYTES)
+        # A block ends where the next record would be too much, or its file one too many.
+        parts = np.stack(
+            (np.cumsum(sizes[small]) // _MAX_BLOCK_BYTES, _count_changes(shards[small]) // _MAX_BLOCK_FILES)
+        )
+        firsts = np.flatnonzero(np.concatenate(([True], (parts[:, 1:] != parts[:, :-1]).any(axis=0))))
+        block_of, row_of = np.full((2, len(unique)), -1)
+        for part, chosen in enumerate(np.split(small, firsts[1:])):
+            if not len(chosen):
+                return
+            files = {shard: self._open(self._shards[shard]) for shard in np.unique(shards[chosen]).tolist()}
+            descriptors = np.array([files[shard].descriptor for shard in shards[chosen].tolist()], np.int64)
+            block = read_block(descriptors, begins[chosen], sizes[chosen])
+            block_of[chosen], row_of[chosen] = part, np.arange(len(chosen))
+            rows = np.flatnonzero(block_of[inverse] == part)
+            yield rows, block.choose(row_of[inverse[rows]])
+
+    def _locate_many(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+        """Returns the shard, the offset and the size of records whose numbers ascend, each int64 [n]."""
+        shards = np.searchsorted(np.array(self._ends, np.int64), numbers, side="right")
+        begins, sizes = np.empty((2, len(numbers)), np.int64)
+        chosen, firsts = np.unique(shards, return_index=True)
+        for shard, first, last in zip(
+            chosen.tolist(), firsts.tolist(), [*firsts[1:].tolist(), len(numbers)], strict=True
+        ):
+            ends = self._get_index(self._shards[shard])
+            rows = numbers[first:last] - self._ends[shard] + self._shards[shard].records
+            begins[first:last] = np.where(rows > 0, ends[rows - 1], 0)
+            sizes[first:last] = ends[rows] - begins[first:last]
+        return shards, begins, sizes
 
     def _get_index(self, shard: ShardInfo) -> NDArray[np.int64]:
         """Returns the byte at which every record ends: int64 of shape [records]."""
@@ -215,22 +329,47 @@ def resolve_index(index: int, count: int, split: str) -> int:
     return number % count
 
 
+def resolve_indices(indices: Numbers, count: int, split: str) -> NDArray[np.int64]:
+    """Returns the numbers from 0 of many indices: int64 [indices].
+
+    Raises:
+        ConfigError: They are not whole numbers in one list or array.
+        NoSuchRecord: There are fewer records.
+    """
+    numbers = np.asarray(indices)
+    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+        got = f"{numbers.dtype} on {numbers.ndim} axes"
+        raise ConfigError(f"Records are chosen by whole numbers in one list or array, got {got}.")
+    wrong = numbers[(numbers < -count) | (numbers >= count)]
+    if wrong.size:
+        resolve_index(int(wrong[0]), count, split)
+    resolved: NDArray[np.int64] = numbers.astype(np.int64)
+    resolved[resolved < 0] += count
+    return resolved
+
+
 class _OpenFile:
-    """An open file that closes with its last user, because another thread may still read when the reader drops it."""
+    """An open file that closes with its last user, because another thread may still read when the reader drops it.
+
+    Attributes:
+        descriptor: The number that the operating system knows it by.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         with file:
-            self._descriptor = os.dup(file.fileno())
+            self.descriptor = os.dup(file.fileno())
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Reads at an offset: a position would be shared with forked processes and other threads."""
-        data = os.pread(self._descriptor, size, offset)
-        while len(data) < size and (more := os.pread(self._descriptor, size - len(data), offset + len(data))):
-            data += more
-        return data
+        """Reads at an offset, less only at the end."""
+        return read_at(self.descriptor, offset, size)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # when Python ends, `os` may be gone
-        close(self._descriptor)
+        close(self.descriptor)
+
+
+def _count_changes(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns how often the value has changed up to each place."""
+    return np.cumsum(np.concatenate(([0], values[1:] != values[:-1])))[: len(values)]
 
 
 def _open_existing(path: str) -> BinaryIO:

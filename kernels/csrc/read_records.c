@@ -1,0 +1,82 @@
+/* Records of TFRecord files, read into one block of memory and checked. */
+
+#define _GNU_SOURCE
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "tfpipe_kernels.h"
+
+/* HEADER_BYTES  the length of the payload in 8 bytes, then its checksum in 4
+   FOOTER_BYTES  the checksum of the payload
+   AT_ONCE       the spans that storage is asked for before one of them is waited for */
+enum { LENGTH_BYTES = 8, HEADER_BYTES = 12, FOOTER_BYTES = 4, AT_ONCE = 256 };
+
+static uint64_t load(const uint8_t *data, int num_bytes) {
+    uint64_t value = 0;
+    for (int place = 0; place < num_bytes; place++) value |= (uint64_t)data[place] << 8 * place;
+    return value;
+}
+
+static int fits(int64_t at, int64_t size, size_t block_size) {
+    return at >= 0 && size >= 0 && (uint64_t)at <= block_size && (uint64_t)size <= block_size - (uint64_t)at;
+}
+
+/* Reads what lies in the page cache, and asks storage for the rest without waiting for it. Returns the bytes read. */
+static size_t read_cached(const tfpipe_span *span, uint8_t *target) {
+    const size_t size = (size_t)span->size;
+    size_t done = 0;
+#ifdef RWF_NOWAIT
+    const struct iovec piece = {target, size};
+    const ssize_t count = preadv2((int)span->descriptor, &piece, 1, span->offset, RWF_NOWAIT);
+    if (count > 0) done = (size_t)count;
+#else
+    (void)target;
+#endif
+#ifdef POSIX_FADV_WILLNEED
+    if (done < size)
+        posix_fadvise((int)span->descriptor, span->offset + (off_t)done, (off_t)(size - done), POSIX_FADV_WILLNEED);
+#endif
+    return done;
+}
+
+/* Reads the rest of a span. What cannot be read becomes zeros, which no checksum of a header fits. */
+static void read_rest(const tfpipe_span *span, uint8_t *target, size_t done) {
+    const size_t size = (size_t)span->size;
+    while (done < size) {
+        const ssize_t count = pread((int)span->descriptor, target + done, size - done, span->offset + (off_t)done);
+        if (count > 0) {
+            done += (size_t)count;
+        } else if (count == 0 || errno != EINTR) {
+            memset(target + done, 0, size - done);
+            return;
+        }
+    }
+}
+
+static int is_whole(const uint8_t *frame, size_t size) {
+    if (size < HEADER_BYTES + FOOTER_BYTES) return 0;
+    const size_t length = size - HEADER_BYTES - FOOTER_BYTES;
+    return load(frame, LENGTH_BYTES) == length &&
+           load(frame + LENGTH_BYTES, 4) == tfpipe_masked_crc32c(frame, LENGTH_BYTES, 0) &&
+           load(frame + HEADER_BYTES + length, 4) == tfpipe_masked_crc32c(frame + HEADER_BYTES, length, 0);
+}
+
+int tfpipe_read_records(const tfpipe_span *spans, size_t num_spans, const tfpipe_place *frames, size_t num_frames,
+                        uint8_t *block, size_t block_size, uint8_t *whole) {
+    size_t done[AT_ONCE];
+    for (size_t k = 0; k < num_spans; k++)
+        if (spans[k].offset < 0 || !fits(spans[k].at, spans[k].size, block_size)) return TFPIPE_BAD_REQUEST;
+    for (size_t k = 0; k < num_frames; k++)
+        if (!fits(frames[k].at, frames[k].size, block_size)) return TFPIPE_BAD_REQUEST;
+    for (size_t first = 0; first < num_spans; first += AT_ONCE) {
+        const size_t count = num_spans - first < AT_ONCE ? num_spans - first : AT_ONCE;
+        for (size_t k = 0; k < count; k++) done[k] = read_cached(&spans[first + k], block + spans[first + k].at);
+        for (size_t k = 0; k < count; k++) read_rest(&spans[first + k], block + spans[first + k].at, done[k]);
+    }
+    for (size_t k = 0; k < num_frames; k++) whole[k] = (uint8_t)is_whole(block + frames[k].at, (size_t)frames[k].size);
+    return TFPIPE_OK;
+}

@@ -1,0 +1,158 @@
+"""Records of TFRecord files, read and checked many at once, in calls that do not hold Python's lock.
+
+```
+whole = read_records(spans, frames, block)      # parts of files into one block of memory; the checksums of each record
+examples = parse_examples(block, payloads)
+```
+
+Tables are buffers of int64 in C order, such as NumPy's arrays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple
+
+from tfpipe_kernels import _LIBRARY
+
+NOTHING, TEXTS, FLOATS, INTS = range(4)
+"""The kinds of a feature."""
+
+_NO_MEMORY = 4
+
+
+class Examples(NamedTuple):
+    """The features of several Examples, one behind the other, as tables of native byte order.
+
+    Attributes:
+        num_features: int64 [examples]: the features of each; -1 if it is damaged, or of an unusual form.
+        keys: int64 [keys, 2]: the begin and the size of each different key in the block. They need not be UTF-8.
+        features: int64 [features, 4]: the number of the key, the kind, the first value of this kind, the count of them.
+        texts: int64 [texts, 2]: the begin and the size of each bytes value in the block.
+        floats: float32 [floats].
+        ints: int64 [ints].
+    """
+
+    num_features: bytearray
+    keys: bytes
+    features: bytes
+    texts: bytes
+    floats: bytes
+    ints: bytes
+
+
+class _Examples(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_size_t) for name in ("num_keys", "num_features", "num_texts", "num_ints", "num_floats")),
+        *((name, ctypes.c_void_p) for name in ("keys", "features", "texts", "ints", "floats")),
+    )
+
+
+def _declare() -> None:
+    text, size, memory = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p
+    _LIBRARY.tfpipe_masked_crc32c.argtypes = (text, size, ctypes.c_int)
+    _LIBRARY.tfpipe_masked_crc32c.restype = ctypes.c_uint32
+    _LIBRARY.tfpipe_read_records.argtypes = (memory, size, memory, size, memory, size, memory)
+    _LIBRARY.tfpipe_parse_examples.argtypes = (memory, size, memory, size, ctypes.POINTER(_Examples), memory)
+    _LIBRARY.tfpipe_free_examples.argtypes = (ctypes.POINTER(_Examples),)
+    _LIBRARY.tfpipe_free_examples.restype = None
+
+
+_declare()
+
+
+def masked_crc32c(data: bytes, by_tables: bool = False) -> int:
+    """Returns the checksum of TFRecord files: a CRC32C, rotated, plus a constant.
+
+    Args:
+        data: Any bytes.
+        by_tables: Whether to leave out the processor's own instruction, as where there is none.
+    """
+    result: int = _LIBRARY.tfpipe_masked_crc32c(data, len(data), by_tables)
+    return result
+
+
+def read_records(spans: Any, frames: Any, block: Any) -> bytearray:
+    """Reads parts of files into one block of memory, and checks the records that lie in it.
+
+    Storage is asked for many spans before one is waited for. What cannot be read becomes zeros.
+
+    Args:
+        spans: int64 [spans, 4]: an open file's descriptor, the offset there, the size, and the begin in the block.
+        frames: int64 [records, 2]: the begin of each record in the block, and its size with its framing.
+        block: Writable memory.
+
+    Returns:
+        One byte a record: 1 if its length is that of the frame and both its checksums hold, else 0.
+
+    Raises:
+        ValueError: A span or a record leaves the block, or a table has another form.
+    """
+    (span_rows, span_memory), (frame_rows, frame_memory) = _get_table(spans, 4), _get_table(frames, 2)
+    whole = bytearray(frame_rows)
+    tables = (span_memory, span_rows, frame_memory, frame_rows)
+    _check(_LIBRARY.tfpipe_read_records(*tables, *_get_block(block), _get_memory(memoryview(whole))))
+    return whole
+
+
+def parse_examples(block: Any, payloads: Any) -> Examples:
+    """Finds the features of serialized `tf.train.Example`s.
+
+    An Example that is valid but of a form that writers do not use, such as numbers that are not packed, is left to the
+    caller like a damaged one.
+
+    Args:
+        block: The writable memory in which they lie.
+        payloads: int64 [examples, 2]: the begin and the size of each.
+
+    Raises:
+        ValueError: An Example leaves the block, or the table has another form.
+        MemoryError: There is no memory.
+    """
+    rows, memory = _get_table(payloads, 2)
+    num_features, out = bytearray(8 * rows), _Examples()
+    counts = _get_memory(memoryview(num_features))
+    _check(_LIBRARY.tfpipe_parse_examples(*_get_block(block), memory, rows, out, counts))
+    try:
+        return Examples(
+            num_features=num_features,
+            keys=_copy(out.keys, 16 * out.num_keys),
+            features=_copy(out.features, 32 * out.num_features),
+            texts=_copy(out.texts, 16 * out.num_texts),
+            floats=_copy(out.floats, 4 * out.num_floats),
+            ints=_copy(out.ints, 8 * out.num_ints),
+        )
+    finally:
+        _LIBRARY.tfpipe_free_examples(out)
+
+
+def _get_table(table: Any, columns: int) -> tuple[int, Any]:
+    """Returns the number of rows, and the memory."""
+    view = memoryview(table)
+    if view.ndim != 2 or view.shape[1] != columns or view.itemsize != 8 or not view.c_contiguous or view.readonly:
+        raise ValueError(f"A table must be writable int64 [rows, {columns}] in C order, got {view.shape}.")
+    return view.shape[0], _get_memory(view)
+
+
+def _get_block(block: Any) -> tuple[Any, int]:
+    """Returns the memory, and its size in bytes."""
+    view = memoryview(block)
+    if view.readonly or not view.c_contiguous:
+        raise ValueError("The block must be writable and in one piece.")
+    return _get_memory(view), view.nbytes
+
+
+def _get_memory(view: memoryview) -> Any:
+    """Returns a pointer for ctypes that keeps the memory alive. Arrays of ctypes would need a type for each size."""
+    return ctypes.byref(ctypes.c_char.from_buffer(view)) if view.nbytes else None
+
+
+def _copy(address: int | None, num_bytes: int) -> bytes:
+    return ctypes.string_at(address, num_bytes) if address is not None else b""
+
+
+def _check(result: int) -> None:
+    if result == _NO_MEMORY:
+        raise MemoryError("tfpipe-kernels got no memory for the features of records.")
+    if result:
+        raise ValueError("A place leaves the block.")

@@ -1,0 +1,176 @@
+"""Many records in one block of memory: read, checked and decoded together.
+
+```
+block = read_block(descriptors, begins, sizes)
+block.list_payloads()       # a bytes object for each record, None for a damaged one
+block.decode()              # the features of each, None for what is damaged or not an Example
+```
+
+Records that lie near each other are read together. The package tfpipe-kernels does the rest in two calls that do not
+hold Python's lock; without it Python does the same, with equal results. Whoever gets a None reads that record on its
+own, which tells what is wrong.
+"""
+
+import functools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.errors import FormatError
+from tfpipe.format.example import Feature, decode_example
+from tfpipe.format.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_frames
+
+_MAX_GAP_BYTES = 1 << 14  # to copy them out of the page cache takes as long as some reads, a disk less than one read
+_IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RecordBlock:
+    """The bytes of some records.
+
+    Attributes:
+        data: The bytes, with framing and with what lay between the records.
+        begins: The byte of each payload in `data`, int64 [records].
+        ends: The byte behind each payload, int64 [records].
+        whole: Whether length and checksums of each record hold, bool [records].
+    """
+
+    data: memoryview
+    begins: _IntArray
+    ends: _IntArray
+    whole: NDArray[np.bool_]
+
+    def choose(self, rows: _IntArray) -> "RecordBlock":
+        """Returns a block of some of the records, in any order, which shares their memory."""
+        return RecordBlock(self.data, self.begins[rows], self.ends[rows], self.whole[rows])
+
+    def list_payloads(self) -> list[bytes | None]:
+        """Lists the bytes of each record, with None for a damaged one."""
+        data, whole = self.data, self.whole.tolist()
+        places = zip(self.begins.tolist(), self.ends.tolist(), whole, strict=True)
+        return [data[begin:end].tobytes() if good else None for begin, end, good in places]
+
+    def decode(self) -> list[dict[str, Feature] | None]:
+        """Decodes each record as `decode_example` does, with None for one that is damaged or not an Example.
+
+        An array of one value may share its memory with those of other records in the block.
+        """
+        native = load_native_records()
+        examples = None if native is None or not self.whole.all() else _decode_natively(self, native)
+        if examples is None:
+            return [None if payload is None else _try_to_decode(payload) for payload in self.list_payloads()]
+        return examples
+
+
+def read_block(descriptors: _IntArray, begins: _IntArray, sizes: _IntArray) -> RecordBlock:
+    """Reads records of TFRecord files. What a file does not have is zeros, and the record is not whole.
+
+    At most twice the bytes of the records are read.
+
+    Args:
+        descriptors: The open file of each record, int64 [records].
+        begins: The byte of its file at which it begins. In a file they ascend, and no records overlap.
+        sizes: The bytes that it takes there, framing included.
+    """
+    gaps = begins[1:] - begins[:-1] - sizes[:-1]
+    # Half of each neighbor is the most that may lie between two, so the gaps together are not more than the records.
+    joins = (descriptors[1:] == descriptors[:-1]) & (gaps <= np.minimum((sizes[1:] + sizes[:-1]) // 2, _MAX_GAP_BYTES))
+    firsts = np.flatnonzero(np.concatenate(([True], ~joins)))
+    lasts = np.append(firsts[1:], len(begins)) - 1
+    offsets = begins[firsts]
+    span_sizes = begins[lasts] + sizes[lasts] - offsets
+    spans = np.stack((descriptors[firsts], offsets, span_sizes, np.cumsum(span_sizes) - span_sizes), axis=1)
+    at = begins + np.repeat(spans[:, 3] - offsets, lasts - firsts + 1)
+    data, whole = _read_spans(spans, np.stack((at, sizes), axis=1))
+    return RecordBlock(data, at + HEADER_BYTES, at + sizes - FOOTER_BYTES, whole)
+
+
+def read_at(descriptor: int, offset: int, size: int) -> bytes:
+    """Reads at an offset, less only at the end: a position would be shared with forked processes and other threads."""
+    data = os.pread(descriptor, size, offset)
+    while len(data) < size and (more := os.pread(descriptor, size - len(data), offset + len(data))):
+        data += more
+    return data
+
+
+@functools.cache
+def load_native_records() -> ModuleType | None:
+    """Loads the part of tfpipe-kernels that reads records; None if it is not installed."""
+    try:
+        from tfpipe_kernels import records
+    except (ImportError, OSError):
+        return None
+    module: ModuleType = records
+    return module
+
+
+def _read_spans(spans: _IntArray, frames: _IntArray) -> tuple[memoryview, NDArray[np.bool_]]:
+    """Reads parts of files behind each other, and checks the records that lie there."""
+    native = load_native_records()
+    if native is not None:
+        memory = np.empty(spans[:, 2].sum(), np.uint8)
+        whole = np.frombuffer(native.read_records(spans, frames, memory), np.bool_)
+        return memory.data, whole
+    pieces = [read_at(descriptor, offset, size).ljust(size, b"\0") for descriptor, offset, size, _ in spans.tolist()]
+    data = b"".join(pieces)
+    return memoryview(data), check_frames(data, frames)
+
+
+def _try_to_decode(payload: bytes | memoryview) -> dict[str, Feature] | None:
+    try:
+        return decode_example(payload)
+    except FormatError:
+        return None
+
+
+def _decode_natively(block: RecordBlock, native: ModuleType) -> list[dict[str, Feature] | None] | None:
+    """Decodes the records of a block; None if a key is not UTF-8."""
+    data = block.data
+    tables = native.parse_examples(data, np.stack((block.begins, block.ends - block.begins), axis=1))
+    try:
+        keys = [key.decode() for key in _cut(data, tables.keys)]
+    except UnicodeDecodeError:
+        return None
+    rows = np.frombuffer(tables.features, np.int64).reshape(-1, 4)
+    cells = np.full(len(rows), None, object)
+    values: tuple[tuple[int, Sequence[Any] | NDArray[Any]], ...] = (
+        (native.TEXTS, _cut(data, tables.texts)),
+        (native.FLOATS, np.frombuffer(bytearray(tables.floats), np.float32)),
+        (native.INTS, np.frombuffer(bytearray(tables.ints), np.int64)),
+    )
+    for kind, pool in values:
+        places = np.flatnonzero(rows[:, 1] == kind)
+        cells[places] = np.fromiter(_group(pool, rows[places, 2], rows[places, 3]), object, len(places))
+    names, features = np.array(keys, object)[rows[:, 0]].tolist(), cells.tolist()
+    examples: list[dict[str, Feature] | None] = []
+    begin = 0
+    for row, count in enumerate(np.frombuffer(tables.num_features, np.int64).tolist()):
+        if count < 0:
+            examples.append(_try_to_decode(data[block.begins[row] : block.ends[row]]))
+        else:
+            examples.append(dict(zip(names[begin : begin + count], features[begin : begin + count], strict=True)))
+            begin += count
+    return examples
+
+
+def _cut(data: memoryview, table: bytes) -> list[bytes]:
+    """Cuts bytes objects out of a block, by a table of begins and sizes."""
+    places = np.frombuffer(table, np.int64).reshape(-1, 2)
+    return [
+        data[begin:end].tobytes() for begin, end in zip(places[:, 0].tolist(), places.sum(axis=1).tolist(), strict=True)
+    ]
+
+
+def _group(pool: Sequence[Any] | NDArray[Any], firsts: _IntArray, counts: _IntArray) -> Sequence[Any]:
+    """Groups the values of each feature: lists of bytes, or arrays. Most features have one value."""
+    if (counts == 1).all():
+        return list(pool.reshape(-1, 1)) if isinstance(pool, np.ndarray) else [[value] for value in pool]
+    places = zip(firsts.tolist(), (firsts + counts).tolist(), strict=True)
+    if isinstance(pool, np.ndarray):
+        return [pool[first:end].copy() for first, end in places]
+    return [pool[first:end] for first, end in places]
