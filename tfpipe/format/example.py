@@ -24,7 +24,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.errors import ConfigError
-from tfpipe.format.protobuf_wire import FIXED32, LENGTH, VARINT, Budget, expect, fields, read_int64s, varint, wire_error
+from tfpipe.format.protobuf_wire import (
+    FIXED32,
+    LENGTH,
+    VARINT,
+    Budget,
+    expect,
+    fields,
+    read_int64s,
+    read_varint,
+    varint,
+    wire_error,
+)
 
 Feature: TypeAlias = list[bytes] | NDArray[np.int64] | NDArray[np.float32] | None
 """A decoded feature: a list of bytes, an int64 or float32 array [n], or None if the feature has no kind."""
@@ -33,6 +44,9 @@ FeatureLike: TypeAlias = bytes | str | int | float | Sequence[Any] | NDArray[Any
 """A value that can be encoded as a feature: a scalar, a list of one kind, an array (in row order), or None."""
 
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
+
+_LEAST_ENTRY_BYTES = 10  # of an entry with one value: its tags and lengths
+_USUAL_ENTRY_FIELDS = 5  # the entry, the key, the Feature, the list and the value
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _UINT64_MASK = 2**64 - 1
@@ -230,12 +244,81 @@ def decode_example(data: bytes | memoryview) -> dict[str, Feature]:
         if field != 1:
             continue
         expect(wire == LENGTH, "Example.features", wire, start)
-        for entry_field, entry_wire, entry_start, entry_stop in fields(buffer, start, stop, budget):
-            if entry_field == 1:
-                expect(entry_wire == LENGTH, "Features.feature", entry_wire, entry_start)
-                key, feature = _entry(buffer, entry_start, entry_stop, budget)
+        while start < stop:
+            usual = _read_usual_entry(buffer, start, stop, budget)
+            if usual is not None:
+                key, features[key], start = usual
+                continue
+            field, wire, entry_start, start = next(fields(buffer, start, stop, budget))
+            if field == 1:
+                expect(wire == LENGTH, "Features.feature", wire, entry_start)
+                key, feature = _entry(buffer, entry_start, start, budget)
                 features[key] = feature
     return features
+
+
+def _read_usual_entry(buffer: bytes, pos: int, end: int, budget: Budget) -> tuple[str, Feature, int] | None:
+    """Reads an entry with a key, then a Feature of one value or one run of numbers, as most are.
+
+    Where an entry has less than 128 bytes, all its lengths are one byte, and follow from two of them. This takes a
+    quarter of the time of `_entry`, which reads whatever is left to it here.
+
+    Returns:
+        The key, the feature, and the position after the entry; None for every other entry, damaged ones included.
+    """
+    if end - pos < _LEAST_ENTRY_BYTES or budget.left < _USUAL_ENTRY_FIELDS:
+        return None
+    size, key_size = buffer[pos + 1], buffer[pos + 3]
+    if size > 127:
+        return _read_large_text(buffer, pos, end, budget)
+    value_size, stop, at = size - key_size - 8, pos + 2 + size, pos + 4 + key_size
+    if stop > end or value_size < 0 or buffer[at + 1] != value_size + 4:
+        return None
+    if buffer[at + 3] != value_size + 2 or buffer[at + 5] != value_size or buffer[at] != 18:
+        return None
+    if buffer[pos] != 10 or buffer[pos + 2] != 10 or buffer[at + 4] != 10:
+        return None
+    key, tag, begin = _key(buffer, pos + 4, at), buffer[at + 2], at + 6
+    feature: Feature
+    if tag == 10:
+        feature = [buffer[begin:stop]]
+    elif tag == 26:
+        feature = _read_small_run(buffer, begin, stop)
+    elif tag == 18 and value_size % 4 == 0:
+        feature = np.array(np.frombuffer(buffer, "<f4", value_size // 4, begin), np.float32)
+    else:
+        return None
+    budget.left -= _USUAL_ENTRY_FIELDS
+    return key, feature, stop
+
+
+def _read_large_text(buffer: bytes, pos: int, end: int, budget: Budget) -> tuple[str, Feature, int] | None:
+    """Reads an entry with one bytes value, such as an image, as `_read_usual_entry` does."""
+    if buffer[pos] != 10:
+        return None
+    size, at = read_varint(buffer, pos + 1, end, 10)
+    stop = at + size
+    if stop > end or size < _LEAST_ENTRY_BYTES or buffer[at] != 10 or buffer[at + 1] > 127:
+        return None
+    key_at = at + 2
+    at = key_at + buffer[at + 1]
+    key = _key(buffer, key_at, at) if at < stop else ""
+    for tag in (18, 10, 10):
+        if at >= stop or buffer[at] != tag:
+            return None
+        size, at = read_varint(buffer, at + 1, stop, 10)
+        if at + size != stop:
+            return None
+    budget.left -= _USUAL_ENTRY_FIELDS
+    return key, [buffer[at:stop]], stop
+
+
+def _read_small_run(buffer: bytes, start: int, stop: int) -> NDArray[np.int64]:
+    if stop - start == 1 and buffer[start] < 128:
+        return np.array((buffer[start],), np.int64)
+    ints: array[int] = array("q")
+    read_int64s(buffer, start, stop, ints)
+    return np.array(ints, np.int64)
 
 
 def _entry(buffer: bytes, pos: int, end: int, budget: Budget) -> tuple[str, Feature]:
