@@ -144,6 +144,20 @@ def test_the_split_is_read_once_for_all_lookups(records: DataSource, monkeypatch
     assert len(read) == 8
 
 
+def test_a_batch_is_its_records(records: DataSource) -> None:
+    for view in (records, records[::-1], records[[5, 1, 5, 0]]):
+        batch = view.__getitems__([3, -1, 0, 3])
+        assert [repr(record) for record in batch] == [repr(view[k]) for k in (3, -1, 0, 3)]
+        assert [repr(record.features) for record in batch] == [repr(view[k].features) for k in (3, -1, 0, 3)]
+    assert records.__getitems__([]) == []
+    with pytest.raises(IndexError) as caught:
+        records[2:5].__getitems__(np.array([0, 3]))
+    assert str(caught.value) == "A record of 'train' must have an index from -3 to 2, got 3."
+    with pytest.raises(ConfigError) as refused:
+        records.__getitems__([0.5])
+    assert str(refused.value) == "Records are chosen by whole numbers in one list or array, got float64 on 1 axes."
+
+
 def test_a_copy_for_another_process_opens_its_own_files(records: DataSource) -> None:
     records[0]
     with pickle.loads(pickle.dumps(records[3:])) as other:

@@ -255,3 +255,12 @@ def test_no_tensorflow_is_loaded(small_dataset: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, str(small_dataset)], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_torchs_own_loader_reads_a_data_source_in_batches(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    records, asked = tfpipe.data_source(manifest, "train"), []
+    real = type(records).__getitems__
+    monkeypatch.setattr(type(records), "__getitems__", lambda self, rows: asked.append(rows) or real(self, rows))
+    loader = torch.utils.data.DataLoader(records, batch_size=5, collate_fn=lambda batch: [one.name for one in batch])
+    assert list(chain(*loader)) == [record.name for record in records]
+    assert asked == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]

@@ -138,8 +138,7 @@ class DataSource:
         return list(map(self._make_record, numbers.tolist(), self._reader.read_examples(numbers)))
 
     def __iter__(self) -> Iterator[Record]:
-        numbers = self._get_numbers()
-        return map(self._make_record, map(int, numbers), self._reader.iterate(numbers))
+        return map(self._make_record, map(int, self._numbers), self._reader.iterate(self._numbers))
 
     def __repr__(self) -> str:
         return f"<{len(self):,} records of {self.split!r} in {self._reader.directory}>"

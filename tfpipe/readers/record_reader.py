@@ -127,9 +127,9 @@ class RecordReader:
             raise FormatError(f"Record {index} of {self.split!r}: {error}") from None
 
     def __iter__(self) -> Iterator[dict[str, Feature]]:
-        return self.iterate(np.arange(len(self)))
+        return self.iterate(range(len(self)))
 
-    def iterate(self, numbers: NDArray[np.int64]) -> Iterator[dict[str, Feature]]:
+    def iterate(self, numbers: range | NDArray[np.int64]) -> Iterator[dict[str, Feature]]:
         """Yields the features of some records, in the order of `numbers`, which count from 0.
 
         Some records are read ahead: as many as were yielded before, up to 256 or 8 MB. Errors are those of
@@ -222,7 +222,7 @@ class RecordReader:
                 for row, result in zip(rows.tolist(), convert(block), strict=True):
                     results[row] = result
         except (FormatError, DataError, OSError):
-            pass
+            pass  # it is met again below, after what is wrong with the records before
         return [
             read_one(number) if result is None else result
             for number, result in zip(numbers.tolist(), results, strict=True)
@@ -230,6 +230,8 @@ class RecordReader:
 
     def _read_blocks(self, numbers: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.intp], RecordBlock]]:
         """Yields blocks of records, each with the rows of `numbers` that it holds. Very large records are left out."""
+        if not len(numbers):
+            return
         unique, inverse = np.unique(numbers, return_inverse=True)
         shards, begins, sizes = self._locate_many(unique)
         small = np.flatnonzero(sizes <= _MAX_BLOCK_BYTES)
@@ -240,7 +242,7 @@ class RecordReader:
         firsts = np.flatnonzero(np.concatenate(([True], (parts[:, 1:] != parts[:, :-1]).any(axis=0))))
         block_of, row_of = np.full((2, len(unique)), -1)
         for part, chosen in enumerate(np.split(small, firsts[1:])):
-            if not len(chosen):
+            if not len(chosen):  # all are very large
                 return
             files = {shard: self._open(self._shards[shard]) for shard in np.unique(shards[chosen]).tolist()}
             descriptors = np.array([files[shard].descriptor for shard in shards[chosen].tolist()], np.int64)

@@ -1,0 +1,174 @@
+"""Records read and decoded by the kernels, against the same in Python."""
+
+import os
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pytest
+from tfpipe_kernels import records
+
+from tfpipe.errors import FormatError
+from tfpipe.format.example import decode_example, encode_example
+from tfpipe.format.tfrecord import check_frames, mask_crc, record_footer, record_header
+from tfpipe.readers.record_block import RecordBlock, read_block
+
+SIZES = [*range(40), 255, 256, 257, 300, 767, 768, 769, 1200, 2304, 5000]
+
+
+@pytest.mark.parametrize("by_tables", [False, True])
+def test_checksums_are_those_of_another_library(by_tables: bool) -> None:
+    rng = np.random.default_rng(1)
+    for size in SIZES:
+        data = rng.bytes(size)
+        assert records.masked_crc32c(data, by_tables) == mask_crc(google_crc32c.value(data))
+
+
+def frame(payload: bytes) -> bytes:
+    return record_header(len(payload)) + payload + record_footer(payload)
+
+
+def write_frames(path: Path, count: int) -> tuple[bytes, np.ndarray]:
+    """Writes records of many sizes; returns the file's bytes, and the begin and size of each."""
+    rng = np.random.default_rng(2)
+    frames = [frame(rng.bytes(int(size))) for size in rng.choice(SIZES, count)]
+    path.write_bytes(b"".join(frames))
+    sizes = np.array([len(one) for one in frames], np.int64)
+    return path.read_bytes(), np.stack((np.cumsum(sizes) - sizes, sizes), axis=1)
+
+
+def test_parts_of_files_come_into_one_block(tmp_path: Path) -> None:
+    data, places = write_frames(tmp_path / "a", 700)  # more than the kernel asks storage for at once
+    with (tmp_path / "a").open("rb") as file:
+        spans = np.array([[file.fileno(), begin, size, begin] for begin, size in places[::-1].tolist()], np.int64)
+        memory = np.full(len(data), 7, np.uint8)
+        assert records.read_records(spans, places, memory) == bytes([1]) * 700
+        assert memory.tobytes() == data
+        assert file.tell() == 0
+    block = np.full(8, 7, np.uint8)
+    assert records.read_records(np.empty((0, 4), np.int64), np.empty((0, 2), np.int64), block) == b""
+    assert block.tolist() == [7] * 8
+
+
+def test_what_cannot_be_read_is_zeros_and_not_whole(tmp_path: Path) -> None:
+    data, places = write_frames(tmp_path / "a", 3)
+    end = len(data)
+    with (tmp_path / "a").open("rb") as file:
+        spans = np.array([[file.fileno(), 0, end + 30, 0], [987654, 0, 20, end + 30]], np.int64)
+        frames = np.concatenate((places, [[end, 16], [end + 30, 20], [0, 15]]))
+        memory = np.full(end + 50, 7, np.uint8)
+        assert list(records.read_records(spans, frames, memory)) == [1, 1, 1, 0, 0, 0]
+        assert memory.tobytes() == data + bytes(50)
+
+
+def test_a_change_of_any_byte_is_noticed(tmp_path: Path) -> None:
+    whole = frame(b"payload")
+    copies = bytearray(whole * (len(whole) + 1))
+    for at in range(len(whole)):
+        copies[at * len(whole) + at] ^= 1
+    path = tmp_path / "a"
+    path.write_bytes(copies)
+    frames = np.array([[k * len(whole), len(whole)] for k in range(len(whole) + 1)], np.int64)
+    with path.open("rb") as file:
+        span = np.array([[file.fileno(), 0, len(copies), 0]], np.int64)
+        found = list(records.read_records(span, frames, np.empty(len(copies), np.uint8)))
+    assert found == [0] * len(whole) + [1]
+    assert check_frames(bytes(copies), frames).tolist() == [bool(one) for one in found]
+
+
+@pytest.mark.parametrize("span", [[0, 0, 11, 0], [0, 0, 1, 10], [0, 0, -1, 0], [0, -1, 1, 0], [0, 0, 1, -1]])
+def test_a_span_that_leaves_the_block_is_refused(span: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"^A place leaves the block\.$"):
+        records.read_records(np.array([span], np.int64), np.empty((0, 2), np.int64), np.empty(10, np.uint8))
+
+
+@pytest.mark.parametrize("place", [[0, 11], [11, 0], [-1, 2], [2, -1], [2**62, 2**62]])
+def test_a_record_that_leaves_the_block_is_refused(place: list[int]) -> None:
+    block, places = np.zeros(10, np.uint8), np.array([place], np.int64)
+    with pytest.raises(ValueError, match=r"^A place leaves the block\.$"):
+        records.read_records(np.empty((0, 4), np.int64), places, block)
+    with pytest.raises(ValueError, match=r"^A place leaves the block\.$"):
+        records.parse_examples(block, places)
+
+
+def test_tables_of_another_form_are_refused() -> None:
+    block = np.zeros(10, np.uint8)
+    for table in (
+        np.zeros(2, np.int64),
+        np.zeros((1, 3), np.int64),
+        np.zeros((1, 2), np.int32),
+        b"",
+        memoryview(b"ab"),
+    ):
+        with pytest.raises(ValueError, match=r"^A table must be writable int64 \[rows, 2\] in C order, got \("):
+            records.parse_examples(block, table)
+    for wrong in (bytes(10), np.zeros((4, 4), np.uint8)[:, :2]):
+        with pytest.raises(ValueError, match=r"^The block must be writable and in one piece\.$"):
+            records.parse_examples(wrong, np.zeros((1, 2), np.int64))
+
+
+def decode_all(payloads: list[bytes]) -> list[object]:
+    """Decodes Examples in one call of the kernels; None stands for a refusal."""
+    sizes = np.array([len(one) for one in payloads], np.int64)
+    ends = np.cumsum(sizes)
+    data = memoryview(bytearray(b"".join(payloads) + b" "))
+    examples = RecordBlock(data, ends - sizes, ends, np.ones(len(payloads), np.bool_)).decode()
+    return [None if example is None else (list(example), repr(example)) for example in examples]
+
+
+def decode_one(payload: bytes) -> object:
+    try:
+        example = decode_example(payload)
+    except FormatError:
+        return None
+    return list(example), repr(example)
+
+
+def test_changed_examples_are_read_as_python_reads_them() -> None:
+    rng = np.random.default_rng(5)
+    records_of_all_kinds = [
+        encode_example(
+            {"image/encoded": bytes(200), "label": 3, "text": "daisy", "box": [0.5, 1.5], "größe": [1, 300]}
+        ),
+        encode_example({"texts": [b"a", b"", b"c"], "none": None, "no ints": np.empty(0, np.int64), "big": -(2**63)}),
+        encode_example({"run": list(range(-100, 100)), "floats": [float(k) for k in range(50)]}),
+    ]
+    payloads = list(records_of_all_kinds)
+    for _ in range(6000):
+        data = bytearray(records_of_all_kinds[rng.integers(3)])
+        for _ in range(rng.integers(1, 4)):
+            data[rng.integers(len(data))] = rng.choice([0, 1, 2, 10, 18, 26, 127, 128, 255, rng.integers(256)])
+        payloads.append(bytes(data[: rng.integers(len(data))] if rng.random() < 0.1 else data))
+    expected = [decode_one(payload) for payload in payloads]
+    # In small batches too: a key that is not UTF-8 sends a whole batch to Python.
+    assert decode_all(payloads) == expected
+    assert [one for at in range(0, len(payloads), 3) for one in decode_all(payloads[at : at + 3])] == expected
+    assert 100 < sum(one is None for one in expected) < len(expected) - 100
+
+
+def test_usual_examples_are_not_left_to_python() -> None:
+    payloads = [encode_example({"a": k, "b": [b"x"] * k, "c": [0.5] * (k % 3), "d": None}) for k in range(20)]
+    ends = np.cumsum([len(one) for one in payloads])
+    places = np.stack((ends - [len(one) for one in payloads], [len(one) for one in payloads]), axis=1).astype(np.int64)
+    examples = records.parse_examples(bytearray(b"".join(payloads)), places)
+    assert np.frombuffer(examples.num_features, np.int64).tolist() == [4] * 20
+    assert np.frombuffer(examples.ints, np.int64).tolist() == list(range(20))
+    assert len(examples.keys) == 4 * 16
+    assert len(examples.texts) == 16 * sum(range(20))
+    assert np.frombuffer(examples.floats, np.float32).tolist() == [0.5] * sum(k % 3 for k in range(20))
+    kinds = np.frombuffer(examples.features, np.int64).reshape(-1, 4)[:4, 1].tolist()
+    assert kinds == [records.INTS, records.TEXTS, records.TEXTS, records.NOTHING]
+
+
+def test_a_length_of_more_than_64_bits_is_refused() -> None:
+    wrapped = b"\x0a" + bytes([0x80 | 2, *[0x80] * 8, 2]) + b"\x0a\x00"  # 2 + 2**64, of which 64 bits would be 2
+    assert decode_all([wrapped, encode_example({"k": 1})]) == [None, decode_one(encode_example({"k": 1}))]
+
+
+def test_a_cold_file_gives_the_same(tmp_path: Path) -> None:
+    data, places = write_frames(tmp_path / "a", 300)
+    with (tmp_path / "a").open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        block = read_block(np.full(300, file.fileno()), places[:, 0], places[:, 1])
+    assert block.list_payloads() == [data[begin + 12 : begin + size - 4] for begin, size in places.tolist()]
