@@ -11,7 +11,6 @@ hold Python's lock; without it Python does the same, with equal results. Whoever
 own, which tells what is wrong.
 """
 
-import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from tfpipe.errors import FormatError
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_frames
+from tfpipe.system.kernels import load_native_records
 
 _MAX_GAP_BYTES = 1 << 14  # to copy them out of the page cache takes as long as some reads, a disk less than one read
 _IntArray = NDArray[np.int64]
@@ -96,17 +96,6 @@ def read_at(descriptor: int, offset: int, size: int) -> bytes:
     while len(data) < size and (more := os.pread(descriptor, size - len(data), offset + len(data))):
         data += more
     return data
-
-
-@functools.cache
-def load_native_records() -> ModuleType | None:
-    """Loads the part of tfpipe-kernels that reads records; None if it is not installed."""
-    try:
-        from tfpipe_kernels import records
-    except (ImportError, OSError):
-        return None
-    module: ModuleType = records
-    return module
 
 
 def _read_spans(spans: _IntArray, frames: _IntArray) -> tuple[memoryview, NDArray[np.bool_]]:

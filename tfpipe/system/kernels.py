@@ -1,8 +1,9 @@
-"""The package tfpipe-kernels, which decodes JPEGs natively and which nobody needs to install."""
+"""The package tfpipe-kernels, which decodes JPEGs and reads records natively and which nobody needs to install."""
 
 from __future__ import annotations
 
 import functools
+from types import ModuleType
 
 from tfpipe.errors import MissingDependencyError
 
@@ -20,6 +21,18 @@ def explain_missing_kernels() -> str | None:
 def has_kernels() -> bool:
     """Returns whether tfpipe-kernels is installed and can be loaded."""
     return explain_missing_kernels() is None
+
+
+@functools.cache
+def load_native_records() -> ModuleType | None:
+    """Loads the part of tfpipe-kernels that reads records; None if it cannot be used, or is of an older release."""
+    if not has_kernels():
+        return None
+    try:
+        from tfpipe_kernels import records
+    except ImportError:
+        return None
+    return records
 
 
 def check_kernels(user: str) -> None:

@@ -129,9 +129,10 @@ def parse_examples(block: Any, payloads: Any) -> Examples:
 def _get_table(table: Any, columns: int) -> tuple[int, Any]:
     """Returns the number of rows, and the memory."""
     view = memoryview(table)
-    if view.ndim != 2 or view.shape[1] != columns or view.itemsize != 8 or not view.c_contiguous or view.readonly:
-        raise ValueError(f"A table must be writable int64 [rows, {columns}] in C order, got {view.shape}.")
-    return view.shape[0], _get_memory(view)
+    shape = view.shape or ()
+    if len(shape) != 2 or shape[1] != columns or view.itemsize != 8 or not view.c_contiguous or view.readonly:
+        raise ValueError(f"A table must be writable int64 [rows, {columns}] in C order, got {shape}.")
+    return shape[0], _get_memory(view)
 
 
 def _get_block(block: Any) -> tuple[Any, int]:
