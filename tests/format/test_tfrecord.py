@@ -6,6 +6,7 @@ import struct
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
@@ -152,6 +153,19 @@ def test_any_length_with_a_right_checksum(length):
     data = tfrecord.record_header(length) + struct.pack("<Q", 0)
     with pytest.raises(FormatError):
         list(tfrecord.scan_records(io.BytesIO(data)))
+
+
+def test_many_frames_are_checked_at_once():
+    whole = framed([b"payload"])
+    copies = bytearray(whole * (len(whole) + 1))
+    for at in range(len(whole)):
+        copies[at * len(whole) + at] ^= 1
+    frames = np.array([[k * len(whole), len(whole)] for k in range(len(whole) + 1)], np.int64)
+    assert tfrecord.check_frames(bytes(copies), frames).tolist() == [False] * len(whole) + [True]
+    data = framed([b"", b"ab", bytes(3000)])
+    frames = np.array([[34, 3016], [0, 16], [16, 18], [16, 17], [0, 34]], np.int64)
+    assert tfrecord.check_frames(data, frames).tolist() == [True, True, True, False, False]
+    assert tfrecord.check_frames(b"", frames[:0]).tolist() == []
 
 
 def test_a_slow_checksum_is_not_silent(caplog):
