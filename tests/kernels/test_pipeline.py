@@ -18,7 +18,12 @@ from tests.kernels.conftest import Draw
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.config.pipeline_config import AugmentOptions, PipelineConfig
+from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stage import Stage
+from tfpipe.profiler.measure import option_costs
+from tfpipe.profiler.measure.option_costs import measure_option_costs
+from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
+from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.readers.batch_reader import BatchReader, Rank
 from tfpipe.readers.jax import DeviceBatches
 from tfpipe.readers.torch import ShardedImages, data_loader
@@ -166,6 +171,26 @@ def test_a_damaged_image_has_the_sentence_of_tensorflow(tmp_path: Path, draw_jpe
             BatchReader(manifest, "train", config, Rank(), lambda *_: np.zeros(0, np.uint8)).read(0, 0)
         refused.append(str(refusal.value))
     assert refused[0] == refused[1]
+
+
+def test_the_profiler_tries_the_decoder_and_restart_markers(
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(option_costs, "_SECONDS", 0.01)
+    source = Source.from_manifest(manifest, "train")
+    plain = measure_option_costs(source, make_config("tensorflow"), None)
+    assert (plain.native is None, plain.seekable is None) == (False, True)
+    native = measure_option_costs(source, make_config("auto"), None)
+    assert (native.native is None, native.seekable is None) == (True, False)
+
+
+def test_a_profile_has_one_stage_for_decoding_and_augmentation(manifest: Manifest) -> None:
+    profile = profile_pipeline(
+        manifest, "train", make_config("auto"), Accelerator(0.02, BATCH), ProfileConfig(0.8, 0.1)
+    )
+    assert {"decode", "batch"} < {stage.name for stage in profile.stages}
+    assert "augment" not in {stage.name for stage in profile.stages}
+    assert not profile.dataset.lacks_kernels
 
 
 def test_what_does_not_fit_is_refused_or_left_to_tensorflow(manifest: Manifest) -> None:

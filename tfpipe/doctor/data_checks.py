@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 import numpy as np
@@ -162,18 +161,17 @@ def check_image_size(facts: ImageFacts | None) -> Check:
     return Check(name, "ok", f"{finding}.")
 
 
-def check_decoder(decoder: str, formats: AbstractSet[str], missing: str | None) -> Check:
+def check_decoder(decoder: str, missing: str | None) -> Check:
     """Tells who decodes the images.
 
     Args:
         decoder: The decoder of the plan, "native" or "tensorflow".
-        formats: Formats of the images; empty if nobody looked.
-        missing: Why tfpipe-kernels cannot be used; None if it can, or if nobody wants it.
+        missing: Why tfpipe-kernels cannot be used; None if it can, or if it would not decode these images.
     """
     name = "decoder"
     if decoder == "native":
         return Check(name, "ok", "tfpipe-kernels decodes, crops and resizes in one call.")
-    if formats == {"JPEG"} and missing is not None:
+    if missing is not None:
         advice = "Install it with pip install ./kernels from a checkout: it takes about 0.8 of the processor time."
         return Check(name, "ok", f"TensorFlow decodes. tfpipe-kernels is faster, and {missing}.", advice)
     return Check(name, "ok", "TensorFlow decodes.")

@@ -219,9 +219,8 @@ def _check_image_size(facts: _Facts) -> Check:
 
 
 def _check_decoder(facts: _Facts) -> Check:
-    formats = facts.source.images.formats
-    missing = kernels.explain_missing_kernels()
-    return data_checks.check_decoder(facts.plan.decoder, formats, missing if facts.config.decoder == "auto" else None)
+    missing = kernels.explain_missing_kernels() if facts.plan.lacks_kernels else None
+    return data_checks.check_decoder(facts.plan.decoder, missing)
 
 
 def _check_labels(facts: _Facts) -> Check:

@@ -179,6 +179,7 @@ class DatasetFacts:
         exact: Whether training reads in the exact order of `tfpipe.order`.
         in_lanes: Whether the exact order reads lanes, whose number `cycle_length` does not change.
         shuffled_records: The number of records that are held in memory to be shuffled.
+        lacks_kernels: Whether tfpipe-kernels would decode the images if it were installed.
         own_stages: The names of the stages that the user has put in.
         late_caches: The names of the user's stages that cache augmented images, the last one first.
     """
@@ -196,6 +197,7 @@ class DatasetFacts:
     exact: bool
     in_lanes: bool
     shuffled_records: int
+    lacks_kernels: bool = False
     own_stages: tuple[str, ...] = ()
     late_caches: tuple[str, ...] = ()
 
@@ -219,6 +221,8 @@ class OptionCosts:
         cached: The cost with decoded images that are fetched from memory.
         cached_device: The cost with decoded images from memory and augmentation on the device.
         smaller: The cost with images that are stored with a short side of `DatasetFacts.short_side`.
+        native: The cost with tfpipe-kernels as the decoder.
+        seekable: The cost with JPEGs that have restart markers, from which tfpipe-kernels decodes no more than a crop.
     """
 
     now: float | None = None
@@ -228,6 +232,8 @@ class OptionCosts:
     cached: float | None = None
     cached_device: float | None = None
     smaller: float | None = None
+    native: float | None = None
+    seekable: float | None = None
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,26 @@ def test_images_larger_than_the_model_needs_are_stored_smaller() -> None:
     assert not any("shard" in fix.action for fix in list_fixes(make_profile(dataset={"short_side": None})))
 
 
+def test_the_native_decoder_is_proposed_where_it_would_decode() -> None:
+    assert not any("kernels" in fix.action for fix in list_fixes(PROFILE))
+    fix = next(fix for fix in list_fixes(make_profile(dataset={"lacks_kernels": True})) if "kernels" in fix.action)
+    assert fix.action == "Install tfpipe-kernels: pip install ./kernels in a checkout of tfpipe."
+    assert fix.reason == "tfpipe-kernels decodes, crops and resizes in one call."
+    assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.25 * MADE_S))
+    installed = make_profile(config={"decoder": "tensorflow"}, option_costs={"native": 2400.0})
+    fix = get_fix(installed, decoder="auto")
+    assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.4 * MADE_S))
+
+
+def test_restart_markers_are_proposed_where_they_were_tried() -> None:
+    assert not any("seekable" in fix.action for fix in list_fixes(PROFILE))
+    profile = make_profile(option_costs={"seekable": 3000.0})
+    fix = next(fix for fix in list_fixes(profile) if "seekable" in fix.action)
+    assert fix.action == "tfpipe reshard INPUT OUTPUT --seekable"
+    assert fix.reason == "With restart markers in a JPEG no more is decoded than the crop needs."
+    assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.25 * MADE_S))
+
+
 def test_more_machines_come_last() -> None:
     last = list_fixes(PROFILE)[-1]
     assert last.action.startswith("Run `tfpipe serve` on 4 machines like this one")

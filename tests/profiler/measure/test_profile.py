@@ -148,7 +148,7 @@ def test_a_profile_has_the_figures_of_a_real_pipeline(manifest: Manifest) -> Non
 def test_each_map_has_a_thread_for_each_core(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     """AUTOTUNE would leave each at one for a slow accelerator, and is not what maps that are fused get from it."""
     monkeypatch.setattr(host_limits, "usable_cpus", lambda: 3)
-    short = ProfileConfig(0.3, 0.1)
+    short = ProfileConfig(0.8, 0.1)
     profile = profile_pipeline(manifest, "train", CONFIG, Accelerator(0.02, 4), short)
     threads = {stage.name: stage.parallelism for stage in profile.stages}
     assert (threads["parse"], threads["decode"], threads["augment"]) == (3, 3, 3)

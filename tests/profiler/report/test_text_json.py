@@ -101,10 +101,12 @@ def test_the_json_has_the_same_names_as_ever() -> None:
     ]
     assert list(document["dataset"]) == [
         *("name", "records", "files", "record_bytes", "formats", "stored_size", "mean_size", "short_side"),
-        *("decoded_size", "cycle_length", "exact", "in_lanes", "shuffled_records", "own_stages", "late_caches"),
+        *("decoded_size", "cycle_length", "exact", "in_lanes", "shuffled_records", "lacks_kernels", "own_stages"),
+        "late_caches",
     ]
     assert list(document["what_if"]) == [
-        *("now", "uint8", "device", "dct_scaling", "cached", "cached_device", "smaller"),
+        *("now", "uint8", "device", "dct_scaling", "cached", "cached_device", "smaller", "native"),
+        "seekable",
     ]
     assert list(document["timeline"][0]) == ["begins_s", "idle_s", "wait_s"]
     assert list(document["config"]) == [option.name for option in fields(PipelineConfig)]

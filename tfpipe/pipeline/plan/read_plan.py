@@ -454,6 +454,11 @@ class ReadPlan:
         return "native" if fits and not self.has_two_forms and kernels.has_kernels() else "tensorflow"
 
     @property
+    def lacks_kernels(self) -> bool:
+        """Whether tfpipe-kernels would decode if it were installed."""
+        return self.config.decoder == "auto" and self._explain_misfit() is None and not kernels.has_kernels()
+
+    @property
     def fuses_augment(self) -> bool:
         """Whether one call of tfpipe-kernels does the stages `decode` and `augment`."""
         return self.decoder == "native" and self.config.augment != "device" and not self.caches_whole

@@ -45,6 +45,10 @@ CPU_LEFT_WHEN_FUSED = 0.9
 """The share of the processor time from `parse` to `batch` that is left when `parse`, `decode` and `augment` are one
 function. No run is on record; `tests/benchmarks/profile_overhead.py` measures what fusion saves in a whole pipeline."""
 
+CPU_LEFT_WITH_KERNELS = 0.75
+"""The share of the processor time from `parse` to `batch` that is left when tfpipe-kernels decodes. 0.65 to 0.84 in six
+measurements with ImageNet's originals, as bytes and as floats."""
+
 READ_CPU_LEFT_ON_DEVICE = 0.72
 """The share of the time of `read` and `shuffle` that is left when the device augments. Crops as floats, 600 kB each at
 224 pixels, push what is read out of the processor's caches. 0.71 with raw images, 0.58 with JPEGs."""

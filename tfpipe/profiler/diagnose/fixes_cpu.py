@@ -13,6 +13,7 @@ from tfpipe.profiler.diagnose.bottleneck import compute_required_rate
 from tfpipe.profiler.diagnose.calibration import (
     CACHE_FETCH_US,
     CPU_LEFT_WHEN_FUSED,
+    CPU_LEFT_WITH_KERNELS,
     READ_CPU_LEFT_ON_DEVICE,
     RECORD_READ_US,
     SMALLER_IMAGE_BYTES,
@@ -43,7 +44,9 @@ def propose(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
     """
     yield from _change_options(profile, demand)
     yield from _add_cache(profile, demand)
+    yield from _install_kernels(profile, demand)
     yield from _store_smaller(profile, demand)
+    yield from _store_seekable(profile, demand)
     yield from _add_machines(profile, demand)
 
 
@@ -62,6 +65,9 @@ def _change_options(profile: Profile, demand: ServiceDemand) -> Iterator[Propose
     if cpu_s := _scale_cpu(profile, demand, costs.dct_scaling):
         reason = "If a crop is twice as large as needed, libjpeg decodes half of each side."
         yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=cpu_s), {"dct_scaling": True})
+    if cpu_s := _scale_cpu(profile, demand, costs.native):
+        reason = "tfpipe-kernels, which is installed, decodes, crops and resizes in one call."
+        yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=cpu_s), {"decoder": "auto"})
     if not config.map_fusion:
         fused = _scale_stages(demand, CPU_LEFT_WHEN_FUSED)
         reason = "One call for parse, decode and augment."
@@ -126,6 +132,25 @@ def _store_smaller(profile: Profile, demand: ServiceDemand) -> Iterator[Proposed
     )
     action = f"tfpipe shard INPUT OUTPUT --resize-short {short_side}"
     yield ProposedFix(Effort.NEW_SHARDS, reason, smaller, action=action)
+
+
+def _install_kernels(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
+    """Yields the native decoder, if it is not installed."""
+    now_us = profile.option_costs.now
+    if now_us is None or not profile.dataset.lacks_kernels:
+        return
+    if cpu_s := _scale_cpu(profile, demand, CPU_LEFT_WITH_KERNELS * now_us):
+        reason = "tfpipe-kernels decodes, crops and resizes in one call."
+        action = "Install tfpipe-kernels: pip install ./kernels in a checkout of tfpipe."
+        yield ProposedFix(Effort.NEW_SHARDS, reason, replace(demand, cpu_s=cpu_s), action=action)
+
+
+def _store_seekable(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
+    """Yields new shards whose JPEGs have restart markers."""
+    if cpu_s := _scale_cpu(profile, demand, profile.option_costs.seekable):
+        reason = "With restart markers in a JPEG no more is decoded than the crop needs."
+        action = "tfpipe reshard INPUT OUTPUT --seekable"
+        yield ProposedFix(Effort.NEW_SHARDS, reason, replace(demand, cpu_s=cpu_s), action=action)
 
 
 def _add_machines(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:

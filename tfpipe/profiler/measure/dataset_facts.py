@@ -46,6 +46,7 @@ def get_dataset_facts(
         exact=plan.exact,
         in_lanes=plan.in_lanes,
         shuffled_records=_count_shuffled_records(plan),
+        lacks_kernels=plan.lacks_kernels,
         own_stages=tuple(stage.name for stage in stages if stage.name not in STAGE_NAMES),
         late_caches=_find_late_caches(list_planned_operations(stages)),
     )

@@ -20,6 +20,7 @@ import tensorflow as tf
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.normalize import BadImage, prepare_image
+from tfpipe.images.seekable import make_seekable
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
@@ -81,10 +82,12 @@ def _measure(source: Source, config: PipelineConfig, short_side: int | None, lat
     if not payloads:
         return OptionCosts()
     datasets = {_RECORDS_ALONE: _repeat_records(payloads).batch(BATCH)}
-    for name, changed in _list_changes(base, late_cache):
+    for name, changed in _list_changes(source, base, late_cache):
         datasets[name] = _build_dataset(source, changed, payloads)
     if short_side is not None and (smaller := _shrink_images(source, payloads, short_side)):
         datasets["smaller"] = _build_dataset(source, base, smaller)
+    if seekable := _add_markers(source, base, payloads):
+        datasets["seekable"] = _build_dataset(source, base, seekable)
     costs_us = _measure_costs_us(datasets)
     records_us = costs_us.pop(_RECORDS_ALONE)  # a cached image comes without its record
     return OptionCosts(
@@ -92,13 +95,16 @@ def _measure(source: Source, config: PipelineConfig, short_side: int | None, lat
     )
 
 
-def _list_changes(config: PipelineConfig, late_cache: bool) -> Iterator[tuple[str, PipelineConfig]]:
+def _list_changes(source: Source, config: PipelineConfig, late_cache: bool) -> Iterator[tuple[str, PipelineConfig]]:
     """Yields each change that needs no other records: its field of `OptionCosts`, and its config."""
     yield "now", config
     if config.image_dtype != "uint8":
         yield "uint8", replace(config, image_dtype="uint8")
     if config.augment == "host":
         yield "device", replace(config, augment="device", image_dtype="uint8")
+    native = replace(config, decoder="auto")
+    if native != config and ReadPlan(source, native).decoder == "native":
+        yield "native", native
     if not config.dct_scaling:
         yield "dct_scaling", replace(config, dct_scaling=True)
     yield "cached", replace(config, cache="decoded")
@@ -131,6 +137,21 @@ def _shrink_images(source: Source, payloads: list[bytes], short_side: int) -> li
     except BadImage:
         return []
     return smaller
+
+
+def _add_markers(source: Source, config: PipelineConfig, payloads: list[bytes]) -> list[bytes]:
+    """Returns the records as `tfpipe reshard --seekable` would write them; none if that would not help, or fails."""
+    if source.images.seekable or ReadPlan(source, config).decoder != "native":
+        return []
+    seekable = []
+    try:
+        for payload in payloads:
+            features: dict[str, Any] = dict(decode_example(payload))
+            image = make_seekable(features[source.image_key][0], ImageForm().max_pixels)
+            seekable.append(encode_example(features | {source.image_key: [image]}))
+    except BadImage:
+        return []
+    return seekable
 
 
 def _build_dataset(source: Source, config: PipelineConfig, payloads: list[bytes]) -> tf.data.Dataset:
