@@ -79,7 +79,7 @@ static void damage(bytes *image) {
         case 4: /* other sides, or sampling factors */
             at = find_marker(*image, 0xC0);
             if (at == 0) at = find_marker(*image, 0xC2); /* progressive */
-            if (at != 0) image->data[at + 5 + draw(13)] = (uint8_t)draw(256);
+            if (at != 0 && image->size - at >= 18) image->data[at + 5 + draw(13)] = (uint8_t)draw(256);
             break;
         case 5: /* another interval between markers */
             at = find_marker(*image, 0xDD);
