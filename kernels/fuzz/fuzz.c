@@ -2,13 +2,15 @@
 
    fuzz SECONDS SEED FILE...
 
-   Build it with sanitizers; `fuzz/run.sh` does. Every case is a function of its number, so one that fails is repeated by
-   giving its number as the seed: the first case of a run has the number of the seed. */
+   Build it with sanitizers; `fuzz/run.sh` does. Every case is a function of its number, which is printed if it fails. It is
+   repeated by giving its number as the seed: the first case of a run has the number of the seed. */
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include <sanitizer/common_interface_defs.h>
 
 #include "../csrc/layout.h"
 #include "../csrc/tfpipe_kernels.h"
@@ -23,7 +25,11 @@ typedef struct {
 } bytes;
 
 static uint64_t state;
+static uint64_t number; /* of the case */
 static uint64_t decoded; /* how many requests gave pixels */
+
+/* Says which case fails; sanitizers call it before they end the process. */
+static void print_case(void) { fprintf(stderr, "This was case %llu.\n", (unsigned long long)number); }
 
 /* SplitMix64. */
 static uint64_t draw(uint64_t below) {
@@ -138,7 +144,7 @@ static tfpipe_request draw_request(bytes image) {
 }
 
 /* Decodes with and without seeking. Both must give the same pixels if both give any and nothing is damaged. */
-static void decode_both(bytes image, tfpipe_request request, int intact, uint64_t number) {
+static void decode_both(bytes image, tfpipe_request request, int intact) {
     const size_t value = request.dtype == TFPIPE_UINT8 ? 1 : request.dtype == TFPIPE_FLOAT32 ? 4 : 2;
     const size_t size = (size_t)request.out_height * (size_t)request.out_width * 3 * value;
     uint8_t *results[2];
@@ -152,14 +158,15 @@ static void decode_both(bytes image, tfpipe_request request, int intact, uint64_
         decoded += codes[seeks] == TFPIPE_OK;
     }
     if (intact && (codes[0] != codes[1] || (codes[0] == TFPIPE_OK && memcmp(results[0], results[1], size) != 0))) {
-        fprintf(stderr, "case %llu: pixels differ if the decoder seeks\n", (unsigned long long)number);
+        fprintf(stderr, "Pixels differ if the decoder seeks.\n");
+        print_case();
         abort();
     }
     free(results[0]);
     free(results[1]);
 }
 
-static void run_case(const bytes *files, int count, uint64_t number) {
+static void run_case(const bytes *files, int count) {
     state = number * 0x2545F4914F6CDD1Du + 1;
     char message[TFPIPE_MESSAGE_BYTES];
     bytes image = copy(files[draw((uint64_t)count)]);
@@ -170,11 +177,11 @@ static void run_case(const bytes *files, int count, uint64_t number) {
         free(image.data);
         image = copy((bytes){rewritten, rewritten_size});
         tfpipe_free(rewritten);
-        decode_both(image, draw_request(image), 1, number);
+        decode_both(image, draw_request(image), 1);
     }
     for (uint64_t i = 0, times = 1 + draw(3); i < times; i++) damage(&image);
     image = tighten(image);
-    for (int i = 0; i < 3; i++) decode_both(image, draw_request(image), 0, number);
+    for (int i = 0; i < 3; i++) decode_both(image, draw_request(image), 0);
     tfpipe_check(image.data, image.size, MAX_PIXELS, message);
     if (tfpipe_make_seekable(image.data, image.size, MAX_PIXELS, &rewritten, &rewritten_size, message) == TFPIPE_OK)
         tfpipe_free(rewritten);
@@ -203,9 +210,12 @@ int main(int argc, char **argv) {
     }
     for (int i = 3; i < argc; i++) files[i - 3] = read_file(argv[i]);
     const time_t end = time(NULL) + atol(argv[1]);
-    uint64_t number = strtoull(argv[2], NULL, 10), first = number;
-    do run_case(files, argc - 3, number++);
-    while (time(NULL) < end);
+    const uint64_t first = number = strtoull(argv[2], NULL, 10);
+    __sanitizer_set_death_callback(print_case);
+    do {
+        run_case(files, argc - 3);
+        number++;
+    } while (time(NULL) < end);
     printf("%llu cases from seed %llu, %llu results with pixels, no finding\n", (unsigned long long)(number - first),
            (unsigned long long)first, (unsigned long long)decoded);
     for (int i = 3; i < argc; i++) free(files[i - 3].data);
