@@ -251,7 +251,7 @@ def test_what_a_manifest_says():
 
         def __init__(self, formats: dict[str, int], **image: Any) -> None:
             self.image = image
-            self.splits = {"train": type("Split", (), {"formats": formats})()}
+            self.splits = {"train": type("Split", (), {"formats": formats, "seekable": False})()}
 
     stored = StoredImages.from_manifest(
         Fake({"JPEG": 2, "PNG": 1}, square=None, resize_short=256, encoding="keep"), "train"
