@@ -22,7 +22,7 @@ from setuptools.dist import Distribution
 HERE = Path(__file__).parent
 SOURCES = HERE / "csrc"
 KERNELS = (
-    *("layout.c", "splice.c", "resize.c", "decode.c", "jpeg_input.c", "scan.c", "transcode.c"),
+    *("layout.c", "splice.c", "resize.c", "decode.c", "jpeg_input.c", "scan.c", "huffman.c", "transcode.c"),
     *("crc32c.c", "read_records.c", "parse_examples.c"),
 )
 OPERATION = ("tf_op.c",)

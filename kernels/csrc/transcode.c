@@ -5,6 +5,7 @@
 
 #include <jpeglib.h>
 
+#include "huffman.h"
 #include "jpeg_input.h"
 #include "tfpipe_kernels.h"
 
@@ -62,11 +63,15 @@ static int rewrite(transcoder *self, const uint8_t *data, size_t size, int64_t m
     self->output_opened = 1;
     jpeg_mem_dest(output, &self->bytes, &self->size);
     jpeg_copy_critical_parameters(jpeg, output);
-    output->optimize_coding = TRUE;
     /* A single component is not interleaved: its MCU is a block. */
     unsigned mcu_width = 8 * (jpeg->num_components == 1 ? 1 : (unsigned)jpeg->max_h_samp_factor);
     output->restart_in_rows = 0;
     output->restart_interval = choose_interval((jpeg->image_width + mcu_width - 1) / mcu_width, mcu_width);
+    if (tfpipe_make_codes(jpeg, output, coefficients) != 0) {
+        snprintf(self->input.message, TFPIPE_MESSAGE_BYTES, "a coefficient is too large for a baseline JPEG");
+        return TFPIPE_DAMAGED;
+    }
+    output->optimize_coding = FALSE;
     jpeg_write_coefficients(output, coefficients);
     jpeg_finish_compress(output);
     jpeg_finish_decompress(jpeg);

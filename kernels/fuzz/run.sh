@@ -8,5 +8,5 @@ mkdir -p "$kernels/build"
 ${CC:-cc} -std=gnu11 -g -O1 -ffp-contract=off -fno-omit-frame-pointer -fsanitize=address,undefined \
     -fno-sanitize-recover=all -Wall -Wextra "$kernels/fuzz/fuzz.c" "$kernels/csrc/layout.c" "$kernels/csrc/splice.c" \
     "$kernels/csrc/resize.c" "$kernels/csrc/decode.c" "$kernels/csrc/jpeg_input.c" "$kernels/csrc/scan.c" \
-    "$kernels/csrc/transcode.c" -o "$kernels/build/fuzz" -ljpeg -lm
+    "$kernels/csrc/huffman.c" "$kernels/csrc/transcode.c" -o "$kernels/build/fuzz" -ljpeg -lm
 exec "$kernels/build/fuzz" "$@"

@@ -53,6 +53,37 @@ def test_markers_cost_nothing(draw_jpeg: Draw) -> None:
     assert len(make_seekable(data)) < len(data)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quality": 95, "subsampling": 0},
+        {"quality": 98, "subsampling": 2},
+        {"quality": 30},
+        {"mode": "L", "quality": 98},
+        {"mode": "CMYK"},
+        {"keep_rgb": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("size", [(300, 203), (17, 33), (1, 1)], ids=str)
+def test_codes_are_as_short_as_those_of_libjpeg(
+    draw_jpeg: Draw, size: tuple[int, int], options: dict[str, object]
+) -> None:
+    seekable = make_seekable(draw_jpeg(*size, **options))
+    optimized = draw_jpeg(*size, optimize=True, restart_marker_blocks=read_interval(seekable), **options)
+    np.testing.assert_array_equal(read_pixels(seekable), read_pixels(optimized))
+    assert len(seekable) <= len(optimized) * 1.0005 + 4
+    check(seekable)
+
+
+def test_one_color_needs_few_codes() -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (640, 480), (10, 200, 90)).save(buffer, "JPEG")
+    seekable = make_seekable(buffer.getvalue())
+    np.testing.assert_array_equal(read_pixels(seekable), read_pixels(buffer.getvalue()))
+    assert len(seekable) < len(buffer.getvalue())
+
+
 def test_damage_is_refused(draw_jpeg: Draw) -> None:
     data = draw_jpeg(64, 64)
     middle = len(data) - 300
