@@ -24,7 +24,7 @@ from beam_jobs.runners.metrics import read_metrics
 from beam_jobs.runners.wheel import build_kernels_wheel, build_wheel
 from beam_jobs.shards.work_dir import WorkDir, WrittenShard
 from tfpipe.errors import ConfigError, DataError, TfpipeError, first_line
-from tfpipe.images.seekable import get_kernels_version
+from tfpipe.system import kernels
 from tfpipe.system.extras import importing
 from tfpipe.system.progress import Progress
 
@@ -106,7 +106,7 @@ class DataflowRunner(Runner):
         with explain_errors(), tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
             if setup.sdk_location != "container":  # the user's own container image brings all that the job needs
                 wheels = [build_wheel(folder)]
-                if job.header.form.seekable and get_kernels_version() is not None:
+                if job.header.form.seekable and kernels.get_version() is not None:
                     wheels.append(build_kernels_wheel(folder))
                 setup.extra_packages = [*(setup.extra_packages or ()), *wheels]
             yield

@@ -12,7 +12,7 @@ from pathlib import Path
 import beam_jobs
 from tfpipe import errors
 from tfpipe.errors import DataError
-from tfpipe.images.seekable import KERNELS, load_kernels
+from tfpipe.system import kernels
 
 _DISTRIBUTION = "tfpipe"
 _TAG = "py3-none-any"
@@ -67,16 +67,18 @@ def build_kernels_wheel(folder: str) -> str:
     Raises:
         DataError: The libraries are not for Linux, which the workers run.
     """
-    distribution = metadata.distribution(KERNELS)
+    import tfpipe_kernels
+
+    distribution = metadata.distribution(kernels.DISTRIBUTION)
     wheel = distribution.read_text("WHEEL") or ""
     tags = _WHEEL_TAG.findall(wheel)
     tag = next((tag for tag in tags if "linux" in tag), None)
     if tag is None:
         raise DataError(
-            f"The workers run Linux and get {KERNELS} as it is installed here, but it is installed for "
+            f"The workers run Linux and get {kernels.DISTRIBUTION} as it is installed here, but it is installed for "
             f"{', '.join(tags) or 'an unknown system'}. Start the job on Linux, or let `sdk_location` be a container."
         )
-    package = Path(load_kernels().__file__).parent
+    package = Path(tfpipe_kernels.__file__).parent
     # Libraries that a wheel brings along lie beside its package, by the convention of wheel tools.
     packages = [path for path in (package, package.with_name("tfpipe_kernels.libs")) if path.is_dir()]
     stem = _make_stem(distribution)

@@ -8,7 +8,8 @@ from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
 from tfpipe.images.normalize import get_codec_versions
-from tfpipe.images.seekable import KERNELS, get_kernels_version, load_kernels
+from tfpipe.images.seekable import check_kernels
+from tfpipe.system import kernels
 
 _SHARE = "All workers must reach images and output by the same names: on a disk they share, or in a bucket."
 
@@ -35,7 +36,7 @@ class WorkerCheck:
                 have the same ones anyway. The package that makes JPEGs seekable is needed in any case.
         """
         versions = _get_versions()
-        needed = {"tfpipe", KERNELS} if header.form.seekable else {"tfpipe"}
+        needed = {"tfpipe", kernels.DISTRIBUTION} if header.form.seekable else {"tfpipe"}
         if codecs:
             needed |= get_codec_versions().keys()
         return cls(header.fingerprint, {name: version for name, version in versions.items() if name in needed})
@@ -54,8 +55,8 @@ class WorkerCheck:
                     f"All workers must have {name} {version}, as the process that planned the job has, but the one on "
                     f"{host} has {worker_versions.get(name, 'none')}. Install the same versions there."
                 )
-        if KERNELS in self.versions:
-            load_kernels()
+        if kernels.DISTRIBUTION in self.versions:
+            check_kernels()
         try:
             header = work.read_header()
         except OSError as error:
@@ -68,5 +69,9 @@ class WorkerCheck:
 
 
 def _get_versions() -> dict[str, str]:
-    kernels = get_kernels_version()
-    return {"tfpipe": __version__, **get_codec_versions(), **({} if kernels is None else {KERNELS: kernels})}
+    version = kernels.get_version()
+    return {
+        "tfpipe": __version__,
+        **get_codec_versions(),
+        **({} if version is None else {kernels.DISTRIBUTION: version}),
+    }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +10,10 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.normalize import prepare_image
 from tfpipe.images.seekable import (
+    check_kernels,
     choose_interval,
-    get_kernels_version,
     has_chosen_interval,
     is_seekable,
-    load_kernels,
 )
 
 RGB_444, RGB_420, GRAY = {"subsampling": 0}, {"subsampling": 2}, {"mode": "L"}
@@ -98,27 +95,12 @@ def test_other_files_are_not_seekable(make: Any) -> None:
 
 
 def test_without_the_package_one_sentence_says_how_to_install_it(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tfpipe_kernels", None)
-    assert get_kernels_version() is None
-    for use in (load_kernels, lambda: prepare_image(make.jpeg(), ImageForm(seekable=True))):
-        with pytest.raises(ConfigError) as caught:
-            use()
-        assert str(caught.value) == (
-            "`seekable` needs the package tfpipe-kernels, which is not installed; install it with "
-            "`pip install ./kernels` in a checkout of tfpipe."
-        )
-
-
-def test_a_library_that_cannot_be_loaded_is_one_sentence_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tfpipe_kernels.py").write_text("raise OSError('libjpeg.so.62: no such file')")
-    (tmp_path / "tfpipe_kernels-0.1.0.dist-info").mkdir()
-    (tmp_path / "tfpipe_kernels-0.1.0.dist-info" / "METADATA").write_text("Name: tfpipe-kernels\nVersion: 0.1.0\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "tfpipe_kernels", raising=False)
-    assert get_kernels_version() == "0.1.0"
-    with pytest.raises(ConfigError) as caught:
-        load_kernels()
-    assert str(caught.value) == (
-        "`seekable` needs the package tfpipe-kernels, which cannot be loaded (libjpeg.so.62: no such file); install it "
-        "with `pip install ./kernels` in a checkout of tfpipe."
-    )
+    for reason in ("it is not installed", "libjpeg.so.62: no such file"):
+        monkeypatch.setattr("tfpipe.system.kernels.explain_missing_kernels", lambda reason=reason: reason)
+        for use in (check_kernels, lambda: prepare_image(make.jpeg(), ImageForm(seekable=True))):
+            with pytest.raises(ConfigError) as caught:
+                use()
+            assert str(caught.value) == (
+                f"`seekable` needs tfpipe-kernels, and {reason}; install it from a checkout with "
+                "`pip install ./kernels`."
+            )

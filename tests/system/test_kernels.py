@@ -33,6 +33,14 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def test_the_version_of_an_installed_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert (kernels.get_version() is not None) == kernels.has_kernels()
+    (tmp_path / "tfpipe_kernels-9.8.7.dist-info").mkdir()
+    (tmp_path / "tfpipe_kernels-9.8.7.dist-info" / "METADATA").write_text("Name: tfpipe-kernels\nVersion: 9.8.7\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert kernels.get_version() == "9.8.7"
+
+
 def test_a_damaged_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "tfpipe_kernels.py").write_text("raise OSError('libjpeg.so.62: cannot open shared object file.')")
     monkeypatch.delitem(sys.modules, "tfpipe_kernels", raising=False)

@@ -13,17 +13,12 @@ same files as `is_seekable`, and chooses the interval as `choose_interval` does.
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from dataclasses import dataclass
-from importlib import metadata
-from typing import Any
 
 from tfpipe.errors import ConfigError
 from tfpipe.images.errors import BadImage
-
-KERNELS = "tfpipe-kernels"
-"""The distribution that transcodes a JPEG without loss."""
+from tfpipe.system import kernels
 
 # A marker costs about two bytes, and a crop decodes half an interval in vain on each side.
 _MOST_PIXELS, _LEAST_PIXELS = 96, 24
@@ -95,41 +90,28 @@ def make_seekable(data: bytes, max_pixels: int) -> bytes:
 
     Raises:
         BadImage: libjpeg complains of the JPEG, or it is too large.
-        ConfigError: The package tfpipe-kernels cannot be loaded.
+        ConfigError: tfpipe-kernels is not installed, or cannot be loaded.
     """
-    kernels = load_kernels()
+    check_kernels()
+    import tfpipe_kernels
+
     try:
-        seekable: bytes = kernels.make_seekable(data, max_pixels)
-    except kernels.BadJpeg as error:
+        return tfpipe_kernels.make_seekable(data, max_pixels)
+    except tfpipe_kernels.BadJpeg as error:
         raise BadImage(f"damaged JPEG: {error}") from error
-    return seekable
 
 
-def load_kernels() -> Any:
-    """Returns the module `tfpipe_kernels`.
+def check_kernels() -> None:
+    """Checks that `make_seekable` can be called.
 
     Raises:
-        ConfigError: It is not installed, or its library cannot be loaded. The message says how to install it.
+        ConfigError: tfpipe-kernels is not installed, or cannot be loaded. The message says how to install it.
     """
-    try:
-        import tfpipe_kernels
-    except (ImportError, OSError) as error:
-        fault = "is not installed" if get_kernels_version() is None else f"cannot be loaded ({error})"
+    reason = kernels.explain_missing_kernels()
+    if reason is not None:
         raise ConfigError(
-            f"`seekable` needs the package {KERNELS}, which {fault}; install it with `pip install ./kernels` in a "
-            "checkout of tfpipe."
-        ) from error
-    return tfpipe_kernels
-
-
-def get_kernels_version() -> str | None:
-    """Returns the version of tfpipe-kernels, or None if it is not installed. It loads nothing."""
-    if importlib.util.find_spec("tfpipe_kernels") is None:
-        return None
-    try:
-        return metadata.version(KERNELS)
-    except metadata.PackageNotFoundError:
-        return None
+            f"`seekable` needs tfpipe-kernels, and {reason}; install it from a checkout with `pip install ./kernels`."
+        )
 
 
 def _read_layout(data: bytes) -> _Layout | None:

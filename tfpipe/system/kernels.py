@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+from importlib import metadata
 from types import ModuleType
 
 from tfpipe.errors import MissingDependencyError
+
+DISTRIBUTION = "tfpipe-kernels"
+"""The name of the package for pip."""
 
 
 @functools.cache
@@ -21,6 +25,14 @@ def explain_missing_kernels() -> str | None:
 def has_kernels() -> bool:
     """Returns whether tfpipe-kernels is installed and can be loaded."""
     return explain_missing_kernels() is None
+
+
+def get_version() -> str | None:
+    """Returns the version of the installed package, whether or not it can be loaded; None without one."""
+    try:
+        return metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @functools.cache

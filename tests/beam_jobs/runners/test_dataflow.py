@@ -85,7 +85,7 @@ def test_a_job_gets_folders_a_name_machines_and_a_wheel() -> None:
 def test_a_job_that_makes_seekable_jpegs_brings_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataflow, "build_kernels_wheel", lambda folder: f"{folder}/kernels.whl")
     for version, names in (("0.1.0", ["tfpipe", "kernels.whl"]), (None, ["tfpipe"])):
-        monkeypatch.setattr(dataflow, "get_kernels_version", lambda version=version: version)
+        monkeypatch.setattr("tfpipe.system.kernels.get_version", lambda version=version: version)
         runner = make_dataflow()
         header: Any = SimpleNamespace(form=ImageForm(seekable=True))
         with runner.prepare(replace(make_job("gs://out/pets"), header=header)):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import shutil
 import socket
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import beam_jobs.shards.worker_check as worker_check_module
 from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.shards.output_dir import open_work_dir
@@ -22,7 +20,6 @@ from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.normalize import get_codec_versions
-from tfpipe.images.seekable import KERNELS
 
 HOST = socket.gethostname()
 SHARE = "All workers must reach images and output by the same names: on a disk they share, or in a bucket."
@@ -49,14 +46,14 @@ def test_workers_that_bring_their_own_image_libraries(work: WorkDir) -> None:
 
 def test_a_worker_that_makes_seekable_jpegs_needs_the_package(work: WorkDir, monkeypatch: pytest.MonkeyPatch) -> None:
     header = replace(work.read_header(), form=ImageForm(seekable=True))
-    monkeypatch.setattr(worker_check_module, "get_kernels_version", lambda: "0.1.0")
-    assert KERNELS not in WorkerCheck.make(work.read_header()).versions
+    monkeypatch.setattr("tfpipe.system.kernels.get_version", lambda: "0.1.0")
+    assert "tfpipe-kernels" not in WorkerCheck.make(work.read_header()).versions
     check = WorkerCheck.make(header, codecs=False)
     assert check.versions == {"tfpipe": __version__, "tfpipe-kernels": "0.1.0"}
-    monkeypatch.setitem(sys.modules, "tfpipe_kernels", None)
-    with pytest.raises(ConfigError, match=r"^`seekable` needs the package tfpipe-kernels, which is not installed; "):
+    monkeypatch.setattr("tfpipe.system.kernels.explain_missing_kernels", lambda: "it is not installed")
+    with pytest.raises(ConfigError, match=r"^`seekable` needs tfpipe-kernels, and it is not installed; "):
         check.open_plan(work)
-    monkeypatch.setattr(worker_check_module, "get_kernels_version", lambda: None)
+    monkeypatch.setattr("tfpipe.system.kernels.get_version", lambda: None)
     with pytest.raises(DataError) as caught:
         check.open_plan(work)
     assert str(caught.value) == (
