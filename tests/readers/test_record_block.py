@@ -154,7 +154,7 @@ def test_numbers_out_of_range_and_of_other_kinds_are_refused(folder: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("_MAX_BLOCK_BYTES", 900), ("_MAX_BLOCK_BYTES", 1), ("_MAX_BLOCK_FILES", 1)]
+    ("name", "value"), [*(("_MAX_BLOCK_BYTES", most) for most in (900, 450, 1)), ("_MAX_BLOCK_FILES", 1)]
 )
 def test_blocks_of_few_bytes_or_files_give_the_same(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: int

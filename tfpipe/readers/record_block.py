@@ -26,6 +26,7 @@ from tfpipe.format.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_frames
 from tfpipe.system.kernels import load_native_records
 
 _MAX_GAP_BYTES = 1 << 14  # to copy them out of the page cache takes as long as some reads, a disk less than one read
+_MAX_RECORD_BYTES, _MAX_RECORD_BYTES_IN_PYTHON = 1 << 21, 1 << 15
 _IntArray = NDArray[np.int64]
 
 
@@ -65,6 +66,11 @@ class RecordBlock:
         if examples is None:
             return [None if payload is None else _try_to_decode(payload) for payload in self.list_payloads()]
         return examples
+
+
+def get_max_record_bytes() -> int:
+    """Returns the size from which on reading a record on its own takes less time, as it is copied once less."""
+    return _MAX_RECORD_BYTES_IN_PYTHON if load_native_records() is None else _MAX_RECORD_BYTES
 
 
 def read_block(descriptors: _IntArray, begins: _IntArray, sizes: _IntArray) -> RecordBlock:

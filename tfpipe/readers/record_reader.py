@@ -26,12 +26,12 @@ from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.tfrecord import read_record_at
 from tfpipe.open_dataset import check_local
-from tfpipe.readers.record_block import RecordBlock, read_at, read_block
+from tfpipe.readers.record_block import RecordBlock, get_max_record_bytes, read_at, read_block
 from tfpipe.system.file_io import open_file
 
 _MAX_OPEN = 64  # files of one reader; a process may have 1,024 on most machines
 _MAX_INDEX_BYTES = 1 << 27  # of indexes in memory at 8 bytes a record: all of ImageNet-21k
-_MAX_BLOCK_BYTES = 1 << 23  # of records that are read at once, and at most as much between them
+_MAX_BLOCK_BYTES = 1 << 21  # of records that are read at once, and at most as much between them; caches hold it
 _MAX_BLOCK_FILES = 32  # files of a block, which stay open till it is read
 _MAX_AHEAD = 256  # records that a loop over all reads at once
 _ADVICE = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
@@ -132,7 +132,7 @@ class RecordReader:
     def iterate(self, numbers: range | NDArray[np.int64]) -> Iterator[dict[str, Feature]]:
         """Yields the features of some records, in the order of `numbers`, which count from 0.
 
-        Some records are read ahead: as many as were yielded before, up to 256 or 8 MB. Errors are those of
+        Some records are read ahead: as many as were yielded before, up to 256 or 2 MB. Errors are those of
         `reader[index]`; the records before a damaged one come first.
         """
         num_bytes = sum(shard.bytes for shard in self._shards)
@@ -229,12 +229,12 @@ class RecordReader:
         ]
 
     def _read_blocks(self, numbers: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.intp], RecordBlock]]:
-        """Yields blocks of records, each with the rows of `numbers` that it holds. Very large records are left out."""
+        """Yields blocks of records, each with the rows of `numbers` that it holds. Large records are left out."""
         if not len(numbers):
             return
         unique, inverse = np.unique(numbers, return_inverse=True)
         shards, begins, sizes = self._locate_many(unique)
-        small = np.flatnonzero(sizes <= _MAX_BLOCK_BYTES)
+        small = np.flatnonzero(sizes <= min(get_max_record_bytes(), _MAX_BLOCK_BYTES))
         # A block ends where the next record would be too much, or its file one too many.
         parts = np.stack(
             (np.cumsum(sizes[small]) // _MAX_BLOCK_BYTES, _count_changes(shards[small]) // _MAX_BLOCK_FILES)
@@ -242,7 +242,7 @@ class RecordReader:
         firsts = np.flatnonzero(np.concatenate(([True], (parts[:, 1:] != parts[:, :-1]).any(axis=0))))
         block_of, row_of = np.full((2, len(unique)), -1)
         for part, chosen in enumerate(np.split(small, firsts[1:])):
-            if not len(chosen):  # all are very large
+            if not len(chosen):  # all are large
                 return
             files = {shard: self._open(self._shards[shard]) for shard in np.unique(shards[chosen]).tolist()}
             descriptors = np.array([files[shard].descriptor for shard in shards[chosen].tolist()], np.int64)
