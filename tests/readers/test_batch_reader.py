@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tfpipe
+from tests.seekable_jpegs import SAMPLINGS, draw, encode
 from tfpipe.errors import FormatError
+from tfpipe.images import seekable
 from tfpipe.images.decode import resize_crop
+from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.readers.batch_reader import BatchReader, Rank
 from tfpipe.readers.record_reader import RecordReader
@@ -76,3 +81,33 @@ def test_an_error_names_the_record_that_was_read_ahead(reader: BatchReader, monk
     next(batches)
     with pytest.raises(FormatError, match=f"^Record {third} of 'train': "):
         next(batches)
+
+
+def test_crops_of_seekable_jpegs_are_decoded_from_their_markers(
+    foreign: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = [encode(draw(120, 160, seed), SAMPLINGS[seed % 4]) for seed in range(12)]
+    records = [{"image/encoded": image, "image/class/label": k % 3} for k, image in enumerate(images)]
+    foreign.write(tmp_path / "train-00000-of-00001", records)
+    manifest = index(IndexConfig(str(tmp_path))).manifest
+    assert manifest.splits["train"].seekable
+    splices: list[seekable.Splice | None] = []
+
+    def splice_box(data: bytes, box: tuple[int, int, int, int]) -> seekable.Splice | None:
+        splices.append(splice := splice_one(data, box))
+        return splice
+
+    splice_one = seekable.splice_box
+    monkeypatch.setattr(seekable, "splice_box", splice_box)
+    train = manifest.splits["train"]
+    unmarked = replace(manifest, splits={**manifest.splits, "train": replace(train, seekable_jpegs=0)})
+    config = PipelineConfig(global_batch_size=12, image_size=16, seed=3, decoder="tensorflow")
+    batches = [
+        BatchReader(of, "train", config, Rank(), resize_crop).read(epoch, 0)
+        for of in (unmarked, manifest)
+        for epoch in (0, 1)
+    ]
+    assert len(splices) == 24
+    assert sum(splice is not None for splice in splices) == 8  # the other boxes need most of an image
+    np.testing.assert_array_equal(batches[0]["image"], batches[2]["image"])
+    np.testing.assert_array_equal(batches[1]["image"], batches[3]["image"])

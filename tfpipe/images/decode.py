@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from PIL import Image
 
 from tfpipe.format.image_form import ImageForm
-from tfpipe.images import jpeg, other_formats, png, transcode
+from tfpipe.images import jpeg, other_formats, png, seekable, transcode
 from tfpipe.images.errors import BadImage
 from tfpipe.images.exif import swaps_sides
 from tfpipe.images.sniff import sniff_format
@@ -44,10 +45,13 @@ def decode_pixels(data: bytes, form: ImageForm) -> NDArray[np.uint8]:
         return np.array(_decode(data, kind, form.max_pixels).convert("RGB"), np.uint8)
 
 
-def decode_crop(data: bytes, form: ImageForm, crop_box: tuple[int, int, int, int], ratio: int = 1) -> Image.Image:
+def decode_crop(
+    data: bytes, form: ImageForm, crop_box: tuple[int, int, int, int], ratio: int = 1, seeks: bool = False
+) -> Image.Image:
     """Decodes a crop of a stored image, with the pixels of `decode_pixels`.
 
-    Pillow decodes a JPEG as a whole, so only `ratio` saves time: 1.3 ms for a photograph of 500 x 375.
+    Pillow decodes a JPEG as a whole. So only `ratio` and `seeks` save time: crops of photographs of 500 x 375 take
+    1.25 ms on average, and 0.83 ms if they have restart markers.
 
     Args:
         data: The bytes in the record.
@@ -55,6 +59,8 @@ def decode_crop(data: bytes, form: ImageForm, crop_box: tuple[int, int, int, int
         crop_box: y, x, height and width in pixels of the stored image. The box lies inside the image and is not empty.
         ratio: 1, 2, 4 or 8: libjpeg reduces each side of a JPEG by this factor. The box is then rounded to pixels of
             the reduced image.
+        seeks: Whether to look for restart markers, and to decode just the intervals that the crop needs: from a small
+            JPEG, whose making takes 70 us. Without the right markers the JPEG is decoded as a whole.
 
     Returns:
         The crop, "RGB"; for a JPEG each side is divided by `ratio`.
@@ -70,13 +76,7 @@ def decode_crop(data: bytes, form: ImageForm, crop_box: tuple[int, int, int, int
     with other_formats.refuse_unreadable(kind):
         if kind != "jpeg":
             return _decode(data, kind, form.max_pixels).convert("RGB").crop(box)
-        header = jpeg.read_header(data, form.max_pixels)
-        # Rounded down, because Pillow never falls below the requested size: rounded up, it would reduce less.
-        reduced_size = None if ratio == 1 else (max(header.width // ratio, 1), max(header.height // ratio, 1))
-        image, scale = jpeg.decode_jpeg(header, reduced_size)
-        near_x, near_y, far_x, far_y = (int((side + scale // 2) // scale) for side in box)
-        image = image.crop((near_x, near_y, max(far_x, near_x + 1), max(far_y, near_y + 1)))
-        return image if image.mode == "RGB" else image.convert("RGB")  # `convert` would copy an RGB image
+        return _decode_jpeg_crop(jpeg.read_header(data, form.max_pixels), box, ratio, seeks)
 
 
 def mirror(image: Image.Image) -> Image.Image:
@@ -120,6 +120,29 @@ def _view_raw_pixels(data: bytes, form: ImageForm) -> NDArray[np.uint8]:
     if len(data) != side * side * 3:
         raise BadImage(f"{len(data):,} bytes of raw pixels, not {side} x {side} x 3")
     return np.frombuffer(data, np.uint8).reshape(side, side, 3)
+
+
+def _decode_jpeg_crop(header: jpeg.JpegHeader, box: tuple[int, int, int, int], ratio: int, seeks: bool) -> Image.Image:
+    """Decodes a box of a JPEG: its left, upper, right and lower bound."""
+    if seeks and (splice := _splice_pixels(header, box, ratio)) is not None:
+        header = replace(header, width=splice.width, height=splice.height, decodable=splice.data)
+        # The splice begins at a multiple of 8, so the bounds are rounded as in the whole image.
+        box = box[0] - splice.x, box[1] - splice.y, box[2] - splice.x, box[3] - splice.y
+    # Rounded down, because Pillow never falls below the requested size: rounded up, it would reduce less.
+    reduced_size = None if ratio == 1 else (max(header.width // ratio, 1), max(header.height // ratio, 1))
+    image, scale = jpeg.decode_jpeg(header, reduced_size)
+    near_x, near_y, far_x, far_y = (int((side + scale // 2) // scale) for side in box)
+    image = image.crop((near_x, near_y, max(far_x, near_x + 1), max(far_y, near_y + 1)))
+    return image if image.mode == "RGB" else image.convert("RGB")  # `convert` would copy an RGB image
+
+
+def _splice_pixels(header: jpeg.JpegHeader, box: tuple[int, int, int, int], ratio: int) -> seekable.Splice | None:
+    """Returns a JPEG of the intervals behind the pixels of a reduced image that lie in a box, if that saves time."""
+    left, upper, right, lower = (ratio * ((side + ratio // 2) // ratio) for side in box)
+    crop_box = upper, left, max(lower - upper, ratio), max(right - left, ratio)
+    splice = seekable.splice_box(header.decodable, crop_box)
+    # Pillow reduces an image less if it has fewer pixels than the ratio, so the whole decides.
+    return None if splice is None or min(splice.height, splice.width) < ratio else splice
 
 
 def _decode(data: bytes, kind: str, max_pixels: int) -> Image.Image:

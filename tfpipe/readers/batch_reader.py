@@ -222,7 +222,8 @@ class BatchReader:
                 return self._transform(make_image(decode_pixels(stored[0], self._form)), draws.get_seed(row))
             crop_box = self._choose_crop_box(stored[0], features, draws, row)
             ratio = _choose_ratio(crop_box, self.config.size) if self.config.dct_scaling else 1
-            image = decode_crop(stored[0], self._form, crop_box, ratio)
+            seeks = self.plan.source.images.seekable
+            image = decode_crop(stored[0], self._form, crop_box, ratio, seeks)
         except BadImage as error:
             raise FormatError(f"Record {number} of {self.split!r}: its image cannot be used, {error}.") from None
         image = mirror(image) if draws.flips[row] else image
