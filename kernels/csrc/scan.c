@@ -12,6 +12,7 @@ enum {
     MARKER = 0xFF,
     RST0 = 0xD0,
     RST7 = 0xD7,
+    EOI = 0xD9,
 };
 
 /* What the next LOOK_BITS bits begin with.
@@ -53,6 +54,7 @@ struct tfpipe_scan {
     uint8_t *bytes; /* of all intervals, without stuffed bytes */
     size_t *ends;   /* of the intervals in `bytes` */
     size_t intervals, interval;
+    int ends_image; /* whether the marker behind the last interval ends the image */
     reader in;
     unsigned restarts_to_go;
     int32_t last_dc[MAX_COMPS_IN_SCAN];
@@ -141,6 +143,7 @@ static int take_bytes(tfpipe_scan *scan, const uint8_t *data, size_t size, size_
         const int is_restart = marker[1] >= RST0 && marker[1] <= RST7;
         if (is_restart && marker[1] != RST0 + (int)(scan->intervals % 8)) return -1;
         scan->ends[scan->intervals++] = used;
+        scan->ends_image = marker[1] == EOI;
         if (!is_restart) break;
     }
     memset(scan->bytes + used, 0, PADDING);
@@ -315,6 +318,14 @@ tfpipe_scan *tfpipe_take_scan(struct jpeg_decompress_struct *jpeg, jmp_buf *leav
     }
     jpeg->entropy->decode_mcu = decode_mcu;
     return scan;
+}
+
+int tfpipe_read_past_scan(struct jpeg_decompress_struct *jpeg) {
+    const tfpipe_scan *scan = tfpipe_scan_of(jpeg);
+    const size_t mcus = (size_t)jpeg->MCUs_per_row * (size_t)jpeg->MCU_rows_in_scan;
+    for (size_t i = 0; i < mcus; i++) decode_mcu(jpeg, NULL);
+    const int is_last = scan->interval + 1 == scan->intervals;
+    return is_last && scan->ends_image && count_used(scan) == scan->ends[scan->interval] ? 0 : -1;
 }
 
 void tfpipe_free_scan(tfpipe_scan *scan) {

@@ -28,6 +28,11 @@ typedef struct tfpipe_scan tfpipe_scan;
    memory. */
 tfpipe_scan *tfpipe_take_scan(struct jpeg_decompress_struct *jpeg, jmp_buf *leave);
 
+/* Reads past all blocks of the scan that tfpipe_take_scan returned, and stores none.
+
+   Returns 0 if all of its bytes are used up and the image ends behind it; or -1, to leave it to libjpeg. */
+int tfpipe_read_past_scan(struct jpeg_decompress_struct *jpeg);
+
 void tfpipe_free_scan(tfpipe_scan *scan);
 
 /* The scan that belongs to a decompressor; the caller of tfpipe_take_scan defines it. */

@@ -36,8 +36,7 @@ static unsigned choose_interval(unsigned mcus_per_row, unsigned mcu_width) {
     return mcus_per_row;
 }
 
-static int open_coefficients(transcoder *self, const uint8_t *data, size_t size, int64_t max_pixels,
-                             jvirt_barray_ptr **coefficients) {
+static int open_header(transcoder *self, const uint8_t *data, size_t size, int64_t max_pixels) {
     struct jpeg_decompress_struct *jpeg = &self->input.jpeg;
     tfpipe_open_input(&self->input, data, size);
     if (jpeg_read_header(jpeg, TRUE) != JPEG_HEADER_OK) return TFPIPE_DAMAGED;
@@ -46,7 +45,14 @@ static int open_coefficients(transcoder *self, const uint8_t *data, size_t size,
                  jpeg->image_width, jpeg->image_height, (long long)max_pixels);
         return TFPIPE_TOO_LARGE;
     }
-    *coefficients = jpeg_read_coefficients(jpeg);
+    return TFPIPE_OK;
+}
+
+static int open_coefficients(transcoder *self, const uint8_t *data, size_t size, int64_t max_pixels,
+                             jvirt_barray_ptr **coefficients) {
+    const int opened = open_header(self, data, size, max_pixels);
+    if (opened != TFPIPE_OK) return opened;
+    *coefficients = jpeg_read_coefficients(&self->input.jpeg);
     return *coefficients == NULL ? TFPIPE_DAMAGED : TFPIPE_OK;
 }
 
@@ -94,6 +100,16 @@ int tfpipe_make_seekable(const uint8_t *data, size_t size, int64_t max_pixels, u
     return TFPIPE_OK;
 }
 
+/* Reads past the scan of a baseline JPEG. Returns whether it is whole; if not, libjpeg has the last word. */
+static int read_past(transcoder *self, const uint8_t *data, size_t size, int64_t max_pixels) {
+    struct jpeg_decompress_struct *jpeg = &self->input.jpeg;
+    if (setjmp(self->input.jump) != 0) return 0;
+    if (open_header(self, data, size, max_pixels) != TFPIPE_OK || jpeg_has_multiple_scans(jpeg)) return 0;
+    jpeg_start_decompress(jpeg);
+    self->input.scan = tfpipe_take_scan(jpeg, &self->input.jump);
+    return self->input.scan != NULL && tfpipe_read_past_scan(jpeg) == 0;
+}
+
 static int read_all(transcoder *self, const uint8_t *data, size_t size, int64_t max_pixels) {
     jvirt_barray_ptr *coefficients;
     if (setjmp(self->input.jump) != 0) return TFPIPE_DAMAGED;
@@ -104,6 +120,10 @@ static int read_all(transcoder *self, const uint8_t *data, size_t size, int64_t 
 
 int tfpipe_check(const uint8_t *data, size_t size, int64_t max_pixels, char *message) {
     transcoder self;
+    begin(&self, message);
+    const int is_whole = read_past(&self, data, size, max_pixels);
+    tfpipe_close_input(&self.input);
+    if (is_whole) return TFPIPE_OK;
     begin(&self, message);
     const int result = read_all(&self, data, size, max_pixels);
     tfpipe_close_input(&self.input);

@@ -84,6 +84,21 @@ def test_one_color_needs_few_codes() -> None:
     assert len(seekable) < len(buffer.getvalue())
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"subsampling": 0}, {"mode": "L"}, {"mode": "CMYK"}, {"restart_marker_blocks": 3}, {"progressive": True}],
+    ids=str,
+)
+def test_each_end_of_the_data_is_checked(draw_jpeg: Draw, options: dict[str, object]) -> None:
+    data = draw_jpeg(50, 70, **options)
+    check(data)
+    check(data + b"rest")  # nothing behind the end of the image matters
+    check(data[:-2] + b"\xff\xff\xd9")  # a fill byte
+    for bad in (data[:-2], data[:-40] + data[-2:], data[:-2] + b"\x12" * 30 + data[-2:]):
+        with pytest.raises(BadJpeg):
+            check(bad)
+
+
 def test_damage_is_refused(draw_jpeg: Draw) -> None:
     data = draw_jpeg(64, 64)
     middle = len(data) - 300
