@@ -41,6 +41,11 @@ jpeg, box = Path(sys.argv[1]).read_bytes(), (0, 0, {HEIGHT}, {WIDTH})
 image = tf.load_op_library(OPERATION_PATH).tfpipe_decode(jpeg, box, False, **options, **values)
 sys.stdout.buffer.write(image.numpy().tobytes())
 """
+STAGE = """
+import sys
+from beam_jobs.runners.wheel import build_kernels_wheel
+print(build_kernels_wheel(sys.argv[1]))
+"""
 
 
 def run(*command: object, **env: object) -> bytes:
@@ -87,3 +92,10 @@ def test_the_wheel_decodes_where_neither_compiler_nor_libjpeg_is(tmp_path: Path,
 
     output = run(sys.executable, "-c", DECODE_BY_TENSORFLOW, jpeg, **{**os.environ, "PYTHONPATH": site})
     assert output == expected.tobytes()
+
+    # Dataflow's workers get what is installed at the launcher, as a wheel.
+    (tmp_path / "staged").mkdir()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(site)])}
+    staged = run(sys.executable, "-c", STAGE, tmp_path / "staged", **environment).decode().strip()
+    with zipfile.ZipFile(staged) as content:
+        assert {name for name in names if name.endswith(".so") or ".libs/lib" in name} <= set(content.namelist())
