@@ -149,6 +149,7 @@ def test_a_batch_is_its_records(records: DataSource) -> None:
         batch = view.__getitems__([3, -1, 0, 3])
         assert [repr(record) for record in batch] == [repr(view[k]) for k in (3, -1, 0, 3)]
         assert [repr(record.features) for record in batch] == [repr(view[k].features) for k in (3, -1, 0, 3)]
+        assert repr(view._getitems([3, -1, 0, 3])) == repr(batch)  # Grain's name for it
     assert records.__getitems__([]) == []
     with pytest.raises(IndexError) as caught:
         records[2:5].__getitems__(np.array([0, 3]))

@@ -121,8 +121,8 @@ class DataSource:
     def __getitems__(self, indices: Numbers) -> list[Record]:
         """Reads several records at once, which takes a fraction of the time of one by one.
 
-        PyTorch's DataLoader and Grain call it by this name for a batch. The arrays of features with one value may share
-        memory with those of the other records, 8 bytes a value.
+        PyTorch's DataLoader calls it for a batch; where Grain reads in batches, it does so by the name `_getitems`. The
+        arrays of features with one value may share memory with those of the other records, 8 bytes a value.
 
         Args:
             indices: The numbers, each from 0 or, below 0, counted from the end; in any order and with repetitions.
@@ -136,6 +136,8 @@ class DataSource:
         """
         numbers = self._choose(indices)
         return list(map(self._make_record, numbers.tolist(), self._reader.read_examples(numbers)))
+
+    _getitems = __getitems__
 
     def __iter__(self) -> Iterator[Record]:
         return map(self._make_record, map(int, self._numbers), self._reader.iterate(self._numbers))
