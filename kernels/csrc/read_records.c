@@ -1,6 +1,7 @@
 /* Records of TFRecord files, read into one block of memory and checked. */
 
 #define _GNU_SOURCE
+#define _FILE_OFFSET_BITS 64
 
 #include <errno.h>
 #include <fcntl.h>

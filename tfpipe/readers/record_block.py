@@ -135,8 +135,8 @@ def _decode_natively(block: RecordBlock, native: ModuleType) -> list[dict[str, F
     cells = np.full(len(rows), None, object)
     values: tuple[tuple[int, Sequence[Any] | NDArray[Any]], ...] = (
         (native.TEXTS, _cut(data, tables.texts)),
-        (native.FLOATS, np.frombuffer(bytearray(tables.floats), np.float32)),
-        (native.INTS, np.frombuffer(bytearray(tables.ints), np.int64)),
+        (native.FLOATS, np.frombuffer(tables.floats, np.float32)),
+        (native.INTS, np.frombuffer(tables.ints, np.int64)),
     )
     for kind, pool in values:
         places = np.flatnonzero(rows[:, 1] == kind)
@@ -164,7 +164,7 @@ def _cut(data: memoryview, table: bytes) -> list[bytes]:
 def _group(pool: Sequence[Any] | NDArray[Any], firsts: _IntArray, counts: _IntArray) -> Sequence[Any]:
     """Groups the values of each feature: lists of bytes, or arrays. Most features have one value."""
     if (counts == 1).all():
-        return list(pool.reshape(-1, 1)) if isinstance(pool, np.ndarray) else [[value] for value in pool]
+        return list(pool.copy().reshape(-1, 1)) if isinstance(pool, np.ndarray) else [[value] for value in pool]
     places = zip(firsts.tolist(), (firsts + counts).tolist(), strict=True)
     if isinstance(pool, np.ndarray):
         return [pool[first:end].copy() for first, end in places]
