@@ -4,6 +4,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -31,6 +32,17 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
         "`--seekable` needs tfpipe-kernels, and it is not installed. "
         "Install it from a checkout with: pip install ./kernels."
     )
+
+
+def test_a_package_without_the_reader_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (kernels.load_native_records() is not None) == kernels.has_kernels()
+    kernels.explain_missing_kernels.cache_clear()
+    package = ModuleType("tfpipe_kernels")  # of an older release
+    monkeypatch.setitem(sys.modules, "tfpipe_kernels", package)
+    monkeypatch.delitem(sys.modules, "tfpipe_kernels.records", raising=False)
+    assert kernels.load_native_records() is None
+    package.records = ModuleType("tfpipe_kernels.records")
+    assert kernels.load_native_records() is package.records
 
 
 def test_the_version_of_an_installed_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ def get_version() -> str | None:
         return None
 
 
-@functools.cache
 def load_native_records() -> ModuleType | None:
     """Loads the part of tfpipe-kernels that reads records; None if it cannot be used, or is of an older release."""
     if not has_kernels():
