@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 NUM_SHARDS = 16
+TFPIPE = ("tfpipe", "tfpipe-1", "tfpipe-seekable")
 _QUALITY = 95
 _WRITE_BUFFER_BYTES = 1 << 20
 
@@ -27,13 +28,15 @@ Contestant = Callable[[Path, Path, int], None]
 
 def command(name: str, images: Path, output: Path, resize_short: int) -> list[str]:
     """The command line of a contestant."""
-    if name not in ("tfpipe", "tfpipe-1"):
+    if name not in TFPIPE:
         return [sys.executable, __file__, name, str(images), str(output), str(resize_short)]
     options = [f"--num-shards={NUM_SHARDS}"]
     if resize_short:
         options.append(f"--resize-short={resize_short}")
     if name == "tfpipe-1":
         options.append("--workers=1")
+    if name == "tfpipe-seekable":
+        options.append("--seekable")
     return [sys.executable, "-m", "tfpipe", "shard", str(images), str(output), *options]
 
 
@@ -228,8 +231,7 @@ def _usual_bytes(path: str, resize_short: int) -> bytes:
 
 
 CONTESTANTS: dict[str, Contestant | None] = {
-    "tfpipe": None,  # a command line of its own
-    "tfpipe-1": None,
+    **dict.fromkeys(TFPIPE),  # command lines of their own
     "loop": loop,
     "pool": pool,
     "beam-classic": beam_classic,

@@ -25,7 +25,7 @@ from pathlib import Path
 import click
 
 sys.path.insert(0, os.path.dirname(__file__))
-from shard_contestants import CONTESTANTS, NUM_SHARDS, command
+from shard_contestants import CONTESTANTS, NUM_SHARDS, TFPIPE, command
 
 _SAMPLE_EVERY_S = 0.05
 _PSS_EVERY = 4  # samples: the kernel walks a process' whole page table for it
@@ -147,7 +147,7 @@ def run_once(name: str, images: Path, output: Path, resize_short: int, log: Path
     shutil.rmtree(output)
     os.sync()  # so that no run pays for another's unwritten pages
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    largest = sampler.peak_child_bytes if name in ("tfpipe", "tfpipe-1", "pool") else sampler.peak_root_bytes
+    largest = sampler.peak_child_bytes if name in (*TFPIPE, "pool") else sampler.peak_root_bytes
     return Run(name, wanted, wall_s, cpu_s, sampler.peak_bytes, largest)
 
 
@@ -263,7 +263,7 @@ def main(
         source = Path(folder, "images")
         make_references(images, source, references)
         for turn in range(rounds):
-            for name in only or CONTESTANTS:
+            for name in only or [name for name in CONTESTANTS if name != "tfpipe-seekable"]:
                 one = run_once(name, source, Path(folder, "out"), resize_short, Path(folder, "log.txt"))
                 click.echo(f"{turn + 1} {name}: {one.wall_s:.1f} s, {one.cpu_s:.1f} CPU-s", err=True)
                 runs.append(one)

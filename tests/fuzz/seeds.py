@@ -60,7 +60,7 @@ def _manifest(foreign: Foreign | None) -> Manifest:
     sizes = ImageSizes(1, 20, 7.5, 2, 30, 9.25)
     return Manifest(
         name="pets",
-        splits={"train": SplitInfo("train", shards, {"JPEG": 5, "PNG": 2}, (4, 3), sizes)},
+        splits={"train": SplitInfo("train", shards, {"JPEG": 5, "PNG": 2}, (4, 3), sizes, 5)},
         label_names=("cat", "dog"),
         schema=schema,
         seed=7,

@@ -1,7 +1,7 @@
 """Seekable JPEGs: restart markers at an interval that divides a row, so that a decoder can begin at each of them.
 
 ```
-interval = choose_interval(width, gray=False)      # MCUs between two markers, for a JPEG that is encoded anew
+interval = choose_interval(width, mcu_width)       # MCUs between two markers, for a JPEG that is encoded anew
 smaller = make_seekable(jpeg, max_pixels)          # a JPEG that exists, without loss, by tfpipe-kernels
 is_seekable(smaller)                               # True: reads headers and markers, and decodes nothing
 splice = splice_box(smaller, (y, x, height, width))  # a small JPEG around a box, for any decoder; or None
