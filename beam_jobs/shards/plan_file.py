@@ -16,6 +16,7 @@ from tfpipe.format import file_names
 from tfpipe.format.manifest import FORMAT_VERSION, Manifest
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.images.normalize import get_codec_versions
+from tfpipe.system import kernels
 
 
 def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
@@ -48,11 +49,14 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
 
 def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
     """Returns a digest of the facts that shape the dataset. The place of the input and the runner do not."""
+    codecs = get_codec_versions()
+    if header.form.seekable:
+        codecs[kernels.DISTRIBUTION] = kernels.get_version() or ""
     facts = json.dumps(
         {
             "format_version": FORMAT_VERSION,
             "tool_version": __version__,
-            "codecs": get_codec_versions(),
+            "codecs": codecs,
             "lines": lines_sha256,
             "name": header.name,
             "seed": header.seed,
