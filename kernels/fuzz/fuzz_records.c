@@ -20,7 +20,7 @@ typedef struct {
     size_t size;
 } buffer;
 
-static uint64_t state;
+static uint64_t state, features_found;
 
 /* SplitMix64. */
 static uint64_t draw(uint64_t below) {
@@ -108,6 +108,7 @@ static void parse(const uint8_t *block, size_t size, uint64_t number) {
     }
     for (size_t k = 0; k < out.num_keys; k++) demand(is_inside(out.keys[k], size), "a key leaves the block", number);
     for (size_t k = 0; k < out.num_texts; k++) demand(is_inside(out.texts[k], size), "a text leaves the block", number);
+    features_found += out.num_features;
     tfpipe_free_examples(&out);
 }
 
@@ -161,6 +162,7 @@ int main(int argc, char **argv) {
     uint64_t number = strtoull(argv[2], NULL, 10), first = number;
     do run_case(file, number++);
     while (time(NULL) < end);
-    printf("%llu cases from seed %llu, no finding\n", (unsigned long long)(number - first), (unsigned long long)first);
+    printf("%llu cases from seed %llu, %llu features, no finding\n", (unsigned long long)(number - first),
+           (unsigned long long)first, (unsigned long long)features_found);
     return 0;
 }

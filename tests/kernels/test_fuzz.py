@@ -1,4 +1,4 @@
-"""A few seconds of the kernels' fuzzer, on files of every kind."""
+"""A few seconds of the kernels' fuzzers: images of every kind, and records."""
 
 import random
 import re
@@ -11,7 +11,7 @@ from tfpipe_kernels import make_seekable
 from tests.kernels.conftest import Draw
 from tests.kernels.test_decode import KINDS
 
-RUN = Path(__file__).parents[2] / "kernels" / "fuzz" / "run.sh"
+FUZZ = Path(__file__).parents[2] / "kernels" / "fuzz"
 
 
 @pytest.mark.slow
@@ -24,9 +24,20 @@ def test_damaged_images_break_nothing(draw_jpeg: Draw, tmp_path: Path) -> None:
             if kind != "CMYK":
                 (tmp_path / f"{name}-seekable.jpg").write_bytes(make_seekable(data))
     seed = random.randrange(2**32)
-    command = [str(RUN), "5", str(seed), *sorted(path.name for path in tmp_path.iterdir())]
+    command = [str(FUZZ / "run.sh"), "5", str(seed), *sorted(path.name for path in tmp_path.iterdir())]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     found = re.fullmatch(rf"(\d+) cases from seed {seed}, (\d+) results with pixels, no finding\n", result.stdout)
+    assert found
+    assert int(found[2]) > int(found[1]) > 0
+
+
+@pytest.mark.slow
+def test_damaged_records_break_nothing() -> None:
+    seed = random.randrange(2**32)
+    command = [str(FUZZ / "run_records.sh"), "3", str(seed)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    found = re.fullmatch(rf"(\d+) cases from seed {seed}, (\d+) features, no finding\n", result.stdout)
     assert found
     assert int(found[2]) > int(found[1]) > 0
