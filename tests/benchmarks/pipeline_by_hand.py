@@ -3,7 +3,10 @@
 import tensorflow as tf
 
 
-def dataset(directory: str, batch_size: int) -> tf.data.Dataset:
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def dataset(directory: str, batch_size: int, floats: bool = False) -> tf.data.Dataset:
     """Shuffled files, interleaved; a shuffle buffer; fused decoding of a random crop; resize and flip."""
     files = tf.data.Dataset.list_files(f"{directory}/*.tfrecord", shuffle=True, seed=1)
     records = files.interleave(
@@ -13,11 +16,11 @@ def dataset(directory: str, batch_size: int) -> tf.data.Dataset:
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=False,
     )
-    examples = records.shuffle(500).repeat().map(_example, num_parallel_calls=tf.data.AUTOTUNE)
+    examples = records.shuffle(500).repeat().map(lambda r: _example(r, floats), num_parallel_calls=tf.data.AUTOTUNE)
     return examples.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
 
-def _example(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _example(record: tf.Tensor, floats: bool) -> tuple[tf.Tensor, tf.Tensor]:
     features = tf.io.parse_single_example(
         record,
         {
@@ -37,4 +40,6 @@ def _example(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     )
     image = tf.io.decode_and_crop_jpeg(encoded, tf.concat([begin[:2], size[:2]], 0), channels=3)
     image = tf.image.random_flip_left_right(tf.image.resize(image, [224, 224]))
-    return tf.cast(image, tf.uint8), features["image/class/label"]
+    if floats:
+        image = (image / 255.0 - MEAN) / DEVIATION
+    return image if floats else tf.cast(image, tf.uint8), features["image/class/label"]

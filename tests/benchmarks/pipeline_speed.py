@@ -19,32 +19,59 @@ import click
 from batch_times import PERIOD_S, measure
 from shard_speed import make_references
 
+from tfpipe.system.host_limits import usable_cpus
+from tfpipe.system.kernels import check_kernels
+
 BATCH, NUM_SHARDS = 64, 16
 
 FORMS: dict[str, tuple[str, ...]] = {
     "original": (),
+    "seekable": ("--seekable",),
     "short256": ("--resize-short", "256"),
+    "short256-seekable": ("--resize-short", "256", "--seekable"),
     "square256": ("--encoding", "jpeg", "--square", "256", "--quality", "90"),
     "raw256": ("--encoding", "raw", "--square", "256"),
 }
 """How the images are stored: options of `tfpipe shard`."""
 
+FLOATS: dict[str, Any] = {"image_dtype": "float32"}
+PLAIN: dict[str, Any] = {"decoder": "tensorflow"}
+
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "host uint8, original": ("original", {}),
-    "host float32, original": ("original", {"image_dtype": "float32"}),
+    "host uint8, original, no kernels": ("original", PLAIN),
+    "host uint8, seekable": ("seekable", {}),
+    "host uint8, seekable, no kernels": ("seekable", PLAIN),
+    "host float32, original": ("original", FLOATS),
+    "host float32, original, no kernels": ("original", FLOATS | PLAIN),
+    "host float32, seekable": ("seekable", FLOATS),
     "host uint8, short256": ("short256", {}),
+    "host uint8, short256, no kernels": ("short256", PLAIN),
+    "host uint8, short256, seekable": ("short256-seekable", {}),
     "host uint8, original, throughput": ("original", {"order": "throughput"}),
     "host uint8, short256, throughput": ("short256", {"order": "throughput"}),
     "device, square256": ("square256", {"augment": "device"}),
+    "device, square256, no kernels": ("square256", {"augment": "device"} | PLAIN),
     "device, raw256": ("raw256", {"augment": "device"}),
     "device, raw256, throughput": ("raw256", {"augment": "device", "order": "throughput"}),
     "cache bytes, host uint8, original": ("original", {"cache": "bytes"}),
     "cache decoded, device, original": ("original", {"cache": "decoded", "augment": "device"}),
     "cache decoded, host uint8, original": ("original", {"cache": "decoded"}),
 }
-"""Stored form, and options of `PipelineConfig`."""
+"""Stored form, and options of `PipelineConfig`. Without tfpipe-kernels those named `no kernels` are left."""
 
-BY_HAND = {"by hand uint8, original": "original", "by hand uint8, short256": "short256"}
+TORCH = {
+    "PyTorch, original": ("original", {}),
+    "PyTorch, seekable": ("seekable", {}),
+    "PyTorch, original, no kernels": ("original", PLAIN),
+}
+"""The same for the reader for PyTorch, with a worker for each core."""
+
+BY_HAND = {
+    "by hand uint8, original": "original",
+    "by hand float32, original": "original",
+    "by hand uint8, short256": "short256",
+}
 """The usual recipe, written out with `tf.data`, over the same shards."""
 
 
@@ -70,7 +97,9 @@ def main(
     json_file: str | None,
 ) -> None:
     """Measure pipelines over the folder IMAGES, in turns, and print the median of each."""
-    names = [name for name in (*VARIANTS, *BY_HAND) if not only or any(part in name for part in only)]
+    names = [name for name in (*VARIANTS, *TORCH, *BY_HAND) if not only or any(part in name for part in only)]
+    if any("seekable" in form_of(name) for name in names):
+        check_kernels("A seekable form")
     runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=tmp) as folder:
         make_references(Path(images), Path(folder, "images"), references)
@@ -102,7 +131,7 @@ def main(
 
 def form_of(name: str) -> str:
     """How the images of a variant are stored."""
-    return BY_HAND[name] if name in BY_HAND else VARIANTS[name][0]
+    return BY_HAND[name] if name in BY_HAND else (VARIANTS | TORCH)[name][0]
 
 
 def title(run: dict[str, Any]) -> str:
@@ -133,12 +162,21 @@ def child(directory: str, name: str, seconds: str, *changes: str) -> None:
         if name in BY_HAND:
             from pipeline_by_hand import dataset
 
-            return iter(dataset(directory, BATCH))
-        options = {**VARIANTS[name][1], **{k: json.loads(v) for k, v in (c.split("=", 1) for c in changes)}}
-        config = tfpipe.PipelineConfig(global_batch_size=BATCH, **options)
-        return iter(tfpipe.build_dataset(tfpipe.load_manifest(directory), "train", config))
+            return iter(dataset(directory, BATCH, "float32" in name))
+        options = {**(VARIANTS | TORCH)[name][1], **{k: json.loads(v) for k, v in (c.split("=", 1) for c in changes)}}
+        config, manifest = tfpipe.PipelineConfig(global_batch_size=BATCH, **options), tfpipe.load_manifest(directory)
+        if name in TORCH:
+            from tfpipe.readers.torch import ShardedImages, data_loader
 
-    import tensorflow  # noqa: F401 - its import is none of the pipeline's time
+            loader = data_loader(ShardedImages(manifest, "train", config), num_workers=usable_cpus())
+            return (batch for _ in range(2**30) for batch in loader)
+        return iter(tfpipe.build_dataset(manifest, "train", config))
+
+    # Their imports are none of the pipeline's time.
+    if name in TORCH:
+        import torch  # noqa: F401
+    else:
+        import tensorflow  # noqa: F401
 
     times = measure(make_batches, BATCH, float(seconds))
     wall = statistics.mean(times.images_per_s)
