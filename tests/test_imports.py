@@ -1,9 +1,9 @@
 """Starts the entry points, and lists the heavy libraries that they loaded."""
 
 import json
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -146,9 +146,10 @@ print("none")
 
 
 def test_help_is_quick() -> None:
+    """Its processor time is measured: other tests run on the same cores."""
     times = []
     for _ in range(3):
-        started = time.perf_counter()
+        before = _read_cpu_s()
         result = subprocess.run(
             [sys.executable, "-m", "tfpipe", "--help"],
             cwd=REPOSITORY,
@@ -156,10 +157,16 @@ def test_help_is_quick() -> None:
             text=True,
             check=False,
         )
-        times.append(time.perf_counter() - started)
+        times.append(_read_cpu_s() - before)
         assert result.returncode == 0, result.stderr
         assert "shard" in result.stdout
     assert min(times) < HELP_WITHIN_S
+
+
+def _read_cpu_s() -> float:
+    """Reads the processor time of all processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 @pytest.mark.parametrize("command", [("reshard", "a", "b"), ("merge", "a", "b", "c")], ids=" ".join)

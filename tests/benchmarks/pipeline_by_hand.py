@@ -2,7 +2,6 @@
 
 import tensorflow as tf
 
-
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 

@@ -33,7 +33,8 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Co
 
 def test_the_sample_data(first: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     out, done = first
-    assert (done.returncode, done.stderr) == (0, "24 images, 317.6 KB, 1 shard (train)\n")
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[0] == "24 images, 317.6 KB, 1 shard (train)"  # a slow machine adds its progress
     *lines, last = done.stdout.splitlines()
     assert lines == [
         f"train: 23 records, 1 shard, {human_bytes((out / SHARD).stat().st_size)}",  # depends on Pillow's version
