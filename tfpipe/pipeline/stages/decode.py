@@ -344,6 +344,8 @@ def _decode_whole(
 def _decode_jpeg_crop(
     encoded: tf.Tensor, crop_box: tf.Tensor, size: Extent, ratios: tuple[int, ...], out_size: tuple[int, int]
 ) -> tf.Tensor:
+    # Restart markers are not used here. To find them takes 75 us, to splice the crop's intervals to a small JPEG 110 us
+    # more, which is most of what decoding saves: whole pipelines became no faster, also if large boxes are left alone.
     if not ratios:
         window, place = _widen(crop_box, size[1])
         return _cut_columns(tf.io.decode_and_crop_jpeg(encoded, window, channels=3), place)
