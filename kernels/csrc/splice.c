@@ -38,8 +38,13 @@ int tfpipe_splice_box(const uint8_t *data, size_t size, const tfpipe_layout *lay
     const int32_t margin_x = layout->mcu_width > 8 ? margin : 0, margin_y = layout->mcu_height > 8 ? margin : 0;
     const int32_t top = at_least(box.y - margin_y, 0) / layout->mcu_height;
     const int32_t bottom = at_most((box.y + box.height + margin_y - 1) / layout->mcu_height + 1, rows);
-    const int32_t left = at_least(box.x - margin_x, 0) / interval_width;
-    const int32_t right = at_most((box.x + box.width + margin_x - 1) / interval_width + 1, per_row);
+    int32_t left = at_least(box.x - margin_x, 0) / interval_width;
+    int32_t right = at_most((box.x + box.width + margin_x - 1) / interval_width + 1, per_row);
+    /* libjpeg blends no color in a row of two samples of it or fewer, and `margin` is two pixels of the reduced image. */
+    if (at_most(right * interval_width, layout->width) - left * interval_width <= 2 * margin_x) {
+        if (right < per_row) right++;
+        else if (left > 0) left--;
+    }
     if (top == 0 && left == 0 && bottom == rows && right == per_row) return 0; /* all of it */
 
     size_t needed = layout->scan;

@@ -113,3 +113,19 @@ def test_arrays_that_do_not_fit(draw_jpeg: Draw) -> None:
         decode(data, (0, 0, 8, 8), read_only)
     with pytest.raises(ValueError, match=r"^The array must have the size of the crop, got 4 x 4 for \(0, 0, 8, 8\)\.$"):
         decode(data, (0, 0, 8, 8), np.empty((4, 4, 3), np.uint8), resize=False)
+
+
+@pytest.mark.parametrize("kind", ["4:4:4", "4:2:2", "4:2:0", "gray"])
+def test_narrow_crops_from_intervals_of_one_mcu(draw_jpeg: Draw, kind: str) -> None:
+    """What is cut out for them may be as narrow as two samples of color, which libjpeg blends with nothing."""
+    height, width = 61, 35
+    data = draw_jpeg(height, width, restart_marker_blocks=1, **KINDS[kind])
+    for ratio in (1, 2, 4):
+        whole = decode_box(data, (0, 0, height, width), ratio, seeks=False)
+        for x, box_width in itertools.product(range(0, width, ratio), (ratio, 2 * ratio, 4 * ratio)):
+            for y in (0, 24, 60 - ratio):
+                box = (y, x, ratio, min(box_width, width - x))
+                top, left, rows, columns = reduce_box(box, ratio)
+                if columns > 0:
+                    expected = whole[top : top + rows, left : left + columns]
+                    np.testing.assert_array_equal(decode_box(data, box, ratio), expected, f"{box} {ratio}")
