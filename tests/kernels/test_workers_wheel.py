@@ -14,6 +14,7 @@ import tfpipe_kernels
 from beam_jobs.runners.wheel import build_kernels_wheel
 from tests.beam_jobs.datasets import read_tree
 from tfpipe.errors import DataError
+from tfpipe.system import kernels
 
 
 def test_the_wheel_for_workers_holds_the_libraries(tmp_path: Path) -> None:
@@ -31,7 +32,9 @@ def test_the_wheel_for_workers_holds_the_libraries(tmp_path: Path) -> None:
 
 
 def test_libraries_of_another_system_are_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata.PathDistribution, "read_text", lambda self, name: "Tag: py3-none-macosx_14_0_arm64\n")
+    # Another package may have put its own finder before Python's.
+    found = type(metadata.distribution(kernels.DISTRIBUTION))
+    monkeypatch.setattr(found, "read_text", lambda self, name: "Tag: py3-none-macosx_14_0_arm64\n")
     with pytest.raises(DataError) as caught:
         build_kernels_wheel(str(tmp_path))
     assert str(caught.value) == (
