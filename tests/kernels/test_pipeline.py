@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +122,16 @@ def test_pytorch_and_jax_give_the_pixels_of_tensorflow(folder: Path, options: di
         assert isinstance(ours, torch.Tensor)
         np.testing.assert_array_equal(ours.permute(0, 2, 3, 1).numpy(), theirs)
         np.testing.assert_array_equal(np.asarray(others), theirs)
+
+
+def test_a_mixture_is_equal_to_the_bit(folder: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(folder, tmp_path / "other")
+    batches = []
+    for decoder in ("native", "tensorflow"):
+        mixture = tfpipe.mix({str(folder): 0.75, str(other): 0.25})
+        dataset = build_dataset(mixture, "train", make_config(decoder))
+        batches.append([batch["image"] for batch in dataset.take(3).as_numpy_iterator()])
+    np.testing.assert_array_equal(*batches)
 
 
 def test_the_stages_say_which_decoder_runs(manifest: Manifest) -> None:
