@@ -8,7 +8,7 @@ from beam_jobs.plan.split_and_shard import Plan, assign_splits, make_plan
 from beam_jobs.shards.duplicates import drop_duplicates
 from beam_jobs.shards.output_dir import check_output
 from beam_jobs.storage import filesystem
-from tfpipe.images.seekable import check_kernels
+from tfpipe.system import kernels
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.progress import Observer
 
@@ -22,11 +22,12 @@ def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Ob
         observer: The observer of the listing, which gets the number of listed images now and then.
 
     Raises:
-        ConfigError: An option does not go with the input or the output, or needs a package that is not installed.
+        ConfigError: An option does not go with the input or the output.
+        MissingDependencyError: An option needs a package that is not installed.
         DataError: The input is missing, damaged, ambiguous or empty.
     """
     if config.form.seekable or config.form_changes.get("seekable"):
-        check_kernels()
+        kernels.check_kernels("`seekable`")
     if any(map(filesystem.is_url, (*config.inputs, config.output))):
         filesystem.configure(beam_args)
         filesystem.check_stores((*config.inputs, config.output))

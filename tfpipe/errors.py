@@ -41,6 +41,10 @@ class DataError(TfpipeError):
 class MissingDependencyError(TfpipeError, ImportError):
     """An optional package is needed and is not installed."""
 
+    def __str__(self) -> str:
+        """Returns the message that `args` has now; an `ImportError` would show the one that it was made with."""
+        return Exception.__str__(self)
+
 
 def explain_pipeline_error(error: BaseException) -> TfpipeError:
     """Returns the error that ended a pipeline: an error of tfpipe unchanged, any other as a sentence."""

@@ -8,7 +8,6 @@ from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
 from tfpipe.images.normalize import get_codec_versions
-from tfpipe.images.seekable import check_kernels
 from tfpipe.system import kernels
 
 _SHARE = "All workers must reach images and output by the same names: on a disk they share, or in a bucket."
@@ -45,8 +44,8 @@ class WorkerCheck:
         """Returns the header of the plan, in a worker.
 
         Raises:
-            ConfigError: The package that makes JPEGs seekable cannot be loaded.
             DataError: The worker has other versions, or does not see this plan.
+            MissingDependencyError: The package that makes JPEGs seekable cannot be loaded.
         """
         worker_versions, host = _get_versions(), socket.gethostname()
         for name, version in self.versions.items():
@@ -56,7 +55,7 @@ class WorkerCheck:
                     f"{host} has {worker_versions.get(name, 'none')}. Install the same versions there."
                 )
         if kernels.DISTRIBUTION in self.versions:
-            check_kernels()
+            kernels.check_kernels("`seekable`")
         try:
             header = work.read_header()
         except OSError as error:

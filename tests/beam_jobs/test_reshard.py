@@ -28,7 +28,7 @@ from tests.beam_jobs.datasets import (
     read_tree,
 )
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
-from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
+from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError
 from tfpipe.format import manifest_json
 from tfpipe.format.example import encode_example
 from tfpipe.format.file_names import index_name
@@ -198,7 +198,7 @@ def test_markers_that_nobody_asked_for_are_not_counted(tmp_path: Path) -> None:
 def test_without_the_package_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_dataset(write_files(tmp_path / "in", make_photos({"cat": 2})), tmp_path / "ds")
     monkeypatch.setattr("tfpipe.system.kernels.explain_missing_kernels", lambda: "it is not installed")
-    with pytest.raises(ConfigError, match=r"^`seekable` needs tfpipe-kernels, and it is not installed; "):
+    with pytest.raises(MissingDependencyError, match=r"^`seekable` needs tfpipe-kernels, and it is not installed\. "):
         join_datasets([tmp_path / "ds"], tmp_path / "out", form_changes={"seekable": True})
     assert not (tmp_path / "out").exists()
 

@@ -181,10 +181,10 @@ def test_seekable_without_its_package(
 ) -> None:
     monkeypatch.setattr("tfpipe.system.kernels.explain_missing_kernels", lambda: "it is not installed")
     done = tfpipe("shard", SAMPLE, tmp_path / "out", "--seekable", *more)
-    assert (done.code, done.out) == (2, "")
+    assert (done.code, done.out) == (1, "")
     assert done.err == (
-        "Error: --seekable needs tfpipe-kernels, and it is not installed; install it from a checkout with "
-        "`pip install ./kernels`.\n"
+        "Error: --seekable needs tfpipe-kernels, and it is not installed. Install it from a checkout with: "
+        "pip install ./kernels.\n"
     )
     assert list(tmp_path.iterdir()) == []
 

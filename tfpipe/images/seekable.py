@@ -17,7 +17,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tfpipe.errors import ConfigError
 from tfpipe.images.errors import BadImage
 from tfpipe.system import kernels
 
@@ -172,28 +171,15 @@ def make_seekable(data: bytes, max_pixels: int) -> bytes:
 
     Raises:
         BadImage: libjpeg complains of the JPEG, or it is too large.
-        ConfigError: tfpipe-kernels is not installed, or cannot be loaded.
+        MissingDependencyError: tfpipe-kernels is not installed, or cannot be loaded.
     """
-    check_kernels()
+    kernels.check_kernels("`seekable`")
     import tfpipe_kernels
 
     try:
         return tfpipe_kernels.make_seekable(data, max_pixels)
     except tfpipe_kernels.BadJpeg as error:
         raise BadImage(f"damaged JPEG: {error}") from error
-
-
-def check_kernels() -> None:
-    """Checks that `make_seekable` can be called.
-
-    Raises:
-        ConfigError: tfpipe-kernels is not installed, or cannot be loaded. The message says how to install it.
-    """
-    reason = kernels.explain_missing_kernels()
-    if reason is not None:
-        raise ConfigError(
-            f"`seekable` needs tfpipe-kernels, and {reason}; install it from a checkout with `pip install ./kernels`."
-        )
 
 
 def _read_layout(data: bytes) -> _Layout | None:

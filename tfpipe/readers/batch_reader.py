@@ -203,14 +203,27 @@ class BatchReader:
 
         def read_row(row: int) -> None:
             features[row] = self._reader.decode(int(numbers[row]), get_payload(row))
-            if not (native and self._decode_natively(features[row], draws, row, images[row])):
-                images[row] = self._make_image(int(numbers[row]), features[row], draws, row)
+            out = images[row] if native else None
+            image = self._make_image(int(numbers[row]), features[row], draws, row, out)
+            if out is None or image is not out:
+                images[row] = image
 
         for _ in run(read_row, range(len(numbers))):
             pass
         return {"image": images, **self._collect_features(features)}
 
-    def _make_image(self, number: int, features: dict[str, Feature], draws: _RandomDraws, row: int) -> Any:
+    def _make_image(
+        self,
+        number: int,
+        features: dict[str, Feature],
+        draws: _RandomDraws,
+        row: int,
+        out: NDArray[np.uint8] | None = None,
+    ) -> Any:
+        """Makes the image of a record. It lies in `out` if that is given and tfpipe-kernels can decode the record.
+
+        What tfpipe-kernels refuses is left to Pillow, whose error then says why.
+        """
         from tfpipe.images.decode import decode_crop, decode_pixels, make_image, mirror
         from tfpipe.images.errors import BadImage
 
@@ -222,6 +235,8 @@ class BatchReader:
                 return self._transform(make_image(decode_pixels(stored[0], self._form)), draws.get_seed(row))
             crop_box = self._choose_crop_box(stored[0], features, draws, row)
             ratio = _choose_ratio(crop_box, self.config.size) if self.config.dct_scaling else 1
+            if out is not None and self._decode_natively(stored[0], crop_box, ratio, draws.flips[row], out):
+                return out
             seeks = self.plan.source.images.seekable
             image = decode_crop(stored[0], self._form, crop_box, ratio, seeks)
         except BadImage as error:
@@ -230,25 +245,13 @@ class BatchReader:
         return self._resize(image, self.config.size, self.config.augment_options.antialias)
 
     def _decode_natively(
-        self, features: dict[str, Feature], draws: _RandomDraws, row: int, out: NDArray[np.uint8]
+        self, encoded: bytes, crop_box: numpy_crops.CropBox, ratio: int, flip: bool, out: NDArray[np.uint8]
     ) -> bool:
-        """Decodes an image into the batch by tfpipe-kernels. Returns whether that was possible.
-
-        What it refuses is left to Pillow, whose error then says why.
-        """
         import tfpipe_kernels
 
-        from tfpipe.images.errors import BadImage
-
-        stored = features.get(self.manifest.image_key)
-        if not (isinstance(stored, list) and len(stored) == 1):
-            return False
         try:
-            crop_box = self._choose_crop_box(stored[0], features, draws, row)
-            ratio = _choose_ratio(crop_box, self.config.size) if self.config.dct_scaling else 1
-            most, flip = self._form.max_pixels, draws.flips[row]
-            tfpipe_kernels.decode(stored[0], crop_box, out, ratio=ratio, flip=flip, max_pixels=most)
-        except (BadImage, tfpipe_kernels.BadJpeg):
+            tfpipe_kernels.decode(encoded, crop_box, out, ratio=ratio, flip=flip, max_pixels=self._form.max_pixels)
+        except tfpipe_kernels.BadJpeg:
             return False
         return True
 

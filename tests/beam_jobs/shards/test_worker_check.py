@@ -17,7 +17,7 @@ from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.worker_check import WorkerCheck
 from tests.beam_jobs.images import make_photos, write_files
 from tfpipe._version import __version__
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import DataError, MissingDependencyError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.normalize import get_codec_versions
 
@@ -51,7 +51,7 @@ def test_a_worker_that_makes_seekable_jpegs_needs_the_package(work: WorkDir, mon
     check = WorkerCheck.make(header, codecs=False)
     assert check.versions == {"tfpipe": __version__, "tfpipe-kernels": "0.1.0"}
     monkeypatch.setattr("tfpipe.system.kernels.explain_missing_kernels", lambda: "it is not installed")
-    with pytest.raises(ConfigError, match=r"^`seekable` needs tfpipe-kernels, and it is not installed; "):
+    with pytest.raises(MissingDependencyError, match=r"^`seekable` needs tfpipe-kernels, and it is not installed\. "):
         check.open_plan(work)
     monkeypatch.setattr("tfpipe.system.kernels.get_version", lambda: None)
     with pytest.raises(DataError) as caught:

@@ -26,7 +26,7 @@ from tfpipe.pipeline.plan.source import tfrecord_files
 from tfpipe.pipeline.stage import Customize
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.measure.host_usage import HostTime
-from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
+from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline, tell_stages_apart
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.report.text_json import to_text
 from tfpipe.profiler.types import Fix, Profile
@@ -106,7 +106,7 @@ def compare_with_fix(
     turns: dict[str, list[Turn]] = {"before": [], "after": []}
     for _ in range(STARTS):
         without_fix, with_fix = (
-            job.start_process(replace(options, map_fusion=False))  # as it is profiled
+            job.start_process(tell_stages_apart(options))  # as it is profiled
             for job, options in ((before, config), (after, changed))
         )
         with without_fix, with_fix:

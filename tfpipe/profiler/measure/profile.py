@@ -88,7 +88,7 @@ def profile_pipeline(
         DataError: A record is damaged, or a file cannot be read.
     """
     with explain_customize_errors(customize):
-        stages = customize_stages(build_stages(data, split, _tell_stages_apart(config)), customize)
+        stages = customize_stages(build_stages(data, split, tell_stages_apart(config)), customize)
         built = _build_each(stages)
     facts = get_dataset_facts(data, split, config, built)
     source = get_source(data, split)
@@ -154,7 +154,8 @@ class _Run:
     missing_steps: int
 
 
-def _tell_stages_apart(config: PipelineConfig) -> PipelineConfig:
+def tell_stages_apart(config: PipelineConfig) -> PipelineConfig:
+    """Returns the options with which `profile_pipeline` builds the stages of a config."""
     calls = config.num_parallel_calls
     if calls is None and config.autotune:
         calls = host_limits.usable_cpus()
