@@ -23,12 +23,22 @@ HERE = Path(__file__).parent
 SOURCES = HERE / "csrc"
 KERNELS = (
     *("layout.c", "splice.c", "resize.c", "decode.c", "jpeg_input.c", "scan.c", "huffman.c", "transcode.c"),
-    *("crc32c.c", "read_records.c", "parse_examples.c"),
+    *("crc32c.c", "read_records.c", "parse_examples.c", "crops.c"),
 )
-OPERATION = ("tf_op.c",)
+OPERATIONS = ("tf_operations.c", "tf_decode.c", "tf_crops.c", "parallel.c")
 
 # Products must not be fused with sums: results equal TensorFlow's to the bit.
-FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC", "-shared", "-Wall", "-Wextra")
+FLAGS = (
+    "-std=gnu11",
+    "-O3",
+    "-ffp-contract=off",
+    "-fvisibility=hidden",
+    "-fPIC",
+    "-shared",
+    "-pthread",
+    "-Wall",
+    "-Wextra",
+)
 JPEG = ("-Wl,-z,defs", "-ljpeg")  # without `-z defs` a shared library may lack what it calls
 DEBIAN = "on Debian and Ubuntu: apt-get install gcc libc6-dev libjpeg62-turbo-dev (libjpeg-turbo8-dev on Ubuntu)"
 PROBE = """
@@ -69,7 +79,7 @@ class BuildLibraries(Command):
         beside = [f"-L{package}", "-ltfpipe_kernels", "-Wl,-rpath,$ORIGIN"]
         with tempfile.TemporaryDirectory() as folder:
             stubs = make_stubs(compiler, Path(folder))
-            compile_shared(compiler, package / "tfpipe_operation.so", OPERATION, [*beside, *stubs])
+            compile_shared(compiler, package / "tfpipe_operation.so", OPERATIONS, [*beside, *stubs])
 
 
 class Build(build):

@@ -71,6 +71,7 @@ HEAVY = {
         "tfpipe.pipeline.device",
         "tfpipe.pipeline.file_cache",
         "tfpipe.pipeline.native_decoder",
+        "tfpipe.pipeline.native_stages",
         "tfpipe.pipeline.service_client",
         "tfpipe.pipeline.stage",
         "tfpipe.pipeline.stages",

@@ -14,7 +14,9 @@ A message has one or two sentences: what must hold, what came, what to do.
 import re
 
 SENTENCE_END = re.compile(r"(?<=[.)])\s+(?=[A-Z`])")
-_NODES = re.compile(r"\{\{.*?\}\} ?| ?\[Op:.*| ?\[\[.*?\]\]")
+_NODES = re.compile(
+    r"\{\{.*?\}\} ?| ?\[Op:.*| ?\[\[.*?\]\]|Error in user-defined function passed to .*? with iterator: [^ ]+: "
+)
 _ASSERTION = re.compile(r"assertion failed: \[(.*?)\]", re.DOTALL)
 
 

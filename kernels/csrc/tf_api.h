@@ -1,4 +1,4 @@
-/* The part of TensorFlow's stable C API that tf_op.c uses.
+/* The part of TensorFlow's stable C API that the operations use.
 
    It is declared here so that the library is built without TensorFlow, and serves every version that has these functions.
    They are looked up when TensorFlow loads the library. */
@@ -11,14 +11,18 @@
 
 typedef struct TF_Status TF_Status;
 typedef struct TF_Tensor TF_Tensor;
-typedef struct TF_TString TF_TString;
 typedef struct TF_KernelBuilder TF_KernelBuilder;
 typedef struct TF_OpDefinitionBuilder TF_OpDefinitionBuilder;
 typedef struct TF_OpKernelConstruction TF_OpKernelConstruction;
 typedef struct TF_OpKernelContext TF_OpKernelContext;
 typedef struct TF_ShapeInferenceContext TF_ShapeInferenceContext;
 
-typedef enum { TF_FLOAT = 1, TF_UINT8 = 4, TF_BFLOAT16 = 14 } TF_DataType;
+/* Its size counts, for tensors have several: three words, as tensorflow/core/platform/ctstring_internal.h asserts. */
+typedef struct TF_TString {
+    size_t words[3];
+} TF_TString;
+
+typedef enum { TF_FLOAT = 1, TF_INT32 = 3, TF_UINT8 = 4, TF_BOOL = 10, TF_BFLOAT16 = 14 } TF_DataType;
 typedef enum { TF_OK = 0, TF_INVALID_ARGUMENT = 3, TF_RESOURCE_EXHAUSTED = 8 } TF_Code;
 
 TF_Status *TF_NewStatus(void);

@@ -16,6 +16,7 @@ from tfpipe.pipeline import service_client
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.file_cache.cache_folder import CacheFolder, without_cache
 from tfpipe.pipeline.file_cache.read_cache import plan_cached_read
+from tfpipe.pipeline.native_stages import offer_kernel
 from tfpipe.pipeline.plan.mixture import Mixture, apportion, get_whole_source
 from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
 from tfpipe.pipeline.plan.source import Source, get_source
@@ -23,7 +24,7 @@ from tfpipe.pipeline.stage import Stage, Stages, tf_data_options, without_autogr
 from tfpipe.pipeline.stages.augment import augment_images
 from tfpipe.pipeline.stages.batch import batch_examples
 from tfpipe.pipeline.stages.cache import cache_bytes, cache_decoded, cache_in_files, check_cache_fits
-from tfpipe.pipeline.stages.decode import decode_images, offer_kernel
+from tfpipe.pipeline.stages.decode import decode_images
 from tfpipe.pipeline.stages.list import list_exact, list_files, list_first_use, list_once
 from tfpipe.pipeline.stages.mix import MixturePart, mix_datasets
 from tfpipe.pipeline.stages.parse import parse_records

@@ -1,6 +1,7 @@
-"""The operation of tfpipe-kernels: one call in place of TensorFlow's, with the same values to the bit.
+"""The operations of tfpipe-kernels: one call in place of many of TensorFlow's, with the same values to the bit.
 
-It decodes the crop, resizes, mirrors and converts it, row by row. No image lies in memory between these steps.
+`decode_and_resize` decodes a crop, resizes, mirrors and converts it, row by row. No image lies in memory between these
+steps. `draw_crops` draws the crops of a batch.
 """
 
 from __future__ import annotations
@@ -44,8 +45,37 @@ class Result(NamedTuple):
     options: AugmentOptions
 
 
-def decode_and_resize(encoded: tf.Tensor, crop_box: tf.Tensor, flip: tf.Tensor | None, result: Result) -> tf.Tensor:
+def draw_crops(
+    seeds: tf.Tensor, sizes: tf.Tensor, stored_size: tuple[int, int] | None, options: AugmentOptions
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Draws random resized crops and flips, as `_crop_box.sample_crop_box` and `sample_flip` do for one record.
+
+    Args:
+        seeds: int32 of shape [n, 2].
+        sizes: int32 of shape [n, 2]: the height and width of the originals.
+        stored_size: The size of the stored images if all were squeezed to one; None if they have the originals' sizes.
+        options: `scale` and `ratio` are used.
+
+    Returns:
+        The crop boxes, int32 [n, 4], and whether to flip, bool [n].
+
+    Raises:
+        tf.errors.InvalidArgumentError: While reading: a size is below 1.
+        ConfigError: TensorFlow cannot load the operation.
+    """
+    height, width = stored_size or (0, 0)
+    drawn: tuple[tf.Tensor, tf.Tensor] = _load_operations().tfpipe_draw_crops(
+        seeds, sizes, scale=options.scale, ratio=options.ratio, stored_height=height, stored_width=width
+    )
+    return drawn
+
+
+def decode_and_resize(
+    encoded: tf.Tensor, crop_box: tf.Tensor, flip: tf.Tensor | None, result: Result, threads: int = 1
+) -> tf.Tensor:
     """Decodes the part of a JPEG inside a crop box, resizes it bilinearly, converts its values and mirrors it.
+
+    It takes one JPEG, or a batch of them: then all arguments but `result` and `threads` have an axis more.
 
     The result is that of `decode.decode_crop`, `augment.resize_image` without antialias, `augment.convert_values` and
     a flip.
@@ -55,9 +85,10 @@ def decode_and_resize(encoded: tf.Tensor, crop_box: tf.Tensor, flip: tf.Tensor |
         crop_box: int32 of shape [4]: y, x, height, width in pixels of the stored image.
         flip: Scalar bool; None for no flip.
         result: The size and the values of the result.
+        threads: The most threads that decode a batch, of all calls together.
 
     Returns:
-        `result.dtype` of shape [*result.size, 3].
+        `result.dtype` of shape [*result.size, 3], or [n, *result.size, 3].
 
     Raises:
         tf.errors.InvalidArgumentError: While reading: the bytes are not a JPEG, or a damaged one, or the box leaves it.
@@ -68,14 +99,15 @@ def decode_and_resize(encoded: tf.Tensor, crop_box: tf.Tensor, flip: tf.Tensor |
     image = _load_operations().tfpipe_decode(
         encoded,
         crop_box,
-        tf.constant(False) if flip is None else flip,
+        tf.zeros(encoded.shape, tf.bool) if flip is None else flip,
         dtype=tf.as_dtype(result.dtype),
         height=height,
         width=width,
         max_ratio=result.max_ratio,
         max_pixels=_MAX_PIXELS,
+        threads=threads,
         seeks=True,
         offset=offset,
         factor=factor,
     )
-    return tf.ensure_shape(image, [height, width, 3])
+    return tf.ensure_shape(image, [*encoded.shape, height, width, 3])

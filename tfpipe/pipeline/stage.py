@@ -8,7 +8,7 @@ stages.until("decode").dataset()        # the pipeline up to there, to look at o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -43,7 +43,7 @@ class Stage:
         apply: The function that takes the previous stage's dataset and returns this stage's. The first stage gets None.
         settings: The values that the stage was built with, for people and for the profiler.
         reason: The reason for the stage or for its place.
-        merge: The stages that do the work of this one and the next in less time; None if there are none.
+        merge: The stages that do the work of this one and of those behind it in less time; None if there are none.
     """
 
     name: str
@@ -54,14 +54,15 @@ class Stage:
 
 
 class Merge(NamedTuple):
-    """The stages that take the place of two neighbors.
+    """The stages that take the place of neighbors.
 
     Attributes:
-        following: The second neighbor. If the user put another stage in its place or before it, nothing is merged.
-        stages: The stages in place of both.
+        following: The neighbors behind the first one. If the user put another stage in their place or between them,
+            nothing is merged.
+        stages: The stages in place of all.
     """
 
-    following: Stage
+    following: tuple[Stage, ...]
     stages: tuple[Stage, ...]
 
 
@@ -118,8 +119,9 @@ class Stages(tuple[Stage, ...]):
         left = list(self)
         while left:
             stage = left.pop(0)
-            if stage.merge is not None and left and left[0] is stage.merge.following:
-                left.pop(0)
+            following = () if stage.merge is None else stage.merge.following
+            if stage.merge is not None and _are_same(left[: len(following)], following):
+                del left[: len(following)]
                 merged += stage.merge.stages
             else:
                 merged.append(stage)
@@ -137,6 +139,10 @@ class Stages(tuple[Stage, ...]):
 
     def __str__(self) -> str:
         return "\n".join(_lines(self.merge_neighbors()))
+
+
+def _are_same(stages: Sequence[Stage], others: Sequence[Stage]) -> bool:
+    return len(stages) == len(others) and all(mine is other for mine, other in zip(stages, others, strict=True))
 
 
 def without_autograph(stage: Stage) -> Stage:

@@ -463,6 +463,13 @@ class ReadPlan:
         """Whether one call of tfpipe-kernels does the stages `decode` and `augment`."""
         return self.decoder == "native" and self.config.augment != "device" and not self.caches_whole
 
+    @property
+    def decodes_batches(self) -> bool:
+        """Whether one call of tfpipe-kernels makes the images of a whole batch, from records of known sizes."""
+        one_form = not self.caches_whole and not self.has_two_forms
+        sized = self.source.has_sizes or self.source.images.size is not None
+        return self.decoder == "native" and self.config.training and one_form and sized
+
     def check_decoder(self) -> None:
         """Refuses the native decoder if it is asked for and cannot be used.
 

@@ -28,23 +28,24 @@ def leave_out(plan: ReadPlan, records: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def or_raise(plan: ReadPlan, payload: tf.Tensor, place: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
-    """Returns a payload, or raises an error if it is not that of the expected record.
+    """Returns a payload, or several, or raises an error if one is not that of the expected record.
 
     A read loses everything after the damage, and the records behind come later in any order. So the first record that
     is missing is the damaged one.
 
     Args:
         plan: The read plan.
-        payload: Scalar string.
-        place: Scalar int64: the number of the record that was read.
-        record: Scalar int64: the number of the record that was expected, which the error names.
+        payload: Scalar string, or strings of shape [n].
+        place: int64 of the same shape: the number of the record that was read.
+        record: int64 of the same shape: the number of the record that was expected, which the error names.
     """
+    is_whole = tf.equal(place, record)
 
     def fail() -> tf.Tensor:
         sentence = tf.strings.join(
             [
                 "A record must be whole and readable: ",
-                _describe(plan, record),
+                _describe(plan, record if record.shape.rank == 0 else tf.boolean_mask(record, ~is_whole)[0]),
                 " is damaged, or its file cannot be read. Copy the file again, save the rest with `tfpipe repair`, or "
                 "set on_bad_record to skip.",
             ]
@@ -52,7 +53,7 @@ def or_raise(plan: ReadPlan, payload: tf.Tensor, place: tf.Tensor, record: tf.Te
         with tf.control_dependencies([tf.debugging.Assert(False, [sentence])]):
             return tf.identity(payload)
 
-    return tf.cond(tf.equal(place, record), lambda: payload, fail)
+    return tf.cond(is_whole if record.shape.rank == 0 else tf.reduce_all(is_whole), lambda: payload, fail)
 
 
 def _add_bad_record(plan: ReadPlan, bad: tf.Tensor, record: tf.Tensor) -> tf.Tensor:

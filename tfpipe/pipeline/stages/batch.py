@@ -18,12 +18,16 @@ def batch_examples(plan: ReadPlan) -> Stage:
     def apply(examples: tf.data.Dataset) -> tf.data.Dataset:
         if not plan.config.training:
             examples = _pad_evaluation(plan, examples)
-        batches = examples.batch(plan.batch_size, drop_remainder=True)
-        return batches.map(lambda features: _format_batch(plan, features))
+        return format_batches(plan, examples.batch(plan.batch_size, drop_remainder=True))
 
     settings = {"batch_size": plan.batch_size, "global_batch_size": plan.global_batch_size}
     reason = "static shapes" if plan.config.training else "static shapes; the last batch is filled up and masked"
     return Stage("batch", apply, settings, reason)
+
+
+def format_batches(plan: ReadPlan, batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Gives batches of features the form that the config asks for."""
+    return batches.map(lambda features: _format_batch(plan, features))
 
 
 def masked_sum(values: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

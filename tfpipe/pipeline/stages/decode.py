@@ -18,9 +18,7 @@ branch that is not taken: hence arithmetic in front of a choice, and branches of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import zip_longest
+from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -29,7 +27,7 @@ from tfpipe.pipeline import native_decoder
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.stored_images import StoredImages
-from tfpipe.pipeline.stage import Merge, Stage, without_autograph
+from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages._crop_box import Extent, choose_crop_box, choose_flip, crop
 from tfpipe.pipeline.stages.augment import convert_values, crop_for_host, resize_image
 from tfpipe.pipeline.stages.parse import Features, map_in_parallel, parallel_settings
@@ -55,46 +53,6 @@ def decode_images(plan: ReadPlan) -> Stage:
         settings,
         reason,
     )
-
-
-def offer_kernel(plan: ReadPlan, stages: Sequence[Stage]) -> list[Stage]:
-    """Lets one call of tfpipe-kernels do the work of `decode` and `augment`, if that fits and one follows the other.
-
-    Another stage that somebody puts between them, or in place of one, finds what it finds without the package.
-    """
-    if not plan.fuses_augment:
-        return list(stages)
-    return [
-        replace(stage, merge=Merge(following, _decode_and_augment(plan, stage, following)))
-        if following is not None and (stage.name, following.name) == ("decode", "augment")
-        else stage
-        for stage, following in zip_longest(stages, stages[1:])
-    ]
-
-
-def _decode_and_augment(plan: ReadPlan, decode: Stage, augment: Stage) -> tuple[Stage, Stage]:
-    native = replace(
-        decode,
-        apply=lambda dataset: map_in_parallel(plan, dataset, lambda features: _decode_natively(plan, features)),
-        settings={**decode.settings, "decoder": "native"},
-        reason="one call of tfpipe-kernels decodes the crop, resizes, flips and converts it",
-    )
-    # The graphs do not branch on a tensor in Python.
-    return without_autograph(native), replace(augment, apply=lambda dataset: dataset, reason="done by the decoder")
-
-
-def _decode_natively(plan: ReadPlan, features: Features) -> Features:
-    """Replaces the bytes by the image that the model gets."""
-    config, images = plan.config, plan.source.images
-    others = {name: value for name, value in features.items() if name not in ("encoded", "height", "width", "seed")}
-    record = {f"image/{name}": features[name] for name in ("encoded", "height", "width") if name in features}
-    if config.augment == "none":
-        crop_box, flip = tf.stack([0, 0, *_stored_size(record, images)]), None
-    else:
-        crop_box, flip = _choose_crop(record, _stored_size(record, images), features.get("seed"), images, config)
-    ratios = images.find_ratios(config.size) if config.dct_scaling else ()
-    result = native_decoder.Result(config.size, config.image_dtype, max(ratios, default=1), config.augment_options)
-    return {**others, "image": native_decoder.decode_and_resize(record[IMAGE_ENCODED], crop_box, flip, result)}
 
 
 def _decode(plan: ReadPlan, features: Features) -> Features:
@@ -154,18 +112,23 @@ def decode_for_host(
         uint8 of shape [h, w, 3], of the crop box's size or a fraction of it; and a scalar bool, whether to flip, None
         where nothing is flipped.
     """
-    size = _stored_size(features, stored)
-    crop_box, flip = _choose_crop(features, size, seed, stored, config)
+    size = get_stored_size(features, stored)
+    crop_box, flip = choose_crop(features, size, seed, stored, config)
     return decode_crop(features[IMAGE_ENCODED], crop_box, size, config.size, stored, config.dct_scaling), flip
 
 
-def _choose_crop(
+def choose_crop(
     features: Mapping[str, tf.Tensor],
     size: Extent,
     seed: tf.Tensor | None,
     stored: StoredImages,
     config: PipelineConfig,
 ) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """Draws or centers the crop of a record; arguments as in `decode_for_host`, with the stored image's size.
+
+    Returns:
+        The crop box, int32 of shape [4], and whether to flip: a scalar bool, None where nothing is flipped.
+    """
     original_size = _original_size(features, stored)
     if original_size is None:
         crop_box = choose_crop_box(size, None, seed, config)
@@ -197,7 +160,7 @@ def decode_for_device(
     if native:
         ratios = stored.find_ratios(decoded_size) if config.dct_scaling else ()
         result = native_decoder.Result(decoded_size, "uint8", max(ratios, default=1), config.augment_options)
-        crop_box = tf.stack([0, 0, *_stored_size(features, stored)])
+        crop_box = tf.stack([0, 0, *get_stored_size(features, stored)])
         return native_decoder.decode_and_resize(features[IMAGE_ENCODED], crop_box, None, result)
     image = _decode_whole(features, stored, decoded_size, config)
     if stored.size == decoded_size:
@@ -337,7 +300,7 @@ def _decode_whole(
     may_be_jpeg = not stored.formats or "JPEG" in stored.formats
     if not (config.dct_scaling and may_be_jpeg and stored.find_ratios(out_size)):
         return decode_image(encoded, stored)
-    size = _stored_size(features, stored)
+    size = get_stored_size(features, stored)
     return decode_crop(encoded, tf.stack([0, 0, *size]), size, out_size, stored, dct_scaling=True)
 
 
@@ -390,7 +353,8 @@ def _cut_columns(image: tf.Tensor, place: tuple[tf.Tensor, ...]) -> tf.Tensor:
     )
 
 
-def _stored_size(features: Mapping[str, tf.Tensor], stored: StoredImages) -> Extent:
+def get_stored_size(features: Mapping[str, tf.Tensor], stored: StoredImages) -> Extent:
+    """Returns the stored image's size, as `read_image_size` has it, for a record's features."""
     return read_image_size(features[IMAGE_ENCODED], stored, features.get(IMAGE_HEIGHT), features.get(IMAGE_WIDTH))
 
 

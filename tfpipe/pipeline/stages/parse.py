@@ -20,13 +20,27 @@ _PADDING: dict[str, Any] = {"bytes": "", "int64": -1, "float": 0.0}
 
 def parse_records(plan: ReadPlan) -> Stage:
     """Parses the features that the pipeline needs out of each record."""
+
+    def apply(records: tf.data.Dataset) -> tf.data.Dataset:
+        return map_in_parallel(plan, leave_out_bad(plan, records), make_parser(plan))
+
+    settings = {**parallel_settings(plan), "on_bad_record": plan.config.on_bad_record}
+    return Stage("parse", apply, settings, "only the features that are needed")
+
+
+def leave_out_bad(plan: ReadPlan, records: tf.data.Dataset) -> tf.data.Dataset:
+    """Leaves out records that are missing, if the config asks for that and they can be told."""
+    return _bad_records.leave_out(plan, records) if _skips_bad(plan) else records
+
+
+def make_parser(plan: ReadPlan) -> Callable[..., Features]:
+    """Makes the function from what `read` gives to the features of one record, or of a batch of records."""
     counted = plan.source.shard_records is not None
-    skips_bad = plan.config.on_bad_record == "skip" and counted
     in_order = counted and (plan.exact or not plan.config.training)
 
     def parse(read: tuple[tf.Tensor, tf.Tensor], number: tuple[tf.Tensor, tf.Tensor]) -> Features:
         (place, payload), (record, seed) = read, number
-        if in_order and not skips_bad:
+        if in_order and not _skips_bad(plan):
             payload = _bad_records.or_raise(plan, payload, place, record)
         features = parse_example(plan, payload)
         if not plan.caches_whole:
@@ -34,20 +48,24 @@ def parse_records(plan: ReadPlan) -> Stage:
         # The stage `repeat` behind the cache adds seeds, in an order that is not exact from the record's number.
         return features if plan.exact else {**features, "number": record}
 
-    def apply(records: tf.data.Dataset) -> tf.data.Dataset:
-        return map_in_parallel(plan, _bad_records.leave_out(plan, records) if skips_bad else records, parse)
+    return parse
 
-    settings = {**parallel_settings(plan), "on_bad_record": plan.config.on_bad_record}
-    return Stage("parse", apply, settings, "only the features that are needed")
+
+def _skips_bad(plan: ReadPlan) -> bool:
+    return plan.config.on_bad_record == "skip" and plan.source.shard_records is not None
 
 
 def parse_example(plan: ReadPlan, payload: tf.Tensor) -> Features:
-    """Parses the features that the pipeline needs out of one `tf.train.Example`.
+    """Parses the features that the pipeline needs out of one `tf.train.Example`, or out of several.
+
+    Args:
+        plan: The read plan.
+        payload: Scalar string, or strings of shape [n].
 
     Returns:
         "encoded" (string), "label" (int64) where there are labels, "height" and "width" (int64, of the original)
         where the manifest vouches for them, "image/format" (string) where records come in two forms, and each extra
-        feature under its own name. Lists are padded or cut to `max_boxes`.
+        feature under its own name. Lists are padded or cut to `max_boxes`. Of several Examples each has an axis more.
     """
     source = plan.source
     keys = {"encoded": source.image_key}
@@ -60,7 +78,8 @@ def parse_example(plan: ReadPlan, payload: tf.Tensor) -> Features:
     extra_specs = {name: source.schema[name] for name in plan.config.extra_features}
     parsers = {key: _make_parser(source.schema[key]) for key in keys.values()}
     parsers |= {name: _make_parser(spec) for name, spec in extra_specs.items()}
-    example = tf.io.parse_single_example(payload, parsers)
+    parse = tf.io.parse_single_example if payload.shape.rank == 0 else tf.io.parse_example
+    example = parse(payload, parsers)
     features = {name: example[key] for name, key in keys.items()}
     if source.label_base:
         features["label"] -= source.label_base
@@ -93,9 +112,13 @@ def _make_parser(spec: FeatureSpec) -> Any:
 
 
 def _pad_list(value: Any, spec: FeatureSpec, length: int) -> tf.Tensor:
-    """Pads or cuts a list to one length; -1, 0.0 or "" stand behind its end. Returns other features as they are."""
+    """Pads or cuts lists to one length; -1, 0.0 or "" stand behind their ends. Returns other features as they are."""
     if spec.shape is not None:
         return value
-    values = value.values[:length]
-    padding = tf.fill([length - tf.size(values)], tf.constant(_PADDING[spec.dtype], values.dtype))
-    return tf.ensure_shape(tf.concat([values, padding], axis=0), [length])
+    padding = tf.constant(_PADDING[spec.dtype], value.dtype)
+    if value.shape.rank == 1:
+        values = value.values[:length]
+        return tf.ensure_shape(tf.concat([values, tf.fill([length - tf.size(values)], padding)], axis=0), [length])
+    count = value.dense_shape[0]
+    cut = tf.sparse.slice(value, [0, 0], [count, length])
+    return tf.sparse.to_dense(tf.SparseTensor(cut.indices, cut.values, [count, length]), padding)

@@ -22,12 +22,13 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.images.normalize import BadImage, prepare_image
 from tfpipe.images.seekable import make_seekable
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.native_stages import offer_kernel
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stage import Stages, tf_data_options
 from tfpipe.pipeline.stages.augment import augment_images
 from tfpipe.pipeline.stages.batch import batch_examples
-from tfpipe.pipeline.stages.decode import decode_images, offer_kernel
+from tfpipe.pipeline.stages.decode import decode_images
 from tfpipe.pipeline.stages.parse import add_seed, parse_records
 from tfpipe.profiler.types import OptionCosts
 from tfpipe.system import host_limits
