@@ -30,6 +30,8 @@ from shard_speed import make_references
 ROOT = Path(__file__).resolve().parents[2]
 BATCH, NUM_SHARDS = 64, 16
 REPEATED_BYTES = 2_000_000  # of a large record
+STREAM_BYTES_PER_S = 100e6  # of each answer of the object store
+READAHEAD_BYTES = 2**19  # of TensorFlow's client in exact order, as the README advises
 _ASKS = "a turn, please\n"
 
 
@@ -65,7 +67,10 @@ class Row:
         goal: What it must reach.
         reader: How it is read: "tfpipe", "torch", "jax" or "tf.data", the usual recipe.
         options: The options of `PipelineConfig` that are not the defaults.
-        delay_ms: The milliseconds that every read of a TFRecord file takes longer.
+        delay_ms: The milliseconds that every read of a TFRecord file, or every request to the store, takes longer.
+        in_store: Whether the dataset lies in an object store on this machine, which sends `STREAM_BYTES_PER_S`.
+        start_step: The step at which the run begins.
+        hosts: The number of hosts, of which this one is the first. Each takes as large a batch as a host alone.
     """
 
     name: str
@@ -75,6 +80,9 @@ class Row:
     reader: str = "tfpipe"
     options: dict[str, Any] = field(default_factory=dict)
     delay_ms: int = 0
+    in_store: bool = False
+    start_step: int = 0
+    hosts: int = 1
 
 
 THROUGHPUT = {"order": "throughput"}
@@ -92,7 +100,15 @@ ROWS = [
         "originals",
         "originals, throughput",
         AS_FAST,
-        options={"start_step": 1_000_007},
+        start_step=1_000_007,
+    ),
+    *(
+        row
+        for hosts in (4, 16)
+        for row in (
+            Row(f"host 0 of {hosts}, throughput", "originals", options=THROUGHPUT, hosts=hosts),
+            Row(f"host 0 of {hosts}, exact", "originals", f"host 0 of {hosts}, throughput", AS_FAST, hosts=hosts),
+        )
     ),
     Row("originals, cache bytes", "originals", "originals, throughput", KEEPS_BYTES, options={"cache": "bytes"}),
     Row("originals, cache decoded", "originals", "originals, throughput", KEEPS_PIXELS, options={"cache": "decoded"}),
@@ -110,11 +126,22 @@ ROWS = [
             Row(f"{ms} ms, JAX", "originals", "originals, JAX", HIDES_DELAY, "jax", {}, ms),
         )
     ),
+    Row(
+        "object store, throughput",
+        "originals",
+        "originals, throughput",
+        HIDES_DELAY,
+        options=THROUGHPUT,
+        delay_ms=50,
+        in_store=True,
+    ),
+    Row("object store, exact", "originals", "originals, throughput", HIDES_DELAY, delay_ms=50, in_store=True),
     Row("1 KB, throughput", "small", "", Goal(first_batch_s=1.5), options=THROUGHPUT),
     Row("1 KB, exact", "small", "1 KB, throughput", AS_FAST),
     Row("2 MB, throughput", "large", options=THROUGHPUT),
     Row("2 MB, exact", "large", "2 MB, throughput", AS_FAST),
 ]
+BY_NAME = {row.name: row for row in ROWS}
 
 
 def make_dataset(kind: str, images: Path, folder: Path, references: int, small_records: int) -> None:
@@ -171,29 +198,53 @@ def _write_small(images: Path, target: Path, count: int) -> None:
                 tar.addfile(info, io.BytesIO(data))
 
 
+@contextlib.contextmanager
+def provide_storage(row: Row, folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yields where the dataset of a row lies, and the environment in which it answers as late as the row says."""
+    dataset = str(folder / row.data)
+    if row.in_store:
+        with _serve(row, folder) as environment:
+            yield f"gs://data/{row.data}", environment
+    elif row.delay_ms:
+        from tests.profiler.faults.run_in_process import build_slow_storage
+
+        yield dataset, {"LD_PRELOAD": str(build_slow_storage(folder)), "DELAY_US": str(1000 * row.delay_ms)}
+    else:
+        yield dataset, {}
+
+
+@contextlib.contextmanager
+def _serve(row: Row, folder: Path) -> Iterator[dict[str, str]]:
+    """Serves a folder as an object store, and yields the environment in which TensorFlow comes to it."""
+    from tests.object_stores.folder_store import FolderStore, pose_as_google
+
+    with pose_as_google(folder, lambda tls: FolderStore(folder, tls)) as (store, environment):
+        store.harm = lambda _: row.delay_ms / 1000
+        store.bytes_per_s = STREAM_BYTES_PER_S
+        if row.options.get("order") != "throughput":
+            environment["GCS_READAHEAD_BUFFER_SIZE_BYTES"] = str(READAHEAD_BYTES)
+        yield environment
+
+
 class Measured:
     """A row that is measured in a process of its own, which stands still but for its turns.
 
     Args:
         row: The row.
-        dataset: The folder of its dataset.
+        dataset: The folder or URL of its dataset.
+        environment: What its process has in its environment beside that of this one.
+        errors: The file for what it says.
         seconds: How long it is measured.
     """
 
-    def __init__(self, row: Row, dataset: Path, seconds: float) -> None:
-        env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        if row.delay_ms:
-            sys.path.append(str(ROOT))
-            from tests.profiler.faults.run_in_process import build_slow_storage
-
-            env |= {"LD_PRELOAD": str(build_slow_storage(dataset.parent)), "DELAY_US": str(1000 * row.delay_ms)}
-        command = [sys.executable, __file__, "--child", row.reader, str(dataset), json.dumps(row.options), str(seconds)]
+    def __init__(self, row: Row, dataset: str, environment: dict[str, str], errors: Path, seconds: float) -> None:
+        command = [sys.executable, __file__, "--child", row.name, dataset, str(seconds)]
         self.times: BatchTimes | None = None
-        self._row, self._errors = row, dataset.parent / f"errors-{ROWS.index(row)}.log"
+        self._row, self._errors = row, errors
         with self._errors.open("w") as errors:
             self._process = subprocess.Popen(
                 command,
-                env=env,
+                env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -232,47 +283,51 @@ class Measured:
 def run(rows: list[Row], folder: Path, seconds: float) -> list[BatchTimes]:
     """Measures rows in turns."""
     running: list[Measured] = []
-    try:
+    with contextlib.ExitStack() as stack:
         for row in rows:
-            running.append(Measured(row, folder / row.data, seconds))
+            dataset, environment = stack.enter_context(provide_storage(row, folder))
+            errors = folder / f"errors-{ROWS.index(row)}.log"
+            running.append(Measured(row, dataset, environment, errors, seconds))
+            stack.callback(running[-1].end)
             running[-1].wait()
         while any(one.times is None for one in running):
             for one in running:
                 one.take_turn()
-    finally:
-        for one in running:
-            one.end()
     return [one.times for one in running if one.times is not None]
 
 
-def child(reader: str, directory: str, options_json: str, seconds: str) -> None:
-    """Measures in this process and prints one JSON line."""
-    options = json.loads(options_json)
-    start_step = options.pop("start_step", 0)
-
-    def make_batches() -> Iterator[Any]:
-        import tfpipe
-
-        if reader == "tf.data":
-            from pipeline_by_hand import dataset
-
-            return iter(dataset(directory, BATCH))
-        manifest = tfpipe.load_manifest(directory)
-        config = tfpipe.PipelineConfig(global_batch_size=BATCH, **options)
-        if reader == "torch":
-            from tfpipe.readers.torch import ShardedImages, data_loader
-
-            return _forever(data_loader(ShardedImages(manifest, "train", config), num_workers=2))
-        if reader == "jax":
-            from tfpipe.readers.jax import DeviceBatches
-
-            return _forever(DeviceBatches(manifest, "train", config))
-        return iter(tfpipe.build_dataset(manifest, "train", config, start_step=start_step))
-
+def child(name: str, dataset: str, seconds: str) -> None:
+    """Measures a row in this process and prints one JSON line."""
+    row = BY_NAME[name]
     # Imports take seconds, and are none of the pipeline's time.
-    __import__({"torch": "tfpipe.readers.torch", "jax": "tfpipe.readers.jax"}.get(reader, "tensorflow"))
-    print(json.dumps(asdict(measure(make_batches, BATCH, float(seconds), _ask_for_turn))), flush=True)
+    __import__({"torch": "tfpipe.readers.torch", "jax": "tfpipe.readers.jax"}.get(row.reader, "tensorflow"))
+    times = measure(lambda: make_batches(row, dataset), BATCH, float(seconds), _ask_for_turn)
+    print(json.dumps(asdict(times)), flush=True)
     os._exit(0)  # TensorFlow sometimes takes a minute to delete an iterator
+
+
+def make_batches(row: Row, dataset: str) -> Iterator[Any]:
+    """Builds the pipeline of a row."""
+    import tfpipe
+
+    if row.reader == "tf.data":
+        from pipeline_by_hand import dataset as build_by_hand
+
+        return iter(build_by_hand(dataset, BATCH))
+    manifest = tfpipe.load_manifest(dataset)
+    config = tfpipe.PipelineConfig(global_batch_size=BATCH * row.hosts, **row.options)
+    if row.reader == "torch":
+        from tfpipe.readers.torch import ShardedImages, data_loader
+
+        return _forever(data_loader(ShardedImages(manifest, "train", config), num_workers=2))
+    if row.reader == "jax":
+        from tfpipe.readers.jax import DeviceBatches
+
+        return _forever(DeviceBatches(manifest, "train", config))
+    import tensorflow as tf
+
+    host = tf.distribute.InputContext(num_input_pipelines=row.hosts, num_replicas_in_sync=row.hosts)
+    return iter(tfpipe.build_dataset(manifest, "train", config, host, row.start_step))
 
 
 def _ask_for_turn() -> None:
@@ -341,7 +396,9 @@ def _find_medians(runs: list[BatchTimes]) -> BatchTimes:
 @click.argument("images", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--references", default=6000, show_default=True, help="Originals: hard links to the images, in turns.")
 @click.option("--small-records", default=1_000_000, show_default=True, help="Records of the dataset of small images.")
-@click.option("--seconds", default=40.0, show_default=True, help="How long each row is measured.")
+@click.option(
+    "--seconds", default=40.0, type=click.FloatRange(15), show_default=True, help="How long each row is measured."
+)
 @click.option("--rounds", default=1, show_default=True, help="Measure all rows so often, and print medians.")
 @click.option("--only", multiple=True, help="Only rows whose name contains this; may be given several times.")
 @click.option("--data", type=click.Path(path_type=Path), help="A folder that keeps the datasets for the next run.")
@@ -358,7 +415,6 @@ def main(
 ) -> None:
     """Measure pipelines over the folder IMAGES at real size, and print a table."""
     rows = [row for row in ROWS if not only or any(part in row.name for part in only)]
-    by_name = {row.name: row for row in ROWS}
     results: dict[str, list[tuple[BatchTimes, BatchTimes | None]]] = {row.name: [] for row in rows}
     with tempfile.TemporaryDirectory() as temporary:
         folder = data or Path(temporary)
@@ -371,7 +427,7 @@ def main(
             if rounds > 1:
                 click.echo(f"Round {number} of {rounds}")
             for row in rows:
-                pair = [row, by_name[row.beside]] if row.beside else [row]
+                pair = [row, BY_NAME[row.beside]] if row.beside else [row]
                 times, *beside = run(pair, folder, seconds)
                 results[row.name].append((times, beside[0] if beside else None))
                 click.echo(describe(row, *results[row.name][-1]))
@@ -393,6 +449,7 @@ def main(
 
 
 if __name__ == "__main__":
+    sys.path.append(str(ROOT))  # for the tests' storage
     if sys.argv[1:2] == ["--child"]:
         child(*sys.argv[2:])
     else:

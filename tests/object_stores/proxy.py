@@ -17,6 +17,23 @@ Fault: TypeAlias = int | float | str | None
 Harm = Callable[["Seen"], Fault]
 
 _HOP = {"transfer-encoding", "connection", "content-length", "server", "date", "expect", "keep-alive"}
+_PACED_BYTES = 2**18
+
+
+class Answer(NamedTuple):
+    """What a store answers.
+
+    Attributes:
+        status: The HTTP status.
+        headers: The headers, without those that belong to a connection.
+        data: The body.
+        length: The value of `Content-Length` in an answer to HEAD, which has no body.
+    """
+
+    status: int
+    headers: list[tuple[str, str]]
+    data: bytes
+    length: str | None = None
 
 
 class Seen(NamedTuple):
@@ -29,25 +46,29 @@ class Seen(NamedTuple):
     fault: Fault = None
 
 
-class Proxy:
-    """A proxy that forwards HTTP/1.1 to `target` (host and port) until it is stopped.
+class Server:
+    """A server of HTTP/1.1 on loopback, until it is stopped.
+
+    Attributes:
+        log: Every request, in its order.
+        harm: The rule by which requests are broken.
+        bytes_per_s: The rate at which the body of an answer is sent; None for the rate of the machine.
 
     Args:
-        target: The emulator.
         tls: For clients that are told to use this as their HTTPS proxy: what it calls itself then.
     """
 
-    def __init__(self, target: tuple[str, int], tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.log: list[Seen] = []
         self.harm: Harm = lambda _: None
-        self.target, self.tls = target, tls
+        self.bytes_per_s: float | None = None
+        self.tls = tls
         self._lock = threading.Lock()
 
         class Handler(_Handler):
-            proxy = self
+            server_of = self
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Listener(("127.0.0.1", 0), Handler)
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
     @property
@@ -70,9 +91,46 @@ class Proxy:
             self.log.append(seen)
         return seen
 
+    def ask(self, command: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        """Finds the answer to a request that is not broken."""
+        raise NotImplementedError
+
+
+class Proxy(Server):
+    """A proxy that forwards requests to `target` (host and port).
+
+    Args:
+        target: The emulator.
+        tls: See `Server`.
+    """
+
+    def __init__(self, target: tuple[str, int], tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(tls)
+        self.target = target
+
+    def ask(self, command: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        """Asks the emulator."""
+        connection = http.client.HTTPConnection(*self.target, timeout=60)
+        connection.request(command, path, body or (b"" if command in ("POST", "PUT") else None), headers)
+        response = connection.getresponse()
+        data = response.read()
+        connection.close()
+        kept = [(name, self._own(value)) for name, value in response.getheaders() if name.lower() not in _HOP]
+        return Answer(response.status, kept, data, response.getheader("Content-Length"))
+
+    def _own(self, value: str) -> str:
+        """Returns a header in which the emulator names itself, as for the rest of an upload, with the proxy's name."""
+        base_url = "https://storage.googleapis.com" if self.tls else self.url
+        return value.replace("http://{}:{}".format(*self.target), base_url)
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256  # with five, a client that comes with fifty connections at once waits a second
+
 
 class _Handler(BaseHTTPRequestHandler):
-    proxy: Proxy
+    server_of: Server
     protocol_version = "HTTP/1.1"
     wbufsize = -1
     disable_nagle_algorithm = True
@@ -87,12 +145,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_CONNECT(self) -> None:
         """Answers CONNECT, the request for an HTTPS tunnel, and then serves in the place of the real host."""
-        assert self.proxy.tls is not None
+        assert self.server_of.tls is not None
         self.send_response(200, "Connection established")
         self.end_headers()
         self.wfile.flush()
         try:
-            self.connection = self.proxy.tls.wrap_socket(self.connection, server_side=True)
+            self.connection = self.server_of.tls.wrap_socket(self.connection, server_side=True)
         except OSError:
             self.close_connection = True
             return
@@ -103,24 +161,22 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forward(self) -> None:
         body = self._body()
-        seen = self.proxy.note(self.command, self.path, self.headers.get("Range", ""))
+        seen = self.server_of.note(self.command, self.path, self.headers.get("Range", ""))
         fault = seen.fault
         if isinstance(fault, float):
             time.sleep(fault)
         elif isinstance(fault, int):
-            self._answer(fault, [("Retry-After", "0")], b"")
+            self._answer(Answer(fault, [("Retry-After", "0")], b""))
             return
         elif fault == "drop":
             self._hang_up()
             return
-        response, data = self._ask(body)
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
+        answer = self.server_of.ask(self.command, self.path, headers, body)
         if fault == "lost":
             self._hang_up()
         else:
-            headers = [(name, self._own(value)) for name, value in response.getheaders() if name.lower() not in _HOP]
-            self._answer(
-                response.status, headers, data, cut=fault == "cut", length=response.getheader("Content-Length")
-            )
+            self._answer(answer, cut=fault == "cut")
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = do_PATCH = _forward  # noqa: N815  # the names that are called
 
@@ -134,38 +190,29 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return b"".join(parts)
 
-    def _ask(self, body: bytes) -> tuple[http.client.HTTPResponse, bytes]:
-        connection = http.client.HTTPConnection(*self.proxy.target, timeout=60)
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
-        connection.request(self.command, self.path, body or (b"" if self.command in ("POST", "PUT") else None), headers)
-        response = connection.getresponse()
-        data = response.read()
-        connection.close()
-        return response, data
-
-    def _own(self, value: str) -> str:
-        """Returns a header in which the emulator names itself, as for the rest of an upload, with the proxy's name."""
-        base_url = "https://storage.googleapis.com" if self.proxy.tls else self.proxy.url
-        return value.replace("http://{}:{}".format(*self.proxy.target), base_url)
-
-    def _answer(
-        self,
-        status: int,
-        headers: list[tuple[str, str]],
-        data: bytes,
-        cut: bool = False,
-        length: str | None = None,
-    ) -> None:
-        self.send_response(status)
-        for name, value in headers:
+    def _answer(self, answer: Answer, cut: bool = False) -> None:
+        data = answer.data
+        self.send_response(answer.status)
+        for name, value in answer.headers:
             self.send_header(name, value)
-        self.send_header("Content-Length", (length or "0") if self.command == "HEAD" else str(len(data)))
+        self.send_header("Content-Length", (answer.length or "0") if self.command == "HEAD" else str(len(data)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(data[: len(data) // 2] if cut else data)
+            self._send(data[: len(data) // 2] if cut else data)
         self.wfile.flush()
         if cut:
             self._hang_up()
+
+    def _send(self, data: bytes) -> None:
+        """Sends a body, no faster than the server's rate for one stream."""
+        rate, begun = self.server_of.bytes_per_s, time.perf_counter()
+        if rate is None:
+            self.wfile.write(data)
+            return
+        for start in range(0, len(data), _PACED_BYTES):
+            part = data[start : start + _PACED_BYTES]
+            time.sleep(max(begun + (start + len(part)) / rate - time.perf_counter(), 0))
+            self.wfile.write(part)
 
     def _hang_up(self) -> None:
         self.close_connection = True

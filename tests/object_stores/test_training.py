@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from tests.beam_jobs.commands import ROOT
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import make_photos, write_files
 from tests.object_stores.conftest import Google
+from tests.object_stores.folder_store import pose_as_google
 from tests.object_stores.proxy import Proxy
 from tfpipe import PipelineConfig, build_dataset, load_manifest
 from tfpipe.errors import DataError
@@ -39,18 +39,10 @@ print(json.dumps([read(place) for place in sys.argv[1:]]))
 
 @pytest.fixture
 def posing(google: Google, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment in which TensorFlow comes here through a proxy that answers for Google, with our certificate.
-
-    TensorFlow knows no other address; its HTTP library looks at these two variables.
-    """
-    trustme = pytest.importorskip("trustme")
-    authority = trustme.CA()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("www.googleapis.com", "storage.googleapis.com").configure_cert(context)
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    proxy = Proxy(google.proxy.target, context)
-    yield {"https_proxy": proxy.url, "CURL_CA_BUNDLE": str(tmp_path / "ca.pem"), "NO_GCE_CHECK": "true"}
-    proxy.stop()
+    """The environment in which TensorFlow comes to the emulator."""
+    pytest.importorskip("trustme")
+    with pose_as_google(tmp_path, lambda tls: Proxy(google.proxy.target, tls)) as (_, environment):
+        yield environment
 
 
 @pytest.mark.slow

@@ -1,0 +1,108 @@
+"""A folder as a bucket of Google's store, for TensorFlow's own client: what is read is as fast as the machine.
+
+The emulator reads a whole object for each part of it, one request after another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.object_stores.proxy import Answer, Server
+
+_OBJECT = re.compile(r"/storage/v1/b/data/o/(?P<name>.+)")
+_CONTENT = re.compile(r"/data/(?P<name>.+)")
+_RANGE = re.compile(r"bytes=(?P<begin>\d+)-(?P<last>\d+)")
+_LISTED = "/storage/v1/b/data/o"
+_CHANGED = {"generation": "1", "updated": "2026-01-01T00:00:00.000Z"}  # what the client compares
+
+AnyServer = TypeVar("AnyServer", bound=Server)
+
+
+class FolderStore(Server):
+    """A store whose bucket `gs://data` is a folder. It can be read, but not written.
+
+    Args:
+        folder: The folder.
+        tls: See `Server`.
+    """
+
+    def __init__(self, folder: Path, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(tls)
+        self._folder = folder
+
+    def ask(self, command: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        """Answers from the folder: what an object is, what begins with a name, or bytes of an object."""
+        parts = urlsplit(path)
+        if command == "GET" and parts.path == _LISTED:
+            return self._list_objects(parse_qs(parts.query))
+        for pattern, answer in ((_OBJECT, self._describe), (_CONTENT, self._read)):
+            match = pattern.fullmatch(parts.path)
+            if command == "GET" and match is not None:
+                name = unquote(match["name"])
+                file = self._folder / name
+                return answer(name, file, headers) if file.is_file() else Answer(404, [], b"")
+        return Answer(501, [], b"")
+
+    def _list_objects(self, query: dict[str, list[str]]) -> Answer:
+        prefix = query.get("prefix", [""])[0]
+        # Path.rglob would not follow a link.
+        folders = os.walk(self._folder / os.path.dirname(prefix), followlinks=True)
+        files = (Path(folder) / name for folder, _, names in folders for name in names)
+        names = sorted(path.relative_to(self._folder).as_posix() for path in files)
+        most = int(query.get("maxResults", ["1000"])[0])
+        items = [{"name": name, **_CHANGED} for name in names if name.startswith(prefix)][:most]
+        return _to_json({"items": items} if items else {})
+
+    def _describe(self, name: str, file: Path, _: dict[str, str]) -> Answer:
+        return _to_json({"name": name, "size": str(file.stat().st_size), **_CHANGED})
+
+    def _read(self, _: str, file: Path, headers: dict[str, str]) -> Answer:
+        size = file.stat().st_size
+        match = _RANGE.fullmatch(headers.get("Range", ""))
+        begin, end = (int(match["begin"]), min(int(match["last"]) + 1, size)) if match else (0, size)
+        if match and begin >= size:
+            return Answer(416, [], b"")
+        with file.open("rb") as opened:
+            data = os.pread(opened.fileno(), end - begin, begin)
+        status, placed = (206, [("Content-Range", f"bytes {begin}-{end - 1}/{size}")]) if match else (200, [])
+        return Answer(status, placed, data)
+
+
+@contextmanager
+def pose_as_google(
+    folder: Path, make_server: Callable[[ssl.SSLContext], AnyServer]
+) -> Iterator[tuple[AnyServer, dict[str, str]]]:
+    """Starts a server that answers for Google, with our certificate.
+
+    TensorFlow knows no other address than Google's; its HTTP library looks at two variables.
+
+    Args:
+        folder: Where the certificate is written.
+        make_server: The function that starts the server.
+
+    Yields:
+        The server, and the environment in which TensorFlow comes to it.
+    """
+    import trustme
+
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("www.googleapis.com", "storage.googleapis.com").configure_cert(context)
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    server = make_server(context)
+    try:
+        yield server, {"https_proxy": server.url, "CURL_CA_BUNDLE": str(folder / "ca.pem"), "NO_GCE_CHECK": "true"}
+    finally:
+        server.stop()
+
+
+def _to_json(document: dict[str, object]) -> Answer:
+    return Answer(200, [("Content-Type", "application/json")], json.dumps(document).encode())
