@@ -77,6 +77,7 @@ class ShardConfig:
             own splits, labels and image form. `input` then is only their name in messages. Default: ().
         form_changes: The fields of `ImageForm` to change in the images of `datasets`. Empty: they stay as they are.
             Default: {}.
+        drop_features: The features of `datasets` that are not copied. Default: ().
 
     Raises:
         ConfigError: A value cannot be used, or two options exclude each other.
@@ -100,6 +101,7 @@ class ShardConfig:
     workers: int = option(Count(0, zero="all cores"), 0)
     datasets: tuple[str, ...] = ()
     form_changes: Mapping[str, Any] = field(default_factory=dict)
+    drop_features: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -116,6 +118,8 @@ class ShardConfig:
             raise ConfigError("`group_by` needs `splits`, between which it keeps groups together. Give both.")
         if self.form_changes and not self.datasets:
             raise ConfigError("`form_changes` are for `datasets`; the form of images is `form`.")
+        if self.drop_features and not self.datasets:
+            raise ConfigError("`drop_features` are features of `datasets`; leave columns out of the table instead.")
 
     def max_bad_images(self, num_images: int) -> int:
         """Returns the number of images, out of `num_images`, that may be quarantined."""

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.archive import open_unpacked
+from beam_jobs.inputs.unpack import unpack_parts
 from beam_jobs.plan.split_and_shard import Plan, ShardPlan
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.plan_file import make_plan_header, write_plan
@@ -185,7 +185,7 @@ def _draw_sample(plan: Plan, seed: int) -> Plan:
 
 
 def _unpack_sample(header: PlanHeader, plan: Plan, folder: str) -> tuple[dict[str, str], float]:
-    """Copies the sampled images out of compressed tar files, and nothing else.
+    """Copies the sampled images out of compressed tar files and shards, and nothing else.
 
     Returns:
         `PlanHeader.unpacked`, with sparse files in `folder` that hold the images at their offsets; and the seconds
@@ -201,13 +201,10 @@ def _unpack_sample(header: PlanHeader, plan: Plan, folder: str) -> tuple[dict[st
     for archive in filter(ranges.__getitem__, ranges):
         started = time.monotonic()
         unpacked[archive] = filesystem.join(folder, f"{len(unpacked)}.tar")
-        with open_unpacked(filesystem.join(header.root, archive)) as tar, open(unpacked[archive], "wb") as out:
-            for offset, size in sorted(ranges[archive]):
-                tar.seek(offset)
-                out.seek(offset)
-                out.write(tar.read(size))
-            whole_bytes = plan.listing.images.get_end(archive)
-            unpack_s += (time.monotonic() - started) * whole_bytes / max(1, tar.tell())
+        with open(unpacked[archive], "wb") as out:
+            end = unpack_parts(plan.listing, archive, ranges[archive], out)
+        whole_bytes = plan.listing.images.get_end(archive)
+        unpack_s += (time.monotonic() - started) * whole_bytes / max(1, end)
     return unpacked, unpack_s * len(ranges) / max(1, len(unpacked))
 
 

@@ -6,7 +6,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.list_inputs import list_images
 from beam_jobs.plan.split_and_shard import Plan, assign_splits, make_plan
 from beam_jobs.shards.duplicates import drop_duplicates
-from beam_jobs.shards.output_dir import check_output
+from beam_jobs.shards.output_dir import check_output, check_outside
 from beam_jobs.storage import filesystem
 from tfpipe.system import kernels
 from tfpipe.system.host_limits import usable_cpus
@@ -33,6 +33,8 @@ def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Ob
         filesystem.check_stores((*config.inputs, config.output))
     check_output(config)
     listing = assign_splits(list_images(config, observer), config)
+    if listing.datasets is not None:  # the shards of foreign data may lie away from its manifest
+        check_outside(config.output, [source.directory for source in listing.datasets.sources.values()])
     if config.drop_duplicates:
         listing = drop_duplicates(listing, config.workers or usable_cpus())
     return make_plan(listing, config)

@@ -1,6 +1,8 @@
 """Lists the records of finished datasets, by their places in the shards.
 
 Planning reads nothing but the manifests and the indexes beside the shards. A worker then reads each record once.
+Compressed foreign shards have no index. They are unpacked once to find the records' places in the unpacked shards, and
+once more for the workers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,48 +12,70 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.compressed_records import iterate_frames
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef
-from beam_jobs.plan.image_table import ImageTable
+from beam_jobs.plan.image_table import TELL_EVERY, ImageTable
 from beam_jobs.plan.listing import DatasetListing
 from beam_jobs.plan.merge_manifests import merge_manifests
 from beam_jobs.storage import filesystem
-from tfpipe.errors import DataError, FormatError
+from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.schema import image_schema
 from tfpipe.open_dataset import load_manifest
+from tfpipe.system.progress import Observer, Progress
 
 
-def list_datasets(config: ShardConfig) -> DatasetListing:
+def list_datasets(config: ShardConfig, observer: Observer | None = None) -> DatasetListing:
     """Lists the records of finished datasets, dataset by dataset, each in its own order.
 
     A record's path is its place, such as `flowers/train:17`. `tfpipe inspect --record` takes the same places.
 
+    Args:
+        config: The configuration that names the datasets.
+        observer: The observer of the listing, which gets the number of records read so far now and then.
+
     Raises:
-        ConfigError: The change of the image form does not suit the images.
+        ConfigError: The change of the image form does not suit the images, or a feature cannot be left out.
         DataError: A directory is not a finished dataset, or the datasets do not go together.
         FormatError: A manifest or an index is damaged, or a file is missing or has the wrong size.
     """
     datasets = _name_datasets([_open(directory) for directory in config.datasets])
-    merged = merge_manifests(datasets, config.form_changes)
-    images = ImageTable.from_refs(ref for name, manifest in datasets.items() for ref in _list_records(name, manifest))
-    return DatasetListing(merged.name, "", images, merged.label_names, merged=merged)
+    merged = merge_manifests(datasets, config.form_changes, config.drop_features)
+    refs = (ref for name, manifest in datasets.items() for ref in _list_records(name, manifest))
+    images = ImageTable.from_refs(_count(refs, observer))
+    unpack = tuple(
+        f"{name}/{shard.file}"
+        for name, manifest in datasets.items()
+        for split in manifest.splits.values()
+        for shard in split.shards
+        if manifest.compression and shard.records
+    )
+    if unpack and config.drop_duplicates:
+        raise ConfigError(
+            "`drop_duplicates` needs records that can be read at any place, and those of compressed files cannot. "
+            "Write the files as a dataset with `tfpipe reshard` first."
+        )
+    return DatasetListing(merged.name, "", images, merged.label_names, unpack=unpack, merged=merged)
+
+
+def _count(refs: Iterator[ImageRef], observer: Observer | None) -> Iterator[ImageRef]:
+    for number, ref in enumerate(refs, start=1):
+        if observer is not None and number % TELL_EVERY == 0:
+            observer.progress(Progress(number))
+        yield ref
 
 
 def _open(directory: str) -> Manifest:
     """Returns the manifest of a dataset, with the absolute path of its directory."""
     with filesystem.explain_os_errors(f"read {directory}"):
         manifest = _load_remote(directory) if filesystem.is_url(directory) else load_manifest(directory)
-    if manifest.foreign is not None:
-        raise DataError(
-            f"{directory} describes TFRecords that another tool wrote; only a dataset that tfpipe wrote can be "
-            "resharded or merged. Write one from the images with `tfpipe shard`."
-        )
-    needed = image_schema(labeled=bool(manifest.label_names), boxes=False, box_labels=False)
-    missing = next((name for name in needed.names if name not in manifest.schema), None)
-    if missing is not None:
-        raise DataError(f"Every dataset that tfpipe wrote has a feature {missing!r}, but {directory} has none.")
+    if manifest.foreign is None:
+        needed = image_schema(labeled=bool(manifest.label_names), boxes=False, box_labels=False)
+        missing = next((name for name in needed.names if name not in manifest.schema), None)
+        if missing is not None:
+            raise DataError(f"Every dataset that tfpipe wrote has a feature {missing!r}, but {directory} has none.")
     return replace(manifest, directory=filesystem.make_absolute(directory))
 
 
@@ -73,21 +97,22 @@ def _name_datasets(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
     """
     datasets: dict[str, Manifest] = {}
     for manifest in manifests:
-        name, count = manifest.name, 1
+        first = name = manifest.name.replace("/", "_")  # a place ends its dataset's name with /
+        count = 1
         while name in datasets:
             count += 1
-            name = f"{manifest.name}-{count}"
+            name = f"{first}-{count}"
         datasets[name] = manifest
     return datasets
 
 
 def _list_records(name: str, manifest: Manifest) -> Iterator[ImageRef]:
-    indexes = _read_indexes(manifest)
+    places = _scan_compressed(manifest) if manifest.compression else _read_indexes(manifest)
     for split in manifest.splits.values():
         number = 0
         for shard in split.shards:
             file = f"{name}/{shard.file}"
-            for offset, size in next(indexes).tolist():
+            for offset, size in next(places).tolist():
                 location = ImageLocation(file, offset)
                 yield ImageRef(f"{name}/{split.name}:{number}", size, location, split=split.name)
                 number += 1
@@ -96,9 +121,38 @@ def _list_records(name: str, manifest: Manifest) -> Iterator[ImageRef]:
 def _read_indexes(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
     """Yields the index of each shard, in order. The sizes of all files are checked before the first one is read."""
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
-    paths = [filesystem.join(manifest.directory, shard.file) for shard in shards]
     indexes = [filesystem.join(manifest.directory, file_names.index_name(shard.file)) for shard in shards]
-    mend = f"Copy the dataset again, or save the undamaged records: tfpipe repair {manifest.directory} OUTPUT"
+    mend = _advise_mending(manifest)
+    for path, shard, size in zip(indexes, shards, _check_sizes(manifest, indexes), strict=True):
+        yield _read_index(path, shard, size, mend)
+
+
+def _scan_compressed(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
+    """Yields the places of the records of each shard in its unpacked form, in order."""
+    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    root, mend = manifest.shard_directory(manifest.directory), _advise_mending(manifest)
+    _check_sizes(manifest, [])
+    for shard in shards:
+        path = filesystem.join(root, shard.file)
+        places = [(offset, len(frame)) for offset, frame in iterate_frames(path, manifest.compression)]
+        if len(places) != shard.records:
+            raise FormatError(
+                f"{path} must have {shard.records:,} records, as the manifest says, got {len(places):,}. {mend}"
+            )
+        yield np.array(places, np.int64).reshape(-1, 2)
+
+
+def _advise_mending(manifest: Manifest) -> str:
+    if manifest.foreign is not None:
+        return "If it was changed on purpose, run `tfpipe index` again."
+    return f"Copy the dataset again, or save the undamaged records: tfpipe repair {manifest.directory} OUTPUT"
+
+
+def _check_sizes(manifest: Manifest, indexes: Sequence[str]) -> Sequence[int]:
+    """Checks that all shards and indexes exist, and the sizes of the shards. Returns the sizes of the indexes."""
+    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    root, mend = manifest.shard_directory(manifest.directory), _advise_mending(manifest)
+    paths = [filesystem.join(root, shard.file) for shard in shards]
     sizes = filesystem.get_sizes([*paths, *indexes])
     for path, size in zip([*paths, *indexes], sizes, strict=True):
         if size < 0:
@@ -106,8 +160,7 @@ def _read_indexes(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
     for path, shard, size in zip(paths, shards, sizes, strict=False):
         if size != shard.bytes:
             raise FormatError(f"{path} must have {shard.bytes:,} bytes, as the manifest says, got {size:,}. {mend}")
-    for path, shard, size in zip(indexes, shards, sizes[len(shards) :], strict=True):
-        yield _read_index(path, shard, size, mend)
+    return sizes[len(shards) :]
 
 
 def _read_index(path: str, shard: ShardInfo, size: int, mend: str) -> NDArray[np.int64]:

@@ -44,7 +44,7 @@ def list_images(config: ShardConfig, observer: Observer | None = None) -> Listin
             outside, or its layout is ambiguous.
     """
     if config.datasets:
-        return list_datasets(config)
+        return list_datasets(config, observer)
     if is_table(config.input):
         listing = list_table(config, observer)
     else:

@@ -30,7 +30,8 @@ class Listing:
         skipped: The number of files that were passed over, by reason.
         numeric_labels: Whether the input gives labels as numbers. `label_names` are these numbers as text.
         dropped: The number of images that were left out because others hold the same bytes.
-        unpack: The compressed tar files that must be unpacked before a worker can read from them at an offset.
+        unpack: The compressed tar files and foreign shards that must be unpacked before a worker can read from them at
+            an offset.
     """
 
     name: str

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from beam_jobs.plan.features import check_dropped, list_optional, take_over
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import manifest_json
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.manifest import Manifest
+from tfpipe.format.manifest import Foreign, Manifest
 from tfpipe.format.schema import CLASS_LABEL, FeatureSpec, Schema
 
 MADE_FROM = "made_from"
@@ -25,16 +26,24 @@ class SourceDataset:
     """A finished dataset that records come from.
 
     Attributes:
-        directory: The directory where it lies, which does not shape the new dataset.
+        directory: The directory where its shards lie, which does not shape the new dataset.
         manifest_sha256: The SHA-256 of its manifest, which holds the checksum of every shard.
         square: Whether its images are squeezed. Its records then have the heights and widths from before that.
         labels: The new number of each of its classes.
+        foreign: The facts about records that another program wrote; None for tfpipe's own. Its `root` is not used.
     """
 
     directory: str
     manifest_sha256: str
     square: bool
     labels: tuple[int, ...]
+    foreign: Foreign | None = None
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "SourceDataset":
+        """Builds the dataset from the JSON values of `dataclasses.asdict`."""
+        foreign = fields["foreign"] and Foreign(**fields["foreign"])
+        return cls(**{**fields, "labels": tuple(fields["labels"]), "foreign": foreign})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,7 @@ class InputDatasets:
         changed: The counts of earlier changes to the images, summed over the manifests.
         noticed: The counts of noticed properties that are still valid, summed over the manifests.
         seekable: Whether a manifest counts seekable JPEGs. Then each JPEG is looked at.
+        dropped: The features that are left out.
     """
 
     sources: dict[str, SourceDataset]
@@ -56,23 +66,33 @@ class InputDatasets:
     changed: dict[str, int]
     noticed: dict[str, int]
     seekable: bool = False
+    dropped: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "InputDatasets":
         """Builds the datasets from the JSON values of `dataclasses.asdict`."""
-        sources = {
-            name: SourceDataset(**{**source, "labels": tuple(source["labels"])})
-            for name, source in fields["sources"].items()
-        }
-        return cls(**{**fields, "sources": sources})
+        sources = {name: SourceDataset.from_json(source) for name, source in fields["sources"].items()}
+        return cls(**{**fields, "sources": sources, "dropped": tuple(fields["dropped"])})
+
+    def locate(self, file: str) -> tuple[SourceDataset, str]:
+        """Returns the dataset of a record's location, and the name of the shard in it.
+
+        Args:
+            file: The name of the dataset, `/`, and the shard's name.
+        """
+        name, _, shard = file.partition("/")
+        return self.sources[name], shard
 
     def get_fingerprint_facts(self) -> dict[str, Any]:
         """Returns the facts that shape the new dataset: everything but the directories."""
         fields = asdict(self)
         if not self.seekable:
             del fields["seekable"]  # other datasets keep their fingerprints
+        del fields["dropped"]  # the schema tells
         for source in fields["sources"].values():
             del source["directory"]
+            if source["foreign"] is None:
+                del source["foreign"]
         return fields
 
 
@@ -109,19 +129,24 @@ class MergedDatasets:
         return replace(self, class_counts=counts)
 
 
-def merge_manifests(datasets: Mapping[str, Manifest], changes: Mapping[str, Any]) -> MergedDatasets:
-    """Merges manifests, and applies the changes of the image form.
+def merge_manifests(
+    datasets: Mapping[str, Manifest], changes: Mapping[str, Any], dropped: Sequence[str] = ()
+) -> MergedDatasets:
+    """Merges manifests, applies the changes of the image form, and leaves features out.
 
     Args:
         datasets: The manifests in order, each by a name that no other has.
         changes: The fields of `ImageForm` to change; empty if images stay as they are.
+        dropped: The features to leave out.
 
     Raises:
-        ConfigError: The changes would enlarge reduced images, change nothing, or exclude each other.
+        ConfigError: The changes would enlarge reduced images, change nothing, or exclude each other; or a feature
+            cannot be left out.
         DataError: Labels, features or image forms do not go together. The message names the datasets and what to do.
         FormatError: A manifest names an image form that is not valid.
     """
-    manifests = list(datasets.values())
+    check_dropped(list(datasets.values()), dropped)
+    manifests = [take_over(manifest, dropped) for manifest in datasets.values()]
     schema = _merge_schemas(manifests)
     label_names = _merge_labels(manifests)
     image = _merge_image_forms(manifests)
@@ -137,12 +162,7 @@ def merge_manifests(datasets: Mapping[str, Manifest], changes: Mapping[str, Any]
         noticed = {kind: count for kind, count in noticed.items() if kind == "name_differs"}
     inputs = InputDatasets(
         sources={
-            key: SourceDataset(
-                directory=manifest.directory,
-                manifest_sha256=hashlib.sha256(manifest_json.dumps(manifest).encode()).hexdigest(),
-                square=old_form.square is not None,
-                labels=new_labels,
-            )
+            key: _make_source(manifest, old_form, new_labels)
             for (key, manifest), new_labels in zip(datasets.items(), labels, strict=True)
         },
         image=image,
@@ -150,10 +170,23 @@ def merge_manifests(datasets: Mapping[str, Manifest], changes: Mapping[str, Any]
         changed=_sum_counts(manifest.changed for manifest in manifests),
         noticed=noticed,
         seekable=any(split.seekable_jpegs for manifest in manifests for split in manifest.splits.values()),
+        dropped=tuple(dropped),
     )
     name = "+".join(dict.fromkeys(manifest.name for manifest in manifests))
     class_counts = _sum_class_counts(manifests, labels, len(label_names))
     return MergedDatasets(name, label_names, schema, form, class_counts, inputs)
+
+
+def _make_source(manifest: Manifest, form: ImageForm, labels: tuple[int, ...]) -> SourceDataset:
+    foreign = manifest.foreign and replace(manifest.foreign, root=".")  # the place does not shape the new dataset
+    described = manifest_json.dumps(replace(manifest, foreign=foreign))
+    return SourceDataset(
+        directory=manifest.shard_directory(manifest.directory),
+        manifest_sha256=hashlib.sha256(described.encode()).hexdigest(),
+        square=form.square is not None,
+        labels=labels,
+        foreign=foreign,
+    )
 
 
 def _merge_schemas(manifests: Sequence[Manifest]) -> Schema:
@@ -166,11 +199,15 @@ def _merge_schemas(manifests: Sequence[Manifest]) -> Schema:
                 if name not in lacks.schema:
                     raise DataError(
                         f"Every dataset must have the same features, but {lacks.directory} has no {name!r}, which "
-                        f"{has.directory} has."
+                        f"{has.directory} has.{_advise_dropping(has, name)}"
                     )
         for spec in other.schema.features:
             specs[spec.name] = _merge_specs(specs[spec.name], spec, first.directory, other.directory)
     return Schema(tuple(specs.values()))
+
+
+def _advise_dropping(manifest: Manifest, name: str) -> str:
+    return " Leave it out with `drop_features`." if name in list_optional(manifest) else ""
 
 
 def _merge_specs(first: FeatureSpec, second: FeatureSpec, first_directory: str, second_directory: str) -> FeatureSpec:
@@ -196,11 +233,13 @@ def _merge_labels(manifests: Sequence[Manifest]) -> tuple[str, ...]:
 
 def _check_labels_have_names(manifest: Manifest, other: Manifest) -> None:
     """Refuses classes that have only numbers: class 3 of one dataset need not be class 3 of the other."""
-    names = manifest.label_names
-    if names == tuple(map(str, range(len(names)))):
+    names, foreign = manifest.label_names, manifest.foreign
+    base = foreign.label_base if foreign is not None else 0
+    if names == tuple(str(k + base) for k in range(len(names))):
+        advice = "`tfpipe shard --labels`" if foreign is None else "a file labels.txt and `tfpipe index`"
         raise DataError(
             f"Labels are merged by name, but {manifest.directory} only numbers its {len(names)} classes, and "
-            f"{other.directory} has {len(other.label_names)} others. Name them with `tfpipe shard --labels`."
+            f"{other.directory} has {len(other.label_names)} others. Name them with {advice}."
         )
 
 

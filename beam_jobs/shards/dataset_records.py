@@ -1,6 +1,7 @@
 """The records of finished datasets as a source of records: each is copied as it is, or with its image in another form.
 
-An image or a feature that need not change is copied byte for byte. TensorFlow is not needed.
+An image or a feature that need not change is copied byte for byte. Of records that another program wrote, new ones are
+made, see `foreign_records`. TensorFlow is not needed.
 """
 
 import json
@@ -12,6 +13,7 @@ from typing import Any
 from beam_jobs.inputs.read_image import UnreadableError
 from beam_jobs.plan.image_ref import ImageRef, PlannedImage
 from beam_jobs.plan.merge_manifests import InputDatasets, SourceDataset
+from beam_jobs.shards.foreign_records import NO_CLASS, identify_foreign, make_record
 from beam_jobs.shards.record import Record, RejectedImage, make_image_features
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
@@ -37,7 +39,13 @@ class DatasetRecords:
 
     header: PlanHeader
     records: InputDatasets
-    advice = "save the undamaged records with `tfpipe repair`"
+
+    @property
+    def advice(self) -> str:
+        """The advice about bad images, as a part of a sentence."""
+        if any(source.foreign is not None for source in self.records.sources.values()):
+            return "bring the files back as they were"
+        return "save the undamaged records with `tfpipe repair`"
 
     @property
     def image_form(self) -> Mapping[str, Any]:
@@ -78,14 +86,15 @@ class DatasetRecords:
 
     def _read(self, planned: PlannedImage) -> Record:
         header = self.header
-        source = _get_source(self.records.sources, planned)
-        payload, features = _read_features(source, planned)
+        source, payload, features = _read_features(self.records, planned, header.unpacked)
+        if source.foreign is not None:
+            return make_record(header, source, planned, features)
         stored = image = _get_image(features)
         changes: dict[str, FeatureLike] = {}
         label = -1
         if header.label_names:
             old_label = _get_number(features, keys.CLASS_LABEL)
-            label = _get_new_label(source, old_label)
+            label = _get_new_label(source, features)
             if label != old_label:
                 changes[keys.CLASS_LABEL] = label
                 if keys.CLASS_TEXT in features:
@@ -94,8 +103,10 @@ class DatasetRecords:
             image = _reform(stored, header.form, source)
             if image.encoded != stored.encoded:
                 changes |= make_image_features(image)
-        if changes:
-            payload = encode_example(features | changes)
+        dropped = features.keys() & self.records.dropped
+        if changes or dropped:
+            kept = {name: value for name, value in features.items() if name not in dropped}
+            payload = encode_example(kept | changes)
         return Record(payload, image, _get_digest(features), label, _get_text(features, keys.IMAGE_FILENAME))
 
     def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
@@ -108,29 +119,36 @@ class DatasetRecords:
         return names
 
 
-def identify(sources: Mapping[str, SourceDataset], planned: ImageRef) -> tuple[bytes, int]:
+def identify(datasets: InputDatasets, planned: ImageRef) -> tuple[bytes, int]:
     """Reads a record; returns the SHA-256 of its original and the new label of its class, or -1.
 
     Raises:
         UnreadableError: It is damaged or cannot be read.
         BadImage: It lacks a feature.
     """
-    source = _get_source(sources, planned)
-    _, features = _read_features(source, planned)
-    label = _get_new_label(source, _get_number(features, keys.CLASS_LABEL)) if source.labels else -1
+    source, _, features = _read_features(datasets, planned, {})
+    if source.foreign is not None:
+        return identify_foreign(source, features)
+    label = _get_new_label(source, features) if source.labels else -1
     return _get_digest(features), label
 
 
-def _get_source(sources: Mapping[str, SourceDataset], planned: PlannedImage | ImageRef) -> SourceDataset:
-    return sources[planned.location.file.rpartition("/")[0]]
+def _read_features(
+    datasets: InputDatasets, planned: PlannedImage | ImageRef, unpacked: Mapping[str, str]
+) -> tuple[SourceDataset, bytes, dict[str, Feature]]:
+    """Checks the checksums, and returns the dataset of a record, its payload and its features.
 
-
-def _read_features(source: SourceDataset, planned: PlannedImage | ImageRef) -> tuple[bytes, dict[str, Feature]]:
-    """Checks the checksums, and returns the payload and its features."""
-    file_name = planned.location.file.rpartition("/")[2]
+    Args:
+        datasets: The datasets.
+        planned: The place of the record.
+        unpacked: The path of the unpacked file for each compressed shard.
+    """
+    location = planned.location
+    source, file_name = datasets.locate(location.file)
+    path = unpacked.get(location.file) or filesystem.join(source.directory, file_name)
     try:
-        payload = _read_payload(filesystem.join(source.directory, file_name), planned.location.offset, planned.size)
-        return payload, decode_example(payload)
+        payload = _read_payload(path, location.offset, planned.size)
+        return source, payload, decode_example(payload)
     except FormatError as error:
         raise UnreadableError(f"{file_name}: {str(error).rstrip('.')}") from error
     except OSError as error:
@@ -167,7 +185,7 @@ def _reform(stored: PreparedImage, form: ImageForm, source: SourceDataset) -> Pr
         changed = [kind.replace("ppm_", "raw_") for kind in image.changed if kind != "ppm_to_raw"]
         image = replace(image, changed=tuple(changed))
     else:
-        image = prepare_image(stored.encoded, form)
+        image = prepare_image(stored.encoded, form, plain=True)  # one from foreign records may lie turned
     return replace(image, height=stored.height, width=stored.width) if source.square and form.square else image
 
 
@@ -179,7 +197,10 @@ def _as_ppm(pixels: bytes) -> bytes:
     return b"P6 %d %d 255\n" % (side, side) + pixels
 
 
-def _get_new_label(source: SourceDataset, label: int) -> int:
+def _get_new_label(source: SourceDataset, features: Mapping[str, Feature]) -> int:
+    label = _get_number(features, keys.CLASS_LABEL)
+    if label == NO_CLASS and features.get(keys.CLASS_TEXT) == [b""]:
+        return NO_CLASS
     if not 0 <= label < len(source.labels):
         raise BadImage(f"its label {label} is not one of the {len(source.labels)} classes")
     return source.labels[label]

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import ImageRef
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import DatasetListing, Listing
-from beam_jobs.plan.merge_manifests import SourceDataset
+from beam_jobs.plan.merge_manifests import InputDatasets
 from beam_jobs.plan.split_and_shard import DEFAULT_SPLIT
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.dataset_records import identify
@@ -146,7 +146,7 @@ def _hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) -
 
 def _identify_records(listing: DatasetListing, workers: int) -> Iterator[_Identity]:
     """Yields the identity of each record that can be read."""
-    return _map_batches(_identify_batch, listing, range(len(listing.images)), workers, listing.datasets.sources)
+    return _map_batches(_identify_batch, listing, range(len(listing.images)), workers, listing.datasets)
 
 
 _Batch = Sequence[tuple[int, ImageRef]]
@@ -187,9 +187,9 @@ def _hash_batch(root: str, batch: _Batch) -> list[_Identity]:
     return identities
 
 
-def _identify_batch(sources: Mapping[str, SourceDataset], batch: _Batch) -> list[_Identity]:
+def _identify_batch(datasets: InputDatasets, batch: _Batch) -> list[_Identity]:
     identities = []
     for index, record in batch:
         with contextlib.suppress(UnreadableError, BadImage):
-            identities.append(_Identity(index, *identify(sources, record)))
+            identities.append(_Identity(index, *identify(datasets, record)))
     return identities

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from filelock import FileLock, Timeout
 
@@ -34,10 +34,7 @@ def check_output(config: ShardConfig) -> None:
         ConfigError: It lies in the input, is a file, or holds files that tfpipe did not write.
     """
     output = filesystem.resolve_links(config.output)
-    for path in config.inputs:
-        source = filesystem.resolve_links(path)
-        if output == source or output.startswith(source + "/"):
-            raise ConfigError(f"The output must not lie inside the input, got {config.output} in {path}.")
+    check_outside(config.output, config.inputs)
     if not filesystem.is_url(output) and os.path.exists(output) and not os.path.isdir(output):
         raise ConfigError(f"The output must be a directory, but {config.output} is a file.")
     _finish_swap(output)
@@ -49,6 +46,19 @@ def check_output(config: ShardConfig) -> None:
             f"{config.output} holds files that tfpipe did not write, such as {foreign_names[0]}; choose an empty "
             "directory."
         )
+
+
+def check_outside(output: str, inputs: Iterable[str]) -> None:
+    """Checks that the output lies in none of the folders that are read.
+
+    Raises:
+        ConfigError: It lies in one of them.
+    """
+    target = filesystem.resolve_links(output)
+    for path in inputs:
+        source = filesystem.resolve_links(path)
+        if target == source or target.startswith(source + "/"):
+            raise ConfigError(f"The output must not lie inside the input, got {output} in {path}.")
 
 
 def _is_ours(name: str) -> bool:

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict, replace
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.archive import unpack_tar
+from beam_jobs.inputs.unpack import unpack
 from beam_jobs.plan.image_ref import encode_line
 from beam_jobs.plan.split_and_shard import Plan
 from beam_jobs.shards.record_source import open_source
@@ -89,7 +89,7 @@ def prepare_work(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
     for location, tar in unpacked.items():
         if not filesystem.exists(tar):
             with filesystem.create(tar) as out:
-                unpack_tar(filesystem.join(header.root, location), out)
+                unpack(plan.listing, location, out)
     manifest = work.find_manifest(header)
     if manifest is not None and not _has_promised_lists(work, manifest):
         # Only the images can restore the lists, so the dataset is finished again.

@@ -33,7 +33,7 @@ from tfpipe.format import manifest_json
 from tfpipe.format.example import encode_example
 from tfpipe.format.file_names import index_name
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.manifest import Foreign, Manifest
+from tfpipe.format.manifest import Manifest
 from tfpipe.format.record_index import decode_index, encode_index
 from tfpipe.format.schema import Schema
 from tfpipe.format.tfrecord import record_footer, record_header
@@ -454,12 +454,6 @@ def test_a_damaged_manifest(broken: Path, tmp_path: Path) -> None:
 
 def test_what_tfpipe_did_not_write(broken: Path, tmp_path: Path) -> None:
     before = load(broken)
-    foreign = Foreign(".", "image/encoded", "image/class/label", 0, "")
-    (broken / "manifest.json").write_text(manifest_json.dumps(replace(before, foreign=foreign)))
-    assert refused(DataError, broken, tmp_path / "out") == (
-        f"{broken} describes TFRecords that another tool wrote; only a dataset that tfpipe wrote can be resharded or "
-        "merged. Write one from the images with `tfpipe shard`."
-    )
     schema = Schema(tuple(spec for spec in before.schema.features if spec.name != "image/sha256"))
     (broken / "manifest.json").write_text(manifest_json.dumps(replace(before, schema=schema)))
     assert refused(DataError, broken, tmp_path / "out") == (

@@ -204,3 +204,14 @@ def test_killed_at_any_moment(larger: Path, tmp_path: Path, kills: int) -> None:
     assert file_names.MANIFEST in expected
     kill_until_done(larger, tmp_path / "out", expected, kills, seed)
     shutil.rmtree(larger)
+
+
+def test_foreign_files_are_written_as_a_dataset_instead(foreign, tmp_path: Path, tfpipe) -> None:
+    files = foreign.imagenet(tmp_path / "files")
+    assert tfpipe("index", files).code == 0
+    done = tfpipe("repair", files, tmp_path / "out")
+    assert (done.code, done.out) == (2, "")
+    assert " ".join(done.err.split()).endswith(
+        f"Error: {files} describes files that another program wrote, and a repair writes records as they are. `tfpipe "
+        f"reshard {files} OUTPUT` writes the undamaged ones as a dataset of tfpipe and lists the others."
+    )

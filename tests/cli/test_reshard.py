@@ -51,6 +51,26 @@ def test_smaller_images(shapes: Path, tmp_path: Path, tfpipe) -> None:
     assert "made from: encoding raw, square 16, quality 80" in " ".join(shown.split())
 
 
+def test_foreign_files_without_a_feature(foreign, tmp_path: Path, tfpipe) -> None:
+    files = foreign.imagenet(tmp_path / "files", "GZIP")
+    assert tfpipe("index", files).code == 0
+    done = tfpipe("reshard", files, tmp_path / "out", "--drop-feature", "id", "--num-shards", 2)
+    assert done.code == 0, done.err
+    assert [line.split(",")[0] for line in done.lines[:2]] == ["train: 40 records", "validation: 7 records"]
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["format_version"] == 1
+    assert "id" not in [feature["name"] for feature in manifest["schema"]["features"]]
+    assert tfpipe("verify", tmp_path / "out").code == 0
+    done = tfpipe("reshard", files, tmp_path / "other", "--drop-feature", "id", "--drop-feature", "image/class/label")
+    assert (done.code, done.out) == (2, "")
+    assert " ".join(done.err.split()).endswith(
+        "Error: --drop-feature must name features that can be left out (id), got 'image/class/label', which every "
+        "dataset of images needs."
+    )
+    printed = tfpipe("reshard", files, "out", "--drop-feature", "a b", "--drop-feature", "c", "--print-command").out
+    assert printed == f"python -m beam_jobs reshard {files} out '--drop-feature=a b' --drop-feature=c\n"
+
+
 def test_dry_run_writes_nothing(shapes: Path, tmp_path: Path, tfpipe) -> None:
     done = tfpipe("reshard", shapes, tmp_path / "out", "--dry-run", "--num-shards", 3)
     assert (done.code, done.err) == (0, "")

@@ -316,6 +316,17 @@ def test_exif_orientation_turns_pixels_and_boxes(make: Any, orientation: int, ki
     assert is_close(np.frombuffer(square.encoded, np.uint8).reshape(16, 16, 3), upright.resize((16, 16), 3), 6)
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_plain_image_lies_as_it_is_stored(make: Any, kind: str) -> None:
+    image = make.image(24, 16)
+    data = make.save(image, kind, exif=make.exif(6, "<"))
+    kept = prepare_image(data, KEEP, plain=True)
+    assert (kept.encoded, kept.width, kept.height, kept.changed, kept.noticed) == (data, 24, 16, (), ("turned",))
+    smaller = prepare_image(data, ImageForm(resize_short=8), plain=True)
+    upright = prepare_image(make.save(image, kind), ImageForm(resize_short=8))
+    assert (smaller.encoded, smaller.changed, smaller.noticed) == (upright.encoded, ("resized",), ())
+
+
 def test_hostile_exif_is_ignored(make: Any) -> None:
     rng = random.Random(11)
     plain = make.jpeg()

@@ -11,6 +11,7 @@ from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import RunArgs
 from tfpipe.cli.shared.shard_command import (
     drop_duplicates_option,
+    drop_features_option,
     layout_options,
     max_bad_option,
     run_job,
@@ -26,6 +27,7 @@ from tfpipe.errors import ConfigError
 @click.argument("paths", nargs=-1, type=click.UNPROCESSED, metavar="DATASET DATASET... OUTPUT [-- BEAM OPTIONS]")
 @layout_options("keep the datasets one after the other")
 @max_bad_option
+@drop_features_option
 @drop_duplicates_option
 @run_options
 def merge(**options: Any) -> None:
@@ -33,7 +35,7 @@ def merge(**options: Any) -> None:
 
     Splits and labels of the same name are joined. The labels of the first dataset keep their numbers. All datasets
     must have the same features, and images in the same form. The bytes of the images stay the same. Images that occur
-    twice are reported.
+    twice are reported. A dataset may be TFRecords that another tool wrote and `tfpipe index` described.
 
     Run the same command again after an interruption: finished shards are kept.
     """

@@ -1,4 +1,4 @@
-"""`tfpipe reshard`: the records of a finished dataset in other shards, or its images in another form."""
+"""`tfpipe reshard`: the records of a dataset in other shards, its images in another form, or without some features."""
 
 from typing import Any
 
@@ -8,7 +8,14 @@ from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.config_option import config_option, drop_missing
 from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import RunArgs
-from tfpipe.cli.shared.shard_command import layout_options, max_bad_option, run_job, run_options, seekable_option
+from tfpipe.cli.shared.shard_command import (
+    drop_features_option,
+    layout_options,
+    max_bad_option,
+    run_job,
+    run_options,
+    seekable_option,
+)
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 
@@ -36,6 +43,7 @@ from tfpipe.format.image_form import ImageForm
     "Convert progressive JPEGs to baseline JPEGs, which are larger and faster to decode.",
 )
 @seekable_option
+@drop_features_option
 @max_bad_option
 @run_options
 def reshard(**options: Any) -> None:
@@ -43,6 +51,9 @@ def reshard(**options: Any) -> None:
 
     Splits, labels, boxes, other columns, file names and digests stay the same. So do the bytes of the images, unless
     --encoding, --resize-short, --square, --reencode-progressive or --seekable changes them.
+
+    DATASET may also be TFRecords that another tool wrote, once `tfpipe index` has described them. Their images, classes
+    and other features become a dataset of tfpipe, compressed or not.
 
     Run the same command again after an interruption: finished shards are kept.
     """

@@ -8,7 +8,7 @@ for coefficient. Any other file is decoded and encoded here once. So no reader o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import PIL
 from PIL import Image, features
@@ -38,7 +38,8 @@ class PreparedImage:
             "progressive_reencoded", "webp_to_jpeg", "made_seekable" and the like. It is empty if the bytes are those
             of the source.
         noticed: The properties that were left as they are: "name_differs" (the file's name promises another format),
-            "progressive", "animated" (a PNG with more frames; readers show the first).
+            "progressive", "animated" (a PNG with more frames; readers show the first); and of `plain` images "turned",
+            "cmyk", "transparent" and "16_bit".
         boxes: The given boxes, turned with the pixels.
     """
 
@@ -67,9 +68,12 @@ class _InputImage:
     changed: tuple[str, ...] = ()
     noticed: tuple[str, ...] = ()
     boxes: tuple[Box, ...] = ()  # for the upright image
+    unusual: tuple[str, ...] = ()  # noticed if the bytes stay
 
 
-def prepare_image(data: bytes, form: ImageForm, *, filename: str = "", boxes: Sequence[Box] = ()) -> PreparedImage:
+def prepare_image(
+    data: bytes, form: ImageForm, *, filename: str = "", boxes: Sequence[Box] = (), plain: bool = False
+) -> PreparedImage:
     """Checks one image file and brings it into the requested form.
 
     Every accepted image has been fully decoded. The result depends only on the arguments and on `get_codec_versions`.
@@ -79,6 +83,9 @@ def prepare_image(data: bytes, form: ImageForm, *, filename: str = "", boxes: Se
         form: The requested form.
         filename: The name of the file, whose extension is compared with the content.
         boxes: The boxes for the pixels as stored in the file.
+        plain: Whether to keep the pixels that a plain decoder gives, as models and boxes know them that were made with
+            one. It ignores the EXIF orientation. And a JPEG or PNG with CMYK, alpha or 16 bits stays as it is unless
+            `form` changes it.
 
     Raises:
         BadImage: The file is not an image, or the image is damaged or too large. No `data` raises another error.
@@ -86,6 +93,8 @@ def prepare_image(data: bytes, form: ImageForm, *, filename: str = "", boxes: Se
     kind = sniff_format(data)
     with other_formats.refuse_unreadable(kind):
         source = _inspect(data, kind, form)
+        if plain:
+            _take_plainly(source, form)
         if name_differs(filename, kind):
             source.noticed = (*source.noticed, "name_differs")
         source.boxes = turn_boxes(boxes, source.header.orientation)
@@ -122,6 +131,29 @@ def _inspect(data: bytes, kind: str, form: ImageForm) -> _InputImage:
     return _InputImage(data, kind, opened, 3, opened.lossless, False, _get_upright_size(opened), changed)
 
 
+def _take_plainly(source: _InputImage, form: ImageForm) -> None:
+    """Lets an image lie as it is stored, and keeps what a plain decoder reads by itself."""
+    header = source.header
+    if isinstance(header, other_formats.OpenedImage):
+        if not header.upright_once_loaded:
+            source.header = replace(header, orientation=1)
+    elif isinstance(header, jpeg.JpegHeader):
+        properties = {"turned": header.orientation != 1, "cmyk": header.components == 4}
+        source.header = replace(header, orientation=1)
+        source.acceptable = not header.arithmetic and not (header.components == 4 and form.seekable)
+        source.unusual = tuple(name for name, holds in properties.items() if holds)
+    else:
+        properties = {
+            "turned": header.orientation != 1,
+            "transparent": header.transparent,
+            "16_bit": header.depth == 16,
+        }
+        source.header = replace(header, orientation=1)
+        source.acceptable = True
+        source.unusual = tuple(name for name, holds in properties.items() if holds)
+    source.size = _get_upright_size(source.header)
+
+
 def _get_upright_size(header: jpeg.JpegHeader | png.PngHeader | other_formats.OpenedImage) -> tuple[int, int]:
     size = header.width, header.height
     return size[::-1] if swaps_sides(header.orientation) else size
@@ -153,10 +185,13 @@ def _keep(source: _InputImage, form: ImageForm) -> PreparedImage:
             _verify(source, form)
         if source.header.progressive:
             source.noticed = ("progressive", *source.noticed)
+        if "made_seekable" in source.changed:  # that left the EXIF block out
+            source.unusual = ()
     elif isinstance(source.header, png.PngHeader):
         png.verify_png(source.header)
         if source.header.animated:
             source.noticed = ("animated", *source.noticed)
+    source.noticed = (*source.unusual, *source.noticed)
     return _make_result(source, source.data, source.kind, source.size, source.channels)
 
 
@@ -231,8 +266,9 @@ def _decode(
 def _complete(source: _InputImage, form: ImageForm) -> jpeg.JpegHeader:
     """Appends the end marker to a JPEG that lacks nothing else."""
     assert isinstance(source.header, jpeg.JpegHeader)
+    orientation = source.header.orientation
     source.data = jpeg.append_eoi(source.data, source.header)
-    source.header = jpeg.read_header(source.data, form.max_pixels)
+    source.header = replace(jpeg.read_header(source.data, form.max_pixels), orientation=orientation)
     source.changed = (*source.changed, "eoi_appended")
     return source.header
 

@@ -99,7 +99,8 @@ class ContentCheck:
         if not isinstance(labels, np.ndarray) or labels.size != 1 or labels.dtype.kind != "i":
             return None
         if self.foreign is None:
-            return int(labels[0])
+            has_class = labels[0] != -1 or _text(features, keys.CLASS_TEXT) != b""
+            return int(labels[0]) if has_class else None
         # A negative label means no class, as in the unlabeled splits of TFDS.
         return int(labels[0]) - self.foreign.label_base if labels[0] >= 0 else None
 

@@ -122,7 +122,8 @@ def _manifest(source: str) -> tuple[Manifest, bool]:
         return inferred, True
     if manifest.foreign is not None:
         raise ConfigError(
-            f"{source} describes files that another program wrote; only datasets of tfpipe can be repaired."
+            f"{source} describes files that another program wrote, and a repair writes records as they are. "
+            f"`tfpipe reshard {source} OUTPUT` writes the undamaged ones as a dataset of tfpipe and lists the others."
         )
     return manifest, False
 

@@ -103,7 +103,8 @@ def test_a_feature_that_one_dataset_lacks_is_refused() -> None:
         with pytest.raises(DataError) as caught:
             merge(*pair)
         assert str(caught.value) == (
-            "Every dataset must have the same features, but /a has no 'image/object/bbox/xmin', which /b has."
+            "Every dataset must have the same features, but /a has no 'image/object/bbox/xmin', which /b has. Leave it "
+            "out with `drop_features`."
         )
 
 

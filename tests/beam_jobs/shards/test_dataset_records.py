@@ -71,4 +71,4 @@ def test_a_record_that_is_not_where_it_was_planned(datasets: tuple[Path, Path]) 
 def test_an_image_is_identified_by_its_original_and_its_new_label(datasets: tuple[Path, Path]) -> None:
     source, images = open_records(datasets, form_changes={"resize_short": 8})
     record = source.read(images[3])
-    assert identify(source.records.sources, images[3]) == (record.sha256, 2)
+    assert identify(source.records, images[3]) == (record.sha256, 2)

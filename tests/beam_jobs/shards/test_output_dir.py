@@ -299,7 +299,7 @@ def test_killed_at_every_rename(photos: Path, tmp_path: Path, moment: int) -> No
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(plan_file, "write_plan"), (plan_file, "unpack_tar"), (output_dir, "make_plan_header")],
+    [(plan_file, "write_plan"), (plan_file, "unpack"), (output_dir, "make_plan_header")],
     ids=["plan", "archives", "header"],
 )
 def test_an_interrupted_preparation_leaves_nothing(

@@ -8,7 +8,8 @@ from typing import Any
 from beam_jobs.config import ShardConfig
 from tfpipe.format.image_form import ImageForm
 
-_OPTIONS = {"shard_size_bytes": "shard_size"}  # every other option has the name of its field
+# Every other option has the name of its field.
+_OPTIONS = {"shard_size_bytes": "shard_size", "drop_features": "drop_feature"}
 _NOT_OPTIONS = ("input", "output", "datasets", "form", "form_changes")
 
 
@@ -22,7 +23,11 @@ def format_command(config: ShardConfig, beam_args: Sequence[str]) -> str:
         words = ["shard", config.input, config.output]
     values = _changed_fields(config, ShardConfig(config.input, config.output))
     form_values = _changed_fields(config.form, ImageForm()) | dict(config.form_changes)
-    options = [_format_option(name, value) for name, value in {**values, **form_values}.items()]
+    options = [
+        _format_option(name, value)
+        for name, given in {**values, **form_values}.items()
+        for value in (given if isinstance(given, tuple) else (given,))
+    ]
     return shlex.join(["python", "-m", "beam_jobs", *words, *options, *(["--", *beam_args] if beam_args else [])])
 
 

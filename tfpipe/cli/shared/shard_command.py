@@ -53,6 +53,13 @@ seekable_option = config_option(
     "seekable",
     "Give every JPEG restart markers, without loss, so that a crop is decoded faster. Needs tfpipe-kernels.",
 )
+drop_features_option = click.option(
+    "--drop-feature",
+    "drop_features",
+    multiple=True,
+    metavar="NAME",
+    help="Leave this feature out of the records. Repeat it for several. The image and its class always stay.",
+)
 drop_duplicates_option = config_option(ShardConfig, "drop_duplicates", "Of images with equal bytes, keep only one.")
 
 

@@ -1,0 +1,64 @@
+"""Unpacks what an input holds compressed as a whole, tar files and foreign shards, so that workers can seek in it."""
+
+from collections.abc import Collection
+from typing import IO
+
+from beam_jobs.inputs.archive import open_unpacked, unpack_tar
+from beam_jobs.inputs.compressed_records import iterate_frames
+from beam_jobs.plan.listing import Listing
+from beam_jobs.plan.merge_manifests import InputDatasets
+from beam_jobs.storage import filesystem
+from tfpipe.format.manifest import Compression
+
+
+def unpack(listing: Listing, location: str, out: IO[bytes]) -> None:
+    """Writes the unpacked form of a compressed file, with the offsets that the listing's locations have.
+
+    Args:
+        listing: The listing.
+        location: One of its `unpack`.
+        out: The file to write to.
+    """
+    if listing.datasets is None:
+        unpack_tar(filesystem.join(listing.root, location), out)
+        return
+    path, compression = _find_shard(listing.datasets, location)
+    for _, frame in iterate_frames(path, compression):
+        out.write(frame)
+
+
+def unpack_parts(listing: Listing, location: str, places: Collection[tuple[int, int]], out: IO[bytes]) -> int:
+    """Writes parts of the unpacked form, as a sparse file.
+
+    Args:
+        listing: The listing.
+        location: One of its `unpack`.
+        places: The offset and the size of each part; at least one.
+        out: The file to write to.
+
+    Returns:
+        The position up to which the file was unpacked.
+    """
+    last, last_size = max(places)
+    if listing.datasets is None:
+        with open_unpacked(filesystem.join(listing.root, location)) as tar:
+            for offset, size in sorted(places):
+                tar.seek(offset)
+                out.seek(offset)
+                out.write(tar.read(size))
+    else:
+        offsets = {offset for offset, _ in places}
+        path, compression = _find_shard(listing.datasets, location)
+        for offset, frame in iterate_frames(path, compression):
+            if offset in offsets:
+                out.seek(offset)
+                out.write(frame)
+            if offset == last:
+                break
+    return last + last_size
+
+
+def _find_shard(datasets: InputDatasets, location: str) -> tuple[str, Compression]:
+    source, shard = datasets.locate(location)
+    assert source.foreign is not None
+    return filesystem.join(source.directory, shard), source.foreign.compression
