@@ -132,7 +132,7 @@ def test_a_turn_has_three_steps_at_least() -> None:
 def test_fixes_are_tried_in_order_and_keep_what_they_were(fake_job) -> None:
     fixes = (
         Fix({"cycle_length": 16}, "More reads at once.", 1500, 0.2),
-        Fix({}, "More cores.", 4000, 0.0, action="Take a larger host."),
+        Fix({}, "More cores.", 4000, 0.0, instruction="Take a larger host."),
         Fix({"cycle_length": 13}, "Bad luck.", 1500, 0.2),
         Fix({"cycle_length": 4}, "Fewer.", 1500, 0.2),
     )

@@ -52,10 +52,10 @@ def run(args: ProfileArgs) -> "Report":
     """
     require_tensorflow("profile")
     data, split = open_data(args.dataset, args.split)
-    customize = load_stages(args.stages)
     if args.apply is not None:
         _check_options_file(args.apply, data, split)
         hide_gpus()  # here and in the processes that are started from here
+    customize = load_stages(args.stages)
     with quiet_start():
         from tfpipe.profiler.diagnose.diagnosis import make_report
         from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline

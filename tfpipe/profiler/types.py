@@ -22,6 +22,9 @@ IdleMethod = Literal["simulated", "training", "monitor", "trace"]
 """The ways to measure idle time: with a simulated accelerator, by a step with and without its input, live in a
 training, or from a trace of TensorFlow's own profiler."""
 
+FixAction = Literal["set_option", "move_stage", "rewrite_stage", "write_data", "install_package", "add_machines"]
+"""What a fix changes: options, the place or the code of a stage of the user's own, the data, or the machines."""
+
 OptionValue = bool | int | float | str | None
 """A value that a fix gives to an option of `PipelineConfig`."""
 
@@ -33,8 +36,8 @@ class Spread:
     Attributes:
         median: The figure. For stages and a simulated accelerator it is that of the whole run, since waits and images
             come in bursts, which the median of the parts would miss.
-        low: The 10th percentile of the parts.
-        high: The 90th percentile of the parts.
+        low: The 10th percentile of the parts, or the figure, if a few parts pull it below.
+        high: The 90th percentile of the parts, or the figure, if a few parts pull it above.
     """
 
     median: float
@@ -57,7 +60,8 @@ class Spread:
             high = min(low + 1, len(ordered) - 1)
             return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
-        return cls(percentile(0.5) if whole is None else whole, percentile(0.1), percentile(0.9))
+        figure = percentile(0.5) if whole is None else whole
+        return cls(figure, min(percentile(0.1), figure), max(percentile(0.9), figure))
 
 
 @dataclass(frozen=True)
@@ -66,8 +70,9 @@ class StageTiming:
 
     Attributes:
         name: The stage's name.
-        cpu_us_per_image: The processor time in this stage alone, in microseconds.
-        images_per_second: The images that left the stage.
+        cpu_us_per_image: The processor time in this stage alone for an image that leaves the pipeline, in microseconds.
+        images_per_second: The rate of the stage in images that leave the pipeline: of four that a later stage drops
+            three, one counts.
         bytes_in_per_second: The bytes that the stage took.
         bytes_out_per_second: The bytes that the stage gave.
         parallelism: The number of threads that AUTOTUNE, or the config, gave it.
@@ -79,6 +84,8 @@ class StageTiming:
         wait_us_per_image: The time that a thread waited in this way for each image, in microseconds.
         max_parallelism: The largest number of threads that AUTOTUNE can give it; None if that is unknown.
         python: Whether a Python function runs in it: Python's lock then allows one core at a time.
+        elements_out_per_in: The elements that it gave for each that it took: 0.25 for a filter that drops three of
+            four, 1/64 where batches of 64 are made. It is 1 up to `read`, which takes files.
     """
 
     name: str
@@ -93,6 +100,7 @@ class StageTiming:
     wait_us_per_image: float = 0.0
     max_parallelism: int | None = None
     python: bool = False
+    elements_out_per_in: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -182,6 +190,7 @@ class DatasetFacts:
         lacks_kernels: Whether tfpipe-kernels would decode the images if it were installed.
         own_stages: The names of the stages that the user has put in.
         late_caches: The names of the user's stages that cache augmented images, the last one first.
+        filters: The names of the user's stages that can drop single images.
     """
 
     name: str
@@ -200,6 +209,7 @@ class DatasetFacts:
     lacks_kernels: bool = False
     own_stages: tuple[str, ...] = ()
     late_caches: tuple[str, ...] = ()
+    filters: tuple[str, ...] = ()
 
 
 OPTION_COST_STAGES = ("parse", "decode", "augment", "batch")
@@ -254,6 +264,8 @@ class Profile:
             one by one.
         fill_s: The seconds until the cache in memory is full, if the figures are of the epoch that fills it. 0: it was
             full, or there is none.
+        records_per_image: The records that are taken for an image that leaves the pipeline; 4 if a filter drops three
+            of four.
     """
 
     step: StepTiming
@@ -267,6 +279,7 @@ class Profile:
     option_costs: OptionCosts = OptionCosts()
     timeline: tuple[Step, ...] = ()
     fill_s: float = 0.0
+    records_per_image: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -330,12 +343,15 @@ class Effort(IntEnum):
     """The effort that a fix takes.
 
     Attributes:
+        WASTE: The user's own stages change places, so that work for nothing is left out, and the trainer sees no
+            difference.
         OPTION: The config changes, and the trainer sees no difference.
         VISIBLE_OPTION: The config changes, which affects the trainer, its memory or a line of the user's code.
         NEW_SHARDS: The shards are written again.
         MORE_MACHINES: Further machines make batches.
     """
 
+    WASTE = -1
     OPTION = 0
     VISIBLE_OPTION = 1
     NEW_SHARDS = 2
@@ -351,7 +367,9 @@ class ProposedFix:
         reason: A sentence that says why it helps.
         demand: The demand of the pipeline that has it.
         changes: The options of `PipelineConfig` and their new values.
-        action: A command or a sentence that says what to do, if `changes` is not all.
+        instruction: A command or a sentence that says what to do, if `changes` is not all.
+        action: The kind of the change.
+        stage: The stage of the user's own that changes; None if there is none.
         max_images_per_second: The rate that it cannot exceed, if `demand` does not say so.
         efficiency: The share of its bound that it reaches; None: the share that the measured pipeline reached.
     """
@@ -360,7 +378,9 @@ class ProposedFix:
     reason: str
     demand: ServiceDemand
     changes: Mapping[str, OptionValue] = field(default_factory=dict)
-    action: str = ""
+    instruction: str = ""
+    action: FixAction = "set_option"
+    stage: str | None = None
     max_images_per_second: float = float("inf")
     efficiency: float | None = None
 
@@ -377,7 +397,9 @@ class Fix:
         measured_images_per_second: The rate in a paired run, on top of the fixes kept before; None if it was not tried.
         measured_gain: The factor by which the rate grew, with the bounds of its 95 % interval; None if not tried.
         kept: Whether the gain was more than noise; None if it was not tried.
-        action: A command or a sentence that says what to do if `changes` is empty, or besides the changes.
+        instruction: A command or a sentence that says what to do if `changes` is empty, or besides the changes.
+        action: The kind of the change.
+        stage: The stage of the user's own that changes; None if there is none.
     """
 
     changes: Mapping[str, OptionValue]
@@ -387,7 +409,9 @@ class Fix:
     measured_images_per_second: float | None = None
     measured_gain: Spread | None = None
     kept: bool | None = None
-    action: str = ""
+    instruction: str = ""
+    action: FixAction = "set_option"
+    stage: str | None = None
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -92,18 +93,18 @@ def test_what_was_not_tried_is_not_proposed() -> None:
 
 
 def test_images_larger_than_the_model_needs_are_stored_smaller() -> None:
-    fix = next(fix for fix in list_fixes(PROFILE) if "shard" in fix.action)
-    assert fix.action == "tfpipe shard INPUT OUTPUT --resize-short 256"
+    fix = next(fix for fix in list_fixes(PROFILE) if "shard" in fix.instruction)
+    assert fix.instruction == "tfpipe shard INPUT OUTPUT --resize-short 256"
     assert fix.reason == "Images of 500 x 375 on average are stored for a model that sees 224."
     read = RECORD_READ_US / 1e6 + 0.2e-3 * (256 / 375) ** 2
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(0.01e-3 + read + MADE_S / 2))
-    assert not any("shard" in fix.action for fix in list_fixes(make_profile(dataset={"short_side": None})))
+    assert not any("shard" in fix.instruction for fix in list_fixes(make_profile(dataset={"short_side": None})))
 
 
 def test_the_native_decoder_is_proposed_where_it_would_decode() -> None:
-    assert not any("kernels" in fix.action for fix in list_fixes(PROFILE))
-    fix = next(fix for fix in list_fixes(make_profile(dataset={"lacks_kernels": True})) if "kernels" in fix.action)
-    assert fix.action == "Install tfpipe-kernels: pip install ./kernels in a checkout of tfpipe."
+    assert not any("kernels" in fix.instruction for fix in list_fixes(PROFILE))
+    fix = next(fix for fix in list_fixes(make_profile(dataset={"lacks_kernels": True})) if "kernels" in fix.instruction)
+    assert fix.instruction == "Install tfpipe-kernels: pip install ./kernels in a checkout of tfpipe."
     assert fix.reason == "tfpipe-kernels decodes, crops and resizes in one call."
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.25 * MADE_S))
     installed = make_profile(config={"decoder": "tensorflow"}, option_costs={"native": 2400.0})
@@ -112,17 +113,17 @@ def test_the_native_decoder_is_proposed_where_it_would_decode() -> None:
 
 
 def test_restart_markers_are_proposed_where_they_were_tried() -> None:
-    assert not any("seekable" in fix.action for fix in list_fixes(PROFILE))
+    assert not any("seekable" in fix.instruction for fix in list_fixes(PROFILE))
     profile = make_profile(option_costs={"seekable": 3000.0})
-    fix = next(fix for fix in list_fixes(profile) if "seekable" in fix.action)
-    assert fix.action == "tfpipe reshard INPUT OUTPUT --seekable"
+    fix = next(fix for fix in list_fixes(profile) if "seekable" in fix.instruction)
+    assert fix.instruction == "tfpipe reshard INPUT OUTPUT --seekable"
     assert fix.reason == "With restart markers in a JPEG no more is decoded than the crop needs."
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.25 * MADE_S))
 
 
 def test_more_machines_come_last() -> None:
     last = list_fixes(PROFILE)[-1]
-    assert last.action.startswith("Run `tfpipe serve` on 4 machines like this one")
+    assert last.instruction.startswith("Run `tfpipe serve` on 4 machines like this one")
     assert last.predicted_images_per_second == pytest.approx(4000)
 
 
@@ -169,7 +170,8 @@ def test_one_file_cannot_be_read_side_by_side() -> None:
     data, config = {"files": 1, "exact": False, "records": None}, {"training": False}
     profile = make_profile(stages=(read,), dataset=data, config=config, host={"cpu_fraction": 0.02})
     assert (
-        list_fixes(profile)[0].action == "tfpipe shard INPUT OUTPUT --num-shards 16, and set read_parallel_calls = 8."
+        list_fixes(profile)[0].instruction
+        == "tfpipe shard INPUT OUTPUT --num-shards 16, and set read_parallel_calls = 8."
     )
     assert list_fixes(profile)[0].changes == {"read_parallel_calls": 8}
     assert list_fixes(profile)[0].reason == "1 file cannot be read more than 1 at a time."
@@ -212,7 +214,7 @@ def test_a_python_stage_is_written_anew() -> None:
     own_stage = make_stage("jitter", 900, python=True, max_parallelism=4)
     stages = (make_stage("decode", 500, max_parallelism=4), own_stage)
     first = list_fixes(make_profile(stages=stages, dataset={"own_stages": ["jitter"]}, host={"cpu_fraction": 0.35}))[0]
-    assert first.action == "Write the stage jitter with TensorFlow's operations instead of a Python function."
+    assert first.instruction == "Write the stage jitter with TensorFlow's operations instead of a Python function."
     assert first.predicted_images_per_second == 4000
 
 
@@ -242,7 +244,7 @@ def test_a_serial_stage_needs_parallel_calls() -> None:
         step=step, stages=(own_stage,), dataset={"own_stages": ["noise"]}, host={"cpu_fraction": 0.25}
     )
     first = list_fixes(profile)[0]
-    assert first.action == "Give the map of the stage noise `num_parallel_calls=tf.data.AUTOTUNE`."
+    assert first.instruction == "Give the map of the stage noise `num_parallel_calls=tf.data.AUTOTUNE`."
     assert first.predicted_images_per_second == pytest.approx(CPU_BOUND_REACHED / CPU_LEFT_AFTER_COMPUTING * 4 / 1e-3)
 
 
@@ -251,10 +253,10 @@ def test_a_cache_behind_augmentation_moves_before_it() -> None:
     fix = next(
         fix
         for fix in list_fixes(make_profile(stages=(make_stage("kept", 3500, max_parallelism=4),), dataset=data))
-        if fix.action
+        if fix.instruction
     )
     assert fix.changes == {"cache": "decoded"}
-    assert fix.action == "Take the cache out of the stage kept, and set cache = 'decoded'."
+    assert fix.instruction == "Take the cache out of the stage kept, and set cache = 'decoded'."
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(1e-3))
     tried = {"cached_device": 500.0}
     fix = list_fixes(
@@ -300,3 +302,70 @@ def test_device_augmentation_pays_where_it_was_tried() -> None:
     assert device not in list_changes(PROFILE)
     fix = get_fix(make_profile(option_costs={"device": 2000.0}), **device)
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - MADE_S / 2 - 0.28 * 0.2e-3))
+
+
+def make_filtered(share: float, filters: tuple[str, ...] = ("keep",), **changes: Any) -> Profile:
+    """Returns `PROFILE` with a filter behind `augment` that passes on this share of the images."""
+    *before, batch = PROFILE.stages
+    keep = make_stage("keep", 40, elements_out_per_in=share)
+    dataset = {**changes.pop("dataset", {}), "own_stages": ("keep",), "filters": filters}
+    return make_profile(stages=(*before, keep, batch), dataset=dataset, **changes)
+
+
+def test_images_are_dropped_before_they_are_decoded() -> None:
+    """Three of four images are decoded and augmented for nothing; they are still read, parsed and looked at."""
+    first = list_fixes(make_filtered(0.25))[0]
+    assert (first.changes, first.action, first.stage) == ({}, "move_stage", "keep")
+    assert first.instruction == (
+        "Filter before `decode`, on the label or the image's header, and not in the stage keep."
+    )
+    assert first.reason == (
+        "keep drops 75% of the images after they were decoded: 4.0 are decoded for each that stays."
+    )
+    before_s = STAGES_S + 40e-6
+    after_s = before_s - 0.75 * (2400 + 700) * 1e-6
+    other_s = 3.8e-3 - before_s
+    assert first.predicted_images_per_second == pytest.approx(0.95 * 4 / (after_s * (1 + other_s / before_s)))
+
+
+def test_work_for_nothing_goes_before_a_cache_if_it_is_much() -> None:
+    """A cache would give more, and take memory for images that nobody sees."""
+    much = list_fixes(make_filtered(0.25, dataset={"records": 1000}))
+    assert [fix.action for fix in much[:2]] == ["move_stage", "set_option"]
+    assert much[1].changes == {"cache": "decoded"}
+    assert much[1].predicted_images_per_second > much[0].predicted_images_per_second
+    little = list_fixes(make_filtered(0.8, dataset={"records": 1000}))
+    assert little[0].changes == {"cache": "decoded"}
+    assert [fix.stage for fix in little if fix.action == "move_stage"] == ["keep"]
+
+
+def test_a_filter_is_not_moved_for_nothing() -> None:
+    """It passes on nearly all, stands before `decode` or behind `batch`, or only makes batches."""
+    keep = make_stage("keep", 40, elements_out_per_in=0.25)
+    facts = {"filters": ("keep",)}
+    early = make_profile(stages=(*PROFILE.stages[:3], keep, *PROFILE.stages[3:]), dataset=facts)
+    late = make_profile(stages=(*PROFILE.stages, keep), dataset=facts)
+    for profile in (make_filtered(0.95), make_filtered(0.25, filters=()), early, late, make_profile(stages=(keep,))):
+        assert "move_stage" not in [fix.action for fix in list_fixes(profile)]
+
+
+def test_every_fix_says_what_it_changes() -> None:
+    kinds = {
+        (fix.action, fix.stage, bool(fix.changes), bool(fix.instruction))
+        for fix in list_fixes(make_profile(dataset={"records": 1000, "lacks_kernels": True}))
+    }
+    assert kinds == {
+        *(("set_option", None, True, False), ("write_data", None, False, True)),
+        *(("install_package", None, False, True), ("add_machines", None, False, True)),
+    }
+    stages = (make_stage("decode", 500, max_parallelism=4), make_stage("jitter", 900, python=True, max_parallelism=4))
+    own = make_profile(stages=stages, dataset={"own_stages": ["jitter"]}, host={"cpu_fraction": 0.35})
+    assert (list_fixes(own)[0].action, list_fixes(own)[0].stage) == ("rewrite_stage", "jitter")
+
+
+def test_a_cache_serves_each_record_that_is_taken() -> None:
+    """Two records are taken for an image that leaves the pipeline."""
+    data = {"own_stages": ["kept"], "late_caches": ["kept"], "records": 1000}
+    profile = make_profile(stages=(make_stage("kept", 3500, max_parallelism=4),), dataset=data, records_per_image=2.0)
+    fix = next(fix for fix in list_fixes(profile) if fix.instruction)
+    assert fix.predicted_images_per_second == pytest.approx(predict_rate(2e-3))

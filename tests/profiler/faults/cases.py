@@ -45,8 +45,8 @@ class Fault:
     Attributes:
         why: The fault, and why the stage and the fix are right.
         stage: The bottleneck that must be named.
-        fix: Changes that the first fix must have (any value where ... stands), the begin of its action, or None where
-            no fix may be named.
+        fix: Changes that the first fix must have (any value where ... stands), the begin of its instruction, or None
+            where no fix may be named.
         config: The pipeline's options.
         shards: The data.
         required: Images per second that the accelerator takes.
@@ -162,6 +162,24 @@ def cache_of_crops(stages: Stages) -> Stages:
 def without_cache(stages: Stages) -> Stages:
     """Keeps nothing."""
     return stages
+
+
+def late_filter(stages: Stages) -> Stages:
+    """Drops two of three images behind `augment`."""
+    return _add_filter(stages, "augment")
+
+
+def early_filter(stages: Stages) -> Stages:
+    """Drops the same images before they are decoded."""
+    return _add_filter(stages, "parse")
+
+
+def _add_filter(stages: Stages, name: str) -> Stages:
+    from tfpipe.pipeline.stage import Stage
+
+    return stages.insert_after(
+        name, Stage("dogs", lambda dataset: dataset.filter(lambda features: features["label"] == 1))
+    )
 
 
 def uneven_batches(stages: Stages) -> Stages:
@@ -281,6 +299,13 @@ FAULTS: dict[str, Fault] = {
         shards=Shards(PHOTOS),
         own=cache_of_crops,
         cure=Cure(own=without_cache),
+    ),
+    "late_filter": Fault(
+        why="Two of three images are dropped behind `augment`, by the label, which is known before they are decoded.",
+        stage="decode",
+        fix="Filter before `decode`",
+        own=late_filter,
+        cure=Cure(own=early_filter),
     ),
     "tiny_batch": Fault(
         why="Two small images make a batch, and what is done once for each batch outweighs them.",

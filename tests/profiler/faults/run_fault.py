@@ -64,7 +64,7 @@ def diagnose_fault(name: str, folder: Path, follow: bool = True) -> dict[str, An
         "fault": name,
         "stage": report.bottleneck.stage,
         "proof": report.bottleneck.reason,
-        "fix": None if first is None else first.action or dict(first.changes),
+        "fix": None if first is None else first.instruction or dict(first.changes),
         "right_stage": report.bottleneck.stage == fault.stage,
         "right_fix": is_right(fault, first),
         "before": report.profile.images_per_second,
@@ -126,7 +126,7 @@ def make_job(fault: Fault, folder: Path, shards: Shards, own: Customize | None, 
 
 def apply_fix(fault: Fault, fix: Fix, config: PipelineConfig) -> tuple[PipelineConfig, Shards, Customize | None]:
     """Returns the pipeline after the fix; what it says beyond the config is done as the case has it."""
-    cure = fault.cure if fix.action else Cure()
+    cure = fault.cure if fix.instruction else Cure()
     changes: dict[str, Any] = dict(fix.changes)
     return replace(config, **changes), cure.shards or fault.shards, cure.own or fault.own
 
@@ -136,7 +136,7 @@ def is_right(fault: Fault, fix: Fix | None) -> bool:
     if fix is None or fault.fix is None:
         return fix is None and fault.fix is None
     if isinstance(fault.fix, str):
-        return fix.action.startswith(fault.fix)
+        return fix.instruction.startswith(fault.fix)
     return all(name in fix.changes and value in (..., fix.changes[name]) for name, value in fault.fix.items())
 
 

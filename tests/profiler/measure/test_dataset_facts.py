@@ -11,7 +11,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.source import tfrecord_files
-from tfpipe.profiler.measure.dataset_facts import _find_late_caches, get_dataset_facts
+from tfpipe.profiler.measure.dataset_facts import _find_filters, _find_late_caches, get_dataset_facts
 from tfpipe.profiler.measure.stage_matching import PlannedOperation
 
 CONFIG = PipelineConfig(global_batch_size=4, image_size=8)
@@ -54,3 +54,14 @@ def test_a_late_cache_is_the_users_own_behind_augmentation() -> None:
     planned = [PlannedOperation(kind, stage) for kind, stage in operations]
     assert _find_late_caches(planned) == ("kept",)
     assert _find_late_caches(planned[2:]) == ()
+
+
+def test_a_filter_drops_single_images() -> None:
+    """A stage that only makes batches, or windows of images, gives fewer elements and drops none."""
+    operations = [
+        *(("Batch", "batch"), ("Filter", "fill up"), ("Batch", "fill up"), ("FlatMap", "pairs"), ("Window", "pairs")),
+        *(("Unbatch", "sorted"), ("Filter", "sorted"), ("Batch", "sorted"), ("Map", "keep"), ("Filter", "keep")),
+        *(("Map", "blur"), ("Filter", "parse"), ("FlatMap", "views")),
+    ]
+    planned = [PlannedOperation(kind, stage) for kind, stage in operations]
+    assert _find_filters(planned) == ("views", "keep", "sorted")

@@ -73,8 +73,8 @@ def list_operations(manifest: Manifest, config: PipelineConfig) -> dict[str, lis
         node = proto.nodes[node.inputs[0]]
         names.append(node.name)
     operations: dict[str, list[str]] = {}
-    for name, stage in zip(names, match_stages(names, planned), strict=True):
-        operations.setdefault(stage, []).append(name)
+    for name, match in zip(names, match_stages(names, planned), strict=True):
+        operations.setdefault(match.stage, []).append(name)
     return operations
 
 
@@ -193,6 +193,41 @@ def test_stages_of_the_users_own_are_named(manifest: Manifest) -> None:
     assert "kept" in [stage.name for stage in profile.stages]
 
 
+def add_counting_stages(stages: Stages) -> Stages:
+    """Drops two of three images, gives each of the others twice, and makes and unmakes batches."""
+    numbered = Stage("keep", lambda dataset: dataset.enumerate().filter(lambda i, _: i % 3 == 0).map(lambda _, x: x))
+    twice = Stage("twice", lambda dataset: dataset.flat_map(lambda x: tf.data.Dataset.from_tensors(x).repeat(2)))
+    fives = Stage("fives", lambda dataset: dataset.batch(5, drop_remainder=True))
+    return stages.insert_after("augment", numbered, twice, fives, Stage("apart", lambda dataset: dataset.unbatch()))
+
+
+def test_stages_that_change_the_number_are_counted(manifest: Manifest) -> None:
+    profile = profile_pipeline(
+        manifest, "train", CONFIG, Accelerator(1e-5, 4), ProfileConfig(0.5, 0.1), None, add_counting_stages
+    )
+    counts = {stage.name: stage.elements_out_per_in for stage in profile.stages}
+    expected = {"parse": 1, "decode": 1, "augment": 1, "keep": 1 / 3, "twice": 2, "fives": 1 / 5, "apart": 5}
+    assert counts == pytest.approx({"repeat": 1, "list": 1, "read": 1, **expected, "batch": 1 / 4, "prefetch": 1}, 0.05)
+    assert profile.records_per_image == pytest.approx(1.5, rel=0.05)
+    assert profile.dataset.filters == ("keep", "twice")
+    read = profile.host.storage_bytes_per_second / profile.dataset.record_bytes
+    assert read == pytest.approx(profile.images_per_second * profile.records_per_image)
+
+
+def test_records_that_are_left_out_are_counted(manifest: Manifest, tmp_path: Path) -> None:
+    join_copies(manifest, 1, tmp_path / "damaged")
+    damaged = load_manifest(str(tmp_path / "damaged"))
+    shard = tmp_path / "damaged" / damaged.splits["train"].shards[0].file
+    content = bytearray(shard.read_bytes())
+    content[-5] ^= 255  # in the last record
+    shard.write_bytes(content)
+    config = replace(CONFIG, on_bad_record="skip", max_bad_records=1)
+    profile = profile_pipeline(damaged, "train", config, Accelerator(1e-5, 4), ProfileConfig(0.5, 0.1))
+    counts = {stage.name: stage.elements_out_per_in for stage in profile.stages}
+    assert counts["parse"] == pytest.approx(11 / 12, rel=0.03)
+    assert profile.records_per_image == pytest.approx(12 / 11, rel=0.03)
+
+
 def test_customizing_must_return_stages(manifest: Manifest) -> None:
     with pytest.raises(ConfigError, match=r"must return tfpipe\.Stages, got None"):
         profile_pipeline(manifest, "train", CONFIG, Accelerator(0.02, 4), customize=lambda _: None)  # type: ignore[arg-type,return-value]
@@ -238,7 +273,7 @@ def test_the_command_prints_json_and_fails_above_max_idle(small_dataset: Path, t
     options = ("--step-ms", 1, "--global-batch-size", 4, "--seconds", 0.5, "--max-idle", "0.1%", "--json")
     done = tfpipe("profile", small_dataset, *options)
     document = done.json
-    assert document["version"] == 1
+    assert document["version"] == 2
     assert document["required_images_per_second"] == pytest.approx(4000)
     assert len(document["stages"]) == 8
     assert document["idle_fraction"] > 0.001  # 4,000 images/s, on two cores that run other tests too

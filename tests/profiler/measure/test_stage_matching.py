@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfpipe.profiler.measure.stage_matching import (
     BuiltStage,
+    Match,
     PlannedOperation,
     find_python_stages,
     get_operation_kind,
@@ -46,19 +47,40 @@ def test_a_class_and_its_node_are_of_the_same_kind(name: str, kind: str) -> None
     assert get_operation_kind(name) == kind
 
 
+def list_stages(nodes: list[str], planned: list[PlannedOperation]) -> list[str]:
+    return [match.stage for match in match_stages(nodes, planned)]
+
+
 def test_nodes_in_the_planned_order_match() -> None:
     nodes = ["Prefetch", "ParallelMapV2", "BatchV2", *["ParallelMapV2"] * 3, "Shuffle", "ParallelInterleaveV4"]
-    assert match_stages([*nodes, "FlatMap", "Range"], PLANNED) == [stage for _, stage in PLANNED]
+    assert list_stages([*nodes, "FlatMap", "Range"], PLANNED) == [operation.stage for operation in PLANNED]
 
 
 def test_a_fused_operation_belongs_to_the_earlier_stage() -> None:
     nodes = ["Prefetch", "ParallelMapV2", "MapAndBatch", "ParallelMapV2", "ParallelMapV2", "Shuffle"]
-    assert match_stages(nodes, PLANNED) == ["prefetch", "batch", "augment", "decode", "parse", "shuffle"]
+    assert list_stages(nodes, PLANNED) == ["prefetch", "batch", "augment", "decode", "parse", "shuffle"]
+
+
+def test_a_fused_batch_gives_the_elements_of_the_later_stage() -> None:
+    """The node works for both stages. The elements that leave it are batches, of the size that was planned."""
+    planned = [PlannedOperation("Batch", "eights", 8), PlannedOperation("Map", "augment"), PLANNED[4]]
+    matches = match_stages(["MapAndBatch", "ParallelMapV2"], planned)
+    assert matches == [Match("augment", "eights", 8), Match("decode", "decode", None)]
+
+
+def test_the_size_of_a_batch_is_planned() -> None:
+    numbers = tf.data.Dataset.range(3)
+    batches = numbers.batch(2, drop_remainder=True).padded_batch(5).batch(tf.random.uniform([], 1, 3, tf.int64))
+    parallel = batches.batch(7, num_parallel_calls=2).unbatch().filter(lambda x: True)
+    chain = list_planned_operations([BuiltStage("list", None, numbers), BuiltStage("own", numbers, parallel)])
+    assert [each.batch_size for each in chain if each.kind.endswith("Batch")][::3] == [7, 2]
+    assert [(each.kind, each.batch_size) for each in chain if each.kind == "PaddedBatch"] == [("PaddedBatch", 5)]
+    assert {each.batch_size for each in chain if each.kind in ("Filter", "Unbatch", "Range")} == {None}
 
 
 def test_an_added_operation_belongs_to_its_neighbor() -> None:
     nodes = ["Prefetch", "Model", "Map", "BatchV2", "Prefetch", "Map", "Map", "Map", "Shuffle"]
-    assert match_stages(nodes, PLANNED) == [
+    assert list_stages(nodes, PLANNED) == [
         *("prefetch", "prefetch", "batch", "batch", "batch", "augment", "decode", "parse", "shuffle"),
     ]
 
@@ -66,11 +88,11 @@ def test_an_added_operation_belongs_to_its_neighbor() -> None:
 def test_an_operation_may_be_left_out() -> None:
     kinds = {"Map": "batch", "Batch": "batch", "AssertCardinality": "batch", "Range": "list"}
     planned = [PlannedOperation(kind, stage) for kind, stage in kinds.items()]
-    assert match_stages(["Map", "BatchV2", "Range"], planned) == ["batch", "batch", "list"]
+    assert list_stages(["Map", "BatchV2", "Range"], planned) == ["batch", "batch", "list"]
 
 
 def test_without_a_plan_no_stage_is_known() -> None:
-    assert match_stages(["Map"], []) == [""]
+    assert match_stages(["Map"], []) == [Match("", "", None)]
 
 
 def test_python_functions_are_found_wherever_they_run() -> None:
@@ -95,4 +117,9 @@ def test_the_counter_of_enumerate_is_not_followed() -> None:
     numbers = tf.data.Dataset.range(3).map(lambda x: x + 1)
     counted = numbers.enumerate().map(lambda i, x: x)
     chain = list_planned_operations([BuiltStage("list", None, numbers), BuiltStage("own", numbers, counted)])
-    assert chain == [("Map", "own"), ("Zip", "own"), ("Map", "list"), ("Range", "list")]
+    assert [(each.kind, each.stage) for each in chain] == [
+        ("Map", "own"),
+        ("Zip", "own"),
+        ("Map", "list"),
+        ("Range", "list"),
+    ]

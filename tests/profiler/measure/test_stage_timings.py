@@ -8,11 +8,12 @@ import pytest
 
 from tfpipe.profiler.diagnose.calibration import UNCOUNTED_CPU_SHARE
 from tfpipe.profiler.measure.stage_matching import PlannedOperation
-from tfpipe.profiler.measure.stage_timings import compute_stage_timings
+from tfpipe.profiler.measure.stage_timings import compute_stage_timings, count_records_per_image
 from tfpipe.profiler.measure.tfdata_counters import Node, Sample
+from tfpipe.profiler.types import StageTiming
 
 PLANNED = [
-    PlannedOperation("Batch", "batch"),
+    PlannedOperation("Batch", "batch", 10),
     PlannedOperation("Map", "decode"),
     PlannedOperation("Interleave", "read"),
     PlannedOperation("Range", "list"),
@@ -114,3 +115,146 @@ def test_a_stage_that_rests_is_measured_by_its_whole_life() -> None:
 
 def test_one_sample_is_too_few() -> None:
     assert compute_stage_timings([make_sample(1, 100)], PLANNED, (), 10) == ()
+
+
+OWN = [*PLANNED[:1], PlannedOperation("Filter", "keep"), *PLANNED[1:]]
+
+
+def make_chain(second: float, *counts: tuple[str, int, float]) -> Sample:
+    """Returns the counters of a chain: each operation's name, its elements, and the time in which it was busy."""
+    nodes = {
+        number: Node(name, (number + 1,) if number + 1 < len(counts) else (), elements, seconds)
+        for number, (name, elements, seconds) in enumerate(counts)
+    }
+    cpu_s = sum(seconds for _, _, seconds in counts)
+    return Sample(second, nodes, 0, cpu_s / (1 - UNCOUNTED_CPU_SHARE), 0.0)
+
+
+def make_filtered(second: float, decoded: int, kept: int, held: int = 0) -> Sample:
+    """Returns the counters where a filter follows `decode`, which takes 2 ms; `held` are read and not yet decoded."""
+    batches = kept // 10
+    return make_chain(
+        second,
+        *(("Root", batches, 0.0), ("BatchV2", batches, 0.0), ("Filter", kept, decoded * 1e-5)),
+        *(("ParallelMapV2", decoded, decoded * 2e-3), ("ParallelInterleaveV4", decoded + held, decoded * 5e-4)),
+        ("Range", decoded // 50, 0.0),
+    )
+
+
+def time_stages(*samples: Sample, planned: list[PlannedOperation] = OWN) -> dict[str, StageTiming]:
+    return {stage.name: stage for stage in compute_stage_timings(samples, planned, (), 10)}
+
+
+def test_what_a_filter_drops_costs_the_images_that_stay() -> None:
+    """Of four images one stays, so the work for four is done for each."""
+    stages = time_stages(make_filtered(1, 400, 100), make_filtered(2, 800, 200), make_filtered(3, 1200, 300))
+    assert stages["keep"].elements_out_per_in == pytest.approx(0.25)
+    assert stages["batch"].elements_out_per_in == pytest.approx(0.1)
+    assert [stages[name].elements_out_per_in for name in ("list", "read", "decode")] == [1, 1, 1]
+    assert stages["decode"].cpu_us_per_image.median == pytest.approx(8000)
+    assert stages["read"].cpu_us_per_image.median == pytest.approx(2000)
+    assert stages["keep"].cpu_us_per_image.median == pytest.approx(40)
+    assert {round(stage.images_per_second) for stage in stages.values()} == {100}
+    assert count_records_per_image(list(stages.values()), 10) == pytest.approx(4)
+
+
+def test_no_stages_take_a_record_for_each_image() -> None:
+    assert count_records_per_image((), 10) == 1
+
+
+def test_what_lies_in_a_buffer_is_not_dropped() -> None:
+    """A map, a shuffle or a prefetch that holds more and more elements gives as many as it takes."""
+    stages = time_stages(make_filtered(1, 400, 100), make_filtered(2, 800, 200, held=300))
+    assert stages["decode"].elements_out_per_in == 1
+    assert stages["read"].images_per_second == pytest.approx((800 + 300 - 400) / 4)
+
+
+def test_a_few_elements_are_compared_over_the_whole_life() -> None:
+    """Within the measured time 12 of 40 stayed; since the beginning it were 120 of 480."""
+    stages = time_stages(make_filtered(1, 440, 108), make_filtered(2, 480, 120))
+    assert stages["keep"].elements_out_per_in == pytest.approx(0.25)
+    whole = time_stages(make_filtered(1, 400, 100), make_filtered(2, 401, 101))
+    assert whole["keep"].elements_out_per_in == pytest.approx(101 / 401)
+
+
+def test_an_element_on_its_way_is_not_dropped() -> None:
+    stages = time_stages(make_filtered(1, 100, 100), make_filtered(2, 202, 200))
+    assert stages["keep"].elements_out_per_in == 1
+
+
+def test_one_element_may_become_many() -> None:
+    """Each decoded image gives four views: an image that leaves takes a quarter of the work."""
+    planned = [*PLANNED[:1], PlannedOperation("FlatMap", "views"), *PLANNED[1:]]
+
+    def make(second: float, decoded: int) -> Sample:
+        batches = decoded * 4 // 10
+        return make_chain(
+            second,
+            *(("Root", batches, 0.0), ("BatchV2", batches, 0.0), ("FlatMap", decoded * 4, decoded * 4e-4)),
+            *(("ParallelMapV2", decoded, decoded * 2e-3), ("ParallelInterleaveV4", decoded, 0.0), ("Range", 1, 0.0)),
+        )
+
+    stages = time_stages(make(1, 100), make(2, 200), planned=planned)
+    assert stages["views"].elements_out_per_in == pytest.approx(4)
+    assert stages["decode"].cpu_us_per_image.median == pytest.approx(500)
+    assert stages["views"].cpu_us_per_image.median == pytest.approx(100)
+    assert count_records_per_image(list(stages.values()), 10) == pytest.approx(0.25)
+
+
+def test_batches_may_be_made_first() -> None:
+    """`parse` collects records into batches; whatever comes behind it takes and gives batches."""
+    planned = [PlannedOperation("Map", "decode"), PlannedOperation("Batch", "parse", 10), *PLANNED[2:]]
+
+    def make(second: float, read: int) -> Sample:
+        batches = read // 10
+        return make_chain(
+            second,
+            *(("Root", batches, 0.0), ("ParallelMapV2", batches, read * 2e-3), ("BatchV2", batches, read * 1e-4)),
+            *(("ParallelInterleaveV4", read, read * 5e-4), ("Range", 1, 0.0)),
+        )
+
+    stages = time_stages(make(1, 100), make(2, 200), planned=planned)
+    assert {name: stage.elements_out_per_in for name, stage in stages.items()} == {
+        **{"list": 1, "read": 1, "decode": 1},
+        "parse": pytest.approx(0.1),
+    }
+    assert [round(stages[name].cpu_us_per_image.median) for name in ("read", "parse", "decode")] == [500, 100, 2000]
+
+
+def test_a_stage_that_is_fused_away_still_changes_the_number() -> None:
+    """tf.data makes one operation of `decode` and of batches of 8, which a later stage takes apart."""
+    planned = [
+        *(PlannedOperation("Batch", "batch", 10), PlannedOperation("Unbatch", "apart")),
+        *(PlannedOperation("Batch", "eights", 8), *PLANNED[1:]),
+    ]
+
+    def make(second: float, decoded: int) -> Sample:
+        return make_chain(
+            second,
+            *(("Root", decoded // 10, 0.0), ("BatchV2", decoded // 10, 0.0), ("Unbatch", decoded, 0.0)),
+            *(("MapAndBatch", decoded // 8, decoded * 2e-3), ("ParallelInterleaveV4", decoded, 0.0)),
+            ("Range", 1, 0.0),
+        )
+
+    stages = time_stages(make(1, 80), make(2, 400), planned=planned)
+    assert list(stages) == ["list", "read", "decode", "eights", "apart", "batch"]
+    assert [stage.elements_out_per_in for stage in stages.values()] == pytest.approx([1, 1, 1, 1 / 8, 8, 0.1])
+    assert stages["decode"].cpu_us_per_image.median == pytest.approx(2000)
+    assert stages["eights"].cpu_us_per_image.median == 0
+
+
+def test_work_between_two_batches_counts() -> None:
+    """A slow stage gives a batch every third part, and works in all of them: each image takes 30 ms."""
+    planned = [PlannedOperation("Batch", "batch", 10), PlannedOperation("Map", "blur"), *PLANNED[2:]]
+    samples = [
+        make_chain(
+            i * 0.1,
+            *(("Root", i // 3, 0.0), ("MapAndBatch", i // 3, i * 0.1)),
+            *(("ParallelInterleaveV4", i * 10 // 3, 0.0), ("Range", 1, 0.0)),
+        )
+        for i in range(11)
+    ]
+    cost = time_stages(*samples, planned=planned)["blur"].cpu_us_per_image
+    assert cost.median == pytest.approx(1.0 / 30 * 1e6)
+    assert cost.low == pytest.approx(30e3)
+    assert cost.low <= cost.median <= cost.high

@@ -101,6 +101,13 @@ def test_a_bar_and_a_row_for_each_stage(report: Report) -> None:
     assert classes == ["is-bottleneck", "other"]
 
 
+def test_a_stage_that_changes_the_number_says_by_how_much(report: Report) -> None:
+    stages = (*report.profile.stages[:-1], replace(report.profile.stages[-1], elements_out_per_in=1 / 64))
+    page = parse_page(replace(report, profile=replace(report.profile, stages=stages)))
+    assert "Out MB/s Out/in" in page.text
+    assert "batch 100 3 % 1 0 0 0.0156 other" in page.text
+
+
 def test_every_id_is_there_once(report: Report) -> None:
     ids = parse_page(report).ids("")
     assert len(ids) > 50
@@ -118,8 +125,9 @@ def test_fixes_show_what_they_give(report: Report) -> None:
             Spread(2.9, 2.8, 3.0),
             True,
         ),
-        Fix({}, "More.", 2000.0, 0.5, action="tfpipe shard INPUT OUTPUT --resize-short 256"),
-        Fix({}, "Most.", 2000.0, 0.5, action="Run `tfpipe serve` on 2 machines."),
+        Fix({}, "More.", 2000.0, 0.5, instruction="tfpipe shard INPUT OUTPUT --resize-short 256"),
+        Fix({}, "Most.", 2000.0, 0.5, instruction="Run `tfpipe serve` on 2 machines."),
+        Fix({}, "Least.", 1500.0, 0.6, instruction="Filter.", action="move_stage", stage="keep"),
     )
     page = parse_page(replace(report, fixes=fixes))
     assert 'cache = "decoded" # prefetch_batches: leave it out' in page.text
@@ -129,7 +137,9 @@ def test_fixes_show_what_they_give(report: Report) -> None:
     assert len(page.ids("fix-1-bar-")) == 3
     assert len(page.ids("fix-2-bar-")) == 2
     assert [tag for tag, _ in page.elements].count("pre") == 2
-    assert page.ids("fix-4") == []
+    assert "Least. move stage: keep 1,500 images/s predicted" in page.text
+    assert "Why decode . set option 3,000 images/s predicted" in page.text
+    assert page.ids("fix-5") == []
 
 
 def test_the_page_reaches_for_nothing(report: Report) -> None:
@@ -154,8 +164,8 @@ def test_names_from_outside_stay_text() -> None:
     config = {"cache": "bytes", "cache_dir": HOSTILE}
     profile = make_profile(dataset={"name": HOSTILE, "own_stages": (HOSTILE,)}, config=config)
     stages = (*profile.stages[:-1], replace(profile.stages[-1], name=HOSTILE))
-    fix = Fix({"cache_dir": HOSTILE}, HOSTILE, 2000.0, 0.5, action="")
-    act = Fix({}, HOSTILE, 2000.0, 0.5, action=HOSTILE)
+    fix = Fix({"cache_dir": HOSTILE}, HOSTILE, 2000.0, 0.5, instruction="")
+    act = Fix({}, HOSTILE, 2000.0, 0.5, instruction=HOSTILE)
     report = make_report(replace(profile, stages=stages, timeline=TIMELINE))
     bottleneck = replace(report.bottleneck, stage=HOSTILE, reason=HOSTILE)
     html = render(replace(report, fixes=(fix, act), bottleneck=bottleneck))

@@ -52,8 +52,8 @@ def report() -> Report:
     measured = make_report(replace(make_profile(dataset={"name": HOSTILE}), timeline=timeline), price_per_hour=4)
     fixes = (
         Fix({"cache": "decoded", "service": f"grpc://{HOSTILE}"}, f"Why {HOSTILE}.", 3000.0, 0.25, 2900.0),
-        Fix({}, "More.", 2000.0, 0.5, action="tfpipe shard INPUT OUTPUT --resize-short 256"),
-        Fix({}, "Most.", 2000.0, 0.5, action="Run `tfpipe serve` on 2 machines."),
+        Fix({}, "More.", 2000.0, 0.5, instruction="tfpipe shard INPUT OUTPUT --resize-short 256"),
+        Fix({}, "Most.", 2000.0, 0.5, instruction="Run `tfpipe serve` on 2 machines."),
     )
     return replace(measured, fixes=fixes)
 

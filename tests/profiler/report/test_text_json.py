@@ -7,7 +7,7 @@ import re
 from dataclasses import fields, replace
 from pathlib import Path
 
-from tests.profiler.profiles import PROFILE, make_profile, make_step
+from tests.profiler.profiles import PROFILE, make_profile, make_stage, make_step
 from tfpipe import profiler
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.diagnose.diagnosis import compute_idle_after_fixes, make_report
@@ -38,6 +38,18 @@ def test_the_text_fits_a_screen() -> None:
     assert "1. cache = 'decoded'" in lines
 
 
+def test_a_stage_that_changes_the_number_says_by_how_much() -> None:
+    stages = (
+        *(replace(PROFILE.stages[3], elements_out_per_in=0.9996), make_stage("keep", 4, elements_out_per_in=0.2604)),
+        *(make_stage("apart", 2, elements_out_per_in=32), make_stage("batch", 100, elements_out_per_in=1 / 64)),
+    )
+    lines = to_text(make_report(make_profile(stages=stages))).splitlines()
+    table = [line.split() for line in lines if line.startswith(("stage ", "decode ", "keep ", "apart ", "batch "))]
+    assert table[0][-1] == "out/in"
+    assert [row[-1] for row in table[2:]] == ["0.26", "32", "0.0156"]
+    assert table[1][-2:] == ["4", "150"]
+
+
 def test_an_accelerator_that_never_waits_is_compute_bound() -> None:
     text = to_text(make_report(make_profile(step=make_step(1000, 1000))))
     assert "compute-bound" in text
@@ -58,7 +70,7 @@ def test_the_text_says_that_a_cache_was_being_filled() -> None:
 
 def test_the_json_has_the_figures() -> None:
     document = json.loads(json.dumps(to_json(make_report(PROFILE, price_per_hour=1)), allow_nan=False))
-    assert (document["version"], document["method"]) == (1, "simulated")
+    assert (document["version"], document["method"]) == (2, "simulated")
     assert (document["idle_fraction"], document["images_per_second"]) == (0.75, 1000)
     assert (document["required_images_per_second"], document["first_batch_s"]) == (4000, 0.5)
     assert document["bottleneck"]["stage"] == "decode"
@@ -67,13 +79,13 @@ def test_the_json_has_the_figures() -> None:
     fix = document["fixes"][-1]
     assert set(fix) == {
         *("changes", "reason", "predicted_images_per_second", "predicted_idle_fraction"),
-        *("measured_images_per_second", "measured_gain", "kept", "action"),
+        *("measured_images_per_second", "measured_gain", "kept", "instruction", "action", "stage"),
     }
     assert document["price_per_day"] == 18
 
 
 def test_the_json_has_the_same_names_as_ever() -> None:
-    """Version 1 promises that no name goes away; a new one is added here."""
+    """Version 2 promises that no name goes away; a new one is added here."""
     costs = dict.fromkeys(("uint8", "dct_scaling", "cached_device", "native", "seekable"), 1.0)
     profile = replace(make_profile(option_costs=costs), timeline=(Step(0.1, 0.0, 0.02),))
     document = to_json(make_report(profile))
@@ -81,7 +93,8 @@ def test_the_json_has_the_same_names_as_ever() -> None:
         *("version", "method", "idle_fraction", "idle_fraction_spread", "input_wait_fraction"),
         *("input_wait_fraction_spread", "steps", "step_s", "images_per_step", "wall_s", "images_per_second"),
         *("required_images_per_second", "cpu_limit_images_per_second", "storage_limit_images_per_second"),
-        *("first_batch_s", "warm_up_s", "fill_s", "bottleneck", "stages", "fixes", "after_images_per_second", "host"),
+        *("first_batch_s", "warm_up_s", "fill_s", "records_per_image", "bottleneck", "stages", "fixes"),
+        *("after_images_per_second", "host"),
         *("price_per_day", "dataset", "config", "what_if", "timeline"),
     ]
     assert list(document["idle_fraction_spread"]) == list(document["input_wait_fraction_spread"]) == ["low", "high"]
@@ -89,11 +102,11 @@ def test_the_json_has_the_same_names_as_ever() -> None:
     assert list(document["stages"][0]) == [
         *("name", "cpu_us_per_image", "images_per_second", "bytes_in_per_second", "bytes_out_per_second"),
         *("parallelism", "buffer_size", "buffer_fill", "blocked_fraction", "wait_us_per_image", "max_parallelism"),
-        *("python", "cpu_us_per_image_spread"),
+        *("python", "elements_out_per_in", "cpu_us_per_image_spread"),
     ]
     assert list(document["fixes"][0]) == [
         *("changes", "reason", "predicted_images_per_second", "predicted_idle_fraction"),
-        *("measured_images_per_second", "measured_gain", "kept", "action"),
+        *("measured_images_per_second", "measured_gain", "kept", "instruction", "action", "stage"),
     ]
     assert list(document["host"]) == [
         *("cores", "cpu_fraction", "peak_memory_bytes", "memory_limit_bytes", "storage_bytes_per_second"),
@@ -102,7 +115,7 @@ def test_the_json_has_the_same_names_as_ever() -> None:
     assert list(document["dataset"]) == [
         *("name", "records", "files", "record_bytes", "formats", "stored_size", "mean_size", "short_side"),
         *("decoded_size", "cycle_length", "exact", "in_lanes", "shuffled_records", "lacks_kernels", "own_stages"),
-        "late_caches",
+        *("late_caches", "filters"),
     ]
     assert list(document["what_if"]) == [
         *("now", "uint8", "device", "dct_scaling", "cached", "cached_device", "smaller", "native"),

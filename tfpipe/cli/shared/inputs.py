@@ -97,8 +97,16 @@ def open_data(dataset: str, split: str | None) -> "tuple[Manifest | Source, str 
 
 
 def load_stages(stages: str | None) -> "Customize | None":
-    """Returns the function that --stages names; None without one."""
-    return None if stages is None else load_function(stages, "--stages")
+    """Returns the function that --stages names; None without one.
+
+    It loads TensorFlow first: the user's module loads it too, and would show what TensorFlow's libraries log.
+    """
+    if stages is None:
+        return None
+    with quiet_start():
+        import tfpipe.pipeline.stage  # noqa: F401
+    customize: Customize = load_function(stages, "--stages")
+    return customize
 
 
 def open_job(
@@ -121,8 +129,8 @@ def open_job(
     """
     require_tensorflow(command)
     data, split = open_data(dataset, split)
-    customize = load_stages(stages)
     hide_gpus()  # here and in the processes that are started from here
+    customize = load_stages(stages)
     with quiet_start():
         from tfpipe.profiler.measure.simulated_accelerator import NO_TIME_S, Accelerator
         from tfpipe.tuning.trials import PipelineJob

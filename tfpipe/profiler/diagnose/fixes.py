@@ -32,6 +32,8 @@ from tfpipe.system.units import human_bytes
 
 MIN_GAIN = 0.02
 """The gain below which a change is not worth its line in a report, nor its place in a config."""
+_MUCH_WASTE = 1.5
+"""The factor from which on it is worth more to leave out work for nothing than to make it cheaper."""
 _GOOD_FIRST_BATCH_S = 2.0
 _WAITING_BATCHES = 2
 _SHUFFLE_SHARE = 0.25
@@ -43,7 +45,8 @@ _WORTH_FREEING = 0.05
 def find_fixes(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) -> tuple[Fix, ...]:
     """Returns the changes that help, best first.
 
-    Options come before new shards, and new shards before more machines; among equals the greatest gain comes first.
+    Work for nothing that is left out comes before work that is made cheaper, options before new shards, and new shards
+    before more machines; among equals the greatest gain comes first.
     There is none if the accelerator is the bottleneck, since no input pipeline makes it faster.
 
     Args:
@@ -61,7 +64,15 @@ def find_fixes(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) 
     for proposal in (*fixes_waiting.propose(profile, demand, bottleneck), *fixes_cpu.propose(profile, demand)):
         rate = min(_predict_rate(now, demand, proposal), proposal.max_images_per_second, required)
         if rate >= now * (1 + MIN_GAIN):
-            fix = Fix(dict(proposal.changes), proposal.reason, rate, 1 - rate / required, action=proposal.action)
+            fix = Fix(
+                dict(proposal.changes),
+                proposal.reason,
+                rate,
+                1 - rate / required,
+                instruction=proposal.instruction,
+                action=proposal.action,
+                stage=proposal.stage,
+            )
             ranked.append((_rank(proposal.effort, rate / now), fix))
     ranked.sort(key=lambda pair: pair[0])
     fixes = [fix for _, fix in ranked]
@@ -105,6 +116,8 @@ def _rank(effort: Effort, factor: float) -> tuple[int, float, int]:
     """Returns the key that sorts fixes, best first; `factor` is the predicted rate by the measured one."""
     # Gains are compared in steps of a tenth: less than that decides nothing, the effort does.
     gain = round(math.log(max(factor, 1e-9), 1.1))
+    if effort is Effort.WASTE and factor >= _MUCH_WASTE:
+        return effort, -gain, effort
     # An option that gives hardly anything does not stand before new shards that give much.
     worth = Effort.VISIBLE_OPTION if gain >= 1 else Effort.NEW_SHARDS
     return max(effort, worth), -gain, effort

@@ -31,6 +31,8 @@ from tfpipe.system.units import human_bytes
 _ON_DEVICE: Mapping[str, OptionValue] = {"augment": "device", "image_dtype": "uint8"}
 _BEFORE_CACHE = ("list", "read", "shuffle", "repeat")
 """The stages that a cache of decoded images leaves nothing to do."""
+_CLEARLY_FEWER = 0.9
+"""The share of the images that a filter passes on, above which its place hardly matters."""
 _CACHE_SHARE = 0.8
 """The share of the free memory that a proposed cache may take; a pipeline accepts up to `MAX_CACHE_SHARE`."""
 
@@ -42,12 +44,36 @@ def propose(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
         profile: The measured figures.
         demand: The profile's demand.
     """
+    yield from _filter_first(profile, demand)
     yield from _change_options(profile, demand)
     yield from _add_cache(profile, demand)
     yield from _install_kernels(profile, demand)
     yield from _store_smaller(profile, demand)
     yield from _store_seekable(profile, demand)
     yield from _add_machines(profile, demand)
+
+
+def _filter_first(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
+    """Yields, for each filter of the user's own behind `decode`, the filter in front of it."""
+    names = [stage.name for stage in profile.stages]
+    if "decode" not in names:
+        return
+    end = names.index("batch") if "batch" in names else len(names)
+    for place, stage in enumerate(profile.stages[:end]):
+        skipped, share = names[names.index("decode") : place], stage.elements_out_per_in
+        if not skipped or stage.name not in profile.dataset.filters or share > _CLEARLY_FEWER:
+            continue
+        reason = (
+            f"{stage.name} drops {1 - share:.0%} of the images after they were decoded: {1 / share:.1f} are decoded "
+            "for each that stays."
+        )
+        instruction = f"Filter before `decode`, on the label or the image's header, and not in the stage {stage.name}."
+        cpu_s, wait_s = (
+            {name: seconds * (share if name in skipped else 1.0) for name, seconds in each.items()}
+            for each in (demand.cpu_s, demand.wait_s)
+        )
+        lighter = replace(demand, cpu_s=cpu_s, wait_s=wait_s)
+        yield ProposedFix(Effort.WASTE, reason, lighter, instruction=instruction, action="move_stage", stage=stage.name)
 
 
 def _change_options(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
@@ -108,10 +134,12 @@ def _move_cache(profile: Profile, demand: ServiceDemand, name: str, reason: str)
         if cost_us is None:
             continue
         skipped = dict.fromkeys((*_BEFORE_CACHE, *OPTION_COST_STAGES, name), 0.0)
-        cached = _without_storage(demand, {**demand.cpu_s, **skipped, "augment": cost_us / 1e6})
+        cached = _without_storage(
+            demand, {**demand.cpu_s, **skipped, "augment": profile.records_per_image * cost_us / 1e6}
+        )
         settings = ", ".join(f"{option} = {value!r}" for option, value in changes.items())
-        action = f"Take the cache out of the stage {name}, and set {settings}."
-        yield ProposedFix(Effort.VISIBLE_OPTION, reason, cached, changes, action=action)
+        instruction = f"Take the cache out of the stage {name}, and set {settings}."
+        yield ProposedFix(Effort.VISIBLE_OPTION, reason, cached, changes, instruction, "rewrite_stage", name)
 
 
 def _store_smaller(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
@@ -130,8 +158,8 @@ def _store_smaller(profile: Profile, demand: ServiceDemand) -> Iterator[Proposed
     reason = (
         f"Images of {width:,.0f} x {height:,.0f} on average are stored for a model that sees {short_side * 7 // 8}."
     )
-    action = f"tfpipe shard INPUT OUTPUT --resize-short {short_side}"
-    yield ProposedFix(Effort.NEW_SHARDS, reason, smaller, action=action)
+    instruction = f"tfpipe shard INPUT OUTPUT --resize-short {short_side}"
+    yield ProposedFix(Effort.NEW_SHARDS, reason, smaller, instruction=instruction, action="write_data")
 
 
 def _install_kernels(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
@@ -141,16 +169,18 @@ def _install_kernels(profile: Profile, demand: ServiceDemand) -> Iterator[Propos
         return
     if cpu_s := _scale_cpu(profile, demand, CPU_LEFT_WITH_KERNELS * now_us):
         reason = "tfpipe-kernels decodes, crops and resizes in one call."
-        action = "Install tfpipe-kernels: pip install ./kernels in a checkout of tfpipe."
-        yield ProposedFix(Effort.NEW_SHARDS, reason, replace(demand, cpu_s=cpu_s), action=action)
+        instruction = "Install tfpipe-kernels: pip install ./kernels in a checkout of tfpipe."
+        lighter = replace(demand, cpu_s=cpu_s)
+        yield ProposedFix(Effort.NEW_SHARDS, reason, lighter, instruction=instruction, action="install_package")
 
 
 def _store_seekable(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
     """Yields new shards whose JPEGs have restart markers."""
     if cpu_s := _scale_cpu(profile, demand, profile.option_costs.seekable):
         reason = "With restart markers in a JPEG no more is decoded than the crop needs."
-        action = "tfpipe reshard INPUT OUTPUT --seekable"
-        yield ProposedFix(Effort.NEW_SHARDS, reason, replace(demand, cpu_s=cpu_s), action=action)
+        instruction = "tfpipe reshard INPUT OUTPUT --seekable"
+        lighter = replace(demand, cpu_s=cpu_s)
+        yield ProposedFix(Effort.NEW_SHARDS, reason, lighter, instruction=instruction, action="write_data")
 
 
 def _add_machines(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
@@ -161,10 +191,13 @@ def _add_machines(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedF
     number = math.ceil(required / profile.images_per_second)
     if number < 2:
         return
-    action = f"Run `tfpipe serve` on {number} machines like this one, and set `service` to the dispatcher's address."
+    instruction = (
+        f"Run `tfpipe serve` on {number} machines like this one, and set `service` to the dispatcher's address."
+    )
     threads = {name: count * number for name, count in demand.threads.items()}
     wider = replace(demand, cores=demand.cores * number, threads=threads)
-    yield ProposedFix(Effort.MORE_MACHINES, f"{number} machines make what one cannot.", wider, action=action)
+    reason = f"{number} machines make what one cannot."
+    yield ProposedFix(Effort.MORE_MACHINES, reason, wider, instruction=instruction, action="add_machines")
 
 
 def _scale_cpu(profile: Profile, demand: ServiceDemand, cost_us: float | None) -> dict[str, float]:

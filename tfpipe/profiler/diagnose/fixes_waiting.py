@@ -102,10 +102,12 @@ def _mend_own_stage(profile: Profile, demand: ServiceDemand, bottleneck: Bottlen
         return
     if name in demand.lock_bound:
         reason = "They use all cores; a Python function holds Python's lock."
-        action = f"Write the stage {name} with TensorFlow's operations instead of a Python function."
+        instruction = f"Write the stage {name} with TensorFlow's operations instead of a Python function."
         cpu_s = {**_without_lock(profile, demand), name: 0.0}
         native = replace(demand, cpu_s=cpu_s, threads=_raise_threads(demand, name, demand.cores))
-        yield ProposedFix(Effort.VISIBLE_OPTION, reason, native, action=action)
+        yield ProposedFix(
+            Effort.VISIBLE_OPTION, reason, native, instruction=instruction, action="rewrite_stage", stage=name
+        )
         return
     wait_s, compute_s = demand.wait_s.get(name, 0.0), demand.cpu_s[name]
     if wait_s > compute_s:
@@ -116,9 +118,12 @@ def _mend_own_stage(profile: Profile, demand: ServiceDemand, bottleneck: Bottlen
             wider = replace(demand, threads=_raise_threads(demand, name, threads))
             yield ProposedFix(Effort.VISIBLE_OPTION, reason, wider, {"private_threadpool_size": threads})
     elif stage.max_parallelism == 1 and name not in profile.dataset.late_caches:
-        action = f"Give the map of the stage {name} `num_parallel_calls=tf.data.AUTOTUNE`."
+        instruction = f"Give the map of the stage {name} `num_parallel_calls=tf.data.AUTOTUNE`."
         wider = replace(demand, threads=_raise_threads(demand, name, demand.cores))
-        yield ProposedFix(Effort.VISIBLE_OPTION, "It runs on one core; there are more.", wider, action=action)
+        reason = "It runs on one core; there are more."
+        yield ProposedFix(
+            Effort.VISIBLE_OPTION, reason, wider, instruction=instruction, action="rewrite_stage", stage=name
+        )
 
 
 def _without_lock(profile: Profile, demand: ServiceDemand) -> dict[str, float]:
@@ -128,7 +133,7 @@ def _without_lock(profile: Profile, demand: ServiceDemand) -> dict[str, float]:
     stages: 1.1 ms, where 1.1 to 2.5 ms were counted beside such a function (2 cores, JPEGs of 500 x 375 pixels).
     """
     counted_s = sum(demand.cpu_s.get(stage, 0.0) for stage in OPTION_COST_STAGES)
-    alone_s = (profile.option_costs.now or math.inf) / 1e6
+    alone_s = (profile.option_costs.now or math.inf) / 1e6 * profile.records_per_image
     ratio = min(alone_s / counted_s, 1.0) if counted_s else 1.0
     return {stage: seconds * (ratio if stage in OPTION_COST_STAGES else 1.0) for stage, seconds in demand.cpu_s.items()}
 
@@ -159,9 +164,10 @@ def _read_more_at_once(profile: Profile, demand: ServiceDemand) -> Iterator[Prop
         shards = max(wanted_cycle, _MIN_SHARDS)
         calls = min(shards, cycle)
         reason = f"{files} file{'s' if files > 1 else ''} cannot be read more than {files} at a time."
-        action = f"tfpipe shard INPUT OUTPUT --num-shards {shards}, and set read_parallel_calls = {calls}."
+        instruction = f"tfpipe shard INPUT OUTPUT --num-shards {shards}, and set read_parallel_calls = {calls}."
         wider = replace(demand, threads=_raise_threads(demand, "read", calls))
-        yield ProposedFix(Effort.NEW_SHARDS, reason, wider, {"read_parallel_calls": calls}, action=action)
+        changes = {"read_parallel_calls": calls}
+        yield ProposedFix(Effort.NEW_SHARDS, reason, wider, changes, instruction, "write_data")
 
 
 def _enlarge_batch(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:

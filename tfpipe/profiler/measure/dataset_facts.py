@@ -13,6 +13,10 @@ from tfpipe.profiler.measure.stage_matching import BuiltStage, PlannedOperation,
 from tfpipe.profiler.types import DatasetFacts
 
 _CLEARLY_SMALLER = 0.9
+_CAN_DROP = {"Filter", "FlatMap", "IgnoreErrors", "Interleave", "Unique"}
+"""Kinds of operations that can drop an element."""
+_COLLECTS = {"Batch", "GroupByReducer", "GroupByWindow", "PaddedBatch", "Rebatch", "Window"}
+"""Kinds of operations that make one element of several."""
 
 
 def get_dataset_facts(
@@ -28,6 +32,7 @@ def get_dataset_facts(
     """
     source = get_source(data, split)
     plan = ReadPlan.for_host(source, config, None, 0)
+    planned = list_planned_operations(stages)
     mean_size = None
     if isinstance(data, Manifest) and split is not None and source.images.size is None:
         sizes = data.splits[split].sizes
@@ -48,7 +53,8 @@ def get_dataset_facts(
         shuffled_records=_count_shuffled_records(plan),
         lacks_kernels=plan.lacks_kernels,
         own_stages=tuple(stage.name for stage in stages if stage.name not in STAGE_NAMES),
-        late_caches=_find_late_caches(list_planned_operations(stages)),
+        late_caches=_find_late_caches(planned),
+        filters=_find_filters(planned),
     )
 
 
@@ -73,4 +79,16 @@ def _find_late_caches(planned: Sequence[PlannedOperation]) -> tuple[str, ...]:
         operation.stage
         for operation in after_augment
         if operation.kind == "Cache" and operation.stage not in STAGE_NAMES
+    )
+
+
+def _find_filters(planned: Sequence[PlannedOperation]) -> tuple[str, ...]:
+    """Returns the user's stages that can drop images, in order; fewer batches than images are not dropped images."""
+    kinds: dict[str, set[str]] = {}
+    for operation in reversed(planned):
+        kinds.setdefault(operation.stage, set()).add(operation.kind)
+    return tuple(
+        stage
+        for stage, each in kinds.items()
+        if stage not in STAGE_NAMES and each & _CAN_DROP and ("Unbatch" in each or not each & _COLLECTS)
     )

@@ -32,7 +32,7 @@ from tfpipe.profiler.measure.simulated_accelerator import (
     make_timeline,
 )
 from tfpipe.profiler.measure.stage_matching import BuiltStage, find_python_stages, list_planned_operations
-from tfpipe.profiler.measure.stage_timings import compute_stage_timings
+from tfpipe.profiler.measure.stage_timings import compute_stage_timings, count_records_per_image
 from tfpipe.profiler.measure.tfdata_counters import Sample, Sampler
 from tfpipe.profiler.types import HostUse, OptionCosts, Profile, Step, StepTiming
 from tfpipe.system import host_limits
@@ -105,10 +105,12 @@ def profile_pipeline(
     if compute_idle_fraction(timing) > NO_IDLE:  # otherwise no change of the pipeline makes the training faster
         costs = measure_option_costs(source, config, facts.short_side, bool(facts.late_caches))
     planned, python_stages = list_planned_operations(built), find_python_stages(built)
+    timings = compute_stage_timings(run.samples, planned, python_stages, accelerator.images_per_step)
+    records_per_image = count_records_per_image(timings, accelerator.images_per_step)
     return Profile(
         step=timing,
-        stages=compute_stage_timings(run.samples, planned, python_stages, accelerator.images_per_step),
-        host=_get_host_use(run, source, timing),
+        stages=timings,
+        host=_get_host_use(run, source, timing, records_per_image),
         images_per_second=_compute_rate(timing),
         first_batch_s=run.first_batch_at - started,
         warm_up_s=run.steps[0].begins_s - started,
@@ -117,6 +119,7 @@ def profile_pipeline(
         option_costs=costs,
         timeline=make_timeline(run.steps),
         fill_s=run.missing_steps * timing.wall_s / timing.steps,
+        records_per_image=records_per_image,
     )
 
 
@@ -262,7 +265,7 @@ def _measure(steps: _CountedSteps, first: Step, limits: _Limits, observer: Obser
             return
 
 
-def _get_host_use(run: _Run, source: Source, timing: StepTiming) -> HostUse:
+def _get_host_use(run: _Run, source: Source, timing: StepTiming, records_per_image: float) -> HostUse:
     cores = host_limits.usable_cpus()
     process, others = run.after.compute_fractions(run.before, cores)
     return HostUse(
@@ -272,7 +275,7 @@ def _get_host_use(run: _Run, source: Source, timing: StepTiming) -> HostUse:
         trainer_us_per_step=(run.after.thread - run.before.thread) / timing.steps * 1e6,
         peak_memory_bytes=host_limits.peak_memory_bytes(),
         memory_limit_bytes=host_limits.memory_limit_bytes(),
-        storage_bytes_per_second=_compute_rate(timing) * source.record_bytes,
+        storage_bytes_per_second=_compute_rate(timing) * records_per_image * source.record_bytes,
         storage_limit_bytes_per_second=measure_storage_rate(source.files),
     )
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import tensorflow as tf
+
 _FUSED = {"MapAndBatch": ("Batch", "Map"), "ShuffleAndRepeat": ("Repeat", "Shuffle")}
 """The operations that tf.data makes of two, with the later of the two first."""
 
@@ -49,10 +51,26 @@ class PlannedOperation(NamedTuple):
     Attributes:
         kind: The operation's kind, as `get_operation_kind` names it.
         stage: The stage's name.
+        batch_size: The number of elements that it collects into one; None if it is not a batch of a known size.
     """
 
     kind: str
     stage: str
+    batch_size: int | None = None
+
+
+class Match(NamedTuple):
+    """The stages of a node.
+
+    Attributes:
+        stage: The stage to which the node's work belongs.
+        giver: The stage whose elements leave the node. It is a later one if tf.data has fused operations of two stages.
+        batch_size: The number of elements that the node collects into one; None if that is unknown.
+    """
+
+    stage: str
+    giver: str
+    batch_size: int | None
 
 
 def list_planned_operations(stages: Iterable[BuiltStage]) -> list[PlannedOperation]:
@@ -63,9 +81,8 @@ def list_planned_operations(stages: Iterable[BuiltStage]) -> list[PlannedOperati
     operations: list[PlannedOperation] = []
     for stage in stages:
         datasets = stage.list_datasets()
-        kinds = [get_operation_kind(type(dataset).__name__) for dataset in datasets]
         before = operations if stage.before is None or _leads_to(stage.dataset, stage.before) else []
-        operations = [*(PlannedOperation(kind, stage.name) for kind in kinds), *before]
+        operations = [*(_describe(dataset, stage.name) for dataset in datasets), *before]
     return operations
 
 
@@ -90,27 +107,36 @@ def get_operation_kind(name: str) -> str:
     return "Cache" if "Cache" in name else name
 
 
-def match_stages(nodes: Sequence[str], planned: Sequence[PlannedOperation]) -> list[str]:
-    """Returns the stage of each node.
+def match_stages(nodes: Sequence[str], planned: Sequence[PlannedOperation]) -> list[Match]:
+    """Returns the stages of each node.
 
     Args:
         nodes: Names of the nodes, from the last operation back to the source, without the root.
         planned: The operations of the stages, from `list_planned_operations`.
 
     Returns:
-        One name for each node. What tf.data has fused belongs to the earlier stage: a batch in one operation with a
-        map is part of `augment`, or of `decode` where no other stage comes between.
+        One match for each node. The work of what tf.data has fused belongs to the earlier stage: a batch in one
+        operation with a map is part of `augment`, or of `decode` where no other stage comes between.
     """
     parts = [(part, i) for i, name in enumerate(nodes) for part in _FUSED.get(name, (get_operation_kind(name),))]
-    matched: list[str | None] = [None] * len(nodes)
-    for (_, node), stage in _align(parts, planned):
-        matched[node] = stage
-    last = next((stage for stage in matched if stage is not None), "")
-    stages = []
-    for stage_or_none in matched:
-        last = last if stage_or_none is None else stage_or_none
-        stages.append(last)
-    return stages
+    matched: list[list[PlannedOperation]] = [[] for _ in nodes]
+    for (_, node), operation in _align(parts, planned):
+        matched[node].append(operation)
+    last = next((operations[0].stage for operations in matched if operations), "")
+    matches = []
+    for operations in matched:
+        giver = operations[0].stage if operations else last
+        last = operations[-1].stage if operations else last
+        size = next((operation.batch_size for operation in operations if operation.batch_size), None)
+        matches.append(Match(last, giver, size))
+    return matches
+
+
+def _describe(dataset: Any, stage: str) -> PlannedOperation:
+    # Every dataset that makes batches of a fixed size has `_batch_size`.
+    size = getattr(dataset, "_batch_size", None)
+    size = None if size is None else tf.get_static_value(size)
+    return PlannedOperation(get_operation_kind(type(dataset).__name__), stage, None if size is None else int(size))
 
 
 def _get_input(dataset: Any, before: Any) -> Any:
@@ -135,7 +161,9 @@ def _calls_python(graph: Any) -> bool:
     return any(node.op in _PYTHON_OPERATIONS for each in functions for node in each.cached_definition.node_def)
 
 
-def _align(parts: Sequence[tuple[str, int]], planned: Sequence[PlannedOperation]) -> list[tuple[tuple[str, int], str]]:
+def _align(
+    parts: Sequence[tuple[str, int]], planned: Sequence[PlannedOperation]
+) -> list[tuple[tuple[str, int], PlannedOperation]]:
     """Returns the pairs of a longest common subsequence; of several, the one that matches latest toward the source."""
     rows, columns = len(parts), len(planned)
     best = [[0] * (columns + 1) for _ in range(rows + 1)]
@@ -146,7 +174,7 @@ def _align(parts: Sequence[tuple[str, int]], planned: Sequence[PlannedOperation]
     pairs, i, j = [], rows, columns
     while i and j:
         if parts[i - 1][0] == planned[j - 1].kind and best[i][j] == best[i - 1][j - 1] + 1:
-            pairs.append((parts[i - 1], planned[j - 1].stage))
+            pairs.append((parts[i - 1], planned[j - 1]))
             i, j = i - 1, j - 1
         elif best[i - 1][j] >= best[i][j - 1]:
             i -= 1

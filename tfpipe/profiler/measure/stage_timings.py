@@ -1,7 +1,10 @@
 """From samples of a running pipeline to the cost of each stage.
 
-Three things are not as simple as a difference of two counters:
+Four things are not as simple as a difference of two counters:
 
+- A stage may give more or fewer elements than it takes: a filter, a batch, a record that is left out. All figures are
+  for an image that leaves the pipeline. So the operations are followed from the end to the source: an operation that
+  gives a quarter of what it takes makes four elements of each operation before it one element of its own.
 - An operation that is made anew, such as one below a `repeat`, counts from 0 again; then all that it has counted is
   added. Nodes are recognized by their place in the chain, not by their number.
 - What an interleave opens comes and goes between two samples. The nodes that are seen give a time per element, and the
@@ -13,6 +16,7 @@ Three things are not as simple as a difference of two counters:
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +24,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tfpipe.profiler.diagnose.calibration import UNCOUNTED_CPU_SHARE
-from tfpipe.profiler.measure.stage_matching import PlannedOperation, match_stages
+from tfpipe.profiler.measure.stage_matching import Match, PlannedOperation, get_operation_kind, match_stages
 from tfpipe.profiler.measure.tfdata_counters import Node, Sample
 from tfpipe.profiler.types import Spread, StageTiming
 
@@ -28,6 +32,13 @@ _MAX_PARTS = 10
 _COUNTERS = ("elements", "busy_s", "bytes_in", "bytes_out")
 _FULL = 0.5
 """The mean share of a buffer above which nobody waits for the threads that fill it."""
+_KEEPS_NUMBER = frozenset({"Cache", "Map", "Prefetch", "Repeat", "Scan", "Shuffle", "ShuffleAndRepeat", "Zip"})
+"""Kinds of operations that give as many elements as they take. They may hold many, which must not count as dropped;
+those of other kinds are counted."""
+_ENOUGH = 30
+"""Elements from which on those of the measured time are counted, and not those of the pipeline's whole life."""
+_ON_THE_WAY = 2
+"""Elements that may be inside of an operation that drops none."""
 _LIMITS = ("max_buffered_elements", "buffer_size", "parallelism")
 """The parameters that bound an operation's buffer; the first one that is there counts."""
 
@@ -42,7 +53,7 @@ class _Part:
         queue_s: Time in which threads waited for a core.
         lock_s: Time in which Python's lock was held.
         busy_s: Time by stage in which threads were not blocked.
-        images: Images by stage that left it.
+        images: Images that leave the pipeline by stage, as many as its elements make.
         bytes_in: Bytes by stage.
         bytes_out: Bytes by stage.
     """
@@ -52,7 +63,7 @@ class _Part:
     queue_s: float = 0.0
     lock_s: float = 0.0
     busy_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    images: Counter[str] = field(default_factory=Counter)
+    images: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     bytes_in: Counter[str] = field(default_factory=Counter)
     bytes_out: Counter[str] = field(default_factory=Counter)
 
@@ -66,10 +77,27 @@ class _Part:
         self.wall_s, self.cpu_s = self.wall_s + other.wall_s, self.cpu_s + other.cpu_s
         self.queue_s += other.queue_s
         self.lock_s += other.lock_s
-        for name, seconds in other.busy_s.items():
-            self.busy_s[name] += seconds
-        for name in ("images", "bytes_in", "bytes_out"):
+        for mine, others in ((self.busy_s, other.busy_s), (self.images, other.images)):
+            for name, value in others.items():
+                mine[name] += value
+        for name in ("bytes_in", "bytes_out"):
             getattr(self, name).update(getattr(other, name))
+
+
+class _Chain(NamedTuple):
+    """The operations from the root to the source.
+
+    Attributes:
+        stages: The stage of each operation.
+        ends: The place of the operation whose elements leave a stage, by stage, from the last stage to the first.
+        elements_per_image: The elements of each operation that make one image that leaves the pipeline.
+        out_per_in: The elements that each stage gives for each that it takes.
+    """
+
+    stages: list[str]
+    ends: dict[str, int]
+    elements_per_image: list[float]
+    out_per_in: dict[str, float]
 
 
 class _Settings(NamedTuple):
@@ -105,27 +133,38 @@ def compute_stage_timings(
     if len(samples) < 2:
         return ()
     samples = _keep_last_shape(samples)
-    labels = _label_chain(samples[-1], planned)
+    chain = _make_chain(samples, planned, images_per_batch)
+    labels = chain.stages
     side_costs = _compute_side_costs(samples)
-    parts = [_make_part(before, after, labels, side_costs, images_per_batch) for before, after in pairwise(samples)]
+    parts = [_make_part(before, after, chain, side_costs) for before, after in pairwise(samples)]
     # A few long parts: in a short one a stage may give nothing, and counters jump.
     size = -(-len(parts) // _MAX_PARTS)
     parts = [_sum_parts(parts[i : i + size]) for i in range(0, len(parts), size)]
     whole = _sum_parts(parts)
     blocked = _compute_blocked_s(whole, python_stages)
     # If a stage gave nothing while it was sampled, its whole life must do.
-    life = _make_part(_clear_counters(samples[-1]), samples[-1], labels, side_costs, images_per_batch)
+    life = _make_part(_clear_counters(samples[-1]), samples[-1], chain, side_costs)
     timings = []
-    for name in dict.fromkeys(reversed(labels)):
+    for name in reversed(chain.ends):
         settings = _read_settings(name, samples, labels)
         timing = _make_timing(name, whole, parts, blocked.get(name), life, settings)
-        timings.append(replace(timing, python=name in python_stages))
+        timings.append(replace(timing, python=name in python_stages, elements_out_per_in=chain.out_per_in[name]))
     if _is_backed_up(samples, labels):
         timings = [
             replace(timing, blocked_fraction=0.0, wait_us_per_image=0.0) if timing.name == "read" else timing
             for timing in timings
         ]
     return tuple(timings)
+
+
+def count_records_per_image(stages: Sequence[StageTiming], images_per_batch: int) -> float:
+    """Returns the records that are taken for an image that leaves the pipeline; 1 if there are no stages.
+
+    Args:
+        stages: All stages of the pipeline.
+        images_per_batch: Images in an element of the whole pipeline.
+    """
+    return 1 / (math.prod(stage.elements_out_per_in for stage in stages) * images_per_batch) if stages else 1.0
 
 
 def _make_timing(
@@ -144,15 +183,15 @@ def _make_timing(
     busy_s, images = whole.busy_s[name], whole.images[name]
     ran = 1 - (blocked_s or 0.0) / busy_s if busy_s else 1.0
     factor = ran / whole.stretch * 1e6
-    costs = [part.busy_s[name] / part.images[name] * factor for part in parts if part.images[name]]
+    costs = [run.busy_s[name] / run.images[name] * factor for run in _join_parts(name, parts)]
     source = whole if images else life
     mean = source.busy_s[name] / source.images[name] * factor if source.images[name] else 0.0
-    spread = Spread.from_values(costs) if costs else Spread(mean, mean, mean)
+    # The mean of all parts together: images leave some stages in bursts.
+    spread = Spread.from_values(costs, mean) if costs else Spread(mean, mean, mean)
     waiting = None if blocked_s is None else blocked_s / whole.wall_s
     return StageTiming(
         name=name,
-        # The mean of all parts together: images leave some stages in bursts.
-        cpu_us_per_image=replace(spread, median=mean),
+        cpu_us_per_image=spread,
         images_per_second=images / whole.wall_s,
         bytes_in_per_second=whole.bytes_in[name] / whole.wall_s,
         bytes_out_per_second=whole.bytes_out[name] / whole.wall_s,
@@ -163,6 +202,23 @@ def _make_timing(
         wait_us_per_image=(waiting or 0.0) * whole.wall_s / images * 1e6 if images else 0.0,
         max_parallelism=settings.max_parallelism,
     )
+
+
+def _join_parts(name: str, parts: Sequence[_Part]) -> list[_Part]:
+    """Returns longer parts, in each of which images left the stage.
+
+    A stage that gives a batch a second works in all parts and gives in some: the work of all of them counts.
+    """
+    runs: list[_Part] = []
+    run = _Part()
+    for part in parts:
+        run.add(part)
+        if run.images[name]:
+            runs.append(run)
+            run = _Part()
+    if runs:
+        runs[-1].add(run)
+    return runs
 
 
 def _keep_last_shape(samples: Sequence[Sample]) -> Sequence[Sample]:
@@ -176,10 +232,44 @@ def _keep_last_shape(samples: Sequence[Sample]) -> Sequence[Sample]:
     return samples[min(first, len(samples) - 2) :]
 
 
-def _label_chain(sample: Sample, planned: Sequence[PlannedOperation]) -> list[str]:
-    """Returns the stage of each operation of the chain; the root, which hands elements over, is the last stage's."""
-    stages = match_stages([sample.nodes[node].name for node in sample.list_chain()[1:]], planned)
-    return [stages[0] if stages else "", *stages]
+def _make_chain(samples: Sequence[Sample], planned: Sequence[PlannedOperation], images_per_batch: int) -> _Chain:
+    """Returns the stages of the operations and the elements of each that make an image; arguments as above."""
+    names = [samples[-1].nodes[node].name for node in samples[-1].list_chain()]
+    matches = match_stages(names[1:], planned)
+    # The root, which hands elements over, is the last stage's.
+    matches = [matches[0]._replace(batch_size=None) if matches else Match("", "", None), *matches]
+    stages = [match.stage for match in matches]
+    counted = stages.index("read") if "read" in stages else len(stages)
+    ends: dict[str, int] = {}
+    for place, match in enumerate(matches):
+        for stage in (match.giver, match.stage):
+            ends.setdefault(stage, place)
+    per_image, out_per_in = [1 / images_per_batch], dict.fromkeys(ends, 1.0)
+    for place, match in enumerate(matches[:-1]):
+        # Epochs and files, which `read` takes, are not images.
+        ratio = _count_out_per_in(samples, place, match) if 0 < place < counted else 1.0
+        out_per_in[match.giver] *= ratio
+        per_image.append(per_image[-1] / ratio)
+    return _Chain(stages, ends, per_image, out_per_in)
+
+
+def _count_out_per_in(samples: Sequence[Sample], place: int, match: Match) -> float:
+    """Returns the elements that the operation at a place of the chain gave for each that it took."""
+    if match.batch_size is not None:
+        return 1 / match.batch_size
+    last = samples[-1]
+    if get_operation_kind(last.nodes[last.list_chain()[place]].name) in _KEEPS_NUMBER:
+        return 1.0
+    life = [_subtract_counters(_clear_counters(last), last, each)["elements"] for each in (place, place + 1)]
+    given, taken = (
+        sum(_subtract_counters(before, after, each)["elements"] for before, after in pairwise(samples))
+        for each in (place, place + 1)
+    )
+    if min(given, taken) < _ENOUGH and life[1] > taken:
+        given, taken = life
+    if not given or not taken or abs(given - taken) <= _ON_THE_WAY:
+        return 1.0
+    return given / taken
 
 
 def _compute_side_costs(samples: Sequence[Sample]) -> list[float]:
@@ -196,28 +286,24 @@ def _compute_side_costs(samples: Sequence[Sample]) -> list[float]:
     return [busy_s[place] / elements[place] if elements[place] else 0.0 for place in places]
 
 
-def _make_part(
-    before: Sample, after: Sample, labels: Sequence[str], side_costs: Sequence[float], images_per_batch: int
-) -> _Part:
+def _make_part(before: Sample, after: Sample, chain: _Chain, side_costs: Sequence[float]) -> _Part:
     """Returns the part of the run between two samples.
 
     Args:
         before: The earlier sample.
         after: The later sample.
-        labels: The stage of each operation of the chain.
+        chain: The operations.
         side_costs: The cost of an element of each operation's side inputs.
-        images_per_batch: Images in an element from the batch on.
     """
     part = _Part(after.at - before.at, after.cpu_s - before.cpu_s, max(after.queue_s - before.queue_s, 0.0))
     part.lock_s = after.lock_fraction * part.wall_s
-    changes = [_subtract_counters(before, after, place) for place in range(len(labels))]
-    batched = _find_batch(after, labels)
+    labels = chain.stages
     for place, stage in enumerate(labels):
-        change = changes[place]
+        change = _subtract_counters(before, after, place)
         part.busy_s[stage] += change["busy_s"] + side_costs[place] * change["elements"]
-        if place == labels.index(stage):  # the stage's end
-            part.images[stage] = round(change["elements"]) * (images_per_batch if place <= batched else 1)
-            part.bytes_out[stage] = round(change["bytes_out"])
+        for name in (name for name, end in chain.ends.items() if end == place):
+            part.images[name] = change["elements"] / chain.elements_per_image[place]
+            part.bytes_out[name] = round(change["bytes_out"])
         part.bytes_in[stage] = round(change["bytes_in"])
     if "read" in labels:
         for stage in labels[labels.index("read") :]:  # epochs and files are not images
@@ -230,15 +316,6 @@ def _subtract_counters(before: Sample, after: Sample, place: int) -> dict[str, f
     new, old = after.list_chain()[place], before.list_chain()[place]
     now, then = after.nodes[new], before.nodes[old] if new == old else Node("")
     return {name: max(getattr(now, name) - getattr(then, name), 0) for name in _COUNTERS}
-
-
-def _find_batch(sample: Sample, labels: Sequence[str]) -> int:
-    """Returns the place of the operation that makes batches; from there to the end everything counts batches."""
-    chain = sample.list_chain()
-    for place, node in enumerate(chain):
-        if sample.nodes[node].name.removeprefix("Parallel").startswith(("Batch", "MapAndBatch")):
-            return place
-    return len(chain) if "batch" in labels else -1
 
 
 def _compute_blocked_s(whole: _Part, python_stages: Collection[str]) -> dict[str, float]:

@@ -26,6 +26,7 @@ from tfpipe.profiler.report.text_json import (
     NO_STAGES,
     explain_filling,
     format_budget,
+    format_out_per_in,
     name_bottleneck,
 )
 from tfpipe.profiler.types import Fix, IdleMethod, OptionValue, Report, Spread, StageTiming
@@ -119,6 +120,7 @@ def _make_environment() -> jinja2.Environment:
     )
     environment.filters.update(rate=human_rate, share=human_share, size=human_bytes)
     environment.filters.update(sentence=_mark_code, toml=_changes_to_toml, value=_value_to_text)
+    environment.filters.update(out_per_in=format_out_per_in)
     return environment
 
 

@@ -1,6 +1,6 @@
 """A report as text for a screen and as JSON. Pure.
 
-The JSON is version 1, documented in `tfpipe/profiler/README.md`. No name is taken away or given another meaning without
+The JSON is version 2, documented in `tfpipe/profiler/README.md`. No name is taken away or given another meaning without
 a new version; more may come.
 """
 
@@ -13,10 +13,10 @@ from typing import Any
 
 from tfpipe.profiler.diagnose.bottleneck import compute_idle_fraction
 from tfpipe.profiler.diagnose.diagnosis import compute_idle_after_fixes
-from tfpipe.profiler.types import Fix, Profile, Report, Spread, StepTiming
+from tfpipe.profiler.types import Fix, Profile, Report, Spread, StageTiming, StepTiming
 from tfpipe.system.units import human_bytes, human_rate, human_share
 
-VERSION = 1
+VERSION = 2
 NO_STAGES = "No stages: with `autotune` off tf.data keeps no counters."
 NO_FIXES = "No change that is known here would help."
 MAP_FUSION_NOTE = "Measured with `map_fusion` off, which costs about 6 %; a batch counts to the stage before it."
@@ -56,6 +56,12 @@ def name_bottleneck(stage: str) -> str:
     return _BOTTLENECK_NAMES.get(stage, stage)
 
 
+def format_out_per_in(stage: StageTiming) -> str:
+    """Returns the elements that a stage gives for each that it takes, or an empty text if it gives as many."""
+    text = f"{stage.elements_out_per_in:.3g}"
+    return "" if text == "1" else text
+
+
 def to_text(report: Report) -> str:
     """Returns at most one screen: the budget, the stages, the bottleneck, the first fixes."""
     lines = [*_summary_lines(report), "", *_stage_lines(report), "", report.bottleneck.reason, *_fix_lines(report)]
@@ -76,6 +82,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "first_batch_s": profile.first_batch_s,
         "warm_up_s": profile.warm_up_s,
         "fill_s": profile.fill_s,
+        "records_per_image": profile.records_per_image,
         "bottleneck": {
             **asdict(report.bottleneck),
             "limit_images_per_second": _finite_or_none(report.bottleneck.limit_images_per_second),
@@ -142,7 +149,10 @@ def _stage_lines(report: Report) -> Iterator[str]:
         return
     cpu_s = report.demand.cpu_s
     total_us = 1e6 * sum(cpu_s.values()) or 1.0
-    yield f"{'stage':<10}{'µs/image':>10}{'low':>8}{'high':>8}{'share':>8}{'threads':>9}{'buffer':>14}{'out MB/s':>10}"
+    yield (
+        f"{'stage':<10}{'µs/image':>10}{'low':>8}{'high':>8}{'share':>8}{'threads':>9}{'buffer':>14}{'out MB/s':>10}"
+        f"{'out/in':>8}"
+    )
     for stage in report.profile.stages:
         cpu, share = stage.cpu_us_per_image, 1e6 * cpu_s[stage.name] / total_us
         buffer = ""
@@ -151,6 +161,7 @@ def _stage_lines(report: Report) -> Iterator[str]:
         yield (
             f"{stage.name:<10}{cpu.median:>10,.0f}{cpu.low:>8,.0f}{cpu.high:>8,.0f}{share:>8.0%}"
             f"{stage.parallelism:>9}{buffer:>14}{stage.bytes_out_per_second / 1e6:>10,.0f}"
+            f"{format_out_per_in(stage):>8}"
         )
     other_us = 1e6 * cpu_s["other"]
     yield f"{'other':<10}{other_us:>10,.0f}{'':>16}{other_us / total_us:>8.0%}"
@@ -177,8 +188,10 @@ def _fix_lines(report: Report) -> Iterator[str]:
 
 
 def _one_fix_lines(number: int, fix: Fix) -> Iterator[str]:
-    action = fix.action or ", ".join(f"{name} = {_option_to_text(value)}" for name, value in fix.changes.items())
-    yield f"{number}. {action}"
+    instruction = fix.instruction or ", ".join(
+        f"{name} = {_option_to_text(value)}" for name, value in fix.changes.items()
+    )
+    yield f"{number}. {instruction}"
     rate, idle = human_rate(fix.predicted_images_per_second), human_share(fix.predicted_idle_fraction)
     yield f"   {rate} images/s, {idle} idle predicted. {fix.reason}"
     if fix.measured_images_per_second is not None and fix.measured_gain is not None:
