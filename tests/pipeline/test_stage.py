@@ -121,7 +121,10 @@ def test_options_go_with_the_dataset_however_far_it_is_cut() -> None:
         # A serial map must stay serial where nothing is tuned.
         ({"autotune": False}, "experimental_optimization.apply_default_optimizations", False),
         ({"autotune": True}, "experimental_optimization.apply_default_optimizations", True),
-        ({"cpu_budget": 3}, "autotune.cpu_budget", 3),
+        ({"cpu_budget": 0.5}, "autotune.cpu_budget", 2),
+        ({"cpu_budget": 0.8}, "threading.private_threadpool_size", 3),
+        ({"cpu_budget": 0.1, "private_threadpool_size": 4}, "threading.private_threadpool_size", 1),
+        ({"cpu_budget": 0.9, "private_threadpool_size": 2}, "threading.private_threadpool_size", 2),
         ({"ram_budget": "1MiB"}, "autotune.ram_budget", 2**20),
         ({"ram_budget": 12345}, "autotune.ram_budget", 12345),
         ({"inject_prefetch": False}, "experimental_optimization.inject_prefetch", False),
@@ -136,7 +139,8 @@ def test_options_go_with_the_dataset_however_far_it_is_cut() -> None:
     ],
     ids=str,
 )
-def test_every_option_arrives(changes: dict, path: str, value: object) -> None:
+def test_every_option_arrives(changes: dict, path: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfpipe.system.host_limits.usable_cpus", lambda: 4)
     options = tf_data_options(dataclasses.replace(CONFIG, **changes), deterministic=True)
     value_set: object = tf.data.Dataset.range(3).with_options(options).options()
     for name in path.split("."):
@@ -157,7 +161,7 @@ def test_options_that_nobody_gave() -> None:
     assert options.experimental_optimization.inject_prefetch is True
     assert options.experimental_distribute.auto_shard_policy == POLICY.OFF
     # Budgets are for what tunes.
-    fixed = dataclasses.replace(CONFIG, autotune=False, cpu_budget=3, ram_budget="1GiB")
+    fixed = dataclasses.replace(CONFIG, autotune=False, cpu_budget=0.5, ram_budget="1GiB")
     assert tf_data_options(fixed, deterministic=True).autotune.cpu_budget is None
     with pytest.raises(ConfigError, match=re.escape("`ram_budget` must be")):
         tf_data_options(dataclasses.replace(CONFIG, ram_budget="much"), deterministic=True)

@@ -11,6 +11,7 @@ from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.cli.shared.params import (
     CountOrShare,
     batch_option,
+    budget_option,
     config_option,
     debug_option,
     json_option,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     help="In place of --step-ms: images that the accelerator consumes per second.",
 )
 @batch_option
+@budget_option
 @config_option
 @stages_option
 @click.option(
@@ -69,6 +71,7 @@ def profile(
     step_ms: float | None,
     images_per_second: float | None,
     global_batch_size: int | None,
+    cpu_budget: float | None,
     config: str | None,
     stages: str | None,
     seconds: float,
@@ -95,7 +98,7 @@ def profile(
     _check_speed(step_ms, images_per_second, seconds)
     if html is not None:
         _check_page(html)
-    options = read_config(config, global_batch_size)
+    options = read_config(config, global_batch_size, given={"cpu_budget": cpu_budget})
     batch = get_batch_size(options)
     step_s = step_ms / 1e3 if step_ms is not None else batch / (images_per_second or 1.0)
     report = run(ProfileArgs(dataset, split, options, step_s, batch, seconds, stages, price_per_hour, apply))

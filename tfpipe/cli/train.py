@@ -9,7 +9,7 @@ import click
 from tfpipe.cli.shared.config_option import config_option, drop_missing
 from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.load_function import load_function
-from tfpipe.cli.shared.params import debug_option, stages_option
+from tfpipe.cli.shared.params import budget_option, debug_option, stages_option
 from tfpipe.cli.shared.requirements import require_tensorflow
 from tfpipe.cli.train_output import Output
 from tfpipe.errors import ConfigError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TERMINATED = 128 + signal.SIGTERM
 
-_PIPELINE = ("config", "global_batch_size", "per_replica_batch_size", "image_size", "seed")
+_PIPELINE = ("config", "global_batch_size", "per_replica_batch_size", "image_size", "seed", "cpu_budget")
 _RUNNING = ("dataset", "output", "stages", "tpu", "as_json")
 
 
@@ -45,6 +45,7 @@ _RUNNING = ("dataset", "output", "stages", "tpu", "as_json")
 @click.option("--split", metavar="NAME", help="Split to train on.  [default: train, or the only one]")
 @click.option("--config", metavar="FILE", help="File with the pipeline's options, .toml or .json.")
 @stages_option
+@budget_option
 @config_option(PipelineConfig, "per_replica_batch_size", "Images in a batch of one replica.", metavar="N")
 @config_option(PipelineConfig, "global_batch_size", "Images in a batch, over all replicas.", metavar="N")
 @click.option(
@@ -141,7 +142,7 @@ def _build_config(options: dict[str, Any], manifest: "Manifest", split: str, num
         options["global_batch_size"],
         options["per_replica_batch_size"],
         default_batch_size(manifest.splits[split].records, num_replicas),
-        given={"image_size": options["image_size"], "seed": options["seed"]},
+        given={name: options[name] for name in ("image_size", "seed", "cpu_budget")},
         defaults=default_pipeline(options["model"]),
     )
     given = {name: value for name, value in options.items() if name not in (*_PIPELINE, *_RUNNING)}

@@ -9,7 +9,7 @@ import click
 from tfpipe.cli.shared.console import new_console
 from tfpipe.cli.shared.inputs import open_job, read_config
 from tfpipe.cli.shared.outputs import check_target
-from tfpipe.cli.shared.params import batch_option, debug_option, json_option, split_option, stages_option
+from tfpipe.cli.shared.params import batch_option, budget_option, debug_option, json_option, split_option, stages_option
 from tfpipe.cli.shared.status import status_line
 from tfpipe.errors import ConfigError
 from tfpipe.system.interrupts import restore_interrupts
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     help="File with the options to start from, .toml or .json.  [default: that of an earlier run, else the defaults]",
 )
 @batch_option
+@budget_option
 @stages_option
 @click.option(
     "--images-per-second",
@@ -60,6 +61,7 @@ def tune(
     seconds: float,
     config: str | None,
     global_batch_size: int | None,
+    cpu_budget: float | None,
     stages: str | None,
     images_per_second: float | None,
     input_may_change: bool,
@@ -76,7 +78,7 @@ def tune(
     for name, value in (("--seconds", seconds), ("--images-per-second", images_per_second)):
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"{name} must be above 0, got {value:g}.")
-    options = read_config(config, global_batch_size)
+    options = read_config(config, global_batch_size, given={"cpu_budget": cpu_budget})
     job = open_job("tune", dataset, split, options, stages, images_per_second)
     from tfpipe.tuning import search, tuned_file
 
@@ -85,7 +87,7 @@ def tune(
     check_target(path)
     tuned_file.check_path(path, place)
     if config is None and os.path.exists(path):
-        options = read_config(path, global_batch_size)
+        options = read_config(path, global_batch_size, given={"cpu_budget": cpu_budget})
         click.echo(f"Starting from the options in {path}.", err=True)
     try:
         with restore_interrupts(), status_line("Starting", seconds) as status:

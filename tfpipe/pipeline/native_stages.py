@@ -69,8 +69,7 @@ def _decode_record(plan: ReadPlan, features: Features) -> Features:
 
 def _make_batches(plan: ReadPlan, parse: Stage, decode: Stage, augment: Stage, batch: Stage) -> tuple[Stage, ...]:
     """Makes the stages that collect records into batches first."""
-    calls = plan.config.num_parallel_calls or _BATCHES_AT_ONCE
-    threads = _count_threads(plan)
+    calls, threads = _count_threads(plan)
     parser = make_parser(plan)
 
     def collect(records: tf.data.Dataset) -> tf.data.Dataset:
@@ -128,8 +127,13 @@ def _drop_used(plan: ReadPlan, features: Features) -> Features:
     return {name: value for name, value in features.items() if name not in used}
 
 
-def _count_threads(plan: ReadPlan) -> int:
-    """Counts the threads that may decode: those of the config, or one for each core that tf.data may take."""
+def _count_threads(plan: ReadPlan) -> tuple[int, int]:
+    """Returns the number of batches that are made at once, and of the threads that decode them.
+
+    Threads of tfpipe-kernels are not in tf.data's statistics. Where these must tell the stages apart, each batch has the
+    one thread that tf.data counts.
+    """
     config = plan.config
-    limits = (config.cpu_budget, config.private_threadpool_size)
-    return config.num_parallel_calls or min([host_limits.usable_cpus(), *(limit for limit in limits if limit)])
+    threads = config.num_parallel_calls or host_limits.usable_cpus()
+    threads = min(threads, config.threadpool_size or threads)
+    return (min(threads, _BATCHES_AT_ONCE), threads) if config.map_fusion else (threads, 1)

@@ -177,15 +177,15 @@ def tf_data_options(config: PipelineConfig, deterministic: bool) -> tf.data.Opti
     options.deterministic = deterministic
     options.autotune.enabled = config.autotune
     if config.autotune and config.cpu_budget is not None:
-        options.autotune.cpu_budget = config.cpu_budget
+        options.autotune.cpu_budget = config.max_threads
     if config.autotune and config.ram_budget is not None:
         options.autotune.ram_budget = parse_bytes(config.ram_budget, "ram_budget")
     options.experimental_optimization.inject_prefetch = config.inject_prefetch
     options.experimental_optimization.map_fusion = config.map_fusion
     policy = tf.data.experimental.AutoShardPolicy
     options.experimental_distribute.auto_shard_policy = getattr(policy, config.auto_shard_policy.upper())
-    if config.private_threadpool_size is not None:
-        options.threading.private_threadpool_size = config.private_threadpool_size
+    if config.threadpool_size is not None:
+        options.threading.private_threadpool_size = config.threadpool_size
     if config.max_intra_op_parallelism:
         options.threading.max_intra_op_parallelism = config.max_intra_op_parallelism
     # Without autotuning tf.data must not turn a serial `map` into a parallel one.

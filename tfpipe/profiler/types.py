@@ -156,6 +156,7 @@ class HostUse:
         trainer_us_per_step: The processor time of the thread that takes the batches, in microseconds. It is the price
             of taking a batch, without making it.
         other_cpu_fraction: The share of the cores that other processes took; 0 if that is unknown, as in a container.
+        budget_cores: The number of cores that `cpu_budget` leaves the pipeline; None without a budget.
     """
 
     cores: int
@@ -166,6 +167,17 @@ class HostUse:
     storage_limit_bytes_per_second: float | None = None
     trainer_us_per_step: float = 0.0
     other_cpu_fraction: float = 0.0
+    budget_cores: int | None = None
+
+    @property
+    def pipeline_cores(self) -> int:
+        """The number of cores that the pipeline may take."""
+        return self.cores if self.budget_cores is None else self.budget_cores
+
+    @property
+    def budget_fraction(self) -> float:
+        """The processor time of this process, as a share of the cores that the pipeline may take."""
+        return self.cpu_fraction * self.cores / self.pipeline_cores
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
-from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer
 from tfpipe.tuning.candidates import (
     Changes,
@@ -196,7 +195,7 @@ def _get_candidates(trials: Trials, advise: Advise, input_may_change: bool) -> I
     yield from filter(is_new, advise(trials.config))
     while True:
         best = trials.config
-        yield from filter(is_new, get_neighbors(best, host_limits.usable_cpus(), input_may_change))
+        yield from filter(is_new, get_neighbors(best, best.max_threads, input_may_change))
         if trials.config == best:  # nothing helps any more
             return
 

@@ -76,7 +76,8 @@ def configs(draw: st.DrawFn) -> PipelineConfig:
         ),
         **dict.fromkeys(("max_boxes", "num_streams", "run_records", "lanes"), counts()),
         **dict.fromkeys(("cycle_length", "block_length", "read_parallel_calls", "num_parallel_calls"), counts()),
-        **dict.fromkeys(("cpu_budget", "private_threadpool_size", "max_intra_op_parallelism"), counts()),
+        **dict.fromkeys(("private_threadpool_size", "max_intra_op_parallelism"), counts()),
+        "cpu_budget": st.floats(0.01, 1),
     }
     if cache == "none":
         optional["service"] = TEXTS.map("grpc://{}".format)

@@ -92,6 +92,15 @@ def test_other_processes_can_take_the_cores() -> None:
     assert bottleneck.reason == "Other processes take 65% of the 4 cores, this pipeline 30%."
 
 
+def test_a_budget_of_cores_is_the_limit() -> None:
+    bottleneck = find(make_profile(host={"cpu_fraction": 0.475, "budget_cores": 2}))
+    assert bottleneck.stage == "decode"
+    assert bottleneck.reason.startswith("The pipeline takes the 2 of 4 cores that cpu_budget leaves it, ")
+    assert bottleneck.limit_images_per_second == pytest.approx(2 / 3.5e-3)
+    idle = find(make_profile(host={"cpu_fraction": 0.3, "budget_cores": 2}))
+    assert "cpu_budget" not in idle.reason
+
+
 def test_busy_storage_is_the_bottleneck() -> None:
     host = {"cpu_fraction": 0.2, "storage_bytes_per_second": 95e6, "storage_limit_bytes_per_second": 100e6}
     bottleneck = find(make_profile(host=host))

@@ -110,7 +110,7 @@ def test_the_json_has_the_same_names_as_ever() -> None:
     ]
     assert list(document["host"]) == [
         *("cores", "cpu_fraction", "peak_memory_bytes", "memory_limit_bytes", "storage_bytes_per_second"),
-        *("storage_limit_bytes_per_second", "trainer_us_per_step", "other_cpu_fraction"),
+        *("storage_limit_bytes_per_second", "trainer_us_per_step", "other_cpu_fraction", "budget_cores"),
     ]
     assert list(document["dataset"]) == [
         *("name", "records", "files", "record_bytes", "formats", "stored_size", "mean_size", "short_side"),

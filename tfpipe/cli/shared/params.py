@@ -74,6 +74,12 @@ stages_option = click.option(
     help="A function of yours that changes the pipeline: it takes a tfpipe.Stages and returns one.",
 )
 config_option = click.option("--config", metavar="FILE", help="File with the pipeline's options, .toml or .json.")
+budget_option = click.option(
+    "--cpu-budget",
+    type=float,
+    metavar="SHARE",
+    help="The share of the cores that the pipeline may take, such as 0.5, in whole threads.  [default: all cores]",
+)
 batch_option = click.option(
     "--global-batch-size", type=int, metavar="N", help=f"Images in a batch.  [default: {PER_REPLICA_BATCH_SIZE}]"
 )

@@ -7,6 +7,7 @@ PipelineConfig.from_file("pipeline.toml")
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
@@ -15,6 +16,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import MAX_SIDE
 from tfpipe.pipeline.config import toml_json
 from tfpipe.pipeline.config.augment_config import IMAGENET_MEAN, IMAGENET_STD, AugmentOptions, ImageSize, as_pair
+from tfpipe.system import host_limits
 from tfpipe.system.options import (
     Address,
     Amount,
@@ -24,6 +26,7 @@ from tfpipe.system.options import (
     Names,
     Nested,
     Seed,
+    Share,
     Size,
     Text,
     check_options,
@@ -127,7 +130,9 @@ class PipelineConfig:
             True.
         ram_budget: The memory that AUTOTUNE may plan with, in bytes or as text such as "8GiB". None: tf.data's share of
             the free memory. At least 1, as a number or a size such as 128MiB. Default: None.
-        cpu_budget: The number of cores that AUTOTUNE may plan with. None: all cores. At least 1. Default: None.
+        cpu_budget: The share of this host's cores that the pipeline may take, rounded down to whole threads, but at
+            least one. A busy host is slow to launch the accelerator's work. None: all cores. In (0, 1].
+            Default: None.
         private_threadpool_size: The number of threads of a pool for this pipeline alone. None: it shares TensorFlow's
             pool. At least 1. Default: None.
         max_intra_op_parallelism: The number of threads within one operation of the pipeline. 0: TensorFlow decides.
@@ -191,7 +196,7 @@ class PipelineConfig:
     prefetch_batches: int | None = option(Count(0), None, affects="speed")
     autotune: bool = option(Flag(), True, affects="speed")
     ram_budget: int | str | None = option(Amount(), None, affects="speed")
-    cpu_budget: int | None = option(Count(1), None, affects="speed")
+    cpu_budget: float | None = option(Share(), None, affects="speed")
     private_threadpool_size: int | None = option(Count(1), None, affects="speed")
     max_intra_op_parallelism: int = option(Count(0), 1, affects="speed")
     map_fusion: bool = option(Flag(), True, affects="speed")
@@ -211,6 +216,20 @@ class PipelineConfig:
     def size(self) -> tuple[int, int]:
         """The height and width of the images that the model gets."""
         return as_pair(self.image_size)
+
+    @property
+    def max_threads(self) -> int:
+        """The number of threads that `cpu_budget` leaves the pipeline on this host: one for each core without it."""
+        share = 1.0 if self.cpu_budget is None else self.cpu_budget
+        return max(math.floor(share * host_limits.usable_cpus() + 1e-9), 1)
+
+    @property
+    def threadpool_size(self) -> int | None:
+        """The number of threads of the pipeline's own pool; None if it shares TensorFlow's."""
+        size = self.private_threadpool_size
+        if self.cpu_budget is None:
+            return size
+        return self.max_threads if size is None else min(size, self.max_threads)
 
     def resolve_decoded_size(self, stored_square: int | None = None) -> tuple[int, int]:
         """Returns the height and width of whole images.

@@ -37,8 +37,9 @@ def compute_required_rate(step: StepTiming) -> float:
 
 
 def compute_cpu_limit(profile: Profile) -> float:
-    """Returns the images per second that this host's cores would give if they did nothing but this pipeline."""
-    return profile.images_per_second / profile.host.cpu_fraction if profile.host.cpu_fraction > 0 else float("inf")
+    """Returns the images per second that the cores which the pipeline may take would give if they did nothing else."""
+    busy = profile.host.budget_fraction
+    return profile.images_per_second / busy if busy > 0 else float("inf")
 
 
 def compute_storage_limit(profile: Profile) -> float | None:
@@ -74,7 +75,7 @@ def compute_demand(profile: Profile) -> ServiceDemand:
         if stage.wait_us_per_image and stage.name not in lock_bound
     }
     return ServiceDemand(
-        cores=max(host.cores * (1 - host.other_cpu_fraction), _MIN_CORES),
+        cores=max(min(host.cores * (1 - host.other_cpu_fraction), host.pipeline_cores), _MIN_CORES),
         cpu_s=cpu_s,
         wait_s=wait_s,
         threads={
@@ -181,7 +182,8 @@ def _check_python_lock(profile: Profile, demand: ServiceDemand) -> Bottleneck | 
 
 def _check_cores(profile: Profile, demand: ServiceDemand) -> Bottleneck | None:
     host = profile.host
-    if host.cpu_fraction + host.other_cpu_fraction < SATURATED:
+    has_no_core = host.cpu_fraction + host.other_cpu_fraction >= SATURATED
+    if not has_no_core and (host.budget_cores is None or host.budget_fraction < SATURATED):
         return None
     if host.other_cpu_fraction > host.cpu_fraction:
         reason = (
@@ -190,8 +192,11 @@ def _check_cores(profile: Profile, demand: ServiceDemand) -> Bottleneck | None:
         )
         return Bottleneck("cpu", reason, demand.cpu_limit)
     stages = {name: seconds for name, seconds in demand.cpu_s.items() if name != "other"}
-    cores = "The core is" if host.cores == 1 else f"The {host.cores} cores are"
-    busy = f"{cores} {host.cpu_fraction + host.other_cpu_fraction:.0%} busy"
+    if has_no_core:
+        cores = "The core is" if host.cores == 1 else f"The {host.cores} cores are"
+        busy = f"{cores} {host.cpu_fraction + host.other_cpu_fraction:.0%} busy"
+    else:
+        busy = f"The pipeline takes the {host.budget_cores} of {host.cores} cores that cpu_budget leaves it"
     if not stages:
         return Bottleneck("cpu", f"{busy}.", demand.cpu_limit)
     name = max(stages, key=lambda stage: stages[stage])

@@ -110,7 +110,7 @@ def profile_pipeline(
     return Profile(
         step=timing,
         stages=timings,
-        host=_get_host_use(run, source, timing, records_per_image),
+        host=_get_host_use(run, source, config, timing, records_per_image),
         images_per_second=_compute_rate(timing),
         first_batch_s=run.first_batch_at - started,
         warm_up_s=run.steps[0].begins_s - started,
@@ -161,7 +161,7 @@ def tell_stages_apart(config: PipelineConfig) -> PipelineConfig:
     """Returns the options with which `profile_pipeline` builds the stages of a config."""
     calls = config.num_parallel_calls
     if calls is None and config.autotune:
-        calls = host_limits.usable_cpus()
+        calls = config.max_threads
     return replace(config, map_fusion=False, num_parallel_calls=calls)
 
 
@@ -265,13 +265,16 @@ def _measure(steps: _CountedSteps, first: Step, limits: _Limits, observer: Obser
             return
 
 
-def _get_host_use(run: _Run, source: Source, timing: StepTiming, records_per_image: float) -> HostUse:
+def _get_host_use(
+    run: _Run, source: Source, profiled: PipelineConfig, timing: StepTiming, records_per_image: float
+) -> HostUse:
     cores = host_limits.usable_cpus()
     process, others = run.after.compute_fractions(run.before, cores)
     return HostUse(
         cores=cores,
         cpu_fraction=process,
         other_cpu_fraction=others,
+        budget_cores=None if profiled.cpu_budget is None else profiled.max_threads,
         trainer_us_per_step=(run.after.thread - run.before.thread) / timing.steps * 1e6,
         peak_memory_bytes=host_limits.peak_memory_bytes(),
         memory_limit_bytes=host_limits.memory_limit_bytes(),

@@ -133,8 +133,9 @@ def _summary_lines(report: Report) -> Iterator[str]:
         f"{step.steps:,} steps in {step.wall_s:.1f} s"
     )
     others = f", others {human_share(host.other_cpu_fraction)}" if host.other_cpu_fraction >= _NOTABLE_SHARE else ""
+    budget = "" if host.budget_cores is None else f" of a budget of {host.budget_cores / host.cores:.0%}"
     yield (
-        f"{host.cores} cores {human_share(host.cpu_fraction)} busy{others}; memory at most "
+        f"{host.cores} cores {human_share(host.cpu_fraction)} busy{budget}{others}; memory at most "
         f"{human_bytes(host.peak_memory_bytes)}; reads {human_bytes(host.storage_bytes_per_second)}/s"
     )
     if profile.fill_s:
