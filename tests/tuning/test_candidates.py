@@ -40,6 +40,7 @@ def test_reset_to_defaults_change_only_what_is_mechanical() -> None:
     spoiled = dataclasses.replace(
         CONFIG, cycle_length=1, num_parallel_calls=1, autotune=False, prefetch_batches=0, image_dtype="float32"
     )
+    spoiled = dataclasses.replace(spoiled, cpu_budget=0.5)  # a limit, which is kept
     assert reset_to_defaults(spoiled) == {
         "cycle_length": None,
         "num_parallel_calls": None,

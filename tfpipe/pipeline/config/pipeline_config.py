@@ -196,7 +196,7 @@ class PipelineConfig:
     prefetch_batches: int | None = option(Count(0), None, affects="speed")
     autotune: bool = option(Flag(), True, affects="speed")
     ram_budget: int | str | None = option(Amount(), None, affects="speed")
-    cpu_budget: float | None = option(Share(), None, affects="speed")
+    cpu_budget: float | None = option(Share(), None)  # a limit that somebody set, which no search may lift
     private_threadpool_size: int | None = option(Count(1), None, affects="speed")
     max_intra_op_parallelism: int = option(Count(0), 1, affects="speed")
     map_fusion: bool = option(Flag(), True, affects="speed")
