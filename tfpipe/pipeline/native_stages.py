@@ -130,8 +130,8 @@ def _drop_used(plan: ReadPlan, features: Features) -> Features:
 def _count_threads(plan: ReadPlan) -> tuple[int, int]:
     """Returns the number of batches that are made at once, and of the threads that decode them.
 
-    Threads of tfpipe-kernels are not in tf.data's statistics. Where these must tell the stages apart, each batch has the
-    one thread that tf.data counts.
+    Threads of tfpipe-kernels are not in tf.data's statistics. Where these must tell the stages apart, each batch has
+    the one thread that tf.data counts.
     """
     config = plan.config
     threads = config.num_parallel_calls or host_limits.usable_cpus()
