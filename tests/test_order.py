@@ -174,6 +174,15 @@ def test_an_epoch_reads_all_records_but_a_few_once(order: ExactOrder, epoch: int
     assert sorted(order.numbers(epoch, np.arange(order.num_records)).tolist()) == list(range(order.num_records))
 
 
+@given(orders(), epochs)
+def test_rising_numbers_are_the_same_records_and_rise_in_every_run(order: ExactOrder, epoch: int):
+    positions = np.arange(order.num_records)
+    rising = order.rising_numbers(epoch, positions)
+    np.testing.assert_array_equal(rising % order.num_records, order.numbers(epoch, positions))
+    within = positions[1:] % order.run_records != 0
+    assert (np.diff(rising)[within] == 1).all()
+
+
 @given(orders(), epochs, st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_part_of_a_stream_is_the_slice_of_the_whole(order: ExactOrder, epoch: int, data: st.DataObject):

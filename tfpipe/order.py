@@ -141,13 +141,21 @@ class ExactOrder:
         Returns:
             int64 of the same shape, each from 0 to `num_records` - 1.
         """
+        return self.rising_numbers(epoch, positions) % self.num_records
+
+    def rising_numbers(self, epoch: int, positions: IntArray) -> IntArray:
+        """Returns the same records as `numbers`, by numbers that rise by one within every run.
+
+        Numbers from the number of records on count from the first record again.
+        """
         run, place = np.divmod(positions, self.run_records)
         # The circle begins at another record every epoch, so that no record is always in the short run at the end.
         lead = (key_of(LEAD, self.seed, epoch) >> 1) % self.num_records
         whole_runs = self.num_records // self.run_records
         whole = run < whole_runs
         run[whole] = permute(key_of(RUNS, self.seed, epoch), max(whole_runs, 1), run[whole])
-        return (run * self.run_records + place + lead) % self.num_records
+        rising: IntArray = run * self.run_records + place + lead
+        return rising
 
     def positions(self, stream: int, places: IntArray) -> IntArray:
         """Returns the positions, in the sequence of any epoch, of the records that a stream reads.

@@ -83,14 +83,14 @@ def evaluation_runs(plan: ReadPlan) -> IntArray:
 def first_use_numbers(plan: ReadPlan) -> tuple[IntArray, IntArray]:
     """Returns the records of the first epoch from the start step on, in their order, and all others in file order.
 
-    Both are numbers counted through all files: int64 [n] and [m].
+    Both are numbers counted through all files: int64 [n] and [m]. Those of the first epoch are its rising numbers.
     """
     epoch, step = plan.start
     places = np.arange(step * plan.share, (plan.steps_per_epoch or 0) * plan.share)
-    by_stream = [plan.order.numbers(epoch, plan.order.positions(stream, places)) for stream in plan.streams]
+    by_stream = [plan.order.rising_numbers(epoch, plan.order.positions(stream, places)) for stream in plan.streams]
     first = np.stack(by_stream).reshape(len(by_stream), -1, plan.share).swapaxes(0, 1).reshape(-1)
     unread = np.ones(plan.source.num_records or 0, bool)
-    unread[first] = False
+    unread[first % len(unread)] = False
     return first, np.flatnonzero(unread)
 
 

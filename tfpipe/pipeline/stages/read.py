@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfpipe.pipeline.plan.read_plan import ReadPlan
@@ -73,14 +74,12 @@ def read_first_use(plan: ReadPlan) -> Stage:
     def apply(tracks: tf.data.Dataset) -> tf.data.Dataset:
         read_run = _make_run_reader(plan)  # one for both, since it reads the indexes
         payloads = _read_in_turns(plan, tracks, read_run)
-        first_epoch = tf.data.Dataset.range(plan.start[0], plan.start[0] + 1)
-        numbers = _exact_order.list_records(plan, first_epoch)
-        _, others = first_use_numbers(plan)
+        first, others = first_use_numbers(plan)
         if len(others):
             rest = list_runs_once(plan, join_into_runs(plan, others))
             payloads = payloads.concatenate(_interleave_runs(plan, rest, plan.config.block_length, read_run))
-            numbers = numbers.concatenate(_number_once(others))
-        return _add_numbers(plan, payloads, numbers)
+        # The stage `repeat` gives each epoch its seeds.
+        return _add_numbers(plan, payloads, _number_once(np.concatenate([first, others])))
 
     settings = _read_settings(plan, plan.order.turn_records, True)
     return Stage("read", apply, settings, "once: from then on records come from the cache")

@@ -76,7 +76,7 @@ def _fetch(plan: ReadPlan, cached: tf.data.Dataset, records: tf.data.Dataset) ->
     Returns:
         A dataset of (element, record, seed).
     """
-    numbers = np.concatenate(first_use_numbers(plan))
+    numbers = np.concatenate(first_use_numbers(plan)) % plan.order.num_records
     positions = np.empty_like(numbers)
     positions[numbers] = np.arange(len(numbers))
     position_of_record = tf.constant(positions)
