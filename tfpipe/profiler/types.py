@@ -203,6 +203,15 @@ class DatasetFacts:
         own_stages: The names of the stages that the user has put in.
         late_caches: The names of the user's stages that cache augmented images, the last one first.
         filters: The names of the user's stages that can drop single images.
+        unread_features: The features that take up bytes and are not read, the largest one first; only those that
+            `tfpipe reshard --drop-feature` can leave out.
+        unread_share: The share of the bytes read that these features take.
+        foreign: Whether another program wrote the files.
+        described: Whether there is a manifest.
+        compression: The compression of every file; empty for none.
+        counted_records: The number of records in files without a manifest, counted for the profile; None if it is not
+            known.
+        unpacked_record_bytes: The mean size of a record in memory.
     """
 
     name: str
@@ -222,6 +231,13 @@ class DatasetFacts:
     own_stages: tuple[str, ...] = ()
     late_caches: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()
+    unread_features: tuple[str, ...] = ()
+    unread_share: float = 0.0
+    foreign: bool = False
+    described: bool = True
+    compression: str = ""
+    counted_records: int | None = None
+    unpacked_record_bytes: float = 0.0
 
 
 OPTION_COST_STAGES = ("parse", "decode", "augment", "batch")
@@ -245,6 +261,9 @@ class OptionCosts:
         smaller: The cost with images that are stored with a short side of `DatasetFacts.short_side`.
         native: The cost with tfpipe-kernels as the decoder.
         seekable: The cost with JPEGs that have restart markers, from which tfpipe-kernels decodes no more than a crop.
+        read: The cost of reading a record from a file, apart from `now`; None unless one of the next two was tried.
+        read_without_unread: The cost of reading without `DatasetFacts.unread_features`.
+        read_unpacked: The cost of reading from a file that is not compressed.
     """
 
     now: float | None = None
@@ -256,6 +275,9 @@ class OptionCosts:
     smaller: float | None = None
     native: float | None = None
     seekable: float | None = None
+    read: float | None = None
+    read_without_unread: float | None = None
+    read_unpacked: float | None = None
 
 
 @dataclass(frozen=True)

@@ -177,6 +177,71 @@ def test_one_file_cannot_be_read_side_by_side() -> None:
     assert list_fixes(profile)[0].reason == "1 file cannot be read more than 1 at a time."
 
 
+@pytest.mark.parametrize(
+    ("compression", "command"),
+    [
+        ("", "tfpipe index FILES"),
+        ("GZIP", "tfpipe index FILES --output INDEX, then tfpipe reshard INDEX OUTPUT --num-shards 16"),
+    ],
+)
+def test_a_foreign_file_is_read_in_parts_once_it_is_described(compression: str, command: str) -> None:
+    read = make_stage("read", 100, max_parallelism=8, wait_us_per_image=900.0)
+    data = {"files": 1, "exact": False, "records": None, "foreign": True, "described": False}
+    config = {"training": False}
+    profile = make_profile(
+        stages=(read,), dataset={**data, "compression": compression}, config=config, host={"cpu_fraction": 0.02}
+    )
+    assert list_fixes(profile)[0].instruction == f"{command}, and set read_parallel_calls = 8."
+
+
+@pytest.mark.parametrize(
+    ("described", "command"),
+    [
+        (True, "tfpipe reshard INPUT OUTPUT"),
+        (False, "tfpipe index FILES --output INDEX, then tfpipe reshard INDEX OUTPUT"),
+    ],
+)
+def test_features_that_nobody_reads_are_left_out(described: bool, command: str) -> None:
+    """Reading takes 200 us in its stage, and 100 of the 300 us that no stage accounts for are threads that read."""
+    data = {"unread_features": ("blob/mask", "depth"), "unread_share": 0.9, "described": described}
+    profile = make_profile(dataset=data, option_costs={"read": 350.0, "read_without_unread": 50.0})
+    fix = next(fix for fix in list_fixes(profile) if "--drop-feature" in fix.instruction)
+    assert fix.instruction == f"{command} --drop-feature blob/mask --drop-feature depth"
+    assert fix.reason == "90% of the bytes read are features that nobody reads."
+    now_us, saved_us = 3800.0, 300.0
+    assert fix.predicted_images_per_second == pytest.approx(1000 * now_us / (now_us - saved_us))
+    for changes in ({"unread_share": 0.05}, {"unread_features": (), "unread_share": 0.0}):
+        few = make_profile(dataset={**data, **changes}, option_costs={"read": 350.0, "read_without_unread": 50.0})
+        assert not any("--drop-feature" in fix.instruction for fix in list_fixes(few))
+
+
+def test_waiting_for_the_storage_falls_with_the_bytes() -> None:
+    host = {"storage_bytes_per_second": 99e6, "storage_limit_bytes_per_second": 100e6, "cpu_fraction": 0.3}
+    data = {"unread_features": ("blob",), "unread_share": 0.5}
+    costs = {"read": 50.0, "read_without_unread": 50.0}
+    profile = make_profile(stages=(make_stage("read", 100),), dataset=data, host=host, option_costs=costs)
+    fix = next(fix for fix in list_fixes(profile) if "--drop-feature" in fix.instruction)
+    assert fix.predicted_images_per_second == pytest.approx(2000)
+
+
+def test_compressed_files_are_written_as_a_dataset() -> None:
+    data = {"compression": "GZIP", "described": False, "foreign": True}
+    profile = make_profile(dataset=data, option_costs={"read": 800.0, "read_unpacked": 500.0})
+    command = "tfpipe index FILES --output INDEX, then tfpipe reshard INDEX OUTPUT"
+    fix = next(fix for fix in list_fixes(profile) if fix.instruction == command)
+    assert fix.predicted_images_per_second == pytest.approx(1000 * 3800 / 3500)
+    assert fix.reason == "Nothing has to be unpacked, and a record of a dataset is found by its number; GZIP not."
+    assert any(fix.instruction == f"{command} --resize-short 256" for fix in list_fixes(profile))
+
+
+def test_caches_of_uncounted_files_are_sized_by_what_was_counted() -> None:
+    data = {"records": None, "counted_records": 1000, "unpacked_record_bytes": 300e3}
+    profile = make_profile(dataset=data, option_costs={"cached": 2000.0})
+    reasons = [fix.reason for fix in list_fixes(profile) if "cache" in fix.changes]
+    assert "From the second epoch on nothing is read: 300.0 MB of memory." in reasons
+    assert "From the second epoch on nothing is decoded: 196.6 MB of memory." in reasons
+
+
 def test_prefetch_is_predicted_from_the_wait() -> None:
     """The trainer waits for 75 ms of every 100 ms: no batch of 100 images is made faster than that."""
     config = {"prefetch_batches": 0, "inject_prefetch": False}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tfpipe.format.manifest import Manifest
+from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.source import tfrecord_files
@@ -65,3 +67,25 @@ def test_a_filter_drops_single_images() -> None:
     ]
     planned = [PlannedOperation(kind, stage) for kind, stage in operations]
     assert _find_filters(planned) == ("views", "keep", "sorted")
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_unread_features_and_counts_of_foreign_files(foreign: Any, tmp_path: Path, described: bool) -> None:
+    records = [{**record, "blob/a": b"x" * 4000, "blob/b": [1.0] * 2000} for record in foreign.records(0, 8)]
+    foreign.write(tmp_path / "train-0.tfrecord", records, "GZIP")
+    index(IndexConfig(str(tmp_path)))
+    data = load_manifest(str(tmp_path)) if described else tfrecord_files(f"{tmp_path}/train-*")
+    facts = get_dataset_facts(data, "train" if described else None, CONFIG, [])
+    size = sum(len(foreign.example(record)) for record in records) / 8
+    assert facts.unread_features == ("blob/b", "blob/a")
+    assert facts.unread_share == pytest.approx(12_000 / size, abs=0.01)
+    assert (facts.foreign, facts.described, facts.compression) == (True, described, "GZIP")
+    assert (facts.records, facts.counted_records) == ((8, None) if described else (None, 8))
+    assert facts.unpacked_record_bytes == pytest.approx(size)
+    read = replace(CONFIG, extra_features=("blob/b",))
+    assert get_dataset_facts(data, "train" if described else None, read, []).unread_features == ("blob/a",)
+
+
+def test_features_that_tfpipe_writes_are_never_left_out(manifest: Manifest) -> None:
+    facts = get_dataset_facts(manifest, "train", CONFIG, [])
+    assert (facts.unread_features, facts.unread_share, facts.foreign, facts.described) == ((), 0, False, True)

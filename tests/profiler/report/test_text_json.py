@@ -87,6 +87,7 @@ def test_the_json_has_the_figures() -> None:
 def test_the_json_has_the_same_names_as_ever() -> None:
     """Version 2 promises that no name goes away; a new one is added here."""
     costs = dict.fromkeys(("uint8", "dct_scaling", "cached_device", "native", "seekable"), 1.0)
+    costs |= dict.fromkeys(("read", "read_without_unread", "read_unpacked"), 1.0)
     profile = replace(make_profile(option_costs=costs), timeline=(Step(0.1, 0.0, 0.02),))
     document = to_json(make_report(profile))
     assert list(document) == [
@@ -115,11 +116,12 @@ def test_the_json_has_the_same_names_as_ever() -> None:
     assert list(document["dataset"]) == [
         *("name", "records", "files", "record_bytes", "formats", "stored_size", "mean_size", "short_side"),
         *("decoded_size", "cycle_length", "exact", "in_lanes", "shuffled_records", "lacks_kernels", "own_stages"),
-        *("late_caches", "filters"),
+        *("late_caches", "filters", "unread_features", "unread_share", "foreign", "described", "compression"),
+        *("counted_records", "unpacked_record_bytes"),
     ]
     assert list(document["what_if"]) == [
         *("now", "uint8", "device", "dct_scaling", "cached", "cached_device", "smaller", "native"),
-        "seekable",
+        *("seekable", "read", "read_without_unread", "read_unpacked"),
     ]
     assert list(document["timeline"][0]) == ["begins_s", "idle_s", "wait_s"]
     assert list(document["config"]) == [option.name for option in fields(PipelineConfig)]

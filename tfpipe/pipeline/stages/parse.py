@@ -67,14 +67,7 @@ def parse_example(plan: ReadPlan, payload: tf.Tensor) -> Features:
         where the manifest vouches for them, "image/format" (string) where records come in two forms, and each extra
         feature under its own name. Lists are padded or cut to `max_boxes`. Of several Examples each has an axis more.
     """
-    source = plan.source
-    keys = {"encoded": source.image_key}
-    if source.label_key is not None:
-        keys["label"] = source.label_key
-    if source.has_sizes:
-        keys |= {"height": IMAGE_HEIGHT, "width": IMAGE_WIDTH}
-    if plan.has_two_forms:
-        keys[IMAGE_FORMAT] = IMAGE_FORMAT
+    source, keys = plan.source, _choose_keys(plan)
     extra_specs = {name: source.schema[name] for name in plan.config.extra_features}
     parsers = {key: _make_parser(source.schema[key]) for key in keys.values()}
     parsers |= {name: _make_parser(spec) for name, spec in extra_specs.items()}
@@ -86,6 +79,24 @@ def parse_example(plan: ReadPlan, payload: tf.Tensor) -> Features:
     for name, spec in extra_specs.items():
         features[name] = _pad_list(example[name], spec, plan.config.max_boxes)
     return features
+
+
+def list_parsed_features(plan: ReadPlan) -> frozenset[str]:
+    """Returns the features that the pipeline parses out of a record."""
+    return frozenset({*_choose_keys(plan).values(), *plan.config.extra_features})
+
+
+def _choose_keys(plan: ReadPlan) -> dict[str, str]:
+    """Returns the feature that holds each value, without the extra features."""
+    source = plan.source
+    keys = {"encoded": source.image_key}
+    if source.label_key is not None:
+        keys["label"] = source.label_key
+    if source.has_sizes:
+        keys |= {"height": IMAGE_HEIGHT, "width": IMAGE_WIDTH}
+    if plan.has_two_forms:
+        keys[IMAGE_FORMAT] = IMAGE_FORMAT
+    return keys
 
 
 def add_seed(plan: ReadPlan, features: Mapping[str, tf.Tensor], seed: tf.Tensor) -> Features:

@@ -4,8 +4,8 @@ Each measured demand is changed as the fix changes it, and the asymptotic bounds
 prediction is `efficiency x bound`. The efficiency is the share of its bound that this pipeline reached while it was
 measured (above 1 if a demand was overestimated). No prediction exceeds what the accelerator consumes.
 
-The proposals that raise the rate stand in `fixes_waiting` and `fixes_cpu`. Fixes of memory and of the start, which do
-not raise it, stand here.
+The proposals that raise the rate stand in `fixes_waiting`, `fixes_cpu` and `fixes_data`. Fixes of memory and of the
+start, which do not raise it, stand here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from tfpipe.profiler.diagnose import fixes_cpu, fixes_waiting
+from tfpipe.profiler.diagnose import fixes_cpu, fixes_data, fixes_waiting
 from tfpipe.profiler.diagnose.bottleneck import (
     NO_IDLE,
     SLOW_FIRST_BATCH_S,
@@ -61,7 +61,12 @@ def find_fixes(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) 
         return tuple(urgent)
     now, required = profile.images_per_second, compute_required_rate(profile.step)
     ranked: list[tuple[tuple[int, float, int], Fix]] = []
-    for proposal in (*fixes_waiting.propose(profile, demand, bottleneck), *fixes_cpu.propose(profile, demand)):
+    proposals = (
+        *fixes_waiting.propose(profile, demand, bottleneck),
+        *fixes_cpu.propose(profile, demand),
+        *fixes_data.propose(profile, demand),
+    )
+    for proposal in proposals:
         rate = min(_predict_rate(now, demand, proposal), proposal.max_images_per_second, required)
         if rate >= now * (1 + MIN_GAIN):
             fix = Fix(
@@ -102,6 +107,8 @@ def _scale_other(changed: ServiceDemand, demand: ServiceDemand) -> ServiceDemand
 
     Allocations are in proportion to the stages' time. Handing over stays the same for every image.
     """
+    if changed.cpu_s["other"] != demand.cpu_s["other"]:
+        return changed  # the fix knows what it saves there
     before_s, after_s = (
         sum(each.cpu_s.values()) - each.cpu_s["other"] - each.take_batch_s for each in (demand, changed)
     )

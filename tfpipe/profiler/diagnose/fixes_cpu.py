@@ -18,6 +18,7 @@ from tfpipe.profiler.diagnose.calibration import (
     RECORD_READ_US,
     SMALLER_IMAGE_BYTES,
 )
+from tfpipe.profiler.diagnose.fixes_data import describe_rewrite
 from tfpipe.profiler.types import (
     OPTION_COST_STAGES,
     Effort,
@@ -103,17 +104,18 @@ def _change_options(profile: Profile, demand: ServiceDemand) -> Iterator[Propose
 def _add_cache(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
     """Yields the caches that fit into memory: of the records, and of the decoded images."""
     config, dataset, host = profile.config, profile.dataset, profile.host
-    if config.cache != "none" or config.service or not dataset.records:
+    records = dataset.records or dataset.counted_records
+    if config.cache != "none" or config.service or not records:
         return
     free_bytes = _CACHE_SHARE * (host.memory_limit_bytes - host.peak_memory_bytes)
-    record_bytes = dataset.records * dataset.record_bytes
+    record_bytes = records * (dataset.unpacked_record_bytes or dataset.record_bytes)
     if record_bytes <= free_bytes:
         read_s = min(demand.cpu_s.get("read", 0.0), CACHE_FETCH_US / 1e6)
         cached = _without_storage(demand, {**demand.cpu_s, "read": read_s, "shuffle": 0.0})
         reason = f"From the second epoch on nothing is read: {human_bytes(record_bytes)} of memory."
         yield ProposedFix(Effort.VISIBLE_OPTION, reason, cached, {"cache": "bytes"})
     height, width = dataset.decoded_size
-    decoded_bytes = dataset.records * height * width * 3
+    decoded_bytes = records * height * width * 3
     if decoded_bytes > free_bytes or config.on_bad_record == "skip":
         return
     reason = f"From the second epoch on nothing is decoded: {human_bytes(decoded_bytes)} of memory."
@@ -148,17 +150,20 @@ def _store_smaller(profile: Profile, demand: ServiceDemand) -> Iterator[Proposed
     cpu_s = _scale_cpu(profile, demand, profile.option_costs.smaller)
     if not short_side or not mean_size or not cpu_s:
         return
-    pixels = (short_side / min(mean_size)) ** 2
+    pixels, unread = (short_side / min(mean_size)) ** 2, profile.dataset.unread_share  # which stays as large as it is
+    read_left, wait_left = (unread + (1 - unread) * share for share in (pixels, min(SMALLER_IMAGE_BYTES * pixels, 1.0)))
     read_s = cpu_s.get("read", 0.0)
-    cpu_s["read"] = min(RECORD_READ_US / 1e6 + read_s * pixels, read_s)
-    wait_s = {**demand.wait_s, "read": demand.wait_s.get("read", 0.0) * min(SMALLER_IMAGE_BYTES * pixels, 1.0)}
-    storage_limit = None if demand.storage_limit is None else demand.storage_limit / pixels
+    cpu_s["read"] = min(RECORD_READ_US / 1e6 + read_s * read_left, read_s)
+    wait_s = {**demand.wait_s, "read": demand.wait_s.get("read", 0.0) * wait_left}
+    storage_limit = None if demand.storage_limit is None else demand.storage_limit / read_left
     smaller = replace(demand, cpu_s=cpu_s, wait_s=wait_s, storage_limit=storage_limit)
     height, width = mean_size
     reason = (
         f"Images of {width:,.0f} x {height:,.0f} on average are stored for a model that sees {short_side * 7 // 8}."
     )
-    instruction = f"tfpipe shard INPUT OUTPUT --resize-short {short_side}"
+    options = f"--resize-short {short_side}"
+    foreign = profile.dataset.foreign
+    instruction = describe_rewrite(profile.dataset, options) if foreign else f"tfpipe shard INPUT OUTPUT {options}"
     yield ProposedFix(Effort.NEW_SHARDS, reason, smaller, instruction=instruction, action="write_data")
 
 
@@ -178,7 +183,7 @@ def _store_seekable(profile: Profile, demand: ServiceDemand) -> Iterator[Propose
     """Yields new shards whose JPEGs have restart markers."""
     if cpu_s := _scale_cpu(profile, demand, profile.option_costs.seekable):
         reason = "With restart markers in a JPEG no more is decoded than the crop needs."
-        instruction = "tfpipe reshard INPUT OUTPUT --seekable"
+        instruction = describe_rewrite(profile.dataset, "--seekable")
         lighter = replace(demand, cpu_s=cpu_s)
         yield ProposedFix(Effort.NEW_SHARDS, reason, lighter, instruction=instruction, action="write_data")
 

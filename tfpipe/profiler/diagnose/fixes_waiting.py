@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tfpipe.profiler.diagnose.bottleneck import compute_required_rate, reads_whole_files
 from tfpipe.profiler.diagnose.calibration import CPU_BOUND_REACHED, CPU_LEFT_WITHOUT_INTRA_OP, SATURATED
+from tfpipe.profiler.diagnose.fixes_data import describe_rewrite
 from tfpipe.profiler.types import (
     OPTION_COST_STAGES,
     Bottleneck,
@@ -164,7 +165,12 @@ def _read_more_at_once(profile: Profile, demand: ServiceDemand) -> Iterator[Prop
         shards = max(wanted_cycle, _MIN_SHARDS)
         calls = min(shards, cycle)
         reason = f"{files} file{'s' if files > 1 else ''} cannot be read more than {files} at a time."
-        instruction = f"tfpipe shard INPUT OUTPUT --num-shards {shards}, and set read_parallel_calls = {calls}."
+        write = f"tfpipe shard INPUT OUTPUT --num-shards {shards}"
+        if profile.dataset.foreign:
+            # Counted files are read in parts side by side, but compressed ones are not.
+            packed = profile.dataset.compression
+            write = describe_rewrite(profile.dataset, f"--num-shards {shards}") if packed else "tfpipe index FILES"
+        instruction = f"{write}, and set read_parallel_calls = {calls}."
         wider = replace(demand, threads=_raise_threads(demand, "read", calls))
         changes = {"read_parallel_calls": calls}
         yield ProposedFix(Effort.NEW_SHARDS, reason, wider, changes, instruction, "write_data")

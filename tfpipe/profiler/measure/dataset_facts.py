@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tfpipe.errors import FormatError
 from tfpipe.format.manifest import Manifest
+from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, image_schema
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.stage import STAGE_NAMES
+from tfpipe.pipeline.stages.parse import list_parsed_features
+from tfpipe.profiler.measure.record_sample import RecordCount, count_records, measure_unread, sample_records
 from tfpipe.profiler.measure.stage_matching import BuiltStage, PlannedOperation, list_planned_operations
 from tfpipe.profiler.types import DatasetFacts
 
@@ -17,6 +21,8 @@ _CAN_DROP = {"Filter", "FlatMap", "IgnoreErrors", "Interleave", "Unique"}
 """Kinds of operations that can drop an element."""
 _COLLECTS = {"Batch", "GroupByReducer", "GroupByWindow", "PaddedBatch", "Rebatch", "Window"}
 """Kinds of operations that make one element of several."""
+_WORTH_DROPPING = 0.02
+"""The share of the bytes read below which a feature that nobody reads is not worth its place in a command."""
 
 
 def get_dataset_facts(
@@ -33,6 +39,9 @@ def get_dataset_facts(
     source = get_source(data, split)
     plan = ReadPlan.for_host(source, config, None, 0)
     planned = list_planned_operations(stages)
+    payloads = sample_records(source)
+    unread = _measure_unread(data, plan, payloads)
+    counted = count_records(source) if source.num_records is None else None
     mean_size = None
     if isinstance(data, Manifest) and split is not None and source.images.size is None:
         sizes = data.splits[split].sizes
@@ -55,7 +64,35 @@ def get_dataset_facts(
         own_stages=tuple(stage.name for stage in stages if stage.name not in STAGE_NAMES),
         late_caches=_find_late_caches(planned),
         filters=_find_filters(planned),
+        unread_features=tuple(unread),
+        unread_share=sum(unread.values()),
+        foreign=not isinstance(data, Manifest) or data.foreign is not None,
+        described=isinstance(data, Manifest),
+        compression=source.compression,
+        counted_records=counted.records if counted else None,
+        unpacked_record_bytes=_compute_record_bytes(source, payloads, counted),
     )
+
+
+def _measure_unread(data: Manifest | Source, plan: ReadPlan, payloads: Sequence[bytes]) -> dict[str, float]:
+    """Returns the share of the bytes read of each feature that nobody reads and that can be left out."""
+    own = set(image_schema(labeled=True, boxes=False, box_labels=False).names)
+    if not isinstance(data, Manifest) or data.foreign is not None:
+        own -= {IMAGE_ENCODED, CLASS_LABEL}
+    try:
+        unread = measure_unread(payloads, list_parsed_features(plan) | own)  # a dataset has tfpipe's own in any case
+    except FormatError:  # the pipeline itself says so, or leaves the record out
+        return {}
+    return {name: share for name, share in unread.items() if share >= _WORTH_DROPPING and name in plan.source.schema}
+
+
+def _compute_record_bytes(source: Source, payloads: Sequence[bytes], counted: RecordCount | None) -> float:
+    """Returns the mean size of a record in memory: as counted, from a sample if they are compressed, or as stored."""
+    if counted is not None:
+        return counted.payload_bytes
+    if source.compression and payloads:
+        return sum(map(len, payloads)) / len(payloads)
+    return source.record_bytes
 
 
 def _compute_short_side(mean_size: tuple[float, float] | None, config: PipelineConfig) -> int | None:
