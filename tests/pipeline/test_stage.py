@@ -10,7 +10,15 @@ import tensorflow as tf
 
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.stage import STAGE_NAMES, Merge, Stage, Stages, tf_data_options, without_autograph
+from tfpipe.pipeline.stage import (
+    STAGE_NAMES,
+    Merge,
+    Stage,
+    Stages,
+    customize_stages,
+    tf_data_options,
+    without_autograph,
+)
 
 CONFIG = PipelineConfig(global_batch_size=4)
 POLICY = tf.data.experimental.AutoShardPolicy
@@ -57,6 +65,45 @@ def test_neighbors_are_merged_unless_somebody_comes_between() -> None:
     ):
         assert changed.merge_neighbors() == changed
         assert next(iter(changed.dataset())).numpy().flatten()[0] == 0
+
+
+def make_movable() -> Stages:
+    keep = Stage("keep", lambda dataset: dataset, commutes_with=frozenset({"decode", "augment"}), shrinks=True)
+    names = ("list", "parse", "decode", "noise", "augment")
+    noise = {"noise": frozenset({"keep"})}
+    others = [Stage(name, lambda dataset: dataset, commutes_with=noise.get(name, frozenset())) for name in names]
+    return Stages((*others, keep))
+
+
+def test_a_stage_moves_past_those_that_allow_it() -> None:
+    stages = make_movable()
+    assert stages.list_moves() == ["keep before decode"]
+    assert stages.move("keep before decode").names == ("list", "parse", "keep", "decode", "noise", "augment")
+    assert stages.move("keep before noise").names == ("list", "parse", "decode", "keep", "noise", "augment")
+    assert stages.move("keep before decode").list_moves() == []
+    refused = (
+        "The stage 'keep' may move before 'list' only if one of them names the other in its `commutes_with`, and "
+        "neither does."
+    )
+    with pytest.raises(ConfigError, match=f"^{re.escape(refused)}$"):
+        stages.move("keep before list")
+    with pytest.raises(ConfigError, match=r"^Stage 'decode' stands before 'keep' already\. Leave this move out\.$"):
+        stages.move("decode before keep")
+    with pytest.raises(ConfigError, match=r"^This pipeline has no stage 'kept'; it has list, parse, "):
+        stages.move("kept before decode")
+
+
+def test_moves_come_behind_the_users_function() -> None:
+    moved = dataclasses.replace(CONFIG, stage_moves=("keep before decode",))
+    first = make_movable()
+    assert (
+        customize_stages(first.until("augment"), lambda stages: Stages([*stages, first[-1]]), moved).names[2] == "keep"
+    )
+    assert customize_stages(first, None, CONFIG) == first
+    with pytest.raises(
+        ConfigError, match=r"^`stage_moves` must have moves such as 'keep_cats before decode', got 'keep'"
+    ):
+        dataclasses.replace(CONFIG, stage_moves=("keep",))
 
 
 def test_stages_of_ones_own() -> None:

@@ -14,6 +14,7 @@ from tests.observers import Recorder
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
+from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer
 from tfpipe.tuning import search
 from tfpipe.tuning.paired_benchmark import Interval, PairedTurns, Turn
@@ -91,7 +92,7 @@ def tune(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(search, "Trials", FakeTrials)
         monkeypatch.setattr(search, "_get_advice", advise)
         monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: FakeTrials.now))
-        monkeypatch.setattr(search.host_limits, "usable_cpus", lambda: 4)
+        monkeypatch.setattr(host_limits, "usable_cpus", lambda: 4)
         observer = Recorder()
         return search.tune(job, config, seconds, may_change, observer), observer.phases
 

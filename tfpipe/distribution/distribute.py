@@ -71,7 +71,7 @@ def distribute_dataset(
             stages = build_stages(manifest, split, config, context, start_step, fill_first=False)
         else:
             stages = build_planned_stages(plan.move_to(context))
-        dataset = customize_stages(stages, customize).dataset()
+        dataset = customize_stages(stages, customize, config).dataset()
         return dataset if watch is None else watch(dataset)
 
     dataset = strategy.distribute_datasets_from_function(build_for_host, options)

@@ -131,7 +131,7 @@ class _Facts:
             raise _NotReachedError("Not reached: see batch.") from None
         stages = build_stages(self.source, None, probes.without_cache(self.config), context)
         try:
-            return customize_stages(stages, self.customize).dataset()
+            return customize_stages(stages, self.customize, self.config).dataset()
         except Exception as error:  # the user's own stages may raise anything
             raise explain_pipeline_error(error) from error
 

@@ -44,6 +44,12 @@ class Stage:
         settings: The values that the stage was built with, for people and for the profiler.
         reason: The reason for the stage or for its place.
         merge: The stages that do the work of this one and of those behind it in less time; None if there are none.
+        commutes_with: The names of stages that may change places with this one: what leaves the two stays the same. A
+            filter on the label commutes with "decode". What is not named is unknown, and stays where it is.
+        shrinks: Whether it drops elements or makes them smaller, so that less is to do behind it. None: unknown.
+        random: Whether it draws anew in each epoch, so that no cache may keep its results. None: unknown.
+        per_image: Whether it treats each image for itself, so that it can also run on a batch, on the accelerator.
+            None: unknown.
     """
 
     name: str
@@ -51,6 +57,10 @@ class Stage:
     settings: Mapping[str, object] = field(default_factory=dict)
     reason: str = ""
     merge: Merge | None = field(default=None, repr=False, compare=False)
+    commutes_with: frozenset[str] = frozenset()
+    shrinks: bool | None = None
+    random: bool | None = None
+    per_image: bool | None = None
 
 
 class Merge(NamedTuple):
@@ -108,6 +118,37 @@ class Stages(tuple[Stage, ...]):
         place = self._find(name) + 1
         return Stages([*self[:place], *stages, *self[place:]], self.options)
 
+    def move(self, move: str) -> Stages:
+        """Returns the pipeline with one stage moved up, such as "keep_cats before decode".
+
+        Raises:
+            ConfigError: The stages are not there in this order, or one of those between does not say that both may
+                change places (`Stage.commutes_with`).
+        """
+        name, _, before = move.partition(" before ")
+        place, target = self._find(name), self._find(before)
+        if target >= place:
+            raise ConfigError(f"Stage {name!r} stands before {before!r} already. Leave this move out.")
+        for other in self[target:place]:
+            if not _commute(self[place], other):
+                raise ConfigError(
+                    f"The stage {name!r} may move before {other.name!r} only if one of them names the other in its "
+                    "`commutes_with`, and neither does."
+                )
+        others = self[target:place]
+        return Stages([*self[:target], self[place], *others, *self[place + 1 :]], self.options)
+
+    def list_moves(self) -> list[str]:
+        """Lists the moves that are allowed and leave less to do: stages that shrink, as far up as they may go."""
+        moves = []
+        for place, stage in enumerate(self):
+            target = place
+            while stage.shrinks and target and _commute(stage, self[target - 1]):
+                target -= 1
+            if target < place:
+                moves.append(f"{stage.name} before {self[target].name}")
+        return moves
+
     def _find(self, name: str) -> int:
         if name not in self.names:
             raise ConfigError(f"This pipeline has no stage {name!r}; it has {', '.join(self.names)}.")
@@ -141,6 +182,10 @@ class Stages(tuple[Stage, ...]):
         return "\n".join(_lines(self.merge_neighbors()))
 
 
+def _commute(stage: Stage, other: Stage) -> bool:
+    return other.name in stage.commutes_with or stage.name in other.commutes_with
+
+
 def _are_same(stages: Sequence[Stage], others: Sequence[Stage]) -> bool:
     return len(stages) == len(others) and all(mine is other for mine, other in zip(stages, others, strict=True))
 
@@ -157,18 +202,22 @@ Customize = Callable[[Stages], Stages]
 """A function that changes the stages of a pipeline before it is built: it inserts a map, or moves the cache."""
 
 
-def customize_stages(stages: Stages, customize: Customize | None) -> Stages:
-    """Returns the stages as the user's function changes them, or unchanged without a function.
+def customize_stages(stages: Stages, customize: Customize | None, config: PipelineConfig) -> Stages:
+    """Returns the stages as the user's function changes them, in the order that `stage_moves` gives them.
 
     Raises:
-        ConfigError: The function does not return stages.
+        ConfigError: The function does not return stages, or a stage may not move.
     """
-    if customize is None:
-        return stages
-    customized = customize(stages)
-    if not isinstance(customized, Stages) or not customized:
-        raise ConfigError(f"The function that changes the stages must return tfpipe.Stages, got {customized!r:.80}.")
-    return customized
+    if customize is not None:
+        customized = customize(stages)
+        if not isinstance(customized, Stages) or not customized:
+            raise ConfigError(
+                f"The function that changes the stages must return tfpipe.Stages, got {customized!r:.80}."
+            )
+        stages = customized
+    for move in config.stage_moves:
+        stages = stages.move(move)
+    return stages
 
 
 def tf_data_options(config: PipelineConfig, deterministic: bool) -> tf.data.Options:

@@ -22,10 +22,19 @@ IdleMethod = Literal["simulated", "training", "monitor", "trace"]
 """The ways to measure idle time: with a simulated accelerator, by a step with and without its input, live in a
 training, or from a trace of TensorFlow's own profiler."""
 
-FixAction = Literal["set_option", "move_stage", "rewrite_stage", "write_data", "install_package", "add_machines"]
+FixAction = Literal[
+    "set_option",
+    "move_stage",
+    "rewrite_stage",
+    "move_to_device",
+    "cache_before_stage",
+    "write_data",
+    "install_package",
+    "add_machines",
+]
 """What a fix changes: options, the place or the code of a stage of the user's own, the data, or the machines."""
 
-OptionValue = bool | int | float | str | None
+OptionValue = bool | int | float | str | tuple[str, ...] | None
 """A value that a fix gives to an option of `PipelineConfig`."""
 
 
@@ -181,6 +190,19 @@ class HostUse:
 
 
 @dataclass(frozen=True)
+class OwnStage:
+    """The facts that a stage of the user's own declares, see `tfpipe.Stage`; None where it says nothing.
+
+    Attributes:
+        random: Whether it draws anew in each epoch.
+        per_image: Whether it treats each image for itself.
+    """
+
+    random: bool | None = None
+    per_image: bool | None = None
+
+
+@dataclass(frozen=True)
 class DatasetFacts:
     """The facts about the data and its stages that the diagnosis needs.
 
@@ -212,6 +234,8 @@ class DatasetFacts:
         counted_records: The number of records in files without a manifest, counted for the profile; None if it is not
             known.
         unpacked_record_bytes: The mean size of a record in memory.
+        stage_moves: The moves of the user's stages that are allowed and leave less to do, see `Stages.list_moves`.
+        declared: The facts that each of the user's stages declares, by name.
     """
 
     name: str
@@ -238,6 +262,8 @@ class DatasetFacts:
     compression: str = ""
     counted_records: int | None = None
     unpacked_record_bytes: float = 0.0
+    stage_moves: tuple[str, ...] = ()
+    declared: Mapping[str, OwnStage] = field(default_factory=dict)
 
 
 OPTION_COST_STAGES = ("parse", "decode", "augment", "batch")

@@ -195,8 +195,10 @@ def _export(
     path = run_dir.file(get_tflite_name(config.tflite))
     split = get_evaluation_split(manifest, config.split) or config.split
     with explain_customize_errors(customize):
-        training_images = customize_stages(build_stages(manifest, config.split, evaluation), customize).dataset()
-        evaluation_images = customize_stages(build_stages(manifest, split, evaluation), customize).dataset()
+        training_images = customize_stages(
+            build_stages(manifest, config.split, evaluation), customize, evaluation
+        ).dataset()
+        evaluation_images = customize_stages(build_stages(manifest, split, evaluation), customize, evaluation).dataset()
     export_tflite(model, evaluation, config.tflite, _read_calibration_images(training_images), path)
     return evaluate_tflite(path, evaluation_images)
 

@@ -84,7 +84,7 @@ def build_endless_dataset(data: Any, split: str | None, config: PipelineConfig, 
     from tfpipe.pipeline.build import build_stages
     from tfpipe.pipeline.stage import customize_stages
 
-    dataset = customize_stages(build_stages(data, split, config), customize).dataset()
+    dataset = customize_stages(build_stages(data, split, config), customize, config).dataset()
     return dataset if config.training else dataset.repeat()
 
 

@@ -14,7 +14,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from tfpipe.errors import ConfigError, DataError
+from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.stage import customize_stages
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
 from tfpipe.system.progress import Observer
@@ -192,12 +194,22 @@ def _get_candidates(trials: Trials, advise: Advise, input_may_change: bool) -> I
 
     if is_new(changes := reset_to_defaults(trials.config)):
         yield changes
+    yield from filter(is_new, _list_moves(trials))
     yield from filter(is_new, advise(trials.config))
     while True:
         best = trials.config
         yield from filter(is_new, get_neighbors(best, best.max_threads, input_may_change))
         if trials.config == best:  # nothing helps any more
             return
+
+
+def _list_moves(trials: Trials) -> Iterator[Changes]:
+    """Yields the moves of the user's own stages that leave less to do."""
+    job, config = trials.job, trials.config
+    if job.customize is not None:
+        stages = customize_stages(build_stages(job.data, job.split, config, fill_first=False), job.customize, config)
+        for move in stages.list_moves():
+            yield {"stage_moves": (*config.stage_moves, move)}
 
 
 def _confirm(trials: Trials, until: float) -> tuple[Interval, tuple[float, float]]:

@@ -12,7 +12,7 @@ from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.diagnose.bottleneck import compute_demand, find_bottleneck
 from tfpipe.profiler.diagnose.calibration import CPU_BOUND_REACHED, CPU_LEFT_AFTER_COMPUTING, RECORD_READ_US
 from tfpipe.profiler.diagnose.fixes import find_fixes
-from tfpipe.profiler.types import Fix, OptionValue, Profile, StageTiming
+from tfpipe.profiler.types import Fix, OptionValue, OwnStage, Profile, StageTiming
 
 STAGES_S = 3.5e-3
 """The time of an image in all stages of `PROFILE`. Further 0.3 ms belong to no stage; 4 cores are 95 % busy."""
@@ -391,6 +391,53 @@ def test_images_are_dropped_before_they_are_decoded() -> None:
     after_s = before_s - 0.75 * (2400 + 700) * 1e-6
     other_s = 3.8e-3 - before_s
     assert first.predicted_images_per_second == pytest.approx(0.95 * 4 / (after_s * (1 + other_s / before_s)))
+
+
+def test_a_filter_moves_by_an_option_if_its_stages_allow_it() -> None:
+    first = list_fixes(make_filtered(0.25, dataset={"stage_moves": ("keep before decode",)}))[0]
+    assert (first.changes, first.instruction) == ({"stage_moves": ("keep before decode",)}, "")
+    assert (first.action, first.stage) == ("move_stage", "keep")
+
+
+def make_blurred(
+    random: bool | None = None, per_image: bool | None = None, required: float = 3000.0, **changes: Any
+) -> Profile:
+    """Returns a pipeline of 1,000 images/s on 4 cores with an own stage between `decode` and `augment`."""
+    decode, augment = (make_stage(name, 300, max_parallelism=4) for name in ("decode", "augment"))
+    blur = make_stage("blur", 3000, max_parallelism=4, bytes_out_per_second=150e6)
+    declared = {"blur": OwnStage(random, per_image)}
+    dataset = {"own_stages": ("blur",), "declared": declared, "records": 1000}
+    return make_profile(stages=(decode, blur, augment), dataset=dataset, step=make_step(1000, required), **changes)
+
+
+def test_costly_work_of_an_own_stage_goes_to_the_accelerator() -> None:
+    fix = list_fixes(make_blurred())[0]
+    assert (fix.action, fix.stage, fix.changes) == ("move_to_device", "blur", {})
+    assert fix.reason == "blur takes 79% of the processor time, 3,000 µs for each image."
+    assert fix.instruction == (
+        "Do the work of the stage blur on the accelerator, for the whole batch, or make it cheaper: at most 533 µs."
+    )
+    assert fix.predicted_images_per_second == 3000
+    assert "move_to_device" not in [fix.action for fix in list_fixes(make_blurred(per_image=False))]
+    assert "cheaper" not in list_fixes(make_blurred(required=9000.0))[0].instruction
+
+
+def test_an_own_stage_that_repeats_itself_is_cached() -> None:
+    fix = next(fix for fix in list_fixes(make_blurred(random=False)) if fix.action == "cache_before_stage")
+    assert (fix.stage, fix.instruction) == ("augment", "Put a stage that caches right behind blur.")
+    assert fix.reason == (
+        "blur takes 79% of the processor time, 3,000 µs for each image, and gives the same in each epoch: 150.0 MB of "
+        "memory."
+    )
+    for random in (True, None):
+        assert "cache_before_stage" not in [fix.action for fix in list_fixes(make_blurred(random))]
+
+
+def test_what_leaves_most_of_the_gap_comes_behind_what_closes_it() -> None:
+    fixes = list_fixes(make_blurred(option_costs={"now": 1000.0, "dct_scaling": 500.0}))
+    far = [fix for fix in fixes if fix.predicted_images_per_second < 2000]
+    assert far
+    assert fixes.index(far[0]) == len(fixes) - len(far)
 
 
 def test_work_for_nothing_goes_before_a_cache_if_it_is_much() -> None:

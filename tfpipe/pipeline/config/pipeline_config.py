@@ -144,6 +144,8 @@ class PipelineConfig:
         inject_prefetch: Whether tf.data adds a prefetch if the last stage is not one. Default: True.
         auto_shard_policy: The way in which `tf.distribute` divides a dataset among hosts. "off": the pipeline has
             divided it already. "off", "auto", "file", "data" or "hint". Default: "off".
+        stage_moves: The stages of yours that stand earlier than your function puts them, such as "keep_cats before
+            decode". Each stage that is passed must allow it: see `Stage.commutes_with`. Default: ().
         service: The dispatcher of a tf.data service, "grpc://host:port", whose workers run the pipeline. They give
             records to any host that asks, so a service excludes exact order and caches. None: this host runs the
             pipeline. Begins with grpc://. Default: None.
@@ -202,10 +204,11 @@ class PipelineConfig:
     map_fusion: bool = option(Flag(), True, affects="speed")
     inject_prefetch: bool = option(Flag(), True, affects="speed")
     auto_shard_policy: AutoShardPolicy = option(Choice(get_args(AutoShardPolicy)), "off")
+    stage_moves: tuple[str, ...] = option(Names(), (), affects="speed", without_tensorflow=((),))
     service: str | None = option(Address(), None, without_tensorflow=(None,))
 
     def __post_init__(self) -> None:
-        for name in ("image_size", "decoded_size", "extra_features"):
+        for name in ("image_size", "decoded_size", "extra_features", "stage_moves"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))  # a list has no hash
         _check_batch(self)
@@ -294,6 +297,9 @@ def _check_batch(config: PipelineConfig) -> None:
 def _check_pairs(config: PipelineConfig) -> None:
     if len(config.augment_options.mean) != 3:
         raise ConfigError(f"`mean` must have three values, one for each channel, got {config.augment_options.mean}.")
+    for move in config.stage_moves:
+        if not all(part.strip() for part in move.split(" before ", 1)) or " before " not in move:
+            raise ConfigError(f"`stage_moves` must have moves such as 'keep_cats before decode', got {move!r}.")
     if config.order == "exact":
         if config.deterministic is False:
             raise ConfigError("`deterministic` false excludes `order` exact. Leave it out, or use throughput.")

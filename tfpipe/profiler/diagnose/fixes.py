@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from tfpipe.profiler.diagnose import fixes_cpu, fixes_data, fixes_waiting
+from tfpipe.profiler.diagnose import fixes_cpu, fixes_data, fixes_own, fixes_waiting
 from tfpipe.profiler.diagnose.bottleneck import (
     NO_IDLE,
     SLOW_FIRST_BATCH_S,
@@ -63,6 +63,7 @@ def find_fixes(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) 
     ranked: list[tuple[tuple[int, float, int], Fix]] = []
     proposals = (
         *fixes_waiting.propose(profile, demand, bottleneck),
+        *fixes_own.propose(profile, demand, bottleneck),
         *fixes_cpu.propose(profile, demand),
         *fixes_data.propose(profile, demand),
     )
@@ -80,8 +81,20 @@ def find_fixes(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) 
             )
             ranked.append((_rank(proposal.effort, rate / now), fix))
     ranked.sort(key=lambda pair: pair[0])
-    fixes = [fix for _, fix in ranked]
+    fixes = _put_closers_first([fix for _, fix in ranked], now, required)
     return tuple([*urgent, *fixes] if bottleneck.stage in ("memory", "first_batch") else [*fixes, *urgent])
+
+
+def _put_closers_first(fixes: list[Fix], now: float, required: float) -> list[Fix]:
+    """Puts fixes that leave more than half of the gap behind those that close it; else the order stays.
+
+    More machines are no reason to leave out what this one can do.
+    """
+    here = [fix for fix in fixes if fix.action != "add_machines"]
+    if not any(fix.predicted_idle_fraction <= NO_IDLE for fix in here):
+        return fixes
+    half = now + (required - now) / 2
+    return sorted(fixes, key=lambda fix: fix.predicted_images_per_second < half)
 
 
 def _predict_rate(now: float, demand: ServiceDemand, proposal: ProposedFix) -> float:

@@ -32,8 +32,6 @@ from tfpipe.system.units import human_bytes
 _ON_DEVICE: Mapping[str, OptionValue] = {"augment": "device", "image_dtype": "uint8"}
 _BEFORE_CACHE = ("list", "read", "shuffle", "repeat")
 """The stages that a cache of decoded images leaves nothing to do."""
-_CLEARLY_FEWER = 0.9
-"""The share of the images that a filter passes on, above which its place hardly matters."""
 _CACHE_SHARE = 0.8
 """The share of the free memory that a proposed cache may take; a pipeline accepts up to `MAX_CACHE_SHARE`."""
 
@@ -45,36 +43,12 @@ def propose(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
         profile: The measured figures.
         demand: The profile's demand.
     """
-    yield from _filter_first(profile, demand)
     yield from _change_options(profile, demand)
     yield from _add_cache(profile, demand)
     yield from _install_kernels(profile, demand)
     yield from _store_smaller(profile, demand)
     yield from _store_seekable(profile, demand)
     yield from _add_machines(profile, demand)
-
-
-def _filter_first(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
-    """Yields, for each filter of the user's own behind `decode`, the filter in front of it."""
-    names = [stage.name for stage in profile.stages]
-    if "decode" not in names:
-        return
-    end = names.index("batch") if "batch" in names else len(names)
-    for place, stage in enumerate(profile.stages[:end]):
-        skipped, share = names[names.index("decode") : place], stage.elements_out_per_in
-        if not skipped or stage.name not in profile.dataset.filters or share > _CLEARLY_FEWER:
-            continue
-        reason = (
-            f"{stage.name} drops {1 - share:.0%} of the images after they were decoded: {1 / share:.1f} are decoded "
-            "for each that stays."
-        )
-        instruction = f"Filter before `decode`, on the label or the image's header, and not in the stage {stage.name}."
-        cpu_s, wait_s = (
-            {name: seconds * (share if name in skipped else 1.0) for name, seconds in each.items()}
-            for each in (demand.cpu_s, demand.wait_s)
-        )
-        lighter = replace(demand, cpu_s=cpu_s, wait_s=wait_s)
-        yield ProposedFix(Effort.WASTE, reason, lighter, instruction=instruction, action="move_stage", stage=stage.name)
 
 
 def _change_options(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:

@@ -10,7 +10,6 @@ from tfpipe.profiler.diagnose.bottleneck import compute_required_rate, reads_who
 from tfpipe.profiler.diagnose.calibration import CPU_BOUND_REACHED, CPU_LEFT_WITHOUT_INTRA_OP, SATURATED
 from tfpipe.profiler.diagnose.fixes_data import describe_rewrite
 from tfpipe.profiler.types import (
-    OPTION_COST_STAGES,
     Bottleneck,
     Effort,
     OptionValue,
@@ -22,7 +21,7 @@ from tfpipe.profiler.types import (
 _MAPPED_STAGES = ("parse", "decode", "augment")
 _MAX_THREADS = 64
 _MIN_SHARDS = 16
-_SPARE = 1.25
+SPARE = 1.25
 """The factor for threads that wait: some are always between two waits."""
 _BATCH_SHARE = 0.1
 """The share of the processor time for work once per batch, above which a larger batch is worth it."""
@@ -41,7 +40,6 @@ def propose(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) -> 
     yield from _overlap(profile, demand)
     yield from _use_more_threads(profile, demand)
     yield from _relax_order(profile, demand)
-    yield from _mend_own_stage(profile, demand, bottleneck)
     if bottleneck.stage == "read" and "read" in demand.threads:
         yield from _read_more_at_once(profile, demand)
     yield from _enlarge_batch(profile, demand)
@@ -95,68 +93,24 @@ def _relax_order(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFi
         yield ProposedFix(Effort.VISIBLE_OPTION, reason, demand, changes, efficiency=CPU_BOUND_REACHED)
 
 
-def _mend_own_stage(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) -> Iterator[ProposedFix]:
-    """Yields the changes that help if the bottleneck is a stage of the user."""
-    name = bottleneck.stage
-    stage = next((stage for stage in profile.stages if stage.name == name), None)
-    if stage is None or name not in profile.dataset.own_stages:
-        return
-    if name in demand.lock_bound:
-        reason = "They use all cores; a Python function holds Python's lock."
-        instruction = f"Write the stage {name} with TensorFlow's operations instead of a Python function."
-        cpu_s = {**_without_lock(profile, demand), name: 0.0}
-        native = replace(demand, cpu_s=cpu_s, threads=_raise_threads(demand, name, demand.cores))
-        yield ProposedFix(
-            Effort.VISIBLE_OPTION, reason, native, instruction=instruction, action="rewrite_stage", stage=name
-        )
-        return
-    wait_s, compute_s = demand.wait_s.get(name, 0.0), demand.cpu_s[name]
-    if wait_s > compute_s:
-        rate = min(compute_required_rate(profile.step), demand.cpu_limit)
-        threads = _next_power_of_two(_SPARE * rate * (wait_s + compute_s))
-        if threads > demand.threads[name]:
-            reason = f"{threads} of its calls wait side by side, not {demand.threads[name]:,.0f}: threads, not cores."
-            wider = replace(demand, threads=_raise_threads(demand, name, threads))
-            yield ProposedFix(Effort.VISIBLE_OPTION, reason, wider, {"private_threadpool_size": threads})
-    elif stage.max_parallelism == 1 and name not in profile.dataset.late_caches:
-        instruction = f"Give the map of the stage {name} `num_parallel_calls=tf.data.AUTOTUNE`."
-        wider = replace(demand, threads=_raise_threads(demand, name, demand.cores))
-        reason = "It runs on one core; there are more."
-        yield ProposedFix(
-            Effort.VISIBLE_OPTION, reason, wider, instruction=instruction, action="rewrite_stage", stage=name
-        )
-
-
-def _without_lock(profile: Profile, demand: ServiceDemand) -> dict[str, float]:
-    """Returns the processor time by stage if no Python function ran.
-
-    Threads that fight for Python's lock slow all other stages. `OptionCosts.now` was measured without the user's own
-    stages: 1.1 ms, where 1.1 to 2.5 ms were counted beside such a function (2 cores, JPEGs of 500 x 375 pixels).
-    """
-    counted_s = sum(demand.cpu_s.get(stage, 0.0) for stage in OPTION_COST_STAGES)
-    alone_s = (profile.option_costs.now or math.inf) / 1e6 * profile.records_per_image
-    ratio = min(alone_s / counted_s, 1.0) if counted_s else 1.0
-    return {stage: seconds * (ratio if stage in OPTION_COST_STAGES else 1.0) for stage, seconds in demand.cpu_s.items()}
-
-
 def _read_more_at_once(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
     """Yields the changes that let more reads wait for the storage at the same time."""
     config, files = profile.config, profile.dataset.files
     service_s = demand.cpu_s.get("read", 0.0) + demand.wait_s.get("read", 0.0)
     whole_files = reads_whole_files(profile)
     cycle, threads = profile.dataset.cycle_length, demand.threads["read"]
-    wanted_cycle = _next_power_of_two(_SPARE * min(compute_required_rate(profile.step), demand.cpu_limit) * service_s)
+    wanted_cycle = next_power_of_two(SPARE * min(compute_required_rate(profile.step), demand.cpu_limit) * service_s)
     reads = min(wanted_cycle, files) if whole_files else wanted_cycle
     if not profile.dataset.exact and config.read_parallel_calls is not None and config.read_parallel_calls < cycle:
         reason = f"{cycle} files are read at once, not {config.read_parallel_calls}."
         parallel = min(cycle, files) if whole_files else cycle
-        wider = replace(demand, threads=_raise_threads(demand, "read", parallel))
+        wider = replace(demand, threads=raise_threads(demand, "read", parallel))
         yield ProposedFix(Effort.OPTION, reason, wider, {"read_parallel_calls": None})
     if profile.dataset.in_lanes:
         reads = min(reads, cycle)
     if reads > threads:
         reason = f"{reads} reads at once wait for the storage together, not {threads:,.0f}."
-        wider = replace(demand, threads=_raise_threads(demand, "read", reads))
+        wider = replace(demand, threads=raise_threads(demand, "read", reads))
         changes: dict[str, OptionValue] = {"read_parallel_calls": reads}
         if wanted_cycle > cycle and not profile.dataset.in_lanes:
             changes["cycle_length"] = wanted_cycle
@@ -171,7 +125,7 @@ def _read_more_at_once(profile: Profile, demand: ServiceDemand) -> Iterator[Prop
             packed = profile.dataset.compression
             write = describe_rewrite(profile.dataset, f"--num-shards {shards}") if packed else "tfpipe index FILES"
         instruction = f"{write}, and set read_parallel_calls = {calls}."
-        wider = replace(demand, threads=_raise_threads(demand, "read", calls))
+        wider = replace(demand, threads=raise_threads(demand, "read", calls))
         changes = {"read_parallel_calls": calls}
         yield ProposedFix(Effort.NEW_SHARDS, reason, wider, changes, instruction, "write_data")
 
@@ -185,7 +139,7 @@ def _enlarge_batch(profile: Profile, demand: ServiceDemand) -> Iterator[Proposed
     if not size or share < _BATCH_SHARE:
         return
     # Large enough that the share falls to a tenth of what is worth a fix, but an epoch keeps a few batches.
-    larger = size * _next_power_of_two(10 * share / _BATCH_SHARE)
+    larger = size * next_power_of_two(10 * share / _BATCH_SHARE)
     largest = (profile.dataset.records or larger * _BATCHES_PER_EPOCH) // _BATCHES_PER_EPOCH
     if (larger := min(larger, max(largest, size))) == size:
         return
@@ -197,11 +151,11 @@ def _enlarge_batch(profile: Profile, demand: ServiceDemand) -> Iterator[Proposed
     yield ProposedFix(Effort.VISIBLE_OPTION, reason, lighter, {name: larger})
 
 
-def _raise_threads(demand: ServiceDemand, name: str, threads: float) -> dict[str, float]:
+def raise_threads(demand: ServiceDemand, name: str, threads: float) -> dict[str, float]:
     """Returns the threads by stage, with at least this number for one stage."""
     return {**demand.threads, name: max(threads, demand.threads.get(name, 1))}
 
 
-def _next_power_of_two(number: float) -> int:
+def next_power_of_two(number: float) -> int:
     """Returns the smallest power of two that is not below a number, at most `_MAX_THREADS`."""
     return int(min(2 ** math.ceil(math.log2(max(number, 1))), _MAX_THREADS))

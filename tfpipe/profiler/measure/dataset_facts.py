@@ -14,7 +14,7 @@ from tfpipe.pipeline.stage import STAGE_NAMES
 from tfpipe.pipeline.stages.parse import list_parsed_features
 from tfpipe.profiler.measure.record_sample import RecordCount, count_records, measure_unread, sample_records
 from tfpipe.profiler.measure.stage_matching import BuiltStage, PlannedOperation, list_planned_operations
-from tfpipe.profiler.types import DatasetFacts
+from tfpipe.profiler.types import DatasetFacts, OwnStage
 
 _CLEARLY_SMALLER = 0.9
 _CAN_DROP = {"Filter", "FlatMap", "IgnoreErrors", "Interleave", "Unique"}
@@ -42,6 +42,7 @@ def get_dataset_facts(
     payloads = sample_records(source)
     unread = _measure_unread(data, plan, payloads)
     counted = count_records(source) if source.num_records is None else None
+    own = [stage for stage in stages if stage.name not in STAGE_NAMES]
     mean_size = None
     if isinstance(data, Manifest) and split is not None and source.images.size is None:
         sizes = data.splits[split].sizes
@@ -61,8 +62,9 @@ def get_dataset_facts(
         in_lanes=plan.in_lanes,
         shuffled_records=_count_shuffled_records(plan),
         lacks_kernels=plan.lacks_kernels,
-        own_stages=tuple(stage.name for stage in stages if stage.name not in STAGE_NAMES),
-        late_caches=_find_late_caches(planned),
+        own_stages=tuple(stage.name for stage in own),
+        declared={stage.name: OwnStage(stage.random, stage.per_image) for stage in own},
+        late_caches=_find_late_caches(planned, plan.fuses_augment),
         filters=_find_filters(planned),
         unread_features=tuple(unread),
         unread_share=sum(unread.values()),
@@ -108,10 +110,16 @@ def _count_shuffled_records(plan: ReadPlan) -> int:
     return plan.shuffle_records if plan.config.training and not plan.exact else 0
 
 
-def _find_late_caches(planned: Sequence[PlannedOperation]) -> tuple[str, ...]:
-    """Returns the user's stages that cache what `augment` has made, the last one first."""
+def _find_late_caches(planned: Sequence[PlannedOperation], fused: bool = False) -> tuple[str, ...]:
+    """Returns the user's stages that cache what `augment` has made, the last one first.
+
+    Args:
+        planned: The operations of the stages.
+        fused: Whether one call of tfpipe-kernels does `decode` and `augment`.
+    """
     stages = [operation.stage for operation in planned]
-    after_augment = planned[: stages.index("augment")] if "augment" in stages else []
+    augments = next((name for name in ("augment", "decode") if name in stages and (fused or name == "augment")), None)
+    after_augment = [] if augments is None else planned[: stages.index(augments)]
     return tuple(
         operation.stage
         for operation in after_augment

@@ -88,9 +88,9 @@ def profile_pipeline(
         DataError: A record is damaged, or a file cannot be read.
     """
     with explain_customize_errors(customize):
-        stages = customize_stages(build_stages(data, split, tell_stages_apart(config)), customize)
+        stages = customize_stages(build_stages(data, split, tell_stages_apart(config)), customize, config)
         built = _build_each(stages)
-    facts = get_dataset_facts(data, split, config, built)
+    facts = replace(get_dataset_facts(data, split, config, built), stage_moves=tuple(stages.list_moves()))
     source = get_source(data, split)
     plan = ReadPlan.for_host(source, config, None, 0)
     fill_steps = (plan.steps_per_epoch or 0) if config.cache != "none" and config.cache_dir is None else 0
@@ -171,7 +171,7 @@ def _build_each(stages: Stages) -> list[BuiltStage]:
     built: list[BuiltStage] = []
     dataset = None
     for stage in stages.merge_neighbors():
-        built.append(BuiltStage(stage.name, dataset, stage.apply(dataset)))
+        built.append(BuiltStage(stage.name, dataset, stage.apply(dataset), stage.random, stage.per_image))
         dataset = built[-1].dataset
     return built
 

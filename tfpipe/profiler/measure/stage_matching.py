@@ -30,11 +30,15 @@ class BuiltStage:
         name: The stage's name.
         before: The dataset that the stage took; None for the first stage.
         dataset: The dataset that it returned.
+        random: Whether it draws anew in each epoch, as `Stage.random` says.
+        per_image: Whether it treats each image for itself, as `Stage.per_image` says.
     """
 
     name: str
     before: Any
     dataset: Any
+    random: bool | None = None
+    per_image: bool | None = None
 
     def list_datasets(self) -> list[Any]:
         """Returns the datasets that the stage has made, the last one first."""

@@ -1,0 +1,185 @@
+"""Proposals for stages of the user's own: another place, other code, the accelerator, a cache behind them. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from tfpipe.profiler.diagnose.bottleneck import compute_required_rate
+from tfpipe.profiler.diagnose.fixes_waiting import SPARE, next_power_of_two, raise_threads
+from tfpipe.profiler.types import (
+    OPTION_COST_STAGES,
+    Bottleneck,
+    Effort,
+    OptionValue,
+    Profile,
+    ProposedFix,
+    ServiceDemand,
+    StageTiming,
+)
+from tfpipe.system.units import human_bytes
+
+_CLEARLY_FEWER = 0.9
+"""The share of the images that a filter passes on, above which its place hardly matters."""
+_COSTLY = 0.3
+"""The share of an image's processor time from which on it is worth to do a stage elsewhere."""
+_CACHE_SHARE = 0.8
+"""The share of the free memory that a proposed cache may take."""
+
+
+def propose(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) -> Iterator[ProposedFix]:
+    """Yields the changes of the user's own stages that could help, in no order.
+
+    Args:
+        profile: The measured figures.
+        demand: The profile's demand.
+        bottleneck: The profile's bottleneck.
+    """
+    yield from _filter_first(profile, demand)
+    yield from _mend_bottleneck(profile, demand, bottleneck)
+    for stage in profile.stages:
+        if stage.name in profile.dataset.own_stages and _computes_much(profile, demand, stage):
+            yield from _do_elsewhere(profile, demand, stage)
+
+
+def _computes_much(profile: Profile, demand: ServiceDemand, stage: StageTiming) -> bool:
+    """Returns whether a stage keeps many cores busy. One that waits, caches or runs on one core has other cures."""
+    cpu_s = demand.cpu_s.get(stage.name, 0.0)
+    has_other_cure = (
+        stage.name in demand.lock_bound
+        or stage.name in profile.dataset.late_caches
+        or stage.max_parallelism == 1
+        or demand.wait_s.get(stage.name, 0.0) > cpu_s
+    )
+    return not has_other_cure and cpu_s >= _COSTLY * sum(demand.cpu_s.values())
+
+
+def _filter_first(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
+    """Yields, for each filter of the user's own behind `decode`, the filter in front of it."""
+    names = [stage.name for stage in profile.stages]
+    if "decode" not in names:
+        return
+    end = names.index("batch") if "batch" in names else len(names)
+    for place, stage in enumerate(profile.stages[:end]):
+        skipped, share = names[names.index("decode") : place], stage.elements_out_per_in
+        if not skipped or stage.name not in profile.dataset.filters or share > _CLEARLY_FEWER:
+            continue
+        reason = (
+            f"{stage.name} drops {1 - share:.0%} of the images after they were decoded: {1 / share:.1f} are decoded "
+            "for each that stays."
+        )
+        cpu_s, wait_s = (
+            {name: seconds * (share if name in skipped else 1.0) for name, seconds in each.items()}
+            for each in (demand.cpu_s, demand.wait_s)
+        )
+        lighter = replace(demand, cpu_s=cpu_s, wait_s=wait_s)
+        changes: dict[str, OptionValue] = {}
+        instruction = f"Filter before `decode`, on the label or the image's header, and not in the stage {stage.name}."
+        for move in profile.dataset.stage_moves:
+            if move.startswith(f"{stage.name} before "):  # its `commutes_with` allows it
+                changes, instruction = {"stage_moves": (*profile.config.stage_moves, move)}, ""
+        yield ProposedFix(Effort.WASTE, reason, lighter, changes, instruction, action="move_stage", stage=stage.name)
+
+
+def _do_elsewhere(profile: Profile, demand: ServiceDemand, stage: StageTiming) -> Iterator[ProposedFix]:
+    """Yields other places for the work of a costly stage: the accelerator, or a cache behind it."""
+    name, facts = stage.name, profile.dataset.declared.get(stage.name)
+    cost_s = demand.cpu_s[name]
+    share = cost_s / sum(demand.cpu_s.values())
+    takes = f"{name} takes {share:.0%} of the processor time, {cost_s * 1e6:,.0f} µs for each image"
+    if facts is None or facts.per_image is not False:
+        without = replace(demand, cpu_s={**demand.cpu_s, name: 0.0}, threads=_leave_out(demand.threads, name))
+        left_us = _compute_affordable_us(profile, demand, name)
+        cheaper = f", or make it cheaper: at most {left_us:,.0f} µs" if left_us > 0 else ""
+        instruction = f"Do the work of the stage {name} on the accelerator, for the whole batch{cheaper}."
+        yield ProposedFix(
+            Effort.VISIBLE_OPTION, f"{takes}.", without, instruction=instruction, action="move_to_device", stage=name
+        )
+    if facts is not None and facts.random is False and profile.config.training:
+        yield from _cache_behind(profile, demand, stage, takes)
+
+
+def _cache_behind(profile: Profile, demand: ServiceDemand, stage: StageTiming, takes: str) -> Iterator[ProposedFix]:
+    """Yields a cache behind a stage that gives the same in each epoch, if what it gives fits into memory."""
+    names = [each.name for each in profile.stages]
+    before, after = names[: names.index(stage.name) + 1], names[names.index(stage.name) + 1 :]
+    records, host = profile.dataset.records, profile.host
+    draws = next((name for name in after if name == "augment" or _is_random(profile, name)), None)
+    if records is None or not stage.images_per_second or any(_is_random(profile, name) for name in before):
+        return
+    if "augment" in before and profile.config.augment != "none":
+        return  # it draws crops
+    num_bytes = records * stage.bytes_out_per_second / stage.images_per_second
+    if num_bytes > _CACHE_SHARE * (host.memory_limit_bytes - host.peak_memory_bytes):
+        return
+    cpu_s = {name: 0.0 if name in before else seconds for name, seconds in demand.cpu_s.items()}
+    cached = replace(demand, cpu_s=cpu_s, wait_s={}, storage_limit=None, threads=_leave_out(demand.threads, *before))
+    reason = f"{takes}, and gives the same in each epoch: {human_bytes(num_bytes)} of memory."
+    yield ProposedFix(
+        Effort.VISIBLE_OPTION,
+        reason,
+        cached,
+        instruction=f"Put a stage that caches right behind {stage.name}.",
+        action="cache_before_stage",
+        stage=draws or (after[0] if after else stage.name),
+    )
+
+
+def _is_random(profile: Profile, name: str) -> bool:
+    facts = profile.dataset.declared.get(name)
+    return facts is not None and facts.random is True
+
+
+def _compute_affordable_us(profile: Profile, demand: ServiceDemand, name: str) -> float:
+    """Returns the processor time of an image that the stage may take if the accelerator shall not wait."""
+    others_s = sum(seconds for stage, seconds in demand.cpu_s.items() if stage != name)
+    return (demand.cores / compute_required_rate(profile.step) - others_s) * 1e6
+
+
+def _leave_out(threads: Mapping[str, float], *names: str) -> dict[str, float]:
+    return {stage: count for stage, count in threads.items() if stage not in names}
+
+
+def _mend_bottleneck(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) -> Iterator[ProposedFix]:
+    """Yields the changes that help if the bottleneck is a stage of the user."""
+    name = bottleneck.stage
+    stage = next((stage for stage in profile.stages if stage.name == name), None)
+    if stage is None or name not in profile.dataset.own_stages:
+        return
+    if name in demand.lock_bound:
+        reason = "They use all cores; a Python function holds Python's lock."
+        instruction = f"Write the stage {name} with TensorFlow's operations instead of a Python function."
+        cpu_s = {**_without_lock(profile, demand), name: 0.0}
+        native = replace(demand, cpu_s=cpu_s, threads=raise_threads(demand, name, demand.cores))
+        yield ProposedFix(
+            Effort.VISIBLE_OPTION, reason, native, instruction=instruction, action="rewrite_stage", stage=name
+        )
+        return
+    wait_s, compute_s = demand.wait_s.get(name, 0.0), demand.cpu_s[name]
+    if wait_s > compute_s:
+        rate = min(compute_required_rate(profile.step), demand.cpu_limit)
+        threads = next_power_of_two(SPARE * rate * (wait_s + compute_s))
+        if threads > demand.threads[name]:
+            reason = f"{threads} of its calls wait side by side, not {demand.threads[name]:,.0f}: threads, not cores."
+            wider = replace(demand, threads=raise_threads(demand, name, threads))
+            yield ProposedFix(Effort.VISIBLE_OPTION, reason, wider, {"private_threadpool_size": threads})
+    elif stage.max_parallelism == 1 and name not in profile.dataset.late_caches:
+        instruction = f"Give the map of the stage {name} `num_parallel_calls=tf.data.AUTOTUNE`."
+        wider = replace(demand, threads=raise_threads(demand, name, demand.cores))
+        reason = "It runs on one core; there are more."
+        yield ProposedFix(
+            Effort.VISIBLE_OPTION, reason, wider, instruction=instruction, action="rewrite_stage", stage=name
+        )
+
+
+def _without_lock(profile: Profile, demand: ServiceDemand) -> dict[str, float]:
+    """Returns the processor time by stage if no Python function ran.
+
+    Threads that fight for Python's lock slow all other stages. `OptionCosts.now` was measured without the user's own
+    stages: 1.1 ms, where 1.1 to 2.5 ms were counted beside such a function (2 cores, JPEGs of 500 x 375 pixels).
+    """
+    counted_s = sum(demand.cpu_s.get(stage, 0.0) for stage in OPTION_COST_STAGES)
+    alone_s = (profile.option_costs.now or math.inf) / 1e6 * profile.records_per_image
+    ratio = min(alone_s / counted_s, 1.0) if counted_s else 1.0
+    return {stage: seconds * (ratio if stage in OPTION_COST_STAGES else 1.0) for stage, seconds in demand.cpu_s.items()}
