@@ -48,10 +48,10 @@ def test_a_busy_accelerator_needs_no_fix() -> None:
 
 
 def test_predictions_follow_the_demands() -> None:
-    """A twentieth less from `parse` to `batch`. The pipeline reached 95 % of its bound, and so it will again."""
-    profile = make_profile(config={"image_dtype": "float32"}, option_costs={"uint8": 3800.0})
+    """A quarter less from `parse` to `batch`. The pipeline reached 95 % of its bound, and so it will again."""
+    profile = make_profile(config={"image_dtype": "float32"}, option_costs={"uint8": 3000.0})
     fix = get_fix(profile, image_dtype="uint8")
-    expected = predict_rate(STAGES_S - 0.05 * MADE_S)
+    expected = predict_rate(STAGES_S - 0.25 * MADE_S)
     assert fix.predicted_images_per_second == pytest.approx(expected)
     assert fix.predicted_idle_fraction == pytest.approx(1 - expected / 4000)
 
@@ -434,10 +434,11 @@ def test_an_own_stage_that_repeats_itself_is_cached() -> None:
 
 
 def test_what_leaves_most_of_the_gap_comes_behind_what_closes_it() -> None:
-    fixes = list_fixes(make_blurred(option_costs={"now": 1000.0, "dct_scaling": 500.0}))
-    far = [fix for fix in fixes if fix.predicted_images_per_second < 2000]
-    assert far
-    assert fixes.index(far[0]) == len(fixes) - len(far)
+    fixes = list_fixes(make_blurred(option_costs={"now": 1000.0, "dct_scaling": 100.0}))
+    assert [fix.action for fix in fixes] == ["move_to_device", "add_machines", "set_option"]
+    assert fixes[2].predicted_images_per_second == pytest.approx(0.95 * 4 / (3.06e-3 * (1 + 0.2 / 3.6)))
+    hardly = list_fixes(make_blurred(option_costs={"now": 1000.0, "dct_scaling": 500.0}))
+    assert [fix.action for fix in hardly] == ["move_to_device", "add_machines"]
 
 
 def test_work_for_nothing_goes_before_a_cache_if_it_is_much() -> None:

@@ -32,6 +32,8 @@ from tfpipe.system.units import human_bytes
 
 MIN_GAIN = 0.02
 """The gain below which a change is not worth its line in a report, nor its place in a config."""
+_HARDLY, _HARDLY_BESIDE = 0.1, 0.1
+"""The gain, and the share of the greatest gain of all fixes, below which both a fix changes next to nothing."""
 _MUCH_WASTE = 1.5
 """The factor from which on it is worth more to leave out work for nothing than to make it cheaper."""
 _GOOD_FIRST_BATCH_S = 2.0
@@ -81,8 +83,15 @@ def find_fixes(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) 
             )
             ranked.append((_rank(proposal.effort, rate / now), fix))
     ranked.sort(key=lambda pair: pair[0])
-    fixes = _put_closers_first([fix for _, fix in ranked], now, required)
+    fixes = _put_closers_first(_leave_out_trifles([fix for _, fix in ranked], now), now, required)
     return tuple([*urgent, *fixes] if bottleneck.stage in ("memory", "first_batch") else [*fixes, *urgent])
+
+
+def _leave_out_trifles(fixes: list[Fix], now: float) -> list[Fix]:
+    """Leaves out what changes next to nothing while another fix of this host changes much."""
+    rates = [fix.predicted_images_per_second for fix in fixes if fix.action != "add_machines"]
+    least = now + min(_HARDLY * now, _HARDLY_BESIDE * (max(rates, default=now) - now))
+    return [fix for fix in fixes if fix.predicted_images_per_second >= least]
 
 
 def _put_closers_first(fixes: list[Fix], now: float, required: float) -> list[Fix]:
