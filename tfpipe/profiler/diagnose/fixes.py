@@ -32,7 +32,7 @@ from tfpipe.system.units import human_bytes
 
 MIN_GAIN = 0.02
 """The gain below which a change is not worth its line in a report, nor its place in a config."""
-_HARDLY, _HARDLY_BESIDE = 0.1, 0.1
+_HARDLY, _HARDLY_BESIDE = 0.05, 0.1
 """The gain, and the share of the greatest gain of all fixes, below which both a fix changes next to nothing."""
 _MUCH_WASTE = 1.5
 """The factor from which on it is worth more to leave out work for nothing than to make it cheaper."""
