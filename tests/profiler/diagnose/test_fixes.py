@@ -236,7 +236,7 @@ def test_compressed_files_are_written_as_a_dataset() -> None:
 
 def test_caches_of_uncounted_files_are_sized_by_what_was_counted() -> None:
     data = {"records": None, "counted_records": 1000, "unpacked_record_bytes": 300e3}
-    profile = make_profile(dataset=data, option_costs={"cached": 3900.0})
+    profile = make_profile(dataset=data, option_costs={"cached": 3900.0, "smaller": None})
     reasons = [fix.reason for fix in list_fixes(profile) if "cache" in fix.changes]
     assert "From the second epoch on nothing is read: 300.0 MB of memory." in reasons
     assert "From the second epoch on nothing is decoded: 196.6 MB of memory." in reasons
