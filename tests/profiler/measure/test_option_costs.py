@@ -15,11 +15,10 @@ import tensorflow as tf
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source, tfrecord_files
+from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stage import Stage
 from tfpipe.profiler.measure import option_costs, record_sample
-from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
-from tfpipe.profiler.measure.option_costs import measure_option_costs, measure_read_costs
+from tfpipe.profiler.measure.option_costs import measure_option_costs
 from tfpipe.profiler.types import OptionCosts
 
 CONFIG = PipelineConfig(global_batch_size=4, image_size=16)
@@ -136,21 +135,3 @@ def test_a_damaged_record_is_left_to_the_pipeline(source: Source, tmp_path: Path
     data[40] ^= 1
     damaged.write_bytes(data)
     assert measure_option_costs(replace(source, files=(str(damaged),)), CONFIG, None) == OptionCosts()
-
-
-def test_reading_less_is_measured_with_the_records(foreign: Any, tmp_path: Path) -> None:
-    """A megabyte that nobody reads costs some 200 us of a core; without it a record of 1 KB costs a few."""
-    records = [{**record, "blob": b"x" * 1_000_000, "more": b"y" * 100_000} for record in foreign.records(0, 16)]
-    foreign.write(tmp_path / "part-0", records, "GZIP")
-    packed = tfrecord_files(str(tmp_path / "part-0"))
-    facts = get_dataset_facts(packed, None, CONFIG, [])
-    assert facts.unread_features == ("blob", "more")
-    costs = measure_read_costs(packed, facts)
-    assert list(costs) == ["read", "read_without_unread", "read_unpacked"]
-    assert costs["read_without_unread"] < costs["read"] / 5
-    assert costs["read_unpacked"] < costs["read"]
-
-
-def test_reading_is_not_measured_where_nothing_could_be_saved(source: Source, small_dataset: Path) -> None:
-    facts = get_dataset_facts(load_manifest(str(small_dataset)), "train", CONFIG, [])
-    assert measure_read_costs(source, facts) == {}

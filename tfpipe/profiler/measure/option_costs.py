@@ -9,9 +9,7 @@ second.
 
 from __future__ import annotations
 
-import os
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +19,6 @@ import tensorflow as tf
 
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.manifest import Compression
 from tfpipe.images.normalize import BadImage, prepare_image
 from tfpipe.images.seekable import make_seekable
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
@@ -33,13 +30,12 @@ from tfpipe.pipeline.stages.augment import augment_images
 from tfpipe.pipeline.stages.batch import batch_examples
 from tfpipe.pipeline.stages.decode import decode_images
 from tfpipe.pipeline.stages.parse import add_seed, parse_records
-from tfpipe.profiler.measure.record_sample import RECORDS, leave_out, sample_records
-from tfpipe.profiler.types import DatasetFacts, OptionCosts
+from tfpipe.profiler.measure.record_sample import RECORDS, sample_records
+from tfpipe.profiler.types import OptionCosts
 from tfpipe.system import host_limits
 
 BATCH = RECORDS
 _SECONDS, _TURN_S, _MIN_TURNS = 0.3, 0.03, 5
-_FILE_BUFFER_BYTES = 2**20
 _REST_S, _MAX_REST_S, _SHORT_REST_S = 0.003, 1.0, 0.02
 """A process counts as idle when it used less than a tenth of `_REST_S`. After `_MAX_REST_S` nobody waits any longer,
 since a process may have other threads that never rest; from then on a turn is followed by `_SHORT_REST_S`."""
@@ -93,52 +89,11 @@ def _measure(source: Source, config: PipelineConfig, short_side: int | None, lat
         datasets["smaller"] = _build_dataset(source, base, smaller)
     if seekable := _add_markers(source, base, payloads):
         datasets["seekable"] = _build_dataset(source, base, seekable)
-    costs_us = _measure_costs_us(datasets)
+    costs_us = measure_costs_us(datasets)
     records_us = costs_us.pop(_RECORDS_ALONE)  # a cached image comes without its record
     return OptionCosts(
         **{name: max(cost - (0.0 if name in _FROM_CACHE else records_us), 1.0) for name, cost in costs_us.items()}
     )
-
-
-def measure_read_costs(source: Source, facts: DatasetFacts) -> dict[str, float]:
-    """Measures the processor time of reading a record: as it is, without unread features, and not compressed.
-
-    A few records are written into files of their own, from which they are read again and again. So the figures hold for
-    files that the system has in memory.
-
-    Args:
-        source: The data.
-        facts: The facts about it.
-
-    Returns:
-        The costs by the fields of `OptionCosts`; empty if nothing could be saved, or if the files cannot be written.
-    """
-    changes: dict[str, tuple[Compression, tuple[str, ...]]] = {"read": (source.compression, ())}
-    if facts.unread_features:
-        changes["read_without_unread"] = (source.compression, facts.unread_features)
-    if source.compression:
-        changes["read_unpacked"] = ("", ())
-    if len(changes) == 1:
-        return {}
-    try:
-        payloads = sample_records(source)
-        with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
-            datasets = {}
-            for name, (compression, features) in changes.items():
-                path = os.path.join(folder, name)
-                with tf.io.TFRecordWriter(path, tf.io.TFRecordOptions(compression_type=compression)) as writer:
-                    for payload in leave_out(payloads, features) if features else payloads:
-                        writer.write(payload)
-                datasets[name] = _repeat_file(path, compression)
-            return _measure_costs_us(datasets) if payloads else {}
-    except (OSError, tf.errors.OpError):
-        return {}
-
-
-def _repeat_file(path: str, compression: Compression) -> tf.data.Dataset:
-    """Returns the sizes of a file's records, read without end. A batch of the records themselves would be a copy."""
-    records = tf.data.TFRecordDataset(path, compression, _FILE_BUFFER_BYTES)
-    return records.repeat().map(tf.strings.length).batch(BATCH)
 
 
 def _list_changes(source: Source, config: PipelineConfig, late_cache: bool) -> Iterator[tuple[str, PipelineConfig]]:
@@ -237,7 +192,7 @@ def _fetch_cached(plan: ReadPlan, cached: tf.data.Dataset, number: tf.Tensor) ->
     return add_seed(plan, features, tf.stack([tf.cast(number, tf.int32), tf.constant(7)]))
 
 
-def _measure_costs_us(datasets: dict[str, tf.data.Dataset]) -> dict[str, float]:
+def measure_costs_us(datasets: dict[str, tf.data.Dataset]) -> dict[str, float]:
     """Returns the processor time of all threads for one image of each dataset, its record included."""
     iterators, rest = {name: iter(dataset) for name, dataset in datasets.items()}, _Rest()
     for batches in iterators.values():

@@ -22,7 +22,8 @@ from tfpipe.pipeline.stage import Customize, Stages, customize_stages, explain_c
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, compute_idle_fraction
 from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
 from tfpipe.profiler.measure.host_usage import HostTime, measure_storage_rate
-from tfpipe.profiler.measure.option_costs import measure_option_costs, measure_read_costs
+from tfpipe.profiler.measure.option_costs import measure_option_costs
+from tfpipe.profiler.measure.read_costs import measure_read_costs
 from tfpipe.profiler.measure.simulated_accelerator import (
     MIN_WARM_UP_S,
     Accelerator,
@@ -104,7 +105,7 @@ def profile_pipeline(
     costs = OptionCosts()
     if compute_idle_fraction(timing) > NO_IDLE:  # otherwise no change of the pipeline makes the training faster
         costs = measure_option_costs(source, config, facts.short_side, bool(facts.late_caches))
-        costs = replace(costs, **measure_read_costs(source, facts))
+        costs = replace(costs, **measure_read_costs(source, config, facts))
     planned, python_stages = list_planned_operations(built), find_python_stages(built)
     timings = compute_stage_timings(run.samples, planned, python_stages, accelerator.images_per_step)
     records_per_image = count_records_per_image(timings, accelerator.images_per_step)

@@ -1,0 +1,73 @@
+"""The cost of reading records as they are, without what nobody reads, and unpacked: the real stages, a few records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfpipe.format.manifest import Manifest
+from tfpipe.integrity.foreign.index import IndexConfig, index
+from tfpipe.open_dataset import load_manifest
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.source import Source, get_source, tfrecord_files
+from tfpipe.profiler.measure import option_costs, read_costs
+from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
+from tfpipe.profiler.measure.read_costs import measure_read_costs
+
+CONFIG = PipelineConfig(global_batch_size=4, image_size=16)
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(option_costs, "_SECONDS", 0.1)
+
+
+def open_files(foreign: Any, folder: Path, compression: str, described: bool) -> tuple[Manifest | Source, str | None]:
+    """Returns 16 records with 1.1 MB each that nobody reads."""
+    records = [{**record, "blob": b"x" * 1_000_000, "more": b"y" * 100_000} for record in foreign.records(0, 16)]
+    foreign.write(folder / "train-0.tfrecord", records, compression)
+    if not described:
+        return tfrecord_files(str(folder / "train-*")), None
+    index(IndexConfig(str(folder)))
+    return load_manifest(str(folder)), "train"
+
+
+@pytest.mark.parametrize("described", [True, False])
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+def test_reading_less_is_measured_with_the_records(
+    foreign: Any, tmp_path: Path, compression: str, described: bool
+) -> None:
+    """A megabyte that nobody reads costs hundreds of microseconds, which a busy machine still shows."""
+    data, split = open_files(foreign, tmp_path, compression, described)
+    facts = get_dataset_facts(data, split, CONFIG, [])
+    assert facts.unread_features == ("blob", "more")
+    costs = measure_read_costs(get_source(data, split), CONFIG, facts)
+    assert list(costs) == ["read", "read_without_unread", *(["read_unpacked"] if compression else [])]
+    assert min(costs.values()) > 0
+    if described and not compression:  # otherwise the order differs too, whose cost is not that of the bytes
+        assert costs["read_without_unread"] < costs["read"]
+
+
+def test_what_is_read_is_what_was_written(foreign: Any, tmp_path: Path) -> None:
+    data, split = open_files(foreign, tmp_path, "", True)
+    source = get_source(data, split)
+    payloads = [b"a" * 100, b"b" * 200, b"c" * 300, b"d" * 400]
+    shard = read_costs._write(str(tmp_path), "few", payloads, source, rewritten=True)
+    sizes = [*read_costs._read_without_end(shard, CONFIG).unbatch().take(4 * read_costs._FILES).as_numpy_iterator()]
+    assert sorted(sizes) == [size for size in (100, 200, 300, 400) for _ in range(read_costs._FILES)]
+
+
+def test_nothing_is_measured_where_nothing_could_be_saved(
+    foreign: Any, small_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = load_manifest(str(small_dataset))
+    facts = get_dataset_facts(own, "train", CONFIG, [])
+    assert measure_read_costs(get_source(own, "train"), CONFIG, facts) == {}
+    data, split = open_files(foreign, tmp_path, "", True)
+    facts, source = get_dataset_facts(data, split, CONFIG, []), get_source(data, split)
+    assert measure_read_costs(source, replace(CONFIG, cache="bytes"), facts) == {}
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    assert measure_read_costs(source, CONFIG, facts) == {}
