@@ -127,6 +127,24 @@ def test_lanes_with_many_runs_are_read_track_after_track(
 
 
 @pytest.mark.parametrize("options", LANES, ids=str)
+def test_the_first_tracks_are_those_of_the_graph(
+    many: Manifest, monkeypatch: pytest.MonkeyPatch, options: dict
+) -> None:
+    """Also where the parts have different numbers of runs: tracks have up to two."""
+    monkeypatch.setattr(_exact_order, "_TRACK_RUNS", 2)
+    plan = plan_of(many, start_step=21, **options)
+    epoch = plan.start[0]
+    listed = _exact_order.list_tracks(plan, tf.data.Dataset.range(epoch, epoch + 1))
+    assert list_runs(_exact_order.list_first_tracks(plan)) == list_runs(listed)
+
+
+def list_runs(tracks: tf.data.Dataset) -> list[list[tuple[int, int]]]:
+    """Lists the first record and the count of every run of each track."""
+    runs = [np.atleast_2d(np.stack(track, axis=-1)).tolist() for track in tracks.as_numpy_iterator()]
+    return [[(first, count) for first, count in track if count] for track in runs]
+
+
+@pytest.mark.parametrize("options", LANES, ids=str)
 def test_each_record_at_most_once_an_epoch(many: Manifest, options: dict) -> None:
     plan = plan_of(many, **options)
     per_epoch = plan.steps_per_epoch

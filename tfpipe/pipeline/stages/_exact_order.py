@@ -14,12 +14,15 @@ A track is what the reader opens: some runs, one after another. A round is a tur
 """
 
 import bisect
+import itertools
 
+import numpy as np
 import tensorflow as tf
 
 from tfpipe.order import ExactOrder
 from tfpipe.pipeline.plan.read_plan import LISTED_RECORDS, ReadPlan
 from tfpipe.pipeline.stages import _order_ops
+from tfpipe.system.hash_permutation import IntArray
 
 _FOREVER = 2**62
 _TRACK_RUNS = 256
@@ -42,19 +45,53 @@ def list_tracks(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
     """
     if not plan.in_lanes:
         return _list_runs(plan, epochs)
-    order, first_round = plan.order, plan.start[1] // plan.steps_per_round
-    rounds = -(-(plan.steps_per_epoch or 0) // plan.steps_per_round)
-    lane_rounds, late_rounds = _TRACK_RUNS * order.turns_per_run, max(LISTED_RECORDS // plan.round_records, 1)
-    begins = [*range(0, order.turns_per_lane, lane_rounds), *range(order.turns_per_lane, rounds, late_rounds)]
+    bounds, first_round = _cut_rounds(plan), plan.start[1] // plan.steps_per_round
 
     def list_part(epoch: tf.Tensor, part: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        begin, end = tf.gather(begins, part), tf.gather([*begins[1:], rounds], part)
+        begin, end = tf.gather(bounds, part), tf.gather(bounds, part + 1)
         begin = tf.where(epoch == plan.start[0], tf.maximum(begin, first_round), begin)
         positions, count = _place_runs(plan, tf.cast(begin, tf.int64), tf.cast(end, tf.int64))
-        return _order_ops.number_records(order, epoch, positions), count
+        return _order_ops.number_records(plan.order, epoch, positions), count
 
-    first_part = bisect.bisect_right(begins, first_round) - 1
-    return _list_parts(plan, epochs, first_part, len(begins)).map(list_part).unbatch()
+    first_part = bisect.bisect_right(bounds[:-1], first_round) - 1
+    return _list_parts(plan, epochs, first_part, len(bounds) - 1).map(list_part).unbatch()
+
+
+def list_first_tracks(plan: ReadPlan) -> tf.data.Dataset:
+    """Lists the tracks of the first epoch from the start step on, as `list_tracks` does.
+
+    They are computed here and now, by the same operations. In the graph these would take 0.1 s before the first batch.
+    """
+    with tf.init_scope(), tf.device("CPU:0"):
+        if plan.in_lanes:
+            first_round = plan.start[1] // plan.steps_per_round
+            parts = [
+                _place_runs(plan, tf.constant(max(begin, first_round), tf.int64), tf.constant(end, tf.int64))
+                for begin, end in itertools.pairwise(_cut_rounds(plan))
+                if end > first_round
+            ]
+            positions, count = (_join_tracks([part[k].numpy() for part in parts]) for k in range(2))
+        else:
+            run = plan.order.turn_records
+            begin, end = tf.constant([plan.start[1], plan.steps_per_epoch or 0], tf.int64)
+            positions = _place_records(plan, begin, end, plan.share // run, run).numpy()
+            count = np.full_like(positions, run)
+    numbers = plan.order.rising_numbers(plan.start[0], positions)
+    return tf.data.Dataset.from_tensor_slices((tf.constant(numbers), tf.constant(count)))
+
+
+def _cut_rounds(plan: ReadPlan) -> list[int]:
+    """Cuts the rounds of an epoch into parts that are listed at once: their first rounds, and the end of the last."""
+    order = plan.order
+    rounds = -(-(plan.steps_per_epoch or 0) // plan.steps_per_round)
+    lane_rounds, late_rounds = _TRACK_RUNS * order.turns_per_run, max(LISTED_RECORDS // plan.round_records, 1)
+    return [*range(0, order.turns_per_lane, lane_rounds), *range(order.turns_per_lane, rounds, late_rounds), rounds]
+
+
+def _join_tracks(parts: list[IntArray]) -> IntArray:
+    """Joins the tracks of several parts, int64 [lanes, runs]; zeros stand behind the runs of a shorter part."""
+    runs = max(part.shape[1] for part in parts)
+    return np.concatenate([np.pad(part, ((0, 0), (0, runs - part.shape[1]))) for part in parts])
 
 
 def _list_runs(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:

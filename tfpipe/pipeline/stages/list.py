@@ -60,13 +60,7 @@ def list_once(plan: ReadPlan) -> Stage:
 def list_first_use(plan: ReadPlan) -> Stage:
     """Lists the records of the first epoch, for a cache that is filled by it."""
     reason = "the cache is filled in the order of the first epoch, which then waits for nothing else"
-    first_epoch = plan.start[0]
-    return Stage(
-        "list",
-        lambda _: _exact_order.list_tracks(plan, tf.data.Dataset.range(first_epoch, first_epoch + 1)),
-        _file_settings(plan),
-        reason,
-    )
+    return Stage("list", lambda _: _exact_order.list_first_tracks(plan), _file_settings(plan), reason)
 
 
 def list_runs_once(plan: ReadPlan, runs: IntArray) -> tf.data.Dataset:
