@@ -203,10 +203,10 @@ def test_a_foreign_file_is_read_in_parts_once_it_is_described(compression: str, 
 )
 def test_features_that_nobody_reads_are_left_out(described: bool, command: str) -> None:
     """Reading takes 200 us in its stage, and 100 of the 300 us that no stage accounts for are threads that read."""
-    data = {"unread_features": ("blob/mask", "depth"), "unread_share": 0.9, "described": described}
+    data = {"unread_features": ("blob/mask", "a depth"), "unread_share": 0.9, "described": described}
     profile = make_profile(dataset=data, option_costs={"read": 350.0, "read_without_unread": 50.0})
     fix = next(fix for fix in list_fixes(profile) if "--drop-feature" in fix.instruction)
-    assert fix.instruction == f"{command} --drop-feature blob/mask --drop-feature depth"
+    assert fix.instruction == f"{command} --drop-feature blob/mask --drop-feature 'a depth'"
     assert fix.reason == "90% of the bytes read are features that nobody reads."
     now_us, saved_us = 3800.0, 300.0
     assert fix.predicted_images_per_second == pytest.approx(1000 * now_us / (now_us - saved_us))

@@ -5,6 +5,7 @@ What reading costs was measured with a few of the records: see `OptionCosts`.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -42,7 +43,7 @@ def _drop_unread_features(profile: Profile, demand: ServiceDemand) -> Iterator[P
     wait_s = {**demand.wait_s, "read": demand.wait_s.get("read", 0.0) * left}
     storage_limit = None if demand.storage_limit is None else demand.storage_limit / left
     lighter = replace(lighter, wait_s=wait_s, storage_limit=storage_limit)
-    options = " ".join(f"--drop-feature {name}" for name in dataset.unread_features)
+    options = " ".join(f"--drop-feature {shlex.quote(name)}" for name in dataset.unread_features)
     reason = f"{dataset.unread_share:.0%} of the bytes read are features that nobody reads."
     yield ProposedFix(
         Effort.NEW_SHARDS, reason, lighter, instruction=describe_rewrite(dataset, options), action="write_data"
