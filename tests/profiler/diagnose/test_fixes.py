@@ -230,7 +230,7 @@ def test_compressed_files_are_written_as_a_dataset() -> None:
     command = "tfpipe index FILES --output INDEX, then tfpipe reshard INDEX OUTPUT"
     fix = next(fix for fix in list_fixes(profile) if fix.instruction == command)
     assert fix.predicted_images_per_second == pytest.approx(1000 * 3800 / 3500)
-    assert fix.reason == "Nothing has to be unpacked, and a record of a dataset is found by its number; GZIP not."
+    assert fix.reason == "Nothing has to be unpacked: the files are GZIP compressed."
     assert any(fix.instruction == f"{command} --resize-short 256" for fix in list_fixes(profile))
 
 

@@ -56,7 +56,7 @@ def _unpack_files(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedF
     if costs.read is None or costs.read_unpacked is None or profile.config.cache != "none":
         return
     lighter = _save_reading(demand, profile.records_per_image * (costs.read - costs.read_unpacked))
-    reason = f"Nothing has to be unpacked, and a record of a dataset is found by its number; {dataset.compression} not."
+    reason = f"Nothing has to be unpacked: the files are {dataset.compression} compressed."
     yield ProposedFix(Effort.NEW_SHARDS, reason, lighter, instruction=describe_rewrite(dataset), action="write_data")
 
 
