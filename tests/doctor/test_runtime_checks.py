@@ -283,6 +283,15 @@ def test_memory(needed: float, status: str) -> None:
             ),
         ),
         (
+            CacheFacts("bytes", None, 91 * 10**8, 10**10, may_keep_part=True),
+            Check(
+                "cache",
+                "failure",
+                "The cache of records takes 9.1 GB of memory, and 10.0 GB are free, of which it may take nine tenths.",
+                "Set `cache_bytes` to keep what fits, use a `cache_dir`, or no cache.",
+            ),
+        ),
+        (
             CacheFacts("bytes", "/ssd", 10**10, 10**10),
             Check("cache", "ok", "The cache of records takes 10.0 GB in /ssd, and 10.0 GB are free."),
         ),

@@ -70,11 +70,13 @@ class FakeJob(PipelineJob):
     Attributes:
         rate: The rate of each config.
         records: Records of the data.
+        cache_bytes: The `cache_bytes` of every cache; None if it fits as a whole.
         runners: The runners with their configs, in the order of their starts.
     """
 
     rate: Rate = lambda _: 1.0
     records: int = 0
+    cache_bytes: str | None = None
     runners: list[tuple[PipelineConfig, Runner]] = field(default_factory=list)
 
     def start_process(self, config: PipelineConfig, deadline: float = math.inf) -> PipelineProcess:
@@ -83,6 +85,9 @@ class FakeJob(PipelineJob):
         runner = Runner(self.rate(config))
         self.runners.append((config, runner))
         return cast("PipelineProcess", runner)
+
+    def find_cache_bytes(self, config: PipelineConfig, free_bytes: int) -> str | None:
+        return self.cache_bytes if config.cache != "none" and config.cache_bytes is None else None
 
     def count_steps_to_fill(self, config: PipelineConfig) -> int:
         return 0 if config.cache == "none" else math.ceil(self.records / 100)

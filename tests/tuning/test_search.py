@@ -22,7 +22,18 @@ from tfpipe.tuning.pipeline_process import TimeIsUpError
 from tfpipe.tuning.trials import PipelineJob, Trial
 
 CONFIG = PipelineConfig(global_batch_size=100, num_parallel_calls=1)
-JOB = PipelineJob(cast("Any", None), None, Accelerator(1e-9, 100))
+
+
+class FakeJob(PipelineJob):
+    """Has no data; every cache needs the same limit, or none."""
+
+    cache_bytes: str | None = None
+
+    def find_cache_bytes(self, config: PipelineConfig, free_bytes: int) -> str | None:
+        return None if config.cache == "none" else FakeJob.cache_bytes
+
+
+JOB = FakeJob(cast("Any", None), None, Accelerator(1e-9, 100))
 NOTHING = Interval(1.0, 1.0, 1.0)
 PROFILE_S, START_S, TRIAL_S = 9.0, 4.0, 11.0
 
@@ -152,6 +163,13 @@ def test_it_keeps_to_its_time_and_uses_it(tune, seconds: float) -> None:
     if seconds > 60:
         # What is left is less than a trial and what the confirmation keeps in reserve.
         assert seconds - tuned.seconds < START_S + 7 + 0.2 * (2 * START_S + 7) + 1
+
+
+def test_a_cache_that_does_not_fit_is_tried_with_what_fits(tune, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeJob, "cache_bytes", "812MiB")
+    tuned, _ = tune(lambda config: 2000.0 if config.cache_bytes == "812MiB" else 1000.0)
+    assert (tuned.config.cache, tuned.config.cache_bytes) == ("bytes", "812MiB")
+    assert [trial.changes for trial in tuned.trials].count({"cache": "bytes", "cache_bytes": "812MiB"}) == 1
 
 
 def test_nothing_better_is_the_beginning(tune) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -83,6 +84,19 @@ def test_a_cache_of_the_best_pipeline_is_filled_by_its_candidates_too(fake_job) 
     real = PipelineJob(cast("Any", None), None, Accelerator(1e-9, 100))
     files = PipelineConfig(global_batch_size=100, cache="bytes", cache_dir="/tmp/cache")
     assert (real.count_steps_to_fill(CONFIG), real.count_steps_to_fill(files)) == (0, 0)
+
+
+def test_a_cache_that_does_not_fit_gets_a_limit(small_dataset: Path) -> None:
+    manifest = load_manifest(str(small_dataset))
+    job = PipelineJob(manifest, "train", Accelerator(1e-9, 100))
+    config = PipelineConfig(global_batch_size=4, num_streams=1, cache="bytes")
+    needed = manifest.splits["train"].bytes
+    assert job.find_cache_bytes(config, 2 * needed) is None
+    assert job.find_cache_bytes(config, needed) == "1MiB"
+    large = replace(config, cache="decoded", decoded_size=8000)
+    assert job.find_cache_bytes(large, 10**9) == f"{4 * 10**8 // 2**20}MiB"
+    for other in ({"cache": "none"}, {"cache_bytes": "1MiB"}, {"cache_dir": "/tmp/cache"}):
+        assert job.find_cache_bytes(replace(large, **other), 10**9) is None
 
 
 def test_the_result_is_confirmed_in_new_processes(fake_job) -> None:

@@ -94,7 +94,7 @@ def describe_tensors(element_spec: Any) -> list[TensorFact]:
 
 def without_cache(config: PipelineConfig) -> PipelineConfig:
     """Returns the config without its cache, since a check should not fill a disk."""
-    return dataclasses.replace(config, cache="none", cache_dir=None)
+    return dataclasses.replace(config, cache="none", cache_dir=None, cache_bytes=None)
 
 
 def read_first_shape(source: Source, config: PipelineConfig) -> tuple[int, ...]:

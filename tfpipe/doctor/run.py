@@ -25,10 +25,11 @@ from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.order import mixing_score
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.memory_cache import estimate_cache_bytes, split_by_cache
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.stage import Customize, customize_stages
-from tfpipe.pipeline.stages.cache import check_cache_fits, estimate_cache_bytes
+from tfpipe.pipeline.stages.cache import check_cache_fits
 from tfpipe.system import host_limits, kernels
 from tfpipe.system.file_io import is_url
 from tfpipe.system.units import human_count
@@ -270,9 +271,9 @@ def _check_memory(facts: _Facts) -> Check:
     if config.cache != "none" and config.cache_dir is None:
         held.append("the cache")  # from the second epoch on nothing is read
         needed += estimate_cache_bytes(plan) or 0
-    elif config.service is None:
+    if config.service is None and (not held or split_by_cache(plan) is not None):
         record_bytes = facts.source.record_bytes
-        if plan.exact and config.cache == "decoded":
+        if plan.exact and config.cache_dir is not None and config.cache == "decoded":
             # They are read from the cache, in runs of as many records as the source's.
             height, width = plan.decoded_size
             record_bytes = max(record_bytes, height * width * 3)
@@ -299,7 +300,8 @@ def _check_cache(facts: _Facts) -> Check:
         free = host_limits.free_disk_bytes(folder)
         filled = _has_cache(folder, facts.info)
         return runtime_checks.check_cache(CacheFacts(config.cache, folder, needed, free, filled))
-    check = runtime_checks.check_cache(CacheFacts(config.cache, None, needed, host_limits.available_memory_bytes()))
+    free, parts = host_limits.available_memory_bytes(), facts.source.shard_records is not None
+    check = runtime_checks.check_cache(CacheFacts(config.cache, None, needed, free, may_keep_part=parts))
     if check.status == "ok":
         check_cache_fits(facts.plan)  # it may refuse the cache for other reasons
     return check

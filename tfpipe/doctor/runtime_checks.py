@@ -66,6 +66,7 @@ class CacheFacts(NamedTuple):
         needed_bytes: Size of the full cache; None if the records were never counted.
         free_bytes: Free bytes in the folder or in memory.
         filled: Whether the folder holds a cache of this split.
+        may_keep_part: Whether a cache in memory may keep a part of the records, see `cache_bytes`.
     """
 
     kind: str
@@ -73,6 +74,7 @@ class CacheFacts(NamedTuple):
     needed_bytes: int | None
     free_bytes: int
     filled: bool = False
+    may_keep_part: bool = False
 
 
 def check_versions(tensorflow: str, installed: Mapping[str, str], target: TargetConfig) -> Check:
@@ -221,7 +223,8 @@ def check_cache(facts: CacheFacts) -> Check:
     bytes_, smaller = facts.kind == "bytes", "a smaller `decoded_size`, "
     other = "another `cache_dir`" if facts.folder is not None else "a `cache_dir`"
     rule = " there" if facts.folder is not None else ", of which it may take nine tenths"
-    return Check("cache", "failure", f"{finding}{rule}.", f"Use {'' if bytes_ else smaller}{other}, or no cache.")
+    use = "Set `cache_bytes` to keep what fits, use " if facts.may_keep_part else "Use "
+    return Check("cache", "failure", f"{finding}{rule}.", f"{use}{'' if bytes_ else smaller}{other}, or no cache.")
 
 
 def check_tuned(tuned: Mapping[str, object], here: Mapping[str, object]) -> Check:

@@ -17,13 +17,14 @@ from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.file_cache.cache_folder import CacheFolder, without_cache
 from tfpipe.pipeline.file_cache.read_cache import plan_cached_read
 from tfpipe.pipeline.native_stages import offer_kernel
+from tfpipe.pipeline.plan.memory_cache import CacheParts, get_decoding_plan, share_cache_bytes, split_by_cache
 from tfpipe.pipeline.plan.mixture import Mixture, apportion, get_whole_source
 from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
 from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.stage import Stage, Stages, tf_data_options, without_autograph
 from tfpipe.pipeline.stages.augment import augment_images
 from tfpipe.pipeline.stages.batch import batch_examples
-from tfpipe.pipeline.stages.cache import cache_bytes, cache_decoded, cache_in_files, check_cache_fits
+from tfpipe.pipeline.stages.cache import cache_bytes, cache_decoded, cache_in_files, cache_part, check_cache_fits
 from tfpipe.pipeline.stages.decode import decode_images
 from tfpipe.pipeline.stages.list import list_exact, list_files, list_first_use, list_once
 from tfpipe.pipeline.stages.mix import MixturePart, mix_datasets
@@ -116,11 +117,34 @@ def build_planned_stages(plan: ReadPlan) -> Stages:
 def _stages_from_files(plan: ReadPlan) -> tuple[Stage, ...]:
     """Builds the stages from files to batches."""
     _check(plan)
-    images, augment = _image_stages(plan), augment_images(plan)
+    return (*_example_stages(plan), batch_examples(plan), prefetch_batches(plan))
+
+
+def _example_stages(plan: ReadPlan) -> tuple[Stage, ...]:
+    """Builds the stages from files to augmented images."""
+    parts = split_by_cache(plan)
+    if parts is not None:
+        return _join_parts(plan, parts)
+    stages = (*_image_stages(plan), augment_images(plan))
     if not plan.config.training and plan.config.cache == "decoded":
         # Evaluation does the same to every image each time, so the cache keeps augmented images.
-        return (*images, augment, cache_decoded(plan), batch_examples(plan), prefetch_batches(plan))
-    return (*images, augment, batch_examples(plan), prefetch_batches(plan))
+        return (*stages, cache_decoded(plan))
+    return stages
+
+
+def _join_parts(plan: ReadPlan, parts: CacheParts) -> tuple[Stage, ...]:
+    """Builds the stages of records of which only a part is in the cache.
+
+    Encoded records are joined before they are parsed. Decoded images are joined when they are augmented: what is not
+    kept is then decoded as without a cache, just the crop, and not whole as a cache needs it, which takes 1.6 times as
+    long.
+    """
+    kept, others = Stages(_example_stages(parts.kept)), _example_stages(parts.others)
+    if plan.config.cache == "decoded":
+        return (*others, cache_part(plan, parts, kept))
+    parse = [stage.name for stage in others].index("parse")
+    kept = Stages(kept[: kept.names.index("parse")])
+    return (*others[:parse], cache_part(plan, parts, kept), *others[parse:])
 
 
 def _image_stages(plan: ReadPlan) -> tuple[Stage, ...]:
@@ -161,21 +185,27 @@ def _mixture_stages(
     if not config.training or config.cache_dir is not None:
         refused = "evaluated" if not config.training else "cached in files"
         raise ConfigError(f"A mixture cannot be {refused} as a whole. Take its datasets one by one.")
-    whole = ReadPlan.for_host(get_whole_source(mixture, split), config, context, start_step)
+    # Each dataset has a cache of its own.
+    whole = ReadPlan.for_host(get_whole_source(mixture, split), replace(config, cache_bytes=None), context, start_step)
     shares = apportion(mixture.weights, whole.global_batch_size, whole.num_hosts)
-    parts = []
+    plans = []
     for manifest, share in zip(mixture.manifests, shares, strict=True):
         part_config = replace(
-            config,
+            whole.config,
             global_batch_size=share,
             per_replica_batch_size=None,
             num_streams=None,
             decoded_size=whole.decoded_size,
         )
         # Each host makes one batch of the part, whatever the number of its replicas: `batch` deals it out.
-        plan = replace(whole, source=get_source(manifest, split), config=part_config, num_replicas=whole.num_hosts)
+        source = get_source(manifest, split)
+        plans.append(replace(whole, source=source, config=part_config, num_replicas=whole.num_hosts))
+    parts = []
+    cache_bytes = share_cache_bytes(plans, config.cache_bytes)
+    for manifest, whole_plan, part_bytes in zip(mixture.manifests, plans, cache_bytes, strict=True):
+        plan = replace(whole_plan, config=replace(whole_plan.config, cache_bytes=part_bytes))
         _check(plan)
-        stages = Stages(offer_kernel(plan, [*_image_stages(plan), augment_images(plan)]))
+        stages = Stages(offer_kernel(get_decoding_plan(plan), _example_stages(plan)))
         parts.append(MixturePart(stages, plan, mixture.map_labels(manifest)))
     stages_of_all = (mix_datasets(whole, parts), batch_examples(whole), prefetch_batches(whole))
     return _with_options(stages_of_all, whole, deterministic=False)
@@ -193,4 +223,4 @@ def _check(plan: ReadPlan) -> None:
 
 def _with_options(stages: tuple[Stage, ...], plan: ReadPlan, deterministic: bool) -> Stages:
     options = tf_data_options(plan.config, deterministic)
-    return Stages(offer_kernel(plan, [without_autograph(stage) for stage in stages]), options)
+    return Stages(offer_kernel(get_decoding_plan(plan), [without_autograph(stage) for stage in stages]), options)

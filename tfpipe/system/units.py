@@ -45,6 +45,11 @@ def human_bytes(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def format_mebibytes(count: float) -> str:
+    """Formats bytes as `812MiB`, rounded down but to 1 at least, for an option that `parse_bytes` reads."""
+    return f"{max(int(count // 2**20), 1)}MiB"
+
+
 def human_rate(per_second: float) -> str:
     """Formats a rate as `1,059`; as `8.2` below 10, where a whole number says too little; "any rate" for no limit."""
     if per_second == float("inf"):

@@ -134,6 +134,7 @@ class TrainConfig:
             augment=augment,
             cache="none",
             cache_dir=None,
+            cache_bytes=None,
             order="auto",
             num_streams=None,
         )

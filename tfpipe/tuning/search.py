@@ -19,8 +19,10 @@ from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.stage import customize_stages
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
+from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer
 from tfpipe.tuning.candidates import (
+    CACHES,
     Changes,
     apply_changes,
     get_neighbors,
@@ -184,6 +186,15 @@ def _get_advice(job: PipelineJob, config: PipelineConfig) -> Sequence[Changes]:
 def _get_candidates(trials: Trials, advise: Advise, input_may_change: bool) -> Iterator[Changes]:
     """Yields the changes to try next, each from the config that is the best by then. No config comes twice."""
     seen = {trials.config}
+    # Once, or the same cache would be tried again with another size.
+    free_bytes = host_limits.available_memory_bytes()
+
+    def limit_cache(changes: Changes) -> Changes:
+        config = apply_changes(trials.config, changes)
+        if config is None or not set(changes) & set(CACHES):
+            return changes
+        cache_bytes = trials.job.find_cache_bytes(config, free_bytes)
+        return changes if cache_bytes is None else {**changes, "cache_bytes": cache_bytes}
 
     def is_new(changes: Changes) -> bool:
         config = apply_changes(trials.config, changes)
@@ -198,7 +209,8 @@ def _get_candidates(trials: Trials, advise: Advise, input_may_change: bool) -> I
     yield from filter(is_new, advise(trials.config))
     while True:
         best = trials.config
-        yield from filter(is_new, get_neighbors(best, best.max_threads, input_may_change))
+        neighbors = get_neighbors(best, best.max_threads, input_may_change)
+        yield from filter(is_new, map(limit_cache, neighbors))
         if trials.config == best:  # nothing helps any more
             return
 

@@ -17,6 +17,8 @@ from types import TracebackType
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.memory_cache import estimate_cache_bytes
+from tfpipe.pipeline.plan.read_plan import MAX_CACHE_SHARE, ReadPlan
 from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.stage import Customize
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE
@@ -24,7 +26,7 @@ from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.types import Fix, Spread
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer
-from tfpipe.system.units import human_bytes
+from tfpipe.system.units import format_mebibytes, human_bytes
 from tfpipe.tuning.candidates import Changes
 from tfpipe.tuning.paired_benchmark import Interval, PairedTurns, compare_with_best, get_rate, is_better
 from tfpipe.tuning.pipeline_process import PipelineProcess, TimeIsUpError, WarmUp, build_endless_dataset
@@ -38,6 +40,9 @@ BUSY_SHARE = 1 - NO_IDLE
 
 # A cache that takes longer to fill is not tried: in seconds, and as a share of the time that is left.
 _MAX_FILL_S, _MAX_FILL_SHARE = 120.0, 0.3
+
+_PART_SHARE = 0.4
+"""The share of the free memory for a cache of what fits: two pipelines run side by side, and both may have one."""
 
 NO_GAIN = Interval(1.0, 1.0, 1.0)
 
@@ -75,6 +80,20 @@ class PipelineJob:
         make_dataset = partial(build_endless_dataset, self.data, self.split, config, self.customize)
         warm_up = WarmUp(MAX_WARM_UP_S, self.count_steps_to_fill(config))
         return PipelineProcess(make_dataset, self.get_accelerator(config), warm_up, deadline)
+
+    def find_cache_bytes(self, config: PipelineConfig, free_bytes: int) -> str | None:
+        """Finds the `cache_bytes` of a cache in memory that does not fit as a whole; None for any other config.
+
+        Args:
+            config: The options.
+            free_bytes: The memory that is free.
+        """
+        if config.cache == "none" or config.cache_dir is not None or config.cache_bytes is not None:
+            return None
+        plan = ReadPlan.for_host(get_source(self.data, self.split), config, None, 0)
+        needed = estimate_cache_bytes(plan)
+        fits = needed is None or needed <= MAX_CACHE_SHARE * free_bytes
+        return None if fits or not plan.exact else format_mebibytes(_PART_SHARE * free_bytes)
 
     def count_steps_to_fill(self, config: PipelineConfig) -> int:
         """Counts the steps until a cache in memory holds every record; 0 if the number of records is unknown.

@@ -126,6 +126,18 @@ BATCH = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be
             {"cache_dir": "/tmp/c"},
             "`cache_dir` needs a cache. Set `cache` to bytes or decoded, or leave the folder out.",
         ),
+        (
+            {"cache_bytes": "8GiB"},
+            "`cache_bytes` needs a cache. Set `cache` to bytes or decoded, or leave the size out.",
+        ),
+        (
+            {"cache": "bytes", "cache_bytes": "8GiB", "cache_dir": "/tmp/c"},
+            "`cache_bytes` limits a cache in memory, and `cache_dir` keeps it in files. Leave one out.",
+        ),
+        (
+            {"cache": "bytes", "cache_bytes": 0},
+            "`cache_bytes` must be at least 1, a whole number or a size such as 128MiB or 2GB, got 0.",
+        ),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:

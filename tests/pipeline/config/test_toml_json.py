@@ -81,8 +81,10 @@ def configs(draw: st.DrawFn) -> PipelineConfig:
     }
     if cache == "none":
         optional["service"] = TEXTS.map("grpc://{}".format)
-    else:
+    elif draw(st.booleans()):
         optional["cache_dir"] = TEXTS
+    else:
+        optional["cache_bytes"] = AMOUNTS
     if draw(st.booleans()):
         optional["augment"] = st.sampled_from(["host", "device", "none"])
     else:

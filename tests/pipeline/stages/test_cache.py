@@ -12,9 +12,9 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.memory_cache import estimate_cache_bytes
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source, tfrecord_files
-from tfpipe.pipeline.stages.cache import estimate_cache_bytes
 from tfpipe.system import host_limits
 
 ORDER = {"global_batch_size": 8, "image_size": 8, "num_streams": 2, "lanes": 4, "run_records": 3}
@@ -60,7 +60,8 @@ def test_a_cache_that_does_not_fit_is_refused(few: Manifest, monkeypatch: pytest
         build_stages(few, "train", config_of(cache="decoded"))
     assert str(caught.value) == (
         f"`cache` decoded of 'train' of {few.directory} needs 10.2 KB of memory, and 11.3 KB are free, of which it may "
-        "take nine tenths. Use a smaller `decoded_size`, a `cache_dir`, or no cache."
+        "take nine tenths. Set `cache_bytes` to keep what fits, use a smaller `decoded_size`, a `cache_dir`, or "
+        "no cache."
     )
     monkeypatch.setattr(host_limits, "available_memory_bytes", lambda: round(needed / 0.9) + 2)
     assert "cache" in build_stages(few, "train", config_of(cache="decoded")).names

@@ -10,7 +10,12 @@ import pytest
 from tests.profiler.profiles import PROFILE, make_profile, make_stage, make_step
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.diagnose.bottleneck import compute_demand, find_bottleneck
-from tfpipe.profiler.diagnose.calibration import CPU_BOUND_REACHED, CPU_LEFT_AFTER_COMPUTING, RECORD_READ_US
+from tfpipe.profiler.diagnose.calibration import (
+    CPU_BOUND_REACHED,
+    CPU_LEFT_AFTER_COMPUTING,
+    JOIN_PARTS_US,
+    RECORD_READ_US,
+)
 from tfpipe.profiler.diagnose.fixes import find_fixes
 from tfpipe.profiler.types import Fix, OptionValue, OwnStage, Profile, StageTiming
 
@@ -84,6 +89,19 @@ def test_a_cache_of_decoded_images_saves_reading_too() -> None:
     fix = get_fix(make_profile(dataset={"records": 1000}, option_costs={"cached": 2000.0}), cache="decoded")
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(MADE_S / 2))
     assert fix.reason == "From the second epoch on nothing is decoded: 196.6 MB of memory."
+
+
+def test_of_a_cache_that_does_not_fit_a_part_is_proposed() -> None:
+    """Of 100,000 images, 19.7 GB decoded, 61 % fit into 12 GB. Each saves what it would in a whole cache."""
+    profile = make_profile(dataset={"records": 100_000}, option_costs={"cached": 2000.0})
+    fix = get_fix(profile, cache="decoded", cache_bytes="11444MiB")
+    share = 12e9 / (100_000 * 256 * 256 * 3)
+    expected = predict_rate((1 - share) * STAGES_S + share * MADE_S / 2 + JOIN_PARTS_US / 1e6)
+    assert fix.predicted_images_per_second == pytest.approx(expected)
+    assert fix.reason == "61% of the records fit into 12.0 GB of memory: they are decoded only once."
+    assert not any("cache_bytes" in changes for changes in list_changes(PROFILE))  # 6 % are not worth it
+    unordered = make_profile(dataset={"records": 100_000, "exact": False})
+    assert not any("cache_bytes" in changes for changes in list_changes(unordered))
 
 
 def test_what_was_not_tried_is_not_proposed() -> None:
@@ -351,7 +369,7 @@ def test_every_change_is_an_option() -> None:
     config = PipelineConfig(global_batch_size=100)
     all_changes = [changes for profile in profiles for changes in list_changes(profile)]
     assert {name for changes in all_changes for name in changes} == {
-        *("augment", "cache", "cycle_length", "image_dtype", "map_fusion", "num_parallel_calls"),
+        *("augment", "cache", "cache_bytes", "cycle_length", "image_dtype", "map_fusion", "num_parallel_calls"),
         *("prefetch_batches", "read_parallel_calls", "dct_scaling"),
     }
     for changes in all_changes:

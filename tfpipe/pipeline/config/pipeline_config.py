@@ -123,6 +123,10 @@ class PipelineConfig:
         cache_dir: The local folder of the cache, which the next run finds there. It is filled while training runs, by a
             process of low priority, and what it lacks is read from the source. The profiler and the tuner fill it
             first. None: the cache is in memory. Default: None.
+        cache_bytes: The memory that the cache may take. It keeps as many records as fit, the same ones in every run;
+            the others are read and decoded in every epoch, as without a cache. A mixture divides it among its datasets.
+            None: it keeps all records, or is refused if they do not fit. At least 1, as a number or a size such as
+            128MiB. Default: None.
         num_parallel_calls: The number of threads that decode and augment. None: AUTOTUNE. At least 1. Default: None.
         prefetch_batches: The number of finished batches that wait for the trainer. 0: none. None: AUTOTUNE. At least 0.
             Default: None.
@@ -192,6 +196,7 @@ class PipelineConfig:
     # cache
     cache: Cache = option(Choice(get_args(Cache)), "none", affects="cache", without_tensorflow=("none",))
     cache_dir: str | None = option(Text(), None, affects="cache")
+    cache_bytes: int | str | None = option(Amount(), None, affects="cache")
 
     # tf.data
     num_parallel_calls: int | None = option(Count(1), None, affects="speed")
@@ -315,3 +320,7 @@ def _check_pairs(config: PipelineConfig) -> None:
         )
     if config.cache_dir is not None and config.cache == "none":
         raise ConfigError("`cache_dir` needs a cache. Set `cache` to bytes or decoded, or leave the folder out.")
+    if config.cache_bytes is not None and config.cache == "none":
+        raise ConfigError("`cache_bytes` needs a cache. Set `cache` to bytes or decoded, or leave the size out.")
+    if config.cache_bytes is not None and config.cache_dir is not None:
+        raise ConfigError("`cache_bytes` limits a cache in memory, and `cache_dir` keeps it in files. Leave one out.")

@@ -35,7 +35,7 @@ _IF_DISK_FULL = "Free some space and run again: finished shards are kept. Or rem
 
 def without_cache(config: PipelineConfig) -> PipelineConfig:
     """Returns the config for reading from a filled cache."""
-    return dataclasses.replace(config, cache="none", cache_dir=None)
+    return dataclasses.replace(config, cache="none", cache_dir=None, cache_bytes=None)
 
 
 @dataclasses.dataclass(frozen=True)

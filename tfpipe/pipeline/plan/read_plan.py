@@ -13,6 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tfpipe.errors import ConfigError
 from tfpipe.order import ExactOrder
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
@@ -119,6 +122,8 @@ class ReadPlan:
         start_step: The global step that comes first, counted since the start of the run.
         filling: The cache that is filled while the source is read; None without one. The form of the source's images
             is then that of the cache.
+        chosen: Whether each record is read, bool [records]; None for all. The others keep their places in the order, so
+            that another plan may read them.
 
     Raises:
         ConfigError: The start step or a number of hosts or replicas cannot be used.
@@ -131,6 +136,7 @@ class ReadPlan:
     num_replicas: int = 1
     start_step: int = 0
     filling: FillingCache | None = field(default=None, compare=False)
+    chosen: NDArray[np.bool_] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.start_step < 0:

@@ -20,7 +20,7 @@ def leave_out(plan: ReadPlan, records: tf.data.Dataset) -> tf.data.Dataset:
     """
 
     def count(bad: tf.Tensor, element: Any) -> tuple[tf.Tensor, Any]:
-        (place, _), (record, _) = element
+        (place, _), (record, *_) = element
         return tf.cond(tf.equal(place, record), lambda: bad, lambda: _add_bad_record(plan, bad, record)), element
 
     counted = records.scan(tf.zeros([0], tf.int64), count)

@@ -126,19 +126,57 @@ def _place_runs(plan: ReadPlan, begin: tf.Tensor, end: tf.Tensor) -> tuple[tf.Te
     return tf.reshape(positions, [plan.cycle_length, -1]), tf.reshape(count, [plan.cycle_length, -1])
 
 
-def list_records(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
+def list_records(plan: ReadPlan, epochs: tf.data.Dataset, *, chosen_only: bool = False) -> tf.data.Dataset:
     """Lists the number and the seed of each record in its final order, from the start step on.
 
-    Numbers from the number of records on count from the first record again.
+    Numbers from the number of records on count from the first record again. If the plan chooses records, the list has
+    only these with `chosen_only`; otherwise it has all, each with a third value that says whether it is chosen.
     """
 
-    def list_part(epoch: tf.Tensor, part: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        begin, end = _find_steps(plan, epoch, part)
-        numbers = _order_ops.number_records(plan.order, epoch, _place_records(plan, begin, end, plan.share, 1))
+    def list_part(epoch: tf.Tensor, part: tf.Tensor) -> tuple[tf.Tensor, ...]:
         # For all at once: the operations for one record would cost 45 us.
-        return numbers, _order_ops.make_seeds(plan.config.seed, epoch, numbers % plan.order.num_records)
+        numbers, chosen = _number_part(plan, epoch, part), None
+        if plan.chosen is not None:
+            chosen = _is_chosen(plan, numbers)
+            numbers = tf.boolean_mask(numbers, chosen) if chosen_only else numbers
+        seeds = _order_ops.make_seeds(plan.config.seed, epoch, numbers % plan.order.num_records)
+        return (numbers, seeds) if chosen is None or chosen_only else (numbers, seeds, chosen)
 
     return _list_step_parts(plan, epochs).map(list_part).unbatch()
+
+
+def list_choices(plan: ReadPlan) -> tf.data.Dataset:
+    """Lists whether each record is a `chosen` one, in the final order, from the start step on: int64, 1 or 0."""
+
+    def list_part(epoch: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+        return tf.cast(_is_chosen(plan, _number_part(plan, epoch, part)), tf.int64)
+
+    return _list_step_parts(plan, list_epochs(plan)).map(list_part).unbatch()
+
+
+def keep_chosen(plan: ReadPlan, records: tf.data.Dataset) -> tf.data.Dataset:
+    """Leaves out the records that the plan does not choose.
+
+    Args:
+        plan: The read plan.
+        records: Payloads of all records, each with what `list_records` says about it.
+    """
+    if plan.chosen is None:
+        return records
+    # A function that only returns one of its arguments is not run. To compute it for each record would cost 20 us, and
+    # a map that takes the third value away again 30 us.
+    return records.filter(lambda _, number: number[2])
+
+
+def _number_part(plan: ReadPlan, epoch: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+    begin, end = _find_steps(plan, epoch, part)
+    return _order_ops.number_records(plan.order, epoch, _place_records(plan, begin, end, plan.share, 1))
+
+
+def _is_chosen(plan: ReadPlan, numbers: tf.Tensor) -> tf.Tensor:
+    with tf.init_scope():  # captured once; inside a function, each copy of it would store the table again
+        chosen = tf.constant(plan.chosen)
+    return tf.gather(chosen, numbers % plan.order.num_records)
 
 
 def _list_parts(plan: ReadPlan, epochs: tf.data.Dataset, first: int, count: int) -> tf.data.Dataset:

@@ -30,6 +30,7 @@ class RecordPlaces:
             self._offsets = tf.constant(source.offsets())
             self._file_bytes = tf.constant([*source.file_bytes, *source.file_bytes], tf.int64)
             self._paths = tf.constant([*source.files, *source.files])
+            self._chosen_before = None if plan.chosen is None else tf.constant(np.append(0, np.cumsum(plan.chosen)))
             self._cached_paths = tf.constant(self._filling.files if self._filling is not None else ("",))
 
     def locate(self, number: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -41,13 +42,28 @@ class RecordPlaces:
 
         Returns:
             The paths of the files that hold the run, string [n]; the byte at which to begin in each, int64 [n]; and the
-            bytes of the run in the first of them, int64.
+            bytes of the run in the first of them, int64. There is no file if the plan chooses no record of the run.
         """
         file = self._find_file(number)
         last_file = self._find_file(number + tf.maximum(count - 1, 0))
         path, begin, end = self._locate_part(file, number, count)
         paths = tf.concat([path[None], self._paths[file + 1 : last_file + 1]], axis=0)
-        return paths, tf.pad(begin[None], [[0, last_file - file]]), end - begin
+        begins = tf.pad(begin[None], [[0, last_file - file]])
+        if self._chosen_before is None:
+            return paths, begins, end - begin
+        files = tf.where(self.has_chosen(number, count), tf.size(paths), 0)
+        return paths[:files], begins[:files], end - begin
+
+    def has_chosen(self, number: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        """Returns whether the plan chooses a record of a run: bool."""
+        if self._chosen_before is None:
+            return tf.constant(True)
+        return self._count_chosen(number + count) > self._count_chosen(number)
+
+    def _count_chosen(self, number: tf.Tensor) -> tf.Tensor:
+        """Counts the chosen records before this one."""
+        before = tf.gather(self._chosen_before, number % self._num_records)
+        return before + number // self._num_records * tf.gather(self._chosen_before, self._num_records)
 
     def _find_file(self, number: tf.Tensor) -> tf.Tensor:
         return tf.searchsorted(self._bases, number[None], side="right", out_type=tf.int64)[0] - 1

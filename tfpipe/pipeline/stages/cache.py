@@ -8,14 +8,14 @@ from dataclasses import replace
 import tensorflow as tf
 
 from tfpipe.errors import ConfigError
+from tfpipe.pipeline.plan.memory_cache import CacheParts, estimate_cache_bytes, split_by_cache
 from tfpipe.pipeline.plan.read_plan import MAX_CACHE_SHARE, ReadPlan
-from tfpipe.pipeline.stage import Stage, tf_data_options
+from tfpipe.pipeline.stage import Stage, Stages, tf_data_options
+from tfpipe.pipeline.stages import _exact_order
 from tfpipe.system import host_limits
 from tfpipe.system.units import human_bytes
 
 logger = logging.getLogger(__name__)
-
-_ELEMENT_BYTES = 200  # for a label, a few numbers and their tensors
 
 
 def cache_bytes(plan: ReadPlan) -> Stage:
@@ -43,24 +43,6 @@ def cache_in_files(plan: ReadPlan, kind: str, folder: str) -> Stage:
     return Stage("cache", lambda _: tf.data.Dataset.from_tensors(folder), settings, reason)
 
 
-def estimate_cache_bytes(plan: ReadPlan) -> int | None:
-    """Estimates the bytes of this host's full cache from the manifest; None if nobody counted the records.
-
-    Training fetches any record on any host, so each holds them all; evaluation reads the same share every time.
-    """
-    records = plan.source.num_records
-    if records is None:
-        return None
-    config = plan.config
-    if not config.training:
-        records = -(-records // plan.num_hosts)
-    if config.cache == "bytes":
-        return round(records * plan.source.record_bytes)
-    height, width = plan.decoded_size
-    image_bytes = height * width * 3 if config.training else plan.image_bytes
-    return records * (image_bytes + _ELEMENT_BYTES)
-
-
 def check_cache_fits(plan: ReadPlan) -> None:
     """Refuses a cache in memory that would not fit.
 
@@ -73,14 +55,16 @@ def check_cache_fits(plan: ReadPlan) -> None:
             "`on_bad_record` skip excludes a cache of decoded images: every record must have its place in it. Use "
             "cache='bytes', or mend the data first."
         )
+    split_by_cache(plan)  # it says whether `cache_bytes` can be used
     needed, free = estimate_cache_bytes(plan), host_limits.available_memory_bytes()
     if needed is None:
         logger.warning("Nobody counted the records of %s, so its cache may outgrow the memory.", plan.source.name)
     elif needed > MAX_CACHE_SHARE * free:
+        advice = "Set `cache_bytes` to keep what fits, use" if plan.source.shard_records is not None else "Use"
         raise ConfigError(
             f"`cache` {plan.config.cache} of {plan.source.name} needs {human_bytes(needed)} of memory, and "
-            f"{human_bytes(free)} are free, of which it may take nine tenths. Use a smaller `decoded_size`, a "
-            "`cache_dir`, or no cache."
+            f"{human_bytes(free)} are free, of which it may take nine tenths. {advice} a smaller "
+            "`decoded_size`, a `cache_dir`, or no cache."
         )
 
 
@@ -98,4 +82,30 @@ def _cache_in_memory(plan: ReadPlan, reason: str) -> Stage:
             dataset = dataset.with_options(options)
         return dataset.cache()
 
+    return Stage("cache", apply, settings, reason)
+
+
+def cache_part(plan: ReadPlan, parts: CacheParts, kept: Stages) -> Stage:
+    """Keeps as many records in memory as `cache_bytes` says, and joins them with the others that come anew.
+
+    Args:
+        plan: The plan of all records.
+        parts: The plans of both parts.
+        kept: The stages that give the kept records as the stage before this one gives the others.
+    """
+    records = plan.source.num_records if plan.config.training else plan.evaluation_records
+    settings = {
+        "kind": plan.config.cache,
+        "where": "memory",
+        "size": human_bytes(estimate_cache_bytes(plan) or 0),
+        "records": f"{parts.kept_records:,} of {records:,}",
+    }
+
+    def apply(others: tf.data.Dataset) -> tf.data.Dataset:
+        if not plan.config.training:
+            return kept.dataset().concatenate(others)
+        choices = _exact_order.list_choices(parts.kept)
+        return tf.data.Dataset.choose_from_datasets([others, kept.dataset()], choices, stop_on_empty_dataset=False)
+
+    reason = "what fits is kept; the other records come anew, and both are joined in their order"
     return Stage("cache", apply, settings, reason)

@@ -70,14 +70,19 @@ def list_runs_once(plan: ReadPlan, runs: IntArray) -> tf.data.Dataset:
 
 
 def evaluation_runs(plan: ReadPlan) -> IntArray:
-    """Returns the runs of this host's share of the evaluation: int64 [n, 3]."""
-    return evaluation_order(plan.source.shard_records or (), plan.num_hosts, plan.host)
+    """Returns the runs of this host's share of the evaluation, of which the plan may choose some: int64 [n, 3]."""
+    runs = evaluation_order(plan.source.shard_records or (), plan.num_hosts, plan.host)
+    if plan.chosen is None:
+        return runs
+    numbers = record_numbers(plan, runs)
+    return join_into_runs(plan, numbers[plan.chosen[numbers]])
 
 
 def first_use_numbers(plan: ReadPlan) -> tuple[IntArray, IntArray]:
     """Returns the records of the first epoch from the start step on, in their order, and all others in file order.
 
-    Both are numbers counted through all files: int64 [n] and [m]. Those of the first epoch are its rising numbers.
+    Both are numbers counted through all files: int64 [n] and [m]. Those of the first epoch are its rising numbers. If
+    the plan chooses records, both lists have only these.
     """
     epoch, step = plan.start
     places = np.arange(step * plan.share, (plan.steps_per_epoch or 0) * plan.share)
@@ -85,6 +90,8 @@ def first_use_numbers(plan: ReadPlan) -> tuple[IntArray, IntArray]:
     first = np.stack(by_stream).reshape(len(by_stream), -1, plan.share).swapaxes(0, 1).reshape(-1)
     unread = np.ones(plan.source.num_records or 0, bool)
     unread[first % len(unread)] = False
+    if plan.chosen is not None:
+        first, unread = first[plan.chosen[first % len(unread)]], unread & plan.chosen
     return first, np.flatnonzero(unread)
 
 

@@ -38,8 +38,8 @@ def make_parser(plan: ReadPlan) -> Callable[..., Features]:
     counted = plan.source.shard_records is not None
     in_order = counted and (plan.exact or not plan.config.training)
 
-    def parse(read: tuple[tf.Tensor, tf.Tensor], number: tuple[tf.Tensor, tf.Tensor]) -> Features:
-        (place, payload), (record, seed) = read, number
+    def parse(read: tuple[tf.Tensor, tf.Tensor], number: tuple[tf.Tensor, ...]) -> Features:
+        (place, payload), (record, seed) = read, number[:2]
         if in_order and not _skips_bad(plan):
             payload = _bad_records.or_raise(plan, payload, place, record)
         features = parse_example(plan, payload)

@@ -2,7 +2,8 @@
 
 Every element that leaves is `((place, payload), (record, seed))`: the bytes of one `tf.train.Example`, its number
 counted through all files, and the int32 [2] from which its random numbers of this epoch are drawn. `place` is the
-record that the reader has read. If it is another one, `record` is damaged or cannot be read: see `_bad_records`.
+record that the reader has read. If it is another one, `record` is damaged or cannot be read: see `_bad_records`. Where
+a cache keeps a part of the records, the others have a third value beside the seed: true, because they are chosen.
 
 Costs: a run of records is one open and one seek, about 150 us of a core on a local disk. Payloads are never copied once
 they are read: a batch of them, to be permuted and cut again, would cost 100 us for each record of 110 KB.
@@ -39,8 +40,8 @@ def read_exact(plan: ReadPlan) -> Stage:
     """Reads runs so that records leave in the exact order: from each of the lanes in turn."""
 
     def apply(tracks: tf.data.Dataset) -> tf.data.Dataset:
-        numbers = _exact_order.list_records(plan, _exact_order.list_epochs(plan))
-        return _add_numbers(plan, _read_in_turns(plan, tracks, _make_run_reader(plan)), numbers)
+        payloads = _read_in_turns(plan, tracks, _make_run_reader(plan))
+        return _number_in_order(plan, payloads, _exact_order.list_epochs(plan))
 
     reason = "lanes give records in turn, so that a batch mixes many runs, and none is held back to be shuffled"
     if not plan.in_lanes:
@@ -74,6 +75,9 @@ def read_first_use(plan: ReadPlan) -> Stage:
     def apply(tracks: tf.data.Dataset) -> tf.data.Dataset:
         read_run = _make_run_reader(plan)  # one for both, since it reads the indexes
         payloads = _read_in_turns(plan, tracks, read_run)
+        if plan.chosen is not None:
+            first_epoch = tf.data.Dataset.range(plan.start[0], plan.start[0] + 1)
+            payloads = _number_in_order(plan, payloads, first_epoch).map(lambda read, _: read)
         first, others = first_use_numbers(plan)
         if len(others):
             rest = list_runs_once(plan, join_into_runs(plan, others))
@@ -244,7 +248,7 @@ def _make_run_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
 
     def read_run_around_damage(number: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
         """Reads on after each damaged record. This needs a second copy of the run, and about a tenth more of a core."""
-        numbers = tf.range(number, number + count)
+        numbers, has_chosen = tf.range(number, number + count), places_of.has_chosen(number, count)
 
         def read_on(position: tf.Tensor, result: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             remaining = count - position
@@ -258,7 +262,7 @@ def _make_run_reader(plan: ReadPlan) -> Callable[..., tf.data.Dataset]:
         start = tf.zeros_like(count)
         shapes = (start.shape, tf.TensorShape([None]))
         _, result = tf.while_loop(
-            lambda position, _: position < count, read_on, (start, tf.fill([count], HOLE)), shapes
+            lambda position, _: (position < count) & has_chosen, read_on, (start, tf.fill([count], HOLE)), shapes
         )
         places = tf.where(tf.equal(result, HOLE), tf.constant(-1, tf.int64), numbers)
         return tf.data.Dataset.from_tensor_slices((places, result))
@@ -276,6 +280,12 @@ def _read_from(paths: tf.Tensor, offsets: tf.Tensor, buffer_bytes: tf.Tensor) ->
         filenames=paths, compression_type="", buffer_size=buffer_bytes, byte_offsets=offsets
     )
     return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+
+
+def _number_in_order(plan: ReadPlan, payloads: tf.data.Dataset, epochs: tf.data.Dataset) -> tf.data.Dataset:
+    """Joins payloads of the exact order with their numbers, without the records that the plan does not choose."""
+    numbered = tf.data.Dataset.zip((payloads, _exact_order.list_records(plan, epochs)))
+    return _exact_order.keep_chosen(plan, numbered)
 
 
 def _add_numbers(plan: ReadPlan, payloads: tf.data.Dataset, numbers: tf.data.Dataset) -> tf.data.Dataset:

@@ -34,10 +34,13 @@ def repeat_cached(plan: ReadPlan) -> Stage:
         # Each epoch counts from another record. A hole stays one.
         (place, payload), _ = element
         place = tf.where(place < 0, place, place % plan.order.num_records)
-        return (place, payload), (record % plan.order.num_records, seed)
+        number = (record % plan.order.num_records, seed)
+        # With the third value of records that are chosen, as `read` gives the others.
+        return (place, payload), number if plan.chosen is None else (*number, tf.constant(True))
 
     def apply(cached: tf.data.Dataset) -> tf.data.Dataset:
-        fetched = _fetch(plan, cached, _exact_order.list_records(plan, _exact_order.list_epochs(plan)))
+        records = _exact_order.list_records(plan, _exact_order.list_epochs(plan), chosen_only=True)
+        fetched = _fetch(plan, cached, records)
         if plan.config.cache == "bytes":
             return fetched.map(take_payload)
         return fetched.map(lambda features, _, seed: add_seed(plan, features, seed))
@@ -77,7 +80,7 @@ def _fetch(plan: ReadPlan, cached: tf.data.Dataset, records: tf.data.Dataset) ->
         A dataset of (element, record, seed).
     """
     numbers = np.concatenate(first_use_numbers(plan)) % plan.order.num_records
-    positions = np.empty_like(numbers)
+    positions = np.full(plan.order.num_records, -1, np.int64)
     positions[numbers] = np.arange(len(numbers))
     position_of_record = tf.constant(positions)
     flat = tf.nest.flatten(cached.element_spec)

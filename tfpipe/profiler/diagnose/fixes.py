@@ -28,7 +28,7 @@ from tfpipe.profiler.diagnose.calibration import (
     CPU_LEFT_AFTER_WAITING,
 )
 from tfpipe.profiler.types import Bottleneck, Effort, Fix, OptionValue, Profile, ProposedFix, ServiceDemand
-from tfpipe.system.units import human_bytes
+from tfpipe.system.units import human_bytes, parse_bytes
 
 MIN_GAIN = 0.02
 """The gain below which a change is not worth its line in a report, nor its place in a config."""
@@ -171,8 +171,12 @@ def _free_memory(profile: Profile) -> Iterator[Fix]:
         height, width = dataset.decoded_size
         image_bytes = height * width * 3 if config.cache == "decoded" else dataset.record_bytes
         num_bytes = (dataset.records or 0) * image_bytes
+        no_cache: dict[str, OptionValue] = {"cache": "none"}
+        if config.cache_bytes is not None:
+            num_bytes = min(num_bytes, parse_bytes(config.cache_bytes, "cache_bytes"))
+            no_cache["cache_bytes"] = None
         reason = f"The cache takes {human_bytes(num_bytes)}. Or keep it in files: `cache_dir`."
-        held.append((num_bytes, {"cache": "none"}, reason))
+        held.append((num_bytes, no_cache, reason))
     for num_bytes, changes, reason in sorted(held, key=lambda part: -part[0]):
         if num_bytes > _WORTH_FREEING * profile.host.memory_limit_bytes:
             yield Fix(changes, reason, rate, compute_idle_fraction(profile.step))

@@ -14,6 +14,7 @@ from tfpipe.profiler.diagnose.calibration import (
     CACHE_FETCH_US,
     CPU_LEFT_WHEN_FUSED,
     CPU_LEFT_WITH_KERNELS,
+    JOIN_PARTS_US,
     READ_CPU_LEFT_ON_DEVICE,
     RECORD_READ_US,
     SMALLER_IMAGE_BYTES,
@@ -27,13 +28,15 @@ from tfpipe.profiler.types import (
     ProposedFix,
     ServiceDemand,
 )
-from tfpipe.system.units import human_bytes
+from tfpipe.system.units import format_mebibytes, human_bytes
 
 _ON_DEVICE: Mapping[str, OptionValue] = {"augment": "device", "image_dtype": "uint8"}
 _BEFORE_CACHE = ("list", "read", "shuffle", "repeat")
 """The stages that a cache of decoded images leaves nothing to do."""
 _CACHE_SHARE = 0.8
 """The share of the free memory that a proposed cache may take; a pipeline accepts up to `MAX_CACHE_SHARE`."""
+_MIN_CACHED_SHARE = 0.1
+"""The share of the records below which a cache of what fits is not worth its memory."""
 
 
 def propose(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
@@ -83,14 +86,21 @@ def _add_cache(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]
         return
     free_bytes = _CACHE_SHARE * (host.memory_limit_bytes - host.peak_memory_bytes)
     record_bytes = records * (dataset.unpacked_record_bytes or dataset.record_bytes)
+    read_s = min(demand.cpu_s.get("read", 0.0), CACHE_FETCH_US / 1e6)
+    cached = _without_storage(demand, {**demand.cpu_s, "read": read_s, "shuffle": 0.0})
     if record_bytes <= free_bytes:
-        read_s = min(demand.cpu_s.get("read", 0.0), CACHE_FETCH_US / 1e6)
-        cached = _without_storage(demand, {**demand.cpu_s, "read": read_s, "shuffle": 0.0})
         reason = f"From the second epoch on nothing is read: {human_bytes(record_bytes)} of memory."
         yield ProposedFix(Effort.VISIBLE_OPTION, reason, cached, {"cache": "bytes"})
+    else:
+        yield from _cache_part(profile, demand, cached, {"cache": "bytes"}, free_bytes / record_bytes)
     height, width = dataset.decoded_size
     decoded_bytes = records * height * width * 3
-    if decoded_bytes > free_bytes or config.on_bad_record == "skip":
+    if config.on_bad_record == "skip":
+        return
+    if decoded_bytes > free_bytes:
+        if not dataset.late_caches and (cpu_s := _scale_cpu(profile, demand, profile.option_costs.cached)):
+            cached = _without_storage(demand, cpu_s | dict.fromkeys(_BEFORE_CACHE, 0.0))
+            yield from _cache_part(profile, demand, cached, {"cache": "decoded"}, free_bytes / decoded_bytes)
         return
     reason = f"From the second epoch on nothing is decoded: {human_bytes(decoded_bytes)} of memory."
     if dataset.late_caches:
@@ -99,6 +109,36 @@ def _add_cache(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]
         cpu_s |= dict.fromkeys(_BEFORE_CACHE, 0.0)
         cached = _without_storage(demand, cpu_s)
         yield ProposedFix(Effort.VISIBLE_OPTION, reason, cached, {"cache": "decoded"})
+
+
+def _cache_part(
+    profile: Profile, demand: ServiceDemand, cached: ServiceDemand, changes: Mapping[str, OptionValue], share: float
+) -> Iterator[ProposedFix]:
+    """Yields a cache of as many records as fit.
+
+    Args:
+        profile: The measured figures.
+        demand: The profile's demand, which is that of the records that are not kept.
+        cached: The demand with a cache of all records.
+        changes: The kind of the cache.
+        share: The share of the records that fit.
+    """
+    if share < _MIN_CACHED_SHARE or not profile.dataset.exact:  # without the exact order records have no places
+        return
+    cpu_s = {name: (1 - share) * now_s + share * cached.cpu_s[name] for name, now_s in demand.cpu_s.items()}
+    if changes["cache"] == "decoded":
+        cpu_s["cache"] = JOIN_PARTS_US / 1e6
+    mixed = replace(
+        demand,
+        cpu_s=cpu_s,
+        wait_s={name: (1 - share) * now_s for name, now_s in demand.wait_s.items()},
+        storage_limit=None if demand.storage_limit is None else demand.storage_limit / (1 - share),
+    )
+    free_bytes = _CACHE_SHARE * (profile.host.memory_limit_bytes - profile.host.peak_memory_bytes)
+    what = "read" if changes["cache"] == "bytes" else "decoded"
+    reason = f"{share:.0%} of the records fit into {human_bytes(free_bytes)} of memory: they are {what} only once."
+    size: Mapping[str, OptionValue] = {"cache_bytes": format_mebibytes(free_bytes)}
+    yield ProposedFix(Effort.VISIBLE_OPTION, reason, mixed, {**changes, **size})
 
 
 def _move_cache(profile: Profile, demand: ServiceDemand, name: str, reason: str) -> Iterator[ProposedFix]:

@@ -73,6 +73,7 @@ def _measure(source: Source, config: PipelineConfig, short_side: int | None, lat
         config,
         cache="none",
         cache_dir=None,
+        cache_bytes=None,
         global_batch_size=BATCH,
         per_replica_batch_size=None,
         num_parallel_calls=host_limits.usable_cpus(),

@@ -80,12 +80,13 @@ class Sample:
     def list_chain(self) -> list[int]:
         """Returns the operations from the last one back to the source, following what each was built on.
 
-        From a zip the chain follows the input with most nodes behind it. The other is a counter or a table.
+        From a zip or a choice the chain follows the input with most nodes behind it. The others are a counter, a table
+        or a cache.
         """
         chain = [self.output]
         while inputs := self.nodes[chain[-1]].inputs:
-            is_zip = self.nodes[chain[-1]].name.startswith("Zip")
-            chain.append(max(inputs, key=lambda node: len(self.list_subtree(node))) if is_zip else inputs[0])
+            joins = self.nodes[chain[-1]].name.startswith(("Zip", "DirectedInterleave"))
+            chain.append(max(inputs, key=lambda node: len(self.list_subtree(node))) if joins else inputs[0])
         return chain
 
     def list_side_inputs(self, node: int, next_node: int) -> list[int]:
