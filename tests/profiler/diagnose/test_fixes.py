@@ -406,7 +406,7 @@ def test_images_are_dropped_before_they_are_decoded() -> None:
         "keep drops 75% of the images after they were decoded: 4.0 are decoded for each that stays."
     )
     before_s = STAGES_S + 40e-6
-    after_s = before_s - 0.75 * (2400 + 700) * 1e-6
+    after_s = before_s - 0.75 * (2400 + 700 + 0.28 * 200) * 1e-6  # what is read stays in the processor's caches
     other_s = 3.8e-3 - before_s
     assert first.predicted_images_per_second == pytest.approx(0.95 * 4 / (after_s * (1 + other_s / before_s)))
 
@@ -457,6 +457,17 @@ def test_what_leaves_most_of_the_gap_comes_behind_what_closes_it() -> None:
     assert fixes[2].predicted_images_per_second == pytest.approx(0.95 * 4 / (3.06e-3 * (1 + 0.2 / 3.6)))
     hardly = list_fixes(make_blurred(option_costs={"now": 1000.0, "dct_scaling": 750.0}))
     assert [fix.action for fix in hardly] == ["move_to_device", "add_machines"]
+
+
+def test_images_that_are_dropped_early_are_handed_over_less_often() -> None:
+    """`read`, `parse`, `decode` and `augment` gave four each and the filter one: 17. Then it is 4 + 4 + 1 + 1 + 1."""
+    rate = 0.95 * 4 / 5e-3
+    first = list_fixes(make_filtered(0.25, images_per_second=rate))[0]
+    before_s = STAGES_S + 40e-6
+    after_s = before_s - 0.75 * (2400 + 700 + 0.28 * 200) * 1e-6
+    handover_s = 5e-3 - 1.16 * before_s
+    expected = 0.95 * 4 / (1.16 * after_s + handover_s * 11 / 17)
+    assert first.predicted_images_per_second == pytest.approx(expected)
 
 
 def test_work_for_nothing_goes_before_a_cache_if_it_is_much() -> None:

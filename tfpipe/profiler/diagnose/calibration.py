@@ -51,7 +51,8 @@ measurements with ImageNet's originals, as bytes and as floats."""
 
 READ_CPU_LEFT_ON_DEVICE = 0.72
 """The share of the time of `read` and `shuffle` that is left when the device augments. Crops as floats, 600 kB each at
-224 pixels, push what is read out of the processor's caches. 0.71 with raw images, 0.58 with JPEGs."""
+224 pixels, push what is read out of the processor's caches. 0.71 with raw images, 0.58 with JPEGs. Where a share of the
+images is no longer decoded, this share of the saving counts."""
 
 CACHE_FETCH_US = 75.0
 """The processor time of fetching one record from a cache in memory, in microseconds. No run is on record."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tfpipe.profiler.diagnose.bottleneck import compute_required_rate
+from tfpipe.profiler.diagnose.calibration import ALLOCATION_PER_STAGE_TIME, READ_CPU_LEFT_ON_DEVICE
 from tfpipe.profiler.diagnose.fixes_waiting import SPARE, next_power_of_two, raise_threads
 from tfpipe.profiler.types import (
     OPTION_COST_STAGES,
@@ -69,10 +70,14 @@ def _filter_first(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedF
             f"{stage.name} drops {1 - share:.0%} of the images after they were decoded: {1 / share:.1f} are decoded "
             "for each that stays."
         )
-        cpu_s, wait_s = (
-            {name: seconds * (share if name in skipped else 1.0) for name, seconds in each.items()}
-            for each in (demand.cpu_s, demand.wait_s)
-        )
+        left = {
+            **dict.fromkeys(("read", "shuffle"), 1 - (1 - READ_CPU_LEFT_ON_DEVICE) * (1 - share)),
+            **dict.fromkeys(skipped, share),
+        }
+        cpu_s = {name: seconds * left.get(name, 1.0) for name, seconds in demand.cpu_s.items()}
+        handed = _count_handovers(names[:place], share, skipped) / _count_handovers(names[:place], share, [])
+        cpu_s["other"] = _compute_other_s(demand, cpu_s, handed)
+        wait_s = {name: seconds * (share if name in skipped else 1.0) for name, seconds in demand.wait_s.items()}
         lighter = replace(demand, cpu_s=cpu_s, wait_s=wait_s)
         changes: dict[str, OptionValue] = {}
         instruction = f"Filter before `decode`, on the label or the image's header, and not in the stage {stage.name}."
@@ -80,6 +85,34 @@ def _filter_first(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedF
             if move.startswith(f"{stage.name} before "):  # its `commutes_with` allows it
                 changes, instruction = {"stage_moves": (*profile.config.stage_moves, move)}, ""
         yield ProposedFix(Effort.WASTE, reason, lighter, changes, instruction, action="move_stage", stage=stage.name)
+
+
+def _compute_other_s(demand: ServiceDemand, cpu_s: Mapping[str, float], handed: float) -> float:
+    """Returns the time that no stage accounts for. Allocations are in proportion to the stages' time.
+
+    Args:
+        demand: The measured demand.
+        cpu_s: The processor time by stage with the change, in seconds; "other" as it was.
+        handed: The share of the handovers that is left.
+    """
+    other_s = demand.cpu_s["other"]
+    before_s, after_s = (sum(each.values()) - other_s - demand.take_batch_s for each in (demand.cpu_s, cpu_s))
+    if before_s <= 0:
+        return other_s
+    allocations_s = min(ALLOCATION_PER_STAGE_TIME * before_s, other_s)
+    return allocations_s * after_s / before_s + (other_s - allocations_s) * handed
+
+
+def _count_handovers(names: Sequence[str], share: float, skipped: Sequence[str]) -> float:
+    """Returns how often elements are handed over for one that a filter passes on.
+
+    Args:
+        names: The stages before the filter.
+        share: The share that the filter passes on.
+        skipped: The stages among them that only get what is passed on.
+    """
+    records = names[names.index("read") :] if "read" in names else names
+    return 1 + sum(1.0 if name in skipped else 1 / share for name in records)
 
 
 def _do_elsewhere(profile: Profile, demand: ServiceDemand, stage: StageTiming) -> Iterator[ProposedFix]:
