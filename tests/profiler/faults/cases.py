@@ -182,6 +182,65 @@ def _add_filter(stages: Stages, name: str) -> Stages:
     )
 
 
+def movable_filter(stages: Stages) -> Stages:
+    """Drops two of three images behind `augment`, and says that this can be done earlier."""
+    from tfpipe.pipeline.stage import Stage
+
+    return stages.insert_after(
+        "augment",
+        Stage(
+            "dogs",
+            lambda dataset: dataset.filter(lambda features: features["label"] == 1),
+            commutes_with=frozenset({"decode", "augment"}),
+            shrinks=True,
+        ),
+    )
+
+
+def blur(stages: Stages) -> Stages:
+    """Blurs each crop with a kernel of 31 x 31, which says nothing of itself."""
+    return _add_map(stages, "blur", _blur, -1)
+
+
+def steady_blur(stages: Stages) -> Stages:
+    """Blurs whole images of one size, the same way in each epoch, and says so."""
+    from tfpipe.pipeline.stage import Stage
+
+    own = Stage("blur", lambda dataset: dataset.map(_shrink_and_blur, num_parallel_calls=-1), random=False)
+    return stages.insert_after("decode", own)
+
+
+def cached_blur(stages: Stages) -> Stages:
+    """Keeps what `steady_blur` gives, counted so that the cache is whole before it is read again."""
+    from tfpipe.pipeline.stage import Stage
+
+    kept = Stage("kept", lambda dataset: dataset.take(400).cache().repeat())
+    return steady_blur(stages).insert_after("blur", kept)
+
+
+def jitter(stages: Stages) -> Stages:
+    """Adds much noise, another one in each epoch, and says so."""
+    from dataclasses import replace
+
+    stages = _add_map(stages, "noise", _noise, -1)
+    return stages.replace("noise", replace(stages[stages.names.index("noise")], random=True))
+
+
+def _blur(features: Any) -> Any:
+    import tensorflow as tf
+
+    image = tf.cast(features["image"], tf.float32)[None]
+    blurred = tf.nn.depthwise_conv2d(image, tf.ones([31, 31, 3, 1]) / 961, [1, 1, 1, 1], "SAME")[0]
+    return {**features, "image": tf.saturate_cast(blurred, tf.uint8)}
+
+
+def _shrink_and_blur(features: Any) -> Any:
+    import tensorflow as tf
+
+    small = tf.saturate_cast(tf.image.resize(features["image"], (256, 256)), tf.uint8)
+    return _blur({**features, "image": tf.ensure_shape(small, [256, 256, 3])})
+
+
 def uneven_batches(stages: Stages) -> Stages:
     """Makes every eighth batch take 0.3 s longer, as if something were fetched now and then."""
     import tensorflow as tf
@@ -306,6 +365,35 @@ FAULTS: dict[str, Fault] = {
         fix="Filter before `decode`",
         own=late_filter,
         cure=Cure(own=early_filter),
+    ),
+    "movable_filter": Fault(
+        why="Two of three images are dropped behind `augment`, by a filter that may stand before `decode`.",
+        stage="decode",
+        fix={"stage_moves": ("dogs before decode",)},
+        own=movable_filter,
+    ),
+    "blur": Fault(
+        why="A blur takes most of the processor time. Nothing on the host saves it but other code.",
+        stage="blur",
+        fix="Do the work of the stage blur on the accelerator",
+        own=blur,
+        cure=Cure(own=without_cache),
+    ),
+    "steady_blur": Fault(
+        why="A blur takes most of the processor time, gives the same in each epoch, and what it gives fits into memory.",
+        stage="blur",
+        fix="Put a stage that caches right behind blur.",
+        config={"augment": "none", "image_size": 256},
+        own=steady_blur,
+        cure=Cure(own=cached_blur),
+    ),
+    "jitter": Fault(
+        why="Noise takes most of the processor time, and a cache must not keep it.",
+        stage="noise",
+        fix="Do the work of the stage noise on the accelerator",
+        config={"image_size": 448},
+        own=jitter,
+        cure=Cure(own=without_cache),
     ),
     "tiny_batch": Fault(
         why="Two small images make a batch, and what is done once for each batch outweighs them.",
