@@ -380,7 +380,7 @@ FAULTS: dict[str, Fault] = {
         cure=Cure(own=without_cache),
     ),
     "steady_blur": Fault(
-        why="A blur takes most of the processor time, gives the same in each epoch, and what it gives fits into memory.",
+        why="A blur takes most of the processor time. It gives the same in each epoch, which fits into memory.",
         stage="blur",
         fix="Put a stage that caches right behind blur.",
         config={"augment": "none", "image_size": 256},
