@@ -137,14 +137,14 @@ def test_versions(tensorflow: str, installed: dict[str, str], target: TargetConf
     ],
 )
 def test_file_access(path: str, target: TargetConfig, expected: Check) -> None:
-    assert check_file_access(path, target, False, 1e5, {}) == expected
+    assert check_file_access(path, target, False, 1e5) == expected
 
 
 @pytest.mark.parametrize(("record_bytes", "advised"), [(110e3, 524288), (1200.0, 65536)])
 def test_short_runs_of_an_object_store_need_a_short_read_ahead(record_bytes: float, advised: int) -> None:
     variable = "GCS_READAHEAD_BUFFER_SIZE_BYTES"
-    for value in ({}, {variable: str(2**26)}, {variable: "much"}):
-        check = check_file_access("gs://bucket/pets", TargetConfig(), True, record_bytes, value)
+    for value in (None, str(2**26), "much"):
+        check = check_file_access("gs://bucket/pets", TargetConfig(read_ahead=value), True, record_bytes)
         assert check == Check(
             "file access",
             "warning",
@@ -152,8 +152,9 @@ def test_short_runs_of_an_object_store_need_a_short_read_ahead(record_bytes: flo
             "but TensorFlow asks for 64 MiB wherever a run of records begins.",
             f"Set {variable}={advised} in the environment before Python starts, or use `order` throughput.",
         )
-    for exact, value in ((True, {variable: str(advised)}), (False, {})):
-        assert check_file_access("gs://bucket/pets", TargetConfig(), exact, record_bytes, value).status == "ok"
+    for exact, value in ((True, str(advised)), (False, None)):
+        target = TargetConfig(read_ahead=value)
+        assert check_file_access("gs://bucket/pets", target, exact, record_bytes).status == "ok"
 
 
 @pytest.mark.parametrize(

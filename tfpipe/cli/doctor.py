@@ -88,10 +88,14 @@ def doctor(
     DATASET is the directory or URL of a finished dataset, or a pattern such as "/data/train-*" of TFRecords that
     another tool wrote. Exit code 1 if a check fails; warnings do not count.
     """
-    from tfpipe.doctor.result import TargetConfig
+    from tfpipe.doctor.result import READ_AHEAD, TargetConfig
 
     target = TargetConfig(
-        tpu=tpu or None, num_replicas=num_replicas, num_hosts=num_hosts, images_per_second=images_per_second
+        tpu=tpu or None,
+        num_replicas=num_replicas,
+        num_hosts=num_hosts,
+        images_per_second=images_per_second,
+        read_ahead=os.environ.get(READ_AHEAD),
     )
     options = read_config(config, global_batch_size, per_replica_batch_size)
     checks = map(_name_options, _run_checks(dataset, split, options, target, _read_tuned_table(config), stages))

@@ -166,7 +166,7 @@ def _check_versions(facts: _Facts) -> Check:
 def _check_file_access(facts: _Facts) -> Check:
     in_store = facts.directory.startswith("gs://")  # elsewhere the order does not matter, so no plan is made
     exact, record_bytes = (facts.plan.exact, facts.source.record_bytes) if in_store else (False, 0.0)
-    return runtime_checks.check_file_access(facts.directory, facts.target, exact, record_bytes, os.environ)
+    return runtime_checks.check_file_access(facts.directory, facts.target, exact, record_bytes)
 
 
 def _check_files(facts: _Facts) -> Check:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tfpipe.doctor.result import Check, Status, TargetConfig
+from tfpipe.doctor.result import READ_AHEAD, Check, Status, TargetConfig
 from tfpipe.pipeline.plan.read_plan import MAX_CACHE_SHARE
 from tfpipe.system.file_io import is_url
 from tfpipe.system.units import human_bytes, human_count
@@ -18,7 +18,6 @@ _ORDINARY = ("tensorflow", "tensorflow-cpu", "tf-nightly")
 _TPU_SUBLANES = 8
 _TPU_DTYPES = ("uint8", "int32", "int64", "uint32", "float32", "bfloat16", "bool")
 _MEMORY_SHARE = 0.5  # the share of free memory; a larger pipeline may leave the trainer too little
-_READ_AHEAD = "GCS_READAHEAD_BUFFER_SIZE_BYTES"  # TensorFlow reads it when it is imported
 _MOST_READ_AHEAD, _GOOD_READ_AHEAD, _SMALL_READ_AHEAD, _SMALL_RECORD = 4 * 2**20, 2**19, 2**16, 10_000
 _HEADROOM = 1.2  # the host's rate by the rate that the accelerator consumes
 
@@ -117,9 +116,7 @@ def check_versions(tensorflow: str, installed: Mapping[str, str], target: Target
     return Check(name, "ok", f"{finding}.")
 
 
-def check_file_access(
-    path: str, target: TargetConfig, exact: bool, record_bytes: float, environment: Mapping[str, str]
-) -> Check:
+def check_file_access(path: str, target: TargetConfig, exact: bool, record_bytes: float) -> Check:
     """Checks that every host can read the files.
 
     Args:
@@ -127,17 +124,16 @@ def check_file_access(
         target: The machines that train.
         exact: Whether training reads short runs of records, in exact order.
         record_bytes: The mean size of a record.
-        environment: The variables of the environment.
     """
     name, hosts = "file access", target.num_hosts or 1
-    read_ahead = environment.get(_READ_AHEAD, "")
+    read_ahead = target.read_ahead or ""
     if path.startswith("gs://") and exact and not (read_ahead.isdigit() and int(read_ahead) <= _MOST_READ_AHEAD):
         good = _SMALL_READ_AHEAD if record_bytes < _SMALL_RECORD else _GOOD_READ_AHEAD
         return Check(
             name,
             "warning",
             f"{path} can be read from any host, but TensorFlow asks for 64 MiB wherever a run of records begins.",
-            f"Set {_READ_AHEAD}={good} in the environment before Python starts, or use `order` throughput.",
+            f"Set {READ_AHEAD}={good} in the environment before Python starts, or use `order` throughput.",
         )
     if is_url(path):
         return Check(name, "ok", f"{path} can be read from any host.")
