@@ -1,6 +1,7 @@
 """`tfpipe doctor`: finds what can go wrong before the first step, before an accelerator is paid for."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, replace

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tfpipe.errors import SENTENCE_END
-from tfpipe.system.options import Number, check_options, option
+from tfpipe.system.options import Number, Text, check_options, option
 
 Status = Literal["ok", "warning", "failure", "skipped"]
 
@@ -36,6 +36,10 @@ class Check:
         return {"name": self.name, "status": self.status, "found": self.found, "advice": self.advice}
 
 
+READ_AHEAD = "GCS_READAHEAD_BUFFER_SIZE_BYTES"
+"""The variable of the bytes for which TensorFlow asks an object store at once. It reads it when it is imported."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TargetConfig:
     """The accelerator that the pipeline feeds.
@@ -48,6 +52,7 @@ class TargetConfig:
         num_hosts: The number of hosts that read. None: one. Above 0. Default: None.
         images_per_second: The rate that all replicas together consume. None: it does not matter. Above 0.
             Default: None.
+        read_ahead: The value of `READ_AHEAD` in the environment that trains. None: it is not set. Default: None.
 
     Raises:
         ConfigError: A number is not above 0.
@@ -57,6 +62,7 @@ class TargetConfig:
     num_replicas: int | None = option(Number(above=0), None)
     num_hosts: int | None = option(Number(above=0), None)
     images_per_second: float | None = option(Number(above=0), None)
+    read_ahead: str | None = option(Text(), None)
 
     def __post_init__(self) -> None:
         check_options(self)
