@@ -220,7 +220,7 @@ def test_the_profiler_tries_the_decoder_and_restart_markers(
 
 def test_a_profile_has_one_stage_for_decoding_and_augmentation(manifest: Manifest) -> None:
     profile = profile_pipeline(
-        manifest, "train", make_config("auto"), Accelerator(0.02, BATCH), ProfileConfig(0.8, 0.1)
+        manifest, "train", make_config("auto"), Accelerator(0.02, BATCH), ProfileConfig(2.0, 0.1)
     )
     assert {"decode", "batch"} < {stage.name for stage in profile.stages}
     assert "augment" not in {stage.name for stage in profile.stages}
