@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfpipe.errors import ConfigError
-from tfpipe.order import ExactOrder, evaluation_order, expand_runs, mixing_score
+from tfpipe.order import ExactOrder, evaluation_order, expand_runs, host_rows, mixing_score
 from tfpipe.system.hash_permutation import key_of, permute
 
 IMAGENET = (1250,) * 1024
@@ -216,10 +216,19 @@ def test_the_global_batch_is_the_same_for_any_number_of_hosts(seed: int, epoch: 
     order = ExactOrder((30, 50, 41), seed=seed, run_records=4, lanes=2)
     step = data.draw(st.integers(0, order.steps_per_epoch(16) - 1))
     whole = order.batch(epoch, step, 16)
-    for num_hosts in (1, 2, 4, 8):
-        parts = [order.batch(epoch, step, 16, order.host_streams(num_hosts, host)) for host in range(num_hosts)]
+    for num_hosts in (1, 2, 4, 8, 16):
+        parts = [order.batch(epoch, step, 16, host_rows(16, num_hosts, host)) for host in range(num_hosts)]
         assert {len(part) for part in parts} == {16 // num_hosts}
         assert np.array_equal(np.concatenate(parts), whole)
+
+
+@pytest.mark.parametrize("num_hosts", [1, 2, 3, 5, 6, 7, 12, 96, 128])
+def test_any_number_of_hosts_reads_the_same_global_batches(num_hosts: int):
+    batch = 128 * 3 * 5 * 7
+    order = ExactOrder(IMAGENET, seed=3, lanes=24, turn_records=4)
+    whole = order.batch(2, 30, batch)
+    parts = [order.batch(2, 30, batch, host_rows(batch, num_hosts, host)) for host in range(num_hosts)]
+    assert np.array_equal(np.concatenate(parts), whole)
 
 
 def test_a_batch_alone_is_the_batch_of_a_run_from_the_beginning():
@@ -237,8 +246,8 @@ def test_locate():
     assert [order.locate(step, 12) for step in (0, 9, 10, 25)] == [(0, 0), (0, 9), (1, 0), (2, 5)]
 
 
-def test_a_batch_of_no_streams_is_empty():
-    assert SMALL.batch(0, 0, 2, []).shape == (0, 2)
+def test_a_batch_of_no_rows_is_empty():
+    assert SMALL.batch(0, 0, 2, range(0)).shape == (0, 2)
 
 
 def test_epochs_and_seeds_and_streams_differ():
@@ -398,11 +407,11 @@ def test_mixing_score_where_there_is_nothing_to_compare():
             "`global_batch_size` must be at most the 24 records of an epoch, got 26. Use 24 or less, or more data.",
         ),
         (
-            lambda: ExactOrder(IMAGENET).host_streams(3, 0),
-            "`num_streams` must be a multiple of the number of hosts, got 8 streams for 3 hosts. Use num_streams=9.",
+            lambda: host_rows(64, 3, 0),
+            "`global_batch_size` must be a multiple of the number of hosts, got 64 for 3 hosts. Use 66.",
         ),
-        (lambda: SMALL.host_streams(0, 0), "`num_hosts` must be at least 1, got 0."),
-        (lambda: SMALL.host_streams(2, 2), "`host` must be between 0 and 1, got 2."),
+        (lambda: host_rows(8, 0, 0), "`num_hosts` must be at least 1, got 0."),
+        (lambda: host_rows(8, 2, 2), "`host` must be between 0 and 1, got 2."),
         (lambda: evaluation_order((0,)), "`shard_records` must hold a record, got 1 shards without any."),
         (lambda: evaluation_order((3,), 2, -1), "`host` must be between 0 and 1, got -1."),
         (lambda: mixing_score(SMALL, 8, group_records=0), "`group_records` must be at least 1, got 0."),

@@ -11,15 +11,15 @@ sequence  cccc aaaa eeee bbbb dddd ...          the runs, permuted by (seed, epo
 streams   |---- 0 ----|---- 1 ----|---- 2 ...   equal numbers of runs; what is left over comes at their ends
 lanes     cccc eeee dddd ...                    the runs of a stream, dealt to lanes that give records in turn; each
           aabb bbff ff..  ..aa                  begins elsewhere in its first run, so that few runs begin together
-batch     the next few records of each stream
+batch     the next few records of each stream: its rows, stream after stream
 ```
 
 Each place is computed for itself: there is no table, so any batch of any epoch costs the same. A host reads some of the
-streams, so the global batches are the same for any number of hosts. Permutations are those of
+rows of every batch, so the global batches are the same for any number of hosts. Permutations are those of
 `tfpipe.system.hash_permutation`, the same on every machine, so that a checkpoint stays valid.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -51,9 +51,8 @@ class ExactOrder:
     Attributes:
         shard_records: The number of records in each shard, in the order of the shards.
         seed: The seed of all permutations: any integer of 64 bits, with or without a sign.
-        num_streams: The number of parts of an epoch that are read side by side. It must be a multiple of the number of
-            hosts, and the global batch size a multiple of it. It is part of the order: keep it when the number of hosts
-            changes.
+        num_streams: The number of parts of an epoch that are read side by side. The global batch size must be a
+            multiple of it. It is part of the order, and does not depend on the number of hosts.
         run_records: The number of adjacent records that are read at once. Fewer mix better and seek more often. The
             cuts move from epoch to epoch.
         lanes: The number of runs that a stream reads side by side. It mixes best if there are as many as a batch takes
@@ -157,17 +156,18 @@ class ExactOrder:
         rising: IntArray = run * self.run_records + place + lead
         return rising
 
-    def positions(self, stream: int, places: IntArray) -> IntArray:
-        """Returns the positions, in the sequence of any epoch, of the records that a stream reads.
+    def positions(self, stream: int | IntArray, places: IntArray) -> IntArray:
+        """Returns the positions, in the sequence of any epoch, of the records that streams read.
 
         Args:
-            stream: The number of the stream.
-            places: int64 [n]: places among the records of the stream, in their final order.
+            stream: The number of the stream, or int64 of a shape that broadcasts with `places`.
+            places: int64 of any shape: places among the records of the stream, in their final order.
 
         Returns:
-            int64 [n].
+            int64 of the broadcast shape.
         """
-        _check_range("stream", stream, 0, self.num_streams)
+        _check_range("stream", int(np.min(stream)), 0, self.num_streams)
+        _check_range("stream", int(np.max(stream)), 0, self.num_streams)
         turn, record = np.divmod(places, self.turn_records)
         turns_of_run, turns_of_lane = self.turns_per_run, self.turns_per_lane
         runs, lanes = self.runs_per_stream, self.lanes
@@ -221,35 +221,46 @@ class ExactOrder:
         _check_range("global_step", global_step, 0)
         return divmod(global_step, self.steps_per_epoch(global_batch_size))
 
-    def batch(self, epoch: int, step: int, global_batch_size: int, streams: Iterable[int] | None = None) -> IntArray:
+    def batch(self, epoch: int, step: int, global_batch_size: int, rows: range | None = None) -> IntArray:
         """Returns each stream's next records, stream after stream: int64 [global_batch_size, 2] of shard, record.
 
-        With `streams`, such as `host_streams(2, 0)`, it returns only the part of the batch that these streams read.
+        With `rows`, such as `host_rows(global_batch_size, 2, 0)`, it returns only these rows of the batch.
         """
         _check_range("epoch", epoch, 0)
         _check_range("step", step, 0, self.steps_per_epoch(global_batch_size))
-        share = global_batch_size // self.num_streams
-        streams = range(self.num_streams) if streams is None else streams
-        places = np.arange(step * share, (step + 1) * share)
-        parts = [self.positions(stream, places) for stream in streams]
-        return self._find_records(epoch, np.concatenate([np.empty(0, np.int64), *parts]))
+        rows = range(global_batch_size) if rows is None else rows
+        positions = self.row_positions(np.array([step]), global_batch_size, rows)
+        return self._find_records(epoch, positions[0])
 
-    def host_streams(self, num_hosts: int, host: int) -> range:
-        """Returns the streams that one host reads. The parts of all hosts, one after another, are the global batch."""
-        _check_range("num_hosts", num_hosts, 1)
-        _check_range("host", host, 0, num_hosts)
-        if self.num_streams % num_hosts:
-            raise ConfigError(
-                f"`num_streams` must be a multiple of the number of hosts, got {self.num_streams} streams for "
-                f"{num_hosts} hosts. Use num_streams={-(-self.num_streams // num_hosts) * num_hosts}."
-            )
-        return range(self.num_streams * host // num_hosts, self.num_streams * (host + 1) // num_hosts)
+    def row_positions(self, steps: IntArray, global_batch_size: int, rows: range) -> IntArray:
+        """Returns the positions, in the sequence of any epoch, of rows of global batches: int64 [steps, rows]."""
+        share, row = global_batch_size // self.num_streams, np.arange(rows.start, rows.stop, rows.step)
+        if not len(row) or not len(steps):
+            return np.zeros((len(steps), len(row)), np.int64)
+        return self.positions(row // share, steps[:, None] * share + row % share)
 
     def _find_records(self, epoch: int, positions: IntArray) -> IntArray:
         """Returns the records at positions of the sequence: int64 [n, 2] of shard, record."""
         numbers, starts = self.numbers(epoch, positions), self.shard_starts
         shard = np.searchsorted(starts, numbers, "right") - 1
         return np.stack([shard, numbers - starts[shard]], axis=1)
+
+
+def host_rows(global_batch_size: int, num_hosts: int, host: int) -> range:
+    """Returns the rows of each global batch that one host reads. The rows of all hosts are the batch.
+
+    Raises:
+        ConfigError: The hosts cannot share the batch equally, or there is no such host.
+    """
+    _check_range("num_hosts", num_hosts, 1)
+    _check_range("host", host, 0, num_hosts)
+    if global_batch_size % num_hosts:
+        raise ConfigError(
+            f"`global_batch_size` must be a multiple of the number of hosts, got {global_batch_size} for {num_hosts} "
+            f"hosts. Use {-(-global_batch_size // num_hosts) * num_hosts}."
+        )
+    share = global_batch_size // num_hosts
+    return range(host * share, (host + 1) * share)
 
 
 def check_version(version: int, what: str) -> None:

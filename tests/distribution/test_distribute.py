@@ -101,8 +101,8 @@ def test_text_stays_on_the_host_of_gpus(monkeypatch, manifest, kind: str, fetche
         (
             8,
             4,
-            {"num_streams": 2},
-            "`num_streams` must be a multiple of the number of hosts, got 2 streams for 4 hosts.",
+            {"num_streams": 3},
+            "The global batch size must be a multiple of the 3 streams, got 16.",
         ),
         (8, 3, {}, "Every host must have as many replicas as the others, got 8 replicas for host 0 of 3."),
     ],

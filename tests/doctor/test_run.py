@@ -93,13 +93,12 @@ def test_a_batch_that_cannot_be_shared(manifest: Manifest) -> None:
     assert batch == Check("batch", "failure", "Global batch size 8 must be divisible by 3 replicas; use 6 or 9.")
     assert shapes == Check("shapes", "skipped", "Not reached: see batch.")
     assert xla == Check("xla", "skipped", "Not reached: see batch.")
-    target = TargetConfig(num_replicas=4, num_hosts=4)
-    (batch,) = some(manifest, "batch", dataclasses.replace(CONFIG, num_streams=2), target)
+    (batch,) = some(manifest, "batch", dataclasses.replace(CONFIG, num_streams=3))
     assert batch == Check(
         "batch",
         "failure",
-        "`num_streams` must be a multiple of the number of hosts, got 2 streams for 4 hosts.",
-        "Use num_streams=4.",
+        "The global batch size must be a multiple of the 3 streams, got 8.",
+        "Use 9, or another `num_streams`.",
     )
 
 

@@ -179,6 +179,28 @@ def test_a_run_goes_on_where_it_was_left(few: Manifest, context: Callable[..., I
             np.testing.assert_array_equal(one[name], np.concatenate([left[name], right[name]]))
 
 
+@pytest.mark.parametrize("num_hosts", [3, 6, 12])
+@pytest.mark.parametrize(
+    "options",
+    [{"cache": "none"}, {"cache": "bytes"}, {"cache": "decoded"}, {"cache": "bytes", "cache_bytes": 15000}],
+    ids=str,
+)
+def test_the_rows_of_any_number_of_hosts_are_the_batch(
+    many: Manifest, context: Callable[..., InputContext], options: dict, num_hosts: int
+) -> None:
+    """With 6 and 12 hosts, two hosts share a lane that gives four records in its turn."""
+    order = {"global_batch_size": 12, "num_streams": 1, "run_records": 4, "lanes": 3, "order": "exact"}
+    config = config_of(**options, **order, image_size=4, extra_features=("id",))
+    whole = build_dataset(many, "train", config, start_step=19).take(5).as_numpy_iterator()
+    hosts = [
+        build_dataset(many, "train", config, context(num_hosts, host, num_hosts), 19).take(5).as_numpy_iterator()
+        for host in range(num_hosts)
+    ]
+    for batch, *rows in zip(whole, *hosts, strict=True):
+        assert np.concatenate([part["id"] for part in rows]).tolist() == batch["id"].tolist()
+        np.testing.assert_array_equal(np.concatenate([part["image"] for part in rows]), batch["image"])
+
+
 def test_an_object_store_is_read_as_a_disk_is(few: Manifest) -> None:
     manifest = load_manifest(f"file://{few.directory}")
     config = config_of(augment="none", extra_features=("id",))

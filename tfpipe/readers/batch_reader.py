@@ -130,10 +130,8 @@ class BatchReader:
             records = plan.source.num_records or 0
             begin, end = (records * part // self.rank.num_ranks for part in (self.rank.index, self.rank.index + 1))
             return np.arange(begin + step * size, max(min(begin + (step + 1) * size, end), begin + step * size))
-        rows = self.rank.index * size
-        first, last = rows // plan.share, -(-(rows + size) // plan.share)
-        places = plan.order.batch(epoch, step, plan.global_batch_size, range(first, last))
-        shard, record = places[rows - first * plan.share :][:size].T
+        rows = range(self.rank.index * size, (self.rank.index + 1) * size)
+        shard, record = plan.order.batch(epoch, step, plan.global_batch_size, rows).T
         numbers: IntArray = plan.source.bases[shard] + record
         return numbers
 

@@ -15,7 +15,7 @@ from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.open_dataset import load_manifest
-from tfpipe.order import ExactOrder
+from tfpipe.order import ExactOrder, host_rows
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.source import Source, tfrecord_files
@@ -63,7 +63,7 @@ def order_of(steps: int, first_step: int = 0, hosts: int = 1, host: int = 0) -> 
     )
     batches = []
     for global_step in range(first_step, first_step + steps):
-        shard, record = order.batch(*order.locate(global_step, 8), 8, order.host_streams(hosts, host)).T
+        shard, record = order.batch(*order.locate(global_step, 8), 8, host_rows(8, hosts, host)).T
         batches.append((firsts[shard] + record).tolist())
     return batches
 

@@ -44,7 +44,7 @@ def build(plan: ReadPlan) -> tf.data.Dataset:
 
 def elements(dataset: tf.data.Dataset, count: int) -> Seen:
     seen: Seen = []
-    for (places, payloads), (records, seeds) in dataset.take(count).batch(4096).as_numpy_iterator():
+    for (places, payloads), (records, seeds, *_) in dataset.take(count).batch(4096).as_numpy_iterator():
         np.testing.assert_array_equal(places, records)
         ids = [int(decode_example(payload)["id"][0]) for payload in payloads]
         seen += zip(ids, (records % RECORDS).tolist(), map(tuple, seeds.tolist()), strict=True)
@@ -56,7 +56,7 @@ def expected(plan: ReadPlan, first_step: int, steps: int) -> Seen:
     seen: Seen = []
     for global_step in range(first_step, first_step + steps):
         epoch, step = plan.order.locate(global_step, plan.global_batch_size)
-        shard, record = plan.order.batch(epoch, step, plan.global_batch_size, plan.streams).T
+        shard, record = plan.order.batch(epoch, step, plan.global_batch_size, plan.rows).T
         for number in (plan.source.bases[shard] + record).tolist():
             key = np.uint64(key_of(EXAMPLE, plan.config.seed, epoch, number))
             seen.append((number, number, tuple(key[None].view(np.int32).tolist())))
@@ -79,7 +79,7 @@ def test_every_host_reads_its_part_of_the_order(many: Manifest, hosts: list[tupl
         assert elements(build(plan), steps * plan.host_batch_size) == expected(plan, 0, steps)
     # Host after host, each step is the global batch of a single host.
     whole = expected(plan_of(many, **options), 0, steps)
-    for num_hosts in (2, 4):
+    for num_hosts in (2, 4, 8):
         parts = [expected(plan_of(many, num_hosts, host, **options), 0, steps) for host in range(num_hosts)]
         share = BATCH // num_hosts
         together = [part[step * share :][:share] for step in range(steps) for part in parts]
@@ -95,6 +95,21 @@ LANES = [
     {"run_records": 6, "lanes": 4, "num_streams": 1, "global_batch_size": 6},  # three lanes, two records in a turn
     {"run_records": 4, "lanes": 1, "num_streams": 2},  # a run has less than a batch's share
 ]
+
+
+@pytest.mark.parametrize("options", LANES, ids=str)
+def test_any_number_of_hosts_reads_its_rows_from_any_step_on(many: Manifest, options: dict) -> None:
+    """Some of the hosts cut the turn of a lane: then two hosts read its run, and each leaves some records out."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    batch = plan_of(many, **options).global_batch_size
+    for num_hosts in [count for count in range(2, batch + 1) if batch % count == 0]:
+        start, host = rng.randrange(RECORDS // batch), rng.randrange(num_hosts)
+        plan = plan_of(many, num_hosts, host, start_step=start, **options)
+        steps = 3 + (plan.steps_per_epoch or 0) - start  # into the next epoch
+        seen = elements(build(plan), steps * plan.host_batch_size)
+        assert seen == expected(plan, start, steps), f"host {host} of {num_hosts} from step {start}"
 
 
 @pytest.mark.parametrize("options", LANES, ids=str)

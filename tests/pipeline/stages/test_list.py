@@ -28,9 +28,7 @@ def test_a_cache_is_filled_in_the_order_of_its_use(many: Manifest) -> None:
         numbers = first % 257
         assert sorted([*numbers, *others]) == list(range(257))
         epoch, step = plan.start
-        batches = [
-            plan.order.batch(epoch, later, 8, plan.streams).T for later in range(step, plan.steps_per_epoch or 0)
-        ]
+        batches = [plan.order.batch(epoch, later, 8, plan.rows).T for later in range(step, plan.steps_per_epoch or 0)]
         expected = np.concatenate([plan.source.bases[shard] + record for shard, record in batches])
         np.testing.assert_array_equal(numbers, expected)
         assert first.max() >= 257  # one run goes on from the last record to the first

@@ -91,8 +91,8 @@ class PipelineConfig:
             `deterministic` is false. A cache in memory always gives the exact order, because all of its records cost
             the same. "auto", "exact" or "throughput". Default: "auto".
         num_streams: The number of parts of an epoch that exact order reads side by side, see
-            `tfpipe.order.ExactOrder`. None: the largest power of two that divides the global batch size, at most 8; or
-            the number of hosts if that is more. At least 1. Default: None.
+            `tfpipe.order.ExactOrder`. None: the largest power of two that divides the global batch size, at most 8. At
+            least 1. Default: None.
         run_records: The number of adjacent records that exact order reads at once. Fewer mix better and seek more
             often. None: about 400 KB, at most 16 records, and fewer if the runs of all lanes would take more than
             128 MiB. At least 1. Default: None.

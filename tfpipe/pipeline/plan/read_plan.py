@@ -3,7 +3,7 @@
 plan = ReadPlan(source, config, num_hosts=4, host=1, num_replicas=8)
 plan.check()                                  # refuses what the hosts cannot share, or the data cannot give
 plan.global_batch_size, plan.batch_size       # images of all replicas, and of one
-plan.order, plan.streams                      # the exact order, and this host's streams of it
+plan.order, plan.rows                         # the exact order, and this host's rows of each global batch
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.errors import ConfigError
-from tfpipe.order import ExactOrder
+from tfpipe.order import ExactOrder, host_rows
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.filling_cache import FillingCache
 from tfpipe.pipeline.plan.source import Source
@@ -183,8 +183,6 @@ class ReadPlan:
             ConfigError: A size does not fit; the message names sizes that do.
         """
         self._split_batch()
-        if self.exact:
-            self.order.host_streams(self.num_hosts, self.host)
         if self.steps_per_epoch == 0:
             raise ConfigError(
                 f"`global_batch_size` must be at most the {self.source.num_records} records of {self.source.name}, got "
@@ -296,7 +294,7 @@ class ReadPlan:
         other: the lanes of a stream are a whole number of its shares of a batch, or the other way round.
         """
         config = self.config
-        streams = config.num_streams or max(_choose_num_streams(self.global_batch_size), self.num_hosts)
+        streams = config.num_streams or _choose_num_streams(self.global_batch_size)
         if self.global_batch_size % streams:
             raise ConfigError(
                 f"The global batch size must be a multiple of the {streams} streams, got {self.global_batch_size}. "
@@ -335,7 +333,7 @@ class ReadPlan:
     @property
     def early_records(self) -> int:
         """The records that this host reads in vain before the first step, if it begins within a round."""
-        return self.start[1] % self.steps_per_round * self.host_batch_size if self.in_lanes else 0
+        return self.start[1] % self.steps_per_round * len(self.read_rows) if self.in_lanes else 0
 
     @property
     def lane_buffer_records(self) -> int:
@@ -370,9 +368,20 @@ class ReadPlan:
         return self.lane_buffer_records + self.order.run_records
 
     @property
-    def streams(self) -> range:
-        """The streams of the order that this host reads."""
-        return self.order.host_streams(self.num_hosts, self.host)
+    def rows(self) -> range:
+        """The rows of each global batch that this host has, in exact order."""
+        return host_rows(self.global_batch_size, self.num_hosts, self.host)
+
+    @property
+    def read_rows(self) -> range:
+        """The rows of each global batch that this host reads: whole turns of lanes, so a few more than it has."""
+        rows, turn = self.rows, self.order.turn_records
+        return range(rows.start // turn * turn, -(-rows.stop // turn) * turn)
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether this host leaves out some of the records that it reads in exact order."""
+        return self.chosen is not None or self.rows != self.read_rows
 
     @property
     def share(self) -> int:
@@ -383,7 +392,7 @@ class ReadPlan:
     def cycle_length(self) -> int:
         """The number of files, or of runs in exact order, that are read side by side."""
         if self.in_lanes:
-            return len(self.streams) * self.order.lanes
+            return len(self.read_rows) // self.order.turn_records * self.steps_per_round
         if self.config.cycle_length is not None:
             return self.config.cycle_length
         if not self.exact:

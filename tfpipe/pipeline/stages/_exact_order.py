@@ -74,7 +74,7 @@ def list_first_tracks(plan: ReadPlan) -> tf.data.Dataset:
         else:
             run = plan.order.turn_records
             begin, end = tf.constant([plan.start[1], plan.steps_per_epoch or 0], tf.int64)
-            positions = _place_records(plan, begin, end, plan.share // run, run).numpy()
+            positions = _place_records(plan, begin, end, plan.read_rows[::run]).numpy()
             count = np.full_like(positions, run)
     numbers = plan.order.rising_numbers(plan.start[0], positions)
     return tf.data.Dataset.from_tensor_slices((tf.constant(numbers), tf.constant(count)))
@@ -99,7 +99,7 @@ def _list_runs(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
     run = plan.order.turn_records
 
     def list_part(epoch: tf.Tensor, part: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        positions = _place_records(plan, *_find_steps(plan, epoch, part), plan.share // run, run)
+        positions = _place_records(plan, *_find_steps(plan, epoch, part), plan.read_rows[::run])
         count = tf.fill(tf.shape(positions), tf.constant(run, tf.int64))
         return _order_ops.number_records(plan.order, epoch, positions), count
 
@@ -110,8 +110,10 @@ def _place_runs(plan: ReadPlan, begin: tf.Tensor, end: tf.Tensor) -> tuple[tf.Te
     """Finds the runs of all lanes in some rounds: positions and counts of records, int64 [lanes, runs]."""
     order = plan.order
     # In the order of the batches: some lanes of every stream, then the next ones of every stream.
-    lane = tf.reshape(tf.range(order.lanes, dtype=tf.int64), [-1, 1, order.lanes // plan.steps_per_round, 1])
-    stream = _streams(plan)[:, None, None]
+    turn_rows, stream_turns = plan.read_rows[:: order.turn_records], order.lanes // plan.steps_per_round
+    slots = tf.constant(np.array(turn_rows) // order.turn_records)[:, None]
+    steps = tf.range(plan.steps_per_round, dtype=tf.int64)[:, None, None]
+    stream, lane = slots // stream_turns, steps * stream_turns + slots % stream_turns
     # The rounds in which runs begin. The first run may have begun before, and the last one may end later. The rounds
     # behind those of whole runs have runs of one turn.
     length = tf.where(begin < order.turns_per_lane, tf.constant(order.turns_per_run, tf.int64), 1)
@@ -135,12 +137,12 @@ def list_records(plan: ReadPlan, epochs: tf.data.Dataset, *, chosen_only: bool =
 
     def list_part(epoch: tf.Tensor, part: tf.Tensor) -> tuple[tf.Tensor, ...]:
         # For all at once: the operations for one record would cost 45 us.
-        numbers, chosen = _number_part(plan, epoch, part), None
-        if plan.chosen is not None:
-            chosen = _is_chosen(plan, numbers)
-            numbers = tf.boolean_mask(numbers, chosen) if chosen_only else numbers
+        numbers = _number_part(plan, epoch, part, plan.rows if chosen_only else plan.read_rows)
+        kept = _find_kept(plan, numbers, plan.rows if chosen_only else plan.read_rows)
+        if kept is not None and chosen_only:
+            numbers = tf.boolean_mask(numbers, kept)
         seeds = _order_ops.make_seeds(plan.config.seed, epoch, numbers % plan.order.num_records)
-        return (numbers, seeds) if chosen is None or chosen_only else (numbers, seeds, chosen)
+        return (numbers, seeds) if kept is None or chosen_only else (numbers, seeds, kept)
 
     return _list_step_parts(plan, epochs).map(list_part).unbatch()
 
@@ -149,7 +151,7 @@ def list_choices(plan: ReadPlan) -> tf.data.Dataset:
     """Lists whether each record is a `chosen` one, in the final order, from the start step on: int64, 1 or 0."""
 
     def list_part(epoch: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-        return tf.cast(_is_chosen(plan, _number_part(plan, epoch, part)), tf.int64)
+        return tf.cast(_is_chosen(plan, _number_part(plan, epoch, part, plan.rows)), tf.int64)
 
     return _list_step_parts(plan, list_epochs(plan)).map(list_part).unbatch()
 
@@ -161,16 +163,26 @@ def keep_chosen(plan: ReadPlan, records: tf.data.Dataset) -> tf.data.Dataset:
         plan: The read plan.
         records: Payloads of all records, each with what `list_records` says about it.
     """
-    if plan.chosen is None:
+    if not plan.leaves_out:
         return records
     # A function that only returns one of its arguments is not run. To compute it for each record would cost 20 us, and
     # a map that takes the third value away again 30 us.
     return records.filter(lambda _, number: number[2])
 
 
-def _number_part(plan: ReadPlan, epoch: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+def _number_part(plan: ReadPlan, epoch: tf.Tensor, part: tf.Tensor, rows: range) -> tf.Tensor:
     begin, end = _find_steps(plan, epoch, part)
-    return _order_ops.number_records(plan.order, epoch, _place_records(plan, begin, end, plan.share, 1))
+    return _order_ops.number_records(plan.order, epoch, _place_records(plan, begin, end, rows))
+
+
+def _find_kept(plan: ReadPlan, numbers: tf.Tensor, rows: range) -> tf.Tensor | None:
+    """Finds which records of some steps are this host's and chosen: bool [n]; None if all are."""
+    kept = None if plan.chosen is None else _is_chosen(plan, numbers)
+    if rows == plan.rows:
+        return kept
+    own = tf.constant([row in plan.rows for row in rows])
+    own = tf.tile(own, tf.size(numbers)[None] // len(rows))
+    return own if kept is None else own & kept
 
 
 def _is_chosen(plan: ReadPlan, numbers: tf.Tensor) -> tf.Tensor:
@@ -209,14 +221,11 @@ def _steps_at_once(plan: ReadPlan) -> int:
     return max(LISTED_RECORDS // plan.host_batch_size, 1)
 
 
-def _place_records(plan: ReadPlan, begin: tf.Tensor, end: tf.Tensor, per_stream: int, stride: int) -> tf.Tensor:
-    """Finds every `stride`-th record of some steps, batch after batch: int64 [steps * streams * per_stream]."""
-    places = tf.reshape(stride * tf.range(begin * per_stream, end * per_stream), [-1, 1, per_stream])
-    return tf.reshape(_order_ops.make_positions(plan.order, _streams(plan)[:, None], places), [-1])
-
-
-def _streams(plan: ReadPlan) -> tf.Tensor:
-    return tf.range(plan.streams.start, plan.streams.stop, dtype=tf.int64)
+def _place_records(plan: ReadPlan, begin: tf.Tensor, end: tf.Tensor, rows: range) -> tf.Tensor:
+    """Finds the records in some rows of some steps, batch after batch: int64 [steps * rows]."""
+    row = tf.constant(np.array(rows, np.int64))
+    places = tf.range(begin, end)[:, None] * plan.share + row % plan.share
+    return tf.reshape(_order_ops.make_positions(plan.order, row // plan.share, places), [-1])
 
 
 def make_runs(order: ExactOrder, epoch: tf.Tensor, positions: tf.Tensor) -> tuple[tf.Tensor, ...]:

@@ -25,7 +25,6 @@ def list_exact(plan: ReadPlan) -> Stage:
         "order": "exact",
         "seed": order.seed,
         "num_streams": order.num_streams,
-        "streams_here": len(plan.streams),
         "run_records": order.run_records,
         "lanes": order.lanes,
         "start_step": plan.start_step,
@@ -85,9 +84,10 @@ def first_use_numbers(plan: ReadPlan) -> tuple[IntArray, IntArray]:
     the plan chooses records, both lists have only these.
     """
     epoch, step = plan.start
-    places = np.arange(step * plan.share, (plan.steps_per_epoch or 0) * plan.share)
-    by_stream = [plan.order.rising_numbers(epoch, plan.order.positions(stream, places)) for stream in plan.streams]
-    first = np.stack(by_stream).reshape(len(by_stream), -1, plan.share).swapaxes(0, 1).reshape(-1)
+    steps = np.arange(step, plan.steps_per_epoch or 0)
+    first = plan.order.rising_numbers(
+        epoch, plan.order.row_positions(steps, plan.global_batch_size, plan.rows).reshape(-1)
+    )
     unread = np.ones(plan.source.num_records or 0, bool)
     unread[first % len(unread)] = False
     if plan.chosen is not None:

@@ -75,7 +75,7 @@ def read_first_use(plan: ReadPlan) -> Stage:
     def apply(tracks: tf.data.Dataset) -> tf.data.Dataset:
         read_run = _make_run_reader(plan)  # one for both, since it reads the indexes
         payloads = _read_in_turns(plan, tracks, read_run)
-        if plan.chosen is not None:
+        if plan.leaves_out:
             first_epoch = tf.data.Dataset.range(plan.start[0], plan.start[0] + 1)
             payloads = _number_in_order(plan, payloads, first_epoch).map(lambda read, _: read)
         first, others = first_use_numbers(plan)
