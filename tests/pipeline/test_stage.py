@@ -195,6 +195,13 @@ def test_every_option_arrives(changes: dict, path: str, value: object, monkeypat
     assert value_set == value
 
 
+def test_operations_that_hold_threads_leave_one_for_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfpipe.system.host_limits.usable_cpus", lambda: 4)
+    for changes, size in (({}, 6), ({"cpu_budget": 0.5}, 4), ({"private_threadpool_size": 3}, 3)):
+        options = tf_data_options(dataclasses.replace(CONFIG, **changes), deterministic=True, held_threads=2)
+        assert options.threading.private_threadpool_size == size
+
+
 def test_options_that_nobody_gave() -> None:
     options = tf_data_options(CONFIG, deterministic=False)
     assert options.deterministic is False

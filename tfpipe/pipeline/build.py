@@ -16,7 +16,7 @@ from tfpipe.pipeline import service_client
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.file_cache.cache_folder import CacheFolder, without_cache
 from tfpipe.pipeline.file_cache.read_cache import plan_cached_read
-from tfpipe.pipeline.native_stages import offer_kernel
+from tfpipe.pipeline.native_stages import count_held_threads, offer_kernel
 from tfpipe.pipeline.plan.memory_cache import CacheParts, get_decoding_plan, share_cache_bytes, split_by_cache
 from tfpipe.pipeline.plan.mixture import Mixture, apportion, get_whole_source
 from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
@@ -222,5 +222,5 @@ def _check(plan: ReadPlan) -> None:
 
 
 def _with_options(stages: tuple[Stage, ...], plan: ReadPlan, deterministic: bool) -> Stages:
-    options = tf_data_options(plan.config, deterministic)
+    options = tf_data_options(plan.config, deterministic, count_held_threads(plan))
     return Stages(offer_kernel(get_decoding_plan(plan), [without_autograph(stage) for stage in stages]), options)

@@ -127,6 +127,11 @@ def _drop_used(plan: ReadPlan, features: Features) -> Features:
     return {name: value for name, value in features.items() if name not in used}
 
 
+def count_held_threads(plan: ReadPlan) -> int:
+    """Counts the threads of tf.data that calls of tfpipe-kernels hold while they make a batch."""
+    return _count_threads(plan)[0] if plan.decodes_batches else 0
+
+
 def _count_threads(plan: ReadPlan) -> tuple[int, int]:
     """Returns the number of batches that are made at once, and of the threads that decode them.
 

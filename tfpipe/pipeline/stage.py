@@ -220,8 +220,16 @@ def customize_stages(stages: Stages, customize: Customize | None, config: Pipeli
     return stages
 
 
-def tf_data_options(config: PipelineConfig, deterministic: bool) -> tf.data.Options:
-    """Makes the `tf.data` options that a config asks for."""
+def tf_data_options(config: PipelineConfig, deterministic: bool, held_threads: int = 0) -> tf.data.Options:
+    """Makes the `tf.data` options that a config asks for.
+
+    Args:
+        config: The options of the pipeline.
+        deterministic: Whether elements keep their order.
+        held_threads: The number of threads that long operations hold, such as those that decode a batch. TensorFlow's
+            pool has a thread for each core, and the others would not get on: reading stops until a batch is done. So
+            the pipeline gets a pool of its own with as many more, unless `private_threadpool_size` says its size.
+    """
     options = tf.data.Options()
     options.deterministic = deterministic
     options.autotune.enabled = config.autotune
@@ -235,6 +243,8 @@ def tf_data_options(config: PipelineConfig, deterministic: bool) -> tf.data.Opti
     options.experimental_distribute.auto_shard_policy = getattr(policy, config.auto_shard_policy.upper())
     if config.threadpool_size is not None:
         options.threading.private_threadpool_size = config.threadpool_size
+    if held_threads and config.private_threadpool_size is None:
+        options.threading.private_threadpool_size = config.max_threads + held_threads
     if config.max_intra_op_parallelism:
         options.threading.max_intra_op_parallelism = config.max_intra_op_parallelism
     # Without autotuning tf.data must not turn a serial `map` into a parallel one.
