@@ -178,7 +178,7 @@ def test_image_size(facts: ImageFacts | None, expected: Check) -> None:
                 "decoder",
                 "ok",
                 "TensorFlow decodes. tfpipe-kernels is faster, and it is not installed.",
-                "Install it with pip install ./kernels from a checkout: it takes about 0.8 of the processor time.",
+                "Install it with pip install ./kernels from a checkout: it takes about 0.7 of the processor time.",
             ),
         ),
         (("tensorflow", None), Check("decoder", "ok", "TensorFlow decodes.")),
