@@ -389,7 +389,7 @@ def test_mixing_score_where_there_is_nothing_to_compare():
         (lambda: SMALL.records(-1, 0), "`epoch` must be at least 0, got -1."),
         (lambda: SMALL.records(0, 2), "`stream` must be between 0 and 1, got 2."),
         (lambda: SMALL.batch(-1, 0, 8), "`epoch` must be at least 0, got -1."),
-        (lambda: SMALL.batch(0, 0, 8, [-1]), "`stream` must be between 0 and 1, got -1."),
+        (lambda: SMALL.batch(0, 0, 8, range(-4, 0)), "`stream` must be between 0 and 1, got -1."),
         (lambda: SMALL.records(0, 0, 5, 4), "`start` and `stop` must be ordered and between 0 and 12, got 5 and 4."),
         (lambda: SMALL.records(0, 0, 5, 13), "`start` and `stop` must be ordered and between 0 and 12, got 5 and 13."),
         (lambda: SMALL.batch(0, 3, 8), "`step` must be between 0 and 2, got 3."),
