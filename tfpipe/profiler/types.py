@@ -32,7 +32,7 @@ FixAction = Literal[
     "install_package",
     "add_machines",
 ]
-"""What a fix changes: options, the place or the code of a stage of the user's own, the data, or the machines."""
+"""The parts that a fix changes: options, the place or the code of a stage of the user's own, the data, the machines."""
 
 OptionValue = bool | int | float | str | tuple[str, ...] | None
 """A value that a fix gives to an option of `PipelineConfig`."""

@@ -23,6 +23,7 @@ from tfpipe.profiler.diagnose.fixes_data import describe_rewrite
 from tfpipe.profiler.types import (
     OPTION_COST_STAGES,
     Effort,
+    HostUse,
     OptionValue,
     Profile,
     ProposedFix,
@@ -84,10 +85,10 @@ def _add_cache(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]
     records = dataset.records or dataset.counted_records
     if config.cache != "none" or config.service or not records:
         return
-    free_bytes = _CACHE_SHARE * (host.memory_limit_bytes - host.peak_memory_bytes)
+    free_bytes = compute_cache_room(host)
     record_bytes = records * (dataset.unpacked_record_bytes or dataset.record_bytes)
     read_s = min(demand.cpu_s.get("read", 0.0), CACHE_FETCH_US / 1e6)
-    cached = _without_storage(demand, {**demand.cpu_s, "read": read_s, "shuffle": 0.0})
+    cached = without_storage(demand, {**demand.cpu_s, "read": read_s, "shuffle": 0.0})
     if record_bytes <= free_bytes:
         reason = f"From the second epoch on nothing is read: {human_bytes(record_bytes)} of memory."
         yield ProposedFix(Effort.VISIBLE_OPTION, reason, cached, {"cache": "bytes"})
@@ -99,7 +100,7 @@ def _add_cache(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]
         return
     if decoded_bytes > free_bytes:
         if not dataset.late_caches and (cpu_s := _scale_cpu(profile, demand, profile.option_costs.cached)):
-            cached = _without_storage(demand, cpu_s | dict.fromkeys(_BEFORE_CACHE, 0.0))
+            cached = without_storage(demand, cpu_s | dict.fromkeys(_BEFORE_CACHE, 0.0))
             yield from _cache_part(profile, demand, cached, {"cache": "decoded"}, free_bytes / decoded_bytes)
         return
     reason = f"From the second epoch on nothing is decoded: {human_bytes(decoded_bytes)} of memory."
@@ -107,7 +108,7 @@ def _add_cache(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]
         yield from _move_cache(profile, demand, dataset.late_caches[0], reason)
     elif cpu_s := _scale_cpu(profile, demand, profile.option_costs.cached):
         cpu_s |= dict.fromkeys(_BEFORE_CACHE, 0.0)
-        cached = _without_storage(demand, cpu_s)
+        cached = without_storage(demand, cpu_s)
         yield ProposedFix(Effort.VISIBLE_OPTION, reason, cached, {"cache": "decoded"})
 
 
@@ -134,7 +135,7 @@ def _cache_part(
         wait_s={name: (1 - share) * now_s for name, now_s in demand.wait_s.items()},
         storage_limit=None if demand.storage_limit is None else demand.storage_limit / (1 - share),
     )
-    free_bytes = _CACHE_SHARE * (profile.host.memory_limit_bytes - profile.host.peak_memory_bytes)
+    free_bytes = compute_cache_room(profile.host)
     what = "read" if changes["cache"] == "bytes" else "decoded"
     reason = f"{share:.0%} of the records fit into {human_bytes(free_bytes)} of memory: they are {what} only once."
     size: Mapping[str, OptionValue] = {"cache_bytes": format_mebibytes(free_bytes)}
@@ -150,7 +151,7 @@ def _move_cache(profile: Profile, demand: ServiceDemand, name: str, reason: str)
         if cost_us is None:
             continue
         skipped = dict.fromkeys((*_BEFORE_CACHE, *OPTION_COST_STAGES, name), 0.0)
-        cached = _without_storage(
+        cached = without_storage(
             demand, {**demand.cpu_s, **skipped, "augment": profile.records_per_image * cost_us / 1e6}
         )
         settings = ", ".join(f"{option} = {value!r}" for option, value in changes.items())
@@ -245,7 +246,12 @@ def _scale_stages(demand: ServiceDemand, ratio: float) -> dict[str, float]:
     return {stage: seconds * (ratio if stage in OPTION_COST_STAGES else 1.0) for stage, seconds in demand.cpu_s.items()}
 
 
-def _without_storage(demand: ServiceDemand, cpu_s: Mapping[str, float]) -> ServiceDemand:
+def compute_cache_room(host: HostUse) -> float:
+    """Returns the bytes that a proposed cache may take."""
+    return _CACHE_SHARE * (host.memory_limit_bytes - host.peak_memory_bytes)
+
+
+def without_storage(demand: ServiceDemand, cpu_s: Mapping[str, float]) -> ServiceDemand:
     """Returns a demand that neither reads nor waits; a stage without processor time is not a limit."""
     threads = {name: count for name, count in demand.threads.items() if cpu_s.get(name)}
     return replace(demand, cpu_s=cpu_s, wait_s={}, storage_limit=None, threads=threads)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tfpipe.profiler.diagnose.bottleneck import compute_required_rate
 from tfpipe.profiler.diagnose.calibration import ALLOCATION_PER_STAGE_TIME, READ_CPU_LEFT_ON_DEVICE
+from tfpipe.profiler.diagnose.fixes_cpu import compute_cache_room, without_storage
 from tfpipe.profiler.diagnose.fixes_waiting import SPARE, next_power_of_two, raise_threads
 from tfpipe.profiler.types import (
     OPTION_COST_STAGES,
@@ -25,8 +26,6 @@ _CLEARLY_FEWER = 0.9
 """The share of the images that a filter passes on, above which its place hardly matters."""
 _COSTLY = 0.3
 """The share of an image's processor time from which on it is worth to do a stage elsewhere."""
-_CACHE_SHARE = 0.8
-"""The share of the free memory that a proposed cache may take."""
 
 
 def propose(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) -> Iterator[ProposedFix]:
@@ -122,7 +121,12 @@ def _do_elsewhere(profile: Profile, demand: ServiceDemand, stage: StageTiming) -
     share = cost_s / sum(demand.cpu_s.values())
     takes = f"{name} takes {share:.0%} of the processor time, {cost_s * 1e6:,.0f} µs for each image"
     if facts is None or facts.per_image is not False:
-        without = replace(demand, cpu_s={**demand.cpu_s, name: 0.0}, threads=_leave_out(demand.threads, name))
+        cpu_s = {**_leave_alone(profile, demand), name: 0.0}
+        # Operations that compute much have threads of their own, which no stage accounts for: they go with the stage.
+        before_s, after_s = (sum(each.values()) - demand.cpu_s["other"] for each in (demand.cpu_s, cpu_s))
+        cpu_s["other"] *= after_s / before_s
+        threads = {other: count for other, count in demand.threads.items() if other != name}
+        without = replace(demand, cpu_s=cpu_s, threads=threads)
         left_us = _compute_affordable_us(profile, demand, name)
         cheaper = f", or make it cheaper: at most {left_us:,.0f} µs" if left_us > 0 else ""
         instruction = f"Do the work of the stage {name} on the accelerator, for the whole batch{cheaper}."
@@ -137,22 +141,21 @@ def _cache_behind(profile: Profile, demand: ServiceDemand, stage: StageTiming, t
     """Yields a cache behind a stage that gives the same in each epoch, if what it gives fits into memory."""
     names = [each.name for each in profile.stages]
     before, after = names[: names.index(stage.name) + 1], names[names.index(stage.name) + 1 :]
-    records, host = profile.dataset.records, profile.host
+    records = profile.dataset.records
     draws = next((name for name in after if name == "augment" or _is_random(profile, name)), None)
     if records is None or not stage.images_per_second or any(_is_random(profile, name) for name in before):
         return
     if "augment" in before and profile.config.augment != "none":
         return  # it draws crops
     num_bytes = records * stage.bytes_out_per_second / stage.images_per_second
-    if num_bytes > _CACHE_SHARE * (host.memory_limit_bytes - host.peak_memory_bytes):
+    if num_bytes > compute_cache_room(profile.host):
         return
     cpu_s = {name: 0.0 if name in before else seconds for name, seconds in demand.cpu_s.items()}
-    cached = replace(demand, cpu_s=cpu_s, wait_s={}, storage_limit=None, threads=_leave_out(demand.threads, *before))
     reason = f"{takes}, and gives the same in each epoch: {human_bytes(num_bytes)} of memory."
     yield ProposedFix(
         Effort.VISIBLE_OPTION,
         reason,
-        cached,
+        without_storage(demand, cpu_s),
         instruction=f"Put a stage that caches right behind {stage.name}.",
         action="cache_before_stage",
         stage=draws or (after[0] if after else stage.name),
@@ -170,10 +173,6 @@ def _compute_affordable_us(profile: Profile, demand: ServiceDemand, name: str) -
     return (demand.cores / compute_required_rate(profile.step) - others_s) * 1e6
 
 
-def _leave_out(threads: Mapping[str, float], *names: str) -> dict[str, float]:
-    return {stage: count for stage, count in threads.items() if stage not in names}
-
-
 def _mend_bottleneck(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) -> Iterator[ProposedFix]:
     """Yields the changes that help if the bottleneck is a stage of the user."""
     name = bottleneck.stage
@@ -183,7 +182,7 @@ def _mend_bottleneck(profile: Profile, demand: ServiceDemand, bottleneck: Bottle
     if name in demand.lock_bound:
         reason = "They use all cores; a Python function holds Python's lock."
         instruction = f"Write the stage {name} with TensorFlow's operations instead of a Python function."
-        cpu_s = {**_without_lock(profile, demand), name: 0.0}
+        cpu_s = {**_leave_alone(profile, demand), name: 0.0}
         native = replace(demand, cpu_s=cpu_s, threads=raise_threads(demand, name, demand.cores))
         yield ProposedFix(
             Effort.VISIBLE_OPTION, reason, native, instruction=instruction, action="rewrite_stage", stage=name
@@ -206,11 +205,12 @@ def _mend_bottleneck(profile: Profile, demand: ServiceDemand, bottleneck: Bottle
         )
 
 
-def _without_lock(profile: Profile, demand: ServiceDemand) -> dict[str, float]:
-    """Returns the processor time by stage if no Python function ran.
+def _leave_alone(profile: Profile, demand: ServiceDemand) -> dict[str, float]:
+    """Returns the processor time by stage if the stages of tfpipe had the cores to themselves.
 
-    Threads that fight for Python's lock slow all other stages. `OptionCosts.now` was measured without the user's own
-    stages: 1.1 ms, where 1.1 to 2.5 ms were counted beside such a function (2 cores, JPEGs of 500 x 375 pixels).
+    Threads that fight for Python's lock, or for the cores, slow all other stages. `OptionCosts.now` was measured
+    without the user's own stages: 1.1 ms, where 1.1 to 2.5 ms were counted beside a function that holds the lock (2
+    cores, JPEGs of 500 x 375 pixels).
     """
     counted_s = sum(demand.cpu_s.get(stage, 0.0) for stage in OPTION_COST_STAGES)
     alone_s = (profile.option_costs.now or math.inf) / 1e6 * profile.records_per_image
