@@ -159,6 +159,20 @@ def test_a_batch_is_its_records(records: DataSource) -> None:
     assert str(refused.value) == "Records are chosen by whole numbers in one list or array, got float64 on 1 axes."
 
 
+def test_columns_are_the_features_of_a_view(records: DataSource) -> None:
+    memory = np.zeros(1 << 14, np.uint8)
+    columns = records[::-1].read_columns([0, 3, -1], ["image/encoded", "image/class/label"], memory)
+    assert [encoded.tobytes() for encoded in columns["image/encoded"]] == [png(7), png(4), png(0)]
+    assert columns["image/class/label"].tolist() == [1, 0, 0]
+    with pytest.raises(ConfigError) as refused:
+        records.read_columns([0], ["image/mask"])
+    assert str(refused.value) == (
+        "A column must be a feature with one value, of image/encoded, image/format, image/height, image/width, "
+        "image/channels, image/colorspace, image/filename, image/sha256, image/class/label, image/class/text; "
+        "got 'image/mask'."
+    )
+
+
 def test_a_copy_for_another_process_opens_its_own_files(records: DataSource) -> None:
     records[0]
     with pickle.loads(pickle.dumps(records[3:])) as other:

@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.integrity.made import payload, write_dataset
+from tests.integrity.made import payload, png, write_dataset
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.example import decode_example, encode_example
+from tfpipe.format.tfrecord import record_footer, record_header
+from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.open_dataset import load_manifest
 from tfpipe.readers import record_block, record_reader
 from tfpipe.readers.record_reader import RecordReader
@@ -175,9 +177,9 @@ def test_neighbors_are_read_together_and_little_more_than_was_asked_for(
     calls: list[tuple[int, int]] = []
     real = record_block._read_spans
 
-    def read_spans(spans: np.ndarray, frames: np.ndarray) -> object:
+    def read_spans(spans: np.ndarray, *others: np.ndarray) -> object:
         calls.append((len(spans), int(spans[:, 2].sum())))
-        return real(spans, frames)
+        return real(spans, *others)
 
     monkeypatch.setattr(record_block, "_read_spans", read_spans)
     with open_reader(folder) as reader:
@@ -253,3 +255,98 @@ def test_threads_share_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with open_reader(folder) as reader, ThreadPoolExecutor(8) as pool:
         expected = [[PAYLOADS[k] for k in batch] for batch in batches]
         assert list(pool.map(reader.read_payloads, batches)) == expected
+
+
+COLUMNS = ["image/encoded", "image/class/text", "image/height", "image/class/label"]
+
+
+def list_column(values: object) -> list[object]:
+    """Returns the values of a column, with bytes instead of arrays of bytes."""
+    assert isinstance(values, list | np.ndarray)
+    return [value.tobytes() if isinstance(values, list) else value.item() for value in values]
+
+
+@pytest.mark.parametrize("memory_bytes", [None, 0, 700, 1 << 20])
+def test_columns_are_the_values_of_the_examples(
+    folder: Path, memory_bytes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_reader, "_MAX_BLOCK_BYTES", 2000)  # several blocks
+    memory = None if memory_bytes is None else np.zeros(memory_bytes, np.uint8)
+    with open_reader(folder) as reader:
+        columns = reader.read_columns(CHOSEN, COLUMNS, memory)
+        assert list(columns) == COLUMNS
+        for name, values in columns.items():
+            assert list_column(values) == [reader[k][name][0] for k in CHOSEN]
+        assert isinstance(columns["image/height"], np.ndarray)
+        assert columns["image/height"].dtype == np.int64
+        assert list_column(reader.read_columns([], COLUMNS, memory)["image/encoded"]) == []
+        assert reader.read_columns([1, 2], []) == {}
+
+
+def test_memory_is_used_again(folder: Path, native: bool) -> None:
+    memory = np.zeros(1 << 16, np.uint8)
+    with open_reader(folder) as reader:
+        first = reader.read_columns([3], ["image/encoded"], memory)["image/encoded"][0]
+        assert np.shares_memory(first, memory) == native
+        before = first.tobytes()
+        reader.read_columns([4], ["image/encoded"], memory)
+        assert (first.tobytes() == before) == (not native)
+
+
+def test_a_large_record_and_an_unusual_one_have_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_reader, "_MAX_BLOCK_BYTES", 2000)
+    twice = payload(1) + encode_example({"image/class/label": 5})  # the second list adds to the first
+    rows = [payload(0), payload(1, text="y" * 4000), twice]
+    folder = write_dataset(tmp_path / "pets", {"train": rows})
+    with open_reader(folder) as reader:
+        assert decode_example(twice)["image/class/label"].tolist() == [5]
+        texts = list_column(reader.read_columns([1, 0], ["image/class/text"])["image/class/text"])
+        assert texts == [b"y" * 4000, b"cat"]
+        labels = reader.read_columns([2, 0], ["image/class/label"])["image/class/label"]
+        assert list_column(labels) == [5, 0]
+
+
+def test_floats_have_a_column(tmp_path: Path) -> None:
+    with (tmp_path / "a.tfrecord").open("wb") as file:
+        for k in range(3):
+            data = encode_example({"image": png(k), "weight": k + 0.5, "list": [1, 2]})
+            file.write(record_header(len(data)) + data + record_footer(data))
+    index(IndexConfig(str(tmp_path)))
+    with open_reader(tmp_path) as reader:
+        weights = reader.read_columns([2, 0], ["weight"])["weight"]
+        assert isinstance(weights, np.ndarray)
+        assert (weights.dtype, weights.tolist()) == (np.float32, [2.5, 0.5])
+        with pytest.raises(ConfigError) as refused:
+            reader.read_columns([0], ["list"])
+    assert str(refused.value) == "A column must be a feature with one value, of image, weight; got 'list'."
+
+
+def test_a_record_without_the_value_is_named(tmp_path: Path) -> None:
+    rows = [payload(0), encode_example({"image/class/label": [b"cat"]}), encode_example({"image/class/label": [1, 2]})]
+    folder = write_dataset(tmp_path / "pets", {"train": rows})
+    with open_reader(folder) as reader:
+        for number, name in ((1, "image/encoded"), (1, "image/class/label"), (2, "image/class/label")):
+            kind = "bytes" if name == "image/encoded" else "int64"
+            with pytest.raises(FormatError) as caught:
+                reader.read_columns([0, number], [name])
+            assert str(caught.value) == f"Record {number} of 'train' must have one {kind} value of {name!r}."
+
+
+def test_damage_is_told_for_columns_as_for_one_record(folder: Path) -> None:
+    flip_bit(folder, 12, 40)
+    with open_reader(folder) as reader:
+        message = say(lambda: reader.read_payload(12))
+        assert say(lambda: reader.read_columns([3, 12, 5], ["image/encoded"])) == message
+    (folder / SHARDS[0]).unlink()
+    with open_reader(folder) as reader:
+        assert say(lambda: reader.read_columns([0, 12], ["image/encoded"])) == say(lambda: reader.read_payload(0))
+
+
+@pytest.mark.parametrize(
+    "memory", [b"abc", np.zeros(9, np.int8), np.zeros((3, 3), np.uint8), np.zeros(9, np.uint8)[::2]]
+)
+def test_memory_of_another_form_is_refused(folder: Path, memory: np.ndarray) -> None:
+    with open_reader(folder) as reader, pytest.raises(ConfigError) as refused:
+        reader.read_columns([0], ["image/encoded"], memory)
+    expected = f"`memory` must be a writable uint8 array of one axis, in one piece, got {memory!r:.80}."
+    assert str(refused.value) == expected

@@ -4,6 +4,7 @@
 records = tfpipe.data_source("/data/flowers", "train")
 records[0].image, records[0].label, records[0].name     # the image is decoded here
 records.__getitems__([5, 17, 3]) # several at once, for less time each
+records.read_columns([5, 17], ["image/encoded"])        # some features, whose bytes are not copied
 records[:1000]                                          # a view: nothing is read for it
 records[records.with_label("daisy")]                    # a view of the records with these numbers
 records[records.find("daisy/12.jpg")]
@@ -25,6 +26,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_FILENAME
 from tfpipe.open_dataset import load_manifest
+from tfpipe.readers.record_block import Column
 from tfpipe.readers.record_lookup import RecordLookup, get_label, get_text
 from tfpipe.readers.record_reader import Numbers, RecordReader, resolve_index, resolve_indices
 from tfpipe.system.file_io import is_url
@@ -138,6 +140,31 @@ class DataSource:
         return list(map(self._make_record, numbers.tolist(), self._reader.read_examples(numbers)))
 
     _getitems = __getitems__
+
+    def read_columns(
+        self, indices: Numbers, names: Sequence[str], memory: NDArray[np.uint8] | None = None
+    ) -> dict[str, Column]:
+        """Reads some features of several records as they are stored, for a decoder or a loop of your own.
+
+        With tfpipe-kernels bytes are not copied once they are read, unless a record has 2 MB or more.
+
+        Args:
+            indices: The numbers, as for `__getitems__`.
+            names: The features, such as "image/encoded". Each has one value in every record.
+            memory: The memory into which the records are read, as far as it reaches: uint8 of one axis. To use it
+                again takes less time than new memory, whose pages the system clears. It then changes the bytes that an
+                earlier call returned. None: new memory in every call.
+
+        Returns:
+            By the feature's name: a list of uint8 arrays that must not be written to, or int64 or float32 [records].
+
+        Raises:
+            ConfigError: A feature does not exist or is a list; or the numbers or the memory have another form.
+            NoSuchRecord: There are fewer records; a ConfigError and an IndexError.
+            FormatError: A file is missing, has another size than the manifest says, or is damaged.
+            DataError: A file cannot be read.
+        """
+        return self._reader.read_columns(self._choose(indices), names, memory)
 
     def __iter__(self) -> Iterator[Record]:
         return map(self._make_record, map(int, self._numbers), self._reader.iterate(self._numbers))

@@ -4,6 +4,7 @@
 block = read_block(descriptors, begins, sizes)
 block.list_payloads()       # a bytes object for each record, None for a damaged one
 block.decode()              # the features of each, None for what is damaged or not an Example
+block.cut_columns(kinds)    # features with one value in each record, without a copy of their bytes
 ```
 
 Records that lie near each other are read together. The package tfpipe-kernels does the rest in two calls that do not
@@ -12,22 +13,26 @@ own, which tells what is wrong.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.errors import FormatError
 from tfpipe.format.example import Feature, decode_example
+from tfpipe.format.schema import DType
 from tfpipe.format.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_frames
 from tfpipe.system.kernels import load_native_records
 
 _MAX_GAP_BYTES = 1 << 14  # to copy them out of the page cache takes as long as some reads, a disk less than one read
 _MAX_RECORD_BYTES, _MAX_RECORD_BYTES_IN_PYTHON = 1 << 21, 1 << 15
 _IntArray = NDArray[np.int64]
+
+Column: TypeAlias = list[NDArray[np.uint8]] | NDArray[np.int64] | NDArray[np.float32]
+"""One value of each record: its bytes as arrays, or numbers in one array."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +72,59 @@ class RecordBlock:
             return [None if payload is None else _try_to_decode(payload) for payload in self.list_payloads()]
         return examples
 
+    def cut_columns(self, kinds: Mapping[str, DType]) -> dict[str, Column] | None:
+        """Finds features that have one value in each record. Bytes share the memory of the block.
+
+        Args:
+            kinds: The kind of each feature.
+
+        Returns:
+            None without tfpipe-kernels, or if a record is damaged, unusual, or has not one value of this kind.
+        """
+        native = load_native_records()
+        if native is None or not self.whole.all():
+            return None
+        tables = native.parse_examples(self.data, np.stack((self.begins, self.ends - self.begins), axis=1))
+        counts = np.frombuffer(tables.num_features, np.int64)
+        if (counts < 0).any():
+            return None
+        rows, records = np.frombuffer(tables.features, np.int64).reshape(-1, 4), np.arange(len(counts))
+        record_of, keys = np.repeat(records, counts), _cut(self.data, tables.keys)
+        columns: dict[str, Column] = {}
+        for name, kind in kinds.items():
+            number = {"bytes": native.TEXTS, "float": native.FLOATS, "int64": native.INTS}[kind]
+            key = keys.index(name.encode()) if name.encode() in keys else -1
+            chosen = np.flatnonzero(rows[:, 0] == key)
+            # A key that comes twice in a record counts once, for which there is no room here.
+            is_usual = np.array_equal(record_of[chosen], records) and (rows[chosen, 1] == number).all()
+            if not (is_usual and (rows[chosen, 3] == 1).all()):
+                return None
+            columns[name] = self._cut_column(tables, kind, rows[chosen, 2])
+        return columns
+
+    def _cut_column(self, tables: Any, kind: DType, places: _IntArray) -> Column:
+        """Returns some of the values of a kind, by their places among all of it."""
+        if kind == "int64":
+            return np.frombuffer(tables.ints, np.int64)[places]
+        if kind == "float":
+            return np.frombuffer(tables.floats, np.float32)[places]
+        memory, texts = np.frombuffer(self.data, np.uint8), np.frombuffer(tables.texts, np.int64).reshape(-1, 2)[places]
+        return [memory[begin:end] for begin, end in zip(texts[:, 0].tolist(), texts.sum(axis=1).tolist(), strict=True)]
+
+
+def can_cut_columns() -> bool:
+    """Returns whether `RecordBlock.cut_columns` may find anything."""
+    return load_native_records() is not None
+
 
 def get_max_record_bytes() -> int:
     """Returns the size from which on reading a record on its own takes less time, as it is copied once less."""
     return _MAX_RECORD_BYTES_IN_PYTHON if load_native_records() is None else _MAX_RECORD_BYTES
 
 
-def read_block(descriptors: _IntArray, begins: _IntArray, sizes: _IntArray) -> RecordBlock:
+def read_block(
+    descriptors: _IntArray, begins: _IntArray, sizes: _IntArray, memory: NDArray[np.uint8] | None = None
+) -> RecordBlock:
     """Reads records of TFRecord files. What a file does not have is zeros, and the record is not whole.
 
     At most twice the bytes of the records are read.
@@ -82,6 +133,7 @@ def read_block(descriptors: _IntArray, begins: _IntArray, sizes: _IntArray) -> R
         descriptors: The open file of each record, int64 [records].
         begins: The byte of its file at which it begins. In a file they ascend, and no records overlap.
         sizes: The bytes that it takes there, framing included.
+        memory: The memory to read into. None, or if it is too small: new memory.
     """
     gaps = begins[1:] - begins[:-1] - sizes[:-1]
     # Half of each neighbor is the most that may lie between two, so the gaps together are not more than the records.
@@ -92,7 +144,7 @@ def read_block(descriptors: _IntArray, begins: _IntArray, sizes: _IntArray) -> R
     span_sizes = begins[lasts] + sizes[lasts] - offsets
     spans = np.stack((descriptors[firsts], offsets, span_sizes, np.cumsum(span_sizes) - span_sizes), axis=1)
     at = begins + np.repeat(spans[:, 3] - offsets, lasts - firsts + 1)
-    data, whole = _read_spans(spans, np.stack((at, sizes), axis=1))
+    data, whole = _read_spans(spans, np.stack((at, sizes), axis=1), memory)
     return RecordBlock(data, at + HEADER_BYTES, at + sizes - FOOTER_BYTES, whole)
 
 
@@ -104,11 +156,14 @@ def read_at(descriptor: int, offset: int, size: int) -> bytes:
     return data
 
 
-def _read_spans(spans: _IntArray, frames: _IntArray) -> tuple[memoryview, NDArray[np.bool_]]:
+def _read_spans(
+    spans: _IntArray, frames: _IntArray, memory: NDArray[np.uint8] | None
+) -> tuple[memoryview, NDArray[np.bool_]]:
     """Reads parts of files behind each other, and checks the records that lie there."""
     native = load_native_records()
     if native is not None:
-        memory = np.empty(spans[:, 2].sum(), np.uint8)
+        num_bytes = spans[:, 2].sum()
+        memory = np.empty(num_bytes, np.uint8) if memory is None or len(memory) < num_bytes else memory[:num_bytes]
         whole = np.frombuffer(native.read_records(spans, frames, memory), np.bool_)
         return memory.data, whole
     pieces = [read_at(descriptor, offset, size).ljust(size, b"\0") for descriptor, offset, size, _ in spans.tolist()]

@@ -3,6 +3,7 @@
 ```
 reader[17]                              # the features of one record
 reader.read_examples([17, 4, 90_001])   # of many: the records of a file in its order, near ones with one read
+reader.read_columns([17, 4], ["label"]) # some features of many, without a copy
 ```
 """
 
@@ -24,9 +25,10 @@ from tfpipe.format import file_names
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
+from tfpipe.format.schema import DType
 from tfpipe.format.tfrecord import read_record_at
 from tfpipe.open_dataset import check_local
-from tfpipe.readers.record_block import RecordBlock, get_max_record_bytes, read_at, read_block
+from tfpipe.readers.record_block import Column, RecordBlock, can_cut_columns, get_max_record_bytes, read_at, read_block
 from tfpipe.system.file_io import open_file
 
 _MAX_OPEN = 64  # files of one reader; a process may have 1,024 on most machines
@@ -183,6 +185,87 @@ class RecordReader:
         """
         return self._read_many(indices, RecordBlock.decode, self.__getitem__)
 
+    def read_columns(
+        self, indices: Numbers, names: Sequence[str], memory: NDArray[np.uint8] | None = None
+    ) -> dict[str, Column]:
+        """Reads some features of many records, each of which has one value of them.
+
+        With tfpipe-kernels bytes are not copied once they are read, unless a record has 2 MB or more.
+
+        Args:
+            indices: The numbers of the records, each as for `reader[index]`.
+            names: The features.
+            memory: The memory into which the records are read, as far as it reaches: uint8 of one axis. To use it
+                again takes less time than new memory, whose pages the system clears. It then changes the bytes that an
+                earlier call returned. None: new memory in every call.
+
+        Returns:
+            By the feature's name: a list of uint8 arrays that must not be written to, or int64 or float32 [records].
+
+        Raises:
+            ConfigError: A feature does not exist or is a list; or the numbers or the memory have another form.
+            NoSuchRecord: There are fewer records.
+            FormatError: A file is missing, has another size than the manifest says, or is damaged.
+            DataError: A file cannot be read.
+        """
+        numbers = resolve_indices(indices, len(self), self.split)
+        kinds = {name: self._get_kind(name) for name in names}
+        if memory is not None and not _is_writable_bytes(memory):
+            raise ConfigError(f"`memory` must be a writable uint8 array of one axis, in one piece, got {memory!r:.80}.")
+        columns = self._cut_columns(numbers, kinds, memory)
+        if columns is None:
+            return self._collect_columns(numbers, kinds)
+        return columns
+
+    def _cut_columns(
+        self, numbers: NDArray[np.int64], kinds: dict[str, DType], memory: NDArray[np.uint8] | None
+    ) -> dict[str, Column] | None:
+        """Cuts columns out of blocks; None if something is not as it usually is."""
+        if not can_cut_columns():
+            return None
+        columns = {name: _make_column(kind, len(numbers)) for name, kind in kinds.items()}
+        left = len(numbers)
+        try:
+            for rows, block in self._read_blocks(numbers, memory):
+                parts = block.cut_columns(kinds)
+                if parts is None:
+                    return None
+                for name, part in parts.items():
+                    column: Any = columns[name]
+                    if isinstance(part, list):
+                        for row, value in zip(rows.tolist(), part, strict=True):
+                            column[row] = value
+                    else:
+                        column[rows] = part
+                left -= len(rows)
+        except (FormatError, DataError, OSError):
+            return None
+        return None if left else columns
+
+    def _collect_columns(self, numbers: NDArray[np.int64], kinds: dict[str, DType]) -> dict[str, Column]:
+        """Makes columns of decoded records."""
+        examples = self.read_examples(numbers)
+        columns = {name: _make_column(kind, len(numbers)) for name, kind in kinds.items()}
+        for row, (number, example) in enumerate(zip(numbers.tolist(), examples, strict=True)):
+            for name, kind in kinds.items():
+                value, column = example.get(name), columns[name]
+                if value is None or len(value) != 1 or _find_kind(value) != kind:
+                    raise FormatError(f"Record {number} of {self.split!r} must have one {kind} value of {name!r}.")
+                column[row] = np.frombuffer(value[0], np.uint8) if isinstance(value, list) else value[0]
+        return columns
+
+    def _get_kind(self, name: str) -> DType:
+        """Returns the kind of a feature that has one value.
+
+        Raises:
+            ConfigError: There is no such feature, or it is a list.
+        """
+        schema = self.manifest.schema
+        if name not in schema or schema[name].shape != ():
+            single = [spec.name for spec in schema.features if spec.shape == ()]
+            raise ConfigError(f"A column must be a feature with one value, of {', '.join(single)}; got {name!r}.")
+        return schema[name].dtype
+
     def locate(self, index: int) -> RecordPlace:
         """Locates a record; arguments and errors are those of `reader[index]`."""
         number = resolve_index(index, len(self), self.split)
@@ -228,8 +311,13 @@ class RecordReader:
             for number, result in zip(numbers.tolist(), results, strict=True)
         ]
 
-    def _read_blocks(self, numbers: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.intp], RecordBlock]]:
-        """Yields blocks of records, each with the rows of `numbers` that it holds. Large records are left out."""
+    def _read_blocks(
+        self, numbers: NDArray[np.int64], memory: NDArray[np.uint8] | None = None
+    ) -> Iterator[tuple[NDArray[np.intp], RecordBlock]]:
+        """Yields blocks of records, each with the rows of `numbers` that it holds. Large records are left out.
+
+        The blocks lie behind each other in `memory`, as many as fit there.
+        """
         if not len(numbers):
             return
         unique, inverse = np.unique(numbers, return_inverse=True)
@@ -246,7 +334,8 @@ class RecordReader:
                 return
             files = {shard: self._open(self._shards[shard]) for shard in np.unique(shards[chosen]).tolist()}
             descriptors = np.array([files[shard].descriptor for shard in shards[chosen].tolist()], np.int64)
-            block = read_block(descriptors, begins[chosen], sizes[chosen])
+            block = read_block(descriptors, begins[chosen], sizes[chosen], memory)
+            memory = None if memory is None else memory[len(block.data) :]
             block_of[chosen], row_of[chosen] = part, np.arange(len(chosen))
             rows = np.flatnonzero(block_of[inverse] == part)
             yield rows, block.choose(row_of[inverse[rows]])
@@ -316,6 +405,23 @@ class RecordReader:
 
     def _shard_path(self, shard: ShardInfo) -> str:
         return os.path.join(self._root, shard.file)
+
+
+def _make_column(kind: DType, count: int) -> Any:
+    """Makes an empty column."""
+    return [None] * count if kind == "bytes" else np.empty(count, {"int64": np.int64, "float": np.float32}[kind])
+
+
+def _find_kind(value: list[bytes] | NDArray[Any]) -> DType:
+    if isinstance(value, list):
+        return "bytes"
+    return "int64" if value.dtype == np.int64 else "float"
+
+
+def _is_writable_bytes(memory: object) -> bool:
+    if not isinstance(memory, np.ndarray) or memory.dtype != np.uint8 or memory.ndim != 1:
+        return False
+    return memory.flags.writeable and memory.flags.c_contiguous
 
 
 def resolve_index(index: int, count: int, split: str) -> int:
