@@ -131,3 +131,17 @@ def test_the_advice_depends_on_the_error() -> None:
         explain = file_io.explain_os_errors("write", if_full="Free some.", otherwise="Choose another place.")
         with pytest.raises(DataError, match=rf"^Could not write: .*\. {advice}$"), explain:
             raise OSError(code, os.strerror(code))
+
+
+def test_a_file_appears_whole_in_a_new_folder_here_and_behind_a_url(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    for folder in (str(tmp_path / "a" / "b"), f"file://{tmp_path}/c/d"):
+        file_io.make_folder(folder)
+        file_io.make_folder(folder)
+        path = file_io.join(folder, "x")
+        file_io.write_anywhere(path, b"123")
+        assert file_io.read_bytes(path, 10) == b"123"
+        with pytest.raises(OSError, match="No such file or directory"):
+            file_io.write_anywhere(file_io.join(folder, "none", "x"), b"123")
+        with pytest.raises(OSError, match=r"exist|directory"):
+            file_io.make_folder(path)

@@ -10,6 +10,7 @@ from tfpipe.cli.shared.inputs import get_batch_size, read_config
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.cli.shared.params import (
     CountOrShare,
+    HostPlace,
     batch_option,
     budget_option,
     config_option,
@@ -62,6 +63,19 @@ if TYPE_CHECKING:
 )
 @click.option("--html", metavar="FILE", help="Also write the report as a page with charts.")
 @click.option(
+    "--host",
+    type=HostPlace(),
+    metavar="INDEX/COUNT",
+    help="Read the share of one of several hosts, such as 2/16; the first is 0. --hosts compares their --json.",
+)
+@click.option(
+    "--hosts",
+    multiple=True,
+    metavar="PATH",
+    help="Compare the hosts of a training and measure nothing: the folder of a run, or files of hosts. Repeatable. "
+    "Takes no DATASET.",
+)
+@click.option(
     "--trace", metavar="LOGDIR", help="Read a trace of TensorFlow's profiler and measure nothing. Takes no DATASET."
 )
 @debug_option
@@ -80,6 +94,8 @@ def profile(
     as_json: bool,
     apply: str | None,
     html: str | None,
+    host: tuple[int, int] | None,
+    hosts: tuple[str, ...],
     trace: str | None,
 ) -> None:
     """Run the pipeline of DATASET with a simulated accelerator, and say what limits its speed.
@@ -91,17 +107,26 @@ def profile(
     if trace is not None:
         from tfpipe.cli import profile_trace
 
-        profile_trace.check_alone(click.get_current_context())
+        _check_reads_only("--trace", {"trace", "price_per_hour", "max_idle", "as_json"})
         return _fail_above(max_idle, profile_trace.show_trace(trace, price_per_hour, as_json))
+    if html is not None:
+        _check_page(html)
+    if hosts:
+        from tfpipe.cli import profile_hosts
+
+        _check_reads_only("--hosts", {"hosts", "html", "max_idle", "as_json"})
+        return _fail_above(max_idle, profile_hosts.show_hosts(hosts, as_json, html))
     if dataset is None:
         raise ConfigError("Name the DATASET to measure, or a trace to read with --trace LOGDIR.")
     _check_speed(step_ms, images_per_second, seconds)
-    if html is not None:
-        _check_page(html)
+    if host is not None and apply is not None:
+        raise ConfigError("--apply tries the fixes with all records, got --host too. Leave one of them out.")
     options = read_config(config, global_batch_size, given={"cpu_budget": cpu_budget})
     batch = get_batch_size(options)
+    if host is not None and options.global_batch_size is not None:
+        batch //= host[1]  # a batch that the hosts cannot share equally is refused when the pipeline is built
     step_s = step_ms / 1e3 if step_ms is not None else batch / (images_per_second or 1.0)
-    report = run(ProfileArgs(dataset, split, options, step_s, batch, seconds, stages, price_per_hour, apply))
+    report = run(ProfileArgs(dataset, split, options, step_s, batch, seconds, stages, price_per_hour, host, apply))
     _print(report, as_json)
     if apply is not None:
         click.echo(f"Wrote {apply}.", err=True)
@@ -110,6 +135,27 @@ def profile(
     from tfpipe.profiler.diagnose.diagnosis import compute_idle_after_fixes
 
     _fail_above(max_idle, compute_idle_after_fixes(report))
+
+
+def _check_reads_only(option: str, goes_with: set[str]) -> None:
+    """Checks that no option for measuring stands beside one that reads an earlier measurement.
+
+    Args:
+        option: The option that reads.
+        goes_with: The names of the parameters that may stand beside it.
+
+    Raises:
+        ConfigError: Another one does.
+    """
+    context = click.get_current_context()
+    given = [
+        param.opts[-1] if isinstance(param, click.Option) else "DATASET"
+        for param in context.command.params
+        if param.name not in goes_with
+        and context.get_parameter_source(str(param.name)) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise ConfigError(f"{option} reads an earlier measurement. Leave out {', '.join(given)}.")
 
 
 def _check_max_idle(max_idle: float | None) -> None:

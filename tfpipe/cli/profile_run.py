@@ -29,6 +29,7 @@ class ProfileArgs:
         seconds: The seconds to measure.
         stages: The user's own function as `module:function`; None for the stages as they are.
         price_per_hour: The accelerator's price; None leaves the price of idle time out.
+        host: The number of the host whose share is read, and the number of hosts; None for all records.
         apply: The file for the options that are left when the fixes were tried; None does not try them.
     """
 
@@ -40,6 +41,7 @@ class ProfileArgs:
     seconds: float
     stages: str | None
     price_per_hour: float | None
+    host: tuple[int, int] | None
     apply: str | None
 
 
@@ -63,7 +65,7 @@ def run(args: ProfileArgs) -> "Report":
         from tfpipe.tuning.trials import PipelineJob
     job = PipelineJob(data, split, Accelerator(args.step_s, args.images_per_step), customize)
     with status_line("Building the pipeline") as observer:
-        run_config = ProfileConfig(args.seconds)
+        run_config = ProfileConfig(args.seconds, host=args.host)
         profile = profile_pipeline(data, split, args.config, job.accelerator, run_config, observer, customize)
     report = make_report(profile, args.price_per_hour)
     return report if args.apply is None else _try_fixes(report, job, args.config, args.apply)

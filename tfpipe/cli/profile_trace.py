@@ -6,30 +6,11 @@ from pathlib import Path
 import click
 
 from tfpipe.cli.shared.inputs import quiet_start
-from tfpipe.errors import ConfigError
 from tfpipe.profiler.diagnose.diagnosis import compute_idle_price_per_day
 from tfpipe.profiler.live.xprof_trace import Trace, read_trace
 from tfpipe.profiler.report.text_json import VERSION, step_to_json
 from tfpipe.profiler.types import Spread
 from tfpipe.system.units import human_share
-
-_GOES_WITH_TRACE = {"trace", "price_per_hour", "max_idle", "as_json"}
-
-
-def check_alone(context: click.Context) -> None:
-    """Checks that no option for measuring stands beside --trace, where nothing is measured.
-
-    Raises:
-        ConfigError: One does.
-    """
-    given = [
-        param.opts[-1] if isinstance(param, click.Option) else "DATASET"
-        for param in context.command.params
-        if param.name not in _GOES_WITH_TRACE
-        and context.get_parameter_source(str(param.name)) is click.core.ParameterSource.COMMANDLINE
-    ]
-    if given:
-        raise ConfigError(f"--trace reads an earlier measurement. Leave out {', '.join(given)}.")
 
 
 def show_trace(log_dir: str, price_per_hour: float | None, as_json: bool) -> float:

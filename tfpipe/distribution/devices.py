@@ -35,13 +35,18 @@ def count_hosts(strategy: tf.distribute.Strategy) -> int:
     return len(list_workers(strategy)) or 1
 
 
-def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether this process writes for all processes that share the strategy."""
+def get_host_index(strategy: tf.distribute.Strategy) -> int:
+    """Returns the number of this process among those that share the strategy, from 0; the chief is the first."""
     if len(list_workers(strategy)) < 2:
-        return True
+        return 0
     resolver = strategy.cluster_resolver
     has_chief = "chief" in resolver.cluster_spec().as_dict()
-    return bool(resolver.task_type == "chief" if has_chief else resolver.task_id == 0)
+    return int(resolver.task_id) + (1 if has_chief and resolver.task_type != "chief" else 0)
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Returns whether this process writes for all processes that share the strategy."""
+    return get_host_index(strategy) == 0
 
 
 def is_remote_tpu(strategy: tf.distribute.Strategy) -> bool:

@@ -326,6 +326,8 @@ class Profile:
             full, or there is none.
         records_per_image: The records that are taken for an image that leaves the pipeline; 4 if a filter drops three
             of four.
+        host_place: The number of the host whose share was read, from 0, and the number of hosts; None if the pipeline
+            read everything.
     """
 
     step: StepTiming
@@ -340,6 +342,7 @@ class Profile:
     timeline: tuple[Step, ...] = ()
     fill_s: float = 0.0
     records_per_image: float = 1.0
+    host_place: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -115,6 +115,37 @@ def write_file(path: str, data: bytes) -> None:
         file.write(data)
 
 
+def make_folder(path: str) -> None:
+    """Creates a folder and those above it, on this machine or in an object store, unless it is there.
+
+    Raises:
+        OSError: It cannot be created.
+    """
+    if not is_url(path):
+        return os.makedirs(path, exist_ok=True)
+    tf = _tensorflow(path)
+    try:
+        tf.io.gfile.makedirs(path)
+    except tf.errors.OpError as error:
+        raise OSError(first_line(error)) from error
+
+
+def write_anywhere(path: str, data: bytes) -> None:
+    """Writes a whole file on this machine or in an object store, which shows it only when it is complete.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    if not is_url(path):
+        return write_file(path, data)
+    tf = _tensorflow(path)
+    try:
+        with tf.io.gfile.GFile(path, "wb") as file:
+            file.write(data)
+    except tf.errors.OpError as error:
+        raise OSError(first_line(error)) from error
+
+
 def read_bytes(path: str, max_bytes: int) -> bytes:
     """Reads a whole file.
 

@@ -16,10 +16,11 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from tfpipe.distribution import distribute_dataset
-from tfpipe.distribution.devices import count_hosts, get_device_kind, is_remote_tpu
+from tfpipe.distribution.devices import count_hosts, get_device_kind, get_host_index, is_remote_tpu, list_workers
 from tfpipe.errors import DataError, first_line
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.stage import Customize, explain_customize_errors
+from tfpipe.profiler.hosts.read import HOSTS
 from tfpipe.profiler.live.idle_monitor import IdleMonitor
 from tfpipe.profiler.live.step_recorder import MonitorReport
 from tfpipe.profiler.types import StepTiming
@@ -137,7 +138,8 @@ class TrainLoop:
     def _make_steps(self, left: int) -> None:
         """Calls the train function once, for one step or several, but for no more than remain."""
         if self._steps is None:
-            self._steps = _TimedSteps(self.learner, self.manifest, self.global_step, self._customize)
+            monitor = _make_monitor(self.learner.strategy, self.config.log_every_steps, self.run_dir)
+            self._steps = _TimedSteps(self.learner, self.manifest, self.global_step, self._customize, monitor)
         count = min(self._steps.steps_per_call, left)
         self._unread_sums.append(self._steps.make(count))
         self.position = self.position.after(count)
@@ -216,13 +218,20 @@ class _TimedSteps:
         monitor: The monitor of all steps.
     """
 
-    def __init__(self, learner: Learner, manifest: Manifest, start_step: int, customize: Customize | None) -> None:
+    def __init__(
+        self,
+        learner: Learner,
+        manifest: Manifest,
+        start_step: int,
+        customize: Customize | None,
+        monitor: IdleMonitor,
+    ) -> None:
         """Opens the data at a step of the run."""
         self._learner, config, strategy = learner, learner.config, learner.strategy
         self.steps_per_call = config.steps_per_execution or (
             _STEPS_PER_CALL_ON_TPU if get_device_kind(strategy) == "TPU" else 1
         )
-        self.monitor = IdleMonitor(every_steps=config.log_every_steps)
+        self.monitor = monitor
         self.monitor.use_strategy(strategy)
         # If a loop inside a call takes its batches, only a clock inside the pipeline sees it wait. The pipelines of a
         # remote TPU run on other machines, where no clock of this process can run.
@@ -250,3 +259,18 @@ class _TimedSteps:
             return self.monitor.result()
         except DataError:
             return None
+
+
+def _make_monitor(strategy: tf.distribute.Strategy, every_steps: int, run_dir: RunDir) -> IdleMonitor:
+    """Makes the monitor of this process. Where several processes train, each keeps a record in the folder of the run.
+
+    Args:
+        strategy: The strategy that trains.
+        every_steps: The number of steps in a report.
+        run_dir: The folder of the run.
+    """
+    num_processes = len(list_workers(strategy))
+    if num_processes < 2:
+        return IdleMonitor(every_steps=every_steps)
+    host = get_host_index(strategy), num_processes
+    return IdleMonitor(every_steps=every_steps, hosts_dir=run_dir.file(HOSTS), host=host)

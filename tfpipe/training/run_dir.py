@@ -5,6 +5,7 @@ run.json            the options and the dataset of the run
 metrics.jsonl       a line for every few steps, and one for each epoch
 checkpoints/        the last few checkpoints
 logs/               curves for TensorBoard
+hosts/              the last steps of each host, where several train: `tfpipe profile --hosts` compares them
 model/              the finished model, see `tfpipe.training.export`
 model-int8.tflite   the same for TFLite, where it was asked for
 ```
@@ -145,10 +146,6 @@ class RunDir:
             return
         path = self.file(name)
         try:
-            if file_io.is_url(path):  # an object store shows a file only when it is complete
-                with tf.io.gfile.GFile(path, "w") as file:
-                    file.write(text)
-            else:
-                file_io.write_file(path, text.encode())
-        except (OSError, tf.errors.OpError) as error:
+            file_io.write_anywhere(path, text.encode())
+        except OSError as error:
             raise DataError(f"{path} cannot be written: {first_line(error)}.") from error

@@ -157,10 +157,6 @@ def _get_lite() -> Any:
 
 def _write(path: str, data: bytes) -> None:
     try:
-        if file_io.is_url(path):  # an object store shows a file only when it is complete
-            with tf.io.gfile.GFile(path, "wb") as file:
-                file.write(data)
-        else:
-            file_io.write_file(path, data)
-    except (OSError, tf.errors.OpError) as error:
+        file_io.write_anywhere(path, data)
+    except OSError as error:
         raise DataError(f"{path} cannot be written: {first_line(error)}.") from error

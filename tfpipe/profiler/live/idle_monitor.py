@@ -9,6 +9,8 @@
 
     print(monitor.result())
 
+    monitor = tfpipe.IdleMonitor(hosts_dir="logs/hosts", host=(3, 16))     # one of 16: `tfpipe profile --hosts logs`
+
 *Input wait* and *idle* are two figures. A GPU or TPU works on steps that were dispatched before. So the device may
 still be busy while the trainer waits for a batch: the wait is the longer of the two. To estimate the idle time, the
 monitor times some steps on a device that has nothing else to do (probes). The idle time is the wall time less the
@@ -36,6 +38,7 @@ from tfpipe.profiler.live.device_sync import (
     steps_are_synchronous,
 )
 from tfpipe.profiler.live.graph_clock import GraphClock
+from tfpipe.profiler.live.host_recorder import HostRecorder
 from tfpipe.profiler.live.keras_callback import make_keras_callback
 from tfpipe.profiler.live.step_recorder import MonitorReport, StepRecorder
 from tfpipe.profiler.live.tensorboard import Scalars
@@ -60,22 +63,36 @@ class StepHandle:
 class IdleMonitor:
     """The input wait and the idle time of a training while it runs."""
 
-    def __init__(self, *, every_steps: int = 100, warm_up: int = 10, log_dir: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        every_steps: int = 100,
+        warm_up: int = 10,
+        log_dir: str | Path | None = None,
+        hosts_dir: str | Path | None = None,
+        host: tuple[int, int] = (0, 1),
+    ) -> None:
         """Begins to monitor a training.
 
         Args:
             every_steps: The number of steps in a report.
             warm_up: The number of first steps that no figure includes, because they compile and fill buffers.
             log_dir: The folder for TensorBoard's scalars; None writes none.
+            hosts_dir: The folder in which each host of a training keeps a record of its last steps, the same for all
+                hosts. `tfpipe profile --hosts` reads them and says which host is late. None keeps no record.
+            host: The number of this host, from 0, and the number of hosts that train together.
 
         Raises:
-            ConfigError: A number is too small.
+            ConfigError: A number is too small, or `host` is not one of the hosts.
         """
         if every_steps < 1:
             raise ConfigError(f"`every_steps` must be at least 1, got {every_steps}.")
         if warm_up < 0:
             raise ConfigError(f"`warm_up` must be at least 0, got {warm_up}.")
+        if not 0 <= host[0] < host[1]:
+            raise ConfigError(f"`host` must be the number of a host, from 0, and how many there are, got {host}.")
         self._scalars = None if log_dir is None else Scalars(log_dir)
+        self._host_recorder = None if hosts_dir is None else HostRecorder(str(hosts_dir), *host)
         self._clock: GraphClock | None = None
         self._recorder = StepRecorder(
             every_steps=every_steps,
@@ -83,6 +100,7 @@ class IdleMonitor:
             is_synchronous=steps_are_synchronous(),
             started_at=time.time(),
             on_report=self._publish,
+            on_call=(lambda call: None) if self._host_recorder is None else self._host_recorder.add,
         )
 
     @property
@@ -151,7 +169,9 @@ class IdleMonitor:
 
     def end_epoch(self) -> dict[str, float]:
         """Pauses, and returns the figures of the epoch by name. There are none if no step was timed."""
-        return self._recorder.end_epoch(time.time())
+        figures = self._recorder.end_epoch(time.time())
+        self._write_host_record(at_once=True)
+        return figures
 
     def result(self) -> StepTiming:
         """Returns the timing of all steps after the warm-up. Each spread is that of the reports.
@@ -159,7 +179,9 @@ class IdleMonitor:
         Raises:
             DataError: No step was timed after the warm-up.
         """
-        return self._recorder.result()
+        timing = self._recorder.result()
+        self._write_host_record(at_once=True)
+        return timing
 
     def callback(self) -> tf.keras.callbacks.Callback:
         """Returns a callback for `model.fit`, whose dataset must have gone through `watch`.
@@ -168,7 +190,7 @@ class IdleMonitor:
         epoch. List it before callbacks that read them. A report is logged, and written for TensorBoard, every
         `every_steps` steps.
         """
-        return make_keras_callback(self._recorder)
+        return make_keras_callback(self._recorder, self.end_epoch)
 
     def use_strategy(self, strategy: tf.distribute.Strategy) -> None:
         """Sets the strategy, to know how many replicas of this process take batches. `callback` does this by itself."""
@@ -185,3 +207,8 @@ class IdleMonitor:
         )
         if self._scalars is not None:
             self._scalars.write(report.step, {f"tfpipe/{name}": value for name, value in report.logs.items()})
+        self._write_host_record()
+
+    def _write_host_record(self, *, at_once: bool = False) -> None:
+        if self._host_recorder is not None:
+            self._host_recorder.write(self._recorder.device_compute_s, at_once=at_once)

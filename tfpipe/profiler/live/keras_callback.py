@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -12,10 +13,16 @@ from tfpipe.profiler.live.step_ledger import TrainCall
 from tfpipe.profiler.live.step_recorder import StepRecorder
 
 
-def make_keras_callback(recorder: StepRecorder) -> tf.keras.callbacks.Callback:
+def make_keras_callback(
+    recorder: StepRecorder, end_epoch: Callable[[], dict[str, float]]
+) -> tf.keras.callbacks.Callback:
     """Returns a callback that tells a recorder when steps begin and end.
 
     The class is defined inside because the first use of `tf.keras` loads Keras.
+
+    Args:
+        recorder: The recorder.
+        end_epoch: Ends an epoch of the recorder, and returns the figures for its logs.
     """
 
     class IdleCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
@@ -51,7 +58,7 @@ def make_keras_callback(recorder: StepRecorder) -> tf.keras.callbacks.Callback:
 
         def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
             self._leave_call()
-            idle_logs = recorder.end_epoch(time.time())
+            idle_logs = end_epoch()
             if logs is not None:
                 logs.update(idle_logs)
 

@@ -46,6 +46,7 @@ class TrainCall:
         begin: The time at which the call began.
         asks: The earliest time at which the trainer can have asked for the batch.
         steps: The number of steps in the call.
+        last_step: The number of its last step since the training began; 0 while it runs.
         end: The time at which the call ended; None while it runs.
         wait_s: The time that the trainer waited for its batches; None until their deliveries are known.
         images: The number of images in its batches.
@@ -60,6 +61,7 @@ class TrainCall:
     begin: float
     asks: float
     steps: int = 1
+    last_step: int = 0
     end: float | None = None
     wait_s: float | None = None
     images: int = 0

@@ -145,6 +145,7 @@ class StepRecorder:
         is_synchronous: bool,
         started_at: float = 0.0,
         on_report: Callable[[MonitorReport], None] = lambda report: None,
+        on_call: Callable[[TrainCall], None] = lambda call: None,
     ) -> None:
         """Begins a record.
 
@@ -154,13 +155,14 @@ class StepRecorder:
             is_synchronous: Whether a step has ended when its call returns.
             started_at: The time from which iterators of the dataset belong to this training.
             on_report: Called with each report.
+            on_call: Called with each call that counts, when it has ended and its wait is known.
         """
         self.is_synchronous = is_synchronous
         self.clock: DeliveryClock | None = None
         self.reports: deque[MonitorReport] = deque(maxlen=_MAX_REPORTS)
         self.open_call: TrainCall | None = None
         self.last_end: float | None = None
-        self._every_steps, self._warm_up, self._on_report = every_steps, warm_up, on_report
+        self._every_steps, self._warm_up, self._on_report, self._on_call = every_steps, warm_up, on_report, on_call
         self._ledger = StepLedger()
         self._resumed_at: float | None = started_at
         self._ended_steps = self._settled_steps = self._probes = 0
@@ -193,6 +195,7 @@ class StepRecorder:
         call.end = self.last_end = now
         self._ledger.waiting.append(call)
         self._ended_steps += call.steps
+        call.last_step = self._ended_steps
         rows_per_step = 4 * self._ledger.elements_per_step
         capacity = _MAX_STEPS_PER_READ if self.clock is None else self.clock.capacity // rows_per_step
         steps_per_read = max(1, min(_MAX_STEPS_PER_READ, self._every_steps, capacity))
@@ -249,6 +252,7 @@ class StepRecorder:
                 continue
             for sums in (self._period, self._epoch, self._total):
                 sums.add(call)
+            self._on_call(call)
             if self._period.steps >= self._every_steps:
                 report = self._make_report(self._period)
                 self.reports.append(report)
@@ -265,7 +269,7 @@ class StepRecorder:
         total = self._total
         if not total.steps:
             raise DataError(self._explain_no_steps())
-        idle_fraction = total.estimate_idle_fraction(self._device_compute_s)
+        idle_fraction = total.estimate_idle_fraction(self.device_compute_s)
         waits = [report.input_wait_fraction for report in self.reports] or [total.input_wait_fraction]
         idles = [report.idle_fraction_estimate for report in self.reports] or [idle_fraction]
         without_wait = (total.wall_s - total.wait_s) / total.steps
@@ -280,12 +284,12 @@ class StepRecorder:
         )
 
     @property
-    def _device_compute_s(self) -> float | None:
+    def device_compute_s(self) -> float | None:
         """The compute time of a step; None if the device is idle exactly while the trainer waits."""
         return None if self.is_synchronous else self._ledger.get_typical_compute_s()
 
     def _make_report(self, sums: StepSums) -> MonitorReport:
-        compute_s = self._device_compute_s
+        compute_s = self.device_compute_s
         return MonitorReport(
             step=self._settled_steps,
             steps=sums.steps,

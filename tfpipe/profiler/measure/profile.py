@@ -42,18 +42,30 @@ from tfpipe.system.progress import Observer, Progress
 
 @dataclass(frozen=True)
 class ProfileConfig:
-    """The duration of a run.
+    """The duration of a run, and the host whose share of the records it reads.
 
     Attributes:
         seconds: The seconds to measure; at least two steps in any case.
         max_warm_up_s: The seconds after which the rate counts as settled.
         max_fill_s: The seconds in which a cache in memory may be filled first. If it takes longer, the first epoch is
             measured, which fills it.
+        host: The number of the host whose share is read, from 0, and the number of hosts; None for all records.
     """
 
     seconds: float = 3.0
     max_warm_up_s: float = 4.0
     max_fill_s: float = 20.0
+    host: tuple[int, int] | None = None
+
+    @property
+    def context(self) -> tf.distribute.InputContext | None:
+        """The host among all hosts, as `tf.distribute` describes it; None for one host."""
+        if self.host is None:
+            return None
+        index, count = self.host
+        return tf.distribute.InputContext(
+            num_input_pipelines=count, input_pipeline_id=index, num_replicas_in_sync=count
+        )
 
 
 def profile_pipeline(
@@ -80,7 +92,7 @@ def profile_pipeline(
         split: Name of a split; None for foreign files.
         config: The pipeline's options. With `autotune` off tf.data keeps no counters, and the profile has no stages.
         accelerator: The consumer of the batches.
-        run_config: The duration of the run.
+        run_config: The duration of the run, and the host.
         observer: An object that gets the progress of the run.
         customize: A function that changes the stages first, for a trainer that adds stages.
 
@@ -88,14 +100,16 @@ def profile_pipeline(
         ConfigError: The pipeline cannot be built.
         DataError: A record is damaged, or a file cannot be read.
     """
+    run_config = run_config or ProfileConfig()
+    context = run_config.context
     with explain_customize_errors(customize):
-        stages = customize_stages(build_stages(data, split, tell_stages_apart(config)), customize, config)
+        stages = customize_stages(build_stages(data, split, tell_stages_apart(config), context), customize, config)
         built = _build_each(stages)
     facts = replace(get_dataset_facts(data, split, config, built), stage_moves=tuple(stages.list_moves()))
     source = get_source(data, split)
-    plan = ReadPlan.for_host(source, config, None, 0)
+    plan = ReadPlan.for_host(source, config, context, 0)
     fill_steps = (plan.steps_per_epoch or 0) if config.cache != "none" and config.cache_dir is None else 0
-    limits = _Limits(run_config or ProfileConfig(), fill_steps)
+    limits = _Limits(run_config, fill_steps)
     started = time.perf_counter()
     try:
         run = _run(_finish(built, stages, config), accelerator, limits, observer or Observer())
@@ -122,6 +136,7 @@ def profile_pipeline(
         timeline=make_timeline(run.steps),
         fill_s=run.missing_steps * timing.wall_s / timing.steps,
         records_per_image=records_per_image,
+        host_place=run_config.host,
     )
 
 

@@ -50,6 +50,23 @@ class Bar:
     color: str = BUSY
 
 
+@dataclass(frozen=True)
+class HostBar:
+    """The time of a host.
+
+    Attributes:
+        index: The number of the host.
+        idle: The share of time in which it waits for its own batches.
+        for_others: The share of time in which it waits for those of others.
+        late: Whether the others wait for it.
+    """
+
+    index: int
+    idle: float
+    for_others: float
+    late: bool
+
+
 def draw_gauge(idle: float, spread: Spread, name: str = "gauge") -> str:
     """Draws a ring that is filled for the idle share; the thin arc around it is the spread.
 
@@ -133,6 +150,32 @@ def draw_stage_bars(bars: Sequence[Bar], width: int, name: str = "stages") -> st
     longest = max(bars, key=lambda bar: bar.us.median)
     return _to_svg(
         figure, name, f"Processor time by stage; most in {longest.name}: {longest.us.median:,.0f} µs an image."
+    )
+
+
+def draw_host_bars(bars: Sequence[HostBar], width: int, name: str = "hosts") -> str:
+    """Draws a bar for each host: the time in which it trains, waits for its own batches, and waits for other hosts.
+
+    Args:
+        bars: At least one bar; its parts have the ids `NAME-idle-INDEX` and `NAME-others-INDEX`.
+        width: The chart's width.
+        name: The prefix of every id.
+    """
+    height = _ROW * len(bars)
+    figure = _make_figure(width, height)
+    axes = _add_axes(figure, 74, 0, width - 74 - 76, height)
+    axes.set(xlim=(0, 1), ylim=(len(bars) - 0.5, -0.5))
+    for row, bar in enumerate(bars):
+        busy = max(1 - bar.idle - bar.for_others, 0.0)
+        axes.barh(row, busy, height=0.56, color=BUSY, lw=0)
+        axes.barh(row, bar.idle, left=busy, height=0.56, color=IDLE, lw=0, gid=f"idle-{bar.index}")
+        axes.barh(row, bar.for_others, left=busy + bar.idle, height=0.56, color=FAINT, lw=0, gid=f"others-{bar.index}")
+        _add_label(axes, f"host {bar.index}", 0, row, dx=-12, ha="right", size=_SIZE + 1, strong=bar.late)
+        text = f"{human_share(bar.idle)} own"
+        _add_label(axes, text, 1, row, dx=10, strong=bar.late, muted=not bar.late)
+    longest = max(bars, key=lambda bar: bar.idle)
+    return _to_svg(
+        figure, name, f"Wait for batches by host; longest on host {longest.index}: {human_share(longest.idle)}."
     )
 
 

@@ -19,7 +19,9 @@ from markupsafe import Markup, escape
 from tfpipe._version import __version__
 from tfpipe.pipeline.config import toml_json
 from tfpipe.profiler.diagnose.bottleneck import compute_idle_fraction
+from tfpipe.profiler.hosts.types import HostsReport
 from tfpipe.profiler.report import charts
+from tfpipe.profiler.report.hosts_text_json import advise, describe_source, format_verdict, list_explained
 from tfpipe.profiler.report.text_json import (
     MAP_FUSION_NOTE,
     NO_FIXES,
@@ -85,12 +87,12 @@ def render(report: Report) -> str:
         report: The report, from `make_report`. Every optional part may be empty.
     """
     profile, step = report.profile, report.profile.step
-    template = resources.files("tfpipe.profiler.report").joinpath("page.html.j2").read_text("utf-8")
     budget, rows = format_budget(report), _list_rows(report)
     return (
         _make_environment()
-        .from_string(template)
+        .from_string(_read_file("page.html.j2"))
         .render(
+            style=Markup(_read_file("style.css")),
             report=report,
             profile=profile,
             step=step,
@@ -112,6 +114,40 @@ def render(report: Report) -> str:
             version=__version__,
         )
     )
+
+
+def render_hosts(report: HostsReport) -> str:
+    """Returns the page that compares the hosts of a training; the same report gives the same text."""
+    bars = [
+        charts.HostBar(host.index, host.idle_fraction, host.waits_for_others_fraction, host.index in report.late)
+        for host in report.hosts
+    ]
+    figures = [
+        _KeyFigure("All hosts", human_rate(report.images_per_second), "images/s"),
+        _KeyFigure("Without late hosts", human_rate(report.images_per_second_without_late), "images/s at most"),
+        _KeyFigure("Lost by all others", human_share(report.lost_fraction), "of the time"),
+        _KeyFigure("Hosts", f"{len(report.hosts)}", f"of {report.num_hosts} compared"),
+    ]
+    return (
+        _make_environment()
+        .from_string(_read_file("hosts.html.j2"))
+        .render(
+            style=Markup(_read_file("style.css")),
+            report=report,
+            verdict=format_verdict(report),
+            source=describe_source(report),
+            advice={host.index: advise(host, report) for host in report.hosts},
+            explained=list_explained(report),
+            figures=figures,
+            host_charts=[Markup(charts.draw_host_bars(bars, width, f"hosts-{size}")) for size, width in _SIZES],
+            version=__version__,
+        )
+    )
+
+
+def _read_file(name: str) -> str:
+    """Returns a file that lies beside this module."""
+    return resources.files("tfpipe.profiler.report").joinpath(name).read_text("utf-8")
 
 
 def _make_environment() -> jinja2.Environment:
