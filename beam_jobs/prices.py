@@ -9,6 +9,9 @@ from tfpipe.system.options import Number, check_options, option
 
 Range = tuple[float, float]
 
+HOURS_PER_MONTH = 730.0
+"""The hours of a mean month: 365 days in 12 months."""
+
 
 @dataclass(frozen=True)
 class PriceConfig:
@@ -47,3 +50,7 @@ class PriceConfig:
             return None
         low, high = (size / 2**30 * self.price_per_gib_month for size in num_bytes)
         return low, high
+
+    def estimate_cores_cost(self, cores: float) -> float | None:
+        """Returns the price of cores that work for a month without a break, or None without a price."""
+        return None if self.price_per_vcpu_hour is None else cores * HOURS_PER_MONTH * self.price_per_vcpu_hour

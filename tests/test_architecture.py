@@ -27,7 +27,7 @@ FLOORS = {
     2: (
         *("tfpipe.integrity", "tfpipe.pipeline", "tfpipe.readers"),
         *("beam_jobs.estimate", "beam_jobs.inputs", "beam_jobs.list_and_plan", "beam_jobs.run_in_process"),
-        "beam_jobs.shards",
+        *("beam_jobs.sample", "beam_jobs.shards"),
     ),
     1: (
         *("tfpipe.images", "tfpipe.open_dataset", "tfpipe.order", "tfpipe.pipeline.config", "tfpipe.pipeline.plan"),

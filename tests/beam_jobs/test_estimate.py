@@ -13,6 +13,7 @@ from beam_jobs import estimate
 from beam_jobs.config import ShardConfig
 from beam_jobs.estimate import Parallelism, estimate_job, infer_parallelism
 from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.sample import ImageCost, ShardCost
 from tests.beam_jobs.datasets import join_datasets, make_dataset
 from tests.beam_jobs.images import make_jpeg, write_files, write_tar
 from tfpipe.format.image_form import ImageForm
@@ -80,19 +81,6 @@ def test_bad_images_are_counted_and_cost_no_bytes(tmp_path: Path) -> None:
     assert estimated.output_bytes.value == pytest.approx(sum(split.bytes for split in manifest.splits.values()))
 
 
-def test_the_sample_depends_on_the_seed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate, "SAMPLE_IMAGES", 10)
-    config = ShardConfig(str(write_files(tmp_path, make_photos(40))), "/nowhere/out", num_shards=7)
-    plan = plan_shards(config)
-    first, again, other = (estimate._draw_sample(plan, seed) for seed in (1, 1, 2))
-    names = [
-        [plan.listing.images[i].path for shard in sample.shards for i in shard.images.tolist()]
-        for sample in (first, again, other)
-    ]
-    assert names[0] == names[1] != names[2]
-    assert [len(set(paths)) for paths in names] == [10, 10, 10]
-
-
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -118,8 +106,8 @@ def test_equal_sizes_give_the_mean_and_its_error() -> None:
 
 
 def test_the_overhead_of_shards_is_found_exactly() -> None:
-    def make_cost(stored: int) -> estimate._ShardCost:
-        return estimate._ShardCost([estimate._ImageCost(1, stored, 0.1, 0.1)], 0.25 + 2e-6 * stored)
+    def make_cost(stored: int) -> ShardCost:
+        return ShardCost([ImageCost(1, stored, 0.1, 0.1)], 0.25 + 2e-6 * stored)
 
     assert estimate._fit_overhead([make_cost(1000), make_cost(50_000), make_cost(1000)]) == pytest.approx((0.25, 2e-6))
 

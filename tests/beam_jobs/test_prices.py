@@ -17,9 +17,14 @@ def test_storage_costs_its_bytes_by_the_month() -> None:
     assert PriceConfig(price_per_gib_month=0.02).estimate_storage_cost((2**30, 2**31)) == (0.02, 0.04)
 
 
+def test_cores_cost_their_hours_in_a_month() -> None:
+    assert PriceConfig(price_per_vcpu_hour=0.04).estimate_cores_cost(2.5) == pytest.approx(73.0)
+
+
 def test_nothing_is_counted_without_a_price() -> None:
     assert PriceConfig().estimate_job_cost((1, 1), (1, 1)) is None
     assert PriceConfig().estimate_storage_cost((1, 1)) is None
+    assert PriceConfig().estimate_cores_cost(1) is None
 
 
 @pytest.mark.parametrize("price", [-1.0, float("nan"), float("inf")])
