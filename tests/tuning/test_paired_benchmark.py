@@ -7,12 +7,14 @@ import random
 
 import pytest
 
+from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.tuning.paired_benchmark import (
     MAX_PAIRS,
     MIN_PAIRS,
     Interval,
     PairedTurns,
     Turn,
+    choose_turn_s,
     compare_with_best,
     get_mean,
     get_paired_ratio,
@@ -51,6 +53,11 @@ def test_a_drift_that_is_even_cancels(runner) -> None:
 
     done = take_turns({"a": Slowing(1), "b": Slowing(1)}, 8, 1.0)
     assert get_paired_ratio(done["a"], done["b"]).ratio == pytest.approx(1.0, abs=1e-4)
+
+
+def test_a_turn_has_three_steps_at_least() -> None:
+    assert choose_turn_s(Accelerator(1e-9, 100), 10_000) == 0.5
+    assert choose_turn_s(Accelerator(1e-9, 2048), 1024) == 6.0
 
 
 def test_the_rate_is_that_of_the_middle_turn() -> None:

@@ -18,9 +18,9 @@ from tfpipe.pipeline.plan.source import tfrecord_files
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.types import Fix, Spread
 from tfpipe.system import host_limits
-from tfpipe.tuning import trials as trials_module
+from tfpipe.tuning import paired_benchmark
 from tfpipe.tuning.paired_benchmark import Interval
-from tfpipe.tuning.trials import PipelineJob, Trial, Trials, choose_turn_s, try_fixes
+from tfpipe.tuning.trials import PipelineJob, Trial, Trials, try_fixes
 
 CONFIG = PipelineConfig(global_batch_size=100)
 
@@ -138,11 +138,6 @@ def test_another_batch_size_computes_in_proportion() -> None:
     assert job.get_accelerator(PipelineConfig(per_replica_batch_size=50)) == Accelerator(0.05, 50)
 
 
-def test_a_turn_has_three_steps_at_least() -> None:
-    assert choose_turn_s(Accelerator(1e-9, 100), 10_000) == 0.5
-    assert choose_turn_s(Accelerator(1e-9, 2048), 1024) == 6.0
-
-
 def test_fixes_are_tried_in_order_and_keep_what_they_were(fake_job) -> None:
     fixes = (
         Fix({"cycle_length": 16}, "More reads at once.", 1500, 0.2),
@@ -167,7 +162,7 @@ def test_fixes_are_tried_in_order_and_keep_what_they_were(fake_job) -> None:
 
 @pytest.mark.slow
 def test_real_pipelines(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials_module, "MIN_TURN_S", 0.05)
+    monkeypatch.setattr(paired_benchmark, "MIN_TURN_S", 0.05)
     config = PipelineConfig(global_batch_size=4, image_size=16, cache="bytes")
     job = PipelineJob(load_manifest(str(small_dataset)), "train", Accelerator(0.02, 4))
     assert job.count_steps_to_fill(config) == 3

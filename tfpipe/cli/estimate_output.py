@@ -17,13 +17,13 @@ price_options = all_options(
         "--price-per-vcpu-hour",
         type=float,
         metavar="X",
-        help="For --dry-run: the price of one worker core for an hour, memory included.",
+        help="For an estimate: the price of one core for an hour, memory included.",
     ),
     click.option(
         "--price-per-gib-month",
         type=float,
         metavar="X",
-        help="For --dry-run: the price of storing 1 GiB for a month.",
+        help="For an estimate: the price of storing 1 GiB for a month.",
     ),
 )
 

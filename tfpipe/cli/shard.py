@@ -5,6 +5,8 @@ from typing import Any
 import click
 
 from beam_jobs.config import ShardConfig
+from tfpipe.cli.advise import advise_options, run_advise
+from tfpipe.cli.advise_run import AdviseArgs
 from tfpipe.cli.shared.config_option import config_option, drop_missing
 from tfpipe.cli.shared.params import Shares
 from tfpipe.cli.shared.requirements import require_beam
@@ -26,7 +28,7 @@ from tfpipe.format.image_form import ImageForm
     epilog="Arguments after -- go to Beam: tfpipe shard IN OUT -- --direct_running_mode=multi_threading",
 )
 @click.argument("input")
-@click.argument("output")
+@click.argument("output", required=False)
 @click.argument("beam_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM OPTIONS]")
 @click.option("--split", help="Name of the split, if there is only one.  [default: train]")
 @click.option(
@@ -65,6 +67,7 @@ from tfpipe.format.image_form import ImageForm
 @max_bad_option
 @config_option(ShardConfig, "keep_quarantined", "Keep copies of the quarantined images.")
 @drop_duplicates_option
+@advise_options
 @run_options
 def shard(**options: Any) -> None:
     """Write the images in INPUT as TFRecord shards into the directory OUTPUT.
@@ -73,14 +76,28 @@ def shard(**options: Any) -> None:
     .parquet table with the columns image and label, a .tar, .tar.gz or .zip archive, or a folder of archives.
 
     Run the same command again after an interruption: finished shards are kept.
+
+    --advise needs no OUTPUT. It stores a sample of the images in every form in a temporary folder, measures how fast
+    each is read on this host, and prints the command for the best one.
     """
     beam_args = options.pop("beam_args")
-    run_args = RunArgs.take(options, beam_args)
+    advise_args = AdviseArgs.take(options)
+    if advise_args is not None and (options["output"] or "").startswith("-"):  # INPUT -- OPTION: there is no OUTPUT
+        beam_args = (options["output"], *beam_args)
+        options["output"] = None
+    run_args = RunArgs.take(options, beam_args, takes_prices=advise_args is not None)
     if beam_args and not beam_args[0].startswith("-"):
         raise ConfigError(
             f"INPUT and OUTPUT must be two paths, got a third, {beam_args[0]!r}. Write options for Beam after --."
         )
     require_beam("shard")
+    if options["output"] is None:
+        if advise_args is None:
+            raise ConfigError("Name the OUTPUT directory to write to; only --advise needs none.")
+        options["output"] = "OUTPUT"
     form = {name: options.pop(name) for name in ImageForm.__dataclass_fields__}
     config = ShardConfig(form=ImageForm(**drop_missing(form)), **drop_missing(options))
-    run_job(config, run_args)
+    if advise_args is None:
+        run_job(config, run_args)
+    else:
+        run_advise(config, advise_args, run_args)

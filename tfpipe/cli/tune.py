@@ -118,7 +118,7 @@ def _build_table(trials: "tuple[Trial, ...]") -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    from tfpipe.tuning.search import describe_changes
+    from tfpipe.tuning.candidates import describe_changes
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("", no_wrap=True)

@@ -26,14 +26,15 @@ from tfpipe.system.progress import Observer
 from tfpipe.tuning.paired_benchmark import (
     Interval,
     Turn,
+    choose_turn_s,
     get_mean,
     get_paired_ratio,
     get_rate,
     get_ratio_of_means,
     take_turns,
 )
-from tfpipe.tuning.pipeline_process import PipelineProcess, WarmUp
-from tfpipe.tuning.trials import MAX_WARM_UP_S, PipelineJob, choose_turn_s
+from tfpipe.tuning.pipeline_process import MAX_WARM_UP_S, PipelineProcess, WarmUp
+from tfpipe.tuning.trials import PipelineJob
 from tfpipe.tuning.tuned_file import Place, get_place
 
 VERSION = 1

@@ -24,6 +24,11 @@ CACHES = get_names(PipelineConfig, "cache")
 _USUAL_CYCLE = 8  # the files that are read side by side, where the config leaves it open
 
 
+def describe_changes(changes: Changes) -> str:
+    """Formats changes as in `cache = 'bytes', cycle_length = 16`."""
+    return ", ".join(f"{name} = {'auto' if value is None else repr(value)}" for name, value in changes.items())
+
+
 def is_mechanical(changes: Changes) -> bool:
     """Returns whether the batches stay the same: values, shapes, and the order as far as `order` promises one."""
     return all(name in MECHANICAL or (name in CACHES and value != "decoded") for name, value in changes.items())

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tfpipe.profiler.diagnose.fixes import MIN_GAIN
+from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 
 # With seven pairs, all on one side are a chance of 1 in 128. What twenty pairs do not show is not worth more time.
 MIN_PAIRS, MAX_PAIRS = 7, 20
@@ -29,6 +30,9 @@ MIN_PAIRS, MAX_PAIRS = 7, 20
 _POSSIBLE_GAIN = 0.1
 
 _LEVEL = 0.97
+
+MIN_TURN_S = 0.5
+_MIN_STEPS_PER_TURN = 3
 
 # Student's t for 95 % and 1 to 30 degrees of freedom: column 0.975 of the NIST/SEMATECH e-Handbook of Statistical
 # Methods, section 1.3.6.7.2. Beyond that the normal distribution's 1.96 is near enough.
@@ -97,6 +101,11 @@ class PairedTurns:
     candidate: Sequence[Turn] = ()
     best: Sequence[Turn] = ()
     gain: Interval | None = None
+
+
+def choose_turn_s(accelerator: Accelerator, images_per_second: float) -> float:
+    """Returns the seconds of a turn: at least three steps, since fewer say little."""
+    return max(MIN_TURN_S, _MIN_STEPS_PER_TURN * accelerator.images_per_step / images_per_second)
 
 
 def take_turns(pipelines: Mapping[str, TurnTaker], rounds: int, seconds: float) -> dict[str, list[Turn]]:

@@ -33,6 +33,9 @@ from tfpipe.system import host_limits
 from tfpipe.system.child_process import die_with_direct_parent, hold_interrupts, silence_stderr
 from tfpipe.tuning.paired_benchmark import Turn
 
+MAX_WARM_UP_S = 5.0
+"""The seconds after which a pipeline counts as warm, where nobody knows better."""
+
 _POLL_S = 0.1
 
 # How much longer than its time a turn may take: a batch that has begun is waited for.

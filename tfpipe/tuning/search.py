@@ -25,6 +25,7 @@ from tfpipe.tuning.candidates import (
     CACHES,
     Changes,
     apply_changes,
+    describe_changes,
     get_neighbors,
     is_mechanical,
     reset_to_defaults,
@@ -129,11 +130,6 @@ def summarize(tuned: Tuned) -> dict[str, Any]:
         "images_per_second": tuned.after_images_per_second,
         "gain": asdict(tuned.gain),
     }
-
-
-def describe_changes(changes: Changes) -> str:
-    """Formats changes as in `cache = 'bytes', cycle_length = 16`."""
-    return ", ".join(f"{name} = {'auto' if value is None else repr(value)}" for name, value in changes.items())
 
 
 def _check(config: PipelineConfig, seconds: float) -> None:

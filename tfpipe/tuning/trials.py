@@ -28,12 +28,21 @@ from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer
 from tfpipe.system.units import format_mebibytes, human_bytes
 from tfpipe.tuning.candidates import Changes
-from tfpipe.tuning.paired_benchmark import Interval, PairedTurns, compare_with_best, get_rate, is_better
-from tfpipe.tuning.pipeline_process import PipelineProcess, TimeIsUpError, WarmUp, build_endless_dataset
-
-MIN_TURN_S = 0.5
-_MIN_STEPS_PER_TURN = 3
-MAX_WARM_UP_S = 5.0
+from tfpipe.tuning.paired_benchmark import (
+    Interval,
+    PairedTurns,
+    choose_turn_s,
+    compare_with_best,
+    get_rate,
+    is_better,
+)
+from tfpipe.tuning.pipeline_process import (
+    MAX_WARM_UP_S,
+    PipelineProcess,
+    TimeIsUpError,
+    WarmUp,
+    build_endless_dataset,
+)
 
 # A pipeline that gives this share of the accelerator's rate practically never leaves it idle.
 BUSY_SHARE = 1 - NO_IDLE
@@ -261,11 +270,6 @@ class Trials:
     def _get_deadline(self, until: float) -> float:
         """Returns the time at which a process is given up, which leaves time for a pair of turns that has begun."""
         return until + 3 * self.turn_s
-
-
-def choose_turn_s(accelerator: Accelerator, images_per_second: float) -> float:
-    """Returns the seconds of a turn: at least three steps, since fewer say little."""
-    return max(MIN_TURN_S, _MIN_STEPS_PER_TURN * accelerator.images_per_step / images_per_second)
 
 
 def try_fixes(trials: Trials, fixes: Sequence[Fix], observer: Observer) -> tuple[Fix, ...]:

@@ -1,4 +1,4 @@
-"""A job as a line for a shell, for `--print-command`."""
+"""A job as a line for a shell, for `--print-command` and `--advise`."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,16 @@ _OPTIONS = {"shard_size_bytes": "shard_size", "drop_features": "drop_feature"}
 _NOT_OPTIONS = ("input", "output", "datasets", "form", "form_changes")
 
 
-def format_command(config: ShardConfig, beam_args: Sequence[str]) -> str:
-    """Returns the command of `python -m beam_jobs` that runs a job; options that have their default are left out."""
+def format_command(
+    config: ShardConfig, beam_args: Sequence[str], program: Sequence[str] = ("python", "-m", "beam_jobs")
+) -> str:
+    """Returns the command that runs a job; options that have their default are left out.
+
+    Args:
+        config: The options of the job.
+        beam_args: The arguments for Beam.
+        program: The words before the name of the command.
+    """
     if len(config.datasets) > 1:
         words = ["merge", *config.datasets, config.output]
     elif config.datasets:
@@ -28,7 +36,7 @@ def format_command(config: ShardConfig, beam_args: Sequence[str]) -> str:
         for name, given in {**values, **form_values}.items()
         for value in (given if isinstance(given, tuple) else (given,))
     ]
-    return shlex.join(["python", "-m", "beam_jobs", *words, *options, *(["--", *beam_args] if beam_args else [])])
+    return shlex.join([*program, *words, *options, *(["--", *beam_args] if beam_args else [])])
 
 
 def _changed_fields(config: Any, default: Any) -> dict[str, Any]:

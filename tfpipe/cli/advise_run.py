@@ -1,0 +1,251 @@
+"""The measurements of `tfpipe shard --advise`: a sample is written in every form, and all of them are read in turns."""
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.prices import PriceConfig
+from tfpipe.cli.shared.config_option import drop_missing
+from tfpipe.cli.shared.inputs import quiet_start
+from tfpipe.cli.shared.progress import ShardDisplay
+from tfpipe.cli.shared.runner_options import RunArgs
+from tfpipe.cli.shared.status import status_line
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.format.image_form import ImageForm
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.system import host_limits
+from tfpipe.system.progress import Observer
+from tfpipe.system.units import human_bytes, human_count
+from tfpipe.tuning.advise_config import AdviseConfig
+
+if TYPE_CHECKING:
+    from beam_jobs.estimate import Estimate
+    from beam_jobs.plan.split_and_shard import Plan
+    from beam_jobs.sample import Sample
+    from tfpipe.format.manifest import Manifest
+    from tfpipe.tuning.form_advice import FormFigures
+    from tfpipe.tuning.stored_forms import Candidate, Speed
+
+_SHARDS = 16  # of the sample: eight small ones and eight that are four times as large
+
+
+@dataclass(frozen=True)
+class AdviseArgs:
+    """The options of --advise.
+
+    Attributes:
+        config: The demand, and the size of the sample.
+        image_size: The side of the images that the model gets, in pixels.
+    """
+
+    config: AdviseConfig
+    image_size: int
+
+    @classmethod
+    def take(cls, options: dict[str, Any]) -> "AdviseArgs | None":
+        """Removes its options from a command's options. Returns None without --advise.
+
+        Raises:
+            ConfigError: An option is missing, or goes with --advise only.
+        """
+        names = ("image_size", *AdviseConfig.__dataclass_fields__)
+        given = drop_missing({name: options.pop(name) for name in names})
+        if not options.pop("advise"):
+            for name in given:
+                raise ConfigError(f"`{name}` goes with `advise` only. Add --advise, or leave it out.")
+            return None
+        image_size = given.pop("image_size", PipelineConfig.image_size)
+        if "images_per_second" not in given:
+            raise ConfigError("--advise needs --images-per-second R, the images that the training consumes per second.")
+        return cls(AdviseConfig(**given), image_size)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The result of --advise.
+
+    Attributes:
+        images: The number of images in the input.
+        source_bytes: The bytes of all its images.
+        sampled: The number of images in the sample.
+        forms: The figures of each candidate.
+    """
+
+    images: int
+    source_bytes: int
+    sampled: int
+    forms: "Sequence[FormFigures]"
+
+
+@dataclass(frozen=True)
+class FormReading:
+    """The facts that were measured of a candidate.
+
+    Attributes:
+        candidate: The form and its pipeline.
+        speed: The speed of the pipeline.
+        estimate: The estimate of the job that stores all images in this form.
+        record_bytes: The mean bytes of a record.
+        cached_bytes: The mean bytes of an image in the pipeline's cache; 0 without one.
+    """
+
+    candidate: "Candidate"
+    speed: "Speed"
+    estimate: "Estimate"
+    record_bytes: float
+    cached_bytes: float
+
+
+def measure(config: ShardConfig, advise_config: AdviseConfig, pipeline: PipelineConfig, run_args: RunArgs) -> Measured:
+    """Writes a sample in every form into a temporary folder, and runs the pipelines over them.
+
+    Args:
+        config: The options of the job, with the form for images that stay as they are.
+        advise_config: The demand, and the size of the sample.
+        pipeline: The options of every pipeline, but for its batch size.
+        run_args: The options for the run of the job.
+
+    Raises:
+        DataError: The input cannot be used, the folder cannot be written, or a pipeline does not run.
+    """
+    from beam_jobs import process_pool
+
+    process_pool.start_early()
+    from beam_jobs.list_and_plan import plan_shards
+    from beam_jobs.sample import SPLIT, take_sample
+    from tfpipe.system.file_io import explain_os_errors
+    from tfpipe.system.kernels import has_kernels
+
+    with quiet_start():
+        from tfpipe.tuning.stored_forms import choose_batch_size, list_candidates, measure_forms
+    with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder, explain_os_errors(f"write to {folder}"):
+        config = replace(config, output=f"{folder}/out")
+        started = time.monotonic()
+        with ShardDisplay() as display:
+            plan = plan_shards(config, run_args.beam_args, display)
+        planned_s = time.monotonic() - started
+        count = min(advise_config.count_sample(plan.num_bytes / plan.num_images), plan.num_images)
+        _check_room(plan, count, pipeline, folder)
+        candidates = list_candidates(config.form, pipeline, advise_config.crop, has_kernels=has_kernels())
+        with status_line("Drawing the sample") as status:
+            small = max(count * 2 // (5 * _SHARDS), 1)
+            sample = take_sample(plan, config.seed, count, (small, 4 * small), folder)
+            writer = _SampleWriter(config, run_args.beam_args, plan, sample, planned_s, folder)
+            written = writer.write_forms({candidate.form: candidate.name for candidate in candidates}, status)
+            manifests = {form: manifest for form, (manifest, _) in written.items()}
+            records = min(manifest.splits[SPLIT].records for manifest in manifests.values())
+            pipeline = replace(pipeline, global_batch_size=choose_batch_size(records))
+            speeds = measure_forms(candidates, manifests, SPLIT, pipeline, status)
+        readings = [
+            _read_form(candidate, speed, written[candidate.form], pipeline)
+            for candidate, speed in zip(candidates, speeds, strict=True)
+        ]
+    forms = [make_figures(reading, advise_config.images_per_second, run_args.prices) for reading in readings]
+    return Measured(plan.num_images, plan.num_bytes, count, forms)
+
+
+def _check_room(plan: "Plan", count: int, pipeline: PipelineConfig, folder: str) -> None:
+    """Checks that the sample fits on the disk: twice as originals, once as pixels, and the smaller forms."""
+    height, width = pipeline.resolve_decoded_size()
+    needed = round(2.5 * plan.num_bytes / plan.num_images * count + 1.5 * height * width * 3 * count)
+    free = host_limits.free_disk_bytes(folder)
+    if needed > free:
+        raise DataError(
+            f"{human_count(count, 'image')} in every form take about {human_bytes(needed)}, and {human_bytes(free)} "
+            f"are free in {tempfile.gettempdir()}. Set TMPDIR to a folder with more room, or sample fewer with "
+            "`advise_images`."
+        )
+
+
+@dataclass(frozen=True)
+class _SampleWriter:
+    """The writer of a sample in several forms.
+
+    Attributes:
+        config: The options of the job.
+        beam_args: The arguments for Beam, which say where the job would run.
+        plan: The plan of the job.
+        sample: The sample.
+        planned_s: The seconds that listing and planning took.
+        folder: The folder for the datasets.
+    """
+
+    config: ShardConfig
+    beam_args: Sequence[str]
+    plan: "Plan"
+    sample: "Sample"
+    planned_s: float
+    folder: str
+
+    def write_forms(
+        self, forms: dict[ImageForm, str], observer: Observer
+    ) -> "dict[ImageForm, tuple[Manifest, Estimate]]":
+        """Writes the sample in each form, and returns its dataset and the estimate for all images.
+
+        Args:
+            forms: The name of each form.
+            observer: The observer of the work.
+        """
+        from beam_jobs.estimate import estimate_from_sample, infer_parallelism
+        from beam_jobs.sample import write_sample
+        from tfpipe.open_dataset import load_manifest
+
+        parallelism = infer_parallelism(self.config, self.beam_args)
+        results = {}
+        for number, (form, name) in enumerate(forms.items()):
+            images = human_count(self.sample.plan.num_images, "image")
+            observer.phase(f"Writing {images}, form {number + 1} of {len(forms)}: {name}")
+            config, output = replace(self.config, form=form), f"{self.folder}/{number}"
+            written = write_sample(config, self.sample, output, parallelism.processes, keep=True)
+            estimate = estimate_from_sample(self.plan, self.sample, written, self.planned_s, parallelism)
+            results[form] = load_manifest(output), estimate
+        return results
+
+
+def _read_form(
+    candidate: "Candidate", speed: "Speed", written: "tuple[Manifest, Estimate]", pipeline: PipelineConfig
+) -> FormReading:
+    """Returns what was measured of a candidate."""
+    from beam_jobs.sample import SPLIT
+    from tfpipe.pipeline.plan.memory_cache import estimate_cache_bytes
+    from tfpipe.pipeline.plan.read_plan import ReadPlan
+    from tfpipe.pipeline.plan.source import get_source
+
+    manifest, estimate = written
+    split, cache_bytes = manifest.splits[SPLIT], 0
+    if candidate.caches_decoded:
+        options = replace(pipeline, **candidate.changes)
+        cache_bytes = estimate_cache_bytes(ReadPlan.for_host(get_source(manifest, SPLIT), options, None, 0)) or 0
+    return FormReading(candidate, speed, estimate, split.bytes / split.records, cache_bytes / split.records)
+
+
+def make_figures(reading: FormReading, images_per_second: float, prices: PriceConfig) -> "FormFigures":
+    """Scales what was measured to all images, and to the rate that the training needs.
+
+    Args:
+        reading: The facts that were measured of a candidate.
+        images_per_second: The images that the training consumes per second.
+        prices: The prices of cores and storage.
+    """
+    from tfpipe.pipeline.plan.read_plan import MAX_CACHE_SHARE
+    from tfpipe.tuning.form_advice import FormFigures
+
+    estimate = reading.estimate
+    cores = images_per_second / reading.speed.images_per_cpu_second.ratio
+    storage = prices.estimate_storage_cost((estimate.output_bytes.value, estimate.output_bytes.value))
+    memory_bytes = reading.cached_bytes * estimate.images
+    return FormFigures(
+        candidate=reading.candidate,
+        speed=reading.speed,
+        cores=cores,
+        stored_bytes=estimate.output_bytes.value,
+        read_bytes_per_second=0.0 if memory_bytes else images_per_second * reading.record_bytes,
+        memory_bytes=memory_bytes,
+        fits_memory=memory_bytes <= MAX_CACHE_SHARE * host_limits.available_memory_bytes(),
+        write_s=estimate.wall_s.value,
+        storage_price=None if storage is None else storage[0],
+        cores_price=prices.estimate_cores_cost(cores),
+    )
