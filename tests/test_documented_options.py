@@ -23,6 +23,7 @@ from tfpipe.integrity.foreign.index import IndexConfig
 from tfpipe.integrity.verify import VerifyConfig
 from tfpipe.system.options import get_options
 from tfpipe.training.config import TrainConfig
+from tfpipe.tuning.advise_config import AdviseConfig
 
 CONFIGS = (
     tfpipe.PipelineConfig,
@@ -36,6 +37,7 @@ CONFIGS = (
     TrainConfig,
     ServiceConfig,
     TargetConfig,
+    AdviseConfig,
 )
 
 

@@ -184,6 +184,13 @@ def test_shard_without_beam_names_the_extra(tmp_path: Path, more: list[str]) -> 
     assert result.returncode == 1
 
 
+def test_advice_without_tensorflow_names_the_extra() -> None:
+    images = str(REPOSITORY / "sample_data")
+    result = run_cli_without("tensorflow", "shard", images, "--advise", "--images-per-second", "9")
+    sentence = "`tfpipe shard --advise` needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."
+    assert (result.returncode, result.stderr) == (1, f"Error: {sentence}\n")
+
+
 def test_public_names_load_and_are_listed() -> None:
     assert sorted(tfpipe.__all__) == sorted({*tfpipe._MODULES, "__version__"})
     assert set(tfpipe.__all__) <= set(dir(tfpipe))

@@ -19,9 +19,10 @@ from tfpipe.integrity.verify import VerifyConfig
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.system.options import Choice, Count, Flag, Kind, Number, get_options
 from tfpipe.training.config import TrainConfig
+from tfpipe.tuning.advise_config import AdviseConfig
 
 CONFIGS: dict[str, tuple[type[Any], ...]] = {
-    "shard": (ShardConfig, ImageForm, RunnerConfig),
+    "shard": (ShardConfig, ImageForm, RunnerConfig, AdviseConfig),
     "merge": (ShardConfig, RunnerConfig),
     "reshard": (ShardConfig, RunnerConfig),
     "index": (IndexConfig,),

@@ -139,17 +139,15 @@ def list_advice(advice: Advice, rate: str) -> list[tuple[str, FormFigures]]:
         advice: The best forms.
         rate: The images per second that the training needs, in words.
     """
-    criterion = "the lowest price of a month" if advice.by_price else "the fewest cores"
+    virtue = "costs least" if advice.by_price else "needs the fewest cores"
     kept, best = advice.keeping_crops, advice.of_all
     if kept is None:
-        return [(f"Of the forms with the crop on the device, {best.candidate.name} has {criterion} for {rate}:", best)]
+        return [(f"Of the forms with the crop on the device, {best.candidate.name} {virtue} for {rate}:", best)]
     if kept is best:
-        return [
-            (f"{_describe(kept)} has {criterion} for {rate}, and the model sees the pixels of the originals:", kept)
-        ]
+        return [(f"{_describe(kept)} {virtue} for {rate}, and keeps the pixels of the originals:", kept)]
     return [
-        (f"If the model is to see the pixels of the originals, {_describe(kept)} has {criterion} for {rate}:", kept),
-        (f"If it may see others, {_describe(best)} has {criterion}:", best),
+        (f"If the model is to see the pixels of the originals, {_describe(kept)} {virtue} for {rate}:", kept),
+        (f"If it may see others, {_describe(best)} {virtue}:", best),
     ]
 
 
@@ -163,13 +161,14 @@ def _format_command(form: FormFigures, config: ShardConfig, beam_args: Sequence[
 
 def _form_json(form: FormFigures) -> dict[str, Any]:
     candidate = form.candidate
-    numbers = asdict(replace(form, candidate=None))  # type: ignore[arg-type]
+    figures = asdict(form)
+    del figures["candidate"]
     return {
         "form": candidate.name,
         "crop": candidate.crop,
         "keeps_crops": candidate.keeps_crops,
         "options": candidate.form.to_json(),
         "pipeline": dict(candidate.changes),
-        **{name: value for name, value in numbers.items() if name != "candidate"},
+        **figures,
         "price": form.price,
     }
