@@ -205,7 +205,6 @@ def test_json_has_everything(advise: Advise) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (["in"], 2, "Name the OUTPUT directory to write to; only --advise needs none."),
         (["in", "--advise"], 2, "--advise needs --images-per-second R, the images that the training consumes per"),
         (["in", "--advise", "--images-per-second", "0"], 2, "--images-per-second must be above 0, got 0.0."),
         (["in", "out", "--images-per-second", "9"], 2, "--images-per-second goes with --advise only. Add --advise, or"),
@@ -233,6 +232,14 @@ def test_a_mistake_is_one_sentence(tfpipe: Tfpipe, args: list[str], code: int, m
     done = tfpipe("shard", *args)
     assert (done.code, done.out) == (code, "")
     assert done.err.startswith(f"Error: {message}")
+
+
+def test_only_advise_needs_no_output(tfpipe: Tfpipe) -> None:
+    done = tfpipe("shard", "in")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[-1] == (
+        "Error: Missing argument 'OUTPUT', the directory to write. Only --advise needs none."
+    )
 
 
 def test_interrupted(monkeypatch: pytest.MonkeyPatch, tfpipe: Tfpipe) -> None:

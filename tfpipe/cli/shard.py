@@ -93,7 +93,9 @@ def shard(**options: Any) -> None:
     require_beam("shard")
     if options["output"] is None:
         if advise_args is None:
-            raise ConfigError("Name the OUTPUT directory to write to; only --advise needs none.")
+            click.get_current_context().fail(
+                "Missing argument 'OUTPUT', the directory to write. Only --advise needs none."
+            )
         options["output"] = "OUTPUT"
     form = {name: options.pop(name) for name in ImageForm.__dataclass_fields__}
     config = ShardConfig(form=ImageForm(**drop_missing(form)), **drop_missing(options))
