@@ -165,6 +165,10 @@ def test_options_go_with_the_dataset_however_far_it_is_cut() -> None:
     [
         ({"autotune": False}, "autotune.enabled", False),
         ({"autotune": True}, "autotune.enabled", True),
+        ({}, "autotune.enabled", True),
+        # The thread that tunes may hold up the end of a pass, and evaluation ends often.
+        ({"training": False}, "autotune.enabled", False),
+        ({"training": False, "autotune": True}, "autotune.enabled", True),
         # A serial map must stay serial where nothing is tuned.
         ({"autotune": False}, "experimental_optimization.apply_default_optimizations", False),
         ({"autotune": True}, "experimental_optimization.apply_default_optimizations", True),

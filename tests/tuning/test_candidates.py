@@ -44,7 +44,7 @@ def test_reset_to_defaults_change_only_what_is_mechanical() -> None:
     assert reset_to_defaults(spoiled) == {
         "cycle_length": None,
         "num_parallel_calls": None,
-        "autotune": True,
+        "autotune": None,
         "prefetch_batches": None,
     }
 

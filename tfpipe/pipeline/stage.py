@@ -232,10 +232,10 @@ def tf_data_options(config: PipelineConfig, deterministic: bool, held_threads: i
     """
     options = tf.data.Options()
     options.deterministic = deterministic
-    options.autotune.enabled = config.autotune
-    if config.autotune and config.cpu_budget is not None:
+    options.autotune.enabled = config.autotunes
+    if config.autotunes and config.cpu_budget is not None:
         options.autotune.cpu_budget = config.max_threads
-    if config.autotune and config.ram_budget is not None:
+    if config.autotunes and config.ram_budget is not None:
         options.autotune.ram_budget = parse_bytes(config.ram_budget, "ram_budget")
     options.experimental_optimization.inject_prefetch = config.inject_prefetch
     options.experimental_optimization.map_fusion = config.map_fusion
@@ -248,7 +248,7 @@ def tf_data_options(config: PipelineConfig, deterministic: bool, held_threads: i
     if config.max_intra_op_parallelism:
         options.threading.max_intra_op_parallelism = config.max_intra_op_parallelism
     # Without autotuning tf.data must not turn a serial `map` into a parallel one.
-    options.experimental_optimization.apply_default_optimizations = config.autotune
+    options.experimental_optimization.apply_default_optimizations = config.autotunes
     return options
 
 

@@ -92,8 +92,11 @@ def test_every_operation_has_its_stage(manifest: Manifest) -> None:
     [
         ({"order": "throughput"}, "prefetch batch augment decode parse shuffle read list repeat"),
         ({"augment": "device"}, "prefetch batch decode parse read list repeat"),
-        ({"training": False}, "prefetch batch augment decode parse read list"),
-        ({"training": False, "cache": "bytes"}, "prefetch batch augment decode parse cache read list"),
+        ({"training": False, "autotune": True}, "prefetch batch augment decode parse read list"),
+        (
+            {"training": False, "autotune": True, "cache": "bytes"},
+            "prefetch batch augment decode parse cache read list",
+        ),
     ],
 )
 def test_other_pipelines_have_other_stages(long_manifest: Manifest, changes: dict[str, Any], stages: str) -> None:

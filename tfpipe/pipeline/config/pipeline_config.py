@@ -130,8 +130,9 @@ class PipelineConfig:
         num_parallel_calls: The number of threads that decode and augment. None: AUTOTUNE. At least 1. Default: None.
         prefetch_batches: The number of finished batches that wait for the trainer. 0: none. None: AUTOTUNE. At least 0.
             Default: None.
-        autotune: Whether tf.data adjusts the options that are AUTOTUNE. Otherwise its fixed defaults hold. Default:
-            True.
+        autotune: Whether tf.data adjusts the options that are AUTOTUNE. Otherwise there is a thread for each core, or
+            for each file that is read. None: it does in training. It does not in evaluation, because its thread may
+            hold up the end of a pass for as long as the pass took, up to a minute. Default: None.
         ram_budget: The memory that AUTOTUNE may plan with, in bytes or as text such as "8GiB". None: tf.data's share of
             the free memory. At least 1, as a number or a size such as 128MiB. Default: None.
         cpu_budget: The share of this host's cores that the pipeline may take, rounded down to whole threads, but at
@@ -201,7 +202,7 @@ class PipelineConfig:
     # tf.data
     num_parallel_calls: int | None = option(Count(1), None, affects="speed")
     prefetch_batches: int | None = option(Count(0), None, affects="speed")
-    autotune: bool = option(Flag(), True, affects="speed")
+    autotune: bool | None = option(Flag(), None, affects="speed")
     ram_budget: int | str | None = option(Amount(), None, affects="speed")
     cpu_budget: float | None = option(Share(), None)  # a limit that somebody set, which no search may lift
     private_threadpool_size: int | None = option(Count(1), None, affects="speed")
@@ -224,6 +225,11 @@ class PipelineConfig:
     def size(self) -> tuple[int, int]:
         """The height and width of the images that the model gets."""
         return as_pair(self.image_size)
+
+    @property
+    def autotunes(self) -> bool:
+        """Whether tf.data adjusts the options that are AUTOTUNE."""
+        return self.training if self.autotune is None else self.autotune
 
     @property
     def max_threads(self) -> int:

@@ -108,7 +108,10 @@ def add_seed(plan: ReadPlan, features: Mapping[str, tf.Tensor], seed: tf.Tensor)
 
 def map_in_parallel(plan: ReadPlan, dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
     """Maps a function over a dataset with as many parallel calls as the config asks for."""
-    calls = plan.config.num_parallel_calls or tf.data.AUTOTUNE
+    calls = plan.config.num_parallel_calls
+    if calls is None:
+        # Without autotuning, AUTOTUNE would mean at most 16 threads.
+        calls = tf.data.AUTOTUNE if plan.config.autotunes else plan.config.max_threads
     return dataset.map(function, num_parallel_calls=calls, deterministic=plan.deterministic)
 
 

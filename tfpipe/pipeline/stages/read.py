@@ -102,9 +102,14 @@ def _interleave_runs(
         read_run,
         cycle_length=plan.cycle_length,
         block_length=block_length,
-        num_parallel_calls=plan.config.read_parallel_calls or tf.data.AUTOTUNE,
+        num_parallel_calls=plan.config.read_parallel_calls or _choose_reads(plan),
         deterministic=True,
     )
+
+
+def _choose_reads(plan: ReadPlan) -> int:
+    """Chooses the number of runs that are read at once. Without autotuning, AUTOTUNE would mean one for each core."""
+    return tf.data.AUTOTUNE if plan.config.autotunes else plan.cycle_length
 
 
 def _read_in_turns(

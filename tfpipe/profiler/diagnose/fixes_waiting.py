@@ -59,7 +59,7 @@ def _overlap(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
             max_images_per_second=step.images_per_step / wait_s if wait_s > 0 else float("inf"),
             efficiency=CPU_BOUND_REACHED,
         )
-    if not config.autotune:
+    if config.autotune is False:
         reason = "tf.data finds the number of threads and the size of buffers itself."
         tuned = replace(demand, threads={name: max(count, demand.cores) for name, count in demand.threads.items()})
         yield ProposedFix(Effort.OPTION, reason, tuned, {"autotune": True}, efficiency=CPU_BOUND_REACHED)

@@ -176,10 +176,11 @@ class _Run:
 
 def tell_stages_apart(config: PipelineConfig) -> PipelineConfig:
     """Returns the options with which `profile_pipeline` builds the stages of a config."""
+    autotune = config.autotune is not False  # in evaluation too: without it there are no counters
     calls = config.num_parallel_calls
-    if calls is None and config.autotune:
+    if calls is None and autotune:
         calls = config.max_threads
-    return replace(config, map_fusion=False, num_parallel_calls=calls)
+    return replace(config, map_fusion=False, num_parallel_calls=calls, autotune=autotune)
 
 
 def _build_each(stages: Stages) -> list[BuiltStage]:
