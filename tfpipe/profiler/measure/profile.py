@@ -5,6 +5,7 @@ profile = profile_pipeline(manifest, "train", config, Accelerator(step_s=0.045, 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -38,6 +39,9 @@ from tfpipe.profiler.measure.tfdata_counters import Sample, Sampler
 from tfpipe.profiler.types import HostUse, OptionCosts, Profile, Step, StepTiming
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer, Progress
+
+_DROP_S = 1.0
+"""The seconds in which all threads of a pipeline end but that of AUTOTUNE."""
 
 
 @dataclass(frozen=True)
@@ -206,17 +210,31 @@ def _run(dataset: tf.data.Dataset, accelerator: Accelerator, limits: _Limits, ob
 
     It leaves nothing of the pipeline behind, because its threads would go on filling buffers.
     """
-    iterator = iter(dataset)
+    held: list[Any] = [iter(dataset)]
     arrivals: list[float] = []
-    with Sampler(lambda: tf.data.experimental.get_model_proto(iterator)) as sampler:
-        steps = _CountedSteps(drive(_note_first(iterator, arrivals), accelerator))
+    with Sampler(lambda: tf.data.experimental.get_model_proto(held[0])) as sampler:
+        steps = _CountedSteps(drive(_note_first(held[0], arrivals), accelerator))
         _fill_cache(steps, limits, observer)
         last_of_warm_up = _warm_up(steps, limits.config.max_warm_up_s, observer)
         before = HostTime.now()
         measured = [last_of_warm_up, *_measure(steps, last_of_warm_up, limits, observer)]
         after = HostTime.now()
-    samples = [sample for sample in sampler.samples if before.at <= sample.at <= after.at]
-    return _Run(measured, samples, before, after, arrivals[0], max(limits.fill_steps - steps.count, 0))
+    taken, samples = steps.count, [sample for sample in sampler.samples if before.at <= sample.at <= after.at]
+    held.append(steps)
+    del steps
+    _drop(held)
+    return _Run(measured, samples, before, after, arrivals[0], max(limits.fill_steps - taken, 0))
+
+
+def _drop(held: list[Any]) -> None:
+    """Drops the last references to an iterator, and returns when its threads have ended.
+
+    All of them end at once but AUTOTUNE's. It may not hear that it is cancelled, and sleeps on for as long as the
+    pipeline has run, up to a minute. It only sleeps, so nobody waits for it here.
+    """
+    thread = threading.Thread(target=held.clear, name="drop iterator")
+    thread.start()
+    thread.join(timeout=_DROP_S)
 
 
 class _CountedSteps(Iterator[Step]):
