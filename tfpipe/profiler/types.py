@@ -478,6 +478,48 @@ class Fix:
 
 
 @dataclass(frozen=True)
+class Combination:
+    """Several fixes together.
+
+    Attributes:
+        fixes: The numbers of the fixes in the report, from 1.
+        predicted_images_per_second: The predicted rate with all of them.
+        predicted_idle_fraction: The predicted share of idle time with all of them.
+    """
+
+    fixes: tuple[int, ...]
+    predicted_images_per_second: float
+    predicted_idle_fraction: float
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """The needs of an accelerator that no fix on this host satisfies.
+
+    Attributes:
+        best_images_per_second: The predicted rate with the best fixes of this host, or the measured one without any.
+        stage: The stage that is too slow however many cores there are; None if there is none.
+        machines: The number of machines like this one that would make the images with `tfpipe serve`, with the best
+            fixes but without a cache; None if the pipeline cannot be served.
+        cores: The number of cores that would do on this host, with the best fixes; None if these are enough, or if a
+            stage is too slow whatever the cores.
+        storage_bytes_per_second: The rate that the storage would need; None if it is fast enough, or not measured.
+        cpu_us_per_image: The processor time of an image with the best fixes, in microseconds.
+        affordable_cpu_us_per_image: The processor time of an image that these cores could afford.
+        raw_images: Whether raw pixels in the shards would do, without any fix.
+    """
+
+    best_images_per_second: float
+    stage: str | None
+    machines: int | None
+    cores: int | None
+    storage_bytes_per_second: float | None
+    cpu_us_per_image: float
+    affordable_cpu_us_per_image: float
+    raw_images: bool
+
+
+@dataclass(frozen=True)
 class Report:
     """A profile and the conclusions from it.
 
@@ -489,6 +531,8 @@ class Report:
         cpu_limit_images_per_second: The rate that this host's cores would give if they did nothing but this pipeline.
         storage_limit_images_per_second: The rate that the storage would give; None if that is unknown.
         fixes: The changes that help, the best one first.
+        combination: The fixes that give most together; None if one alone gives as much.
+        shortfall: The needs of the accelerator if no fix on this host satisfies them; None if one does.
         after_images_per_second: The rate with every fix that was kept, from a last paired run against the first
             pipeline; None if no fix was tried.
         price_per_day: The price of a day's idle time; None if no price per hour was given.
@@ -501,5 +545,7 @@ class Report:
     cpu_limit_images_per_second: float
     storage_limit_images_per_second: float | None
     fixes: tuple[Fix, ...] = ()
+    combination: Combination | None = None
+    shortfall: Shortfall | None = None
     after_images_per_second: float | None = None
     price_per_day: float | None = None

@@ -96,7 +96,7 @@ def test_the_json_has_the_same_names_as_ever() -> None:
         *("required_images_per_second", "cpu_limit_images_per_second", "storage_limit_images_per_second"),
         *("first_batch_s", "warm_up_s", "fill_s", "records_per_image"),
         *("host_index", "num_hosts", "bottleneck", "stages", "fixes"),
-        *("after_images_per_second", "host"),
+        *("combination", "shortfall", "after_images_per_second", "host"),
         *("price_per_day", "dataset", "config", "what_if", "timeline"),
     ]
     assert list(document["idle_fraction_spread"]) == list(document["input_wait_fraction_spread"]) == ["low", "high"]

@@ -65,6 +65,10 @@ RECORD_READ_US = 100.0
 """The processor time of reading a record, however small it is, in microseconds. From memory a record of 40 kB took
 110 us and one of 780 kB took 480 us."""
 
+RAW_READ_US_PER_KB = 0.5
+"""The processor time of reading a further 1,000 bytes of a record, in microseconds, from the two records named at
+`RECORD_READ_US`."""
+
 CPU_LEFT_WITHOUT_INTRA_OP = 0.95
 """The share of the processor time that is left when an operation keeps to one thread; JPEGs of 256 pixels."""
 

@@ -9,7 +9,8 @@ from tfpipe.profiler.diagnose.bottleneck import (
     compute_required_rate,
     find_bottleneck,
 )
-from tfpipe.profiler.diagnose.fixes import find_fixes
+from tfpipe.profiler.diagnose.fixes import rank_fixes
+from tfpipe.profiler.diagnose.together import find_combination, find_shortfall
 from tfpipe.profiler.types import Profile, Report
 
 _HOURS_PER_DAY = 24
@@ -25,6 +26,7 @@ def make_report(profile: Profile, price_per_hour: float | None = None) -> Report
     demand = compute_demand(profile)
     bottleneck = find_bottleneck(profile, demand)
     idle = compute_idle_fraction(profile.step)
+    ranked = rank_fixes(profile, demand, bottleneck)
     return Report(
         profile=profile,
         demand=demand,
@@ -32,7 +34,9 @@ def make_report(profile: Profile, price_per_hour: float | None = None) -> Report
         required_images_per_second=compute_required_rate(profile.step),
         cpu_limit_images_per_second=compute_cpu_limit(profile),
         storage_limit_images_per_second=demand.storage_limit,
-        fixes=find_fixes(profile, demand, bottleneck),
+        fixes=tuple(fix for fix, _ in ranked),
+        combination=find_combination(profile, demand, ranked),
+        shortfall=find_shortfall(profile, demand, bottleneck, ranked),
         price_per_day=None if price_per_hour is None else compute_idle_price_per_day(price_per_hour, idle),
     )
 

@@ -1,8 +1,6 @@
 """From a bottleneck to the changes that help, and the rate that each would give. Pure.
 
-Each measured demand is changed as the fix changes it, and the asymptotic bounds of `bottleneck` are computed again. A
-prediction is `efficiency x bound`. The efficiency is the share of its bound that this pipeline reached while it was
-measured (above 1 if a demand was overestimated). No prediction exceeds what the accelerator consumes.
+`predict` says how a prediction is made. None exceeds what the accelerator consumes.
 
 The proposals that raise the rate stand in `fixes_waiting`, `fixes_cpu` and `fixes_data`. Fixes of memory and of the
 start, which do not raise it, stand here.
@@ -12,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from tfpipe.profiler.diagnose import fixes_cpu, fixes_data, fixes_own, fixes_waiting
 from tfpipe.profiler.diagnose.bottleneck import (
@@ -21,12 +18,7 @@ from tfpipe.profiler.diagnose.bottleneck import (
     compute_idle_fraction,
     compute_required_rate,
 )
-from tfpipe.profiler.diagnose.calibration import (
-    ALLOCATION_PER_STAGE_TIME,
-    CPU_BOUND_REACHED,
-    CPU_LEFT_AFTER_COMPUTING,
-    CPU_LEFT_AFTER_WAITING,
-)
+from tfpipe.profiler.diagnose.predict import predict_rate
 from tfpipe.profiler.types import Bottleneck, Effort, Fix, OptionValue, Profile, ProposedFix, ServiceDemand
 from tfpipe.system.units import human_bytes, parse_bytes
 
@@ -44,12 +36,22 @@ _WORTH_FREEING = 0.05
 """The share of the memory above which a fix that frees a part of it is worth its line."""
 
 
+_Ranked = tuple[Fix, ProposedFix | None]
+"""A fix, and the proposal that it was predicted from."""
+
+
 def find_fixes(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) -> tuple[Fix, ...]:
-    """Returns the changes that help, best first.
+    """Returns the changes that help, best first. The arguments are those of `rank_fixes`."""
+    return tuple(fix for fix, _ in rank_fixes(profile, demand, bottleneck))
+
+
+def rank_fixes(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) -> list[_Ranked]:
+    """Returns the changes that help, best first, each with the proposal that it was predicted from.
 
     Work for nothing that is left out comes before work that is made cheaper, options before new shards, and new shards
     before more machines; among equals the greatest gain comes first.
-    There is none if the accelerator is the bottleneck, since no input pipeline makes it faster.
+    There is none if the accelerator is the bottleneck, since no input pipeline makes it faster. Fixes of memory and of
+    the start have no proposal.
 
     Args:
         profile: The measured figures.
@@ -57,12 +59,13 @@ def find_fixes(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) 
         bottleneck: The profile's bottleneck, from `find_bottleneck`.
     """
     if bottleneck.stage == "accelerator":
-        return ()
-    urgent = [*(_free_memory(profile) if bottleneck.stage == "memory" else ()), *_start_sooner(profile)]
+        return []
+    early = [*(_free_memory(profile) if bottleneck.stage == "memory" else ()), *_start_sooner(profile)]
+    urgent: list[_Ranked] = [(fix, None) for fix in early]
     if compute_idle_fraction(profile.step) <= NO_IDLE:
-        return tuple(urgent)
+        return urgent
     now, required = profile.images_per_second, compute_required_rate(profile.step)
-    ranked: list[tuple[tuple[int, float, int], Fix]] = []
+    ranked: list[tuple[tuple[int, float, int], Fix, ProposedFix]] = []
     proposals = (
         *fixes_waiting.propose(profile, demand, bottleneck),
         *fixes_own.propose(profile, demand, bottleneck),
@@ -70,7 +73,7 @@ def find_fixes(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) 
         *fixes_data.propose(profile, demand),
     )
     for proposal in proposals:
-        rate = min(_predict_rate(now, demand, proposal), proposal.max_images_per_second, required)
+        rate = min(predict_rate(now, demand, proposal), required)
         if rate >= now * (1 + MIN_GAIN):
             fix = Fix(
                 dict(proposal.changes),
@@ -81,64 +84,30 @@ def find_fixes(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) 
                 action=proposal.action,
                 stage=proposal.stage,
             )
-            ranked.append((_rank(proposal.effort, rate / now), fix))
-    ranked.sort(key=lambda pair: pair[0])
-    fixes = _put_closers_first(_leave_out_trifles([fix for _, fix in ranked], now), now, required)
-    return tuple([*urgent, *fixes] if bottleneck.stage in ("memory", "first_batch") else [*fixes, *urgent])
+            ranked.append((_rank(proposal.effort, rate / now), fix, proposal))
+    ranked.sort(key=lambda row: row[0])
+    pairs: list[_Ranked] = [(fix, proposal) for _, fix, proposal in ranked]
+    faster = _put_closers_first(_leave_out_trifles(pairs, now), now, required)
+    return [*urgent, *faster] if bottleneck.stage in ("memory", "first_batch") else [*faster, *urgent]
 
 
-def _leave_out_trifles(fixes: list[Fix], now: float) -> list[Fix]:
+def _leave_out_trifles(ranked: list[_Ranked], now: float) -> list[_Ranked]:
     """Leaves out what changes next to nothing while another fix of this host changes much."""
-    rates = [fix.predicted_images_per_second for fix in fixes if fix.action != "add_machines"]
+    rates = [fix.predicted_images_per_second for fix, _ in ranked if fix.action != "add_machines"]
     least = now + min(_HARDLY * now, _HARDLY_BESIDE * (max(rates, default=now) - now))
-    return [fix for fix in fixes if fix.predicted_images_per_second >= least]
+    return [pair for pair in ranked if pair[0].predicted_images_per_second >= least]
 
 
-def _put_closers_first(fixes: list[Fix], now: float, required: float) -> list[Fix]:
+def _put_closers_first(ranked: list[_Ranked], now: float, required: float) -> list[_Ranked]:
     """Puts fixes that leave more than half of the gap behind those that close it; else the order stays.
 
     More machines are no reason to leave out what this one can do.
     """
-    here = [fix for fix in fixes if fix.action != "add_machines"]
+    here = [fix for fix, _ in ranked if fix.action != "add_machines"]
     if not any(fix.predicted_idle_fraction <= NO_IDLE for fix in here):
-        return fixes
+        return ranked
     half = now + (required - now) / 2
-    return sorted(fixes, key=lambda fix: fix.predicted_images_per_second < half)
-
-
-def _predict_rate(now: float, demand: ServiceDemand, proposal: ProposedFix) -> float:
-    """Returns the images per second that a pipeline with the fix would give.
-
-    Args:
-        now: The measured rate, in images per second.
-        demand: The measured demand.
-        proposal: The fix.
-    """
-    changed = _scale_other(proposal.demand, demand)
-    efficiency = proposal.efficiency or (now / demand.limit if demand.limit > 0 else 1.0)
-    if changed.limit == changed.cpu_limit and demand.limit < demand.cpu_limit:
-        # The efficiency at another bound says nothing about the bound of the cores.
-        limiting = min(demand.threads, key=demand.get_stage_limit, default="")
-        waited = demand.wait_s.get(limiting, 0.0) > demand.cpu_s.get(limiting, 0.0)
-        efficiency = CPU_BOUND_REACHED / (CPU_LEFT_AFTER_WAITING if waited else CPU_LEFT_AFTER_COMPUTING)
-    return efficiency * changed.limit
-
-
-def _scale_other(changed: ServiceDemand, demand: ServiceDemand) -> ServiceDemand:
-    """Returns the changed demand with the time that no stage accounts for.
-
-    Allocations are in proportion to the stages' time. Handing over stays the same for every image.
-    """
-    if changed.cpu_s["other"] != demand.cpu_s["other"]:
-        return changed  # the fix knows what it saves there
-    before_s, after_s = (
-        sum(each.cpu_s.values()) - each.cpu_s["other"] - each.take_batch_s for each in (demand, changed)
-    )
-    if before_s <= 0:
-        return changed
-    handover_s = max(demand.cpu_s["other"] - ALLOCATION_PER_STAGE_TIME * before_s, 0.0)
-    other_s = (demand.cpu_s["other"] - handover_s) * after_s / before_s + handover_s
-    return replace(changed, cpu_s={**changed.cpu_s, "other": other_s})
+    return sorted(ranked, key=lambda pair: pair[0].predicted_images_per_second < half)
 
 
 def _rank(effort: Effort, factor: float) -> tuple[int, float, int]:

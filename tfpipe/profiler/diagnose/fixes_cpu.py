@@ -58,19 +58,19 @@ def propose(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
 def _change_options(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
     """Yields the options that make an image cheaper from `parse` to `batch`."""
     config, costs = profile.config, profile.option_costs
-    if cpu_s := _scale_cpu(profile, demand, costs.uint8):
+    if cpu_s := scale_cpu(profile, demand, costs.uint8):
         width = "four" if config.image_dtype == "float32" else "two"
         reason = f"A byte for each value instead of {width}: the device normalizes."
         lighter = replace(demand, cpu_s=cpu_s)
         yield ProposedFix(Effort.VISIBLE_OPTION, reason, lighter, {"image_dtype": "uint8"})
-    if cpu_s := _scale_cpu(profile, demand, costs.device):
+    if cpu_s := scale_cpu(profile, demand, costs.device):
         cpu_s |= {name: cpu_s[name] * READ_CPU_LEFT_ON_DEVICE for name in ("read", "shuffle") if name in cpu_s}
         lighter = replace(demand, cpu_s=cpu_s)
         yield ProposedFix(Effort.VISIBLE_OPTION, "The device crops, flips and normalizes.", lighter, _ON_DEVICE)
-    if cpu_s := _scale_cpu(profile, demand, costs.dct_scaling):
+    if cpu_s := scale_cpu(profile, demand, costs.dct_scaling):
         reason = "If a crop is twice as large as needed, libjpeg decodes half of each side."
         yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=cpu_s), {"dct_scaling": True})
-    if cpu_s := _scale_cpu(profile, demand, costs.native):
+    if cpu_s := scale_cpu(profile, demand, costs.native):
         reason = "tfpipe-kernels, which is installed, decodes, crops and resizes in one call."
         yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=cpu_s), {"decoder": "auto"})
     if not config.map_fusion:
@@ -99,14 +99,14 @@ def _add_cache(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]
     if config.on_bad_record == "skip":
         return
     if decoded_bytes > free_bytes:
-        if not dataset.late_caches and (cpu_s := _scale_cpu(profile, demand, profile.option_costs.cached)):
+        if not dataset.late_caches and (cpu_s := scale_cpu(profile, demand, profile.option_costs.cached)):
             cached = without_storage(demand, cpu_s | dict.fromkeys(_BEFORE_CACHE, 0.0))
             yield from _cache_part(profile, demand, cached, {"cache": "decoded"}, free_bytes / decoded_bytes)
         return
     reason = f"From the second epoch on nothing is decoded: {human_bytes(decoded_bytes)} of memory."
     if dataset.late_caches:
         yield from _move_cache(profile, demand, dataset.late_caches[0], reason)
-    elif cpu_s := _scale_cpu(profile, demand, profile.option_costs.cached):
+    elif cpu_s := scale_cpu(profile, demand, profile.option_costs.cached):
         cpu_s |= dict.fromkeys(_BEFORE_CACHE, 0.0)
         cached = without_storage(demand, cpu_s)
         yield ProposedFix(Effort.VISIBLE_OPTION, reason, cached, {"cache": "decoded"})
@@ -162,7 +162,7 @@ def _move_cache(profile: Profile, demand: ServiceDemand, name: str, reason: str)
 def _store_smaller(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
     """Yields new shards with images as small as the model allows."""
     short_side, mean_size = profile.dataset.short_side, profile.dataset.mean_size
-    cpu_s = _scale_cpu(profile, demand, profile.option_costs.smaller)
+    cpu_s = scale_cpu(profile, demand, profile.option_costs.smaller)
     if not short_side or not mean_size or not cpu_s:
         return
     pixels, unread = (short_side / min(mean_size)) ** 2, profile.dataset.unread_share  # which stays as large as it is
@@ -187,7 +187,7 @@ def _install_kernels(profile: Profile, demand: ServiceDemand) -> Iterator[Propos
     now_us = profile.option_costs.now
     if now_us is None or not profile.dataset.lacks_kernels:
         return
-    if cpu_s := _scale_cpu(profile, demand, CPU_LEFT_WITH_KERNELS * now_us):
+    if cpu_s := scale_cpu(profile, demand, CPU_LEFT_WITH_KERNELS * now_us):
         reason = "tfpipe-kernels decodes, crops and resizes in one call."
         instruction = "Install tfpipe-kernels: pip install ./kernels in a checkout of tfpipe."
         lighter = replace(demand, cpu_s=cpu_s)
@@ -196,7 +196,7 @@ def _install_kernels(profile: Profile, demand: ServiceDemand) -> Iterator[Propos
 
 def _store_seekable(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
     """Yields new shards whose JPEGs have restart markers."""
-    if cpu_s := _scale_cpu(profile, demand, profile.option_costs.seekable):
+    if cpu_s := scale_cpu(profile, demand, profile.option_costs.seekable):
         reason = "With restart markers in a JPEG no more is decoded than the crop needs."
         instruction = describe_rewrite(profile.dataset, "--seekable")
         lighter = replace(demand, cpu_s=cpu_s)
@@ -220,7 +220,7 @@ def _add_machines(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedF
     yield ProposedFix(Effort.MORE_MACHINES, reason, wider, instruction=instruction, action="add_machines")
 
 
-def _scale_cpu(profile: Profile, demand: ServiceDemand, cost_us: float | None) -> dict[str, float]:
+def scale_cpu(profile: Profile, demand: ServiceDemand, cost_us: float | None) -> dict[str, float]:
     """Returns the processor time by stage with a change, in the proportion that was measured for the change.
 
     Args:

@@ -28,7 +28,9 @@ from tfpipe.profiler.report.text_json import (
     NO_STAGES,
     explain_filling,
     format_budget,
+    format_combination,
     format_out_per_in,
+    format_shortfall,
     name_bottleneck,
 )
 from tfpipe.profiler.types import Fix, IdleMethod, OptionValue, Report, Spread, StageTiming
@@ -106,6 +108,8 @@ def render(report: Report) -> str:
             timelines=_draw_timelines(report),
             stage_charts=_draw_stages(rows, report.bottleneck.stage),
             rows=rows,
+            combination=format_combination(report),
+            shortfall=format_shortfall(report),
             fix_charts=[Markup(_draw_fix(report, fix, number)) for number, fix in enumerate(report.fixes, 1)],
             tables=(("Options of the pipeline", asdict(profile.config)), ("The data", asdict(profile.dataset))),
             notes={"no_stages": NO_STAGES, "no_fixes": NO_FIXES, "map_fusion": MAP_FUSION_NOTE},

@@ -98,6 +98,8 @@ def to_json(report: Report) -> dict[str, Any]:
             for stage in profile.stages
         ],
         "fixes": [{**asdict(fix), "changes": dict(fix.changes)} for fix in report.fixes],
+        "combination": None if report.combination is None else asdict(report.combination),
+        "shortfall": None if report.shortfall is None else asdict(report.shortfall),
         "after_images_per_second": report.after_images_per_second,
         "host": asdict(profile.host),
         "price_per_day": report.price_per_day,
@@ -172,10 +174,58 @@ def _stage_lines(report: Report) -> Iterator[str]:
         yield MAP_FUSION_NOTE
 
 
+def format_combination(report: Report) -> str:
+    """Returns what several fixes give together in a sentence, or an empty text if one alone gives as much."""
+    together = report.combination
+    if together is None:
+        return ""
+    names = [str(number) if number <= _MAX_FIXES else name_fix(report.fixes[number - 1]) for number in together.fixes]
+    rate, idle = human_rate(together.predicted_images_per_second), human_share(together.predicted_idle_fraction)
+    return f"Fixes {', '.join(names[:-1])} and {names[-1]} together: {rate} images/s, {idle} idle predicted."
+
+
+def format_shortfall(report: Report) -> str:
+    """Returns what it takes if no fix on this host reaches the rate, or an empty text if one does."""
+    needs = report.shortfall
+    if needs is None:
+        return ""
+    required, best = human_rate(report.required_images_per_second), human_rate(needs.best_images_per_second)
+    helps = f"the best that is known gives {best}" if report.fixes else f"it gives {best}"
+    text = f"Nothing on this host reaches {required} images/s: {helps}."
+    if needs.stage is not None:
+        text += f" The stage {needs.stage} is too slow for that however many cores there are."
+    here = []
+    if needs.cores is not None:
+        here.append(f"{needs.cores} cores in place of {report.demand.cores:.3g}")
+    if needs.storage_bytes_per_second is not None:
+        limit = human_bytes(report.profile.host.storage_limit_bytes_per_second or 0.0)
+        here.append(f"storage of {human_bytes(needs.storage_bytes_per_second)}/s in place of {limit}/s")
+    ways = [
+        *([" and ".join(here)] if here and needs.stage is None else []),
+        *([f"{needs.machines} machines like it with `tfpipe serve`"] if needs.machines is not None else []),
+        *(["raw pixels in the shards (`tfpipe shard --encoding raw`)"] if needs.raw_images else []),
+    ]
+    if ways:
+        text += f" It takes {', or '.join(ways)}."
+    if needs.cores is not None:
+        text += (
+            f" On these cores an image may take {needs.affordable_cpu_us_per_image:,.0f} µs, and would take "
+            f"{needs.cpu_us_per_image:,.0f}."
+        )
+    return text
+
+
+def name_fix(fix: Fix) -> str:
+    """Returns the options of a fix with their values, or its instruction."""
+    return fix.instruction or ", ".join(f"{name} = {_option_to_text(value)}" for name, value in fix.changes.items())
+
+
 def _fix_lines(report: Report) -> Iterator[str]:
     if not report.fixes:
         if report.bottleneck.stage != "accelerator":
             yield NO_FIXES
+        if shortfall := format_shortfall(report):
+            yield shortfall
         return
     yield ""
     for number, fix in enumerate(report.fixes[:_MAX_FIXES], 1):
@@ -185,16 +235,14 @@ def _fix_lines(report: Report) -> Iterator[str]:
         yield f"{hidden} more with --json."
     elif hidden < 0:
         yield ""
+    yield from filter(None, (format_combination(report), format_shortfall(report)))
     if report.after_images_per_second is not None:
         rate, idle = human_rate(report.after_images_per_second), human_share(compute_idle_after_fixes(report))
         yield f"With what was kept: {rate} images/s, {idle} idle."
 
 
 def _one_fix_lines(number: int, fix: Fix) -> Iterator[str]:
-    instruction = fix.instruction or ", ".join(
-        f"{name} = {_option_to_text(value)}" for name, value in fix.changes.items()
-    )
-    yield f"{number}. {instruction}"
+    yield f"{number}. {name_fix(fix)}"
     rate, idle = human_rate(fix.predicted_images_per_second), human_share(fix.predicted_idle_fraction)
     yield f"   {rate} images/s, {idle} idle predicted. {fix.reason}"
     if fix.measured_images_per_second is not None and fix.measured_gain is not None:
