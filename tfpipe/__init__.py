@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tfpipe.pipeline.build import build_dataset, build_stages
     from tfpipe.pipeline.config.augment_config import AugmentOptions
     from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+    from tfpipe.pipeline.plan.change_batch import change_batch_size
     from tfpipe.pipeline.plan.mixture import mix
     from tfpipe.pipeline.plan.source import tfrecord_files
     from tfpipe.pipeline.stage import Stage, Stages
@@ -39,6 +40,7 @@ __all__ = [
     "__version__",
     "build_dataset",
     "build_stages",
+    "change_batch_size",
     "data_source",
     "distribute_dataset",
     "load_manifest",
@@ -65,6 +67,7 @@ _MODULES = {
     "TfpipeError": "tfpipe.errors",
     "build_dataset": "tfpipe.pipeline.build",
     "build_stages": "tfpipe.pipeline.build",
+    "change_batch_size": "tfpipe.pipeline.plan.change_batch",
     "distribute_dataset": "tfpipe.distribution",
     "tfrecord_files": "tfpipe.pipeline.plan.source",
     "load_manifest": "tfpipe.open_dataset",
