@@ -1,0 +1,50 @@
+"""The site: `sphinx-build -W docs build/docs`, after `pip install '.[docs]'`."""
+
+import os
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS.parent))  # a checkout's modules come before an installed tfpipe, here and in the notebooks
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(DOCS.parent), os.environ.get("PYTHONPATH")]))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines of TensorFlow's start-up among the outputs of a notebook
+
+from tfpipe import __version__  # noqa: E402
+
+project = "tfpipe"
+author = "The tfpipe authors"
+release = version = __version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_click",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["**/.ipynb_checkpoints"]
+default_role = "code"  # the docstrings set names in single backticks, as Markdown does
+root_doc = "index"
+
+html_theme = "furo"
+html_title = f"tfpipe {release}"
+html_copy_source = False
+html_show_sphinx = False
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+nb_execution_mode = "force"  # a stored output would outlive the code that printed it
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_merge_streams = True
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+
+copybutton_exclude = ".linenos, .gp, .go"
+copybutton_prompt_text = "$ "
