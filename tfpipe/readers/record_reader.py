@@ -316,17 +316,17 @@ class RecordReader:
     ) -> Iterator[tuple[NDArray[np.intp], RecordBlock]]:
         """Yields blocks of records, each with the rows of `numbers` that it holds. Large records are left out.
 
-        The blocks lie behind each other in `memory`, as many as fit there.
+        The blocks lie behind each other in `memory`, as many as fit there. Nothing is copied out of it, so a block need
+        not fit into the processor's caches there, and a large one takes Python's lock less often.
         """
         if not len(numbers):
             return
         unique, inverse = np.unique(numbers, return_inverse=True)
         shards, begins, sizes = self._locate_many(unique)
         small = np.flatnonzero(sizes <= min(get_max_record_bytes(), _MAX_BLOCK_BYTES))
+        max_bytes = _MAX_BLOCK_BYTES if memory is None else max(len(memory), _MAX_BLOCK_BYTES)
         # A block ends where the next record would be too much, or its file one too many.
-        parts = np.stack(
-            (np.cumsum(sizes[small]) // _MAX_BLOCK_BYTES, _count_changes(shards[small]) // _MAX_BLOCK_FILES)
-        )
+        parts = np.stack((np.cumsum(sizes[small]) // max_bytes, _count_changes(shards[small]) // _MAX_BLOCK_FILES))
         firsts = np.flatnonzero(np.concatenate(([True], (parts[:, 1:] != parts[:, :-1]).any(axis=0))))
         block_of, row_of = np.full((2, len(unique)), -1)
         for part, chosen in enumerate(np.split(small, firsts[1:])):
