@@ -81,7 +81,7 @@ def test_the_table_and_the_advice(advise: Advise) -> None:
     done = advise("--price-per-vcpu-hour", 0.04, "--price-per-gib-month", 20, "--splits", "train=0.9,validation=0.1")
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines() == [
-        "1,000 of 10,000 images were read as 224 px uint8, in 6 turns of each form, on 2 cores.",
+        "Sample: 1,000 of 10,000 images, read as 224 px uint8 in 6 turns of each form on 2 cores.",
         "Cores and reads are for 2,000 images/s; bytes and write time are for all images.",
         "",
         "form                       crop    images/CPU-s  cores       reads     bytes  write time  price a month",

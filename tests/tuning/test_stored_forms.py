@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +12,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
+from tfpipe.system import host_limits
 from tfpipe.tuning import stored_forms
 from tfpipe.tuning.paired_benchmark import Interval, Turn
 from tfpipe.tuning.pipeline_process import WarmUp
@@ -78,10 +79,9 @@ def test_the_speed_is_that_of_all_turns_together() -> None:
     assert compute_speed(turns) == Speed(Interval(750.0, 500.0, 1600.0), 1200.0)
 
 
-def test_pipelines_take_turns_and_a_cache_is_full_before_the_first(
-    small_dataset: Path, monkeypatch: pytest.MonkeyPatch, runner: Any
-) -> None:
-    """`tests/cli/test_advise.py` runs real ones."""
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch, runner: Any) -> list[str]:
+    """Puts stand-ins in the place of processes; `tests/cli/test_advise.py` runs real ones. Returns what they do."""
     log: list[str] = []
 
     class Process(runner):  # type: ignore[misc]
@@ -93,7 +93,7 @@ def test_pipelines_take_turns_and_a_cache_is_full_before_the_first(
 
         def turn(self, seconds: float) -> Turn:
             log.append(f"{self.name}: {seconds:g} s")
-            return super().turn(seconds)
+            return cast("Turn", super().turn(seconds))
 
         def close(self) -> None:
             log.append(f"{self.name}: closed")
@@ -101,13 +101,26 @@ def test_pipelines_take_turns_and_a_cache_is_full_before_the_first(
 
     monkeypatch.setattr(stored_forms, "PipelineProcess", Process)
     monkeypatch.setattr(stored_forms, "ROUNDS", 2)
+    return log
+
+
+def measure_two(small_dataset: Path) -> tuple[list[Speed], list[str]]:
+    """Measures two candidates; returns their speeds and the phases."""
     form, observer = ImageForm(), Recorder()
     candidates = [
         Candidate("original", form, keeps_crops=True),
         Candidate("cached", form, {"cache": "decoded", "augment": "device"}),
     ]
     config = PipelineConfig(global_batch_size=256, image_size=16)
-    speeds = measure_forms(candidates, {form: load_manifest(str(small_dataset))}, "train", config, observer)
+    datasets = {form: load_manifest(str(small_dataset))}
+    return measure_forms(candidates, datasets, "train", config, observer), observer.phases
+
+
+def test_pipelines_take_turns_and_a_cache_is_full_before_the_first(
+    small_dataset: Path, log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_limits, "available_memory_bytes", lambda: 2**31)
+    speeds, phases = measure_two(small_dataset)
     assert log == [
         "none host: 256 images, 0 steps to fill",
         "decoded device: 256 images, 1 steps to fill",
@@ -117,9 +130,18 @@ def test_pipelines_take_turns_and_a_cache_is_full_before_the_first(
     ]
     assert [speed.images_per_second for speed in speeds] == [500.0, 2000.0]
     assert [speed.images_per_cpu_second.ratio for speed in speeds] == pytest.approx([500 / 1.5, 2000 / 1.5])
-    assert observer.phases == [
-        "Starting pipeline 1 of 2: original",
-        "Starting pipeline 2 of 2: cached",
+    assert phases == [
+        "Starting the pipeline of original, crop on the host",
+        "Starting the pipeline of cached, crop on the device",
         "Measuring 2 pipelines in turns, round 1 of 2",
         "Measuring 2 pipelines in turns, round 2 of 2",
     ]
+
+
+def test_with_little_memory_one_pipeline_runs_after_the_other(
+    small_dataset: Path, log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_limits, "available_memory_bytes", lambda: 2**30)
+    speeds, _ = measure_two(small_dataset)
+    assert [line for line in log if line.endswith("closed")] == [log[3], log[7]]
+    assert [speed.images_per_second for speed in speeds] == [500.0, 2000.0]

@@ -35,7 +35,7 @@ def print_advice(measured: Measured, config: ShardConfig, args: AdviseArgs, beam
     rate = f"{human_rate(args.config.images_per_second)} images/s"
     sampled = f"{measured.sampled:,} of {human_count(measured.images, 'image')}"
     cores = human_count(usable_cpus(), "core")
-    click.echo(f"{sampled} were read as {args.image_size} px uint8, in {ROUNDS} turns of each form, on {cores}.")
+    click.echo(f"Sample: {sampled}, read as {args.image_size} px uint8 in {ROUNDS} turns of each form on {cores}.")
     click.echo(f"Cores and reads are for {rate}; bytes and write time are for all images.\n")
     for line in format_table(measured.forms):
         click.echo(line)

@@ -17,13 +17,13 @@ price_options = all_options(
         "--price-per-vcpu-hour",
         type=float,
         metavar="X",
-        help="For an estimate: the price of one core for an hour, memory included.",
+        help="For costs: the price of one core for an hour, memory included.",
     ),
     click.option(
         "--price-per-gib-month",
         type=float,
         metavar="X",
-        help="For an estimate: the price of storing 1 GiB for a month.",
+        help="For costs: the price of storing 1 GiB for a month.",
     ),
 )
 
