@@ -5,7 +5,10 @@ import sys
 from pathlib import Path
 
 DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS.parent))  # a checkout's modules come before an installed tfpipe, here and in the notebooks
+sys.path[:0] = [
+    str(DOCS.parent),
+    str(DOCS / "_ext"),
+]  # a checkout's modules come before an installed tfpipe, here and in the notebooks
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(DOCS.parent), os.environ.get("PYTHONPATH")]))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines of TensorFlow's start-up among the outputs of a notebook
 
@@ -17,9 +20,11 @@ release = version = __version__
 
 extensions = [
     "myst_nb",
+    "option_table",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_click",
+    "docstring_markup",
     "sphinx_copybutton",
 ]
 exclude_patterns = ["**/.ipynb_checkpoints"]

@@ -1,0 +1,52 @@
+"""The options of a config class as a Markdown table, from its fields and its docstring."""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from inspect import getdoc
+from typing import Any
+
+from tfpipe.system.options import get_options
+
+
+def write_markdown(config: type[Any]) -> list[str]:
+    """Returns the lines of the paragraphs and of the table."""
+    summary, entries = split_docstring(getdoc(config) or "")
+    options = get_options(config)
+    show_affects = any(option.affects for option in options.values())
+    titles = ["option", "default", "values", *(["affects"] if show_affects else []), "meaning"]
+    rows = [titles, ["---"] * len(titles)]
+    for field in dataclasses.fields(config):
+        if field.name not in entries:
+            continue  # not an option: the class fills it
+        option = options.get(field.name)
+        allowed = option.kind.allowed if option else ""
+        meaning, _, default = entries[field.name].rpartition("Default: ")
+        if not meaning:
+            meaning, default = entries[field.name].removesuffix("Required."), ""
+        meaning = meaning.strip().removesuffix(allowed).strip()
+        affects = [(option.affects or "") if option else ""] if show_affects else []
+        default = f"`{default.removesuffix('.')}`" if default else "required"
+        rows.append([f"`{field.name}`", default, escape(allowed.removesuffix(".")), *affects, escape(meaning)])
+    return [*escape(summary).splitlines(), "", *(f"| {' | '.join(row)} |" for row in rows), ""]
+
+
+def split_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """Returns the text before the first section, and the entries of `Attributes:` as one line each."""
+    summary, _, rest = text.partition("\nAttributes:\n")
+    section = re.split(r"\n(?=\S)", rest, maxsplit=1)[0]
+    return summary.strip(), dict(read_entries(section))
+
+
+def read_entries(section: str) -> Iterator[tuple[str, str]]:
+    """Yields the name and the text of each entry of a section that is indented by 4."""
+    for entry in re.split(r"\n(?=    \S)", section.rstrip()):
+        name, _, text = entry.strip().partition(": ")
+        yield name, " ".join(text.split())
+
+
+def escape(text: str) -> str:
+    """Escapes what Markdown would read as markup, outside of code."""
+    parts = text.split("`")
+    parts[::2] = [re.sub(r"([*_<>|\[\]])", r"\\\1", part) for part in parts[::2]]
+    return "`".join(part.replace("|", r"\|") if i % 2 else part for i, part in enumerate(parts))

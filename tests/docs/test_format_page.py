@@ -1,0 +1,294 @@
+"""A dataset is what docs/reference/format.md says: this reader was written by that page, without tfpipe."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.conftest import ROOT, Tfpipe
+
+PAGE = (ROOT / "docs" / "reference" / "format.md").read_text(encoding="utf-8")
+
+Features = dict[str, list[Any]]
+
+
+# --- section 2
+
+
+def crc32c(data: bytes) -> int:
+    """The checksum of RFC 3720, bit by bit but for a table of bytes."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ TABLE[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+def make_table() -> list[int]:
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+        table.append(byte)
+    return table
+
+
+TABLE = make_table()
+
+
+def mask(crc: int) -> int:
+    return ((crc >> 15 | crc << 17 & 0xFFFFFFFF) + 0xA282EAD8) % 2**32
+
+
+def read_shard(data: bytes) -> list[tuple[int, bytes]]:
+    """The offset and the payload of each record."""
+    records, at = [], 0
+    while at < len(data):
+        length, masked = struct.unpack_from("<QI", data, at)
+        assert mask(crc32c(data[at : at + 8])) == masked
+        payload = data[at + 12 : at + 12 + length]
+        assert struct.pack("<I", mask(crc32c(payload))) == data[at + 12 + length : at + 16 + length]
+        records.append((at, payload))
+        at += length + 16
+    return records
+
+
+# --- section 3
+
+
+def read_index(text: str) -> list[tuple[int, int]]:
+    assert not text or text.endswith("\n")
+    return [(int(offset), int(size)) for offset, size in (line.split(" ") for line in text.splitlines())]
+
+
+# --- section 4
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
+        if byte < 128:
+            return value, at
+
+
+def read_message(data: bytes) -> list[tuple[int, Any]]:
+    """The number of each field and its value: bytes of a length, or a number."""
+    fields, at = [], 0
+    while at < len(data):
+        tag, at = read_varint(data, at)
+        if tag & 7 == 2:
+            length, at = read_varint(data, at)
+            fields.append((tag >> 3, data[at : at + length]))
+            at += length
+        elif tag & 7 == 5:
+            fields.append((tag >> 3, data[at : at + 4]))
+            at += 4
+        else:
+            assert tag & 7 == 0
+            value, at = read_varint(data, at)
+            fields.append((tag >> 3, value))
+    return fields
+
+
+def read_example(payload: bytes) -> dict[str, tuple[str, list[Any]]]:
+    """The type and the values of each feature."""
+    features = {}
+    for _, body in read_message(payload):
+        for _, entry in read_message(body):
+            parts = dict(read_message(entry))
+            features[parts[1].decode()] = read_feature(parts[2])
+    return features
+
+
+def read_feature(body: bytes) -> tuple[str, list[Any]]:
+    ((kind, values),) = read_message(body)
+    runs = [value for _, value in read_message(values)]
+    if kind == 1:
+        return "bytes", runs
+    if kind == 2:
+        return "float", [number for run in runs for (number,) in struct.iter_unpack("<f", run)]
+    numbers = []
+    for run in runs:
+        at = 0
+        while at < len(run):
+            number, at = read_varint(run, at)
+            numbers.append(number - 2**64 if number >= 2**63 else number)
+    return "int64", numbers
+
+
+# --- sections 1, 5 and 6
+
+
+def read_dataset(directory: Path) -> tuple[dict[str, Any], dict[str, list[Features]]]:
+    """The manifest, and the records of each split; everything that the page promises about both is checked."""
+    manifest = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["format_version"] == (2 if "foreign" in manifest else 1)
+    root = directory / manifest.get("foreign", {}).get("root", ".")
+    splits = {name: read_split(directory, root, name, manifest) for name in manifest["splits"]}
+    return manifest, splits
+
+
+def read_split(directory: Path, root: Path, name: str, manifest: dict[str, Any]) -> list[Features]:
+    split = manifest["splits"][name]
+    shards = split["shards"]
+    assert (split["num_shards"], split["records"]) == (len(shards), sum(shard["records"] for shard in shards))
+    assert split["bytes"] == sum(shard["bytes"] for shard in shards)
+    assert split["seekable_jpegs"] <= split["formats"]["JPEG"] if "seekable_jpegs" in split else "seekable" not in split
+    records: list[Features] = []
+    for i, shard in enumerate(shards):
+        data = (root / shard["file"]).read_bytes()
+        if "foreign" not in manifest:
+            assert shard["file"] == f"{name}-{i:05d}-of-{len(shards):05d}.tfrecord"
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (shard["bytes"], shard["sha256"])
+        found = read_shard(data)
+        index = directory / "index" / f"{shard['file'].removesuffix('.tfrecord')}.idx"
+        assert read_index(index.read_text("ascii")) == [(at, len(payload) + 16) for at, payload in found]
+        assert len(found) == shard["records"]
+        for _, payload in found:
+            features = read_example(payload)
+            check_schema(features, manifest)
+            records.append({key: values for key, (_, values) in features.items()})
+    check_counts(records, split, manifest)
+    return records
+
+
+def check_schema(features: dict[str, tuple[str, list[Any]]], manifest: dict[str, Any]) -> None:
+    specs = {spec["name"]: spec for spec in manifest["schema"]["features"]}
+    for name, spec in specs.items():
+        if "foreign" in manifest and name not in features:
+            assert spec["shape"] is None
+            continue
+        dtype, values = features[name]
+        assert not values or dtype == spec["dtype"]
+        assert spec["shape"] is None or len(values) == int(np.prod(spec["shape"]))
+    assert "foreign" in manifest or features.keys() == specs.keys()
+
+
+def check_counts(records: list[Features], split: dict[str, Any], manifest: dict[str, Any]) -> None:
+    assert sum(split["formats"].values()) == len(records)
+    labels = manifest["label_names"]
+    if "foreign" in manifest:
+        keys, base = manifest["foreign"], manifest["foreign"]["label_base"]
+        found = [record[keys["label_key"]][0] - base for record in records]
+    else:
+        found = [record["image/class/label"][0] for record in records] if labels else []
+        for kind, count in split["formats"].items():
+            assert sum(record["image/format"] == [kind.encode()] for record in records) == count
+        heights = [record["image/height"][0] for record in records]
+        assert (min(heights), max(heights)) == (split["sizes"]["min_height"], split["sizes"]["max_height"])
+    assert split["class_counts"] == [found.count(k) for k in range(len(labels))]
+
+
+def get_pixels(record: Features) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(record["image/encoded"][0])))
+
+
+# --- the tests
+
+
+def test_the_checksum_is_that_of_the_page() -> None:
+    assert f"0x{crc32c(b'123456789'):X}" in PAGE
+
+
+def test_a_dataset_is_read_by_the_page(small_dataset: Path) -> None:
+    manifest, splits = read_dataset(small_dataset)
+    assert {name: len(records) for name, records in splits.items()} == {"train": 12, "validation": 3}
+    images = small_dataset.parent / "images"
+    for name, records in splits.items():
+        for record in records:
+            source = images / record["image/filename"][0].decode()
+            source = source if source.exists() else images / name / record["image/filename"][0].decode()
+            assert record["image/encoded"] == [source.read_bytes()]  # these images need no change
+            assert record["image/sha256"] == [hashlib.sha256(source.read_bytes()).hexdigest().encode()]
+            label = record["image/class/label"][0]
+            assert (
+                manifest["label_names"][label].encode() == record["image/class/text"][0] == source.parent.name.encode()
+            )
+            height, width, channels = get_pixels(record).shape
+            assert [height, width, channels] == [record[f"image/{key}"][0] for key in ("height", "width", "channels")]
+    (line,) = (small_dataset / "quarantine" / "quarantined.jsonl").read_text().splitlines()
+    assert json.loads(line).keys() == {"path", "split", "label", "kind", "reason", "exception"}
+
+
+def test_raw_pixels_boxes_and_other_columns_are_read_by_the_page(tmp_path: Path, tfpipe: Tfpipe) -> None:
+    Image.new("RGB", (40, 20), (10, 200, 30)).save(tmp_path / "green.png")
+    with open(tmp_path / "boxes.csv", "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["image", "xmin", "ymin", "xmax", "ymax", "box_label", "stars", "text"])
+        rows.writerow(["green.png", "0.25", "0", "0.5", "1", "0", "-7", "déjà"])
+    made = tfpipe("shard", tmp_path / "boxes.csv", tmp_path / "out", "--encoding", "raw", "--square", "8")
+    assert made.code == 0, made.err
+    manifest, splits = read_dataset(tmp_path / "out")
+    (record,) = splits["train"]
+    side = manifest["image"]["square"]
+    pixels = np.frombuffer(record["image/encoded"][0], np.uint8).reshape(side, side, 3)
+    assert (pixels == (10, 200, 30)).all()
+    assert record["image/format"] == [b"RAW"]
+    assert (record["image/height"], record["image/width"]) == ([20], [40])
+    box = [record[f"image/object/bbox/{side}"] for side in ("xmin", "xmax", "ymin", "ymax")]
+    assert box == [[0.25], [0.5], [0.0], [1.0]]
+    assert record["image/object/class/label"] == [0]
+    assert record["stars"] == [-7]
+    assert record["text"] == ["déjà".encode()]
+
+
+def test_shards_of_another_program_are_read_by_the_page(tmp_path: Path, tfpipe: Tfpipe) -> None:
+    from tfpipe.format.example import encode_example
+    from tfpipe.format.tfrecord import record_footer, record_header
+
+    image = io.BytesIO()
+    Image.new("RGB", (9, 7)).save(image, "PNG")
+    data = b""
+    for label in (1, 3, 2):
+        payload = encode_example({"picture": image.getvalue(), "kind": label, "tags": ["a"] * label})
+        data += record_header(len(payload)) + payload + record_footer(payload)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train-00000-of-00001").write_bytes(data)
+    indexed = tfpipe("index", tmp_path / "data", "--label-key", "kind")
+    assert indexed.code == 0, indexed.err
+    manifest, splits = read_dataset(tmp_path / "data")
+    assert manifest["foreign"] == {
+        "root": ".",
+        "image_key": "picture",
+        "label_key": "kind",
+        "label_base": 1,
+        "compression": "",
+    }
+    assert [record["tags"] for record in splits["train"]] == [[b"a"], [b"a"] * 3, [b"a"] * 2]
+
+
+def test_the_page_names_every_field_and_every_feature(small_dataset: Path) -> None:
+    manifest, _ = read_dataset(small_dataset)
+    named = set(re.findall(r"(?<!`)`([^`\n]+)`(?!`)", PAGE))
+    (split, *_) = manifest["splits"].values()
+    (spec, *_) = manifest["schema"]["features"]
+    parts = (split, split["sizes"], split["shards"][0], spec, manifest["image"], manifest["duplicates"])
+    assert {key for part in parts for key in part} <= named
+    assert {key for key in manifest if key != "schema"} <= named
+    assert {spec["name"] for spec in manifest["schema"]["features"]} <= named
+
+
+def test_the_page_is_about_the_versions_that_are_written() -> None:
+    from tfpipe.format.manifest import FORMAT_VERSION
+
+    assert f"format versions 1 and {FORMAT_VERSION}" in PAGE
+    assert re.findall(r"^\| (\d) \| 0", PAGE, re.MULTILINE) == [str(n + 1) for n in range(FORMAT_VERSION)]
+
+
+@pytest.mark.parametrize("damage", [0, 9, 20, -1])
+def test_the_checksums_of_the_page_find_a_damaged_byte(small_dataset: Path, damage: int) -> None:
+    data = bytearray((small_dataset / "validation-00000-of-00002.tfrecord").read_bytes())
+    data[damage] ^= 1
+    with pytest.raises((AssertionError, struct.error)):
+        read_shard(bytes(data))

@@ -1,0 +1,104 @@
+"""The reference is whole: each public name, each option and each field of a JSON output has its place."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import re
+import shutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import tfpipe as library
+from tests.conftest import ROOT, Tfpipe
+from tests.test_documented_options import CONFIGS
+
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def load_extension(name: str) -> ModuleType:
+    """A module of docs/_ext, which is not a package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "_ext" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def read_pages() -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(REFERENCE.glob("*.md")))
+
+
+def test_every_public_name_has_its_place() -> None:
+    documented = re.findall(r"(?:\.\. auto\w+:: |\{option-table\} |`)(tfpipe\.\w+)$", read_pages(), re.MULTILINE)
+    missing = {f"tfpipe.{name}" for name in library.__all__} - set(documented) - {"tfpipe.__version__"}
+    assert not missing
+    assert "`tfpipe.__version__`" in read_pages()
+
+
+def test_every_config_has_a_table() -> None:
+    tables = re.findall(r"^```\{option-table\} (\S+)$", read_pages(), re.MULTILINE)
+    assert sorted(table.rpartition(".")[2] for table in tables) == sorted(config.__name__ for config in CONFIGS)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.__name__)
+def test_a_table_has_a_row_for_each_option(config: type[Any]) -> None:
+    lines = load_extension("option_rows").write_markdown(config)
+    rows = [re.split(r"(?<!\\) ?\| ?", line)[1:-1] for line in lines if line.startswith("| `")]
+    public = [field.name for field in dataclasses.fields(config) if not field.name.startswith("_")]
+    assert [row[0] for row in rows] == [f"`{name}`" for name in public]
+    assert len({len(row) for row in rows}) == 1
+    assert all(row[-1] and row[1] for row in rows)
+
+
+def test_a_row_has_default_values_and_meaning() -> None:
+    lines = load_extension("option_rows").write_markdown(library.PipelineConfig)
+    assert "| option | default | values | affects | meaning |" in lines
+    assert (
+        "| `block_length` | `16` | At least 1 | speed | The number of records taken from one file before the next one "
+        "has its turn. |"
+    ) in lines
+    assert any(line.startswith(r"| `seed` | `0` | From -2\*\*63 to 2\*\*64 - 1 | order |") for line in lines)
+
+
+def test_docstrings_become_restructured_text() -> None:
+    convert = load_extension("docstring_markup").convert
+    assert convert(["Files `a*b` that match *.jpg, as `Example`s.", "```", "a * b", "```"]) == [
+        r"Files `a*b` that match \*.jpg, as `Example`\ s.",
+        "::",
+        "",
+        "    a * b",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("command", ["inspect", "inspect --record", "verify", "repair", "index", "shard"])
+def test_the_page_lists_the_fields_of_a_json_output(
+    command: str, small_dataset: Path, tmp_path: Path, tfpipe: Tfpipe
+) -> None:
+    dataset, out = small_dataset, tmp_path / "out"
+    arguments = {
+        "inspect": [dataset],
+        "inspect --record": [dataset, "--record", "train:0"],
+        "verify": [dataset],
+        "repair": [dataset, out],
+        "index": [tmp_path / "foreign"],
+        "shard": [small_dataset.parent / "images", out, "--dry-run"],
+    }
+    if command == "index":
+        (tmp_path / "foreign").mkdir()
+        shutil.copy(dataset / "train-00000-of-00002.tfrecord", tmp_path / "foreign" / "train-00000-of-00001.tfrecord")
+    printed = tfpipe(command.split()[0], *arguments[command], "--json")
+    assert printed.code == 0, printed.err
+    first = {"shard": "the same with `--dry-run`"}.get(command, f"`{command}`")
+    (row,) = (line for line in (REFERENCE / "json.md").read_text().splitlines() if line.startswith(f"| {first} |"))
+    listed = re.findall(r"`(\w+)`", row.removeprefix(f"| {first}"))
+    document = printed.json
+    assert set(document) <= set(listed)
+    if command in ("inspect", "shard"):
+        assert {key for split in document["splits"].values() for key in split} <= set(listed)
+        assert set(document.get("estimate", ())) <= set(listed)
