@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -104,6 +106,60 @@ def test_moves_come_behind_the_users_function() -> None:
         ConfigError, match=r"^`stage_moves` must have moves such as 'keep_cats before decode', got 'keep'"
     ):
         dataclasses.replace(CONFIG, stage_moves=("keep",))
+
+
+def make_doubled(function: Callable[[Any], Any], **declared: Any) -> Stages:
+    """Returns numbers 0 to 69 under "x", and a stage that maps each."""
+    source = Stage("list", lambda _: tf.data.Dataset.range(70).map(lambda x: {"x": tf.fill([2], x)}))
+    return Stages((source, Stage("own", lambda dataset: dataset.map(function), **declared)))
+
+
+def read_all(stages: Stages) -> list[list[int]]:
+    return [element["x"].tolist() for element in stages.dataset().as_numpy_iterator()]
+
+
+def test_a_vectorized_stage_gives_the_same_elements_in_calls_for_32() -> None:
+    calls: list[int] = []
+
+    def double(values: Any) -> Any:
+        calls.append(len(values))
+        return 2 * values
+
+    def own(element: Any) -> Any:
+        return {"x": tf.numpy_function(double, [element["x"]], tf.int64)}
+
+    stages = make_doubled(own, per_image=True)
+    expected = read_all(stages)
+    calls.clear()
+    many = stages.vectorize("own")
+    assert read_all(many) == expected
+    assert calls == [32, 32, 6]
+    assert many[1].settings == {"images_per_call": 32}
+    assert customize_stages(stages, None, dataclasses.replace(CONFIG, vectorized_stages=("own",))) == many
+
+
+def test_tensorflow_makes_a_function_for_many_of_one_for_a_single_image() -> None:
+    """On a group as it is, the mean would be that of all of its images."""
+    stages = make_doubled(lambda element: {"x": element["x"] - tf.reduce_mean(element["x"]) + 7}, per_image=True)
+    assert read_all(stages) == [[7, 7]] * 70
+    assert read_all(stages.vectorize("own")) != [[7, 7]] * 70
+    assert read_all(stages.vectorize("own with vectorized_map")) == [[7, 7]] * 70
+    assert stages.vectorize("own with vectorized_map").dataset().element_spec == stages.dataset().element_spec
+
+
+def test_only_a_stage_that_treats_each_image_for_itself_may_be_vectorized() -> None:
+    for declared in ({}, {"per_image": False}):
+        message = "The stage 'own' may treat many images in one call only if it declares `per_image`."
+        with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+            make_doubled(lambda element: element, **declared).vectorize("own")
+    two_maps = Stage("own", lambda dataset: dataset.map(lambda x: x).map(lambda x: x), per_image=True)
+    stages = make_doubled(lambda element: element, per_image=True).replace("own", two_maps)
+    with pytest.raises(ConfigError, match=r"^The stage 'own' must be a single map for vectorized_map, got <_MapD"):
+        stages.vectorize("own with vectorized_map").dataset()
+    for entry in (" with vectorized_map", "own with magic"):
+        message = f"`vectorized_stages` must have names such as 'blur' or 'blur with vectorized_map', got {entry!r}."
+        with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+            dataclasses.replace(CONFIG, vectorized_stages=(entry,))
 
 
 def test_stages_of_ones_own() -> None:

@@ -14,6 +14,7 @@ from tests.observers import Recorder
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
+from tfpipe.profiler.types import Fix
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer
 from tfpipe.tuning import search
@@ -94,7 +95,7 @@ def tune(monkeypatch: pytest.MonkeyPatch):
         advice: tuple[dict[str, Any], ...] = (),
         confirms: bool = True,
     ) -> tuple[search.Tuned, list[str]]:
-        def advise(job: PipelineJob, best: PipelineConfig) -> Any:
+        def advise(job: PipelineJob, best: PipelineConfig, input_may_change: bool) -> Any:
             FakeTrials.now += PROFILE_S
             return advice
 
@@ -230,3 +231,14 @@ def test_a_beginning_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: 0.0))
     with pytest.raises(DataError, match="The pipeline was not warm when the time was up"):
         search.tune(JOB, CONFIG, 45, False, Observer())
+
+
+def test_a_fix_that_changes_values_is_advised_only_where_the_input_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixes = (
+        Fix({"vectorized_stages": ("noise",)}, "But the values differ.", 2000, 0.1, keeps_values=False),
+        Fix({"cycle_length": 16}, "More reads at once.", 1500, 0.2),
+    )
+    monkeypatch.setattr(search, "profile_pipeline", lambda *_, **__: None)
+    monkeypatch.setattr(search, "make_report", lambda _: SimpleNamespace(fixes=fixes))
+    assert search._get_advice(JOB, CONFIG, input_may_change=False) == [{"cycle_length": 16}]
+    assert search._get_advice(JOB, CONFIG, input_may_change=True) == [fix.changes for fix in fixes]

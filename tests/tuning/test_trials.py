@@ -160,6 +160,13 @@ def test_fixes_are_tried_in_order_and_keep_what_they_were(fake_job) -> None:
     assert trials.config.cycle_length == 16
 
 
+def test_a_fix_that_was_found_to_change_values_is_not_tried(fake_job) -> None:
+    fix = Fix({"vectorized_stages": ("noise",)}, "But the values differ.", 1500, 0.2, keeps_values=False)
+    with Trials(fake_job(by_cycle), CONFIG) as trials:
+        assert try_fixes(trials, [fix], Recorder()) == (fix,)
+        assert trials.config == CONFIG
+
+
 @pytest.mark.slow
 def test_real_pipelines(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paired_benchmark, "MIN_TURN_S", 0.05)

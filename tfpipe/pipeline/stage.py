@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfpipe.errors import ConfigError, explain_pipeline_error
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.config.pipeline_config import IMAGES_PER_CALL, PipelineConfig
 from tfpipe.system.units import parse_bytes
 
 STAGE_NAMES = (
@@ -33,6 +33,8 @@ STAGE_NAMES = (
 )
 """The names of all stages, in their usual order; `build.py` says which stand where."""
 
+_MAPS = ("_MapDataset", "_ParallelMapDataset")
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -48,8 +50,8 @@ class Stage:
             filter on the label commutes with "decode". What is not named is unknown, and stays where it is.
         shrinks: Whether it drops elements or makes them smaller, so that less is to do behind it. None: unknown.
         random: Whether it draws anew in each epoch, so that no cache may keep its results. None: unknown.
-        per_image: Whether it treats each image for itself, so that it can also run on a batch, on the accelerator.
-            None: unknown.
+        per_image: Whether it treats each image for itself, so that it can also run on a batch, here or on the
+            accelerator. None: unknown.
     """
 
     name: str
@@ -149,6 +151,22 @@ class Stages(tuple[Stage, ...]):
                 moves.append(f"{stage.name} before {self[target].name}")
         return moves
 
+    def vectorize(self, entry: str) -> Stages:
+        """Returns the pipeline with one stage that treats many images in one call.
+
+        Args:
+            entry: The stage's name: its function gets them as they are, with another dimension in front. Or "NAME with
+                vectorized_map", where TensorFlow makes such a function of one for a single image.
+
+        Raises:
+            ConfigError: There is no such stage, or it does not declare `per_image`.
+        """
+        name, _, way = entry.partition(" with ")
+        stage = self[self._find(name)]
+        if stage.per_image is not True:
+            raise ConfigError(f"The stage {name!r} may treat many images in one call only if it declares `per_image`.")
+        return self.replace(name, _vectorize(stage, by_tensorflow=way == "vectorized_map"))
+
     def _find(self, name: str) -> int:
         if name not in self.names:
             raise ConfigError(f"This pipeline has no stage {name!r}; it has {', '.join(self.names)}.")
@@ -182,6 +200,38 @@ class Stages(tuple[Stage, ...]):
         return "\n".join(_lines(self.merge_neighbors()))
 
 
+def _vectorize(stage: Stage, by_tensorflow: bool) -> Stage:
+    """Returns a stage that gives the same elements in the same order, made by calls for `IMAGES_PER_CALL` of them."""
+
+    def apply(dataset: Any) -> Any:
+        groups = dataset.batch(IMAGES_PER_CALL)
+        if not by_tensorflow:
+            return stage.apply(groups).unbatch()
+        return groups.map(_make_vectorized_map(stage, dataset), num_parallel_calls=tf.data.AUTOTUNE).unbatch()
+
+    return replace(stage, apply=apply, settings={**stage.settings, "images_per_call": IMAGES_PER_CALL})
+
+
+def _make_vectorized_map(stage: Stage, dataset: Any) -> Callable[..., Any]:
+    """Returns the function of a stage's map, for many elements at once.
+
+    Raises:
+        ConfigError: The stage is more than one map.
+    """
+    mapped = stage.apply(dataset)
+    if type(mapped).__name__ not in _MAPS or mapped._input_dataset is not dataset:  # neither has a public name
+        raise ConfigError(f"The stage {stage.name!r} must be a single map for vectorized_map, got {mapped!r:.80}.")
+    function = mapped._map_func.function
+
+    def on_group(*elements: Any) -> Any:
+        tensors = tuple(tf.nest.flatten(elements))
+        results = tf.vectorized_map(lambda each: tuple(tf.nest.flatten(function(*each))), tensors)
+        return tf.nest.pack_sequence_as(mapped.element_spec, list(results))
+
+    plain: Callable[..., Any] = tf.autograph.experimental.do_not_convert(on_group)
+    return plain
+
+
 def _commute(stage: Stage, other: Stage) -> bool:
     return other.name in stage.commutes_with or stage.name in other.commutes_with
 
@@ -203,10 +253,10 @@ Customize = Callable[[Stages], Stages]
 
 
 def customize_stages(stages: Stages, customize: Customize | None, config: PipelineConfig) -> Stages:
-    """Returns the stages as the user's function changes them, in the order that `stage_moves` gives them.
+    """Returns the stages as the user's function changes them, then as `stage_moves` and `vectorized_stages` do.
 
     Raises:
-        ConfigError: The function does not return stages, or a stage may not move.
+        ConfigError: The function does not return stages, or a stage may not move or be vectorized.
     """
     if customize is not None:
         customized = customize(stages)
@@ -217,6 +267,8 @@ def customize_stages(stages: Stages, customize: Customize | None, config: Pipeli
         stages = customized
     for move in config.stage_moves:
         stages = stages.move(move)
+    for entry in config.vectorized_stages:
+        stages = stages.vectorize(entry)
     return stages
 
 

@@ -25,6 +25,7 @@ training, or from a trace of TensorFlow's own profiler."""
 FixAction = Literal[
     "set_option",
     "move_stage",
+    "vectorize_stage",
     "rewrite_stage",
     "move_to_device",
     "cache_before_stage",
@@ -307,6 +308,23 @@ class OptionCosts:
 
 
 @dataclass(frozen=True)
+class CallCosts:
+    """The processor time of an image in a stage of the user's own, by the images that a call of its function gets.
+
+    Attributes:
+        one_us: The time with a call for each image, in microseconds.
+        many_us: The time with a call for `IMAGES_PER_CALL` images, in microseconds for each image.
+        entry: The entry of `vectorized_stages` that makes such calls.
+        same_values: Whether both gave exactly the same for the images of the sample.
+    """
+
+    one_us: float
+    many_us: float
+    entry: str
+    same_values: bool
+
+
+@dataclass(frozen=True)
 class Profile:
     """All figures that one run measured.
 
@@ -320,6 +338,7 @@ class Profile:
         config: The options that the pipeline ran with.
         dataset: The data that was read.
         option_costs: The costs of other options.
+        call_costs: The costs of the user's own stages that declare `per_image`, by name; those that were tried.
         timeline: The first measured steps in a row. Time 0 is the beginning of measuring. Empty if steps are not seen
             one by one.
         fill_s: The seconds until the cache in memory is full, if the figures are of the epoch that fills it. 0: it was
@@ -339,6 +358,7 @@ class Profile:
     config: PipelineConfig
     dataset: DatasetFacts
     option_costs: OptionCosts = OptionCosts()
+    call_costs: Mapping[str, CallCosts] = field(default_factory=dict)
     timeline: tuple[Step, ...] = ()
     fill_s: float = 0.0
     records_per_image: float = 1.0
@@ -411,6 +431,7 @@ class Effort(IntEnum):
         OPTION: The config changes, and the trainer sees no difference.
         VISIBLE_OPTION: The config changes, which affects the trainer, its memory or a line of the user's code.
         NEW_SHARDS: The shards are written again.
+        REWRITE: The user makes a stage of their own cheaper, by how much nobody knows.
         MORE_MACHINES: Further machines make batches.
     """
 
@@ -418,7 +439,8 @@ class Effort(IntEnum):
     OPTION = 0
     VISIBLE_OPTION = 1
     NEW_SHARDS = 2
-    MORE_MACHINES = 3
+    REWRITE = 3
+    MORE_MACHINES = 4
 
 
 @dataclass(frozen=True)
@@ -433,6 +455,7 @@ class ProposedFix:
         instruction: A command or a sentence that says what to do, if `changes` is not all.
         action: The kind of the change.
         stage: The stage of the user's own that changes; None if there is none.
+        keeps_values: Whether the trainer's input is the same by what was measured; False where it was found to differ.
         max_images_per_second: The rate that it cannot exceed, if `demand` does not say so.
         efficiency: The share of its bound that it reaches; None: the share that the measured pipeline reached.
     """
@@ -444,6 +467,7 @@ class ProposedFix:
     instruction: str = ""
     action: FixAction = "set_option"
     stage: str | None = None
+    keeps_values: bool = True
     max_images_per_second: float = float("inf")
     efficiency: float | None = None
 
@@ -463,6 +487,8 @@ class Fix:
         instruction: A command or a sentence that says what to do if `changes` is empty, or besides the changes.
         action: The kind of the change.
         stage: The stage of the user's own that changes; None if there is none.
+        keeps_values: Whether the trainer's input stays the same by what was measured. `--apply` does not try a fix with
+            which a stage's values were found to differ.
     """
 
     changes: Mapping[str, OptionValue]
@@ -475,6 +501,7 @@ class Fix:
     instruction: str = ""
     action: FixAction = "set_option"
     stage: str | None = None
+    keeps_values: bool = True
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def _try_candidates(trials: Trials, until: float, input_may_change: bool, observ
         if time.monotonic() + _ADVICE_S > until - _estimate_confirm_s(trials):
             return ()
         observer.phase(f"{_describe_best(trials)}; profiling")
-        return _get_advice(trials.job, config)
+        return _get_advice(trials.job, config, input_may_change)
 
     for changes in _get_candidates(trials, advise, input_may_change):
         if trials.images_per_second >= BUSY_SHARE * trials.job.get_accelerator(trials.config).images_per_second:
@@ -169,14 +169,14 @@ def _try_candidates(trials: Trials, until: float, input_may_change: bool, observ
     return True
 
 
-def _get_advice(job: PipelineJob, config: PipelineConfig) -> Sequence[Changes]:
+def _get_advice(job: PipelineJob, config: PipelineConfig, input_may_change: bool) -> Sequence[Changes]:
     try:
         profile = profile_pipeline(
             job.data, job.split, config, job.get_accelerator(config), ProfileConfig(_PROFILE_S), customize=job.customize
         )
     except Exception:  # whatever the pipeline raised: the search can do without advice
         return ()
-    return [fix.changes for fix in make_report(profile).fixes]
+    return [fix.changes for fix in make_report(profile).fixes if fix.keeps_values or input_may_change]
 
 
 def _get_candidates(trials: Trials, advise: Advise, input_may_change: bool) -> Iterator[Changes]:

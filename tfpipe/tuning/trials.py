@@ -275,7 +275,7 @@ class Trials:
 def try_fixes(trials: Trials, fixes: Sequence[Fix], observer: Observer) -> tuple[Fix, ...]:
     """Tries the fixes that change the config, in order, until the accelerator is busy.
 
-    A fix of the data or the machine is not tried.
+    A fix of the data or the machine is not tried, nor one with which a stage's values were found to differ.
 
     Args:
         trials: The trials, with the config that the fixes are for.
@@ -288,7 +288,7 @@ def try_fixes(trials: Trials, fixes: Sequence[Fix], observer: Observer) -> tuple
     measured_fixes = []
     for fix in fixes:
         is_busy = trials.images_per_second >= BUSY_SHARE * trials.job.accelerator.images_per_second
-        if fix.changes and not is_busy:
+        if fix.changes and fix.keeps_values and not is_busy:
             observer.phase(fix.reason)
             trial = trials.attempt(fix.changes)
             gain = None if trial.gain is None else Spread(trial.gain.ratio, trial.gain.low, trial.gain.high)

@@ -204,6 +204,36 @@ def blur(stages: Stages) -> Stages:
     return _add_map(stages, "blur", _blur, -1)
 
 
+def numpy_negative(stages: Stages) -> Stages:
+    """Inverts small images by a line of NumPy: for each image the call costs more than the work."""
+    import tensorflow as tf
+
+    from tfpipe.pipeline.stage import Stage
+
+    def own(features: Any) -> Any:
+        image = features["image"]
+        negative = tf.numpy_function(lambda pixels: 255 - pixels, [image], image.dtype)
+        return {**features, "image": tf.ensure_shape(negative, image.shape)}
+
+    def apply(dataset: Any) -> Any:
+        return dataset.map(own, num_parallel_calls=-1)
+
+    return stages.insert_after("augment", Stage("negative", apply, per_image=True))
+
+
+def group_blur(stages: Stages) -> Stages:
+    """Blurs each crop as `blur` does, and says that it needs the images beside it."""
+    return _replace_last(blur(stages), per_image=False)
+
+
+def _replace_last(stages: Stages, **declared: Any) -> Stages:
+    """Lets the stage behind `augment` declare something."""
+    from dataclasses import replace
+
+    own = stages[stages.names.index("augment") + 1]
+    return stages.replace(own.name, replace(own, **declared))
+
+
 def steady_blur(stages: Stages) -> Stages:
     """Blurs whole images of one size, the same way in each epoch, and says so."""
     from tfpipe.pipeline.stage import Stage
@@ -222,10 +252,7 @@ def cached_blur(stages: Stages) -> Stages:
 
 def jitter(stages: Stages) -> Stages:
     """Adds much noise, another one in each epoch, and says so."""
-    from dataclasses import replace
-
-    stages = _add_map(stages, "noise", _noise, -1)
-    return stages.replace("noise", replace(stages[stages.names.index("noise")], random=True))
+    return _replace_last(_add_map(stages, "noise", _noise, -1), random=True)
 
 
 def _blur(features: Any) -> Any:
@@ -389,6 +416,21 @@ FAULTS: dict[str, Fault] = {
         fix="Do the work of the stage blur on the accelerator",
         own=blur,
         cure=Cure(own=without_cache),
+    ),
+    "small_calls": Fault(
+        why="A line of NumPy inverts small images one by one: the call costs more than the work, for 32 as for one.",
+        stage="negative",
+        fix={"vectorized_stages": ("negative",)},
+        config={"image_size": 32, "cache": "decoded"},
+        shards=Shards(TINY, ("--encoding", "raw", "--square", "32", "--num-shards", "8")),
+        own=numpy_negative,
+    ),
+    "group_blur": Fault(
+        why="A blur takes most of the processor time, and can move neither to the accelerator nor behind a cache.",
+        stage="blur",
+        fix="Make the stage blur cheaper",
+        required=150.0,
+        own=group_blur,
     ),
     "steady_blur": Fault(
         why="A blur takes most of the processor time. It gives the same in each epoch, which fits into memory.",

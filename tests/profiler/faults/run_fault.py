@@ -69,7 +69,8 @@ def diagnose_fault(name: str, folder: Path, follow: bool = True) -> dict[str, An
         "right_fix": is_right(fault, first),
         "before": report.profile.images_per_second,
     }
-    if first is not None and follow:
+    # How cheap a stage gets that the user writes anew is a guess, so nothing is measured after it.
+    if first is not None and follow and not first.instruction.startswith("Make the stage"):
         turns, first_batch_s = compare_with_fix(fault, folder, config, first)
         gain = get_paired_ratio(turns["after"], turns["before"])
         result["turns"] = {name: [turn.images_per_second for turn in done] for name, done in turns.items()}

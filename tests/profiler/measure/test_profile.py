@@ -32,6 +32,7 @@ from tfpipe.profiler.measure.profile import ProfileConfig, _build_each, profile_
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator, compute_step_timing, drive
 from tfpipe.profiler.measure.stage_matching import list_planned_operations, match_stages
 from tfpipe.profiler.measure.tfdata_counters import Sampler
+from tfpipe.profiler.types import Profile
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer, Progress
 
@@ -215,6 +216,32 @@ def test_stages_that_change_the_number_are_counted(manifest: Manifest) -> None:
     assert profile.dataset.filters == ("keep", "twice")
     read = profile.host.storage_bytes_per_second / profile.dataset.record_bytes
     assert read == pytest.approx(profile.images_per_second * profile.records_per_image)
+
+
+def test_calls_for_many_images_are_tried_and_counted(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The costs are measured without the cache; a batch that is taken apart again drops no image."""
+    monkeypatch.setattr("tfpipe.profiler.measure.option_costs._SECONDS", 0.05)
+
+    def own(features: dict[str, Any]) -> dict[str, Any]:
+        image = features["image"]
+        return {
+            **features,
+            "image": tf.ensure_shape(tf.numpy_function(lambda x: 255 - x, [image], tf.uint8), image.shape),
+        }
+
+    stage = Stage("own", lambda dataset: dataset.map(own), per_image=True)
+
+    def profile(**changes: Any) -> Profile:
+        config, run_config = replace(CONFIG, **changes), ProfileConfig(0.6, 1.0)
+        customize = lambda stages: stages.insert_after("augment", stage)  # noqa: E731
+        return profile_pipeline(manifest, "train", config, Accelerator(1e-5, 4), run_config, customize=customize)
+
+    costs = profile(cache="bytes").call_costs["own"]
+    assert (costs.entry, costs.same_values) == ("own", True)
+    vectorized = profile(vectorized_stages=(costs.entry,))
+    assert (vectorized.call_costs, vectorized.dataset.filters) == ({}, ())
+    assert vectorized.records_per_image == pytest.approx(1.0, rel=0.05)
+    assert "own" in [timing.name for timing in vectorized.stages]
 
 
 def test_records_that_are_left_out_are_counted(manifest: Manifest, tmp_path: Path) -> None:

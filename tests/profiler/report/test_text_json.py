@@ -79,7 +79,7 @@ def test_the_json_has_the_figures() -> None:
     fix = document["fixes"][-1]
     assert set(fix) == {
         *("changes", "reason", "predicted_images_per_second", "predicted_idle_fraction"),
-        *("measured_images_per_second", "measured_gain", "kept", "instruction", "action", "stage"),
+        *("measured_images_per_second", "measured_gain", "kept", "instruction", "action", "stage", "keeps_values"),
     }
     assert document["price_per_day"] == 18
 
@@ -97,7 +97,7 @@ def test_the_json_has_the_same_names_as_ever() -> None:
         *("first_batch_s", "warm_up_s", "fill_s", "records_per_image"),
         *("host_index", "num_hosts", "bottleneck", "stages", "fixes"),
         *("combination", "shortfall", "after_images_per_second", "host"),
-        *("price_per_day", "dataset", "config", "what_if", "timeline"),
+        *("price_per_day", "dataset", "config", "call_costs", "what_if", "timeline"),
     ]
     assert list(document["idle_fraction_spread"]) == list(document["input_wait_fraction_spread"]) == ["low", "high"]
     assert list(document["bottleneck"]) == ["stage", "reason", "limit_images_per_second"]
@@ -108,7 +108,7 @@ def test_the_json_has_the_same_names_as_ever() -> None:
     ]
     assert list(document["fixes"][0]) == [
         *("changes", "reason", "predicted_images_per_second", "predicted_idle_fraction"),
-        *("measured_images_per_second", "measured_gain", "kept", "instruction", "action", "stage"),
+        *("measured_images_per_second", "measured_gain", "kept", "instruction", "action", "stage", "keeps_values"),
     ]
     assert list(document["host"]) == [
         *("cores", "cpu_fraction", "peak_memory_bytes", "memory_limit_bytes", "storage_bytes_per_second"),
@@ -152,7 +152,7 @@ def test_the_readme_lists_every_field_of_the_json() -> None:
     cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     listed = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
     document = to_json(make_report(replace(make_profile(), timeline=(Step(0.1, 0.0, 0.02),)), price_per_hour=1))
-    not_listed = {"dataset", "config", "what_if"}  # their fields are those of the data and the options
+    not_listed = {"dataset", "config", "call_costs", "what_if"}  # their fields are those of the data and the options
     inner = [
         part
         for name, value in document.items()

@@ -44,6 +44,10 @@ Decoder = Literal["auto", "native", "tensorflow"]
 AutoShardPolicy = Literal["off", "auto", "file", "data", "hint"]
 
 
+IMAGES_PER_CALL = 32
+"""The images that a stage in `vectorized_stages` treats in one call. More save little, and take memory."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PipelineConfig:
     """The options of an input pipeline: the batches, the images, the order, the caches, and the limits of tf.data.
@@ -151,6 +155,9 @@ class PipelineConfig:
             divided it already. "off", "auto", "file", "data" or "hint". Default: "off".
         stage_moves: The stages of yours that stand earlier than your function puts them, such as "keep_cats before
             decode". Each stage that is passed must allow it: see `Stage.commutes_with`. Default: ().
+        vectorized_stages: The stages of yours whose function gets 32 images in one call: their names, such as "blur",
+            or "blur with vectorized_map" for a function that takes a single image only. Each must declare
+            `per_image`: see `Stage`. Default: ().
         service: The dispatcher of a tf.data service, "grpc://host:port", whose workers run the pipeline. They give
             records to any host that asks, so a service excludes exact order and caches. None: this host runs the
             pipeline. Begins with grpc://. Default: None.
@@ -211,10 +218,11 @@ class PipelineConfig:
     inject_prefetch: bool = option(Flag(), True, affects="speed")
     auto_shard_policy: AutoShardPolicy = option(Choice(get_args(AutoShardPolicy)), "off")
     stage_moves: tuple[str, ...] = option(Names(), (), affects="speed", without_tensorflow=((),))
+    vectorized_stages: tuple[str, ...] = option(Names(), (), affects="speed", without_tensorflow=((),))
     service: str | None = option(Address(), None, without_tensorflow=(None,))
 
     def __post_init__(self) -> None:
-        for name in ("image_size", "decoded_size", "extra_features", "stage_moves"):
+        for name in ("image_size", "decoded_size", "extra_features", "stage_moves", "vectorized_stages"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))  # a list has no hash
         _check_batch(self)
@@ -311,6 +319,12 @@ def _check_pairs(config: PipelineConfig) -> None:
     for move in config.stage_moves:
         if not all(part.strip() for part in move.split(" before ", 1)) or " before " not in move:
             raise ConfigError(f"`stage_moves` must have moves such as 'keep_cats before decode', got {move!r}.")
+    for entry in config.vectorized_stages:
+        name, separator, way = entry.partition(" with ")
+        if not name.strip() or (separator and way != "vectorized_map"):
+            raise ConfigError(
+                f"`vectorized_stages` must have names such as 'blur' or 'blur with vectorized_map', got {entry!r}."
+            )
     if config.order == "exact":
         if config.deterministic is False:
             raise ConfigError("`deterministic` false excludes `order` exact. Leave it out, or use throughput.")

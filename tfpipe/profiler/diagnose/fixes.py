@@ -83,10 +83,11 @@ def rank_fixes(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) 
                 instruction=proposal.instruction,
                 action=proposal.action,
                 stage=proposal.stage,
+                keeps_values=proposal.keeps_values,
             )
             ranked.append((_rank(proposal.effort, rate / now), fix, proposal))
     ranked.sort(key=lambda row: row[0])
-    pairs: list[_Ranked] = [(fix, proposal) for _, fix, proposal in ranked]
+    pairs: list[_Ranked] = _leave_out_work([(fix, proposal) for _, fix, proposal in ranked], now)
     faster = _put_closers_first(_leave_out_trifles(pairs, now), now, required)
     return [*urgent, *faster] if bottleneck.stage in ("memory", "first_batch") else [*faster, *urgent]
 
@@ -96,6 +97,25 @@ def _leave_out_trifles(ranked: list[_Ranked], now: float) -> list[_Ranked]:
     rates = [fix.predicted_images_per_second for fix, _ in ranked if fix.action != "add_machines"]
     least = now + min(_HARDLY * now, _HARDLY_BESIDE * (max(rates, default=now) - now))
     return [pair for pair in ranked if pair[0].predicted_images_per_second >= least]
+
+
+def _leave_out_work(ranked: list[_Ranked], now: float) -> list[_Ranked]:
+    """Leaves out a stage to be made cheaper by the user, if another fix of this host gives half of the gain or more."""
+
+    def is_work(proposal: ProposedFix | None) -> bool:
+        return proposal is not None and proposal.effort is Effort.REWRITE
+
+    others = [
+        fix.predicted_images_per_second - now
+        for fix, proposal in ranked
+        if not is_work(proposal) and fix.action != "add_machines"
+    ]
+    most = max(others, default=0.0)
+    return [
+        (fix, proposal)
+        for fix, proposal in ranked
+        if not is_work(proposal) or most < (fix.predicted_images_per_second - now) / 2
+    ]
 
 
 def _put_closers_first(ranked: list[_Ranked], now: float, required: float) -> list[_Ranked]:

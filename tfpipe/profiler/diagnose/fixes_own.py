@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from tfpipe.pipeline.config.pipeline_config import IMAGES_PER_CALL
 from tfpipe.profiler.diagnose.bottleneck import compute_required_rate
 from tfpipe.profiler.diagnose.calibration import ALLOCATION_PER_STAGE_TIME, READ_CPU_LEFT_ON_DEVICE
 from tfpipe.profiler.diagnose.fixes_cpu import compute_cache_room, without_storage
@@ -24,6 +25,12 @@ from tfpipe.system.units import human_bytes
 
 _CLEARLY_FEWER = 0.9
 """The share of the images that a filter passes on, above which its place hardly matters."""
+_CLEARLY_CHEAPER = 0.8
+"""The share of a stage's time that calls for many images must leave at most, to be worth an option."""
+_MOSTLY_CALLS = 0.2
+"""The share of a stage's time up to which what calls for many images leave is no reason to do the work elsewhere."""
+_CHEAPER = 0.1
+"""The share of a stage's time that is left if the user writes it anew: a guess, which the instruction names."""
 _COSTLY = 0.3
 """The share of an image's processor time from which on it is worth to do a stage elsewhere."""
 
@@ -38,9 +45,13 @@ def propose(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) -> 
     """
     yield from _filter_first(profile, demand)
     yield from _mend_bottleneck(profile, demand, bottleneck)
+    yield from _vectorize(profile, demand)
     for stage in profile.stages:
-        if stage.name in profile.dataset.own_stages and _computes_much(profile, demand, stage):
+        if stage.name not in profile.dataset.own_stages or _is_cured_by_calls(profile, stage.name):
+            continue
+        if _computes_much(profile, demand, stage):
             yield from _do_elsewhere(profile, demand, stage)
+            yield from _make_cheaper(profile, demand, stage)
 
 
 def _computes_much(profile: Profile, demand: ServiceDemand, stage: StageTiming) -> bool:
@@ -137,6 +148,47 @@ def _do_elsewhere(profile: Profile, demand: ServiceDemand, stage: StageTiming) -
         yield from _cache_behind(profile, demand, stage, takes)
 
 
+def _vectorize(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
+    """Yields the stages that cost less if a call of their function gets many images, by what was measured."""
+    for name, costs in profile.call_costs.items():
+        if name not in demand.cpu_s or costs.many_us > _CLEARLY_CHEAPER * costs.one_us:
+            continue
+        now_s = _leave_alone(profile, demand) if name in demand.lock_bound else demand.cpu_s
+        cpu_s = {**now_s, name: demand.cpu_s[name] * costs.many_us / costs.one_us}
+        values = "The values are the same." if costs.same_values else "But the values differ."
+        reason = (
+            f"{name} takes {costs.one_us:,.0f} µs for an image in a call of its own, and {costs.many_us:,.0f} µs among "
+            f"{IMAGES_PER_CALL} images in one call, measured with a few records. {values}"
+        )
+        yield ProposedFix(
+            Effort.OPTION if costs.same_values else Effort.VISIBLE_OPTION,
+            reason,
+            replace(demand, cpu_s=cpu_s),
+            {"vectorized_stages": (*profile.config.vectorized_stages, costs.entry)},
+            action="vectorize_stage",
+            stage=name,
+            keeps_values=costs.same_values,
+        )
+
+
+def _is_cured_by_calls(profile: Profile, name: str) -> bool:
+    """Returns whether it is the call that a stage costs: then an option saves what other code would."""
+    costs = profile.call_costs.get(name)
+    return costs is not None and costs.same_values and costs.many_us <= _MOSTLY_CALLS * costs.one_us
+
+
+def _make_cheaper(profile: Profile, demand: ServiceDemand, stage: StageTiming) -> Iterator[ProposedFix]:
+    """Yields a cheaper stage: work for the user, which is kept only where nothing else helps."""
+    name, cost_us = stage.name, demand.cpu_s[stage.name] * 1e6
+    lighter = replace(demand, cpu_s={**demand.cpu_s, name: _CHEAPER * demand.cpu_s[name]})
+    instruction = (
+        f"Make the stage {name} cheaper, which is work for you: the prediction is for {_CHEAPER * cost_us:,.0f} µs for "
+        f"each image in place of {cost_us:,.0f}."
+    )
+    reason = f"{name} takes {cost_us / 1e6 / sum(demand.cpu_s.values()):.0%} of the processor time."
+    yield ProposedFix(Effort.REWRITE, reason, lighter, instruction=instruction, action="rewrite_stage", stage=name)
+
+
 def _cache_behind(profile: Profile, demand: ServiceDemand, stage: StageTiming, takes: str) -> Iterator[ProposedFix]:
     """Yields a cache behind a stage that gives the same in each epoch, if what it gives fits into memory."""
     names = [each.name for each in profile.stages]
@@ -180,6 +232,8 @@ def _mend_bottleneck(profile: Profile, demand: ServiceDemand, bottleneck: Bottle
     if stage is None or name not in profile.dataset.own_stages:
         return
     if name in demand.lock_bound:
+        if _is_cured_by_calls(profile, name):
+            return
         reason = "They use all cores; a Python function holds Python's lock."
         instruction = f"Write the stage {name} with TensorFlow's operations instead of a Python function."
         cpu_s = {**_leave_alone(profile, demand), name: 0.0}
@@ -189,7 +243,7 @@ def _mend_bottleneck(profile: Profile, demand: ServiceDemand, bottleneck: Bottle
         )
         return
     wait_s, compute_s = demand.wait_s.get(name, 0.0), demand.cpu_s[name]
-    if wait_s > compute_s:
+    if wait_s > compute_s and stage.max_parallelism != 1:
         rate = min(compute_required_rate(profile.step), demand.cpu_limit)
         threads = next_power_of_two(SPARE * rate * (wait_s + compute_s))
         if threads > demand.threads[name]:

@@ -20,9 +20,9 @@ from tfpipe.profiler.diagnose.calibration import (
     CPU_LEFT_AFTER_COMPUTING,
     CPU_LEFT_AFTER_WAITING,
 )
-from tfpipe.profiler.types import FixAction, ProposedFix, ServiceDemand
+from tfpipe.profiler.types import Effort, FixAction, ProposedFix, ServiceDemand
 
-_INDEPENDENT: frozenset[FixAction] = frozenset({"move_stage", "move_to_device", "rewrite_stage"})
+_INDEPENDENT: frozenset[FixAction] = frozenset({"move_stage", "move_to_device", "rewrite_stage", "vectorize_stage"})
 """The kinds of changes that save their share of a demand, whatever else is saved of it."""
 
 
@@ -66,13 +66,18 @@ def can_combine(first: ProposedFix, second: ProposedFix, demand: ServiceDemand) 
     shared = set(first.changes) & set(second.changes)
     if any(first.changes[name] != second.changes[name] for name in shared):
         return False
-    if "add_machines" in (first.action, second.action):
+    if not (is_sure(first) and is_sure(second)):
         return False
     if first.stage is not None and first.stage == second.stage:
         return False
     if first.action in _INDEPENDENT or second.action in _INDEPENDENT:
         return True
     return not (_list_changed(first.demand, demand) & _list_changed(second.demand, demand))
+
+
+def is_sure(proposal: ProposedFix) -> bool:
+    """Returns whether a fix is one of this host that was measured and leaves the trainer's input as it is."""
+    return proposal.action != "add_machines" and proposal.effort is not Effort.REWRITE and proposal.keeps_values
 
 
 def combine(first: ProposedFix, second: ProposedFix, demand: ServiceDemand) -> ProposedFix:

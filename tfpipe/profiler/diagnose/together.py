@@ -11,7 +11,7 @@ from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, compute_idle_fraction, 
 from tfpipe.profiler.diagnose.calibration import CPU_BOUND_REACHED, RAW_READ_US_PER_KB
 from tfpipe.profiler.diagnose.fixes import MIN_GAIN
 from tfpipe.profiler.diagnose.fixes_cpu import scale_cpu
-from tfpipe.profiler.diagnose.predict import can_combine, combine, predict_rate, scale_other
+from tfpipe.profiler.diagnose.predict import can_combine, combine, is_sure, predict_rate, scale_other
 from tfpipe.profiler.types import (
     Bottleneck,
     Combination,
@@ -142,8 +142,8 @@ def _find_best(profile: Profile, demand: ServiceDemand, ranked: Ranked) -> tuple
 
 
 def _list_here(ranked: Ranked) -> list[ProposedFix]:
-    """Lists the fixes that change this host or its data, and add no machine."""
-    return [proposal for _, proposal in ranked if proposal is not None and proposal.action != "add_machines"]
+    """Lists the fixes that change this host or its data; a stage that the user may write anew is a guess."""
+    return [proposal for _, proposal in ranked if proposal is not None and is_sure(proposal)]
 
 
 def _predict(profile: Profile, demand: ServiceDemand, proposal: ProposedFix) -> float:

@@ -150,7 +150,7 @@ def _build_dataset(source: Source, config: PipelineConfig, payloads: list[bytes]
     stages = [parse_records(plan), decode_images(plan), augment_images(plan), batch_examples(plan)]
     if config.cache == "decoded":
         options = tf_data_options(config, plan.deterministic)  # those of the whole do not reach what is fetched from
-        cached = Stages(stages[:2]).apply_to(_list_records(payloads)).with_options(options).cache()
+        cached = Stages(stages[:2]).apply_to(list_records(payloads)).with_options(options).cache()
         numbers: Any = tf.data.Dataset.range(2**62)
         records, stages = numbers.map(lambda n: _fetch_cached(plan, cached, n), num_parallel_calls=2), stages[2:]
     else:
@@ -160,7 +160,7 @@ def _build_dataset(source: Source, config: PipelineConfig, payloads: list[bytes]
     return Stages(offer_kernel(plan, stages)).apply_to(records).with_options(options)
 
 
-def _list_records(payloads: list[bytes]) -> tf.data.Dataset:
+def list_records(payloads: list[bytes]) -> tf.data.Dataset:
     """Returns the records once, as `read` gives them."""
     numbers, seeds = tf.range(RECORDS, dtype=tf.int64), tf.zeros([RECORDS, 2], tf.int32)
     return tf.data.Dataset.from_tensor_slices(((numbers, tf.constant(payloads)), (numbers, seeds)))
@@ -170,7 +170,7 @@ def _repeat_records(payloads: list[bytes]) -> tf.data.Dataset:
     """Returns the records without end, with another seed each time, so that crops differ."""
     seven = tf.constant(7)
     return (
-        _list_records(payloads)
+        list_records(payloads)
         .repeat()
         .enumerate()
         .map(

@@ -17,10 +17,12 @@ from tfpipe.errors import explain_pipeline_error
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.file_cache.cache_folder import without_cache
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.stage import Customize, Stages, customize_stages, explain_customize_errors
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, compute_idle_fraction
+from tfpipe.profiler.measure.call_costs import measure_call_costs
 from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
 from tfpipe.profiler.measure.host_usage import HostTime, measure_storage_rate
 from tfpipe.profiler.measure.option_costs import measure_option_costs
@@ -36,7 +38,7 @@ from tfpipe.profiler.measure.simulated_accelerator import (
 from tfpipe.profiler.measure.stage_matching import BuiltStage, find_python_stages, list_planned_operations
 from tfpipe.profiler.measure.stage_timings import compute_stage_timings, count_records_per_image
 from tfpipe.profiler.measure.tfdata_counters import Sample, Sampler
-from tfpipe.profiler.types import HostUse, OptionCosts, Profile, Step, StepTiming
+from tfpipe.profiler.types import CallCosts, HostUse, OptionCosts, Profile, Step, StepTiming
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer, Progress
 
@@ -121,9 +123,12 @@ def profile_pipeline(
         raise explain_pipeline_error(error) from error
     timing = compute_step_timing(run.steps, accelerator)
     costs = OptionCosts()
+    call_costs: dict[str, CallCosts] = {}
     if compute_idle_fraction(timing) > NO_IDLE:  # otherwise no change of the pipeline makes the training faster
         costs = measure_option_costs(source, config, facts.short_side, bool(facts.late_caches))
         costs = replace(costs, **measure_read_costs(source, config, facts))
+        if any(stage.per_image for stage in stages):
+            call_costs = measure_call_costs(source, config, _build_uncached(data, split, config, customize))
     planned, python_stages = list_planned_operations(built), find_python_stages(built)
     timings = compute_stage_timings(run.samples, planned, python_stages, accelerator.images_per_step)
     records_per_image = count_records_per_image(timings, accelerator.images_per_step)
@@ -137,6 +142,7 @@ def profile_pipeline(
         config=config,
         dataset=facts,
         option_costs=costs,
+        call_costs=call_costs,
         timeline=make_timeline(run.steps),
         fill_s=run.missing_steps * timing.wall_s / timing.steps,
         records_per_image=records_per_image,
@@ -185,6 +191,17 @@ def tell_stages_apart(config: PipelineConfig) -> PipelineConfig:
     if calls is None and autotune:
         calls = config.max_threads
     return replace(config, map_fusion=False, num_parallel_calls=calls, autotune=autotune)
+
+
+def _build_uncached(
+    data: Manifest | Source, split: str | None, config: PipelineConfig, customize: Customize | None
+) -> Stages:
+    """Builds the stages without a cache. There are none if the user's function needs the stage `cache`."""
+    uncached = without_cache(tell_stages_apart(config))
+    try:
+        return customize_stages(build_stages(data, split, uncached), customize, uncached)
+    except Exception:  # of the user's function, which may raise anything
+        return Stages(())
 
 
 def _build_each(stages: Stages) -> list[BuiltStage]:

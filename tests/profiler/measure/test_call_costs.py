@@ -1,0 +1,101 @@
+"""Own stages with a call for each image and for 32: what both cost, and whether both give the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tfpipe.open_dataset import load_manifest
+from tfpipe.pipeline.build import build_stages
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.source import get_source
+from tfpipe.pipeline.stage import Stage, customize_stages
+from tfpipe.profiler.measure import call_costs, option_costs
+from tfpipe.profiler.measure.call_costs import measure_call_costs
+from tfpipe.profiler.types import CallCosts
+
+CONFIG = PipelineConfig(global_batch_size=4, image_size=16)
+COSTS_US = {"images alone": 30.0, "one": 130.0, "own": 40.0, "own with vectorized_map": 35.0}
+
+Measure = Callable[..., dict[str, CallCosts]]
+
+
+@pytest.fixture
+def measure(small_dataset: Path) -> Measure:
+    """Returns a function that measures a map of images behind a stage, by default `augment`."""
+
+    def run(function: Any, after: str = "augment", config: PipelineConfig = CONFIG, **declared: Any) -> Any:
+        def own(features: Any) -> Any:
+            return {**features, "image": function(features["image"])}
+
+        stage = Stage("own", lambda dataset: dataset.map(own, num_parallel_calls=-1), **{"per_image": True, **declared})
+        manifest = load_manifest(str(small_dataset))
+        stages = customize_stages(
+            build_stages(manifest, "train", config), lambda stages: stages.insert_after(after, stage), config
+        )
+        return measure_call_costs(get_source(manifest, "train"), config, stages)
+
+    return run
+
+
+@pytest.fixture
+def fixed_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a measurement only make the datasets."""
+    monkeypatch.setattr(call_costs, "measure_costs_us", lambda datasets: {name: COSTS_US[name] for name in datasets})
+
+
+def in_numpy(image: tf.Tensor) -> tf.Tensor:
+    return tf.ensure_shape(tf.numpy_function(lambda values: 255 - values, [image], tf.uint8), image.shape)
+
+
+def less_its_mean(image: tf.Tensor) -> tf.Tensor:
+    return image - tf.cast(tf.reduce_mean(tf.cast(image, tf.float32)), tf.uint8)
+
+
+def blurred(image: tf.Tensor) -> tf.Tensor:
+    floats = tf.cast(image, tf.float32)[None]
+    sums = tf.nn.depthwise_conv2d(floats, tf.ones([5, 5, 3, 1]), [1, 1, 1, 1], "SAME")
+    return tf.saturate_cast(sums[0] / 25, tf.uint8)
+
+
+def noisy(image: tf.Tensor) -> tf.Tensor:
+    return image + tf.cast(tf.random.uniform(image.shape, 0, 255, tf.int32), tf.uint8)
+
+
+@pytest.mark.usefixtures("fixed_costs")
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        # The way that the user's function goes by itself, unless TensorFlow's is clearly cheaper.
+        (in_numpy, CallCosts(100.0, 10.0, "own", True)),
+        # Of a batch as it is, it would take the mean of all images.
+        (less_its_mean, CallCosts(100.0, 5.0, "own with vectorized_map", True)),
+        # It refuses a batch as it is, which has a dimension too many.
+        (blurred, CallCosts(100.0, 5.0, "own with vectorized_map", True)),
+        (noisy, CallCosts(100.0, 5.0, "own with vectorized_map", False)),
+    ],
+)
+def test_the_way_that_keeps_the_values_is_found(measure: Measure, function: Any, expected: CallCosts) -> None:
+    assert measure(function) == {"own": expected}
+
+
+@pytest.mark.usefixtures("fixed_costs")
+def test_what_cannot_be_tried_is_left_out(measure: Measure) -> None:
+    assert measure(in_numpy, per_image=None) == {}
+    assert measure(in_numpy, per_image=False) == {}
+    assert measure(in_numpy, after="batch") == {}  # it gets batches already
+    assert measure(in_numpy, config=replace(CONFIG, vectorized_stages=("own",))) == {}
+    with_two = replace(CONFIG, vectorized_stages=("own with vectorized_map",))
+    assert measure(in_numpy, config=with_two) == {}
+
+
+def test_the_call_of_a_numpy_function_is_what_it_costs(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(option_costs, "_SECONDS", 0.1)
+    costs = measure(in_numpy)["own"]
+    assert costs.same_values
+    assert costs.many_us < costs.one_us
