@@ -13,6 +13,7 @@ from tfpipe.profiler.diagnose.bottleneck import compute_demand, find_bottleneck
 from tfpipe.profiler.diagnose.calibration import (
     CPU_BOUND_REACHED,
     CPU_LEFT_AFTER_COMPUTING,
+    CPU_LEFT_AFTER_WAITING,
     JOIN_PARTS_US,
     RECORD_READ_US,
 )
@@ -453,6 +454,25 @@ def test_a_stage_whose_calls_cost_most_gets_many_images_in_a_call() -> None:
         "a few records. The values are the same."
     )
     assert fix.predicted_images_per_second == pytest.approx(0.95 * 4 / (1.35e-3 * (1 + 0.2 / 3.6)))
+
+
+def test_of_a_short_python_function_no_more_is_saved_than_was_measured() -> None:
+    """Its 500 us counted as waiting and were in no stage's processor time: 450 of them go from both."""
+    stages = (make_stage("decode", 500, max_parallelism=4), make_stage("ask", 0, python=True, wait_us_per_image=500.0))
+    calls = {"ask": CallCosts(500.0, 50.0, "ask", same_values=True)}
+    profile = make_profile(
+        stages=(stages[0], replace(stages[1], max_parallelism=1)),
+        dataset={"own_stages": ["ask"]},
+        host={"cpu_fraction": 0.5},
+        images_per_second=2000.0,
+        step=make_step(2000, 40000),
+        call_costs=calls,
+    )
+    fix = list_fixes(profile)[0]
+    assert fix.action == "vectorize_stage"
+    # 1 ms of a core for each image, half of it in no stage: 0.55 ms are left, and the thread needs 50 us.
+    limit = 4 / 0.55e-3
+    assert fix.predicted_images_per_second == pytest.approx(limit * CPU_BOUND_REACHED / CPU_LEFT_AFTER_WAITING)
 
 
 def test_calls_for_many_images_are_proposed_where_they_save_much() -> None:
