@@ -73,6 +73,7 @@ HEAVY = {
         "tfpipe.pipeline.native_decoder",
         "tfpipe.pipeline.native_stages",
         "tfpipe.pipeline.service_client",
+        "tfpipe.pipeline.service_steps",
         "tfpipe.pipeline.stage",
         "tfpipe.pipeline.stages",
         "tfpipe.profiler.live",

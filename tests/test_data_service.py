@@ -47,6 +47,11 @@ def test_the_end_of_a_process_is_described() -> None:
             "`workers` must be at least 1 where `dispatcher` runs elsewhere, got 0.",
         ),
         ({"dispatcher": "grpc://a:1", "work_dir": "/tmp"}, "`work_dir` is for a dispatcher"),
+        (
+            {"dispatcher": "grpc://a:1", "worker_addresses": ("b:2",)},
+            "`worker_addresses` is for a dispatcher here, `dispatcher` names another. Leave out one of them.",
+        ),
+        ({"worker_addresses": ("b",)}, "`worker_addresses` must be like host:5051, got 'b'."),
         ({"port": -1}, "`port` must be from 0 to 65535, got -1."),
         ({"worker_port": 65535, "workers": 2}, "`worker_port` must be from 0 to 65534, got 65535."),
     ],

@@ -28,9 +28,9 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from tfpipe.errors import ConfigError, TfpipeError, first_line
-from tfpipe.pipeline.service_client import check_address, split_address
+from tfpipe.pipeline.service_client import announce_workers, check_address, find_workers, is_address, split_address
 from tfpipe.system.child_process import die_with_parent, hold_interrupts
-from tfpipe.system.options import Count, check_options, option
+from tfpipe.system.options import Count, Names, check_options, option
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 _LOOK_EVERY_S = 0.5
 _START_LIMIT_S = 120.0  # TensorFlow's import takes 3 s, and minutes on a cold network disk
 _STOP_LIMIT_S = 5.0
+_FORGET_JOBS_MS = 2_000
+_HEARTBEAT_MS = 2_000  # a worker hears from its dispatcher which jobs ended; by default after 30 s
 _MAX_PORT = 65535
 _LOOPBACK = "127.0.0.1"
 _REMOTE = ("192.0.2.1", 9)  # an address for documentation (RFC 5737), to which nothing is sent
@@ -60,6 +62,9 @@ class ServiceConfig:
         dispatcher: The dispatcher that the workers join, "grpc://host:port". None: it starts here. Default: None.
         work_dir: The folder or URL for the dispatcher's journal. With it a dispatcher that starts again goes on with
             its jobs. None: the jobs end with the dispatcher. Default: None.
+        worker_addresses: The workers of other machines, host:port each, if the dispatcher starts here. With workers
+            here or named, the dispatcher knows all of them, as exact order needs, and takes no others. With neither it
+            takes any worker that joins. Default: ().
 
     Raises:
         ConfigError: A value cannot be used, or two options exclude each other.
@@ -71,6 +76,7 @@ class ServiceConfig:
     host: str | None = None
     dispatcher: str | None = None
     work_dir: str | None = None
+    worker_addresses: tuple[str, ...] = option(Names(), ())
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -81,6 +87,13 @@ class ServiceConfig:
             raise ConfigError("`workers` must be at least 1 where `dispatcher` runs elsewhere, got 0.")
         if self.dispatcher is not None and self.work_dir is not None:
             raise ConfigError("`work_dir` is for a dispatcher here, `dispatcher` names another. Leave out one of them.")
+        if self.dispatcher is not None and self.worker_addresses:
+            raise ConfigError(
+                "`worker_addresses` is for a dispatcher here, `dispatcher` names another. Leave out one of them."
+            )
+        for address in self.worker_addresses:
+            if not is_address(f"grpc://{address}"):
+                raise ConfigError(f"`worker_addresses` must be like host:5051, got {address!r}.")
 
 
 @dataclass
@@ -138,6 +151,12 @@ class Service:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def known_workers(self) -> tuple[str, ...]:
+        """The workers that the dispatcher here knows, in the order of their numbers; none if it takes any."""
+        here = () if self.config.dispatcher is not None else tuple(worker.address for worker in self.workers)
+        return (*here, *self.config.worker_addresses)
+
     def run_until(self, stop: threading.Event) -> None:
         """Starts lost workers again until `stop` is set.
 
@@ -186,7 +205,9 @@ class Service:
         for worker in self.workers:  # first, so that they import TensorFlow while this process does
             self._start_worker(worker)
         if dispatcher_port is not None:
-            self._server = _start_dispatcher(dispatcher_port, config.work_dir)
+            self._server = _start_dispatcher(dispatcher_port, config.work_dir, self.known_workers)
+            if self.known_workers:
+                announce_workers(self._workers_dispatcher, self.known_workers)
         for worker in self.workers:
             if not _is_ready(worker, _START_LIMIT_S):
                 assert worker.process is not None
@@ -205,7 +226,8 @@ class Service:
     def _start_worker(self, worker: Worker) -> None:
         context = multiprocessing.get_context("spawn")
         worker.ready, child = context.Pipe(duplex=False)
-        arguments = (self._workers_dispatcher.removeprefix("grpc://"), worker.address, worker.port, child)
+        joins = self.config.dispatcher is not None
+        arguments = (self._workers_dispatcher.removeprefix("grpc://"), joins, worker.address, worker.port, child)
         process = context.Process(target=_run_worker, args=arguments, name="tfpipe-worker", daemon=True)
         with hold_interrupts():  # or `stop` could meet a process that is half started
             process.start()
@@ -243,23 +265,41 @@ def claim_ports(requests: Sequence[tuple[int, str]]) -> list[int]:
     return ports
 
 
-def _start_dispatcher(port: int, work_dir: str | None) -> Any:
+def _start_dispatcher(port: int, work_dir: str | None, workers: Sequence[str]) -> Any:
     import tensorflow as tf
 
     service = tf.data.experimental.service
-    config = service.DispatcherConfig(port=port, work_dir=work_dir, fault_tolerant_mode=work_dir is not None)
+    config = service.DispatcherConfig(
+        port=port,
+        work_dir=work_dir,
+        fault_tolerant_mode=work_dir is not None,
+        worker_addresses=list(workers) or None,
+        # A trainer that goes on after a fault begins another job. Workers then soon forget the old one.
+        job_gc_check_interval_ms=_FORGET_JOBS_MS,
+        job_gc_timeout_ms=_FORGET_JOBS_MS,
+    )
     try:
         return service.DispatchServer(config)
     except tf.errors.OpError as error:
         raise TfpipeError(f"The dispatcher could not be started: {first_line(error)}.") from error
 
 
-def _run_worker(dispatcher: str, address: str, port: int, ready: Connection) -> None:
-    """Serves as a worker; the main function of its process."""
+def _run_worker(dispatcher: str, joins: bool, address: str, port: int, ready: Connection) -> None:
+    """Serves as a worker; the main function of its process.
+
+    A dispatcher that knows its workers would refuse another one again and again, so this process asks first.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent decides
     die_with_parent()
     import tensorflow as tf
 
+    known = find_workers(f"grpc://{dispatcher}") if joins else ()
+    if known and address not in known:
+        ready.send(
+            f"The dispatcher must know the worker {address}, and it knows {', '.join(known)}. Start it with "
+            f"--worker-address {address}."
+        )
+        return
     service = tf.data.experimental.service
     server = service.WorkerServer(
         service.WorkerConfig(
@@ -267,23 +307,30 @@ def _run_worker(dispatcher: str, address: str, port: int, ready: Connection) -> 
             worker_address=address,
             port=port,
             data_transfer_address=address,
+            heartbeat_interval_ms=_HEARTBEAT_MS,
         )
     )
-    ready.send(True)
+    ready.send("")
     server.join()
 
 
 def _is_ready(worker: Worker, seconds: float) -> bool:
-    """Returns whether a worker serves within some seconds. Once it has served, the answer stays True."""
+    """Returns whether a worker serves within some seconds. Once it has served, the answer stays True.
+
+    Raises:
+        TfpipeError: The dispatcher does not know the worker.
+    """
     assert worker.ready is not None
     if not worker.ready.closed:
         try:
             if not worker.ready.poll(seconds):
                 return False
-            worker.ready.recv()
+            refusal = worker.ready.recv()
         except EOFError:
             return False
         worker.ready.close()
+        if refusal:
+            raise TfpipeError(refusal)
     return True
 
 

@@ -185,6 +185,7 @@ class StartedService:
     def __init__(self, config: ServiceConfig) -> None:
         self.config = config
         self.workers = [Worker(5052 + i, f"127.0.0.1:{5052 + i}") for i in range(config.workers)]
+        self.known_workers = tuple(worker.address for worker in self.workers)
 
     def __enter__(self) -> "StartedService":
         return self
@@ -197,11 +198,20 @@ class StartedService:
 
 
 @pytest.mark.parametrize(
-    ("args", "workers"),
-    [(["--dispatcher-only"], "no worker here"), (["--workers", 2], "2 workers: 127.0.0.1:5052, 127.0.0.1:5053")],
+    ("args", "workers", "others"),
+    [
+        (["--dispatcher-only"], "no worker here", "tfpipe serve --dispatcher grpc://127.0.0.1:5051"),
+        (
+            ["--workers", 2],
+            "2 workers: 127.0.0.1:5052, 127.0.0.1:5053",
+            "name their workers here with --worker-address HOST:PORT",
+        ),
+    ],
 )
 @pytest.mark.usefixtures("signal_handlers")
-def test_what_people_read(tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch, args: list[object], workers: str) -> None:
+def test_what_people_read(
+    tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch, args: list[object], workers: str, others: str
+) -> None:
     monkeypatch.setattr(data_service, "Service", StartedService)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the command changes it, and the log level
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -211,7 +221,7 @@ def test_what_people_read(tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch, args:
         f"Dispatcher grpc://127.0.0.1:5051, {workers}",
         'Trainers        PipelineConfig(service="grpc://127.0.0.1:5051", ...)',
         '  or in TOML    service = "grpc://127.0.0.1:5051"',
-        "Other machines  tfpipe serve --dispatcher grpc://127.0.0.1:5051",
+        f"Other machines  {others}",
         "Only this machine reaches 127.0.0.1; for others name it with --host.",
     ]
 

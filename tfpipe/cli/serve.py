@@ -34,6 +34,13 @@ if TYPE_CHECKING:
 @click.option(
     "--work-dir", metavar="DIR", help="Folder for the dispatcher's journal, so that it can go on after a restart."
 )
+@click.option(
+    "--worker-address",
+    "worker_addresses",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Worker of another machine that the dispatcher knows, as exact order needs; may be repeated.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when the service is ready.")
 @debug_option
 def serve(
@@ -44,6 +51,7 @@ def serve(
     dispatcher: str | None,
     dispatcher_only: bool,
     work_dir: str | None,
+    worker_addresses: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Run a tf.data service: its workers read and preprocess for trainers that have too few cores of their own.
@@ -70,6 +78,7 @@ def serve(
         host=host,
         dispatcher=dispatcher,
         work_dir=work_dir,
+        worker_addresses=worker_addresses,
     )
     with Service(config) as service:
         stop = _stop_on_signals()  # from here on Ctrl-C is how a server ends: exit code 0
@@ -109,7 +118,10 @@ def _print(service: "Service") -> None:
     click.echo(f"Dispatcher {where}, {workers}")
     click.echo(f'Trainers        PipelineConfig(service="{where}", ...)')
     click.echo(f'  or in TOML    service = "{where}"')
-    click.echo(f"Other machines  tfpipe serve --dispatcher {where}")
+    if service.known_workers:
+        click.echo("Other machines  name their workers here with --worker-address HOST:PORT")
+    else:
+        click.echo(f"Other machines  tfpipe serve --dispatcher {where}")
     if "://127." in where and service.config.dispatcher is None:
         click.echo("Only this machine reaches 127.0.0.1; for others name it with --host.")
 

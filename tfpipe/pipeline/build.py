@@ -26,12 +26,12 @@ from tfpipe.pipeline.stages.augment import augment_images
 from tfpipe.pipeline.stages.batch import batch_examples
 from tfpipe.pipeline.stages.cache import cache_bytes, cache_decoded, cache_in_files, cache_part, check_cache_fits
 from tfpipe.pipeline.stages.decode import decode_images
-from tfpipe.pipeline.stages.list import list_exact, list_files, list_first_use, list_once
+from tfpipe.pipeline.stages.list import list_exact, list_files, list_first_use, list_once, list_step_records
 from tfpipe.pipeline.stages.mix import MixturePart, mix_datasets
 from tfpipe.pipeline.stages.parse import parse_records
 from tfpipe.pipeline.stages.prefetch import prefetch_batches
-from tfpipe.pipeline.stages.read import read_exact, read_files, read_first_use, read_once
-from tfpipe.pipeline.stages.repeat import repeat_cached, repeat_epochs, repeat_uncounted
+from tfpipe.pipeline.stages.read import read_exact, read_files, read_first_use, read_once, read_steps
+from tfpipe.pipeline.stages.repeat import repeat_cached, repeat_epochs, repeat_steps, repeat_uncounted
 from tfpipe.pipeline.stages.shuffle import shuffle_buffer
 
 
@@ -158,8 +158,10 @@ def _image_stages(plan: ReadPlan) -> tuple[Stage, ...]:
         return (*read, parse_records(plan), decode_images(plan))
     if cache == "none":
         # Epochs come first, because each has another order. Reading then also runs on from one epoch into the next.
-        if plan.exact:
-            order: tuple[Stage, ...] = (repeat_epochs(plan), list_exact(plan), read_exact(plan))
+        if plan.by_steps:
+            order: tuple[Stage, ...] = (repeat_steps(plan), list_step_records(plan), read_steps(plan))
+        elif plan.exact:
+            order = (repeat_epochs(plan), list_exact(plan), read_exact(plan))
         else:
             order = (repeat_epochs(plan), list_files(plan), read_files(plan), shuffle_buffer(plan))
         return (*order, parse_records(plan), decode_images(plan))
@@ -187,6 +189,8 @@ def _mixture_stages(
         raise ConfigError(f"A mixture cannot be {refused} as a whole. Take its datasets one by one.")
     # Each dataset has a cache of its own.
     whole = ReadPlan.for_host(get_whole_source(mixture, split), replace(config, cache_bytes=None), context, start_step)
+    if whole.by_steps:
+        raise ConfigError("A `service` keeps the exact order of one dataset, not of a mixture. Leave one of them out.")
     shares = apportion(mixture.weights, whole.global_batch_size, whole.num_hosts)
     plans = []
     for manifest, share in zip(mixture.manifests, shares, strict=True):

@@ -11,15 +11,18 @@ from __future__ import annotations
 import re
 import socket
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from tfpipe.errors import ConfigError
+from tfpipe.errors import ConfigError, TfpipeError
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 Compression = Literal["AUTO", "SNAPPY"]
 
+_ADDRESS = re.compile(r"grpc://(\[[0-9A-Fa-f:.%]+\]|[^:/\s\[\]]+):([0-9]{1,5})")
+_WORKERS_ID = "tfpipe-workers"
 _ANSWER_S = 3.0
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # with empty settings
 _SETTINGS_FRAME = 4
@@ -81,6 +84,60 @@ def distribute(
     return batches.apply(tf.data.experimental.assert_cardinality(count))
 
 
+def announce_workers(address: str, workers: Sequence[str]) -> None:
+    """Tells the trainers of a dispatcher the addresses of its workers, in the order of their numbers.
+
+    A dispatcher has no call for this. But it keeps the structure of a dataset, and gives it without asking a worker: so
+    the addresses are the names of features of a dataset that nobody reads.
+
+    Raises:
+        TfpipeError: The dispatcher's journal knows other workers.
+    """
+    import tensorflow as tf
+
+    names = {f"{number:05d} {worker}": tf.constant(0) for number, worker in enumerate(workers)}
+    try:
+        tf.data.experimental.service.register_dataset(
+            address, tf.data.Dataset.from_tensors(names), dataset_id=_WORKERS_ID
+        )
+    except tf.errors.OpError as error:
+        raise TfpipeError(
+            f"A dispatcher that goes on from a journal must have the same workers, and got {', '.join(workers)}. Start "
+            "it with the same ports, or with another folder for the journal."
+        ) from error
+
+
+def find_workers(address: str) -> tuple[str, ...]:
+    """Finds the fixed workers of a dispatcher, in the order of their numbers; none if it has no such list.
+
+    Raises:
+        ConfigError: The dispatcher does not answer.
+    """
+    import tensorflow as tf
+
+    check_address(address)
+    try:
+        spec = tf.data.experimental.service.from_dataset_id("parallel_epochs", address, _WORKERS_ID).element_spec
+    except ValueError:  # no such dataset
+        return ()
+    return tuple(name.partition(" ")[2] for name in sorted(spec))
+
+
+def list_workers(address: str) -> tuple[str, ...]:
+    """Returns the fixed workers of a dispatcher, in the order of their numbers.
+
+    Raises:
+        ConfigError: The dispatcher does not answer, or does not know its workers.
+    """
+    workers = find_workers(address)
+    if not workers:
+        raise ConfigError(
+            f"`order` exact by a `service` needs a dispatcher that knows its workers, and {address} does not. Start it "
+            "with: tfpipe serve --workers N, and name the workers of other machines with --worker-address."
+        )
+    return workers
+
+
 def check_address(address: str, option: str = "`service`") -> None:
     """Checks that a dispatcher answers, because TensorFlow itself would ask again without end.
 
@@ -113,10 +170,16 @@ def split_address(address: str, option: str = "`service`") -> tuple[str, int]:
     Raises:
         ConfigError: The address has another form.
     """
-    match = re.fullmatch(r"grpc://(\[[0-9A-Fa-f:.%]+\]|[^:/\s\[\]]+):([0-9]{1,5})", address)
-    if not match or not 1 <= int(match[2]) <= 65535:
+    match = _ADDRESS.fullmatch(address)
+    if not match or not is_address(address):
         raise ConfigError(f"{option} must be like grpc://host:5050, got {address!r}.")
     return match[1].strip("[]"), int(match[2])
+
+
+def is_address(address: str) -> bool:
+    """Returns whether a text is like grpc://host:5050."""
+    match = _ADDRESS.fullmatch(address)
+    return match is not None and 1 <= int(match[2]) <= 65535
 
 
 def _greet(host: str, port: int) -> str:

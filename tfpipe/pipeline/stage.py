@@ -52,6 +52,8 @@ class Stage:
         random: Whether it draws anew in each epoch, so that no cache may keep its results. None: unknown.
         per_image: Whether it treats each image for itself, so that it can also run on a batch, here or on the
             accelerator. None: unknown.
+        apply_around: The function that builds the stages before it as well, which it gets. A service needs this,
+            because its workers begin elsewhere. None: `apply` is enough.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Stage:
     shrinks: bool | None = None
     random: bool | None = None
     per_image: bool | None = None
+    apply_around: Callable[[Stages], Any] | None = field(default=None, repr=False, compare=False)
 
 
 class Merge(NamedTuple):
@@ -192,7 +195,13 @@ class Stages(tuple[Stage, ...]):
 
     def apply_to(self, dataset: Any) -> tf.data.Dataset:
         """Builds the stages on a dataset that takes the place of all earlier stages."""
-        for stage in self.merge_neighbors():
+        stages = self.merge_neighbors()
+        around = [place for place, stage in enumerate(stages) if stage.apply_around is not None and dataset is None]
+        for place in around[-1:]:
+            apply_around, earlier = stages[place].apply_around, Stages(stages[:place])
+            assert apply_around is not None
+            dataset, stages = apply_around(earlier), Stages(stages[place + 1 :])
+        for stage in stages:
             dataset = stage.apply(dataset)
         return dataset if self.options is None else dataset.with_options(self.options)
 
@@ -245,7 +254,9 @@ def without_autograph(stage: Stage) -> Stage:
 
     It is only for stages that do not branch in Python on a tensor.
     """
-    return replace(stage, apply=tf.autograph.experimental.do_not_convert(stage.apply))
+    convert_not = tf.autograph.experimental.do_not_convert
+    around = None if stage.apply_around is None else convert_not(stage.apply_around)
+    return replace(stage, apply=convert_not(stage.apply), apply_around=around)
 
 
 Customize = Callable[[Stages], Stages]

@@ -111,8 +111,13 @@ BATCH = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be
             "`deterministic` false excludes `order` exact. Leave it out, or use throughput.",
         ),
         (
-            {"order": "exact", "service": "grpc://a:1"},
-            "`service` excludes `order` exact: its workers deal records to whoever asks. Use throughput.",
+            {"order": "exact", "service": "grpc://a:1", "on_bad_record": "skip"},
+            "`order` exact by a `service` needs `on_bad_record` raise: a record that is left out would move all later "
+            "ones to other steps, which other workers make.",
+        ),
+        (
+            {"service_share": 0.5, "service": "grpc://a:1"},
+            "`service_share` needs a `service` and `order` exact, got 0.5 without.",
         ),
         (
             {"cache": "bytes", "service": "grpc://a:1"},

@@ -121,6 +121,7 @@ def uncounted(foreign) -> Source:
         ({"order": "throughput", "deterministic": True}, False, True),
         ({"order": "exact"}, True, True),
         ({"service": "grpc://a:1"}, False, False),
+        ({"service": "grpc://a:1", "order": "exact"}, True, True),
         ({"cache": "bytes", "order": "throughput"}, True, True),
         ({"training": False}, False, True),
         ({"training": False, "deterministic": False}, False, False),

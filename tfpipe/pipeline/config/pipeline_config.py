@@ -25,6 +25,7 @@ from tfpipe.system.options import (
     Flag,
     Names,
     Nested,
+    Number,
     Seed,
     Share,
     Size,
@@ -158,9 +159,16 @@ class PipelineConfig:
         vectorized_stages: The stages of yours whose function gets 32 images in one call: their names, such as "blur",
             or "blur with vectorized_map" for a function that takes a single image only. Each must declare
             `per_image`: see `Stage`. Default: ().
-        service: The dispatcher of a tf.data service, "grpc://host:port", whose workers run the pipeline. They give
-            records to any host that asks, so a service excludes exact order and caches. None: this host runs the
-            pipeline. Begins with grpc://. Default: None.
+        service: The dispatcher of a tf.data service, "grpc://host:port", whose workers run the pipeline. With `order`
+            exact each worker makes the batches of its own steps, and the sequence is that of a pipeline without a
+            service, for any number of workers; it needs a manifest and a dispatcher that knows its workers. Otherwise
+            workers give records to any host that asks, in no fixed order. A service excludes caches. None: this host
+            runs the pipeline. Begins with grpc://. Default: None.
+        service_share: The share of the steps that this host makes itself in exact order, on cores that would be idle.
+            They are always the same steps, so the order stays. At least 0 and below 1. Default: 0.0.
+        service_timeout_s: The seconds that exact order waits for a step of the service. Then an error names the worker
+            that is late. A worker that starts again under its address within them ends nothing. At least 1. Default:
+            300.
 
     Raises:
         ConfigError: A value cannot be used, or two options exclude each other.
@@ -220,6 +228,8 @@ class PipelineConfig:
     stage_moves: tuple[str, ...] = option(Names(), (), affects="speed", without_tensorflow=((),))
     vectorized_stages: tuple[str, ...] = option(Names(), (), affects="speed", without_tensorflow=((),))
     service: str | None = option(Address(), None, without_tensorflow=(None,))
+    service_share: float = option(Number(at_least=0, below=1), 0.0, affects="speed", without_tensorflow=(0.0,))
+    service_timeout_s: int = option(Count(1), 300)
 
     def __post_init__(self) -> None:
         for name in ("image_size", "decoded_size", "extra_features", "stage_moves", "vectorized_stages"):
@@ -328,10 +338,13 @@ def _check_pairs(config: PipelineConfig) -> None:
     if config.order == "exact":
         if config.deterministic is False:
             raise ConfigError("`deterministic` false excludes `order` exact. Leave it out, or use throughput.")
-        if config.service is not None:
+        if config.service is not None and config.training and config.on_bad_record == "skip":
             raise ConfigError(
-                "`service` excludes `order` exact: its workers deal records to whoever asks. Use throughput."
+                "`order` exact by a `service` needs `on_bad_record` raise: a record that is left out would move all "
+                "later ones to other steps, which other workers make."
             )
+    if config.service_share and (config.service is None or config.order != "exact"):
+        raise ConfigError(f"`service_share` needs a `service` and `order` exact, got {config.service_share:g} without.")
     if config.service is not None and config.cache != "none":
         raise ConfigError(f"`service` needs `cache` none, got {config.cache!r}: its workers come and go.")
     if config.augment == "device" and config.image_dtype != "uint8":

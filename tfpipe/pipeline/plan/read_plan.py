@@ -282,9 +282,16 @@ class ReadPlan:
             )
         if config.cache != "none" and counted:
             return True  # positions in a cache cost the same in any order
-        if config.deterministic is False or config.service is not None:
+        if config.deterministic is False:
             return False
+        if config.service is not None:
+            return config.order == "exact"
         return counted and config.order != "throughput"
+
+    @property
+    def by_steps(self) -> bool:
+        """Whether the workers of a tf.data service make the batches of the exact order, each those of its own steps."""
+        return self.exact and self.config.service is not None
 
     @cached_property
     def order(self) -> ExactOrder:
@@ -317,8 +324,11 @@ class ReadPlan:
 
     @property
     def in_lanes(self) -> bool:
-        """Whether training reads lanes that give records in turn. If not, runs are read as listed."""
-        return self.exact and self.order.turns_per_run > 1 and self.order.turns_per_lane > 0
+        """Whether training reads lanes that give records in turn. If not, runs are read as listed.
+
+        A worker of a service needs few records of each run, so it reads single turns.
+        """
+        return self.exact and not self.by_steps and self.order.turns_per_run > 1 and self.order.turns_per_lane > 0
 
     @property
     def steps_per_round(self) -> int:
@@ -338,7 +348,17 @@ class ReadPlan:
     @property
     def lane_buffer_records(self) -> int:
         """The records of each lane that are read before they are needed."""
-        return _RUNS_AHEAD * self.order.run_records
+        return self.track_records if self.by_steps else _RUNS_AHEAD * self.order.run_records
+
+    @property
+    def track_records(self) -> int:
+        """The number of records that are read at once where there are no lanes.
+
+        A worker reads turns. If the rows of a host cut turns apart, it reads single records, and none in vain.
+        """
+        if not self.by_steps:
+            return self.order.run_records
+        return self.order.turn_records if self.rows == self.read_rows else 1
 
     @property
     def tracks_ahead(self) -> int:
@@ -358,14 +378,14 @@ class ReadPlan:
         elif self.in_lanes:
             ahead = (self.cycle_length + self.tracks_ahead) * self._lane_records
         else:
-            ahead = (self.cycle_length + self.tracks_ahead) * self.order.run_records
+            ahead = (self.cycle_length + self.tracks_ahead) * self.track_records
         records = self.source.num_records
         return ahead if records is None else min(ahead, records)
 
     @property
     def _lane_records(self) -> int:
         """The records that a lane holds in memory: those that are read ahead, and a run that is being read."""
-        return self.lane_buffer_records + self.order.run_records
+        return self.lane_buffer_records + self.track_records
 
     @property
     def rows(self) -> range:
@@ -397,7 +417,7 @@ class ReadPlan:
             return self.config.cycle_length
         if not self.exact:
             return _FILES_AT_ONCE
-        run_bytes = self.order.run_records * self.source.record_bytes
+        run_bytes = self.track_records * self.source.record_bytes
         return min(max(int(_AHEAD_BYTES / run_bytes), _FILES_AT_ONCE), _MAX_RUNS_AT_ONCE)
 
     @property

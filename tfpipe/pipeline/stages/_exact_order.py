@@ -147,6 +147,32 @@ def list_records(plan: ReadPlan, epochs: tf.data.Dataset, *, chosen_only: bool =
     return _list_step_parts(plan, epochs).map(list_part).unbatch()
 
 
+def list_step_tracks(plan: ReadPlan, steps: tf.data.Dataset) -> tf.data.Dataset:
+    """Lists what a worker reads for some global steps, in the order of their batches.
+
+    Only the records of these steps are listed, so steps that other workers make cost nothing here.
+
+    Args:
+        plan: The read plan of the host that gets the batches.
+        steps: int64: numbers of global steps, in any order.
+
+    Returns:
+        A dataset of (first, seeds): the number of the first of `plan.track_records` adjacent records, and the seed of
+        each of them, int32 [track_records, 2].
+    """
+    order, size = plan.order, plan.track_records
+    epoch_steps = tf.constant(plan.steps_per_epoch or 0, tf.int64)
+
+    def list_step(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        epoch, begin = step // epoch_steps, step % epoch_steps
+        positions = _place_records(plan, begin, begin + 1, plan.rows[::size])
+        first = _order_ops.number_records(order, epoch, positions)
+        numbers = (first[:, None] + tf.range(size, dtype=tf.int64)) % order.num_records
+        return first, _order_ops.make_seeds(plan.config.seed, epoch, numbers)
+
+    return steps.map(list_step).unbatch()
+
+
 def list_choices(plan: ReadPlan) -> tf.data.Dataset:
     """Lists whether each record is a `chosen` one, in the final order, from the start step on: int64, 1 or 0."""
 

@@ -33,6 +33,18 @@ def list_exact(plan: ReadPlan) -> Stage:
     return Stage("list", lambda epochs: _exact_order.list_tracks(plan, epochs), settings, reason)
 
 
+def list_step_records(plan: ReadPlan) -> Stage:
+    """Lists the records of single steps of the exact order."""
+    settings = {
+        **_file_settings(plan),
+        "order": "exact",
+        "seed": plan.order.seed,
+        "num_streams": plan.order.num_streams,
+    }
+    reason = "the records of each step are computed, so a worker lists those of its own steps alone"
+    return Stage("list", lambda steps: _exact_order.list_step_tracks(plan, steps), settings, reason)
+
+
 def list_files(plan: ReadPlan) -> Stage:
     """Lists this host's files, or short runs out of all of them, in a new order every epoch."""
     shuffle = _shuffle_runs if plan.scatters else _shuffle_files

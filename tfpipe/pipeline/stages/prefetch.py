@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfpipe.pipeline import service_client
+from tfpipe.pipeline import service_client, service_steps
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.stage import Stage, tf_data_options
+from tfpipe.pipeline.stage import Stage, Stages, tf_data_options
 
 
 def prefetch_batches(plan: ReadPlan) -> Stage:
@@ -17,16 +17,24 @@ def prefetch_batches(plan: ReadPlan) -> Stage:
         count = _count_batches(plan)
         if count is not None:
             batches = batches.apply(tf.data.experimental.assert_cardinality(count))
-        if config.service is not None:
+        if config.service is not None and not plan.by_steps:
             # Workers obey the options that are set above the service.
             batches = batches.with_options(tf_data_options(config, plan.deterministic))
             batches = service_client.distribute(batches, config.service, training=config.training)
+        return wait_ahead(batches)
+
+    def apply_around(stages: Stages) -> tf.data.Dataset:
+        batches = service_steps.distribute_steps(plan, stages)
+        return wait_ahead(batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)))
+
+    def wait_ahead(batches: tf.data.Dataset) -> tf.data.Dataset:
         if config.prefetch_batches == 0:
             return batches
         return batches.prefetch(config.prefetch_batches or tf.data.AUTOTUNE)
 
     settings = {"buffer_size": config.prefetch_batches, "service": config.service or "none"}
-    return Stage("prefetch", apply, settings, "the next batch is made while the device works on this one")
+    reason = "the next batch is made while the device works on this one"
+    return Stage("prefetch", apply, settings, reason, apply_around=apply_around if plan.by_steps else None)
 
 
 def _count_batches(plan: ReadPlan) -> int | None:

@@ -49,6 +49,19 @@ def read_exact(plan: ReadPlan) -> Stage:
     return Stage("read", apply, _read_settings(plan, plan.order.turn_records, True), reason)
 
 
+def read_steps(plan: ReadPlan) -> Stage:
+    """Reads the records of single steps, a turn of a lane at once."""
+    read_run, size = _make_run_reader(plan), plan.track_records
+
+    def read_track(first: tf.Tensor, seeds: tf.Tensor) -> tf.data.Dataset:
+        numbers = tf.data.Dataset.from_tensor_slices((first + tf.range(size, dtype=tf.int64), seeds))
+        return tf.data.Dataset.zip((read_run(first, tf.constant(size, tf.int64)), numbers))
+
+    reason = "by offsets from the index: the runs around them are for other steps, which other workers make"
+    settings = _read_settings(plan, size, True)
+    return Stage("read", lambda tracks: _interleave_ahead(plan, tracks, read_track), settings, reason)
+
+
 def read_files(plan: ReadPlan) -> Stage:
     """Reads the records of files, a block of each in turn."""
     settings = _read_settings(plan, plan.config.block_length, plan.deterministic)
@@ -135,25 +148,29 @@ def _interleave_ahead(
     `Dataset.interleave` has no options for that. It would read two turns and one record of each lane ahead, so far
     storage would be waited for, and it would always open the tracks of the next epoch.
     """
+    specs: list[Any] = []
 
-    def open_track(first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-        return tf.data.experimental.to_variant(read_track(first, count))
+    def open_track(*track: tf.Tensor) -> tf.Tensor:
+        dataset = read_track(*track)
+        specs.append(dataset.element_spec)
+        return tf.data.experimental.to_variant(dataset)
 
     function = tf.function(open_track, input_signature=tracks.element_spec, autograph=False).get_concrete_function()
+    spec = specs[-1]
+    parts = tf.nest.flatten(spec)
     payloads = tf.raw_ops.ParallelInterleaveDatasetV4(
         input_dataset=tf.data.experimental.to_variant(tracks),
         other_arguments=function.captured_inputs,
         cycle_length=plan.cycle_length,
-        block_length=plan.order.turn_records,
+        block_length=plan.track_records if plan.by_steps else plan.order.turn_records,
         buffer_output_elements=plan.lane_buffer_records,
         prefetch_input_elements=plan.tracks_ahead,
         num_parallel_calls=plan.read_threads,
         f=function,
-        output_types=[tf.int64, tf.string],
-        output_shapes=[[], []],
+        output_types=[part.dtype for part in parts],
+        output_shapes=[part.shape for part in parts],
         deterministic="true",
     )
-    spec = (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string))
     dataset = tf.data.experimental.from_variant(payloads, spec)
     setattr(dataset, "_inputs", lambda: [tracks])  # noqa: B010 -- the profiler follows a pipeline back to its source
     return dataset

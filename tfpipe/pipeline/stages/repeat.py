@@ -27,6 +27,16 @@ def repeat_epochs(plan: ReadPlan) -> Stage:
     return Stage("repeat", lambda _: _exact_order.list_epochs(plan), {"first_epoch": plan.start[0]}, reason)
 
 
+def repeat_steps(plan: ReadPlan) -> Stage:
+    """Counts the steps of all epochs without end, or takes those that a worker makes."""
+
+    def apply(steps: tf.data.Dataset | None) -> tf.data.Dataset:
+        return tf.data.Dataset.counter(np.int64(plan.start_step)) if steps is None else steps
+
+    reason = "a step says its epoch and its records, so each worker counts its own steps"
+    return Stage("repeat", apply, {"first_step": plan.start_step}, reason)
+
+
 def repeat_cached(plan: ReadPlan) -> Stage:
     """Fetches every epoch from the cache in its exact order."""
 

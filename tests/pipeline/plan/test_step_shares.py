@@ -1,0 +1,29 @@
+"""Which steps a trainer makes itself: a pattern that the share alone decides."""
+
+import pytest
+
+from tfpipe.pipeline.plan.step_shares import StepShares
+
+
+@pytest.mark.parametrize(
+    ("share", "period", "local"),
+    [
+        (0, 1, ()),
+        (0.25, 4, (0,)),
+        (0.5, 2, (0,)),
+        (0.4, 5, (0, 2)),
+        (2 / 3, 3, (0, 1)),
+        (0.001, 1, ()),
+        (0.999, 20, tuple(range(19))),
+    ],
+)
+def test_a_share_is_spread_evenly(share: float, period: int, local: tuple[int, ...]) -> None:
+    assert StepShares.from_share(share) == StepShares(period, local)
+
+
+@pytest.mark.parametrize("share", [0, 0.05, 0.3, 0.5, 0.999])
+def test_places_count_the_steps_of_workers(share: float) -> None:
+    shares = StepShares.from_share(share)
+    remote = [step for step in range(60) if step % shares.period not in shares.local]
+    assert [shares.count_remote(step) for step in remote] == list(range(len(remote)))
+    assert shares.count_remote(0) == 0
