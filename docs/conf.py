@@ -43,7 +43,9 @@ nb_execution_mode = "force"  # a stored output would outlive the code that print
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True
+nb_output_stderr = "remove"  # TensorFlow's messages at its start
 
+autoclass_content = "both"  # the arguments are described at `__init__`
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"

@@ -1,0 +1,85 @@
+"""The pages of the site and the README: their blocks of code, their links, and the anchors of their headings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from tests.conftest import ROOT
+
+DOCS = ROOT / "docs"
+PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
+
+SHELL = {"sh", "bash", "shell", "console"}
+PYTHON = {"python", "py"}
+NOTEBOOK = "{code-cell}"
+
+_NOT_RUN = re.compile(r"^(?:%|<!--) not run: (\S.*?)(?: ?-->)?$")
+_MARKDOWN = MarkdownIt("commonmark").enable("table")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code on a page.
+
+    Attributes:
+        page: The page.
+        line: The number of its first line.
+        language: The word after the fence.
+        code: Its text; of a cell of a notebook without its options.
+        reason: The reason why it is not run, from the line before it; None for a block that runs.
+    """
+
+    page: Path
+    line: int
+    language: str
+    code: str
+    reason: str | None
+
+    @property
+    def place(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def find_blocks(page: Path) -> Iterator[Block]:
+    """Yields the Python and shell blocks of a page, in order."""
+    text = page.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    for token in parse(text):
+        language = (token.info.split() or [""])[0] if token.type == "fence" else ""
+        if language not in SHELL | PYTHON | {NOTEBOOK}:
+            continue
+        assert token.map is not None
+        first = token.map[0]
+        above = [line for line in lines[max(first - 2, 0) : first] if line.strip()]
+        match = _NOT_RUN.match(above[-1]) if above else None
+        code = re.sub(r"\A(:\w+:.*\n)+\n?", "", token.content) if language == NOTEBOOK else token.content
+        yield Block(page, first + 1, language, code, match[1] if match else None)
+
+
+def parse(text: str) -> list[Token]:
+    """Returns the tokens of a page, without the header of a notebook, whose lines stay counted."""
+    header = re.match(r"---\n.*?\n---\n", text, re.DOTALL)
+    return _MARKDOWN.parse("\n" * header[0].count("\n") + text[header.end() :] if header else text)
+
+
+def find_links(page: Path) -> Iterator[str]:
+    """Yields the target of every link and picture."""
+    for token in parse(page.read_text(encoding="utf-8")):
+        for child in token.children or ():
+            if target := child.attrGet("href") or child.attrGet("src"):
+                yield str(target)
+
+
+def find_anchors(page: Path) -> set[str]:
+    """Returns the names of a page's headings, as GitHub and MyST make them, and those that the page gives itself."""
+    text = page.read_text(encoding="utf-8")
+    tokens = parse(text)
+    headings = [tokens[i + 1].content for i, token in enumerate(tokens) if token.type == "heading_open"]
+    slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    return slugs | set(re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE))

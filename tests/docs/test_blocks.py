@@ -1,0 +1,143 @@
+"""Every Python and shell block of the README and of the site runs, or says in the line before it why it does not.
+
+Blocks of one page run one after another, in one folder that holds `images/`, a copy of the sample images.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.conftest import PATH_OF_REPOSITORY, ROOT
+from tests.docs.pages import NOTEBOOK, PAGES, SHELL, Block, find_blocks
+from tfpipe.cli.main import tfpipe as commands
+
+BLOCKS = [block for page in PAGES for block in find_blocks(page)]
+RUNNER = Path(__file__).with_name("run_blocks.py")
+
+# These load neither TensorFlow nor JAX, nor do they measure: a few seconds each.
+FAST = {"docs/howto/damaged-data.md"}
+
+
+def name_page(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def mark_slow(page: Path) -> object:
+    name = name_page(page)
+    return pytest.param(page, id=name, marks=() if name in FAST else pytest.mark.slow)
+
+
+def get_kind(block: Block) -> str:
+    return "shell" if block.language in SHELL else "cell" if block.language == NOTEBOOK else "python"
+
+
+@pytest.mark.parametrize(
+    "page", [mark_slow(page) for page in PAGES if any(not block.reason for block in BLOCKS if block.page == page)]
+)
+def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "sample_data", tmp_path / "images")
+    shutil.copytree(ROOT / "sample_data", tmp_path / "photos")
+    blocks = [
+        {"place": block.place, "kind": get_kind(block), "code": block.code}
+        for block in BLOCKS
+        if block.page == page and not block.reason
+    ]
+    (tmp_path / "blocks.json").write_text(json.dumps(blocks))
+    scripts = tmp_path / ".bin"
+    scripts.mkdir()
+    (scripts / "tfpipe").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m tfpipe "$@"\n')
+    (scripts / "tfpipe").chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join([str(scripts), str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{PATH_OF_REPOSITORY}",  # modules that a page writes can be imported
+        "CUDA_VISIBLE_DEVICES": "",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    done = subprocess.run(
+        [sys.executable, str(RUNNER), "blocks.json"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def test_each_block_is_valid() -> None:
+    faults = []
+    for block in BLOCKS:
+        kind = get_kind(block)
+        try:
+            if kind == "python" or (kind == "cell" and not block.code.startswith("!")):
+                ast.parse(block.code)
+        except SyntaxError as error:
+            faults.append(f"{block.place}: {error}")
+    assert not faults, "\n".join(faults)
+
+
+def test_each_command_has_the_options_that_the_pages_give_it() -> None:
+    faults = [fault for block in BLOCKS for fault in check_commands(block)]
+    assert not faults, "\n".join(faults)
+
+
+def check_commands(block: Block) -> list[str]:
+    if get_kind(block) == "python":
+        return []
+    faults = []
+    for line in re.sub(r"\\\n\s*", " ", block.code).splitlines():
+        for text in re.findall(r"(?:^|[!;&|]\s*|/)tfpipe ([a-z]+(?: .*)?)$", line):
+            name, *words = split_words(re.split(r" (?:-- |&& |\|\| |\| |2>)", text)[0])
+            command = commands.commands.get(name)
+            if command is None:
+                faults.append(f"{block.place}: tfpipe has no command {name!r}.")
+                continue
+            options = {flag for param in command.params if isinstance(param, click.Option) for flag in param.opts}
+            given = {word.partition("=")[0] for word in words if word.startswith("--") and len(word) > 2}
+            unknown = given - options - {flag for p in command.params for flag in p.secondary_opts} - {"--help"}
+            faults += [f"{block.place}: tfpipe {name} has no option {option}." for option in sorted(unknown)]
+    return faults
+
+
+def split_words(text: str) -> list[str]:
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:
+        return text.split()
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        ("tfpipe shard a b --num-shards 3", None),
+        ("tfpipe shard a b --num-shard 3", "tfpipe shard has no option --num-shard."),
+        ("tfpipe shards a b", "tfpipe has no command 'shards'."),
+        ("cd x && .venv/bin/tfpipe shard a b \\\n  --nothing   # a comment", "tfpipe shard has no option --nothing."),
+        ("tfpipe shard a b -- --nothing", None),
+    ],
+)
+def test_a_wrong_command_is_found(code: str, fault: str | None) -> None:
+    faults = check_commands(Block(ROOT / "README.md", 1, "sh", code, None))
+    assert faults == ([] if fault is None else [f"README.md:1: {fault}"])
+
+
+def test_a_block_that_is_not_run_says_why(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    fences = "% not run: needs a TPU\n```sh\ntrue\n```\n\n<!-- not run: needs a bucket -->\n\n```sh\ntrue\n```\n"
+    page.write_text(fences + "\ntext\n```python\nx = 1\n```\n```text\nno code\n```\n")
+    found = [(block.language, block.reason) for block in find_blocks(page)]
+    assert found == [("sh", "needs a TPU"), ("sh", "needs a bucket"), ("python", None)]
