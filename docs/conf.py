@@ -16,6 +16,7 @@ from tfpipe import __version__  # noqa: E402
 
 project = "tfpipe"
 author = "The tfpipe authors"
+project_copyright = "the tfpipe authors; Apache-2.0"
 release = version = __version__
 
 extensions = [
@@ -30,9 +31,12 @@ extensions = [
 exclude_patterns = ["**/.ipynb_checkpoints"]
 default_role = "code"  # the docstrings set names in single backticks, as Markdown does
 root_doc = "index"
+smartquotes = False  # `--option` in a help text has two hyphens
 
 html_theme = "furo"
 html_title = f"tfpipe {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
 

@@ -43,6 +43,13 @@ def convert_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any,
     lines[:] = convert(lines)
 
 
+def shorten_signature(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str | None
+) -> tuple[str, None] | None:
+    """Leaves out the signature of a dataclass that has computed defaults: its attributes say more; autodoc calls it."""
+    return ("", None) if what == "class" and "<factory>" in (signature or "") else None
+
+
 def convert_help(app: Sphinx, ctx: Any, lines: list[str]) -> None:
     """Converts a part of a command's help in place; sphinx-click calls it."""
     lines[:] = convert(lines)
@@ -51,6 +58,7 @@ def convert_help(app: Sphinx, ctx: Any, lines: list[str]) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Connects the conversions; Sphinx calls it."""
     app.connect("autodoc-process-docstring", convert_docstring, priority=100)
+    app.connect("autodoc-process-signature", shorten_signature)
     for event in CLICK_EVENTS:
         app.connect(f"sphinx-click-process-{event}", convert_help)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -13,21 +13,17 @@ def write_markdown(config: type[Any]) -> list[str]:
     """Returns the lines of the paragraphs and of the table."""
     summary, entries = split_docstring(getdoc(config) or "")
     options = get_options(config)
-    show_affects = any(option.affects for option in options.values())
-    titles = ["option", "default", "values", *(["affects"] if show_affects else []), "meaning"]
-    rows = [titles, ["---"] * len(titles)]
+    rows = [["option", "default", "meaning"], ["---"] * 3]
     for field in dataclasses.fields(config):
         if field.name not in entries:
             continue  # not an option: the class fills it
-        option = options.get(field.name)
-        allowed = option.kind.allowed if option else ""
         meaning, _, default = entries[field.name].rpartition("Default: ")
         if not meaning:
             meaning, default = entries[field.name].removesuffix("Required."), ""
-        meaning = meaning.strip().removesuffix(allowed).strip()
-        affects = [(option.affects or "") if option else ""] if show_affects else []
         default = f"`{default.removesuffix('.')}`" if default else "required"
-        rows.append([f"`{field.name}`", default, escape(allowed.removesuffix(".")), *affects, escape(meaning)])
+        option = options.get(field.name)
+        affects = f" *Affects: {option.affects}.*" if option and option.affects else ""
+        rows.append([f"`{field.name}`", default, escape(meaning.strip()) + affects])
     return [*escape(summary).splitlines(), "", *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 

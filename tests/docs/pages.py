@@ -13,7 +13,7 @@ from markdown_it.token import Token
 from tests.conftest import ROOT
 
 DOCS = ROOT / "docs"
-PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
+PAGES = tuple(sorted(DOCS.rglob("*.md")))
 
 SHELL = {"sh", "bash", "shell", "console"}
 PYTHON = {"python", "py"}
