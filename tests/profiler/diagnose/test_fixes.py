@@ -13,7 +13,6 @@ from tfpipe.profiler.diagnose.bottleneck import compute_demand, find_bottleneck
 from tfpipe.profiler.diagnose.calibration import (
     CPU_BOUND_REACHED,
     CPU_LEFT_AFTER_COMPUTING,
-    CPU_LEFT_AFTER_WAITING,
     JOIN_PARTS_US,
     RECORD_READ_US,
 )
@@ -456,23 +455,24 @@ def test_a_stage_whose_calls_cost_most_gets_many_images_in_a_call() -> None:
     assert fix.predicted_images_per_second == pytest.approx(0.95 * 4 / (1.35e-3 * (1 + 0.2 / 3.6)))
 
 
-def test_of_a_short_python_function_no_more_is_saved_than_was_measured() -> None:
-    """Its 500 us counted as waiting and were in no stage's processor time: 450 of them go from both."""
-    stages = (make_stage("decode", 500, max_parallelism=4), make_stage("ask", 0, python=True, wait_us_per_image=500.0))
-    calls = {"ask": CallCosts(500.0, 50.0, "ask", same_values=True)}
+def test_the_work_of_a_short_python_function_is_found_and_saved() -> None:
+    """Its 500 us counted as waiting and were in no stage's processor time; with 50 us 0.55 of 1 ms are left."""
+    stages = (make_stage("decode", 400, max_parallelism=4), make_stage("ask", 0, python=True, wait_us_per_image=500.0))
     profile = make_profile(
-        stages=(stages[0], replace(stages[1], max_parallelism=1)),
+        stages=(stages[0], replace(stages[1], max_parallelism=4)),
         dataset={"own_stages": ["ask"]},
-        host={"cpu_fraction": 0.5},
-        images_per_second=2000.0,
-        step=make_step(2000, 40000),
-        call_costs=calls,
+        host={"cores": 1, "cpu_fraction": 0.95},
+        images_per_second=950.0,
+        step=make_step(950, 40000),
+        call_costs={"ask": CallCosts(500.0, 50.0, "ask", same_values=True)},
     )
+    demand = compute_demand(profile)
+    assert demand.cpu_s == pytest.approx({"decode": 4e-4, "ask": 5e-4, "other": 1e-4})
+    assert demand.wait_s == {"ask": pytest.approx(0.0)}
+    assert find_bottleneck(profile, demand).stage == "ask"
     fix = list_fixes(profile)[0]
     assert fix.action == "vectorize_stage"
-    # 1 ms of a core for each image, half of it in no stage: 0.55 ms are left, and the thread needs 50 us.
-    limit = 4 / 0.55e-3
-    assert fix.predicted_images_per_second == pytest.approx(limit * CPU_BOUND_REACHED / CPU_LEFT_AFTER_WAITING)
+    assert fix.predicted_images_per_second == pytest.approx(0.95 / (0.45e-3 * (1 + 0.1 / 0.9)))
 
 
 def test_calls_for_many_images_are_proposed_where_they_save_much() -> None:

@@ -9,6 +9,8 @@ and 5. The stations here are the host's cores, which all stages share, the threa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tfpipe.profiler.diagnose.calibration import SATURATED, THREADS_SLACK
 from tfpipe.profiler.types import Bottleneck, Profile, ServiceDemand, StageTiming, StepTiming
 from tfpipe.system.units import human_bytes
@@ -65,12 +67,15 @@ def compute_demand(profile: Profile) -> ServiceDemand:
     if take_s:
         cpu_s["batch"], other_s = cpu_s["batch"] + take_s, other_s - take_s
     cpu_s["other"] = other_s
+    hidden_s = _find_hidden_work(profile, cpu_s)
+    cpu_s = {name: seconds + hidden_s.get(name, 0.0) for name, seconds in cpu_s.items()}
+    cpu_s["other"] -= sum(hidden_s.values())
     # A function that holds Python's lock most of the time waits for nothing else.
     lock_bound = frozenset(
         stage.name for stage in profile.stages if stage.python and rate * cpu_s[stage.name] > SATURATED - THREADS_SLACK
     )
     wait_s = {
-        stage.name: stage.wait_us_per_image / 1e6
+        stage.name: stage.wait_us_per_image / 1e6 - hidden_s.get(stage.name, 0.0)
         for stage in profile.stages
         if stage.wait_us_per_image and stage.name not in lock_bound
     }
@@ -85,6 +90,22 @@ def compute_demand(profile: Profile) -> ServiceDemand:
         storage_limit=compute_storage_limit(profile),
         take_batch_s=take_s,
     )
+
+
+def _find_hidden_work(profile: Profile, cpu_s: Mapping[str, float]) -> dict[str, float]:
+    """Returns the processor time of short Python functions that counts as waiting, and to no stage, in seconds.
+
+    Python's lock is held too shortly to be noticed. What such a stage costs was measured with a few records.
+    """
+    hidden_s: dict[str, float] = {}
+    left_s = cpu_s["other"]
+    for stage in profile.stages:
+        costs = profile.call_costs.get(stage.name)
+        if stage.python and costs is not None:
+            missing_s = max(costs.one_us / 1e6 - cpu_s[stage.name], 0.0)
+            hidden_s[stage.name] = min(missing_s, stage.wait_us_per_image / 1e6, left_s)
+            left_s -= hidden_s[stage.name]
+    return hidden_s
 
 
 def find_bottleneck(profile: Profile, demand: ServiceDemand) -> Bottleneck:

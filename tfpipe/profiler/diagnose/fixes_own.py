@@ -154,14 +154,7 @@ def _vectorize(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]
         if name not in demand.cpu_s or costs.many_us > _CLEARLY_CHEAPER * costs.one_us:
             continue
         now_s = _leave_alone(profile, demand) if name in demand.lock_bound else demand.cpu_s
-        left = costs.many_us / costs.one_us
-        # The work of short Python functions counts as waiting, and its processor time to no stage. Of that no more is
-        # saved than was measured.
-        hidden_s = max((costs.one_us - costs.many_us) / 1e6 - (1 - left) * now_s[name], 0.0)
-        wait_s = demand.wait_s.get(name, 0.0)
-        hidden_s = min(hidden_s, wait_s, now_s["other"])
-        cpu_s = {**now_s, name: left * now_s[name], "other": now_s["other"] - hidden_s}
-        shorter = {**demand.wait_s, name: wait_s - hidden_s} if wait_s else demand.wait_s
+        cpu_s = {**now_s, name: now_s[name] * costs.many_us / costs.one_us}
         values = "The values are the same." if costs.same_values else "But the values differ."
         reason = (
             f"{name} takes {costs.one_us:,.0f} µs for an image in a call of its own, and {costs.many_us:,.0f} µs among "
@@ -170,7 +163,7 @@ def _vectorize(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]
         yield ProposedFix(
             Effort.OPTION if costs.same_values else Effort.VISIBLE_OPTION,
             reason,
-            replace(demand, cpu_s=cpu_s, wait_s=shorter),
+            replace(demand, cpu_s=cpu_s),
             {"vectorized_stages": (*profile.config.vectorized_stages, costs.entry)},
             action="vectorize_stage",
             stage=name,
