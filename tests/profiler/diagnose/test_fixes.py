@@ -91,6 +91,14 @@ def test_a_cache_of_decoded_images_saves_reading_too() -> None:
     assert fix.reason == "From the second epoch on nothing is decoded: 196.6 MB of memory."
 
 
+def test_a_cache_does_not_shorten_what_a_stage_behind_it_waits_for() -> None:
+    """A call waits 4 ms on 4 threads: 1,000 images/s, whatever is kept in memory."""
+    ask = make_stage("ask", 10, wait_us_per_image=4000.0, max_parallelism=4)
+    for records in (1000, 300_000):  # the second cache keeps a part
+        profile = make_profile(stages=(*PROFILE.stages, ask), dataset={"records": records, "own_stages": ("ask",)})
+        assert not any("cache" in changes for changes in list_changes(profile))
+
+
 def test_of_a_cache_that_does_not_fit_a_part_is_proposed() -> None:
     """Of 100,000 images, 19.7 GB decoded, 61 % fit into 12 GB. Each saves what it would in a whole cache."""
     profile = make_profile(dataset={"records": 100_000}, option_costs={"cached": 2000.0})

@@ -55,7 +55,6 @@ class Fault:
         delay_us: Delay of each read of the storage, in microseconds.
         memory_limit: Memory of the container that it runs in, in bytes; None for the machine's.
         cure: The part of the right fix that is not a change of the config.
-        together: Whether `fix` is what several fixes change together, and not the first one alone.
     """
 
     why: str
@@ -69,7 +68,6 @@ class Fault:
     delay_us: int = 0
     memory_limit: int | None = None
     cure: Cure = field(default_factory=Cure)
-    together: bool = False
 
 
 # Stages of the user's own
@@ -326,15 +324,6 @@ FAULTS: dict[str, Fault] = {
         stage="lookup",
         fix={"private_threadpool_size": ...},
         own=waiting_lookup,
-    ),
-    "wait_and_floats": Fault(
-        why="A function waits for somebody else, and once more of its calls wait side by side, floats take the cores.",
-        stage="lookup",
-        fix={"private_threadpool_size": ..., "image_dtype": "uint8"},
-        config={"image_dtype": "float32"},
-        shards=Shards(PHOTOS, RAW, 1000),
-        own=waiting_lookup,
-        together=True,
     ),
     "serial_map": Fault(
         why="A map without `num_parallel_calls` has one thread.",

@@ -29,7 +29,7 @@ from tfpipe.profiler.measure.host_usage import HostTime
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline, tell_stages_apart
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.report.text_json import to_text
-from tfpipe.profiler.types import Fix, Profile, Report
+from tfpipe.profiler.types import Fix, Profile
 from tfpipe.system import host_limits
 from tfpipe.tuning.paired_benchmark import Turn, get_paired_ratio, take_turns
 from tfpipe.tuning.trials import PipelineJob
@@ -59,7 +59,7 @@ def diagnose_fault(name: str, folder: Path, follow: bool = True) -> dict[str, An
     report = make_report(profile_fault(fault, folder, config))
     if os.environ.get("SHOW"):
         print(to_text(report), file=sys.stderr)
-    first = join_fixes(report) if fault.together else report.fixes[0] if report.fixes else None
+    first = report.fixes[0] if report.fixes else None
     result: dict[str, Any] = {
         "fault": name,
         "stage": report.bottleneck.stage,
@@ -80,16 +80,6 @@ def diagnose_fault(name: str, folder: Path, follow: bool = True) -> dict[str, An
         result["ratio"] = result["measured"] / result["predicted"]
         result["first_batch_s"] = first_batch_s
     return result
-
-
-def join_fixes(report: Report) -> Fix | None:
-    """Returns the fixes that give most together as one; None if one alone gives as much, or if one is no option."""
-    together = report.combination
-    fixes = [] if together is None else [report.fixes[number - 1] for number in together.fixes]
-    if together is None or any(fix.instruction for fix in fixes):
-        return None
-    changes = {name: value for fix in fixes for name, value in fix.changes.items()}
-    return Fix(changes, "", together.predicted_images_per_second, together.predicted_idle_fraction)
 
 
 def profile_fault(fault: Fault, folder: Path, config: PipelineConfig) -> Profile:

@@ -132,7 +132,9 @@ def _cache_part(
     mixed = replace(
         demand,
         cpu_s=cpu_s,
-        wait_s={name: (1 - share) * now_s for name, now_s in demand.wait_s.items()},
+        wait_s={
+            name: (1 - share) * now_s + share * cached.wait_s.get(name, 0.0) for name, now_s in demand.wait_s.items()
+        },
         storage_limit=None if demand.storage_limit is None else demand.storage_limit / (1 - share),
     )
     free_bytes = compute_cache_room(profile.host)
@@ -252,6 +254,7 @@ def compute_cache_room(host: HostUse) -> float:
 
 
 def without_storage(demand: ServiceDemand, cpu_s: Mapping[str, float]) -> ServiceDemand:
-    """Returns a demand that neither reads nor waits; a stage without processor time is not a limit."""
+    """Returns a demand that does not read. A stage without processor time is not a limit, and waits for nothing."""
     threads = {name: count for name, count in demand.threads.items() if cpu_s.get(name)}
-    return replace(demand, cpu_s=cpu_s, wait_s={}, storage_limit=None, threads=threads)
+    wait_s = {name: seconds for name, seconds in demand.wait_s.items() if name != "read" and cpu_s.get(name)}
+    return replace(demand, cpu_s=cpu_s, wait_s=wait_s, storage_limit=None, threads=threads)
