@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
+
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLES_PER_FILE = 1251  # as in DLIO's own workload
 BATCH = 400
@@ -30,7 +32,7 @@ SHORTEST = 8 * STEPS_PER_DOUBLING
 
 _PACKAGES = ("dlio-benchmark", "pydftracer", "mpi4py", "tfpipe-kernels")
 _START_S = 120  # that a start may take, on a busy machine
-_TRIES = 3  # DLIO's reader calls Python from tf.data's threads, and a run in a hundred never ends
+_TRIES = 3  # DLIO's reader calls Python from tf.data's threads, which can wait for each other for ever
 
 Reader = Literal["DLIO", "tfpipe"]
 READERS: tuple[Reader, ...] = ("DLIO", "tfpipe")
@@ -49,12 +51,14 @@ class Training:
         is_fed: Whether DLIO says that the utilization meets its expectation, 90 %.
         samples_per_s: The mean throughput of the epochs but the first.
         cpu_s: The processor time of the whole process.
+        others: The share of all cores that other processes took meanwhile.
     """
 
     utilization: float
     is_fed: bool
     samples_per_s: float
     cpu_s: float
+    others: float
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ class Dlio:
                     f"++workload.dataset.data_folder={self.data}",
                     f"hydra.run.dir={folder}/out",
                 ]
-                before = _get_cpu_s()
+                usage = _Usage()
                 try:
                     done = subprocess.run(
                         [self.python, "-m", "dlio_benchmark.main", *common, *options],
@@ -159,7 +163,7 @@ class Dlio:
                 if done.returncode:
                     raise DlioError(f"DLIO failed: {done.stderr.strip()[-2000:]}")
                 summary = Path(folder, "out", "summary.json")
-                return read_training(summary.read_text(), _get_cpu_s() - before) if summary.exists() else None
+                return read_training(summary.read_text(), *usage.measure()) if summary.exists() else None
         raise DlioError(f"DLIO did not end within {timeout_s:.0f} s, {_TRIES} times. Try it on a quieter machine.")
 
     def _environment(self, folder: str = "") -> dict[str, str]:
@@ -173,13 +177,24 @@ class Dlio:
         }
 
 
-def _get_cpu_s() -> float:
-    """Returns the processor time of the children that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+class _Usage:
+    """The use of the processor since this was made."""
+
+    def __init__(self) -> None:
+        self._begin = self._read()
+
+    def measure(self) -> tuple[float, float]:
+        """Returns the seconds of the children that have ended since, and the share of all cores of other processes."""
+        own, busy, total = (now - then for now, then in zip(self._read(), self._begin, strict=True))
+        return own, max(busy - own, 0.0) / max(total, 1e-9)
+
+    def _read(self) -> tuple[float, float, float]:
+        used, machine = resource.getrusage(resource.RUSAGE_CHILDREN), psutil.cpu_times()
+        total = sum(machine[:8])  # user, nice, system, idle, iowait, irq, softirq, steal
+        return used.ru_utime + used.ru_stime, total - machine.idle - machine.iowait, total
 
 
-def read_training(summary: str, cpu_s: float) -> Training:
+def read_training(summary: str, cpu_s: float, others: float) -> Training:
     """Reads the result of a training from DLIO's `summary.json`.
 
     Raises:
@@ -197,6 +212,7 @@ def read_training(summary: str, cpu_s: float) -> Training:
         is_fed=metric["train_au_meet_expectation"] == "success",
         samples_per_s=sum(later) / len(later),
         cpu_s=cpu_s,
+        others=others,
     )
 
 

@@ -32,16 +32,16 @@ SUMMARY = {
 
 
 def test_a_summary_gives_utilization_and_the_rate_after_the_first_epoch() -> None:
-    training = read_training(json.dumps(SUMMARY), 12.5)
-    assert training == Training(utilization=0.91, is_fed=True, samples_per_s=17000.0, cpu_s=12.5)
+    training = read_training(json.dumps(SUMMARY), 12.5, 0.25)
+    assert training == Training(utilization=0.91, is_fed=True, samples_per_s=17000.0, cpu_s=12.5, others=0.25)
     metric = SUMMARY["metric"] | {"train_au_meet_expectation": "fail", "train_throughput_samples_per_second": [5.0]}
-    training = read_training(json.dumps({"metric": metric}), 1)
+    training = read_training(json.dumps({"metric": metric}), 1, 0)
     assert (training.is_fed, training.samples_per_s) == (False, 5.0)
 
 
 def test_a_summary_without_a_training_is_refused() -> None:
     with pytest.raises(DlioError) as caught:
-        read_training('{"metric": {}}', 1)
+        read_training('{"metric": {}}', 1, 0)
     expected = "DLIO's summary.json must name `train_au_mean_percentage`, as that of dlio-benchmark 2.0.0 does."
     assert str(caught.value) == expected
 
@@ -65,8 +65,18 @@ def test_eight_numbers_halve_a_step() -> None:
 def test_the_table_has_medians_and_ratios() -> None:
     def make_round(own_s: float, our_s: float) -> dict:
         return {
-            "DLIO": {"step_s": own_s, "samples_per_s": 400 / own_s, "samples_per_cpu_s": 10_000.0},
-            "tfpipe": {"step_s": our_s, "samples_per_s": 400 / our_s, "samples_per_cpu_s": 25_000.0},
+            "DLIO": {
+                "step_s": own_s,
+                "samples_per_s": 400 / own_s,
+                "samples_per_cpu_s": 10_000.0,
+                "runs": [{"others": 0.5}],
+            },
+            "tfpipe": {
+                "step_s": our_s,
+                "samples_per_s": 400 / our_s,
+                "samples_per_cpu_s": 25_000.0,
+                "runs": [{"others": 0.1}, {"others": 0.5}],
+            },
         }
 
     table = format_table([make_round(0.03, 0.012), make_round(0.02, 0.01), make_round(0.04, 0.014)])
@@ -77,7 +87,10 @@ def test_the_table_has_medians_and_ratios() -> None:
         "tfpipe feeds 2.50 times as many accelerators, reads 2.50 times as many samples a second, and 2.50 times as "
         "many a CPU-second."
     )
-    assert lines[4] == "Batches of 400; medians of 3 rounds (ranges). A comparison, not a submission."
+    assert lines[4] == (
+        "Batches of 400; medians of 3 rounds (ranges). Other processes took 50% of the cores in the median run. "
+        "A comparison, not a submission."
+    )
 
 
 def test_a_missing_environment_is_one_sentence(tmp_path: Path) -> None:
