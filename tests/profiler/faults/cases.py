@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.profiler.faults.data import HUGE, PHOTOS, TINY, Shards
+from tests.profiler.faults.data import FEW_PHOTOS, HUGE, PHOTOS, TINY, Shards
 
 if TYPE_CHECKING:
     from tfpipe.pipeline.stage import Customize, Stages
@@ -304,6 +304,21 @@ FAULTS: dict[str, Fault] = {
         foreign=True,
         delay_us=10_000,
         cure=Cure(shards=Shards(PHOTOS, ("--num-shards", "16"), 8, joined=True)),
+    ),
+    "unread_feature": Fault(
+        why="Of each record, 3 MB are a feature that nobody reads, and all of it is read and checked.",
+        stage="read",
+        fix="tfpipe index FILES --output INDEX, then tfpipe reshard INDEX OUTPUT --drop-feature blob/unused",
+        shards=Shards(FEW_PHOTOS, ("--num-shards", "1"), 4000, unread_bytes=3_000_000),
+        foreign=True,
+        cure=Cure(shards=Shards(FEW_PHOTOS, ("--num-shards", "1"), 4000)),
+    ),
+    "gzip_files": Fault(
+        why="Compressed files are unpacked, and photographs decoded, in every epoch; all would fit into memory.",
+        stage="decode",
+        fix={"cache": "decoded"},
+        shards=Shards(PHOTOS, gzipped=True),
+        foreign=True,
     ),
     "serial_decode": Fault(
         why="One thread decodes, and the other cores rest.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import subprocess
 import sys
@@ -12,8 +13,10 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 from tfpipe.format import file_names, manifest_json
+from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, encode_index
+from tfpipe.format.tfrecord import record_footer, record_header, scan_records
 from tfpipe.open_dataset import load_manifest
 
 
@@ -46,25 +49,58 @@ class Shards:
         copies: Number of times that each shard is there under other names: a dataset that no cache can hold, in
             little space.
         joined: Whether the copies follow each other in the same file instead.
+        unread_bytes: The bytes of a feature "blob/unused" that each record has beside the others. Only for files that
+            are read as foreign ones: index and manifest are left out.
+        gzipped: Whether the files are compressed as a whole. Only for foreign ones, too.
     """
 
     images: Images
     options: tuple[str, ...] = ("--num-shards", "8")
     copies: int = 1
     joined: bool = False
+    unread_bytes: int = 0
+    gzipped: bool = False
 
     @property
     def folder(self) -> str:
         """The name of its folder, different for each dataset."""
         parts = [self.images.name, *(option.strip("-") for option in self.options)]
+        parts += [f"blob{self.unread_bytes}"] * bool(self.unread_bytes) + ["gzip"] * self.gzipped
         return "-".join([*parts, f"x{self.copies}"] if self.copies > 1 else parts) + "-joined" * self.joined
 
 
 PHOTOS = Images("photos", 500, 375, 400)
 """The size that ImageNet's photographs have on average."""
 
+FEW_PHOTOS = Images("few-photos", 500, 375, 64)
 HUGE = Images("huge", 2000, 1500, 96)
 TINY = Images("tiny", 48, 32, 1600)
+
+
+def make_files(shards: Shards, folder: Path) -> str:
+    """Returns the pattern of the files of `train`, as foreign ones, and writes them first if they are not there yet."""
+    if not (shards.unread_bytes or shards.gzipped):
+        return f"{make_shards(shards, folder).directory}/train-*"
+    output = folder / shards.folder
+    if not output.exists():
+        manifest = make_shards(replace(shards, copies=1, unread_bytes=0, gzipped=False), folder)
+        output.mkdir()
+        for number, shard in enumerate(manifest.splits["train"].shards):
+            first = output / f"train-{number:05d}-0000"
+            _rewrite(Path(manifest.directory, shard.file), first, shards)
+            for copy in range(1, shards.copies):
+                os.link(first, output / f"train-{number:05d}-{copy:04d}")
+    return f"{output}/train-*"
+
+
+def _rewrite(source: Path, output: Path, shards: Shards) -> None:
+    """Writes the records of a file anew, with the feature that nobody reads or compressed."""
+    rng = np.random.default_rng(0)
+    with source.open("rb") as file, (gzip.open if shards.gzipped else open)(output, "wb") as out:
+        for _, payload in scan_records(file):
+            if shards.unread_bytes:
+                payload = encode_example({**decode_example(payload), "blob/unused": rng.bytes(shards.unread_bytes)})
+            out.write(record_header(len(payload)) + payload + record_footer(payload))
 
 
 def make_shards(shards: Shards, folder: Path) -> Manifest:

@@ -20,7 +20,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from tests.profiler.faults.cases import FAULTS, Cure, Fault
-from tests.profiler.faults.data import Shards, make_shards
+from tests.profiler.faults.data import Shards, make_files, make_shards
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.source import tfrecord_files
 from tfpipe.pipeline.stage import Customize
@@ -119,8 +119,7 @@ def compare_with_fix(
 
 def make_job(fault: Fault, folder: Path, shards: Shards, own: Customize | None, config: PipelineConfig) -> PipelineJob:
     """Returns the data and the accelerator of a fault, with shards and stages of the user's own."""
-    manifest = make_shards(shards, folder)
-    data: Any = tfrecord_files(f"{manifest.directory}/train-*") if fault.foreign else manifest
+    data: Any = tfrecord_files(make_files(shards, folder)) if fault.foreign else make_shards(shards, folder)
     batch = config.global_batch_size or BATCH
     return PipelineJob(data, None if fault.foreign else "train", Accelerator(batch / fault.required, batch), own)
 
