@@ -171,6 +171,7 @@ def test_a_cache_is_filled_first_or_the_profile_says_how_long_it_takes(
     assert list(recorder.phases) == ["Filling the cache", "Warming up", "Measuring for 0.3 s"]
     assert recorder.phases["Filling the cache"] == Progress(3, 3, "steps")
     assert filled.fill_s == 0
+    assert filled.records_per_image == pytest.approx(1.0, rel=0.05)  # places in the cache are no images
     filling = profile_pipeline(long_manifest, "train", config, fast, ProfileConfig(0.3, 0.1, max_fill_s=0.01))
     missing = filling.fill_s / filling.step.wall_s * filling.step.steps
     assert 0 < missing < 1500 - filling.step.steps

@@ -239,18 +239,23 @@ def _make_chain(samples: Sequence[Sample], planned: Sequence[PlannedOperation], 
     # The root, which hands elements over, is the last stage's.
     matches = [matches[0]._replace(batch_size=None) if matches else Match("", "", None), *matches]
     stages = [match.stage for match in matches]
-    counted = stages.index("read") if "read" in stages else len(stages)
+    counted = _find_source(stages)
     ends: dict[str, int] = {}
     for place, match in enumerate(matches):
         for stage in (match.giver, match.stage):
             ends.setdefault(stage, place)
     per_image, out_per_in = [1 / images_per_batch], dict.fromkeys(ends, 1.0)
     for place, match in enumerate(matches[:-1]):
-        # Epochs and files, which `read` takes, are not images.
+        # What the source takes, such as epochs, files and places in a cache, are not images.
         ratio = _count_out_per_in(samples, place, match) if 0 < place < counted else 1.0
         out_per_in[match.giver] *= ratio
         per_image.append(per_image[-1] / ratio)
     return _Chain(stages, ends, per_image, out_per_in)
+
+
+def _find_source(stages: Sequence[str]) -> int:
+    """Returns the place of the operation that first has images: of `read`, or of `repeat` behind a cache in memory."""
+    return next((stages.index(name) for name in ("read", "repeat") if name in stages), len(stages))
 
 
 def _count_out_per_in(samples: Sequence[Sample], place: int, match: Match) -> float:
@@ -305,9 +310,9 @@ def _make_part(before: Sample, after: Sample, chain: _Chain, side_costs: Sequenc
             part.images[name] = change["elements"] / chain.elements_per_image[place]
             part.bytes_out[name] = round(change["bytes_out"])
         part.bytes_in[stage] = round(change["bytes_in"])
-    if "read" in labels:
-        for stage in labels[labels.index("read") :]:  # epochs and files are not images
-            part.images[stage] = part.images["read"]
+    source = labels[_find_source(labels) :]
+    for stage in source:  # epochs and files are not images
+        part.images[stage] = part.images[source[0]]
     return part
 
 
