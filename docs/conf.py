@@ -37,11 +37,12 @@ html_theme = "furo"
 html_title = f"tfpipe {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_extra_path = ["llms.txt"]
 html_copy_source = False
 html_show_sphinx = False
 
 myst_enable_extensions = ["colon_fence", "deflist"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 
 nb_execution_mode = "force"  # a stored output would outlive the code that printed it
 nb_execution_raise_on_error = True

@@ -13,7 +13,7 @@ from markdown_it.token import Token
 from tests.conftest import ROOT
 
 DOCS = ROOT / "docs"
-PAGES = tuple(sorted(DOCS.rglob("*.md")))
+PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
 
 SHELL = {"sh", "bash", "shell", "console"}
 PYTHON = {"python", "py"}
@@ -77,9 +77,14 @@ def find_links(page: Path) -> Iterator[str]:
 
 
 def find_anchors(page: Path) -> set[str]:
-    """Returns the names of a page's headings, as GitHub and MyST make them, and those that the page gives itself."""
+    """Returns the names of a page's headings, as GitHub and MyST make them, and those that the page gives itself.
+
+    What a page includes counts.
+    """
     text = page.read_text(encoding="utf-8")
     tokens = parse(text)
     headings = [tokens[i + 1].content for i, token in enumerate(tokens) if token.type == "heading_open"]
     slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
-    return slugs | set(re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE))
+    own = set(re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE))
+    included = [page.parent / name for name in re.findall(r"^```\{include\} (\S+)$", text, re.MULTILINE)]
+    return slugs.union(own, *map(find_anchors, included))

@@ -13,7 +13,7 @@ from typing import Any
 
 
 def run_shell(code: str) -> None:
-    subprocess.run(["bash", "-euo", "pipefail", "-c", code], check=True)
+    subprocess.run(["bash", "-eu", "-c", code], check=True)
 
 
 def run_cell(code: str, names: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Every Python and shell block of the README and of the site runs, or says in the line before it why it does not.
 
-Blocks of one page run one after another, in one folder that holds `images/`, a copy of the sample images.
+Blocks of one page run one after another, in one folder that holds the sample images as `images/`, `photos/`
+and `sample_data/`.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from tfpipe.cli.main import tfpipe as commands
 BLOCKS = [block for page in PAGES for block in find_blocks(page)]
 RUNNER = Path(__file__).with_name("run_blocks.py")
 
-# These load neither TensorFlow nor JAX, nor do they measure: a few seconds each.
-FAST = {"docs/howto/damaged-data.md"}
+# These take a second each.
+FAST = {"docs/howto/dataflow.md", "docs/understand/exact-order.md"}
 
 
 def name_page(page: Path) -> str:
@@ -46,8 +47,8 @@ def get_kind(block: Block) -> str:
     "page", [mark_slow(page) for page in PAGES if any(not block.reason for block in BLOCKS if block.page == page)]
 )
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "sample_data", tmp_path / "images")
-    shutil.copytree(ROOT / "sample_data", tmp_path / "photos")
+    for name in ("images", "photos", "sample_data"):
+        shutil.copytree(ROOT / "sample_data", tmp_path / name)
     blocks = [
         {"place": block.place, "kind": get_kind(block), "code": block.code}
         for block in BLOCKS
@@ -95,12 +96,19 @@ def test_each_command_has_the_options_that_the_pages_give_it() -> None:
     assert not faults, "\n".join(faults)
 
 
+def test_the_page_for_machines_names_options_that_exist() -> None:
+    text = (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8")
+    lines = re.sub(r"[\[\]|]", " ", "\n".join(re.findall(r"`(tfpipe [^`]+)`", text)))
+    assert lines.count("\n") > 10
+    assert check_commands(Block(ROOT / "docs" / "llms.txt", 1, "sh", lines, None)) == []
+
+
 def check_commands(block: Block) -> list[str]:
     if get_kind(block) == "python":
         return []
     faults = []
     for line in re.sub(r"\\\n\s*", " ", block.code).splitlines():
-        for text in re.findall(r"(?:^|[!;&|]\s*|/)tfpipe ([a-z]+(?: .*)?)$", line):
+        for text in re.findall(r"(?:^|[!$;&|]\s*|/)tfpipe ([a-z]+(?: .*)?)$", line):
             name, *words = split_words(re.split(r" (?:-- |&& |\|\| |\| |2>)", text)[0])
             command = commands.commands.get(name)
             if command is None:

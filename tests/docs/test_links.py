@@ -59,3 +59,9 @@ def test_every_page_is_in_a_table_of_contents() -> None:
                 if name and not name.startswith(":"):
                     listed |= set(page.parent.glob(f"{name}.md"))
     assert set(DOCS.rglob("*.md")) <= listed
+
+
+def test_the_page_for_machines_names_pages_that_exist() -> None:
+    links = re.findall(r"\]\(([^)]+)\)", (DOCS / "llms.txt").read_text(encoding="utf-8"))
+    assert links
+    assert [link for link in links if not (DOCS / link).with_suffix(".md").exists()] == []
