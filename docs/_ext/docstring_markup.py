@@ -1,6 +1,7 @@
 """Turns what docstrings and help texts say in Markdown into reStructuredText, which autodoc and sphinx-click read.
 
-They have single backticks, which `default_role` understands, fenced blocks, and stars that mean a star.
+They have single backticks, which `default_role` understands, fenced blocks, stars that mean a star, and options as
+plain text.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 CLICK_EVENTS = ("description", "options", "arguments", "epilog")
+
+OPTION = re.compile(r"(?<![\w`'\"=(/-])(--[a-z][a-z-]*[a-z])(?![\w`])")
 
 
 def convert(lines: list[str]) -> list[str]:
@@ -31,7 +34,9 @@ def convert(lines: list[str]) -> list[str]:
 
 
 def escape(line: str) -> str:
-    """Returns a line with a backslash before each star, and between code and a letter, as in `Example`s."""
+    """Returns a line with options as code, and a backslash before each star and between code and a letter."""
+    if not line.lstrip().startswith(".. "):  # a directive, as sphinx-click writes for each option
+        line = OPTION.sub(r"``\1``", line)
     parts = re.split(r"(``.*?``|`[^`]*`)", line)
     parts[::2] = [re.sub(r"(?<!\\)\*", r"\\*", part) for part in parts[::2]]
     parts[2::2] = [rf"\ {part}" if part[:1].isalnum() else part for part in parts[2::2]]

@@ -68,6 +68,7 @@ def test_a_row_has_default_values_and_meaning() -> None:
 
 def test_docstrings_become_restructured_text() -> None:
     convert = load_extension("docstring_markup").convert
+    assert convert(["Needs --epochs.", ".. option:: --a-b"]) == ["Needs ``--epochs``.", ".. option:: --a-b"]
     assert convert(["Files `a*b` that match *.jpg, as `Example`s.", "```", "a * b", "```"]) == [
         r"Files `a*b` that match \*.jpg, as `Example`\ s.",
         "::",
