@@ -26,8 +26,8 @@ from tfpipe.cli.main import tfpipe as commands
 BLOCKS = [block for page in PAGES for block in find_blocks(page)]
 RUNNER = Path(__file__).with_name("run_blocks.py")
 
-# These take a second each.
-FAST = {"docs/howto/dataflow.md", "docs/understand/exact-order.md"}
+# These take two seconds each.
+FAST = {"docs/howto/dataflow.md", "docs/start/install.md", "docs/understand/exact-order.md"}
 
 
 def name_page(page: Path) -> str:

@@ -15,6 +15,7 @@ import pytest
 import tfpipe as library
 from tests.conftest import ROOT, Tfpipe
 from tests.test_documented_options import CONFIGS
+from tfpipe.pipeline.config import toml_json
 
 REFERENCE = ROOT / "docs" / "reference"
 
@@ -76,6 +77,14 @@ def test_docstrings_become_restructured_text() -> None:
         "    a * b",
         "",
     ]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/start/install.md"])
+def test_a_page_lists_every_extra(page: str) -> None:
+    extras = set(toml_json.read(ROOT / "pyproject.toml")["project"]["optional-dependencies"])
+    rows = re.findall(r"^\| (`[^|]+) \|", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert extras - listed == {"docs", "fuzz", "test"}  # for those who work on tfpipe
 
 
 @pytest.mark.parametrize("command", ["inspect", "inspect --record", "verify", "repair", "index", "shard"])
