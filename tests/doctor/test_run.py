@@ -166,8 +166,9 @@ def test_a_cache(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyP
     (cache,) = some(manifest, "cache", dataclasses.replace(config, on_bad_record="skip"))
     assert cache.found.startswith("`on_bad_record` skip excludes a cache of decoded images")
     monkeypatch.setattr(host_limits, "available_memory_bytes", lambda: 150_000)
-    (cache,) = some(manifest, "cache", config)
+    cache, memory = some(manifest, "cache, memory", config)
     assert cache.status == "failure"
+    assert memory.advice == "Keep less of it with `cache_bytes`, or all of it in files with `cache_dir`."
     in_files = dataclasses.replace(config, cache_dir=str(tmp_path))
     monkeypatch.setattr(host_limits, "free_disk_bytes", lambda _: 1000)
     cache, memory = some(manifest, "cache, memory", in_files)

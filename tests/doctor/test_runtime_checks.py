@@ -271,13 +271,13 @@ def test_xla() -> None:
 
 @pytest.mark.parametrize(("needed", "status"), [(5e9, "ok"), (5.1e9, "warning"), (10.1e9, "failure")])
 def test_memory(needed: float, status: str) -> None:
-    found = check_memory("the cache and finished batches", needed, 10**9, 10**10)
+    advice = "Lower `run_records` or `lanes`."
+    found = check_memory("the cache and finished batches", needed, 10**9, 10**10, advice)
     assert (found.status, found.found) == (
         status,
         f"The cache and finished batches take about {needed / 1e9:.1f} GB, with the program {needed / 1e9 + 1:.1f} GB. "
         "10.0 GB are free.",
     )
-    advice = "Lower `shuffle_buffer_size`, or `run_records`."
     assert found.advice == ("" if status == "ok" else advice)
 
 

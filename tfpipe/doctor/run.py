@@ -269,10 +269,11 @@ def _check_batch(facts: _Facts) -> Check:
 
 def _check_memory(facts: _Facts) -> Check:
     plan, config = facts.plan, facts.config
-    held, needed = [], plan.ready_bytes
+    held, needed, advice = [], plan.ready_bytes, "Lower `run_records` or `lanes`."
     if config.cache != "none" and config.cache_dir is None:
         held.append("the cache")  # from the second epoch on nothing is read
         needed += estimate_cache_bytes(plan) or 0
+        advice = "Keep less of it with `cache_bytes`, or all of it in files with `cache_dir`."
     if config.service is None and (not held or split_by_cache(plan) is not None):
         record_bytes = facts.source.record_bytes
         if plan.exact and config.cache_dir is not None and config.cache == "decoded":
@@ -283,10 +284,12 @@ def _check_memory(facts: _Facts) -> Check:
         held.append(f"{human_count(plan.read_ahead_records, 'record')} that are read ahead")
         held += [f"a shuffle buffer of {human_count(shuffled, 'record')}"] if shuffled else []
         needed += round((plan.read_ahead_records + shuffled) * record_bytes)
+        if shuffled:
+            advice = "Lower `shuffle_buffer_size`."
     held.append("finished batches")
     what = ", ".join(held[:-1]) + " and " * (len(held) > 1) + held[-1]
     program = host_limits.peak_memory_bytes()
-    return runtime_checks.check_memory(what, needed, program, host_limits.available_memory_bytes())
+    return runtime_checks.check_memory(what, needed, program, host_limits.available_memory_bytes(), advice)
 
 
 def _check_cache(facts: _Facts) -> Check:

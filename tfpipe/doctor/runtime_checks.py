@@ -200,7 +200,7 @@ def check_xla(error: str | None, seconds: float, batch_size: int) -> Check:
     return Check("xla", "ok", finding)
 
 
-def check_memory(held: str, needed_bytes: float, program_bytes: int, available_bytes: int) -> Check:
+def check_memory(held: str, needed_bytes: float, program_bytes: int, available_bytes: int, advice: str) -> Check:
     """Checks that what the pipeline holds fits into memory.
 
     Args:
@@ -208,6 +208,7 @@ def check_memory(held: str, needed_bytes: float, program_bytes: int, available_b
         needed_bytes: Bytes of all that on one host.
         program_bytes: Bytes that the process takes without a pipeline: Python and TensorFlow.
         available_bytes: Free memory of this machine.
+        advice: A sentence that says how to hold less.
     """
     finding = (
         f"{held[0].upper()}{held[1:]} take about {human_bytes(needed_bytes)}, with the program "
@@ -216,7 +217,7 @@ def check_memory(held: str, needed_bytes: float, program_bytes: int, available_b
     if needed_bytes <= _MEMORY_SHARE * available_bytes:
         return Check("memory", "ok", finding)
     status: Status = "warning" if needed_bytes <= available_bytes else "failure"
-    return Check("memory", status, finding, "Lower `shuffle_buffer_size`, or `run_records`.")
+    return Check("memory", status, finding, advice)
 
 
 def check_cache(facts: CacheFacts) -> Check:
