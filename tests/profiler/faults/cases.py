@@ -441,6 +441,7 @@ FAULTS: dict[str, Fault] = {
         stage="blur",
         fix="Put a stage that caches right behind blur.",
         config={"augment": "none", "image_size": 256},
+        shards=Shards(PHOTOS),
         own=steady_blur,
         cure=Cure(own=cached_blur),
     ),

@@ -37,6 +37,10 @@ beyond that is the same for every image, however large: threads that wake each o
 exact order, at 0.8 to 7 ms an image, and 0.17 to 0.35 where `order = "throughput"` hands over each record alone. This
 is not `UNCOUNTED_CPU_SHARE`, which is a share of the whole process's time."""
 
+MOST_OTHER_PER_STAGE_TIME = 0.19
+"""The most processor time outside all stages, by the time of the stages, of pipelines in exact order without stages of
+the user's own. What is more comes from operations that compute in threads of their own."""
+
 UNCOUNTED_CPU_SHARE = 0.16
 """The share of the process's processor time that no operation of tf.data accounts for: threads that hand over, and
 allocations. 0.16 to 0.25 in pipelines that read from memory. The low end is used."""

@@ -8,7 +8,11 @@ from dataclasses import replace
 
 from tfpipe.pipeline.config.pipeline_config import IMAGES_PER_CALL
 from tfpipe.profiler.diagnose.bottleneck import compute_required_rate
-from tfpipe.profiler.diagnose.calibration import ALLOCATION_PER_STAGE_TIME, READ_CPU_LEFT_ON_DEVICE
+from tfpipe.profiler.diagnose.calibration import (
+    ALLOCATION_PER_STAGE_TIME,
+    MOST_OTHER_PER_STAGE_TIME,
+    READ_CPU_LEFT_ON_DEVICE,
+)
 from tfpipe.profiler.diagnose.fixes_cpu import compute_cache_room, without_storage
 from tfpipe.profiler.diagnose.fixes_waiting import SPARE, next_power_of_two, raise_threads
 from tfpipe.profiler.types import (
@@ -132,10 +136,7 @@ def _do_elsewhere(profile: Profile, demand: ServiceDemand, stage: StageTiming) -
     share = cost_s / sum(demand.cpu_s.values())
     takes = f"{name} takes {share:.0%} of the processor time, {cost_s * 1e6:,.0f} µs for each image"
     if facts is None or facts.per_image is not False:
-        cpu_s = {**_leave_alone(profile, demand), name: 0.0}
-        # Operations that compute much have threads of their own, which no stage accounts for: they go with the stage.
-        before_s, after_s = (sum(each.values()) - demand.cpu_s["other"] for each in (demand.cpu_s, cpu_s))
-        cpu_s["other"] *= after_s / before_s
+        cpu_s = _take_threads_along(demand, {**_leave_alone(profile, demand), name: 0.0})
         threads = {other: count for other, count in demand.threads.items() if other != name}
         without = replace(demand, cpu_s=cpu_s, threads=threads)
         left_us = _compute_affordable_us(profile, demand, name)
@@ -202,7 +203,14 @@ def _cache_behind(profile: Profile, demand: ServiceDemand, stage: StageTiming, t
     num_bytes = records * stage.bytes_out_per_second / stage.images_per_second
     if num_bytes > compute_cache_room(profile.host):
         return
-    cpu_s = {name: 0.0 if name in before else seconds for name, seconds in demand.cpu_s.items()}
+    alone_s = _leave_alone(profile, demand)
+    left_s = {name: 0.0 if name in before else seconds for name, seconds in alone_s.items()}
+    # Behind decoded images from a cache, the stages of tfpipe were measured by themselves.
+    counted_s = sum(left_s.get(name, 0.0) for name in OPTION_COST_STAGES)
+    most_s = (profile.option_costs.cached or math.inf) / 1e6 * profile.records_per_image
+    ratio = min(most_s / counted_s, 1.0) if counted_s else 1.0
+    left_s |= {name: left_s[name] * ratio for name in OPTION_COST_STAGES if name in left_s}
+    cpu_s = _take_threads_along(demand, left_s)
     reason = f"{takes}, and gives the same in each epoch: {human_bytes(num_bytes)} of memory."
     yield ProposedFix(
         Effort.VISIBLE_OPTION,
@@ -212,6 +220,16 @@ def _cache_behind(profile: Profile, demand: ServiceDemand, stage: StageTiming, t
         action="cache_before_stage",
         stage=draws or (after[0] if after else stage.name),
     )
+
+
+def _take_threads_along(demand: ServiceDemand, cpu_s: Mapping[str, float]) -> dict[str, float]:
+    """Returns the time by stage without a costly stage, with what is left then of the time that no stage accounts for.
+
+    Operations that compute much have threads of their own, which no stage accounts for: they go with the stage.
+    """
+    before_s, after_s = (sum(each.values()) - each["other"] for each in (demand.cpu_s, cpu_s))
+    share = min(demand.cpu_s["other"] / before_s, MOST_OTHER_PER_STAGE_TIME) if before_s > 0 else 0.0
+    return {**cpu_s, "other": share * after_s}
 
 
 def _is_random(profile: Profile, name: str) -> bool:

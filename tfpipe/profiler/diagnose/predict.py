@@ -68,6 +68,8 @@ def can_combine(first: ProposedFix, second: ProposedFix, demand: ServiceDemand) 
         return False
     if not (is_sure(first) and is_sure(second)):
         return False
+    if "cache_before_stage" in (first.action, second.action):
+        return False  # nothing is left to save of what such a cache keeps
     if first.stage is not None and first.stage == second.stage:
         return False
     if first.action in _INDEPENDENT or second.action in _INDEPENDENT:

@@ -152,7 +152,11 @@ def _build_dataset(source: Source, config: PipelineConfig, payloads: list[bytes]
         options = tf_data_options(config, plan.deterministic)  # those of the whole do not reach what is fetched from
         cached = Stages(stages[:2]).apply_to(list_records(payloads)).with_options(options).cache()
         numbers: Any = tf.data.Dataset.range(2**62)
-        records, stages = numbers.map(lambda n: _fetch_cached(plan, cached, n), num_parallel_calls=2), stages[2:]
+        if source.shard_records is None:  # read again and again in one order
+            records = tf.data.Dataset.zip((cached.repeat(), numbers)).map(lambda kept, n: _add_crop(plan, kept, n))
+        else:
+            records = numbers.map(lambda n: _fetch_cached(plan, cached, n), num_parallel_calls=2)
+        stages = stages[2:]
     else:
         records = _repeat_records(payloads)
     options = tf_data_options(config, plan.deterministic)
@@ -189,7 +193,11 @@ def _fetch_cached(plan: ReadPlan, cached: tf.data.Dataset, number: tf.Tensor) ->
         output_types=[spec.dtype for spec in flat_spec],
         output_shapes=[spec.shape for spec in flat_spec],
     )
-    features = tf.nest.pack_sequence_as(cached.element_spec, tensors)
+    return _add_crop(plan, tf.nest.pack_sequence_as(cached.element_spec, tensors), number)
+
+
+def _add_crop(plan: ReadPlan, features: Any, number: tf.Tensor) -> Any:
+    """Adds another seed each time, so that crops differ."""
     return add_seed(plan, features, tf.stack([tf.cast(number, tf.int32), tf.constant(7)]))
 
 
