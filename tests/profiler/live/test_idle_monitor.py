@@ -10,7 +10,7 @@ from tests.profiler.live.conftest import MakeBatches
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.profiler.live.idle_monitor import IdleMonitor
 
-STEP_S = 0.03
+STEP_S = 0.05  # long beside the time for which a busy machine keeps a thread waiting
 
 
 def work(_: object = None) -> tf.Tensor:
@@ -29,7 +29,7 @@ def test_a_loop_sees_the_wait_that_was_planted(make_batches: MakeBatches, wait_s
             step.result = work(batch)
     timing = monitor.result()
     assert (timing.method, timing.steps, timing.images_per_step) == ("monitor", 20, 8)
-    assert timing.idle_fraction.median == pytest.approx(wait_s / (wait_s + STEP_S), abs=0.15)  # others run, too
+    assert timing.idle_fraction.median == pytest.approx(wait_s / (wait_s + STEP_S), abs=0.1)
     assert timing.idle_fraction == timing.input_wait_fraction  # on a CPU
     assert timing.step_s.median == pytest.approx(STEP_S, rel=0.3)
     assert [report.step for report in monitor.reports] == [7, 12, 17, 22]
