@@ -7,6 +7,12 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 def dataset(directory: str, batch_size: int, floats: bool = False) -> tf.data.Dataset:
     """Shuffled files, interleaved; a shuffle buffer; fused decoding of a random crop; resize and flip."""
+    examples = shuffled_records(directory).map(lambda r: _example(r, floats), num_parallel_calls=tf.data.AUTOTUNE)
+    return examples.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+
+def shuffled_records(directory: str) -> tf.data.Dataset:
+    """Shuffled files, interleaved; a shuffle buffer; again and again."""
     files = tf.data.Dataset.list_files(f"{directory}/*.tfrecord", shuffle=True, seed=1)
     records = files.interleave(
         tf.data.TFRecordDataset,
@@ -15,8 +21,7 @@ def dataset(directory: str, batch_size: int, floats: bool = False) -> tf.data.Da
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=False,
     )
-    examples = records.shuffle(500).repeat().map(lambda r: _example(r, floats), num_parallel_calls=tf.data.AUTOTUNE)
-    return examples.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+    return records.shuffle(500).repeat()
 
 
 def _example(record: tf.Tensor, floats: bool) -> tuple[tf.Tensor, tf.Tensor]:

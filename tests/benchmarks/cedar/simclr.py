@@ -14,6 +14,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 import tfpipe
+from tests.benchmarks.pipeline_by_hand import shuffled_records
 
 SIZE = 244
 """The height and the width of a crop in cedar's pipeline."""
@@ -83,21 +84,13 @@ def make_plain(directory: str, grey_first: bool = False) -> tf.data.Dataset:
         directory: The folder of the shards.
         grey_first: Whether the user has put grey in front of the jitter.
     """
-    files = tf.data.Dataset.list_files(f"{directory}/train-*.tfrecord", shuffle=True, seed=1)
-    records = files.interleave(
-        tf.data.TFRecordDataset,
-        cycle_length=8,
-        block_length=16,
-        num_parallel_calls=tf.data.AUTOTUNE,
-        deterministic=False,
-    )
 
     def make_image(record: tf.Tensor) -> dict[str, tf.Tensor]:
         image, label = _crop(record)
         image = jitter(make_grey(image)) if grey_first else make_grey(jitter(image))
         return {"image": tf.image.per_image_standardization(blur(image)), "label": label}
 
-    images = records.shuffle(500).repeat().map(make_image, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)
+    images = shuffled_records(directory).map(make_image, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)
     return images.batch(CONFIG.global_batch_size or 64, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
 
