@@ -36,16 +36,25 @@ def seed() -> int:
 
 
 def random_file(rng: random.Random, nested: bool) -> DamagedFile:
-    """Some payloads are empty, some of one size, and some hold records themselves."""
+    """Some payloads are empty, some of one size, and some hold records themselves.
+
+    A record inside a payload has a size that no record of the file has. Else nobody could say which of the two is left
+    where a file ends inside the payload.
+    """
+    inner_sizes: set[int] = set()
 
     def one() -> bytes:
         kind = rng.random()
         if nested and kind < 0.15:
-            inner = framed([rng.randbytes(rng.randrange(80)) for _ in range(rng.randrange(1, 4))])
-            return rng.randbytes(rng.choice((0, 7))) + inner + rng.randbytes(rng.choice((0, 9)))
+            inner = [rng.randbytes(rng.randrange(80)) for _ in range(rng.randrange(1, 4))]
+            inner_sizes.update(map(len, inner))
+            return rng.randbytes(rng.choice((0, 7))) + framed(inner) + rng.randbytes(rng.choice((0, 9)))
         return rng.randbytes(64 if kind < 0.25 else rng.randrange(1, 900))
 
-    return DamagedFile([one() for _ in range(rng.randrange(1, 16))])
+    payloads = [one() for _ in range(rng.randrange(1, 16))]
+    if inner_sizes.isdisjoint(map(len, payloads)):
+        return DamagedFile(payloads)
+    return random_file(rng, nested)
 
 
 def test_with_an_index_every_record_is_placed(seed: int) -> None:

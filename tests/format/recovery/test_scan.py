@@ -104,6 +104,33 @@ def test_records_inside_a_payload_are_none() -> None:
         assert (two.kind, two.size) == ("length_crc", file.sizes[1])
 
 
+@pytest.mark.parametrize("begin", [0, 32], ids=["both headers lost", "one header lost"])
+def test_zeros_before_a_record_inside_a_payload(begin: int) -> None:
+    """The inner record has the size of the lost record before it. But it stands where record 1 is."""
+    file = DamagedFile([bytes([1]) * 64, bytes([2]) * 87 + framed([bytes([3]) * 64]) + bytes([4]) * 9])
+    file.zero(begin, 96 - begin)
+    one, two = found(bytes(file.data), file)
+    assert isinstance(one, Damage)
+    assert (one.offset, one.size, one.kind) == (0, 80, "payload_crc" if begin else "length_crc")
+    assert two == Damage(1, 80, 192, "length_crc", "the checksum of its length is wrong")
+
+
+@pytest.mark.parametrize(("inserted", "removed"), [(300, 0), (0, 64)], ids=["inserted", "removed"])
+def test_what_explains_all_by_one_damage_is_taken(inserted: int, removed: int) -> None:
+    """The inner records have the sizes of the next records. But those stand where they are, counted from the end."""
+    inner = b"1234567" + framed([bytes([n]) * 64 for n in range(3)])
+    file = DamagedFile([inner, *(bytes([n]) * 64 for n in range(3, 7))])
+    file.insert(180, b"\1" * inserted)
+    file.remove(180, removed)
+    shift = inserted - removed
+    damage, *others = found(bytes(file.data), file)
+    what = (
+        f"the checksum of its 247 bytes of payload is wrong, and the next record begins {263 + shift} bytes on, not 263"
+    )
+    assert damage == Damage(0, 0, 263 + shift, "payload_crc", what)
+    assert others == [Intact(n, 263 + 80 * (n - 1) + shift, 80) for n in range(1, 5)]
+
+
 def test_zeros_and_noise() -> None:
     for data in (bytes(3_000_000), np.random.default_rng(0).bytes(3_000_000)):
         (one,) = found(data)

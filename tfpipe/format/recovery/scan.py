@@ -107,7 +107,10 @@ class _Guide:
         stop = end if later is None else self._begin(later) + shift
         following = self.count if later is None else later
         if following > number + 1 or shift != end - self._end:
-            shifted = self._next_shifted(at, stop, number, following, shift)
+            first = number + self._header_is(at, number)  # a record that begins here begins nowhere else
+            shifted = self._after_one_damage(at, number, first, following)
+            if shifted is None:
+                shifted = self._next_shifted(at, stop, first, following, shift, in_place=later is not None)
             if shifted is not None:
                 stop, following = shifted
         if following == number:
@@ -141,11 +144,31 @@ class _Guide:
                 return later
         return self.count if self._end + shift == self._reader.size else None
 
-    def _next_shifted(self, begin: int, end: int, number: int, stop: int, shift: int) -> tuple[int, int] | None:
+    def _after_one_damage(self, at: int, number: int, first: int, stop: int) -> tuple[int, int] | None:
+        """Returns the offset and number of the next record if nothing behind it is damaged, counted from the end.
+
+        Then one place of damage explains all, and records inside the payload of a damaged one need no look. One place
+        is an insertion into one record, or a removal that took every record whole but its first and its last.
+        """
+        shift = self._reader.size - self._end
+        removed = at - int(self._offsets[number]) - shift
+        for record in range(first, min(stop, self.count)):
+            if record > number + 1 and self._begin(record - 1) - self._begin(number + 1) > removed:
+                return None
+            begin = self._begin(record) + shift
+            if begin > at and self._header_is(begin, record):
+                rest = range(record + 1, self.count)
+                return (begin, record) if all(self._header_is(self._begin(m) + shift, m) for m in rest) else None
+        return None
+
+    def _next_shifted(
+        self, begin: int, end: int, number: int, stop: int, shift: int, *, in_place: bool
+    ) -> tuple[int, int] | None:
         """Returns the offset and number of the next record before `stop` whose shift differs from the ones before it.
 
         A record that stands alone between two places of damage counts, unless it can be a part of a payload. It can be
-        one if it lies inside the damaged record, or if it contradicts a later record that does not stand alone.
+        one if it lies inside the damaged record, or if it contradicts a later record that does not stand alone. Where
+        `stop` is `in_place`, so are the records before it, and one of them may hold the record that was found.
         """
         length = self._search.length_at(begin)
         claimed = begin if length is None else begin + length + FRAME_BYTES
@@ -153,7 +176,7 @@ class _Guide:
         for at, length in iterate_headers(self._reader, begin + 1, end):
             size = length + FRAME_BYTES
             candidate = self._locate(at, size, number, stop, shift=shift)
-            if candidate is None:
+            if candidate is None or (in_place and self._is_inside(at - shift, size, candidate)):
                 continue
             if self._followed(at, size, candidate):
                 agrees = alone is not None and alone[1] < candidate and alone[0] + self._sizes[alone[1]] <= at
@@ -178,6 +201,11 @@ class _Guide:
         if followed is not None or sure:
             return followed
         return int(same[np.abs(shifts - shift).argmin()])
+
+    def _is_inside(self, at: int, size: int, number: int) -> bool:
+        """Returns whether a record other than `number` holds these bytes, by the index."""
+        holder = int(np.searchsorted(self._offsets, at, side="right")) - 1
+        return holder not in (-1, number) and at + size <= int(self._offsets[holder] + self._sizes[holder])
 
     def _followed(self, at: int, size: int, number: int) -> bool:
         """Returns whether the next record, or the end of the file, comes right after."""
