@@ -11,7 +11,7 @@ from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.manifest_json import dumps, loads
-from tfpipe.format.schema import FeatureSpec, Schema
+from tfpipe.format.schema import FeatureSpec, Schema, image_schema
 from tfpipe.open_dataset import load_manifest
 
 SHARDS = (ShardInfo("a/train-0.rec", 2, 90, "0" * 64), ShardInfo("train-1", 0, 0, "1" * 64))
@@ -36,7 +36,7 @@ def changed(**foreign: object) -> str:
 def test_it_comes_back_and_needs_version_2() -> None:
     assert loads(dumps(MANIFEST)) == MANIFEST
     assert json.loads(dumps(MANIFEST))["format_version"] == 2
-    own = replace(MANIFEST, foreign=None, splits={})
+    own = replace(MANIFEST, foreign=None, schema=image_schema(labeled=False, boxes=False, box_labels=False), splits={})
     assert json.loads(dumps(own))["format_version"] == 1
     assert "foreign" not in json.loads(dumps(own))
 

@@ -1,5 +1,7 @@
 """`tfpipe.format.schema`: what a record must hold."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import schema as s
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.schema import FeatureSpec, Schema, image_schema
+from tfpipe.format.tensors.tensor_type import TensorType
 
 SMALL = Schema(
     (
@@ -218,3 +221,98 @@ def test_extra_columns_that_cannot_be(names, message):
 def test_box_labels_need_boxes():
     with pytest.raises(ConfigError, match="Box labels need boxes"):
         image_schema(labeled=False, boxes=False, box_labels=True)
+
+
+RICH = Schema(
+    (
+        FeatureSpec.make_tensor("latents", TensorType("float16", (2, 3)), "of the autoencoder"),
+        FeatureSpec.make_tensor("frames", TensorType("uint8", (None, None), sizes="frames.sizes")),
+        FeatureSpec("frames.sizes", "int64", (2,)),
+        FeatureSpec.make_text("caption"),
+        FeatureSpec("words", "bytes", None, kind="text"),
+    )
+)
+RICH_GOOD = {
+    "latents": np.arange(6, dtype=np.float16).reshape(2, 3),
+    "frames": np.uint8([[1, 2, 3]]),
+    "caption": "ein Hündchen",
+    "words": ["ein", b"Hund"],
+}
+
+
+def test_tensors_and_text_come_back():
+    features = decode_example(RICH.encode(RICH_GOOD))
+    assert features["frames.sizes"].tolist() == [1, 3]
+    decoded = {spec.name: spec.decode(features) for spec in RICH.features if spec.kind != "values"}
+    assert decoded["latents"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert decoded["frames"].tolist() == [[1, 2, 3]]
+    assert (decoded["caption"], decoded["words"]) == ("ein Hündchen", ["ein", "Hund"])
+    assert [spec.name for spec in RICH.tensors] == ["latents", "frames"]
+    assert RICH.sizes_keys == {"frames.sizes"}
+
+
+def test_the_json_of_tensors_and_text_comes_back():
+    document = json.loads(json.dumps(RICH.to_json()))
+    assert Schema.from_json(document) == RICH
+    assert [spec.get("kind") for spec in document["features"]] == ["tensor", "tensor", None, "text", "text"]
+    assert document["features"][1]["tensor"] == {
+        "dtype": "uint8",
+        "shape": [None, None],
+        "encoding": "raw",
+        "sizes": "frames.sizes",
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"latents": np.zeros((2, 3))}, "Feature 'latents' must be float16 [2, 3], got float64 [2, 3]."),
+        ({"frames": np.zeros(3, np.uint8)}, "Feature 'frames' must be uint8 [?, ?], got uint8 [3]."),
+        ({"caption": b"ab\xff"}, "Feature 'caption' must be UTF-8 text, got the byte 0xff at 2."),
+        ({"caption": 3}, "Feature 'caption' must be one value of text, got a int."),
+        ({"words": ["a", b"\x80"]}, "Feature 'words' must be UTF-8 text, got the byte 0x80 at 0."),
+    ],
+)
+def test_tensors_and_text_that_do_not_fit(change, message):
+    with pytest.raises(ConfigError) as error:
+        RICH.encode(RICH_GOOD | change)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ({"latents": [b"123"]}, "Feature 'latents' must be float16 [2, 3], got 3 bytes."),
+        ({"latents": None}, "Feature 'latents' must be one value of bytes."),
+        (
+            {"frames": [b"1234"], "frames.sizes": np.int64([3, 1])},
+            "Feature 'frames' must be uint8 [?, ?], got 4",
+        ),
+        ({"caption": [b"\xc3"]}, "Feature 'caption' must be UTF-8 text, got the byte 0xc3 at 0."),
+    ],
+)
+def test_stored_bytes_that_do_not_fit(features, message):
+    with pytest.raises(FormatError) as error:
+        RICH[next(iter(features))].decode(features)
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FeatureSpec("x", "int64", (), kind="text"), "Feature 'x': text is stored as bytes, got 'int64'."),
+        (lambda: FeatureSpec("x", "bytes", (), kind="tensor"), "Feature 'x': `tensor` belongs to the kind tensor, got"),
+        (
+            lambda: FeatureSpec.make_tensor("x", TensorType("int8", (None, None))),
+            "Feature 'x': a tensor is one value, ",
+        ),
+        (
+            lambda: Schema((RICH["frames"],)),
+            "The sizes of feature 'frames' must lie in a feature of int64 with",
+        ),
+    ],
+)
+def test_kinds_that_cannot_be(make, message):
+    with pytest.raises(ConfigError) as error:
+        make()
+    assert str(error.value).startswith(message)

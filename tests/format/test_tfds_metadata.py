@@ -206,3 +206,29 @@ def test_names_that_cannot_nest(names):
 def test_raw_pixels_need_their_side():
     with pytest.raises(ConfigError, match="Raw images need `square`, their side in pixels, got None"):
         written.features_json(manifest({}, {"encoding": "raw"}))
+
+
+def test_tensors_and_text_are_read(tmp_path):
+    import tfpipe
+
+    schema = {"x": tfpipe.Tensor("bfloat16", (None, 2)), "y": tfpipe.Tensor("bool", (2,)), "caption": tfpipe.Text()}
+    rows = [{"x": tf.cast(tf.fill([k, 2], k), tf.bfloat16), "y": [k > 1, True], "caption": "é"} for k in range(3)]
+    tfpipe.write(rows, tmp_path / "out", schema, num_shards=2, workers=0)
+    found = list(tfds.builder_from_directory(str(tmp_path / "out")).as_dataset(split="train"))
+    read = {
+        (len(row["x"]), row["x"].dtype.name): (row["x"].numpy().tolist(), row["y"].numpy().tolist()) for row in found
+    }
+    assert read == {(k, "bfloat16"): ([[k, k]] * k, [k > 1, True]) for k in range(3)}
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("uint32", ()), ("int8", (None, None))])
+def test_tensors_that_tfds_cannot_read_leave_its_files_out(tmp_path, dtype, shape):
+    import tfpipe
+
+    array = np.zeros([size or 1 for size in shape], dtype)
+    tfpipe.write([{"x": array}], tmp_path / "out", {"x": tfpipe.Tensor(dtype, shape)}, num_shards=1, workers=0)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "index",
+        "manifest.json",
+        "train-00000-of-00001.tfrecord",
+    ]

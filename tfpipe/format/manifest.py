@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, Schema
+from tfpipe.format.tensors.tensor_stats import TensorStats
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """The highest version that is read. It rises when a reader of the version before could misread the data, and not for
-fields that such a reader may ignore. A manifest is written with the lowest version that it needs: 2 with `foreign`,
-else 1."""
+fields that such a reader may ignore. A manifest is written with the lowest version that it needs: 3 with tensors or
+text, or without images; 2 with `foreign`; else 1."""
 
 Compression: TypeAlias = Literal["", "GZIP", "ZLIB"]
 """The compression of a whole file, by TensorFlow's names; "" for none."""
@@ -72,6 +73,7 @@ class SplitInfo:
         class_counts: The number of images of each class, in the order of the label names; empty without labels.
         sizes: The heights and widths of the images.
         seekable_jpegs: The number of JPEGs with restart markers from which a crop can be decoded; 0 if nobody looked.
+        tensors: The numbers about the tensors of each feature that holds some.
     """
 
     name: str
@@ -80,6 +82,7 @@ class SplitInfo:
     class_counts: tuple[int, ...]
     sizes: ImageSizes
     seekable_jpegs: int = 0
+    tensors: Mapping[str, TensorStats] = field(default_factory=dict)
 
     @property
     def seekable(self) -> bool:
@@ -133,7 +136,7 @@ class Foreign:
 
     Attributes:
         root: The directory that the shards' names are relative to: `.` for the manifest's own, else an absolute path.
-        image_key: The feature that holds the bytes of the image file.
+        image_key: The feature that holds the bytes of the image file; None if the records have no image.
         label_key: The feature that holds the class; None without labels that can be used.
         label_base: The number that is stored for class 0: 0 or 1. Class k is stored as k + `label_base`.
         compression: The compression of every file. A compressed file has no index and can only be read from its
@@ -141,7 +144,7 @@ class Foreign:
     """
 
     root: str
-    image_key: str
+    image_key: str | None
     label_key: str | None
     label_base: int
     compression: Compression
@@ -190,12 +193,17 @@ class Manifest:
     @property
     def format_version(self) -> int:
         """The lowest format version that can hold this manifest."""
+        if self.image_key is None or any(spec.kind != "values" for spec in self.schema.features):
+            return 3
         return 1 if self.foreign is None else 2
 
     @property
-    def image_key(self) -> str:
-        """The feature that holds the image."""
-        return IMAGE_ENCODED if self.foreign is None else self.foreign.image_key
+    def image_key(self) -> str | None:
+        """The feature that holds the image; None if the records have no image."""
+        if self.foreign is not None:
+            return self.foreign.image_key
+        has_images = IMAGE_ENCODED in self.schema or any(split.formats for split in self.splits.values())
+        return IMAGE_ENCODED if has_images else None
 
     @property
     def label_key(self) -> str | None:

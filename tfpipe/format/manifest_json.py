@@ -21,7 +21,8 @@ from tfpipe.format.manifest import (
     ShardInfo,
     SplitInfo,
 )
-from tfpipe.format.schema import DType, Schema
+from tfpipe.format.schema import IMAGE_ENCODED, DType, Schema
+from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tfrecord import FRAME_BYTES
 
 MAX_BYTES = 32 << 20
@@ -70,6 +71,7 @@ def _split_to_json(split: SplitInfo) -> dict[str, object]:
         **({"seekable": split.seekable, "seekable_jpegs": split.seekable_jpegs} if split.seekable_jpegs else {}),
         "class_counts": list(split.class_counts),
         "sizes": asdict(split.sizes),
+        **({"tensors": {name: stats.to_json() for name, stats in split.tensors.items()}} if split.tensors else {}),
         "shards": [asdict(shard) for shard in split.shards],
     }
 
@@ -112,8 +114,11 @@ def loads(text: str, where: str = file_names.MANIFEST) -> Manifest:
         )
     label_names = _label_names(root.field("label_names"))
     schema = Schema.from_json(root.field("schema"))
-    foreign = _foreign(root.field("foreign"), schema) if version > 1 else None
-    splits = _splits(root.field("splits"), len(label_names), foreign)
+    foreign = _foreign(root, schema, version)
+    if version < 3 and any(spec.kind != "values" for spec in schema.features):
+        raise root.field("format_version").error("3, since a feature has a `kind`")
+    has_images = IMAGE_ENCODED in schema if foreign is None else foreign.image_key is not None
+    splits = _splits(root.field("splits"), len(label_names), foreign, has_images or version < 3)
     duplicates = root.field("duplicates")
     return Manifest(
         name=root.field("name").text(),
@@ -146,8 +151,12 @@ def _label_names(node: Node) -> tuple[str, ...]:
     return tuple(element.text() for element in node.elements())
 
 
-def _foreign(node: Node, schema: Schema) -> Foreign:
-    root, label_key = node.field("root"), node.field("label_key")
+def _foreign(document: Node, schema: Schema, version: int) -> Foreign | None:
+    """Reads the facts about foreign shards. Version 2 has them always, version 3 only for such shards."""
+    if version == 1 or (version > 2 and "foreign" not in dict(document.items())):
+        return None
+    node = document.field("foreign")
+    root, image_key, label_key = node.field("root"), node.field("image_key"), node.field("label_key")
     # All shards lie below one directory, which this field shows to everybody. Their names cannot lead out of it.
     if root.text() != "." and (not posixpath.isabs(root.text()) or posixpath.normpath(root.text()) != root.text()):
         raise root.error("'.' or an absolute path without . and ..")
@@ -155,7 +164,7 @@ def _foreign(node: Node, schema: Schema) -> Foreign:
         raise root.error("a path that a file can have")
     return Foreign(
         root=root.text(),
-        image_key=_key(node.field("image_key"), schema, "bytes"),
+        image_key=None if version > 2 and image_key.value is None else _key(image_key, schema, "bytes"),
         label_key=None if label_key.value is None else _key(label_key, schema, "int64"),
         label_base=node.field("label_base").count(0, 1),
         compression=_compression(node.field("compression")),
@@ -183,7 +192,7 @@ def _names_a_path(text: str) -> bool:
         return False
 
 
-def _splits(node: Node, num_classes: int, foreign: Foreign | None) -> dict[str, SplitInfo]:
+def _splits(node: Node, num_classes: int, foreign: Foreign | None, has_images: bool) -> dict[str, SplitInfo]:
     """Reads every split. A list of shards that would take long to read is refused first."""
     nodes = dict(node.items())
     for name, split in nodes.items():
@@ -199,6 +208,7 @@ def _splits(node: Node, num_classes: int, foreign: Foreign | None) -> dict[str, 
     splits = {}
     for name, split in nodes.items():
         splits[name] = _split(name, split, num_classes, names)
+        _check_formats(split.field("formats"), splits[name], has_images)
         _check_sizes(split.field("shards"), splits[name], factor)
     return splits
 
@@ -227,13 +237,26 @@ def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | No
         class_counts=_class_counts(node.field("class_counts"), num_classes),
         sizes=_sizes(node.field("sizes")),
         seekable_jpegs=_seekable_jpegs(node),
+        tensors=_tensors(node),
     )
-    # Readers choose a decoder by these counts, so the counts must cover exactly the records of the split.
-    if sum(split.formats.values()) != split.records:
-        raise node.field("formats").error(f"counts that sum to the {split.records} records of the shards")
     if sum(split.class_counts) > split.records:
         raise node.field("class_counts").error(f"counts that sum to at most {split.records}, the records of the shards")
     return split
+
+
+def _check_formats(node: Node, split: SplitInfo, has_images: bool) -> None:
+    """Checks the counts by which readers choose a decoder: they must cover exactly the images of the split."""
+    if sum(split.formats.values()) != (split.records if has_images else 0):
+        what = f"the {split.records} records of the shards" if has_images else "0, since the records have no image"
+        raise node.error(f"counts that sum to {what}")
+
+
+def _tensors(node: Node) -> dict[str, TensorStats]:
+    """Reads the numbers about tensors. Splits without tensors do not have the field."""
+    fields = dict(node.items())
+    if "tensors" not in fields:
+        return {}
+    return {name: TensorStats.from_json(stats) for name, stats in fields["tensors"].items()}
 
 
 def _seekable_jpegs(node: Node) -> int:

@@ -1,16 +1,31 @@
-"""The names, kinds and shapes of features. One `Schema` drives the encoder here and the parser of every reader."""
+"""The names, kinds and shapes of features. One `Schema` drives the encoder here and the parser of every reader.
+
+A feature is stored as a list of bytes, int64 or float. Its *kind* says what the list means:
+
+    values    the list itself, as `shape` has it
+    text      bytes that are UTF-8
+    tensor    one bytes value that holds an array, see `tfpipe.format.tensors`
+
+```
+for spec in manifest.schema.features:
+    spec.name, spec.kind, spec.tensor, spec.decode(features)
+```
+"""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tfpipe.errors import ConfigError
-from tfpipe.format.example import FeatureLike, encode_example
+from tfpipe.errors import ConfigError, FormatError
+from tfpipe.format.example import Feature, FeatureLike, encode_example
 from tfpipe.format.json_reader import Node
+from tfpipe.format.tensors.tensor_type import DTYPES, ENCODINGS, TensorType, get_numpy_dtype
 
 IMAGE_ENCODED = "image/encoded"
 IMAGE_FORMAT = "image/format"
@@ -30,6 +45,11 @@ BBOX_LABEL = "image/object/class/label"
 
 DType: TypeAlias = Literal["bytes", "int64", "float"]
 _DTYPES: dict[str, DType] = {dtype: dtype for dtype in get_args(DType)}
+Kind: TypeAlias = Literal["values", "text", "tensor"]
+"""The meaning of a feature's stored values."""
+RESERVED = ("image", "label", "mask", "height", "width", "seed", "encoded", "flip", "number")
+"""The names that the input pipeline gives to parts of a batch, so that no other feature of a batch can have them."""
+
 _MAX_DIMENSIONS = 8
 _MAX_DIMENSION = 2**31 - 1
 
@@ -61,12 +81,19 @@ class FeatureSpec:
         dtype: The kind of the values. `float` is float32 on disk.
         shape: The shape: `()` for one value, `(n,)` for exactly n values, None for a list of any length, 0 included.
         doc: The meaning of the values, for people.
+        kind: The meaning: "values" for the values themselves, "text" for bytes that are UTF-8, "tensor" for a tensor.
+        tensor: The type of the tensor; None for other kinds.
+
+    Raises:
+        ConfigError: A part is not valid, or two parts do not fit each other.
     """
 
     name: str
     dtype: DType
     shape: tuple[int, ...] | None
     doc: str = ""
+    kind: Kind = "values"
+    tensor: TensorType | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
@@ -78,6 +105,62 @@ class FeatureSpec:
             or not all(type(n) is int and 1 <= n <= _MAX_DIMENSION for n in self.shape)
         ):
             raise ConfigError(f"Feature {self.name!r}: every dimension must be at least 1, got {self.shape}.")
+        if self.kind not in get_args(Kind):
+            raise ConfigError(
+                f"Feature {self.name!r}: kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}."
+            )
+        if (self.kind == "tensor") != (self.tensor is not None):
+            raise ConfigError(f"Feature {self.name!r}: `tensor` belongs to the kind tensor, got {self.kind!r}.")
+        if self.kind != "values" and self.dtype != "bytes":
+            raise ConfigError(f"Feature {self.name!r}: {self.kind} is stored as bytes, got {self.dtype!r}.")
+        if self.tensor is not None and (self.shape != () or self.tensor.needs_sizes != bool(self.tensor.sizes)):
+            raise ConfigError(
+                f"Feature {self.name!r}: a tensor is one value, and with two unknown axes or more it names the feature "
+                "of their `sizes`."
+            )
+
+    @classmethod
+    def make_tensor(cls, name: str, tensor: TensorType, doc: str = "") -> "FeatureSpec":
+        """Makes the feature that holds a tensor."""
+        return cls(name, "bytes", (), doc, "tensor", tensor)
+
+    @classmethod
+    def make_text(cls, name: str, doc: str = "") -> "FeatureSpec":
+        """Makes the feature that holds one text."""
+        return cls(name, "bytes", (), doc, "text")
+
+    def decode(self, features: Mapping[str, Feature]) -> Any:
+        """Returns the value of this feature in a decoded record.
+
+        Returns:
+            A tensor as a read-only array, text as str, or a list of str if the shape is not `()`. Other values come as
+            they are stored: a list of bytes or an array, and None if the record lacks the feature.
+
+        Raises:
+            FormatError: The value does not fit the kind.
+            MissingDependencyError: A tensor is of bfloat16 and ml_dtypes is not installed.
+        """
+        value = self.check_stored(features)
+        return value if self.tensor is None else value.view(get_numpy_dtype(self.tensor.dtype))
+
+    def check_stored(self, features: Mapping[str, Feature]) -> Any:
+        """Returns what `decode` does, but the bits of bfloat16 as uint16, and raises the same `FormatError`."""
+        value = features.get(self.name)
+        if self.kind == "values":
+            return value
+        if not isinstance(value, list) or (self.shape == () and len(value) != 1):
+            raise FormatError(
+                f"Feature {self.name!r} must be {'one value' if self.shape == () else 'a list'} of bytes."
+            )
+        try:
+            if self.tensor is not None:
+                return self.tensor.read_bits(value[0], get_sizes(self.tensor, features))
+            texts = [text.decode() for text in value]
+        except UnicodeDecodeError as error:
+            raise FormatError(f"Feature {self.name!r} must be UTF-8 text, got {_describe_bytes(error)}.") from None
+        except FormatError as error:
+            raise FormatError(f"Feature {self.name!r} must be {error}.") from None
+        return texts[0] if self.shape == () else texts
 
     def check(self, value: Any) -> FeatureLike:
         """Returns `value` in a form that `encode_example` writes with this dtype.
@@ -85,6 +168,8 @@ class FeatureSpec:
         Raises:
             ConfigError: The kind or the number of values does not fit this feature.
         """
+        if self.tensor is not None:
+            return self._check_tensor(value)
         if self.shape == ():
             scalar: FeatureLike = self._check_scalar(value)
             return scalar
@@ -100,6 +185,7 @@ class FeatureSpec:
             for element in value:
                 if not isinstance(element, kinds):
                     raise self._wrong_kind(element)
+                self._check_text(element)
             count = len(value)
             value = [self._float(element) for element in value] if self.dtype == "float" else value
         else:
@@ -111,7 +197,27 @@ class FeatureSpec:
     def _check_scalar(self, value: Any) -> Any:
         if not isinstance(value, _KINDS[self.dtype]):
             raise self._wrong_kind(value)
+        self._check_text(value)
         return self._float(value) if self.dtype == "float" else value
+
+    def _check_text(self, value: Any) -> None:
+        if self.kind == "text" and isinstance(value, bytes):
+            try:
+                value.decode()
+            except UnicodeDecodeError as error:
+                raise ConfigError(f"Feature {self.name!r} must be UTF-8 text, got {_describe_bytes(error)}.") from None
+
+    def _check_tensor(self, value: Any) -> bytes:
+        assert self.tensor is not None
+        try:
+            if self.tensor.encoding == "raw":
+                return self.tensor.to_array(value).tobytes()
+            if not isinstance(value, bytes):  # such a tensor is copied from another program's records
+                raise ConfigError(f"{self.tensor} in bytes, got a {type(value).__name__}")
+            self.tensor.read_bits(value)
+            return value
+        except (ConfigError, FormatError) as error:
+            raise ConfigError(f"Feature {self.name!r} must be {error}.") from None
 
     def _float(self, value: Any) -> float:
         try:
@@ -121,7 +227,8 @@ class FeatureSpec:
 
     def _wrong_kind(self, value: object) -> ConfigError:
         what = "one value" if self.shape == () else "values"
-        return ConfigError(f"Feature {self.name!r} must be {what} of {self.dtype}, got a {type(value).__name__}.")
+        kind = "text" if self.kind == "text" else self.dtype
+        return ConfigError(f"Feature {self.name!r} must be {what} of {kind}, got a {type(value).__name__}.")
 
     def _wrong_shape(self, got: str) -> ConfigError:
         must = "a list" if self.shape is None else f"{prod(self.shape)} values"
@@ -146,8 +253,10 @@ class Schema:
             twice = Counter(spec.name for spec in self.features).most_common(1)[0][0]
             raise ConfigError(f"A schema must name each feature once, got {twice!r} twice.")
         object.__setattr__(self, "_by_name", by_name)
-        scalars = {s.name: _SCALARS[s.dtype] if s.shape == () else frozenset() for s in self.features}
-        object.__setattr__(self, "_scalars", scalars)
+        object.__setattr__(self, "_scalars", {spec.name: _find_scalars(spec) for spec in self.features})
+        for spec in self.features:
+            if spec.tensor is not None and spec.tensor.sizes is not None:
+                _check_sizes(spec, by_name.get(spec.tensor.sizes))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -160,46 +269,61 @@ class Schema:
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
 
-    def encode(self, values: Mapping[str, Any]) -> bytes:
-        """Encodes one record.
+    @cached_property
+    def tensors(self) -> tuple[FeatureSpec, ...]:
+        """The features that hold tensors."""
+        return tuple(spec for spec in self.features if spec.kind == "tensor")
 
-        Args:
-            values: A value for every feature, and for no other key. A feature whose shape is not `()` takes lists and
-                NumPy arrays. A float feature takes whole numbers too.
+    @cached_property
+    def sizes_keys(self) -> frozenset[str]:
+        """The features that hold sizes of tensors. A writer makes them, and no reader needs to name them."""
+        return frozenset(spec.tensor.sizes for spec in self.features if spec.tensor and spec.tensor.sizes)
+
+    @cached_property
+    def _written(self) -> frozenset[str]:
+        return frozenset(self._by_name.keys() - self.sizes_keys)
+
+    def encode(self, values: Mapping[str, Any]) -> bytes:
+        """Encodes one record; arguments and errors are those of `check`.
 
         Returns:
             The serialized `tf.train.Example`.
+        """
+        return encode_example(self.check(values))
+
+    def check(self, values: Mapping[str, Any]) -> dict[str, FeatureLike]:
+        """Returns the values of a record in a form that `encode_example` writes as this schema says.
+
+        Args:
+            values: A value for every feature, and for no other key. A feature whose shape is not `()` takes lists and
+                NumPy arrays. A float feature takes whole numbers too. A tensor must have the dtype and the shape of its
+                type; its sizes are added here.
 
         Raises:
             ConfigError: A feature is missing or unknown, or the kind or the number of its values does not fit.
         """
-        if values.keys() != self._by_name.keys():
-            missing = ", ".join(map(repr, self._by_name.keys() - values.keys()))
-            unknown = ", ".join(map(repr, values.keys() - self._by_name.keys()))
+        if values.keys() != self._written:
+            expected = self._written
+            missing = ", ".join(map(repr, sorted(expected - values.keys())))
+            unknown = ", ".join(map(repr, sorted(values.keys() - expected, key=str)))
             raise ConfigError(
                 "A record must have exactly the schema's features: "
                 + "; ".join(filter(None, [missing and f"{missing} missing", unknown and f"{unknown} unknown"]))
                 + "."
             )
         checked: dict[str, FeatureLike] = {}
-        for name, scalars in self._scalars.items():
+        for name in values:
             value = values[name]
-            checked[name] = value if type(value) in scalars else self._by_name[name].check(value)
-        return encode_example(checked)
+            checked[name] = value if type(value) in self._scalars[name] else self._by_name[name].check(value)
+        for spec in self.tensors:
+            assert spec.tensor is not None
+            if spec.tensor.sizes is not None:
+                checked[spec.tensor.sizes] = list(np.shape(values[spec.name])[: spec.tensor.num_unknown])
+        return checked
 
     def to_json(self) -> dict[str, object]:
         """Returns the schema as JSON values."""
-        return {
-            "features": [
-                {
-                    "name": spec.name,
-                    "dtype": spec.dtype,
-                    "shape": None if spec.shape is None else list(spec.shape),
-                    "doc": spec.doc,
-                }
-                for spec in self.features
-            ]
-        }
+        return {"features": [_spec_to_json(spec) for spec in self.features]}
 
     @classmethod
     def from_json(cls, obj: object) -> "Schema":
@@ -213,6 +337,88 @@ class Schema:
             raise features.refuse(error) from None
 
 
+def find_tensors(schema: Schema, features: Mapping[str, Any]) -> Iterator[tuple[FeatureSpec, NDArray[Any]]]:
+    """Yields each feature that holds a tensor, and its bits, for a record that was checked or decoded.
+
+    Raises:
+        FormatError: The bytes do not fit the type. The message is the end of a sentence.
+    """
+    for spec in schema.tensors:
+        assert spec.tensor is not None
+        value = features.get(spec.name)
+        data = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if isinstance(data, bytes):
+            yield spec, spec.tensor.read_bits(data, get_sizes(spec.tensor, features))
+
+
+def get_sizes(tensor: TensorType, features: Mapping[str, Any]) -> Sequence[int] | None:
+    """Returns the sizes of a tensor's unknown axes that a record holds; None if there are none."""
+    sizes = features.get(tensor.sizes) if tensor.sizes is not None else None
+    return None if sizes is None or not len(sizes) or isinstance(sizes[0], bytes) else [int(size) for size in sizes]
+
+
+def _find_scalars(spec: FeatureSpec) -> frozenset[type]:
+    """Returns the types of values that need no check."""
+    if spec.kind == "text":
+        return frozenset({str}) if spec.shape == () else frozenset()
+    return _SCALARS[spec.dtype] if spec.shape == () and spec.kind == "values" else frozenset()
+
+
+def _check_sizes(spec: FeatureSpec, sizes: FeatureSpec | None) -> None:
+    assert spec.tensor is not None
+    if sizes is None or (sizes.dtype, sizes.shape) != ("int64", (spec.tensor.num_unknown,)):
+        raise ConfigError(
+            f"The sizes of feature {spec.name!r} must lie in a feature of int64 with shape "
+            f"({spec.tensor.num_unknown},), got {spec.tensor.sizes!r}."
+        )
+
+
+def _describe_bytes(error: UnicodeDecodeError) -> str:
+    return f"the byte 0x{error.object[error.start]:02x} at {error.start}"
+
+
+def _spec_to_json(spec: FeatureSpec) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "name": spec.name,
+        "dtype": spec.dtype,
+        "shape": None if spec.shape is None else list(spec.shape),
+        "doc": spec.doc,
+    }
+    if spec.kind != "values":  # others stay byte for byte
+        fields["kind"] = spec.kind
+    if spec.tensor is not None:
+        tensor = {"dtype": spec.tensor.dtype, "shape": list(spec.tensor.shape), "encoding": spec.tensor.encoding}
+        fields["tensor"] = tensor | ({"sizes": spec.tensor.sizes} if spec.tensor.sizes is not None else {})
+    return fields
+
+
+def _read_kind(node: Node) -> tuple[Kind, TensorType | None]:
+    """Reads the kind of a feature, and the type of its tensor. Features of plain values do not have these fields."""
+    names = dict(node.items())
+    if "kind" not in names:
+        return "values", None
+    kind: Kind | None = next((kind for kind in get_args(Kind) if kind == names["kind"].value), None)
+    if kind is None:
+        raise names["kind"].error(f"one of {', '.join(get_args(Kind))}")
+    if kind != "tensor":
+        return kind, None
+    tensor = node.field("tensor")
+    dtype = next((name for name in DTYPES if name == tensor.field("dtype").value), None)
+    encoding = next((name for name in ENCODINGS if name == tensor.field("encoding").value), None)
+    if dtype is None:
+        raise tensor.field("dtype").error(f"one of {', '.join(DTYPES)}")
+    if encoding is None:
+        raise tensor.field("encoding").error(f"one of {', '.join(ENCODINGS)}")
+    shape = tuple(
+        None if size.value is None else size.count(1, _MAX_DIMENSION) for size in tensor.field("shape").elements()
+    )
+    sizes = dict(tensor.items()).get("sizes")
+    try:
+        return kind, TensorType(dtype, shape, encoding, None if sizes is None else sizes.text())
+    except ConfigError as error:
+        raise tensor.refuse(error) from None
+
+
 def _spec_from_json(node: Node) -> FeatureSpec:
     shape = node.field("shape")
     dimensions = None
@@ -221,10 +427,17 @@ def _spec_from_json(node: Node) -> FeatureSpec:
     dtype = node.field("dtype")
     if dtype.text() not in _DTYPES:
         raise dtype.error(f"one of {', '.join(_DTYPES)}")
+    name, doc = node.field("name").text(), node.field("doc").text()
+    kind, tensor = _read_kind(node)
     try:
-        return FeatureSpec(node.field("name").text(), _DTYPES[dtype.text()], dimensions, node.field("doc").text())
+        return FeatureSpec(name, _DTYPES[dtype.text()], dimensions, doc, kind, tensor)
     except ConfigError as error:
         raise node.refuse(error) from None
+
+
+def class_schema() -> Schema:
+    """Returns the features of a class."""
+    return Schema(_CLASS)
 
 
 def image_schema(*, labeled: bool, boxes: bool, box_labels: bool, extra: Sequence[FeatureSpec] = ()) -> Schema:
@@ -249,11 +462,16 @@ def image_schema(*, labeled: bool, boxes: bool, box_labels: bool, extra: Sequenc
         features += _BOXES
     if box_labels:
         features.append(FeatureSpec(BBOX_LABEL, "int64", None, "class of each box, counted from 0"))
-    _check_extra(extra)
+    check_names(extra)
     return Schema((*features, *extra))
 
 
-def _check_extra(extra: Sequence[FeatureSpec]) -> None:
+def check_names(extra: Sequence[FeatureSpec]) -> None:
+    """Checks the names of features that are not tfpipe's own.
+
+    Raises:
+        ConfigError: A name belongs to the format, or cannot nest beside the others.
+    """
     names = [spec.name for spec in extra]
     for name in names:
         if name == "image" or name.startswith("image/"):

@@ -1,7 +1,8 @@
-"""Counts of the images in a shard: added image by image, merged over shards, and written as a split's `SplitInfo`.
+"""Counts of the images and tensors in a shard: added record by record, merged, and written as a split's `SplitInfo`.
 
 stats = ShardStats()
 stats.add("JPEG", height=375, width=500, label=3)      # for each record
+stats.add_tensors(schema, features)
 split_stats = merge_stats(stats_of_each_shard)         # for each split
 split_stats.to_split_info("train", shards, num_classes=10)
 """
@@ -11,7 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tfpipe.format.json_reader import Node
 from tfpipe.format.manifest import ImageSizes, ShardInfo, SplitInfo
+from tfpipe.format.schema import Schema, find_tensors
+from tfpipe.format.tensors.tensor_stats import TensorStats
 
 
 @dataclass(slots=True)
@@ -55,6 +59,7 @@ class ShardStats:
         seekable_jpegs: The number of JPEGs with restart markers from which a crop can be decoded.
         heights: The heights of the images.
         widths: The widths of the images.
+        tensors: The numbers about the tensors of each feature that holds some.
     """
 
     images: int = 0
@@ -65,6 +70,7 @@ class ShardStats:
     seekable_jpegs: int = 0
     heights: SideStats = field(default_factory=SideStats)
     widths: SideStats = field(default_factory=SideStats)
+    tensors: dict[str, TensorStats] = field(default_factory=dict)
 
     def add(self, image_format: str | None, height: int | None, width: int | None, label: int | None = None) -> None:
         """Adds one image. None stands for a value that its record does not give."""
@@ -78,8 +84,21 @@ class ShardStats:
         if label is not None:
             self.labels[label] += 1
 
+    def add_tensors(self, schema: Schema, features: Mapping[str, Any]) -> list[str]:
+        """Adds the tensors of a record that was checked or decoded; returns the features that hold NaN.
+
+        Raises:
+            FormatError: The bytes of a tensor do not fit its type.
+        """
+        with_nan = []
+        for spec, bits in find_tensors(schema, features):
+            assert spec.tensor is not None
+            if self.tensors.setdefault(spec.name, TensorStats()).add(spec.tensor, bits):
+                with_nan.append(spec.name)
+        return with_nan
+
     def merge(self, other: "ShardStats") -> None:
-        """Adds the images of another shard."""
+        """Adds the images and tensors of another shard."""
         self.images += other.images
         self.formats.update(other.formats)
         self.labels.update(other.labels)
@@ -88,6 +107,8 @@ class ShardStats:
         self.seekable_jpegs += other.seekable_jpegs
         self.heights.merge(other.heights)
         self.widths.merge(other.widths)
+        for name, stats in other.tensors.items():
+            self.tensors.setdefault(name, TensorStats()).merge(stats)
 
     def to_image_sizes(self) -> ImageSizes:
         """Returns the sizes of the images, all zeros without images."""
@@ -117,6 +138,7 @@ class ShardStats:
             class_counts=tuple(self.labels[k + label_base] for k in range(num_classes)),
             sizes=self.to_image_sizes(),
             seekable_jpegs=self.seekable_jpegs,
+            tensors=dict(sorted(self.tensors.items())),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -132,6 +154,7 @@ class ShardStats:
             "noticed": dict(self.noticed),
             "sizes": sizes,
             **({"seekable_jpegs": self.seekable_jpegs} if self.seekable_jpegs else {}),
+            **({"tensors": {name: stats.to_json() for name, stats in self.tensors.items()}} if self.tensors else {}),
         }
 
     @classmethod
@@ -159,6 +182,7 @@ class ShardStats:
             seekable_jpegs=fields.get("seekable_jpegs", 0),
             heights=heights,
             widths=widths,
+            tensors={name: TensorStats.from_json(stats) for name, stats in Node(fields.get("tensors", {})).items()},
         )
 
 

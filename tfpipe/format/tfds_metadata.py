@@ -11,8 +11,10 @@ import re
 from typing import TypeAlias
 
 from tfpipe.errors import ConfigError
+from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, FeatureSpec
+from tfpipe.format.tensors.tensor_type import TensorType
 
 VERSION = "1.0.0"
 """The version that TFDS asks for. All datasets have this one."""
@@ -30,8 +32,13 @@ def dataset_name(manifest: Manifest) -> str:
     return name if name[:1].isalpha() else f"dataset_{name}".rstrip("_")
 
 
-def dataset_info_json(manifest: Manifest) -> str:
-    """Returns the text of `dataset_info.json`: splits, records of each shard, and the pattern of shard names."""
+def dataset_info_json(manifest: Manifest, file_format: str = "tfrecord") -> str:
+    """Returns the text of `dataset_info.json`: splits, records of each shard, and the pattern of shard names.
+
+    Args:
+        manifest: The manifest of the dataset.
+        file_format: The format of the shards, which is also the ending of their names.
+    """
     splits = [
         {
             "name": split.name,
@@ -46,17 +53,34 @@ def dataset_info_json(manifest: Manifest) -> str:
             "name": dataset_name(manifest),
             "description": f"{manifest.name}, written by tfpipe {manifest.tool_version}.",
             "version": VERSION,
-            "fileFormat": "tfrecord",
+            "fileFormat": file_format,
             "splits": splits,
         }
     )
+
+
+def make_files(manifest: Manifest) -> dict[str, str]:
+    """Returns the text of each file with which TFDS opens the dataset; none if TFDS cannot hold its features."""
+    if not can_hold(manifest):
+        return {}
+    files = {file_names.TFDS_FEATURES: features_json(manifest), file_names.TFDS_INFO: dataset_info_json(manifest)}
+    return files | label_files(manifest)
+
+
+def can_hold(manifest: Manifest) -> bool:
+    """Returns whether TFDS can hold the features: it cannot nest some names, nor read all tensors."""
+    try:
+        features_json(manifest)
+    except ConfigError:
+        return False
+    return True
 
 
 def features_json(manifest: Manifest) -> str:
     """Returns the text of `features.json`: the kind and shape of every feature, nested by `/`.
 
     Raises:
-        ConfigError: The name of a feature is also the group of another feature.
+        ConfigError: The name of a feature is also the group of another feature, or TFDS has no such tensor.
     """
     tree: _Json = {}
     for spec in manifest.schema.features:
@@ -112,6 +136,8 @@ def _feature(spec: FeatureSpec, manifest: Manifest) -> _Json:
         return _image(manifest)
     if spec.name == CLASS_LABEL and manifest.label_names:
         return _node("class_label_feature.ClassLabel", "classLabel", {"numClasses": str(len(manifest.label_names))})
+    if spec.tensor is not None:
+        return _stored_tensor(spec.name, spec.tensor)
     if spec.shape is None:
         return _node("sequence_feature.Sequence", "sequence", {"feature": _value(spec, ()), "length": "-1"})
     return _value(spec, spec.shape)
@@ -135,6 +161,13 @@ def _image(manifest: Manifest) -> _Json:
     if len(formats) == 1 and (only := formats.pop()) in _ENCODING_FORMATS:
         content["encodingFormat"] = _ENCODING_FORMATS[only]
     return _node("image_feature.Image", "image", content)
+
+
+def _stored_tensor(name: str, tensor: TensorType) -> _Json:
+    """Returns the feature for raw bytes. TFDS finds one unknown size by their length; more it stores in its own way."""
+    if tensor.encoding != "raw" or tensor.num_unknown > 1 or tensor.dtype == "uint32":
+        raise ConfigError(f"TensorFlow Datasets cannot read the tensors of {name!r}.")
+    return _tensor(tensor.dtype, tuple(-1 if size is None else size for size in tensor.shape), "bytes")
 
 
 def _tensor(dtype: str, shape: tuple[int, ...], encoding: str) -> _Json:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tfpipe.errors import FormatError
 from tfpipe.format import schema as keys
-from tfpipe.format.example import Feature, decode_example
+from tfpipe.format.example import Feature, decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Foreign, Manifest
 from tfpipe.format.schema import FeatureSpec, Schema
@@ -33,12 +33,12 @@ class Content:
     Attributes:
         faults: The kinds of damage, each with the end of a sentence that describes it.
         features: The features of the Example; empty if the payload is not a valid Example.
-        image_key: The feature that holds the image.
+        image_key: The feature that holds the image; None if the records have none.
     """
 
     faults: tuple[Fault, ...]
     features: Mapping[str, Feature]
-    image_key: str = keys.IMAGE_ENCODED
+    image_key: str | None = keys.IMAGE_ENCODED
 
     @property
     def key(self) -> str:
@@ -48,20 +48,27 @@ class Content:
 
     def find_markers(self) -> bool | None:
         """Returns whether the image has the restart markers of a seekable JPEG; None if it is not a JPEG."""
-        image = _text(self.features, self.image_key) or b""
+        image = self._image
         return is_seekable(image) if sniff_format(image) == "jpeg" else None
 
     @property
     def identity(self) -> bytes:
-        """A hash that is equal for equal images: of the source if its SHA-256 is known, else of the stored bytes."""
+        """A hash that is equal for equal images: of the source if its SHA-256 is known, else of the stored bytes.
+
+        Without an image it is that of all features.
+        """
         digest = _text(self.features, keys.IMAGE_SHA256)
         if digest is not None and len(digest) == 64:
             try:
                 return bytes.fromhex(digest.decode())[:IDENTITY_BYTES]
             except ValueError:
                 pass
-        image = _text(self.features, self.image_key) or b""
-        return hashlib.blake2b(image, digest_size=IDENTITY_BYTES).digest()
+        content = self._image if self.image_key is not None else encode_example(self.features)
+        return hashlib.blake2b(content, digest_size=IDENTITY_BYTES).digest()
+
+    @property
+    def _image(self) -> bytes:
+        return (_text(self.features, self.image_key) if self.image_key is not None else None) or b""
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,7 @@ class ContentCheck:
         label_names: The names of the classes.
         decode: Whether to decode the images.
         foreign: The facts about records that another program wrote; None for tfpipe's own.
+        image_key: The feature that holds the image; None if the records have none.
     """
 
     schema: Schema | None = None
@@ -82,6 +90,7 @@ class ContentCheck:
     label_names: tuple[str, ...] = ()
     decode: bool = True
     foreign: Foreign | None = None
+    image_key: str | None = keys.IMAGE_ENCODED
 
     @classmethod
     def from_manifest(cls, manifest: Manifest, decode: bool = True) -> "ContentCheck":
@@ -90,7 +99,8 @@ class ContentCheck:
         Raises:
             FormatError: The manifest's image form is not valid.
         """
-        return cls(manifest.schema, ImageForm.recorded(manifest.image), manifest.label_names, decode, manifest.foreign)
+        form, image_key = ImageForm.recorded(manifest.image), manifest.image_key
+        return cls(manifest.schema, form, manifest.label_names, decode, manifest.foreign, image_key)
 
     def get_label(self, features: Mapping[str, Feature]) -> int | None:
         """Returns the class of a record, counted from 0, or None if it has no class."""
@@ -113,15 +123,17 @@ class ContentCheck:
         if self.schema is None:
             return Content(tuple(_foreign_faults(features)) if self.decode else (), features)
         faults = list(_schema_faults(self.schema, features, strict=self.foreign is None))
+        faults += _kind_faults(self.schema, features) if not faults else ()
         if not faults:  # the next checks rely on a right schema
             faults += _label_faults(self.get_label(features), self.label_names, features)
             faults += self._image_faults(features)
-        image_key = keys.IMAGE_ENCODED if self.foreign is None else self.foreign.image_key
-        return Content(tuple(faults), features, image_key)
+        return Content(tuple(faults), features, self.image_key)
 
     def _image_faults(self, features: Mapping[str, Feature]) -> Iterator[Fault]:
+        key = self.image_key
+        if key is None:
+            return
         if self.foreign is not None:
-            key = self.foreign.image_key
             yield from _foreign_faults({key: features.get(key)}, sure=True) if self.decode else ()
             return
         encoded, kind = _text(features, keys.IMAGE_ENCODED), _text(features, keys.IMAGE_FORMAT)
@@ -169,6 +181,16 @@ def _wrong_value(spec: FeatureSpec, value: Feature) -> str:
         return f"{spec.dtype}, got {kind}"
     expected = prod(spec.shape)
     return "" if count == expected else f"{expected} {spec.dtype}, got {count}"
+
+
+def _kind_faults(schema: Schema, features: Mapping[str, Feature]) -> Iterator[Fault]:
+    """Yields the tensors and texts whose bytes are not such."""
+    for spec in schema.features:
+        if spec.kind != "values" and features.get(spec.name):
+            try:
+                spec.check_stored(features)
+            except FormatError as error:
+                yield "schema", f"{str(error)[:1].lower()}{str(error)[1:].rstrip('.')}"
 
 
 def _dtype_name(value: NDArray[np.int64] | NDArray[np.float32]) -> str:

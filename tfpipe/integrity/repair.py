@@ -4,13 +4,10 @@ The source is only read. Everything is written to a folder beside the output, wh
 name holds the whole result or nothing. The same call completes a run that was killed.
 """
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tfpipe._version import __version__
@@ -26,8 +23,8 @@ from tfpipe.integrity.repair_shard import RepairedShard, Staging, repair_shard
 from tfpipe.integrity.verify import dataset_jobs, run_jobs, total_bytes
 from tfpipe.integrity.write_repaired import write_repaired
 from tfpipe.open_dataset import check_local, load_manifest
-from tfpipe.system import file_io
 from tfpipe.system.progress import Observer
+from tfpipe.system.working_folder import check_output, open_working_folder, publish
 
 STAGING = ".tfpipe-repair"
 _FOLDERS = ("shards", "rows", "digests")
@@ -80,7 +77,8 @@ def repair(
         if (done := _finished(output, identity)) is not None:
             shutil.rmtree(output + STAGING, ignore_errors=True)
             return done
-        with _staging(output, identity) as staging:
+        staging = Staging(output + STAGING)
+        with open_working_folder(staging.base, _FOLDERS, identity, f"repairs into {output}"):
             content = ContentCheck.from_manifest(manifest, decode=not quick)
             with shared_counters(total_bytes(jobs), observer or Observer()) as counters:
                 for _ in run_jobs(repair_shard, jobs, (content, staging, counters), workers):
@@ -88,7 +86,7 @@ def repair(
             rows = [_row(staging, job) for job in jobs]
             document = {"identity": identity, "source": source, "manifest_inferred": inferred}
             write_repaired(staging, manifest, rows, source, document)
-            _publish(staging.path("data"), output)
+            publish(staging.path("data"), output)
     except OSError as error:
         raise DataError(f"{output} cannot be written: {error.strerror or error}.") from error
     result = _finished(output, identity)
@@ -102,13 +100,7 @@ def _check(source: str, output: str) -> tuple[str, str]:
         check_local(path)
     if not os.path.isdir(source):
         raise DataError(f"{source} must be the directory of a dataset.")
-    real, target = os.path.realpath(source), os.path.realpath(output)
-    if target == real or target.startswith(real + os.sep) or real.startswith(target + os.sep):
-        raise ConfigError(f"The output must lie outside of the dataset, got {output} for {source}.")
-    is_in_use = os.path.lexists(target) and (not os.path.isdir(target) or bool(os.listdir(target)))
-    if is_in_use and not os.path.isfile(os.path.join(target, file_names.REPAIR)):
-        raise ConfigError(f"{output} must not exist yet; choose another name.")
-    return real, target
+    return check_output(source, output, file_names.REPAIR)
 
 
 def _manifest(source: str) -> tuple[Manifest, bool]:
@@ -160,58 +152,6 @@ def _finished(output: str, identity: str) -> RepairResult | None:
     return RepairResult(document["records"], document["shards"], lost, document["manifest_inferred"])
 
 
-@contextlib.contextmanager
-def _staging(output: str, identity: str) -> Iterator[Staging]:
-    """Opens and locks the working folder. It is removed if the block ends without an error."""
-    staging = Staging(output + STAGING)
-    os.makedirs(staging.base, exist_ok=True)
-    with open(staging.path("lock"), "wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(f"Another process repairs into {output}; wait for it or choose another name.") from None
-        _prepare(staging, identity)
-        yield staging
-        shutil.rmtree(staging.base)
-
-
-def _prepare(staging: Staging, identity: str) -> None:
-    """Removes everything from the working folder that does not belong to this repair."""
-    plan = staging.path("plan.json")
-    old_identity = ""
-    with contextlib.suppress(OSError, UnicodeDecodeError), open(plan, encoding="utf-8") as file:
-        old_identity = file.read(1000)
-    for name in os.listdir(staging.base):
-        is_kept = name == "lock" or (old_identity == identity and name in (*_FOLDERS, "plan.json"))
-        if not is_kept:
-            path = staging.path(name)
-            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)
-    for folder in _FOLDERS:
-        os.makedirs(staging.path(folder), exist_ok=True)
-    file_io.write_file(plan, identity.encode())
-
-
 def _row(staging: Staging, job: FileJob) -> RepairedShard:
     with open(staging.path("rows", f"{job.name}.json"), "rb") as file:
         return RepairedShard.from_json(json.load(file))
-
-
-def _publish(data: str, output: str) -> None:
-    """Gives the whole result its final name, and makes sure that the name is on disk."""
-    sync_folders(data)
-    os.rename(data, output)
-    _sync(os.path.dirname(output))
-
-
-def sync_folders(top: str) -> None:
-    """Puts the names of a tree's files on disk. The files themselves are there since they were written."""
-    for folder, _, _ in os.walk(top):
-        _sync(folder)
-
-
-def _sync(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,12 +13,12 @@ import numpy as np
 from tfpipe.errors import FormatError
 from tfpipe.format import file_names
 from tfpipe.format import schema as keys
-from tfpipe.format.example import Feature
-from tfpipe.format.record_index import decode_index, encode_index
+from tfpipe.format.example import Feature, encode_example
+from tfpipe.format.record_index import decode_index
+from tfpipe.format.record_writer import RecordWriter
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.shard_stats import ShardStats
-from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, check_content, describe, load_places
 from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
@@ -53,14 +53,15 @@ class RepairedShard:
         """Returns the fields as JSON values."""
         fields = {name: getattr(self, name) for name in ("file", "split", "records", "bytes", "sha256", "lost")}
         counts = self.stats.to_json()
-        names = {"formats": "formats", "labels": "classes", "sizes": "pixels", "seekable_jpegs": "seekable_jpegs"}
+        names = {"formats": "formats", "labels": "classes", "sizes": "pixels"}
+        names |= {name: name for name in ("seekable_jpegs", "tensors")}
         return fields | {name: counts[key] for key, name in names.items() if key in counts}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "RepairedShard":
         """Inverts `to_json`. Raises KeyError, TypeError, ValueError or AttributeError for any other value."""
         counts = {"formats": fields["formats"], "labels": fields["classes"], "sizes": fields["pixels"]}
-        counts["seekable_jpegs"] = fields.get("seekable_jpegs", 0)
+        counts |= {name: fields[name] for name in ("seekable_jpegs", "tensors") if name in fields}
         names = ("file", "split", "records", "bytes", "sha256", "lost")
         stats = ShardStats.from_json({**counts, "changed": {}, "noticed": {}}, fields["records"])
         return cls(**{name: fields[name] for name in names}, stats=stats)
@@ -131,26 +132,24 @@ def repair_shard(content: ContentCheck, staging: Staging, counters: Counters, jo
 def _write_shard(content: ContentCheck, staging: Staging, progress: Progress, report: FileReport) -> RepairedShard:
     job, lost = report.job, report.damaged
     row = RepairedShard(job.name, job.split)
-    sizes: list[int] = []
-    digests, digest = bytearray(), hashlib.sha256()
+    digests = bytearray()
     with new_file(staging.shard(job.name)) as out:
-        source = _open(job, lost)
+        writer, source = RecordWriter(out), _open(job, lost)
         if source is not None:
             with source:
                 report.bytes = os.fstat(source.fileno()).st_size
                 for payload, record in _good_records(source, content, progress, report):
-                    parts = record_header(len(payload)), payload, record_footer(payload)
-                    for part in parts:
-                        out.write(part)
-                        digest.update(part)
-                    sizes.append(sum(map(len, parts)))
+                    writer.write(payload)
                     digests += _source_digest(record)
                     _count(row.stats, record.features)
+                    if content.schema is not None:
+                        row.stats.add_tensors(content.schema, record.features)
                     if job.seekable and record.find_markers():
                         row.stats.seekable_jpegs += 1
-    row.records, row.bytes, row.sha256 = len(sizes), sum(sizes), digest.hexdigest()
+    info = writer.describe(job.name)
+    row.records, row.bytes, row.sha256 = info.records, info.bytes, info.sha256
     row.lost = [damage.to_json() for damage in lost if damage.kind != "index"]
-    write_file(staging.index(job.name), encode_index(sizes))
+    write_file(staging.index(job.name), writer.index)
     write_file(staging.path("digests", job.name), bytes(digests))
     write_file(staging.path("rows", f"{job.name}.json"), json.dumps(row.to_json()).encode())
     progress.done(report)
@@ -214,13 +213,18 @@ def _get_number(features: Mapping[str, Feature], key: str) -> int | None:
 
 
 def _source_digest(record: Content) -> bytes:
-    """Returns the SHA-256 of the image's source if the record gives it, else that of the stored bytes."""
+    """Returns the SHA-256 of the image's source if the record gives it, else that of the stored bytes.
+
+    Without an image it is that of all features.
+    """
     value = record.features.get(keys.IMAGE_SHA256)
     if isinstance(value, list) and len(value) == 1 and len(value[0]) == 2 * DIGEST_BYTES:
         try:
             return bytes.fromhex(value[0].decode())
         except ValueError:
             pass
+    if record.image_key is None:
+        return hashlib.sha256(encode_example(record.features)).digest()
     stored = record.features.get(keys.IMAGE_ENCODED)
     return hashlib.sha256(b"".join(stored) if isinstance(stored, list) else b"").digest()
 

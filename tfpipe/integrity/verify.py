@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tfpipe.errors import DataError, FormatError
-from tfpipe.format import file_names
+from tfpipe.format import file_names, tfds_metadata
 from tfpipe.format.digest_groups import equal_rows
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest, SplitInfo
@@ -175,7 +175,8 @@ def _content(manifest: Manifest, report: VerifyReport) -> ContentCheck:
         return ContentCheck.from_manifest(manifest)
     except FormatError as error:
         report.damaged.append(Damage(file_names.MANIFEST, "manifest", str(error).rstrip(".")))
-        return ContentCheck(manifest.schema, ImageForm(), manifest.label_names, False, manifest.foreign)
+        image_key = manifest.image_key
+        return ContentCheck(manifest.schema, ImageForm(), manifest.label_names, False, manifest.foreign, image_key)
 
 
 def _nameless_jobs(directory: str) -> list[FileJob]:
@@ -214,7 +215,7 @@ def _find_extra_and_missing(directory: str, manifest: Manifest) -> Iterator[Dama
         if name.endswith(".idx") and f"{file_names.INDEX_DIR}/{name}" not in indexes:
             yield Damage(f"{file_names.INDEX_DIR}/{name}", "extra", "the manifest knows no such index")
     duplicates = bool(manifest.duplicates.within or manifest.duplicates.across)
-    promised = {file_names.TFDS_INFO: True, file_names.TFDS_FEATURES: True}
+    promised = dict.fromkeys((file_names.TFDS_INFO, file_names.TFDS_FEATURES), tfds_metadata.can_hold(manifest))
     promised |= {file_names.QUARANTINE: manifest.quarantined > 0, file_names.DUPLICATES: duplicates}
     for name, is_promised in promised.items():
         if is_promised and not os.path.exists(os.path.join(directory, name)):

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from tfpipe._version import __version__
-from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.errors import DataError, FormatError
 from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format import schema as keys
 from tfpipe.format.digest_groups import list_duplicates
@@ -59,13 +59,8 @@ def write_repaired(
     counts = {"records": sum(shard.records for shard, _ in named), "shards": len(named)}
     text = json.dumps({"version": 1, "tool_version": __version__, **document, **counts, "lost": lost}, indent=1)
     file_io.write_file(os.path.join(data, file_names.REPAIR), text.encode() + b"\n")
-    with contextlib.suppress(ConfigError):  # TFDS cannot nest some names; then its files are left out
-        texts = {
-            file_names.TFDS_FEATURES: tfds_metadata.features_json(new),
-            file_names.TFDS_INFO: tfds_metadata.dataset_info_json(new),
-        }
-        for name, text in (texts | tfds_metadata.label_files(new)).items():
-            file_io.write_file(os.path.join(data, name), text.encode())
+    for name, text in tfds_metadata.make_files(new).items():
+        file_io.write_file(os.path.join(data, name), text.encode())
     file_io.write_file(os.path.join(data, file_names.MANIFEST), manifest_json.dumps(new).encode())
 
 

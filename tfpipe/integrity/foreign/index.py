@@ -17,7 +17,9 @@ from tfpipe.format.compressed import detect_compression, scan_compressed
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.manifest import Compression, Foreign, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.recovery.hashed_reader import HashedReader
+from tfpipe.format.schema import Schema
 from tfpipe.format.shard_stats import merge_stats, sort_counts
+from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tfrecord import HEADER_BYTES
 from tfpipe.integrity.foreign import infer_schema
 from tfpipe.integrity.foreign.find_files import ForeignFiles, describe_missing_files, find_files, group_by_split
@@ -49,7 +51,8 @@ class IndexConfig:
         target: A directory, a file, or a pattern such as `/data/train-*`. Required.
         output: The directory for the manifest and the indexes. None: the directory of the files. Default: None.
         split: The split of all files. None: the split follows from each file's name. Default: None.
-        image_key: The feature that holds the image. None: it is found by its name and content. Default: None.
+        image_key: The feature that holds the image. None: it is found by its name and content; records of tensors need
+            none. Default: None.
         label_key: The feature that holds the class. None: it is found by its name. Default: None.
         label_base: The number that is stored for class 0. "auto": the smallest label tells. "auto", "0" or "1".
             Default: "auto".
@@ -202,7 +205,8 @@ def _manifest(scanned: _ScannedFiles, output: IndexOutput, notes: list[str]) -> 
     for scan in scanned.scans:
         total.merge(scan)
     schema = infer_schema.infer_schema(total, notes)
-    infer_schema.check_images(schema, keys.image, total.records)
+    if keys.image is not None:
+        infer_schema.check_images(schema, keys.image, total.records)
     labels = infer_schema.infer_labels(schema, total, keys, options.label_base, scanned.metadata, notes)
     if labels.key is None and options.label_key is not None:
         raise DataError(f"{options.label_key!r} holds no labels. {notes[-1]} Leave `label_key` out.")
@@ -210,7 +214,9 @@ def _manifest(scanned: _ScannedFiles, output: IndexOutput, notes: list[str]) -> 
     formats = total.stats.formats
     if other := sum(count for kind, count in formats.items() if kind not in ("JPEG", "PNG", "GIF", "BMP")):
         notes.append(f"{other:,} images have formats that TensorFlow does not decode: {_list_formats(formats)}.")
-    splits = {split: _split(scanned, split, labels) for split in dict.fromkeys(job.split for job in scanned.jobs)}
+    splits = {
+        split: _split(scanned, split, labels, schema) for split in dict.fromkeys(job.split for job in scanned.jobs)
+    }
     digest = hashlib.sha256(b"".join(scan.sha256.encode() for scan in scanned.scans))
     return Manifest(
         name=scanned.metadata.name or os.path.basename(scanned.files.root) or "dataset",
@@ -225,11 +231,16 @@ def _manifest(scanned: _ScannedFiles, output: IndexOutput, notes: list[str]) -> 
     )
 
 
-def _split(scanned: _ScannedFiles, split: str, labels: Labels) -> SplitInfo:
+def _split(scanned: _ScannedFiles, split: str, labels: Labels, schema: Schema) -> SplitInfo:
     files = list(scanned.get_split(split))
     shards = [ShardInfo(job.name, scan.records, scan.file_bytes, scan.sha256) for job, scan in files]
     num_classes = len(labels.names) if labels.key is not None else 0
     stats = merge_stats(scan.stats for _, scan in files)
+    for spec in schema.tensors:
+        for tensor_stats in (scan.features[spec.name].tensor_stats for _, scan in files if spec.name in scan.features):
+            stats.tensors.setdefault(spec.name, TensorStats()).merge(tensor_stats)
+        assert spec.tensor is not None
+        stats.tensors[spec.name].forget_sizes(spec.tensor.num_unknown)
     return stats.to_split_info(split, shards, num_classes, labels.base)
 
 

@@ -1,7 +1,7 @@
 """Infers the keys, the schema and the labels of foreign records from the results of a scan. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -9,6 +9,8 @@ import numpy as np
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.example import Feature
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec, Schema
+from tfpipe.format.tensors.tensor_proto import read_tensor_proto
+from tfpipe.format.tensors.tensor_type import TensorType
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
 from tfpipe.integrity.foreign.metadata_files import Metadata
@@ -48,7 +50,7 @@ def choose_keys(first: Mapping[str, Feature], named: Keys, metadata: Metadata) -
     Raises:
         ConfigError: A feature that the user named does not exist, or no image is found.
     """
-    image = named.image or _choose_image(first, metadata)
+    image = named.image or _choose_image(first, metadata)  # None: the records hold tensors
     label = named.label or next((key for key in (*metadata.classes, *_LABEL_KEYS) if _is_one(first, key, int)), None)
     for key, option, kind in ((image, "image_key", bytes), (label, "label_key", int)):
         if key is not None and not _is_one(first, key, kind):
@@ -58,10 +60,12 @@ def choose_keys(first: Mapping[str, Feature], named: Keys, metadata: Metadata) -
     return Keys(image, label, text if text in first else None)
 
 
-def _choose_image(first: Mapping[str, Feature], metadata: Metadata) -> str:
+def _choose_image(first: Mapping[str, Feature], metadata: Metadata) -> str | None:
     likely = [key for key in (*metadata.images, *_IMAGE_KEYS) if _is_one(first, key, bytes)]
     readable = [key for key in (*likely, *sorted(first)) if _is_image(first.get(key))]
     candidates = list(dict.fromkeys(readable)) or likely
+    if not _is_image(first.get(candidates[0]) if candidates else None) and _has_tensor(first):
+        return None
     if not candidates:
         raise ConfigError(f"Name the feature that holds the image with `image_key`; {_shown(first)}.")
     if candidates[0] not in likely and len(candidates) > 1:
@@ -84,6 +88,11 @@ def _is_image(value: Feature | None) -> bool:
     except BadImage:
         return False
     return True
+
+
+def _has_tensor(features: Mapping[str, Feature]) -> bool:
+    single = (value[0] for value in features.values() if isinstance(value, list) and len(value) == 1)
+    return any(read_tensor_proto(data) is not None for data in single)
 
 
 def _shown(features: Mapping[str, Feature]) -> str:
@@ -114,11 +123,24 @@ def infer_schema(scan: FileScan, notes: list[str]) -> Schema:
 def _spec(name: str, stats: FeatureStats, records: int) -> FeatureSpec:
     dtype = next(kind for kind in get_args(DType) if kind in stats.kinds)
     missing = records - stats.records
+    tensor = _find_tensor(stats) if not missing and stats.min_values == stats.max_values == 1 else None
+    if tensor is not None:
+        return FeatureSpec.make_tensor(name, tensor)
     if missing:
         return FeatureSpec(name, dtype, None, f"missing in {missing:,} of {records:,} records")
     if stats.min_values != stats.max_values or not stats.max_values:
         return FeatureSpec(name, dtype, None, f"{stats.min_values:,} to {stats.max_values:,} values")
     return FeatureSpec(name, dtype, () if stats.max_values == 1 else (stats.max_values,))
+
+
+def _find_tensor(stats: FeatureStats) -> TensorType | None:
+    """Returns the type of the tensors that a feature holds as `tf.io.serialize_tensor` wrote them."""
+    if not stats.holds_tensors or stats.tensor is None:
+        return None
+    low, high = stats.tensor_stats.min_sizes, stats.tensor_stats.max_sizes
+    # Readers expect the axes whose size differs first, so all before the last such axis count as such.
+    unknown = max((k + 1 for k in range(len(low)) if low[k] != high[k] or not low[k]), default=0)
+    return replace(stats.tensor, shape=(None,) * unknown + high[unknown:])
 
 
 def check_images(schema: Schema, key: str, records: int) -> None:

@@ -16,6 +16,9 @@ from tfpipe.format.record_index import MAX_RECORDS, encode_index
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Search
 from tfpipe.format.shard_stats import ShardStats
+from tfpipe.format.tensors.tensor_proto import read_tensor_proto
+from tfpipe.format.tensors.tensor_stats import TensorStats
+from tfpipe.format.tensors.tensor_type import TensorType
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
@@ -36,12 +39,12 @@ class Keys:
     """The features that hold the image, the class and the class name.
 
     Attributes:
-        image: The feature with the bytes of the image file.
+        image: The feature with the bytes of the image file; None without images.
         label: The feature with the class; None without labels.
         text: The feature with the name of the class; None without one.
     """
 
-    image: str
+    image: str | None
     label: str | None = None
     text: str | None = None
 
@@ -74,12 +77,18 @@ class FeatureStats:
         kinds: The kinds of its values: bytes, int64, float. It is empty if no record has a value.
         min_values: The smallest number of values in a record that has the feature.
         max_values: The largest number of values.
+        holds_tensors: Whether every value is a tensor of one dtype and rank, as `tf.io.serialize_tensor` writes it.
+        tensor: The type of these tensors, with unknown sizes only; None before the first.
+        tensor_stats: The numbers about these tensors.
     """
 
     records: int = 0
     kinds: set[str] = field(default_factory=set)
     min_values: int = 2**62
     max_values: int = 0
+    holds_tensors: bool = True
+    tensor: TensorType | None = None
+    tensor_stats: TensorStats = field(default_factory=TensorStats)
 
     def add(self, value: Feature) -> None:
         """Adds the value of one record."""
@@ -88,11 +97,25 @@ class FeatureStats:
         self.min_values, self.max_values = min(self.min_values, count), max(self.max_values, count)
         if isinstance(value, list):
             self.kinds.add("bytes")
+            for data in value if self.holds_tensors else ():
+                self._add_tensor(data)
         elif value is not None:
             self.kinds.add("float" if value.dtype.kind == "f" else "int64")
 
+    def _add_tensor(self, data: bytes) -> None:
+        proto = read_tensor_proto(data)
+        if proto is not None and self.tensor is None:
+            self.tensor = TensorType(proto.dtype, (None,) * len(proto.shape), "proto")
+        self.holds_tensors = proto is not None and self.tensor is not None and self.tensor.admits(proto)
+        if self.holds_tensors and self.tensor is not None:
+            self.tensor_stats.add(self.tensor, self.tensor.read_bits(data))
+
     def merge(self, other: "FeatureStats") -> None:
         """Adds the values of another file."""
+        self.tensor = self.tensor or other.tensor
+        self.holds_tensors &= other.holds_tensors and other.tensor in (None, self.tensor)
+        if self.holds_tensors:
+            self.tensor_stats.merge(other.tensor_stats)
         self.records += other.records
         self.kinds |= other.kinds
         self.min_values, self.max_values = (
@@ -232,7 +255,8 @@ def _add(scan: FileScan, keys: Keys, payload: bytes, name: str) -> None:
                     f"{name}: the records must have at most {_MAX_FEATURES:,} features of different names"
                 )
         feature_stats.add(value)
-    _add_image(scan, features.get(keys.image))
+    if keys.image is not None:
+        _add_image(scan, features.get(keys.image))
     if keys.label is not None:
         _add_label(scan, features.get(keys.label), features.get(keys.text or ""))
 

@@ -1,0 +1,150 @@
+"""The numbers about the tensors of a feature: their range, their sizes, and how many values are not numbers."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.format.json_reader import MAX_COUNT, Node
+from tfpipe.format.tensors.tensor_type import MAX_AXES, TensorType
+
+_LARGEST = {"float16": 0x7BFF, "bfloat16": 0x7F7F}  # the bits of the largest finite number
+
+
+@dataclass(slots=True)
+class TensorStats:
+    """The numbers about the tensors of one feature.
+
+    Attributes:
+        records: The number of tensors.
+        values: The number of values in all of them.
+        nan: The number of values that are NaN.
+        nan_records: The number of tensors with such a value.
+        infinite: The number of values that are infinite.
+        low: The smallest of the other values; None without one. false and true count as 0 and 1.
+        high: The largest of them.
+        min_sizes: The smallest size of each axis whose size is unknown.
+        max_sizes: The largest size of each such axis.
+    """
+
+    records: int = 0
+    values: int = 0
+    nan: int = 0
+    nan_records: int = 0
+    infinite: int = 0
+    low: float | None = None
+    high: float | None = None
+    min_sizes: tuple[int, ...] = ()
+    max_sizes: tuple[int, ...] = ()
+
+    def add(self, kind: TensorType, bits: NDArray[Any]) -> int:
+        """Adds a tensor as `TensorType.read_bits` returns it; returns its number of NaN.
+
+        A tensor of 64 KB takes 5 us, or 15 us with float16 and bfloat16.
+        """
+        nan = infinite = 0
+        low: float | None = None
+        high: float | None = None
+        if bits.size:
+            low, high = _find_range(kind, bits)
+            if not (np.isfinite(low) and np.isfinite(high)):
+                low, high, nan, infinite = _look_closely(kind, bits)
+        sizes = bits.shape[: kind.num_unknown]
+        if sizes:
+            self._add_sizes(sizes, sizes)
+        self.records += 1
+        self.values += bits.size
+        self.nan += nan
+        self.nan_records += nan > 0
+        self.infinite += infinite
+        self._add_range(low, high)
+        return nan
+
+    def _add_sizes(self, low: tuple[int, ...], high: tuple[int, ...]) -> None:
+        self.min_sizes = tuple(map(min, self.min_sizes, low)) if self.records else low
+        self.max_sizes = tuple(map(max, self.max_sizes, high)) if self.records else high
+
+    def _add_range(self, low: float | None, high: float | None) -> None:
+        if low is not None and (self.low is None or low < self.low):
+            self.low = low
+        if high is not None and (self.high is None or high > self.high):
+            self.high = high
+
+    def merge(self, other: "TensorStats") -> None:
+        """Adds the tensors of another shard."""
+        if not other.records:
+            return
+        self._add_sizes(other.min_sizes, other.max_sizes)
+        self.records += other.records
+        self.values += other.values
+        self.nan += other.nan
+        self.nan_records += other.nan_records
+        self.infinite += other.infinite
+        self._add_range(other.low, other.high)
+
+    def forget_sizes(self, axes: int) -> None:
+        """Leaves out the sizes of all but the first axes, because the others are known."""
+        self.min_sizes, self.max_sizes = self.min_sizes[:axes], self.max_sizes[:axes]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the numbers as JSON values."""
+        return asdict(self) | {"min_sizes": list(self.min_sizes), "max_sizes": list(self.max_sizes)}
+
+    @classmethod
+    def from_json(cls, node: Node) -> "TensorStats":
+        """Inverts `to_json`. Raises `FormatError` for any other value."""
+        counts = {name: node.field(name).count() for name in ("records", "values", "nan", "nan_records", "infinite")}
+        for name, whole in (("nan", counts["values"]), ("nan_records", counts["records"])):
+            node.field(name).count(0, whole)
+        low, high = (_read_number(node.field(name)) for name in ("low", "high"))
+        if (low is None) != (high is None):
+            raise node.field("high").error("a number if `low` is one, else null")
+        min_sizes, max_sizes = (_read_sizes(node.field(name)) for name in ("min_sizes", "max_sizes"))
+        if len(min_sizes) != len(max_sizes):
+            raise node.field("max_sizes").error(f"a list of {len(min_sizes)} sizes, as `min_sizes` is")
+        return cls(**counts, low=low, high=high, min_sizes=min_sizes, max_sizes=max_sizes)
+
+
+def _read_number(node: Node) -> float | None:
+    value = node.scalar()
+    if isinstance(value, str | bool):
+        raise node.error("a number or null")
+    return value
+
+
+def _read_sizes(node: Node) -> tuple[int, ...]:
+    sizes = tuple(element.count(0, MAX_COUNT) for element in node.elements())
+    if len(sizes) > MAX_AXES:
+        raise node.error(f"a list of at most {MAX_AXES} sizes")
+    return sizes
+
+
+def _find_range(kind: TensorType, bits: NDArray[Any]) -> tuple[float, float]:
+    """Returns the smallest and the largest value. If a value is NaN or infinite, one of both is not finite."""
+    if kind.dtype in _LARGEST:  # NumPy compares these one by one, but integers in vectors
+        numbers = bits.view(np.int16)
+        ordered = numbers ^ (numbers >> 15 & 0x7FFF)  # in the order of the values, NaN at both ends
+        low, high = int(ordered.min()), int(ordered.max())
+        if low < ~_LARGEST[kind.dtype] or high > _LARGEST[kind.dtype]:
+            return np.inf, np.inf
+        ends = np.array([low, high], np.int16)
+        low_value, high_value = _to_float(kind, (ends ^ (ends >> 15 & 0x7FFF)).view(bits.dtype)).tolist()
+        return low_value, high_value
+    low, high = bits.min().item(), bits.max().item()
+    return (low, high) if bits.dtype.kind == "f" else (max(int(low), -MAX_COUNT), int(high))  # as JSON can have them
+
+
+def _look_closely(kind: TensorType, bits: NDArray[Any]) -> tuple[float | None, float | None, int, int]:
+    """Returns the range of the finite values, and the numbers of NaN and of infinite values."""
+    values = _to_float(kind, bits)
+    finite = values[np.isfinite(values)]
+    nan = int(np.isnan(values).sum())
+    low, high = (finite.min().item(), finite.max().item()) if finite.size else (None, None)
+    return low, high, nan, values.size - finite.size - nan
+
+
+def _to_float(kind: TensorType, bits: NDArray[Any]) -> NDArray[Any]:
+    if kind.dtype == "bfloat16":
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    return bits.astype(np.float32) if kind.dtype == "float16" else bits

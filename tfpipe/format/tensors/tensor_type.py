@@ -1,0 +1,204 @@
+"""The type of a feature's tensors, and the way from an array to the bytes of a record and back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.errors import ConfigError, FormatError
+from tfpipe.format.tensors.tensor_proto import TensorDType, TensorProto, read_tensor_proto
+from tfpipe.system.extras import importing
+
+Encoding: TypeAlias = Literal["raw", "proto"]
+"""The form of a tensor in a record: its values, or the bytes of `tf.io.serialize_tensor`."""
+
+MAX_AXES = 8
+_MAX_SIZE = 2**31 - 1
+DTYPES: tuple[TensorDType, ...] = get_args(TensorDType)
+ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
+
+# NumPy has no bfloat16 of its own, so its values travel as their bits until somebody wants the numbers.
+_BITS = {name: np.dtype("<u2" if name == "bfloat16" else name).newbyteorder("<") for name in DTYPES}
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """The type of the tensors of a feature.
+
+    Attributes:
+        dtype: The type of the values.
+        shape: The size of each axis. None for an axis whose size differs between records; such axes come first.
+        encoding: The form in a record. "raw": the values in row order, little endian. "proto": the bytes of
+            `tf.io.serialize_tensor`, as other programs write them.
+        sizes: The feature that holds the sizes of the axes that are None: int64, one value for each. The length of
+            the bytes tells a single one, so it is None for up to one such axis, and for "proto".
+
+    Raises:
+        ConfigError: The dtype is unknown, or the shape cannot be stored.
+    """
+
+    dtype: TensorDType
+    shape: tuple[int | None, ...]
+    encoding: Encoding = "raw"
+    sizes: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"A tensor's dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}.")
+        if self.encoding not in ENCODINGS:
+            raise ConfigError(f"A tensor's encoding must be one of {', '.join(ENCODINGS)}, got {self.encoding!r}.")
+        known = self.shape[self.num_unknown :]
+        if len(self.shape) > MAX_AXES or not all(type(n) is int and 1 <= n <= _MAX_SIZE for n in known):
+            raise ConfigError(
+                f"A tensor must have at most {MAX_AXES} axes of at least 1, the unknown ones (None) first, got "
+                f"{self.shape}."
+            )
+
+    @cached_property
+    def num_unknown(self) -> int:
+        """The number of axes whose size differs between records."""
+        return next((k for k, size in enumerate(self.shape) if size is not None), len(self.shape))
+
+    @cached_property
+    def needs_sizes(self) -> bool:
+        """Whether each record must hold the sizes of the unknown axes, because its bytes do not tell them."""
+        return self.encoding == "raw" and self.num_unknown > 1
+
+    @cached_property
+    def bits(self) -> np.dtype[Any]:
+        """The dtype in which NumPy reads the bytes: that of the values, but uint16 for bfloat16."""
+        bits: np.dtype[Any] = _BITS[self.dtype]
+        return bits
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """The bytes of the known axes together."""
+        return self.bits.itemsize * prod(size for size in self.shape if size is not None)
+
+    @cached_property
+    def _native(self) -> np.dtype[Any] | None:
+        return None if self.dtype == "bfloat16" else self.bits
+
+    def __str__(self) -> str:
+        return f"{self.dtype} [{', '.join('?' if size is None else str(size) for size in self.shape)}]"
+
+    def to_array(self, value: Any) -> NDArray[Any]:
+        """Returns a value as an array in row order that has this type.
+
+        Args:
+            value: A NumPy array, or what becomes one: a tensor of TensorFlow or JAX, a list, or a number. Lists and
+                numbers have no dtype of their own; they are taken if no value changes.
+
+        Raises:
+            ConfigError: The dtype or the shape differ. The message says what was expected and what came.
+        """
+        if type(value) is np.ndarray and value.shape == self.shape and value.dtype == self._native:
+            return np.ascontiguousarray(value)  # as most come
+        array = np.asarray(value)
+        if not hasattr(value, "dtype") and array.dtype.name != self.dtype:
+            array = self._convert_plain(array)
+        if array.dtype.name != self.dtype:
+            raise ConfigError(f"{self}, got {_describe(array)}")
+        fits = len(array.shape) == len(self.shape) and all(
+            expected in (None, size) for expected, size in zip(self.shape, array.shape, strict=True)
+        )
+        if not fits:
+            raise ConfigError(f"{self}, got {_describe(array)}")
+        if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and self.bits.byteorder == ">"):
+            array = array.astype(array.dtype.newbyteorder("<"))
+        return np.ascontiguousarray(array).reshape(array.shape)  # which makes an axis of a single number
+
+    def _convert_plain(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Converts numbers without a dtype of their own if all keep their values; returns others as they are."""
+        dtype = get_numpy_dtype(self.dtype)
+        if array.dtype.kind not in "biuf" or (self.dtype == "bool") != (array.dtype.kind == "b"):
+            return array
+        is_float = "float" in self.dtype
+        if array.dtype.kind == "f" and not is_float and array.size:
+            return array
+        with np.errstate(all="ignore"):
+            converted = array.astype(dtype)
+        if not is_float and (converted.astype(array.dtype) != array).any():
+            return array
+        return converted
+
+    @cached_property
+    def _static_bytes(self) -> int:
+        return -1 if self.num_unknown else self.row_bytes
+
+    def find_shape(self, num_bytes: int, sizes: Sequence[int] | None = None) -> tuple[int, ...]:
+        """Returns the shape of a raw tensor.
+
+        Args:
+            num_bytes: The length of its bytes.
+            sizes: The sizes of the unknown axes, if the record holds them.
+
+        Raises:
+            FormatError: The bytes do not fit the type. The message is the end of a sentence.
+        """
+        if num_bytes == self._static_bytes:
+            return self.shape  # type: ignore[return-value]  # no size is unknown
+        known = tuple(size for size in self.shape if size is not None)
+        if self.needs_sizes:
+            if sizes is None or len(sizes) != self.num_unknown or min(sizes) < 0:
+                raise FormatError(f"{self}, but {self.sizes!r} does not hold {self.num_unknown} sizes")
+            leading = tuple(map(int, sizes))
+        else:
+            leading = (num_bytes // self.row_bytes,) * self.num_unknown
+        if prod(leading) * self.row_bytes != num_bytes:
+            raise FormatError(f"{self}, got {num_bytes:,} bytes")
+        return leading + known
+
+    def read_bits(self, data: bytes, sizes: Sequence[int] | None = None) -> NDArray[Any]:
+        """Reads a stored tensor without a copy; the array must not be written to.
+
+        Args:
+            data: The value of the feature.
+            sizes: The sizes of the unknown axes, if the record holds them.
+
+        Returns:
+            The values, or the bits of bfloat16 as uint16.
+
+        Raises:
+            FormatError: The bytes do not fit the type. The message is the end of a sentence.
+        """
+        if self.encoding == "raw":
+            shape = self.find_shape(len(data), sizes)
+            return np.frombuffer(data, self.bits).reshape(shape)
+        proto = read_tensor_proto(data)
+        if proto is None:
+            raise FormatError(f"{self} as `tf.io.serialize_tensor` writes it, got {len(data):,} other bytes")
+        if not self.admits(proto):
+            raise FormatError(f"{self}, got {proto.dtype} {list(proto.shape)}")
+        return np.frombuffer(data, self.bits, prod(proto.shape), proto.begin).reshape(proto.shape)
+
+    def admits(self, proto: TensorProto) -> bool:
+        """Returns whether a tensor has this dtype and fits this shape."""
+        return (
+            proto.dtype == self.dtype
+            and len(proto.shape) == len(self.shape)
+            and all(expected in (None, size) for expected, size in zip(self.shape, proto.shape, strict=True))
+        )
+
+
+def get_numpy_dtype(dtype: TensorDType) -> np.dtype[Any]:
+    """Returns the dtype of NumPy with this name.
+
+    Raises:
+        MissingDependencyError: It is bfloat16 and ml_dtypes is not installed.
+    """
+    if dtype == "bfloat16":
+        with importing("bfloat16 in NumPy", "ml_dtypes", "ml_dtypes"):
+            import ml_dtypes
+    numpy_dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    return numpy_dtype
+
+
+def _describe(array: NDArray[Any]) -> str:
+    if array.dtype.kind in "OSUV" and array.dtype.name != "bfloat16":
+        return f"values of {array.dtype.name}"
+    return f"{array.dtype.name} {list(array.shape)}"
