@@ -1,0 +1,126 @@
+"""A dataset of tensors and text, without an image, goes through all commands."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfpipe as library
+from tests.conftest import Tfpipe
+from tfpipe.readers.record_reader import RecordReader
+
+SCHEMA = {
+    "latents": library.Tensor("float16", (2, 3)),
+    "frames": library.Tensor("uint8", (None, None, 3)),
+    "caption": library.Text(),
+    "class": library.Label(("cat", "dog")),
+}
+
+
+def make_record(number: int) -> dict[str, Any]:
+    return {
+        "latents": np.full((2, 3), math.nan if number == 7 else number, np.float16),
+        "frames": np.full((1 + number % 2, 2, 3), number, np.uint8),
+        "caption": f"picture {number}",
+        "class": number % 2,
+    }
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20 records in 4 shards, written once. Not to be changed: copy it."""
+    output = tmp_path_factory.mktemp("any") / "made"
+    library.write(map(make_record, range(20)), output, SCHEMA, num_shards=4, workers=0)
+    return output
+
+
+def run(tfpipe: Tfpipe, *args: object) -> str:
+    result = tfpipe(*args)
+    assert result.code == 0, result.err
+    return result.out
+
+
+def read_captions(dataset: Path) -> list[str]:
+    manifest = library.load_manifest(str(dataset))
+    with RecordReader(str(dataset), manifest, "train") as reader:
+        return [manifest.schema["caption"].decode(record) for record in reader]
+
+
+def test_inspect_shows_types_ranges_and_nan(made: Path, tfpipe: Tfpipe) -> None:
+    lines = [" ".join(line.split()) for line in run(tfpipe, "inspect", made).splitlines()]
+    assert "Records without images" in lines
+    assert "latents float16 [2, 3] 0 to 19 0.05 of the values, in 1 record" in lines
+    assert "frames uint8 [1–2, 2, 3] 0 to 19 none" in lines
+    assert not any(line.startswith(("Width", "Formats")) for line in lines)
+    record = [" ".join(line.split()) for line in run(tfpipe, "inspect", made, "--record", "train:16").splitlines()]
+    assert "latents float16 [2, 3], no finite value, 6 NaN" in record
+    assert "frames uint8 [2, 2, 3], 7 to 7" in record
+    assert "caption picture 7" in record
+    document = json.loads(run(tfpipe, "inspect", made, "--json"))
+    assert document["splits"]["train"]["tensors"]["latents"]["nan"] == 6
+    features = json.loads(run(tfpipe, "inspect", made, "--record", "train:0", "--json"))["features"]
+    numbers = {"low": 0.0, "high": 0.0, "nan": 0, "infinite": 0}
+    assert features["latents"] == {"dtype": "float16", "shape": [2, 3], **numbers}
+    refused = tfpipe("inspect", made, "--show", 2, made.parent / "sheet.png")
+    assert "must have an image to be drawn, and this dataset has none." in refused.err
+
+
+def test_a_flipped_bit_is_found_and_repaired(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    assert "20 intact records" in run(tfpipe, "verify", made)
+    damaged = shutil.copytree(made, tmp_path / "damaged")
+    shard = damaged / "train-00001-of-00004.tfrecord"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    assert tfpipe("verify", damaged).code == 1
+    repaired = tfpipe("repair", damaged, tmp_path / "repaired")
+    assert repaired.code in (0, 1), repaired.err
+    assert "19 intact records" in run(tfpipe, "verify", tmp_path / "repaired")
+    assert set(read_captions(tmp_path / "repaired")) < set(read_captions(made))
+    stats = library.load_manifest(str(tmp_path / "repaired")).splits["train"].tensors
+    assert (stats["frames"].records, stats["frames"].max_sizes) == (19, (2, 2))
+
+
+def test_reshard_keeps_every_record(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    run(tfpipe, "reshard", made, tmp_path / "out", "--num-shards", "2")
+    before, after = (library.load_manifest(str(path)) for path in (made, tmp_path / "out"))
+    assert sorted(read_captions(tmp_path / "out")) == sorted(read_captions(made))
+    assert after.schema == before.schema
+    assert after.splits["train"].tensors == before.splits["train"].tensors
+    assert (after.splits["train"].class_counts, after.splits["train"].num_shards) == ((10, 10), 2)
+    run(tfpipe, "verify", tmp_path / "out")
+    run(tfpipe, "reshard", made, tmp_path / "less", "--num-shards", "1", "--drop-feature", "frames")
+    assert set(library.load_manifest(str(tmp_path / "less")).schema.names) == {
+        *("latents", "caption", "image/class/label", "image/class/text"),
+    }
+    refused = tfpipe("reshard", made, tmp_path / "none", "--num-shards", "1", "--encoding", "jpeg")
+    assert "--encoding changes images, and these datasets have none. Leave it out." in refused.err
+
+
+@pytest.mark.slow
+def test_profile_measures_the_pipeline(made: Path, tfpipe: Tfpipe) -> None:
+    options = ("--step-ms", "5", "--global-batch-size", "4", "--seconds", "0.3", "--json")
+    document = json.loads(run(tfpipe, "profile", made, *options))
+    assert [stage["name"] for stage in document["stages"]] >= ["batch"]
+    assert not {"decode", "augment"} & {stage["name"] for stage in document["stages"]}
+
+
+def test_train_says_what_it_needs(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    refused = tfpipe("train", made, "--output", tmp_path / "run", "--epochs", "1")
+    assert refused.code == 1
+    assert "A classifier needs images, and " in refused.err
+    assert " has none. Read it with `tfpipe.build_dataset`." in refused.err
+
+
+@pytest.mark.slow
+def test_doctor_checks_records_without_images(made: Path, tfpipe: Tfpipe) -> None:
+    checks = json.loads(tfpipe("doctor", made, "--global-batch-size", "4", "--json").out)["checks"]
+    results = {check["name"]: check["status"] for check in checks}
+    assert (results["first record"], results["image size"], results["xla"]) == ("ok", "ok", "ok")
+    assert results["shapes"] == "failure"  # of frames, which have no size

@@ -1,0 +1,67 @@
+"""Records for the tests of `tfpipe.write`: functions that worker processes and killed runs can import."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tfpipe.writer.fields import Label, Tensor, Text, Values
+
+SCHEMA = {
+    "id": Values("int64"),
+    "latents": Tensor("float16", (2, 3)),
+    "tokens": Tensor("int32", (None,)),
+    "frames": Tensor("uint8", (None, None, 3)),
+    "caption": Text(),
+    "class": Label(("cat", "dog")),
+}
+
+
+def make_record(number: int) -> dict[str, Any]:
+    return {
+        "id": number,
+        "latents": np.full((2, 3), number, np.float16),
+        "tokens": np.arange(number % 4, dtype=np.int32),
+        "frames": np.full((number % 2 + 1, number % 3 + 1, 3), number % 256, np.uint8),
+        "caption": f"déjà {number}",
+        "class": ("cat", "dog")[number % 2],
+    }
+
+
+def make_shard(shard: int) -> Iterator[dict[str, Any]]:
+    """10 records of each shard; the file that CALLS names gets a line for each call."""
+    if "CALLS" in os.environ:
+        with open(os.environ["CALLS"], "a") as file:
+            file.write(f"{shard}\n")
+    yield from map(make_record, range(10 * shard, 10 * shard + 10))
+
+
+def make_broken_shard(shard: int) -> Iterator[dict[str, Any]]:
+    yield make_record(0)
+    raise KeyError("lost")
+
+
+def write_slowly(output: str, key: str | None) -> None:
+    """Writes 60 records, one in 20 ms, and says so."""
+    import tfpipe
+    from tfpipe.writer import shard_file
+
+    shard_file.FLUSH_S = 0.0  # nothing waits in memory
+
+    def make() -> Iterator[dict[str, Any]]:
+        for number in range(60):
+            time.sleep(0.02)
+            if number == 20:
+                print("begun", flush=True)
+            yield make_record(number)
+
+    tfpipe.write(make(), output, SCHEMA, num_shards=3, workers=0, key=key)
+
+
+if __name__ == "__main__":
+    write_slowly(sys.argv[1], sys.argv[2] or None)

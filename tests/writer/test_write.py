@@ -1,0 +1,270 @@
+"""`tfpipe.write`: what it writes, what it refuses, and how a killed run goes on."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfpipe
+from tests.conftest import ROOT
+from tests.writer.sources import SCHEMA, make_broken_shard, make_record, make_shard
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.format.tensors.tensor_stats import TensorStats
+from tfpipe.integrity.verify import VerifyConfig, verify
+from tfpipe.readers.record_reader import RecordReader
+
+
+def read_ids(output: Path, split: str = "train") -> list[list[int]]:
+    """The ids of each shard."""
+    manifest = tfpipe.load_manifest(str(output))
+    with RecordReader(str(output), manifest, split) as reader:
+        ids = iter([int(record["id"][0]) for record in reader])
+    return [[next(ids) for _ in range(shard.records)] for shard in manifest.splits[split].shards]
+
+
+def read_bytes(output: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(output)): path.read_bytes() for path in sorted(output.rglob("*")) if path.is_file()}
+
+
+def write(output: Path, records: Any, **options: Any) -> tfpipe.Manifest:
+    return tfpipe.write(records, output, options.pop("schema", SCHEMA), **{"num_shards": 3, "workers": 0, **options})
+
+
+def test_every_record_comes_back(tmp_path: Path) -> None:
+    manifest = write(tmp_path / "out", map(make_record, range(20)))
+    assert manifest == tfpipe.load_manifest(str(tmp_path / "out"))
+    assert (manifest.format_version, manifest.name, manifest.label_names) == (3, "out", ("cat", "dog"))
+    assert read_ids(tmp_path / "out") == [list(range(k, 20, 3)) for k in range(3)]
+    train = manifest.splits["train"]
+    assert (train.class_counts, dict(train.formats)) == ((10, 10), {})
+    assert train.tensors["latents"] == TensorStats(20, 120, 0, 0, 0, 0.0, 19.0)
+    assert train.tensors["frames"].max_sizes == (2, 3)
+    with RecordReader(str(tmp_path / "out"), manifest, "train") as reader:
+        features = reader[3]  # of shard 0
+    for name, value in make_record(9).items():
+        if name != "class":
+            np.testing.assert_array_equal(manifest.schema["id" if name == "id" else name].decode(features), value)
+    assert features["image/class/label"].tolist() == [1]
+    assert features["image/class/text"] == [b"dog"]
+    report = verify(str(tmp_path / "out"), VerifyConfig(workers=0))
+    assert (report.records, report.damaged) == (20, [])
+
+
+def test_threads_and_processes_write_the_same_bytes(tmp_path: Path) -> None:
+    records = [make_record(number) for number in range(300)]
+    write(tmp_path / "alone", records)
+    write(tmp_path / "threads", records, workers=2)
+    alone, threads = read_bytes(tmp_path / "alone"), read_bytes(tmp_path / "threads")
+    different = {name for name in alone if alone[name] != threads[name]}
+    assert alone.keys() == threads.keys()
+    assert different == {"manifest.json"}  # which has the dataset's name
+    write(tmp_path / "here" / "out", make_shard)
+    write(tmp_path / "there" / "out", make_shard, workers=2)
+    assert read_bytes(tmp_path / "here" / "out") == read_bytes(tmp_path / "there" / "out")
+    assert read_ids(tmp_path / "there" / "out") == [list(range(10 * k, 10 * k + 10)) for k in range(3)]
+
+
+def test_several_splits(tmp_path: Path) -> None:
+    records = {"train": map(make_record, range(5)), "validation": make_shard}
+    manifest = write(tmp_path / "out", records, num_shards={"train": 2, "validation": 1})
+    assert {name: split.records for name, split in manifest.splits.items()} == {"train": 5, "validation": 10}
+
+
+def test_a_plain_reader_opens_it(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    schema = {"x": tfpipe.Tensor("bfloat16", (None, 2)), "caption": tfpipe.Text()}
+    rows = [{"x": tf.cast(tf.fill([k, 2], k), tf.bfloat16), "caption": str(k)} for k in range(3)]
+    manifest = write(tmp_path / "out", rows, schema=schema, num_shards=1)
+    features = {"x": tf.io.FixedLenFeature([], tf.string)}
+    shard = tmp_path / "out" / manifest.splits["train"].shards[0].file
+    (last,) = list(tf.data.TFRecordDataset(str(shard)).skip(2))
+    raw = tf.io.parse_single_example(last, features)["x"]
+    assert tf.io.decode_raw(raw, tf.bfloat16).numpy().tolist() == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"latents": np.zeros((2, 3))}, "Feature 'latents' must be float16 [2, 3], got float64 [2, 3]."),
+        ({"latents": np.zeros((3, 2), np.float16)}, "Feature 'latents' must be float16 [2, 3], got float16 [3, 2]."),
+        ({"caption": b"\xff"}, "Feature 'caption' must be UTF-8 text, got the byte 0xff at 0."),
+        ({"class": "cow"}, "Label 'class' must be a class from 0 to 1 or its name, got 'cow'."),
+        ({"class": 2}, "Label 'class' must be a class from 0 to 1 or its name, got 2."),
+        ({"id": 0.5}, "Feature 'id' must be one value of int64, got a float."),
+        ({"more": 1}, "A record must have exactly the schema's features: 'more' unknown."),
+    ],
+)
+def test_a_record_that_does_not_fit_is_named(tmp_path: Path, change: dict, message: str) -> None:
+    records = [make_record(0), make_record(1) | change]
+    with pytest.raises(ConfigError) as error:
+        write(tmp_path / "out", records)
+    assert str(error.value) == f"Record 1 of 'train': {message}"
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_the_users_code_raises_is_named(tmp_path: Path) -> None:
+    def fail():
+        yield make_record(0)
+        raise ZeroDivisionError("division by zero")
+
+    with pytest.raises(DataError) as error:
+        write(tmp_path / "out", fail())
+    assert str(error.value) == "Record 1 of 'train' could not be made: ZeroDivisionError: division by zero."
+    for workers in (0, 1):
+        with pytest.raises(DataError) as error:
+            write(tmp_path / "out", make_broken_shard, workers=workers, num_shards=1)
+        assert str(error.value) == "Record 1 of shard 0 of 'train' could not be made: KeyError: 'lost'."
+
+
+def test_nan_is_counted_or_refused(tmp_path: Path) -> None:
+    schema = {"x": tfpipe.Tensor("float32", (2,))}
+    rows = [{"x": np.float32([1, value])} for value in (0, math.nan, math.inf)]
+    manifest = write(tmp_path / "out", rows, schema=schema)
+    assert manifest.splits["train"].tensors["x"] == TensorStats(3, 6, 1, 1, 1, 0.0, 1.0)
+    with pytest.raises(ConfigError) as error:
+        write(tmp_path / "none", rows, schema=schema, refuse_nan=True)
+    assert str(error.value) == "Record 1 of 'train': Feature 'x' must hold no NaN, since `refuse_nan` is set."
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_shards": 0}, "`num_shards` must be from 1 to 100,000, got 0."),
+        ({"num_shards": {"test": 1}}, "`num_shards` must name the splits train, got test."),
+        ({"workers": -1}, "`workers` must be at least 0, got -1."),
+        ({"key": "frames"}, "`key` must name a text or a whole number, and 'frames' is a tensor."),
+        (
+            {"key": "class"},
+            "`key` must name a text or a whole number of id, latents, tokens, frames, caption, class, got",
+        ),
+        ({"schema": {}}, "`schema` must name the values of a record, got none."),
+        ({"schema": {"a": tfpipe.Values}}, "The kind of 'a' must be a Tensor, a Text, Values or a Label, got"),
+        ({"schema": {"mask": tfpipe.Text()}}, "A value must not be named 'mask': a batch has something else of that"),
+        ({"schema": {"image/x": tfpipe.Text()}}, "An extra column must not be named 'image' or begin with 'image/'"),
+        ({"schema": {"x": tfpipe.Tensor("int4", ())}}, "'x': A tensor's dtype must be one of bool, int8,"),
+        ({"schema": {"a": tfpipe.Label(("x", "x"))}}, "The names of a Label must be different, and at least one."),
+    ],
+)
+def test_arguments_that_do_not_fit(tmp_path: Path, options: dict, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        write(tmp_path / "out", [make_record(0)], **options)
+    assert str(error.value).startswith(message)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_arguments_that_do_not_fit(tmp_path: Path) -> None:
+    for records, kind, message in (
+        (3, ConfigError, "The records of 'train' must be an iterable, or a function of a shard, got a int."),
+        ([], DataError, "Split 'train' must have a record, got none."),
+        ({"1": []}, ConfigError, "A split's name must be letters, digits and underscores and begin with a letter,"),
+        ([3], ConfigError, "Record 0 of 'train': A record must be a mapping from names to values, got a int."),
+    ):
+        with pytest.raises(kind) as error:
+            write(tmp_path / "out", records)
+        assert str(error.value).startswith(message)
+    with pytest.raises(ConfigError, match="A function of a shard must stand at the top of a module, where worker"):
+        write(tmp_path / "out", lambda shard: [], workers=1)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    with pytest.raises(ConfigError, match=r"`output` must not exist yet, got .*full\. Choose another name, or"):
+        write(tmp_path / "full", [make_record(0)])
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine"]
+
+
+def test_finished_shards_are_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+
+    def fail_at_two(shard: int):
+        if shard == 2:
+            raise OSError("the disk of the source is gone")
+        return make_shard(shard)
+
+    with pytest.raises(DataError, match="Record 0 of shard 2 of 'train' could not be made: OSError: the disk"):
+        write(tmp_path / "out", fail_at_two)
+    first = tmp_path / "out.tfpipe-write" / "shards" / "train-00000-of-00003.tfrecord"
+    first.write_bytes(first.read_bytes()[:-1])  # a damaged one is made again
+    write(tmp_path / "out", make_shard)
+    assert (tmp_path / "calls").read_text().split() == ["0", "1", "0", "2"]
+    assert read_ids(tmp_path / "out") == [list(range(10 * k, 10 * k + 10)) for k in range(3)]
+    assert not (tmp_path / "out.tfpipe-write").exists()
+
+
+@pytest.mark.parametrize("key", ["", "id"])
+def test_a_killed_run_goes_on(tmp_path: Path, key: str) -> None:
+    command = [sys.executable, "-m", "tests.writer.sources", str(tmp_path / "a" / "out"), key]
+    (tmp_path / "a").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGKILL)
+    assert not (tmp_path / "a" / "out").exists()
+    (begun,) = (tmp_path / "a" / "out.tfpipe-write" / "shards").glob("train-00000-*")
+    assert begun.stat().st_size > 0
+    whole = tmp_path / "b" / "out"
+    whole.parent.mkdir()
+    write(whole, map(make_record, range(60)), key=key or None)
+    order = range(59, -1, -1) if key else range(60)
+    write(tmp_path / "a" / "out", map(make_record, order), key=key or None)
+    if key:  # in any order
+        assert sorted(itertools.chain(*read_ids(tmp_path / "a" / "out"))) == list(range(60))
+        assert [ids[:2] for ids in read_ids(tmp_path / "a" / "out")] == [[0, 3], [1, 4], [2, 5]]
+    else:
+        assert read_bytes(tmp_path / "a" / "out") == read_bytes(whole)
+
+
+def make_unfinished(output: Path, **options: Any) -> None:
+    """Leaves the first four records of a run that ended with an error."""
+    with pytest.raises(ConfigError):
+        write(output, [*map(make_record, range(4)), {}], **options)
+
+
+def test_other_records_than_before_are_refused(tmp_path: Path) -> None:
+    make_unfinished(tmp_path / "out")
+    with pytest.raises(DataError) as error:
+        write(tmp_path / "out", map(make_record, (0, 2, 1, 3)))
+    assert str(error.value).startswith(
+        "Record 1 of 'train' must be the one that an earlier run wrote there, and it differs."
+    )
+    with pytest.raises(DataError) as error:
+        write(tmp_path / "out", map(make_record, range(3)))
+    assert str(error.value).startswith(
+        "The records of 'train' must be at least the 4 that an earlier run wrote, got 3."
+    )
+    make_unfinished(tmp_path / "keys", key="id")
+    with pytest.raises(DataError) as error:
+        write(tmp_path / "keys", map(make_record, (0, 1, 5, 7)), key="id")
+    assert str(error.value).startswith("The records of 'train' must have all that an earlier run wrote, and lack 2.")
+    with pytest.raises(ConfigError) as error:
+        write(tmp_path / "twice", map(make_record, (3, 3)), key="id")
+    assert str(error.value) == "Record 1 of 'train': Feature 'id' must identify a record, but an earlier one has 3 too."
+
+
+def test_another_schema_begins_anew(tmp_path: Path) -> None:
+    make_unfinished(tmp_path / "out")
+    write(tmp_path / "out", map(make_record, range(9)), num_shards=2)
+    assert read_ids(tmp_path / "out") == [[0, 2, 4, 6, 8], [1, 3, 5, 7]]
+
+
+def test_neither_tensorflow_nor_beam_is_loaded(tmp_path: Path) -> None:
+    code = (
+        "import json, sys, tfpipe; from tests.writer.sources import SCHEMA, make_shard; "
+        f"tfpipe.write(make_shard, {str(tmp_path / 'out')!r}, SCHEMA, num_shards=1, workers=0); "
+        "print(json.dumps([name for name in ('tensorflow', 'apache_beam', 'PIL') if name in sys.modules]))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert json.loads(result.stdout) == []

@@ -1,0 +1,115 @@
+"""Writes shards whose records a function of the shard's number makes, several at once in worker processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tfpipe.errors import ConfigError, TfpipeError
+from tfpipe.format.file_names import shard_name
+from tfpipe.system.file_io import hash_file, write_file
+from tfpipe.system.process_pool import Workers
+from tfpipe.writer.job import WriteJob
+from tfpipe.writer.shard_file import ShardFile, WrittenShard, check_new, describe_failure, naming
+
+_WORKERS = Workers(
+    preload=["tfpipe.writer.from_function"],
+    death="A worker process died: it was killed, memory ran out, or a library crashed. Make the same call again: what "
+    "is written is kept.",
+)
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A split that a function makes.
+
+    Attributes:
+        job: The settings.
+        name: The name of the split.
+        num_shards: The number of its shards.
+        records: The function.
+    """
+
+    job: WriteJob
+    name: str
+    num_shards: int
+    records: Callable[[int], Iterable[Any]]
+
+
+def write_from_function(
+    job: WriteJob, split: str, num_shards: int, records: Callable[[int], Iterable[Any]]
+) -> list[WrittenShard]:
+    """Writes all shards of a split, and keeps those that an earlier run finished.
+
+    Raises:
+        ConfigError: The function cannot be sent to worker processes, or a record does not fit.
+        DataError: The function raised an error, or a worker process died.
+    """
+    whole = _Split(job, split, num_shards, records)
+    workers = min(job.workers, num_shards)
+    if not workers:
+        return [_write_shard(whole, number)[1] for number in range(num_shards)]
+    try:
+        pickle.dumps(records)
+    except Exception as error:
+        raise ConfigError(
+            "A function of a shard must stand at the top of a module, where worker processes find it, got "
+            f"{getattr(records, '__qualname__', records)!s:.80}. Move it there, or use workers=0."
+        ) from error
+    results = dict(_WORKERS.map_unordered(_write_shard, range(num_shards), workers, shared=(whole,)))
+    return [results[number] for number in range(num_shards)]
+
+
+def _write_shard(split: _Split, number: int) -> tuple[int, WrittenShard]:
+    job, name = split.job, shard_name(split.name, number, split.num_shards)
+    path, row = job.path("shards", name), job.path("rows", f"{name}.json")
+    finished = _find_finished(path, row)
+    if finished is not None:
+        return number, finished
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)  # a function makes its shard anew
+    file = ShardFile(path, job.form, job.key)
+    try:
+        keys: set[bytes] = set()
+        for place, record in _iterate(split, number):
+            with naming(place):
+                checked = job.form.check(record)
+                if job.key is not None:
+                    check_new(keys, checked[job.key], job.key)
+                file.write([file.add(checked, refuse_nan=job.refuse_nan)])
+        written, index = file.finish(name)
+    except BaseException:
+        file.close()
+        raise
+    write_file(f"{path}.idx", index)
+    write_file(row, json.dumps(written.to_json()).encode())
+    return number, written
+
+
+def _iterate(split: _Split, number: int) -> Iterator[tuple[str, Any]]:
+    """Yields the place of each record for messages, and the record."""
+    count = 0
+    try:
+        for record in split.records(number):
+            yield f"Record {count} of shard {number} of {split.name!r}", record
+            count += 1
+    except TfpipeError:
+        raise
+    except Exception as error:
+        raise describe_failure(f"Record {count} of shard {number} of {split.name!r}", error) from error
+
+
+def _find_finished(path: str, row: str) -> WrittenShard | None:
+    """Returns the shard of an earlier run if it is there unchanged."""
+    try:
+        with open(row, "rb") as file:
+            written = WrittenShard.from_json(json.load(file))
+        is_same = os.path.getsize(path) == written.info.bytes and os.path.exists(f"{path}.idx")
+        return written if is_same and hash_file(path) == written.info.sha256 else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # missing or cut off: written again
+        return None

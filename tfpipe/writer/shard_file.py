@@ -1,0 +1,166 @@
+"""The file of one shard while it is written. A killed run leaves whole records in it, which the next run keeps."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format.example import FeatureLike, decode_example, encode_example
+from tfpipe.format.manifest import ShardInfo
+from tfpipe.format.record_writer import RecordWriter
+from tfpipe.format.schema import CLASS_LABEL
+from tfpipe.format.shard_stats import ShardStats
+from tfpipe.format.tfrecord import record_footer, scan_records
+from tfpipe.writer.fields import RecordForm
+
+_BUFFER_BYTES = 1 << 20
+_KEY_BYTES = 16
+FLUSH_S = 1.0
+"""The seconds of work on slow records that a killed run may lose."""
+
+
+@dataclass(frozen=True)
+class WrittenShard:
+    """A shard that is complete.
+
+    Attributes:
+        info: The manifest's entry for it.
+        stats: The counts of its labels and tensors.
+    """
+
+    info: ShardInfo
+    stats: ShardStats
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON values."""
+        return {"info": asdict(self.info), **self.stats.to_json()}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> WrittenShard:
+        """Inverts `to_json`. Raises KeyError, TypeError, ValueError or AttributeError for any other value."""
+        info = ShardInfo(**fields["info"])
+        return cls(info, ShardStats.from_json(fields, info.records))
+
+
+class ShardFile:
+    """A file that records are added to.
+
+    Attributes:
+        footers: The checksum of each record that an earlier run wrote, as it stands in the file.
+        keys: The hash of each of their keys.
+
+    Args:
+        path: The path of the file, which an earlier run of the same job may have left.
+        form: The form of the records.
+        key: The feature that identifies a record; None if its place does.
+    """
+
+    def __init__(self, path: str, form: RecordForm, key: str | None) -> None:
+        self.footers: list[bytes] = []
+        self.keys: list[bytes] = []
+        self._form, self._key, self._stats = form, key, ShardStats()
+        mode = "r+b" if os.path.exists(path) else "w+b"
+        self._file: BinaryIO = cast(BinaryIO, open(path, mode, _BUFFER_BYTES))  # noqa: SIM115, it stays open
+        self._writer = RecordWriter(self._file)
+        self._flushed = time.monotonic()
+        self._recover()
+
+    def _recover(self) -> None:
+        """Counts the whole records that are there, and cuts off what follows them."""
+        end = 0
+        with contextlib.suppress(FormatError):
+            for _, payload in scan_records(self._file):
+                features = decode_example(payload)
+                self._count(features)
+                if self._key is not None:
+                    self.keys.append(hash_key(features[self._key]))
+                self._writer.frame(payload)
+                self.footers.append(record_footer(payload))
+                end += self._writer.sizes[-1]
+        self._file.seek(end)
+        self._file.truncate()
+
+    def __len__(self) -> int:
+        return len(self._writer.sizes)
+
+    def add(self, checked: Mapping[str, FeatureLike], *, refuse_nan: bool) -> bytes:
+        """Counts a record, and returns its payload, which `write` then writes.
+
+        Raises:
+            ConfigError: A tensor holds NaN, and that is refused.
+        """
+        with_nan = self._count(checked)
+        if with_nan and refuse_nan:
+            raise ConfigError(f"Feature {with_nan[0]!r} must hold no NaN, since `refuse_nan` is set.")
+        return encode_example(checked)
+
+    def _count(self, features: Mapping[str, Any]) -> list[str]:
+        label = features.get(CLASS_LABEL)
+        self._stats.add(None, None, None, None if label is None else int(label if isinstance(label, int) else label[0]))
+        return self._stats.add_tensors(self._form.schema, features)
+
+    def write(self, payloads: list[bytes]) -> None:
+        """Writes records that were added."""
+        for payload in payloads:
+            self._writer.write(payload)
+        if time.monotonic() - self._flushed >= FLUSH_S:
+            self._file.flush()
+            self._flushed = time.monotonic()
+
+    def finish(self, name: str) -> tuple[WrittenShard, bytes]:
+        """Makes sure that the file is on disk; returns its description under a name, and its index."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return WrittenShard(self._writer.describe(name), self._stats), self._writer.index
+
+    def close(self) -> None:
+        """Closes the file as it is, for a run that goes on later."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+def check_new(digests: set[bytes], value: Any, key: str) -> bytes:
+    """Adds the hash of the value that identifies a record to those before it, and returns it.
+
+    Raises:
+        ConfigError: An earlier record has the same value.
+    """
+    digest = hash_key(value)
+    if digest in digests:
+        raise ConfigError(f"Feature {key!r} must identify a record, but an earlier one has {value!r:.80} too.")
+    digests.add(digest)
+    return digest
+
+
+def hash_key(value: Any) -> bytes:
+    """Returns the hash of the value that identifies a record, as it is checked or decoded."""
+    if isinstance(value, list | np.ndarray):
+        value = value[0]
+    if isinstance(value, str | bytes):
+        data = value.encode() if isinstance(value, str) else value
+    else:
+        data = int(value).to_bytes(8, "little", signed=True)
+    return hashlib.blake2b(data, digest_size=_KEY_BYTES).digest()
+
+
+@contextlib.contextmanager
+def naming(place: str) -> Iterator[None]:
+    """Adds the place of a record to the message of an error about its values."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from None
+
+
+def describe_failure(place: str, error: Exception) -> DataError:
+    """Returns the error for what the user's own code raised."""
+    return DataError(f"{place} could not be made: {type(error).__name__}: {error}".rstrip(".") + ".")

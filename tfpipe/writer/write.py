@@ -1,0 +1,174 @@
+"""Writes a dataset of records that Python code makes: `tfpipe.write`.
+
+The files are gathered in a folder beside the output, which is renamed at the end. So the final name holds the whole
+dataset or nothing, and the same call completes a run that was killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from tfpipe._version import __version__
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.format import file_names, manifest_json, tfds_metadata
+from tfpipe.format.manifest import Manifest
+from tfpipe.format.shard_stats import merge_stats
+from tfpipe.open_dataset import check_local, load_manifest
+from tfpipe.system import file_io
+from tfpipe.system.host_limits import usable_cpus
+from tfpipe.system.working_folder import open_working_folder, publish
+from tfpipe.writer.fields import Field, RecordForm
+from tfpipe.writer.from_function import write_from_function
+from tfpipe.writer.from_iterable import write_from_iterable
+from tfpipe.writer.job import WORKING, WriteJob
+from tfpipe.writer.shard_file import WrittenShard
+
+Records: TypeAlias = Iterable[Mapping[str, Any]] | Callable[[int], Iterable[Mapping[str, Any]]]
+"""The records of a split: an iterable of all, or a function of a shard's number that returns those of the shard."""
+
+_PARTS = ("shards", "rows")
+
+
+def write(
+    records: Records | Mapping[str, Records],
+    output: str | os.PathLike[str],
+    schema: Mapping[str, Field],
+    *,
+    num_shards: int | Mapping[str, int],
+    workers: int | None = None,
+    key: str | None = None,
+    refuse_nan: bool = False,
+) -> Manifest:
+    """Writes a dataset of any records, without TensorFlow and Beam.
+
+    A run that was killed goes on when the same call is made again. From a function of a shard's number, shards that
+    are finished are not made again. From an iterable, records that are there already are passed over: by their `key`,
+    or without one by their place, where each must be equal to the stored one.
+
+    Args:
+        records: The records: mappings from the names in `schema` to values. Either an iterable of all, of which the
+            i-th goes to shard i modulo `num_shards`; or a function of a shard's number that returns the records of this
+            shard. Or a mapping from the names of splits to either of them; otherwise the split is "train".
+        output: The directory of the dataset. It must not exist yet, or be empty.
+        schema: The kind of each value by its name: `Tensor`, `Text`, `Values` or `Label`.
+        num_shards: The number of shards of a split, or of each split by its name.
+        workers: The number of worker processes for functions, which must stand at the top of a module; of threads for
+            an iterable, which this process runs. 0: this process and thread alone. None: one for each core.
+        key: The name of a value that no other record has: a text or a whole number.
+        refuse_nan: Whether a tensor with NaN is an error. Otherwise `tfpipe inspect` shows how many there are.
+
+    Returns:
+        The manifest, as `load_manifest` returns it.
+
+    Raises:
+        ConfigError: An argument cannot be used, or a record does not fit the schema; the message names the record, the
+            feature, what was expected and what came.
+        DataError: The user's code raised an error, the output cannot be written, or a split has no record.
+    """
+    path = os.fspath(output)
+    check_local(path)
+    target = os.path.realpath(path)
+    if os.path.lexists(target) and (not os.path.isdir(target) or os.listdir(target)):
+        raise ConfigError(f"`output` must not exist yet, got {path}. Choose another name, or remove it.")
+    by_split = _split_records(records)
+    counts = _count_shards(num_shards, by_split)
+    _check_counts(counts, workers)
+    form = RecordForm(schema)
+    _check_key(form, schema, key)
+    job = WriteJob(target + WORKING, form, key, refuse_nan, usable_cpus() if workers is None else workers)
+    try:
+        with open_working_folder(job.folder, _PARTS, _identify(job, counts), f"writes to {path}"):
+            written = {split: _write_split(job, split, counts[split], by_split[split]) for split in counts}
+            _finish(job, os.path.basename(target), written)
+            if os.path.isdir(target):
+                os.rmdir(target)
+            publish(job.path("data"), target)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror or error}.") from error
+    return load_manifest(path)
+
+
+def _split_records(records: Records | Mapping[str, Records]) -> dict[str, Records]:
+    by_split = dict(records) if isinstance(records, Mapping) else {"train": records}
+    if not by_split:
+        raise ConfigError("`records` must name a split, got none.")
+    for split, source in by_split.items():
+        file_names.check_split_name(split)
+        if not callable(source) and not isinstance(source, Iterable):
+            what = type(source).__name__
+            raise ConfigError(f"The records of {split!r} must be an iterable, or a function of a shard, got a {what}.")
+    return by_split
+
+
+def _count_shards(num_shards: int | Mapping[str, int], splits: Iterable[str]) -> dict[str, int]:
+    if isinstance(num_shards, Mapping):
+        if set(num_shards) != set(splits):
+            raise ConfigError(f"`num_shards` must name the splits {', '.join(splits)}, got {', '.join(num_shards)}.")
+        return {split: num_shards[split] for split in splits}
+    return dict.fromkeys(splits, num_shards)
+
+
+def _check_counts(counts: Mapping[str, int], workers: int | None) -> None:
+    for count in counts.values():
+        if type(count) is not int or not 1 <= count <= file_names.MAX_SHARDS:
+            raise ConfigError(f"`num_shards` must be from 1 to {file_names.MAX_SHARDS:,}, got {count!r}.")
+    if workers is not None and (type(workers) is not int or workers < 0):
+        raise ConfigError(f"`workers` must be at least 0, got {workers!r}.")
+
+
+def _check_key(form: RecordForm, schema: Mapping[str, Field], key: str | None) -> None:
+    if key is None:
+        return
+    if key not in form.schema or form.schema[key].shape != () or form.schema[key].dtype == "float":
+        raise ConfigError(f"`key` must name a text or a whole number of {', '.join(schema)}, got {key!r}.")
+    if form.schema[key].kind == "tensor":
+        raise ConfigError(f"`key` must name a text or a whole number, and {key!r} is a tensor.")
+
+
+def _identify(job: WriteJob, counts: Mapping[str, int]) -> str:
+    """Returns a hash of all that shapes the files, besides the records themselves."""
+    facts = [__version__, job.form.schema.to_json(), job.form.label_names, dict(counts), job.key, job.refuse_nan]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _write_split(job: WriteJob, split: str, num_shards: int, records: Records) -> list[WrittenShard]:
+    if callable(records):
+        written = write_from_function(job, split, num_shards, records)
+    else:
+        written = write_from_iterable(job, split, num_shards, records)
+    if not any(shard.info.records for shard in written):
+        raise DataError(f"Split {split!r} must have a record, got none.")
+    return written
+
+
+def _finish(job: WriteJob, name: str, written: Mapping[str, list[WrittenShard]]) -> None:
+    """Puts the dataset together, with the manifest last."""
+    os.makedirs(job.path("data", file_names.INDEX_DIR), exist_ok=True)
+    for shards in written.values():
+        for shard in shards:
+            file = shard.info.file
+            os.replace(job.path("shards", f"{file}.idx"), job.path("data", file_names.index_name(file)))
+            os.replace(job.path("shards", file), job.path("data", file))
+    labels = job.form.label_names
+    splits = {
+        split: merge_stats(shard.stats for shard in shards).to_split_info(
+            split, [shard.info for shard in shards], len(labels)
+        )
+        for split, shards in written.items()
+    }
+    facts = [split.fingerprint for split in splits.values()]
+    manifest = Manifest(
+        name=name or "dataset",
+        splits=splits,
+        label_names=labels,
+        schema=job.form.schema,
+        fingerprint=hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
+        tool_version=__version__,
+    )
+    for file, text in tfds_metadata.make_files(manifest).items():
+        file_io.write_file(job.path("data", file), text.encode())
+    file_io.write_file(job.path("data", file_names.MANIFEST), manifest_json.dumps(manifest).encode())
