@@ -1,0 +1,49 @@
+"""`tfpipe export` as a user runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Tfpipe
+from tests.integrity.made import payload, write_dataset
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    return write_dataset(tmp_path / "made", {"train": [payload(0), payload(1)], "test": [payload(2)]})
+
+
+def test_text(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    out = tmp_path / "out"
+    done = tfpipe("export", made, out, "--to", "folder", "--workers", 0)
+    assert (done.code, done.err) == (0, "")
+    sizes = [sum(path.stat().st_size for path in (out / split).rglob("*.png")) for split in ("test", "train")]
+    assert done.out.splitlines() == [
+        f"test: 1 record, 1 file, {sizes[0]} B",
+        f"train: 2 records, 2 files, {sizes[1]} B",
+        f"{out} is complete",
+    ]
+
+
+def test_json(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    out = tmp_path / "out"
+    done = tfpipe("export", made, out, "--to", "webdataset", "--splits", "test", "--workers", 0, "--json")
+    size = (out / "test-00000-of-00001.tar").stat().st_size
+    assert done.json == {
+        "dataset": str(made),
+        "output": str(out),
+        "to": "webdataset",
+        "splits": {"test": {"records": 1, "files": 1, "bytes": size}},
+        "notes": [],
+    }
+
+
+def test_mistakes_are_sentences(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    done = tfpipe("export", made, tmp_path / "out", "--to", "folder", "--splits", "val")
+    assert (done.code, done.err) == (2, "Error: --splits must be among test, train, got 'val'.\n")
+    done = tfpipe("export", made, tmp_path / "out")
+    assert done.code == 2
+    assert "Missing option '--to'. Choose from:" in done.err
+    assert not (tmp_path / "out").exists()

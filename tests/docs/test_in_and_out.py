@@ -1,0 +1,94 @@
+"""Each row of the page about what goes in and out belongs to tests that run it."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from tests.conftest import ROOT
+from tests.docs.pages import DOCS
+
+PAGE = DOCS / "howto" / "in-and-out.md"
+
+# The first cell of each row, and the tests: `tests/FILE.py::FUNCTION`.
+TESTS = {
+    "a folder of class folders": ["beam_jobs/inputs/test_list_inputs.py::test_class_folders"],
+    "a folder of splits with class folders": ["beam_jobs/inputs/test_list_inputs.py::test_split_folders_together"],
+    "a folder of images": ["beam_jobs/inputs/test_list_inputs.py::test_unlabelled"],
+    "a table: `.csv`, `.jsonl` or `.parquet`, one file or many": [
+        "beam_jobs/inputs/test_table.py::test_every_kind_of_column_is_read_back_by_tensorflow",
+        "beam_jobs/inputs/test_table.py::test_boxes_can_be_given_by_lists",
+        "beam_jobs/inputs/test_table.py::test_a_table_in_many_files_is_one_table",
+    ],
+    "`.tar`, `.tar.gz` or `.zip`, also tars in a tar or in a folder": [
+        "beam_jobs/inputs/test_read_image.py::test_members_of_archives_are_read",
+        "beam_jobs/inputs/test_list_inputs.py::test_a_tar_of_tars",
+        "beam_jobs/inputs/test_list_inputs.py::test_a_folder_of_tars",
+    ],
+    "WebDataset and img2dataset: tars of images beside captions": [
+        "beam_jobs/inputs/test_pairs.py::test_a_tar_of_img2dataset_becomes_captions_and_columns",
+        "beam_jobs/inputs/test_pairs.py::test_an_export_to_webdataset_comes_back",
+    ],
+    "TFRecords of another program": ["integrity/foreign/test_index.py::test_counts_places_labels_and_forms"],
+    "TFRecords, as a dataset of tfpipe": ["beam_jobs/test_foreign.py::test_features_of_every_kind"],
+    "TFRecords that are compressed": [
+        "integrity/foreign/test_index_pipeline.py::test_compressed_files_are_read_in_throughput_order"
+    ],
+    "TFRecords with tensors of `tf.io.serialize_tensor`": [
+        "integrity/foreign/test_index_tensors.py::test_they_are_read_padded_or_ragged"
+    ],
+    "a prepared dataset of TFDS": ["integrity/foreign/test_index_tfds.py::test_tfds_is_indexed_verified_and_resumed"],
+    "several datasets": ["beam_jobs/test_merge.py::test_records_and_labels"],
+    "any Python code": ["writer/test_write.py::test_every_record_comes_back"],
+    "WebDataset": [
+        "export/test_formats.py::test_webdataset",
+        "export/test_own_libraries.py::test_other_libraries_read_the_same",
+    ],
+    "Parquet, Hugging Face `datasets`": [
+        "export/test_formats.py::test_parquet",
+        "export/test_own_libraries.py::test_other_libraries_read_the_same",
+    ],
+    "ArrayRecord": [
+        "export/test_formats.py::test_arrayrecord",
+        "export/test_own_libraries.py::test_other_libraries_read_the_same",
+    ],
+    "a folder of images (out)": ["export/test_formats.py::test_folder"],
+    "the table of such a folder, back again": ["export/test_formats.py::test_a_table_comes_back_with_everything"],
+    "one image file": ["cli/test_inspect.py::test_one_record_as_json_with_its_image_written"],
+    "any reader of TFRecords": ["writer/test_write.py::test_a_plain_reader_opens_it"],
+    "readers by an index of the records": [
+        "test_other_readers.py::test_vahidk_tfrecord_reads_every_record_by_the_index"
+    ],
+    "TensorFlow Datasets": ["format/test_tfds_metadata.py::test_a_mixed_split"],
+    "tf-models": ["test_other_readers.py::test_tf_models_finds_the_features_that_it_documents"],
+    "`tf.data`": ["integrity/foreign/test_index_pipeline.py::test_every_record_is_evaluated_once"],
+    "PyTorch": ["readers/test_torch.py::test_batches_are_those_of_the_tensorflow_pipeline"],
+    "JAX": ["readers/test_jax.py::test_batches_are_those_of_the_tensorflow_pipeline"],
+    "Grain, by number": ["readers/test_grain.py::test_grain_reads_with_workers_and_restores_checkpoints"],
+    "NumPy, by number": ["readers/test_data_source.py::test_a_record_is_what_was_written"],
+}
+
+
+def read_rows() -> list[str]:
+    """Returns the first cell of every row; one that stands in both tables gets the name of the second."""
+    rows: list[str] = []
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        match = re.match(r"\| (.+?) \| ", line)
+        if match and match[1] not in ("from", "to"):
+            rows.append(f"{match[1]} (out)" if match[1] in rows else match[1])
+    return rows
+
+
+def test_each_row_has_tests() -> None:
+    assert read_rows() == list(TESTS)
+
+
+def test_each_test_exists() -> None:
+    missing = []
+    for names in TESTS.values():
+        for name in names:
+            file, _, function = name.partition("::")
+            tree = ast.parse((ROOT / "tests" / file).read_text(encoding="utf-8"))
+            if function not in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}:
+                missing.append(name)
+    assert missing == []

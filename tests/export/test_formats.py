@@ -1,0 +1,262 @@
+"""What each format holds, read by the format's own library or by Python's."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+from array_record.python import array_record_module
+from PIL import Image
+
+from tests.beam_jobs.datasets import make_dataset, read_payloads, read_records
+from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
+from tests.conftest import DrawImages
+from tests.export.datasets import describe_records, write_foreign
+from tests.format.tensors.datasets import RECORDS, write_tensors
+from tfpipe.export.config import ExportConfig, Format
+from tfpipe.export.run import export
+from tfpipe.export.samples import _get_value
+from tfpipe.export.webdataset import name_tensors
+from tfpipe.format.image_form import ImageForm
+from tfpipe.format.schema import FeatureSpec
+from tfpipe.format.tensors.tensor_type import TensorType
+from tfpipe.integrity.foreign.index import IndexConfig, index
+from tfpipe.open_dataset import load_manifest
+
+BOXES = ("xmin", "xmax", "ymin", "ymax")
+
+
+def write(dataset: Path, output: Path, to: Format, *splits: str) -> Path:
+    export(ExportConfig(str(dataset), str(output), to, splits, workers=0))
+    return output
+
+
+def list_names(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def read_tars(folder: Path, split: str) -> list[tuple[str, bytes]]:
+    members = []
+    for path in sorted(folder.glob(f"{split}-*.tar")):
+        with tarfile.open(path) as tar:
+            for member in tar:
+                content = tar.extractfile(member)
+                assert content is not None
+                members.append((member.name, content.read()))
+    return members
+
+
+def test_webdataset(photos: Path, tmp_path: Path) -> None:
+    out = write(photos, tmp_path / "out", "webdataset")
+    assert list_names(out) == [
+        "export.json",
+        "labels.txt",
+        "test-00000-of-00002.tar",
+        "test-00001-of-00002.tar",
+        *(f"train-{k:05d}-of-00003.tar" for k in range(3)),
+    ]
+    members = read_tars(out, "train")
+    records = read_records(photos)
+    assert len(members) == 3 * len(records) == 21
+    for number, features in enumerate(records):
+        (image_name, image), (class_name, label), (json_name, text) = members[3 * number : 3 * number + 3]
+        ending = "png" if features["image/format"] == [b"PNG"] else "jpg"
+        key = f"{number:09d}"
+        assert (image_name, class_name, json_name) == (f"{key}.{ending}", f"{key}.cls", f"{key}.json")
+        assert image == features["image/encoded"][0]
+        assert int(label) == features["image/class/label"][0]
+        values = json.loads(text)
+        assert values.keys() == features.keys() - {"image/encoded", "image/class/label"}
+        assert values["caption"] == features["caption"][0].decode()
+        assert values["image/class/text"] == ("owl", "cat", "dog")[int(label)]
+        for side in BOXES:
+            stored = features[f"image/object/bbox/{side}"]
+            assert np.float32(values[f"image/object/bbox/{side}"]).tolist() == (
+                [] if stored is None else stored.tolist()
+            )
+        assert values["scores"] == [values["views"] / 10, 0.5]  # as short as they were written
+
+
+def test_parquet(photos: Path, tmp_path: Path) -> None:
+    out = write(photos, tmp_path / "out", "parquet")
+    table = pyarrow.parquet.read_table([out / f"train-{k:05d}-of-00003.parquet" for k in range(3)])
+    rows, records = table.to_pylist(), read_records(photos)
+    assert len(rows) == len(records) == 7
+    for row, features in zip(rows, records, strict=True):
+        assert row["image"]["bytes"] == features["image/encoded"][0]
+        assert row["image"]["path"] == features["image/filename"][0].decode().removeprefix("photos/")
+        assert row["label"] == features["image/class/label"][0]
+        assert row["image/sha256"] == hashlib.sha256(row["image"]["bytes"]).hexdigest()
+        assert row["caption"] == features["caption"][0]
+        assert (row["views"], len(row["image/object/bbox/xmin"])) == (row["views"], row["views"] % 3)
+        assert row["scores"] == features["scores"].tolist()
+    described = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
+    assert described == {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": ["owl", "cat", "dog"]}}
+
+
+def test_parquet_has_small_groups_of_rows(tmp_path: Path) -> None:
+    images = write_files(tmp_path / "images", make_photos({"cat": 101, "dog": 100}))
+    make_dataset(images, tmp_path / "dataset")
+    out = write(tmp_path / "dataset", tmp_path / "out", "parquet")
+    file = pyarrow.parquet.ParquetFile(out / "train-00000-of-00001.parquet")
+    assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [100, 100, 1]
+
+
+def test_arrayrecord(photos: Path, tmp_path: Path) -> None:
+    out = write(photos, tmp_path / "out", "arrayrecord")
+    payloads = []
+    for k in range(3):
+        reader = array_record_module.ArrayRecordReader(str(out / f"train-{k:05d}-of-00003.array_record"))
+        payloads += reader.read_all()
+        reader.close()
+    assert payloads == read_payloads(photos)
+    info = json.loads((out / "dataset_info.json").read_text())
+    assert info["fileFormat"] == "array_record"
+    assert {split["name"]: split["shardLengths"] for split in info["splits"]} == {
+        "train": [str(shard.records) for shard in load_manifest(str(photos)).splits["train"].shards],
+        "test": ["1", "1"],
+    }
+
+
+def test_folder(photos: Path, tmp_path: Path) -> None:
+    out = write(photos, tmp_path / "out", "folder")
+    files = {
+        f"{split}/{('owl', 'cat', 'dog')[features['image/class/label'][0]]}/{Path(name).name}": features
+        for split in ("test", "train")
+        for features in read_records(photos, split)
+        for name in [features["image/filename"][0].decode()]
+    }
+    assert list_names(out) == sorted([*files, "export.json", "images.jsonl", "labels.txt"])
+    for name, features in files.items():
+        assert (out / name).read_bytes() == features["image/encoded"][0]
+        Image.open(out / name).load()
+    rows = [json.loads(line) for line in (out / "images.jsonl").read_text().splitlines()]
+    assert [row["image"] for row in rows] == list(files)
+    (first,) = (row for row in rows if row["image"] == "train/cat/4.jpg")
+    assert first == {
+        "image": "train/cat/4.jpg",
+        "split": "train",
+        "label": "cat",
+        "xmin": [0.0],
+        "xmax": [0.1],
+        "ymin": [0.0],
+        "ymax": [0.1],
+        "box_label": [0],
+        "caption": "Größe 4",
+        "scores": [0.4, 0.5],
+        "views": 4,
+    }
+
+
+def test_a_table_comes_back_with_everything(photos: Path, tmp_path: Path) -> None:
+    out = write(photos, tmp_path / "out", "folder")
+    manifest = make_dataset(out / "images.jsonl", tmp_path / "back", labels=str(out / "labels.txt"), num_shards=2)
+    assert manifest.label_names == ("owl", "cat", "dog")
+    assert manifest.schema == load_manifest(str(photos)).schema
+    for split in ("train", "test"):
+        assert describe_records(tmp_path / "back", split) == describe_records(photos, split)
+
+
+def test_a_folder_comes_back_with_splits_and_classes(draw_images: DrawImages, tmp_path: Path) -> None:
+    make_dataset(draw_images(tmp_path / "images"), tmp_path / "pets", num_shards=2)
+    out = write(tmp_path / "pets", tmp_path / "out", "folder")
+    manifest = make_dataset(out, tmp_path / "back")
+    assert manifest.label_names == ("cat", "dog", "owl")
+    for split in ("train", "validation"):
+        assert describe_records(tmp_path / "back", split) == describe_records(tmp_path / "pets", split)
+        names = [{f["image/filename"][0] for f in read_records(tmp_path / name, split)} for name in ("back", "pets")]
+        assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("to", ["webdataset", "parquet", "folder"])
+def test_raw_pixels_become_png(tmp_path: Path, to: Format) -> None:
+    images = write_files(tmp_path / "images", {"cat/a.jpg": make_jpeg(0), "dog/b.jpg": make_jpeg(1)})
+    make_dataset(images, tmp_path / "raw", form=ImageForm(encoding="raw", square=8), seed=3)
+    out = write(tmp_path / "raw", tmp_path / "out", to)
+    stored = [features["image/encoded"][0] for features in read_records(tmp_path / "raw")]
+    images_out: list[bytes] = []
+    if to == "webdataset":
+        images_out = [data for name, data in read_tars(out, "train") if name.endswith(".png")]
+    elif to == "parquet":
+        table: Any = pyarrow.parquet.read_table(out / "train-00000-of-00001.parquet")
+        images_out = [row["image"]["bytes"] for row in table.to_pylist()]
+    else:
+        assert list_names(out / "train") == ["cat/a.png", "dog/b.png"]
+        images_out = [path.read_bytes() for path in sorted(out.rglob("*.png"))]
+    pixels = [Image.open(io.BytesIO(data)).tobytes() for data in images_out]
+    assert sorted(pixels) == sorted(stored)
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+def test_described_records_of_others(tmp_path: Path, compression: str) -> None:
+    records = [
+        {
+            "image/encoded": make_png(k) if k == 2 else make_jpeg(k),
+            "image/class/label": k % 3 + 1,
+            "image/filename": f"{k}.jpg",
+            "id": k,
+            "label": b"\xff\x00",  # a name that the format uses, and bytes that are not a text
+        }
+        for k in range(5)
+    ]
+    write_foreign(tmp_path / "files" / "train-0.tfrecord", records, compression)
+    options = {"label_key": "image/class/label", "label_base": "1"}
+    index(IndexConfig(str(tmp_path / "files" / "*"), str(tmp_path / "described"), **options))
+    out = write(tmp_path / "described", tmp_path / "wds", "webdataset")
+    members = dict(read_tars(out, "train"))
+    assert [int(members[f"{k:09d}.cls"]) for k in range(5)] == [0, 1, 2, 0, 1]
+    assert [members[f"{k:09d}.{'png' if k == 2 else 'jpg'}"] for k in range(5)] == [r["image/encoded"] for r in records]
+    assert json.loads(members["000000003.json"]) == {"id": 3, "image/filename": "3.jpg", "label": {"base64": "/wA="}}
+    out = write(tmp_path / "described", tmp_path / "parquet", "parquet")
+    rows = pyarrow.parquet.read_table(out / "train-00000-of-00001.parquet").to_pylist()
+    assert [(row["label"], row["label_"], row["id"]) for row in rows] == [(k % 3, b"\xff\x00", k) for k in range(5)]
+    out = write(tmp_path / "described", tmp_path / "folder", "folder")
+    assert list_names(out / "train") == ["1/0.jpg", "1/3.jpg", "2/1.jpg", "2/4.jpg", "3/2.png"]
+    rows = [json.loads(line) for line in (out / "images.jsonl").read_text().splitlines()]
+    assert [row["label"] for row in rows] == [0, 1, 2, 0, 1]  # names that are numbers would be read as numbers
+    out = write(tmp_path / "described", tmp_path / "arrayrecord", "arrayrecord")
+    assert list_names(out) == ["export.json", "labels.txt", "train-00000-of-00001.array_record"]
+
+
+def test_tensors_and_text_without_images(tmp_path: Path) -> None:
+    (tmp_path / "tensors").mkdir()
+    write_tensors(tmp_path / "tensors")
+    members = dict(read_tars(write(tmp_path / "tensors", tmp_path / "wds", "webdataset"), "train"))
+    assert list(members) == [f"{k:09d}.{ending}" for k in range(2) for ending in ("json", "tokens.npy", "frames.npy")]
+    out = write(tmp_path / "tensors", tmp_path / "parquet", "parquet")
+    rows = pyarrow.parquet.read_table(out / "train-00000-of-00001.parquet").to_pylist()
+    for k, record in enumerate(RECORDS):
+        assert json.loads(members[f"{k:09d}.json"]) == {"caption": record["caption"]}
+        assert rows[k].keys() == record.keys()
+        assert rows[k]["caption"] == record["caption"]
+        for name in ("tokens", "frames"):
+            saved = np.load(io.BytesIO(members[f"{k:09d}.{name}.npy"]))
+            assert (saved.tolist(), saved.dtype) == (record[name].tolist(), record[name].dtype)
+            assert rows[k][name] == record[name].tolist()
+
+
+def test_bfloat16_becomes_float32() -> None:
+    spec = FeatureSpec.make_tensor("x", TensorType("bfloat16", (2,)))
+    value = _get_value(spec, {"x": [np.uint16([0x3F80, 0xC040]).tobytes()]})
+    assert (value.tolist(), value.dtype) == ([1.0, -3.0], np.float32)
+
+
+def test_names_of_tensors_are_safe_and_differ() -> None:
+    specs = [FeatureSpec.make_tensor(name, TensorType("int8", (1,))) for name in ("a/b", "A.b", "../c")]
+    assert list(name_tensors(specs).values()) == ["a_b.npy", "a_b_.npy", "___c.npy"]
+
+
+def test_one_split(photos: Path, tmp_path: Path) -> None:
+    out = write(photos, tmp_path / "out", "arrayrecord", "test")
+    assert [name for name in list_names(out) if name.endswith("array_record")] == [
+        "test-00000-of-00002.array_record",
+        "test-00001-of-00002.array_record",
+    ]
+    assert [split["name"] for split in json.loads((out / "dataset_info.json").read_text())["splits"]] == ["test"]

@@ -1,0 +1,199 @@
+"""An export appears whole or not at all, goes on where it was stopped, and refuses in one sentence."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beam_jobs.datasets import read_tree
+from tests.conftest import ROOT
+from tests.format.tensors.datasets import write_tensors
+from tests.integrity.made import payload, write_dataset
+from tests.observers import Recorder
+from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError
+from tfpipe.export import folder, write_shard
+from tfpipe.export.config import ExportConfig, Format
+from tfpipe.export.run import export
+
+FORMATS: tuple[Format, ...] = ("webdataset", "parquet", "arrayrecord", "folder")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """5 shards of 3 records. Not to be changed: copy it."""
+    shards = {f"train:{k}": [payload(3 * k + n) for n in range(3)] for k in range(4)}
+    return write_dataset(tmp_path_factory.mktemp("made") / "made", {**shards, "test": [payload(90)]})
+
+
+def write(dataset: Path, output: Path, to: Format = "webdataset", *splits: str, workers: int = 0) -> None:
+    export(ExportConfig(str(dataset), str(output), to, splits, workers))
+
+
+def get_error(kind: type[TfpipeError], dataset: Path, output: Path, to: Format = "webdataset", *splits: str) -> str:
+    with pytest.raises(kind) as caught:
+        write(dataset, output, to, *splits)
+    assert not output.exists() or not (output / "export.json").exists()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_an_interrupted_run_goes_on(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: Format) -> None:
+    write(made, tmp_path / "expected", to)
+    real, written = write_shard._write, []
+
+    def write_two(*args: Any) -> tuple[int, int]:
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(args[-1].name)
+        return real(*args)
+
+    monkeypatch.setattr(write_shard, "_write", write_two)
+    with pytest.raises(KeyboardInterrupt):
+        write(made, tmp_path / "out", to)
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(write_shard, "_write", lambda *args: written.append(args[-1].name) or real(*args))
+    write(made, tmp_path / "out", to)
+    assert sorted(written) == ["test-00000-of-00001", *(f"train-{k:05d}-of-00004" for k in range(4))]
+    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "expected")
+    assert not (tmp_path / "out.tfpipe-export").exists()
+
+
+@pytest.mark.parametrize("renames", [0, 1, 5, 12])
+def test_the_files_of_a_folder_are_moved_once(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    write(made, tmp_path / "expected", "folder")
+    with monkeypatch.context() as patch:
+        left = renames
+
+        def move(source: str, target: str) -> None:
+            nonlocal left
+            if left == 0:
+                raise KeyboardInterrupt
+            left -= 1
+            real(source, target)
+
+        real = folder._move
+        patch.setattr(folder, "_move", move)
+        with pytest.raises(KeyboardInterrupt):
+            write(made, tmp_path / "out", "folder")
+    assert not (tmp_path / "out").exists()
+    write(made, tmp_path / "out", "folder")
+    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "expected")
+
+
+def test_processes_write_the_same_bytes(made: Path, tmp_path: Path) -> None:
+    write(made, tmp_path / "one", "webdataset", workers=0)
+    write(made, tmp_path / "two", "webdataset", workers=2)
+    assert read_tree(tmp_path / "one") == read_tree(tmp_path / "two")
+
+
+def test_again_says_the_same_and_writes_nothing(made: Path, tmp_path: Path) -> None:
+    config = ExportConfig(str(made), str(tmp_path / "out"), "parquet", workers=0)
+    report = export(config)
+    (file, *_) = (tmp_path / "out").glob("train-*")
+    before = file.stat().st_ino
+    assert export(config) == report
+    assert file.stat().st_ino == before
+    assert {name: (sums.records, sums.files) for name, sums in report.splits.items()} == {
+        "train": (12, 4),
+        "test": (1, 1),
+    }
+
+
+def test_an_observer_hears_of_all_bytes(made: Path, tmp_path: Path) -> None:
+    observer = Recorder()
+    export(ExportConfig(str(made), str(tmp_path / "out"), "folder", workers=0), observer)
+    total = sum(path.stat().st_size for path in made.glob("*.tfrecord"))
+    last = observer.progresses[-1]
+    assert (last.done, last.total, last.records, last.unit) == (total, total, 13, "bytes")
+
+
+def test_outputs_that_cannot_be(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a").touch()
+    out = tmp_path / "full"
+    assert get_error(ConfigError, made, out) == f"{out} must not exist yet; choose another name."
+    inside = made / "inside"
+    assert (
+        get_error(ConfigError, made, inside) == f"The output must lie outside of the dataset, got {inside} for {made}."
+    )
+    write(made, tmp_path / "out", "folder")
+    with pytest.raises(ConfigError, match=r"out holds another export; choose another name\.$"):
+        write(made, tmp_path / "out", "webdataset")
+    with pytest.raises(ConfigError, match=r"^A dataset is read from a local directory, got 'gs://b/out'"):
+        export(ExportConfig(str(made), "gs://b/out", "folder"))
+
+
+def test_options_that_cannot_be(made: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert get_error(ConfigError, made, out, "folder", "val") == "`splits` must be among test, train, got 'val'."
+    with pytest.raises(ConfigError, match=r"^`to` must be webdataset, parquet, arrayrecord or folder, got 'lmdb'\.$"):
+        ExportConfig("a", "b", "lmdb")  # type: ignore[arg-type]
+    assert get_error(DataError, tmp_path / "nothing", out) == f"{tmp_path}/nothing does not exist."
+
+
+@pytest.mark.parametrize(("to", "package"), [("parquet", "pyarrow"), ("arrayrecord", "array_record")])
+def test_a_missing_package_is_named_with_its_extra(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: Format, package: str
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else object())
+    assert get_error(MissingDependencyError, made, tmp_path / "out", to) == (
+        f"An export to {to} needs {package}. Install it with: pip install 'tfpipe[export]'."
+    )
+
+
+def test_damage_ends_the_export(tmp_path: Path) -> None:
+    advice = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
+    records = [payload(k) for k in range(3)]
+    dataset = write_dataset(tmp_path / "made", {"train": [*records[:2], payload(2, encoded=b"GIF?")]})
+    assert get_error(FormatError, dataset, tmp_path / "out") == (
+        f"Record 2 of 'train': its image cannot be used, not an image: it begins like text. {advice}"
+    )
+    shard = dataset / "train-00000-of-00001.tfrecord"
+    data = bytearray(shard.read_bytes())
+    data[20] ^= 1
+    shard.write_bytes(data)
+    message = get_error(FormatError, dataset, tmp_path / "out")
+    assert message.startswith(f"{shard}: Record 0 at byte 0 is damaged: the checksum of its ")
+    shard.write_bytes(b"")
+    assert get_error(FormatError, dataset, tmp_path / "out") == f"{shard} must have 3 records, got 0. {advice}"
+    shard.unlink()
+    assert get_error(FormatError, dataset, tmp_path / "out") == f"{shard} is missing. {advice}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", FORMATS)
+def test_killed_at_any_moment(tmp_path: Path, to: Format) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    pool = [payload(n, filename=f"{n}.png") for n in range(40)]
+    source = write_dataset(tmp_path / "larger", {f"train:{k}": rng.choices(pool, k=300) for k in range(24)})
+    write(source, tmp_path / "expected", to)
+    expected, out = read_tree(tmp_path / "expected"), tmp_path / "out"
+    command = [sys.executable, "-m", "tfpipe", "export", str(source), str(out), "--to", to, "--workers", "2"]
+    for _ in range(10):
+        child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
+        time.sleep(rng.uniform(0.2, 1.5))
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        assert not out.exists() or read_tree(out) == expected
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    assert read_tree(out) == expected
+
+
+def test_a_folder_needs_images(tmp_path: Path) -> None:
+    dataset = tmp_path / "tensors"
+    dataset.mkdir()
+    write_tensors(dataset)
+    message = get_error(ConfigError, dataset, tmp_path / "out", "folder")
+    assert message == f"`to` folder needs images, and {dataset} has none. Choose another format."

@@ -1,0 +1,61 @@
+"""`tfpipe export`: a dataset in the format of another tool."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tfpipe.cli.shared.config_option import config_option
+from tfpipe.cli.shared.console import clean_line
+from tfpipe.cli.shared.params import debug_option, json_option
+from tfpipe.cli.shared.progress import ScanDisplay
+from tfpipe.export.config import ExportConfig, Format
+from tfpipe.system.units import human_bytes, human_count
+
+if TYPE_CHECKING:
+    from tfpipe.export.run import ExportReport
+
+
+@click.command(short_help="Write a dataset as WebDataset, Parquet, ArrayRecord or a folder of images.")
+@click.argument("dataset")
+@click.argument("output")
+@config_option(ExportConfig, "to", "The format to write.", required=True)
+@click.option("--splits", metavar="NAME,...", help="The splits to write.  [default: all]")
+@config_option(
+    ExportConfig, "workers", "Number of worker processes; 0: this process works.", metavar="N", default="one per core"
+)
+@json_option
+@debug_option
+def export(dataset: str, output: str, to: Format, splits: str | None, workers: int | None, as_json: bool) -> None:
+    """Write the records of DATASET into the new directory OUTPUT, in the format of another tool.
+
+    The bytes of images stay the same; raw pixels become PNG. Classes, boxes and all other features go along. DATASET
+    may also be TFRecords that `tfpipe index` described. It is only read. OUTPUT appears when it is complete; run the
+    same command again after an interruption.
+    """
+    from tfpipe.export.run import export as run
+
+    names = tuple(name.strip() for name in splits.split(",")) if splits is not None else ()
+    with ScanDisplay("Exporting", counts_damage=False) as display:
+        report = run(ExportConfig(dataset, output, to, names, workers), display)
+    if as_json:
+        click.echo(json.dumps(_report_json(dataset, output, report)))
+    else:
+        _print(output, report)
+
+
+def _report_json(dataset: str, output: str, report: "ExportReport") -> dict[str, Any]:
+    splits = {name: asdict(sums) for name, sums in report.splits.items()}
+    for sums in splits.values():
+        del sums["split"]
+    return {"dataset": dataset, "output": output, "to": report.to, "splits": splits, "notes": list(report.notes)}
+
+
+def _print(output: str, report: "ExportReport") -> None:
+    for name, sums in report.splits.items():
+        files = f"{human_count(sums.files, 'file')}, {human_bytes(sums.bytes)}"
+        click.echo(clean_line(f"{name}: {human_count(sums.records, 'record')}, {files}"))
+    for note in report.notes:
+        click.echo(clean_line(note))
+    click.echo(clean_line(f"{output} is complete"))

@@ -1,0 +1,40 @@
+"""Writes a shard as an ArrayRecord file: the same `tf.train.Example` bytes, for random access by Grain and TFDS."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tfpipe.errors import ConfigError
+from tfpipe.format import file_names, tfds_metadata
+from tfpipe.format.manifest import Manifest
+
+ENDING = "array_record"
+
+
+def write_array_record(path: str, payloads: Iterable[bytes]) -> None:
+    """Writes an ArrayRecord file in which each record can be read alone."""
+    from array_record.python import array_record_module
+
+    writer = array_record_module.ArrayRecordWriter(path, "group_size:1")
+    try:
+        for payload in payloads:
+            writer.write(payload)
+    finally:
+        writer.close()
+
+
+def describe_for_tfds(manifest: Manifest, splits: Iterable[str]) -> dict[str, bytes]:
+    """Returns the files with which TensorFlow Datasets opens the folder, by their names.
+
+    They are left out for records that another program wrote, and for names of features that TFDS cannot nest.
+    """
+    if manifest.foreign is not None:
+        return {}
+    part = replace(manifest, splits={name: manifest.splits[name] for name in splits})
+    try:
+        texts = {
+            file_names.TFDS_FEATURES: tfds_metadata.features_json(part),
+            file_names.TFDS_INFO: tfds_metadata.dataset_info_json(part, "array_record"),
+        }
+    except ConfigError:
+        return {}
+    return {name: text.encode() for name, text in (texts | tfds_metadata.label_files(part)).items()}

@@ -1,0 +1,34 @@
+"""The options of an export; loads none of the libraries that write."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from tfpipe.system.options import Choice, Count, check_options, option
+
+Format: TypeAlias = Literal["webdataset", "parquet", "arrayrecord", "folder"]
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """The options of `export`.
+
+    Attributes:
+        dataset: The directory of the dataset. Required.
+        output: The directory that appears when everything in it is complete. Required.
+        to: The format that is written. "webdataset", "parquet", "arrayrecord" or "folder". Required.
+        splits: The names of the splits to write; empty for all. Default: ().
+        workers: The number of worker processes. 0: this process does the work. None: one for each core. At least 0.
+            Default: None.
+
+    Raises:
+        ConfigError: A value cannot be used.
+    """
+
+    dataset: str
+    output: str
+    to: Format = option(Choice(get_args(Format)))
+    splits: tuple[str, ...] = ()
+    workers: int | None = option(Count(0), None)
+
+    def __post_init__(self) -> None:
+        check_options(self)

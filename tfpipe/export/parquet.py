@@ -1,0 +1,99 @@
+"""Writes a shard as a Parquet file in the layout of Hugging Face's `datasets`.
+
+The column `image` is a struct of `bytes` and `path`, and `label` the class, counted from 0. The file says so in its
+metadata, so `datasets` shows images and names of classes. All other features are columns of their own names.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tfpipe.export.samples import Sample, list_columns
+from tfpipe.format import schema as keys
+from tfpipe.format.manifest import Manifest
+from tfpipe.format.schema import FeatureSpec
+
+ENDING = "parquet"
+
+# A reader unpacks a whole group for one row of it, so a group is small.
+_GROUP_ROWS = 100
+_GROUP_BYTES = 32 << 20
+_TEXTS = frozenset((keys.IMAGE_FORMAT, keys.IMAGE_COLORSPACE, keys.IMAGE_FILENAME, keys.IMAGE_SHA256, keys.CLASS_TEXT))
+
+
+def write_parquet(path: str, samples: Iterable[Sample], manifest: Manifest) -> None:
+    """Writes a Parquet file with a group for each hundred rows."""
+    import pyarrow.parquet
+
+    columns = _name_columns(manifest)
+    schema = _make_schema(columns, manifest)
+    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+        rows: list[dict[str, Any]] = []
+        num_bytes = 0
+        for sample in samples:
+            rows.append(_make_row(columns, sample))
+            num_bytes += len(sample.image)
+            if len(rows) == _GROUP_ROWS or num_bytes >= _GROUP_BYTES:
+                writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+                rows, num_bytes = [], 0
+        if rows:
+            writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+
+
+def _name_columns(manifest: Manifest) -> dict[str, FeatureSpec]:
+    """Returns the features by their columns: their own names, with a `_` behind one that the format uses itself."""
+    named: dict[str, FeatureSpec] = {}
+    for spec in list_columns(manifest):
+        name = spec.name
+        while name in ("image", "label") or name in named:
+            name += "_"
+        named[name] = spec
+    return named
+
+
+def _make_schema(columns: Mapping[str, FeatureSpec], manifest: Manifest) -> Any:
+    import pyarrow
+
+    fields: list[Any] = []
+    features: dict[str, Any] = {}
+    if manifest.image_key is not None:
+        fields.append(pyarrow.field("image", pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})))
+        features["image"] = {"_type": "Image"}
+    if manifest.label_key is not None:
+        fields.append(pyarrow.field("label", pyarrow.int64()))
+        if manifest.label_names:
+            features["label"] = {"_type": "ClassLabel", "names": list(manifest.label_names)}
+    for name, spec in columns.items():
+        fields.append(pyarrow.field(name, _get_type(spec)))
+    return pyarrow.schema(fields, {"huggingface": json.dumps({"info": {"features": features}})})
+
+
+def _get_type(spec: FeatureSpec) -> Any:
+    """Returns the type of a column; a tensor is lists in lists, because its sizes may differ."""
+    import pyarrow
+
+    if spec.tensor is not None:
+        kind = pyarrow.from_numpy_dtype("float32" if spec.tensor.dtype == "bfloat16" else spec.tensor.dtype)
+        for _ in spec.tensor.shape:
+            kind = pyarrow.list_(kind)
+        return kind
+    kinds = {"bytes": pyarrow.binary(), "int64": pyarrow.int64(), "float": pyarrow.float32()}
+    kind = pyarrow.string() if spec.kind == "text" or spec.name in _TEXTS else kinds[spec.dtype]
+    return kind if spec.shape == () else pyarrow.list_(kind)
+
+
+def _make_row(columns: Mapping[str, FeatureSpec], sample: Sample) -> dict[str, Any]:
+    path = sample.name.rpartition("/")[2].encode("utf-8", "replace").decode() or None
+    row: dict[str, Any] = {"image": {"bytes": sample.image, "path": path}, "label": sample.label}
+    return row | {name: _make_cell(spec, sample.features.get(spec.name)) for name, spec in columns.items()}
+
+
+def _make_cell(spec: FeatureSpec, feature: Any) -> Any:
+    if spec.kind != "values":
+        return feature.tolist() if spec.tensor is not None and feature is not None else feature
+    values: list[Any] = [] if feature is None else list(feature)
+    if spec.name in _TEXTS:
+        values = [value.decode("utf-8", "replace") for value in values]
+    if spec.shape != ():
+        return values
+    return values[0] if len(values) == 1 else None

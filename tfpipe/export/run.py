@@ -1,0 +1,227 @@
+"""Writes a dataset in the format of another tool.
+
+The dataset is only read. Everything is written to a folder beside the output, which is renamed at the end. So the final
+name holds the whole result or nothing. The same call completes a run that was killed.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+from tfpipe._version import __version__
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.export import array_record, folder
+from tfpipe.export.config import ExportConfig
+from tfpipe.export.samples import ShardJob
+from tfpipe.export.write_shard import Workshop, Written, export_shard
+from tfpipe.format import file_names
+from tfpipe.format.manifest import Manifest
+from tfpipe.integrity.progress import shared_counters
+from tfpipe.integrity.verify import dataset_jobs
+from tfpipe.open_dataset import check_local, load_manifest
+from tfpipe.system.extras import check_installed
+from tfpipe.system.file_io import write_file
+from tfpipe.system.host_limits import usable_cpus
+from tfpipe.system.process_pool import Workers
+from tfpipe.system.progress import Observer
+from tfpipe.system.working_folder import check_output, open_working_folder, publish
+
+REPORT = "export.json"
+"""The file of every export that says what it holds."""
+
+LABELS = "labels.txt"
+"""The file with the names of the classes, one a line, in the order of their numbers."""
+
+WORKING = ".tfpipe-export"
+_PARTS = ("parts", "rows", "data")
+_WORKERS = Workers(
+    preload=["tfpipe.export.write_shard", "tfpipe.images.decode"],
+    death="A worker process died: it was killed, or memory ran out. Run the same command again: what is written is "
+    "kept. `workers` 1 needs the least memory.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """The result of an export.
+
+    Attributes:
+        to: The format.
+        splits: The sums of each split, by its name.
+        notes: The sentences that the user should know.
+    """
+
+    to: str
+    splits: Mapping[str, Written]
+    notes: tuple[str, ...] = ()
+
+
+def export(config: ExportConfig, observer: Observer | None = None) -> ExportReport:
+    """Writes a dataset in the format of another tool, several shards at once.
+
+    Args:
+        config: The options.
+        observer: The observer of the job's progress.
+
+    Raises:
+        ConfigError: There is no such split, a path is a URL, or the output is not a folder that can appear.
+        DataError: There is no dataset, the output cannot be written, or a worker process died.
+        FormatError: A shard is damaged, or an image is not an image file.
+        MissingDependencyError: The package that writes the format is not installed.
+    """
+    for path in (config.dataset, config.output):
+        check_local(path)
+    check_package(config.to)
+    manifest = load_manifest(config.dataset)
+    if manifest.image_key is None and config.to == "folder":
+        raise ConfigError(f"`to` folder needs images, and {config.dataset} has none. Choose another format.")
+    splits = _choose_splits(manifest, config.splits)
+    # What is read lies outside of the manifest's folder if `tfpipe index` described it there.
+    for source in {config.dataset, manifest.shard_directory(config.dataset)}:
+        _, output = check_output(source, config.output, REPORT)
+    identity = _identify(config, manifest, splits)
+    done = _read_report(output, identity)
+    workshop = Workshop(output + WORKING)
+    if done is not None:
+        shutil.rmtree(workshop.base, ignore_errors=True)
+        return done
+    jobs = list_jobs(config.dataset, manifest, splits)
+    try:
+        with open_working_folder(workshop.base, _PARTS, identity, f"exports into {config.output}"):
+            _write_shards(config, manifest, jobs, workshop, observer or Observer())
+            _finish(config, manifest, jobs, workshop, identity)
+            publish(workshop.path("data"), output)
+    except OSError as error:
+        raise DataError(f"{config.output} cannot be written: {error.strerror or error}.") from error
+    report = _read_report(output, identity)
+    assert report is not None
+    return report
+
+
+def check_package(to: str) -> None:
+    """Checks that the package is installed that writes a format.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    packages = {"parquet": ("pyarrow", "pyarrow"), "arrayrecord": ("array_record", "array_record")}
+    if to in packages:
+        module, package = packages[to]
+        check_installed(module, f"An export to {to}", package, "tfpipe[export]")
+
+
+def list_jobs(directory: str, manifest: Manifest, splits: Sequence[str]) -> list[ShardJob]:
+    """Returns a job for each shard of some splits, in the manifest's order."""
+    part = replace(manifest, splits={name: manifest.splits[name] for name in splits})
+    files = iter(dataset_jobs(directory, part))
+    jobs = []
+    for name in splits:
+        shards = manifest.splits[name].shards
+        firsts = accumulate((shard.records for shard in shards), initial=0)
+        for number, (_, first) in enumerate(zip(shards, firsts, strict=False)):
+            stem = file_names.shard_name(name, number, len(shards)).removesuffix(".tfrecord")
+            jobs.append(ShardJob(next(files), first, stem))
+    return jobs
+
+
+def _choose_splits(manifest: Manifest, names: Sequence[str]) -> tuple[str, ...]:
+    for name in names:
+        if name not in manifest.splits:
+            raise ConfigError(f"`splits` must be among {', '.join(manifest.splits)}, got {name!r}.")
+    return tuple(name for name in manifest.splits if not names or name in names)
+
+
+def _identify(config: ExportConfig, manifest: Manifest, splits: Sequence[str]) -> str:
+    """Returns a hash of everything that shapes the result. After a change of the dataset an export begins anew."""
+    facts = [
+        *(__version__, config.to, {name: manifest.splits[name].fingerprint for name in splits}),
+        *(manifest.name, manifest.label_names, manifest.schema.to_json(), dict(manifest.image)),
+        None if manifest.foreign is None else asdict(manifest.foreign),
+    ]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _write_shards(
+    config: ExportConfig, manifest: Manifest, jobs: Sequence[ShardJob], workshop: Workshop, observer: Observer
+) -> None:
+    """Writes all shards, the largest first, so that the last one to finish is small."""
+    sizes = {job.name: job.file.shard.bytes for job in jobs if job.file.shard is not None}
+    ordered = sorted(jobs, key=lambda job: -sizes[job.name])
+    count = min(usable_cpus() if config.workers is None else config.workers, len(jobs))
+    with shared_counters(sum(sizes.values()), observer) as counters:
+        shared = (config.to, manifest, workshop, counters)
+        if count:
+            for _ in _WORKERS.map_unordered(export_shard, ordered, count, shared=shared):
+                pass
+        else:
+            for job in ordered:
+                export_shard(*shared, job)
+
+
+def _finish(
+    config: ExportConfig, manifest: Manifest, jobs: Sequence[ShardJob], workshop: Workshop, identity: str
+) -> None:
+    """Writes the files beside the shards, the report last."""
+    data = workshop.path("data")
+    if config.to == "folder":
+        folder.gather_files(workshop.path("parts"), jobs, data, manifest)
+    files: dict[str, bytes] = {}
+    if config.to == "arrayrecord":
+        files |= array_record.describe_for_tfds(manifest, list(dict.fromkeys(job.file.split for job in jobs)))
+    notes = []
+    if manifest.label_names:
+        if _fit_lines(manifest.label_names):
+            files[LABELS] = "\n".join([*manifest.label_names, ""]).encode()
+        else:
+            notes.append(f"{LABELS} is left out, because a class's name does not fit on a line; {REPORT} lists them.")
+    for name, text in files.items():
+        write_file(os.path.join(data, name), text)
+    document = {
+        "version": 1,
+        "tool_version": __version__,
+        "identity": identity,
+        "name": manifest.name,
+        "to": config.to,
+        "splits": {name: asdict(written) for name, written in _sum(jobs, workshop).items()},
+        "label_names": manifest.label_names,
+        "notes": notes,
+    }
+    write_file(os.path.join(data, REPORT), json.dumps(document, indent=1).encode() + b"\n")
+
+
+def _fit_lines(names: Sequence[str]) -> bool:
+    return all(name and name == name.strip() and name.isprintable() for name in names)
+
+
+def _sum(jobs: Sequence[ShardJob], workshop: Workshop) -> dict[str, Written]:
+    sums: dict[str, Written] = {}
+    for job in jobs:
+        one, split = workshop.load(job), job.file.split
+        assert one is not None
+        old = sums.get(split, Written(split, 0, 0, 0))
+        sums[split] = Written(split, old.records + one.records, old.files + one.files, old.bytes + one.bytes)
+    return sums
+
+
+def _read_report(output: str, identity: str) -> ExportReport | None:
+    """Reads the report of a finished export; None if there is none yet.
+
+    Raises:
+        ConfigError: The output is another export.
+    """
+    try:
+        with open(os.path.join(output, REPORT), "rb") as file:
+            document: Any = json.load(file)
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        document = {}
+    if not isinstance(document, dict) or document.get("identity") != identity:
+        raise ConfigError(f"{output} holds another export; choose another name.")
+    splits = {name: Written(**sums) for name, sums in document["splits"].items()}
+    return ExportReport(document["to"], splits, tuple(document["notes"]))

@@ -1,0 +1,149 @@
+"""Reads the records of a shard as samples: an image file, a class, and all other features."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfpipe.errors import FormatError
+from tfpipe.format.compressed import scan_compressed
+from tfpipe.format.example import Feature, decode_example
+from tfpipe.format.image_form import ImageForm
+from tfpipe.format.manifest import Manifest
+from tfpipe.format.schema import FeatureSpec
+from tfpipe.format.tfrecord import FRAME_BYTES, scan_records
+from tfpipe.integrity.check_file import FileJob, FileReport, Progress
+from tfpipe.readers.record_lookup import find_name_key, get_label, get_text
+from tfpipe.system.file_io import open_file
+
+_ADVICE = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
+
+# The ending of a file of each format that `sniff_format` knows.
+_ENDINGS = {"jpeg": "jpg", "tiff": "tif", "jpeg2000": "jp2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One record as another format takes it.
+
+    Attributes:
+        number: The number of the record in its split, from 0.
+        name: The file that the image came from, such as `daisy/12.jpg`; empty if the records do not say. Bytes that
+            are not UTF-8 are kept as surrogates.
+        image: The image file: the bytes of the record, or a PNG of raw pixels; empty for records without images.
+        kind: The format of the image file, such as "jpeg"; empty for records without images.
+        label: The class, counted from 0; None if there is none.
+        features: The features of the record but the image and the class, by their names, and without sizes of tensors.
+            Text is str, a tensor is an array, and other values come as they are stored.
+    """
+
+    number: int
+    name: str
+    image: bytes
+    kind: str
+    label: int | None
+    features: dict[str, Any]
+
+    @property
+    def ending(self) -> str:
+        """The ending of the image file's name, without a dot."""
+        return _ENDINGS.get(self.kind, self.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardJob:
+    """A shard to export.
+
+    Attributes:
+        file: The shard.
+        first: The number of its first record in the split.
+        name: The name of what it becomes, without an ending: `train-00003-of-00008`.
+    """
+
+    file: FileJob
+    first: int
+    name: str
+
+
+def list_columns(manifest: Manifest) -> tuple[FeatureSpec, ...]:
+    """Returns the features but the image, the class and sizes of tensors, in the schema's order."""
+    taken = {manifest.image_key, manifest.label_key, *manifest.schema.sizes_keys}
+    return tuple(spec for spec in manifest.schema.features if spec.name not in taken)
+
+
+def read_payloads(job: ShardJob, progress: Progress) -> Iterator[bytes]:
+    """Yields the bytes of each `tf.train.Example` of a shard.
+
+    Raises:
+        FormatError: The shard is damaged, or it does not hold what the manifest says.
+    """
+    path, shard, count, num_bytes = job.file.path, job.file.shard, 0, 0
+    assert shard is not None
+    try:
+        with open_file(path) as file:
+            compression = job.file.compression
+            payloads = scan_compressed(file, compression) if compression else (data for _, data in scan_records(file))
+            for payload in payloads:
+                yield payload
+                count, num_bytes = count + 1, num_bytes + len(payload) + FRAME_BYTES
+                progress.step(min(num_bytes, shard.bytes), count, 0)
+    except FileNotFoundError:
+        raise FormatError(f"{path} is missing. {_ADVICE}") from None
+    except FormatError as error:
+        raise FormatError(f"{path}: {error} {_ADVICE}") from None
+    if count != shard.records:
+        raise FormatError(f"{path} must have {shard.records:,} records, got {count:,}. {_ADVICE}")
+    progress.done(FileReport(job.file, count, shard.bytes))
+
+
+def read_samples(job: ShardJob, manifest: Manifest, progress: Progress) -> Iterator[Sample]:
+    """Yields the records of a shard as samples.
+
+    Raises:
+        FormatError: The shard or a record is damaged, or an image is not an image file.
+    """
+    columns = list_columns(manifest)
+    form = ImageForm() if manifest.foreign is not None else ImageForm.recorded(manifest.image)
+    name_key = find_name_key(manifest.schema)
+    for number, payload in enumerate(read_payloads(job, progress), start=job.first):
+        try:
+            features = decode_example(payload)
+            key = manifest.image_key
+            image, kind = (b"", "") if key is None else _get_image(features, key, form)
+            values = {spec.name: _get_value(spec, features) for spec in columns if spec.name in features}
+        except FormatError as error:
+            raise FormatError(f"Record {number} of {job.file.split!r}: {error} {_ADVICE}") from None
+        yield Sample(
+            number,
+            get_text(features, name_key).decode("utf-8", "surrogateescape"),
+            image,
+            kind,
+            get_label(features, manifest),
+            values,
+        )
+
+
+def _get_value(spec: FeatureSpec, features: dict[str, Feature]) -> Any:
+    """Returns a feature as a value that NumPy and other formats know: bfloat16, which they do not, as float32."""
+    if spec.tensor is not None and spec.tensor.dtype == "bfloat16":
+        return (spec.check_stored(features).astype(np.uint32) << 16).view(np.float32)
+    return spec.decode(features)
+
+
+def _get_image(features: dict[str, Feature], key: str, form: ImageForm) -> tuple[bytes, str]:
+    """Returns a record's image as a file, and its format."""
+    from tfpipe.images.decode import decode_pixels, make_image
+    from tfpipe.images.errors import BadImage
+    from tfpipe.images.sniff import sniff_format
+    from tfpipe.images.transcode import encode
+
+    values = features.get(key)
+    if not (isinstance(values, list) and len(values) == 1):
+        raise FormatError(f"it must have one {key}.")
+    try:
+        if form.encoding == "raw":
+            return encode(make_image(decode_pixels(values[0], form)), "png", form), "png"
+        return values[0], sniff_format(values[0])
+    except BadImage as error:
+        raise FormatError(f"its image cannot be used, {error}.") from None

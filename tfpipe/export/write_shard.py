@@ -1,0 +1,107 @@
+"""Writes one shard in another format. This is the work of an export's worker process."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+
+from tfpipe.errors import DataError
+from tfpipe.export import array_record, folder, parquet, webdataset
+from tfpipe.export.config import Format
+from tfpipe.export.samples import ShardJob, read_payloads, read_samples
+from tfpipe.format.manifest import Manifest
+from tfpipe.integrity.check_file import Counters, FileReport, Progress
+from tfpipe.system.file_io import get_file_size, write_file
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The part of an export that came from one shard.
+
+    Attributes:
+        split: The split.
+        records: The number of records.
+        files: The number of files.
+        bytes: The size of the files; of a folder that of the images.
+    """
+
+    split: str
+    records: int
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """The working folder of an unfinished export.
+
+    ```
+    OUTPUT.tfpipe-export/
+      plan.json        the identity of the export
+      parts/           unfinished files, and the images of each shard for a folder
+      rows/NAME.json   the description of what a shard became, written after it
+      data/            the result, which is renamed to OUTPUT
+      lock             held by the process that writes
+    ```
+
+    Attributes:
+        base: The path of the folder.
+    """
+
+    base: str
+
+    def path(self, *parts: str) -> str:
+        """Returns a path in the folder."""
+        return os.path.join(self.base, *parts)
+
+    def load(self, job: ShardJob) -> Written | None:
+        """Reads the description of what a shard became; None if it is not finished."""
+        try:
+            with open(self.path("rows", f"{job.name}.json"), "rb") as file:
+                return Written(**json.load(file))
+        except FileNotFoundError:
+            return None
+
+
+def export_shard(to: Format, manifest: Manifest, workshop: Workshop, counters: Counters | None, job: ShardJob) -> None:
+    """Writes a shard and then its description, unless an earlier run did.
+
+    Raises:
+        FormatError: The shard is damaged, or an image is not an image file.
+        DataError: The shard cannot be read, or the result cannot be written.
+    """
+    progress = Progress(counters)
+    shard = job.file.shard
+    assert shard is not None
+    if workshop.load(job) is not None:
+        progress.done(FileReport(job.file, shard.records, shard.bytes))
+        return
+    try:
+        files, num_bytes = _write(to, manifest, workshop, progress, job)
+        written = Written(job.file.split, shard.records, files, num_bytes)
+        write_file(workshop.path("rows", f"{job.name}.json"), json.dumps(asdict(written)).encode())
+    except OSError as error:
+        raise DataError(f"{job.file.path} cannot be exported: {error.strerror or error}.") from error
+
+
+def _write(to: Format, manifest: Manifest, workshop: Workshop, progress: Progress, job: ShardJob) -> tuple[int, int]:
+    """Writes a shard, and returns the number and the bytes of its files."""
+    if to == "folder":
+        samples = read_samples(job, manifest, progress)
+        num_bytes = folder.write_files(workshop.path("parts", job.name), samples, manifest)
+        return (job.file.shard.records if job.file.shard else 0), num_bytes
+    temporary = workshop.path("parts", f"{job.name}.tmp")
+    match to:
+        case "webdataset":
+            webdataset.write_webdataset(temporary, read_samples(job, manifest, progress), manifest)
+            ending = webdataset.ENDING
+        case "parquet":
+            parquet.write_parquet(temporary, read_samples(job, manifest, progress), manifest)
+            ending = parquet.ENDING
+        case "arrayrecord":
+            array_record.write_array_record(temporary, read_payloads(job, progress))
+            ending = array_record.ENDING
+    with open(temporary, "rb+") as file:
+        os.fsync(file.fileno())
+    target = workshop.path("data", f"{job.name}.{ending}")
+    os.replace(temporary, target)
+    return 1, get_file_size(target)
