@@ -37,17 +37,28 @@ class ListedFile(NamedTuple):
         size: The number of bytes once they are unpacked; 0 if it is unknown.
         location: The place of the bytes.
         skip: The reason to skip the file; empty if there is none.
+        content: The bytes of a file that the caller of `list_archive` wants; None for all others.
     """
 
     path: str
     size: int
     location: ImageLocation = WHOLE_FILE
     skip: str = ""
+    content: bytes | None = None
+
+
+Wants = Callable[[str, int], bool]
+"""A function that says by the name and the size of a member whether its bytes are wanted."""
 
 
 def is_archive(path: str) -> bool:
     """Checks whether the name is that of an archive that can be read."""
     return path.lower().endswith(_SUFFIXES)
+
+
+def is_tar(path: str) -> bool:
+    """Checks whether the name is that of a tar file, compressed or not."""
+    return is_archive(path) and not path.lower().endswith(".zip")
 
 
 def is_compressed_tar(path: str) -> bool:
@@ -61,20 +72,21 @@ def strip_archive_suffix(path: str) -> str:
     return path[: len(path) - len(suffix)]
 
 
-def list_archive(path: str, location: str) -> Iterator[ListedFile]:
+def list_archive(path: str, location: str, wants: Wants | None = None) -> Iterator[ListedFile]:
     """Yields the members of an archive, in its order.
 
     Args:
         path: The path or URL of the archive.
         location: The file that the members name as their location.
+        wants: The members of a tar file whose bytes are wanted; None for no member.
 
     Raises:
         DataError: The archive is damaged, encrypted, or holds a name that points outside.
     """
     try:
         with filesystem.open_read(path) as file:
-            list_members = _list_zip if path.lower().endswith(".zip") else _list_tar
-            for member in list_members(file, path, location):
+            members = _list_tar(file, path, location, wants) if is_tar(path) else _list_zip(file, path, location)
+            for member in members:
                 if max(member.size, member.location.offset, member.location.packed) > _MAX_BYTES:
                     raise ValueError(f"{member.path} would have {member.size} bytes")
                 yield member
@@ -106,15 +118,15 @@ _OPENERS: dict[str, Callable[[BinaryIO], Any]] = {
 }
 
 
-def _list_tar(file: BinaryIO, path: str, location: str) -> Iterator[ListedFile]:
+def _list_tar(file: BinaryIO, path: str, location: str, wants: Wants | None) -> Iterator[ListedFile]:
     """Yields the members of a tar file and of the tar files in it (one level, as in ImageNet's training archive)."""
     # "r|*" reads a stream, so a compressed file is unpacked once. "r:" seeks from header to header.
     with tarfile.open(fileobj=file, mode="r|*" if is_compressed_tar(path) else "r:") as tar:
-        yield from _list_open_tar(tar, path, location)
+        yield from _list_open_tar(tar, path, location, wants)
 
 
 def _list_open_tar(
-    tar: tarfile.TarFile, path: str, location: str, folder: str = "", begin: int = 0
+    tar: tarfile.TarFile, path: str, location: str, wants: Wants | None, folder: str = "", begin: int = 0
 ) -> Iterator[ListedFile]:
     """Yields the members of an open tar file; `folder` and `begin` are its name and position in an outer one."""
     places: dict[str, tuple[int, ImageLocation]] = {}  # size and location of each regular file, for links to it
@@ -136,10 +148,18 @@ def _list_open_tar(
             inner = tar.extractfile(info)
             assert inner is not None  # it is a regular file
             with tarfile.open(fileobj=inner, mode="r|" if is_compressed_tar(path) else "r:") as nested:
-                yield from _list_open_tar(nested, path, location, strip_archive_suffix(name) + "/", info.offset_data)
+                inner_folder = strip_archive_suffix(name) + "/"
+                yield from _list_open_tar(nested, path, location, wants, inner_folder, info.offset_data)
         else:
             places[name] = info.size, ImageLocation(location, begin + info.offset_data)
-            yield ListedFile(folder + name, *places[name])
+            content = _read_member(tar, info) if wants is not None and wants(name, info.size) else None
+            yield ListedFile(folder + name, *places[name], content=content)
+
+
+def _read_member(tar: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
+    file = tar.extractfile(info)
+    assert file is not None  # it is a regular file
+    return file.read()
 
 
 def _iterate_infos(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:

@@ -1,14 +1,16 @@
 """Infers the feature of a manifest's further column: int64, float or bytes, and one value or a list."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tfpipe.errors import DataError
 from tfpipe.format.schema import FeatureSpec
 
 _KINDS: tuple[Literal["int64", "float", "bytes"], ...] = ("int64", "float", "bytes")
+_TEXT, _UNKNOWN = 2, -1
 _INT64 = range(-(2**63), 2**63)
+_First = tuple[tuple[int, int, int], Any]
 
 
 @dataclass(frozen=True)
@@ -27,40 +29,84 @@ class Column:
         return values[0] if self.spec.shape == () else values
 
 
-def infer_column(name: str, cells: Iterable[Any], path: str, *, from_text: bool) -> Column:
-    """Infers the feature of a column from all of its cells.
+@dataclass(frozen=True)
+class ColumnFacts:
+    """The facts about a column's cells that decide its feature. Those of two parts of a table can be added.
 
-    Args:
-        name: The name of the column, and of the feature.
-        cells: The values of the column: None, a scalar, or a list of scalars.
-        path: The table, for messages.
-        from_text: Whether all cells are texts (CSV) that may spell numbers.
-
-    Raises:
-        DataError: The column mixes numbers and texts, or holds something else. The message names the row.
+    Attributes:
+        firsts: The first value of each kind, with its place: the number of the file, the row, the position in the cell.
+        lengths: Two different lengths of cells, or the one that there is.
+        has_lists: Whether a cell holds a list.
     """
-    kind, lengths, has_lists = -1, set(), False
-    for row, cell in enumerate(cells, start=1):
-        values = _to_list(cell)
-        has_lists = has_lists or isinstance(cell, (list, tuple))
-        lengths.add(len(values))
-        for value in values:
-            value_kind = _infer_spelled_kind(value) if from_text else _infer_kind(value)
-            if value_kind < 0 or (not from_text and {kind, value_kind} in ({0, 2}, {1, 2})):
-                raise DataError(
-                    f"{path}, row {row}: column {name!r} must hold numbers or texts of one kind, or lists of them, "
-                    f"got {value!r}."
-                )
-            kind = max(kind, value_kind)
-    dtype = _KINDS[kind] if kind >= 0 else "bytes"
-    shape: tuple[int, ...] | None = None
-    if len(lengths) == 1:
-        (length,) = lengths
-        if has_lists:
-            shape = (length,) if length else None  # a feature that is always empty has no fixed shape
-        elif length == 1:
-            shape = ()
-    return Column(FeatureSpec(name, dtype, shape))
+
+    firsts: Mapping[int, _First] = field(default_factory=dict)
+    lengths: frozenset[int] = frozenset()
+    has_lists: bool = False
+
+    @classmethod
+    def read(cls, cells: Iterable[Any], file_number: int, first_row: int, *, from_text: bool) -> "ColumnFacts":
+        """Returns the facts about some cells.
+
+        Args:
+            cells: The values of the column: None, a scalar, or a list of scalars.
+            file_number: The number of their file in the table.
+            first_row: The row of the first cell.
+            from_text: Whether all cells are texts (CSV) that may spell numbers.
+        """
+        firsts: dict[int, _First] = {}
+        lengths, has_lists = set(), False
+        for row, cell in enumerate(cells, start=first_row):
+            values = _to_list(cell)
+            has_lists = has_lists or isinstance(cell, (list, tuple))
+            lengths.add(len(values))
+            for position, value in enumerate(values):
+                kind = _infer_spelled_kind(value) if from_text else _infer_kind(value)
+                if kind not in firsts:
+                    firsts[kind] = (file_number, row, position), value
+        return cls(firsts, frozenset(sorted(lengths)[:2]), has_lists)
+
+    def __add__(self, other: "ColumnFacts") -> "ColumnFacts":
+        firsts = dict(self.firsts)
+        for kind, (place, value) in other.firsts.items():
+            if kind not in firsts or place < firsts[kind][0]:
+                firsts[kind] = place, value
+        lengths = frozenset(sorted(self.lengths | other.lengths)[:2])
+        return ColumnFacts(firsts, lengths, self.has_lists or other.has_lists)
+
+    def infer(self, name: str, files: Sequence[str], *, from_text: bool) -> Column:
+        """Infers the feature of the column.
+
+        Args:
+            name: The name of the column, and of the feature.
+            files: The files of the table, for messages.
+            from_text: Whether all cells are texts that may spell numbers.
+
+        Raises:
+            DataError: The column mixes numbers and texts, or holds something else. The message names the row.
+        """
+        faults = [self.firsts[_UNKNOWN]] if _UNKNOWN in self.firsts else []
+        numbers = [self.firsts[kind] for kind in (0, 1) if kind in self.firsts]
+        if not from_text and numbers and _TEXT in self.firsts:
+            faults.append(max(min(numbers, key=_get_place), self.firsts[_TEXT], key=_get_place))
+        if faults:
+            (file_number, row, _), value = min(faults, key=_get_place)
+            raise DataError(
+                f"{files[file_number]}, row {row}: column {name!r} must hold numbers or texts of one kind, or lists of "
+                f"them, got {value!r}."
+            )
+        dtype = _KINDS[max(self.firsts)] if self.firsts else "bytes"
+        shape: tuple[int, ...] | None = None
+        if len(self.lengths) == 1:
+            (length,) = self.lengths
+            if self.has_lists:
+                shape = (length,) if length else None  # a feature that is always empty has no fixed shape
+            elif length == 1:
+                shape = ()
+        return Column(FeatureSpec(name, dtype, shape))
+
+
+def _get_place(first: _First) -> tuple[int, int, int]:
+    return first[0]
 
 
 def _to_list(cell: Any) -> list[Any]:
@@ -75,7 +121,7 @@ def _infer_kind(value: Any) -> int:
         return 0 if value in _INT64 else 1
     if isinstance(value, float):
         return 1
-    return 2 if isinstance(value, (str, bytes)) else -1
+    return _TEXT if isinstance(value, (str, bytes)) else _UNKNOWN
 
 
 def _infer_spelled_kind(text: str) -> int:
@@ -87,13 +133,21 @@ def _infer_spelled_kind(text: str) -> int:
     try:
         float(text)
     except ValueError:
-        return 2
+        return _TEXT
     return 1
+
+
+def to_float(value: Any) -> float:
+    """Returns a number, or the number that a text spells; infinity for a whole number that no float can hold."""
+    try:
+        return float(value)
+    except OverflowError:
+        return float(str(value))
 
 
 def _convert_value(value: Any, dtype: str) -> int | float | str:
     if dtype == "int64":
         return int(value)
     if dtype == "float":
-        return float(value)
+        return to_float(value)
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)

@@ -22,7 +22,7 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
-from tfpipe.format.schema import image_schema
+from tfpipe.format.schema import Schema, class_schema, image_schema
 from tfpipe.open_dataset import load_manifest
 from tfpipe.system.progress import Observer, Progress
 
@@ -72,7 +72,10 @@ def _open(directory: str) -> Manifest:
     with filesystem.explain_os_errors(f"read {directory}"):
         manifest = _load_remote(directory) if filesystem.is_url(directory) else load_manifest(directory)
     if manifest.foreign is None:
-        needed = image_schema(labeled=bool(manifest.label_names), boxes=False, box_labels=False)
+        labeled = bool(manifest.label_names)
+        needed = image_schema(labeled=labeled, boxes=False, box_labels=False)
+        if manifest.image_key is None:
+            needed = class_schema() if labeled else Schema(())
         missing = next((name for name in needed.names if name not in manifest.schema), None)
         if missing is not None:
             raise DataError(f"Every dataset that tfpipe wrote has a feature {missing!r}, but {directory} has none.")

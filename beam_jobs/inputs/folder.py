@@ -4,13 +4,15 @@ An archive inside a folder counts as a folder with the archive's name without th
 side. Only the columns of the table grow with the number of images: there is no set of paths and no dictionary of files.
 """
 
+import contextlib
 import os
 import posixpath
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,7 +28,23 @@ from tfpipe.system.progress import Observer, Progress
 
 # A process takes longer to start than archives of fewer bytes take to be read.
 _SIDE_BY_SIDE_FROM_BYTES = 32 * 2**20
-_Archive = tuple[str, str]  # its path, and its location relative to the folder
+# Folders are opened one below another until there are enough parts for many processes.
+_MANY_ENTRIES, _MAX_DEPTH = 64, 3
+SPLIT_FOLDERS = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "test": "test",
+    "testing": "test",
+}
+"""The names that datasets use for the three splits, and the split that each means."""
+
+Archive = tuple[str, str]
+"""The path of an archive, and its location relative to the folder."""
+
+Listed = TypeVar("Listed")
 _FolderId = tuple[int, int]  # device and inode
 
 
@@ -90,14 +108,14 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -
     builder = _TreeBuilder(observer)
     if is_archive(source):
         builder.add(list_archive(source, posixpath.basename(source)))
-        return _drop_equal_paths(builder.finish(), source)
+        return drop_equal_paths(builder.finish(), source)
     archives: list[str] = []
     archive_bytes = 0
 
     def set_archives_aside() -> Iterator[ListedFile]:
         nonlocal archive_bytes
         for file in list_folder(source):
-            if not file.skip and is_archive(file.path) and not posixpath.basename(file.path).startswith("."):
+            if not file.skip and is_listed_archive(file.path):
                 archives.append(file.path)
                 archive_bytes += file.size
             else:
@@ -105,11 +123,121 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -
 
     builder.add(set_archives_aside())
     archives.sort()
-    processes = (workers or usable_cpus()) if archive_bytes >= _SIDE_BY_SIDE_FROM_BYTES else 1
-    for tree in _list_archives([(filesystem.join(source, path), path) for path in archives], processes):
+    processes = count_processes(archive_bytes, workers)
+    located = [(filesystem.join(source, path), path) for path in archives]
+    for tree in list_side_by_side(located, processes, _list_one_archive):
         builder.extend(tree)
     tree = builder.finish()
-    return _drop_equal_paths(tree, source) if archives else tree
+    return drop_equal_paths(tree, source) if archives else tree
+
+
+class TreeEntry(NamedTuple):
+    """A part of a tree that one process lists.
+
+    Attributes:
+        kind: The kind: "archive" is one archive, "folder" all below a folder, archives too, and "files" only the files
+            directly in a folder, without archives.
+        path: The path relative to the source; empty for the source itself.
+        size: The bytes of an archive.
+    """
+
+    kind: str
+    path: str = ""
+    size: int = 0
+
+
+def list_entries(source: str) -> list[TreeEntry]:
+    """Returns the parts of a folder or an archive, without listing what is in them.
+
+    Args:
+        source: A path or URL.
+
+    Raises:
+        DataError: There is no such folder.
+    """
+    if is_archive(source):
+        return [TreeEntry("archive")]
+    check_folder(source)
+    entries: list[TreeEntry] = []
+    folders = [""]
+    for _ in range(_MAX_DEPTH):
+        inner_folders: list[str] = []
+        for folder in folders:
+            entries.append(TreeEntry("files", folder))
+            for path, size in _list_folders_and_archives(source, folder):
+                if size < 0:
+                    inner_folders.append(path)
+                else:
+                    entries.append(TreeEntry("archive", path, size))
+        folders = inner_folders
+        if len(entries) + len(folders) >= _MANY_ENTRIES:
+            break
+    return entries + [TreeEntry("folder", folder) for folder in folders]
+
+
+def _list_folders_and_archives(source: str, folder: str) -> Iterator[tuple[str, int]]:
+    """Yields the folders directly in a folder with a slash and -1, and the archives with their bytes, by name."""
+    if filesystem.is_url(source):
+        base = filesystem.join(source, folder).rstrip("/") + "/"
+        children = sorted((folder + name, size) for name, size in filesystem.list_children(base))
+    else:
+        children = []
+        with os.scandir(os.path.join(source, folder)) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    is_folder = entry.is_dir()
+                    if is_folder or (is_listed_archive(entry.name) and entry.is_file()):
+                        name = folder + entry.name
+                        children.append((name + "/", -1) if is_folder else (name, entry.stat().st_size))
+        children.sort()
+    yield from ((path, size) for path, size in children if size < 0 or is_listed_archive(path))
+
+
+def list_entry(source: str, entry: TreeEntry) -> Tree:
+    """Lists the images of a part of a tree.
+
+    Args:
+        source: The folder or the archive that was cut into parts.
+        entry: The part.
+
+    Raises:
+        DataError: As for `list_tree`.
+    """
+    if entry.kind == "archive":
+        if not entry.path:
+            return list_tree(source, workers=1)
+        _, tree = _list_one_archive((0, (filesystem.join(source, entry.path), entry.path)))
+        return drop_equal_paths(tree, source)
+    builder, archives = _TreeBuilder(), []
+    with filesystem.explain_os_errors(f"read {source}"):
+        for file in _list_below(source, entry):
+            if file.skip or not is_listed_archive(file.path):
+                builder.add([file])
+            elif entry.kind == "folder":
+                archives.append(file.path)
+    for path in sorted(archives):
+        builder.extend(_list_one_archive((0, (filesystem.join(source, path), path)))[1])
+    tree = builder.finish()
+    return drop_equal_paths(tree, source) if archives else tree
+
+
+def _list_below(source: str, entry: TreeEntry) -> Iterator[ListedFile]:
+    folder, is_deep = entry.path, entry.kind == "folder"
+    if filesystem.is_url(source):
+        base = filesystem.join(source, folder).rstrip("/") + "/"
+        names = filesystem.list_tree(base) if is_deep else filesystem.list_children(base)
+        yield from (ListedFile(folder + name, size) for name, size in names if size >= 0)
+        return
+    above = [folder[: k + 1] for k, sign in enumerate(folder) if sign == "/"]
+    statuses = [os.stat(os.path.join(source, path)) for path in ("", *above)]
+    parents = tuple((status.st_dev, status.st_ino) for status in statuses)
+    _check_no_loop(source, folder, parents[-1], parents[:-1])
+    yield from _walk(source, folder, parents, is_deep=is_deep)
+
+
+def is_listed_archive(path: str) -> bool:
+    """Checks whether the name is that of an archive that can be read, and that is not hidden."""
+    return is_archive(path) and not posixpath.basename(path).startswith(".")
 
 
 def list_folder(root: str) -> Iterator[ListedFile]:
@@ -125,15 +253,24 @@ def list_folder(root: str) -> Iterator[ListedFile]:
         for path, size in filesystem.list_tree(root):
             yield ListedFile(path, size)
         return
-    if not os.path.isdir(root):
-        kinds = "a folder, a .csv, .jsonl or .parquet manifest, or a .tar, .tar.gz or .zip archive"
-        fault = "is none of these" if os.path.exists(root) else "does not exist"
-        raise DataError(f"The input must be {kinds}; {root} {fault}.")
+    check_folder(root)
     status = os.stat(root)
     yield from _walk(root, "", ((status.st_dev, status.st_ino),))
 
 
-def _walk(root: str, prefix: str, parents: tuple[_FolderId, ...]) -> Iterator[ListedFile]:
+def check_folder(root: str) -> None:
+    """Checks that there is a folder of this name on this machine.
+
+    Raises:
+        DataError: There is none.
+    """
+    if not filesystem.is_url(root) and not os.path.isdir(root):
+        kinds = "a folder, a .csv, .jsonl or .parquet manifest, or a .tar, .tar.gz or .zip archive"
+        fault = "is none of these" if os.path.exists(root) else "does not exist"
+        raise DataError(f"The input must be {kinds}; {root} {fault}.")
+
+
+def _walk(root: str, prefix: str, parents: tuple[_FolderId, ...], *, is_deep: bool = True) -> Iterator[ListedFile]:
     folders: list[tuple[str, _FolderId]] = []
     # Files come in the file system's order: to sort a folder of millions would take a kilobyte for each file.
     with os.scandir(os.path.join(root, prefix)) as entries:
@@ -150,31 +287,48 @@ def _walk(root: str, prefix: str, parents: tuple[_FolderId, ...]) -> Iterator[Li
                 yield ListedFile(path, 0, skip="not a regular file")
             else:
                 yield ListedFile(path, status.st_size)
-    for path, folder_id in sorted(folders):
-        if folder_id in parents:
-            raise DataError(f"Folders must not loop, but {os.path.join(root, path)} leads back to one above it.")
+    for path, folder_id in sorted(folders) if is_deep else ():
+        _check_no_loop(root, path, folder_id, parents)
         yield from _walk(root, path + "/", (*parents, folder_id))
 
 
-def _list_archives(archives: list[_Archive], workers: int) -> Iterator[Tree]:
-    """Yields one tree for each archive, in the order of the archives. Several are read at once."""
+def _check_no_loop(root: str, path: str, folder_id: _FolderId, parents: tuple[_FolderId, ...]) -> None:
+    if folder_id in parents:
+        raise DataError(
+            f"Folders must not loop, but {os.path.join(root, path).rstrip('/')} leads back to one above it."
+        )
+
+
+def count_processes(archive_bytes: int, workers: int) -> int:
+    """Returns the number of processes that read archives of this size in all; `workers` 0 means one per core."""
+    return (workers or usable_cpus()) if archive_bytes >= _SIDE_BY_SIDE_FROM_BYTES else 1
+
+
+def list_side_by_side(
+    archives: Sequence[Archive], workers: int, list_one: Callable[[tuple[int, Archive]], tuple[int, Listed]]
+) -> Iterator[Listed]:
+    """Yields one result for each archive, in the order of the archives. Several are read at once.
+
+    Args:
+        archives: The archives.
+        workers: The number of processes.
+        list_one: The function that lists an archive. It gets a number with the archive, and returns this number.
+    """
     if len(archives) < 2 or workers < 2:
-        yield from (_list_one_archive((0, archive))[1] for archive in archives)
+        yield from (list_one(numbered)[1] for numbered in enumerate(archives))
         return
     set_up = partial(filesystem.configure, filesystem.get_options())
-    waiting: dict[int, Tree] = {}
+    waiting: dict[int, Listed] = {}
     next_position = 0
-    positions_and_trees = map_unordered(
-        _list_one_archive, enumerate(archives), min(workers, len(archives)), set_up=set_up
-    )
-    for position, tree in positions_and_trees:
-        waiting[position] = tree
+    results = map_unordered(list_one, enumerate(archives), min(workers, len(archives)), set_up=set_up)
+    for position, listed in results:
+        waiting[position] = listed
         while next_position in waiting:
             yield waiting.pop(next_position)
             next_position += 1
 
 
-def _list_one_archive(numbered: tuple[int, _Archive]) -> tuple[int, Tree]:
+def _list_one_archive(numbered: tuple[int, Archive]) -> tuple[int, Tree]:
     position, (path, location) = numbered
     builder = _TreeBuilder()
     with filesystem.explain_os_errors(f"read {path}"):
@@ -182,7 +336,19 @@ def _list_one_archive(numbered: tuple[int, _Archive]) -> tuple[int, Tree]:
     return position, builder.finish()
 
 
-def _drop_equal_paths(tree: Tree, source: str) -> Tree:
+def explain_equal_paths(source: str, path: str, files: Sequence[str]) -> str:
+    """Returns a sentence about two images of one path.
+
+    Args:
+        source: The folder or archive that holds both.
+        path: The path.
+        files: The archive of each image; empty for a file in a folder.
+    """
+    places = sorted(file or "a folder" for file in files)
+    return f"{source} holds {path} twice, in {places[0]} and in {places[1]}. Rename one of them."
+
+
+def drop_equal_paths(tree: Tree, source: str) -> Tree:
     """Keeps the last member of each name in one archive, as unpacking a tar file does.
 
     Raises:
@@ -202,8 +368,7 @@ def _drop_equal_paths(tree: Tree, source: str) -> Tree:
         path, file = image.path, image.location.file
         earlier_file = last_file.get(path, file)
         if earlier_file != file:  # a folder and an archive, or two archives, of one name
-            places = sorted(place or "a folder" for place in (earlier_file, file))
-            raise DataError(f"{source} holds {path} twice, in {places[0]} and in {places[1]}. Rename one of them.")
+            raise DataError(explain_equal_paths(source, path, [earlier_file, file]))
         if path in last_index:
             dropped.append(last_index[path])
         last_index[path], last_file[path] = i, file

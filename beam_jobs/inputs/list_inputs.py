@@ -6,29 +6,21 @@ with the archive's name without the ending. ImageNet ships like this: one tar pe
 
 import posixpath
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from typing import NamedTuple
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.archive import is_archive, is_compressed_tar, strip_archive_suffix
+from beam_jobs.inputs.archive import is_archive, strip_archive_suffix
 from beam_jobs.inputs.dataset import list_datasets
-from beam_jobs.inputs.folder import Tree, list_tree
-from beam_jobs.inputs.table import is_table, list_table
+from beam_jobs.inputs.facts import Facts, Meaning
+from beam_jobs.inputs.folder import SPLIT_FOLDERS, list_tree
+from beam_jobs.inputs.label_file import rename_labels
+from beam_jobs.inputs.pairs import is_pairs, list_pairs
+from beam_jobs.inputs.table import list_table
+from beam_jobs.inputs.table_files import is_table
 from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.system.progress import Observer
-
-# The names that datasets use for the three splits, and the split that each means.
-SPLIT_FOLDERS = {
-    "train": "train",
-    "training": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "test": "test",
-    "testing": "test",
-}
 
 
 def list_images(config: ShardConfig, observer: Observer | None = None) -> Listing:
@@ -46,39 +38,59 @@ def list_images(config: ShardConfig, observer: Observer | None = None) -> Listin
     if config.datasets:
         return list_datasets(config, observer)
     if is_table(config.input):
-        listing = list_table(config, observer)
-    else:
-        if config.group_by:
-            raise ConfigError("`group_by` names a column; it needs a CSV, JSONL or Parquet manifest as input.")
-        listing = _list_folder_or_archive(config, observer)
-    if config.labels:
-        listing = _apply_label_file(listing, config.labels)
-    return listing
+        return list_table(config, observer)
+    if is_pairs(config):
+        with filesystem.explain_os_errors(f"read {config.input}"):
+            return list_pairs(config, observer)
+    check_no_column(config)
+    with filesystem.explain_os_errors(f"read {config.input}"):
+        tree = list_tree(config.input, config.workers, observer)
+    return resolve_tree(config, Facts.read_tree(tree.images, tree.skipped)).make_listing(tree.images)
 
 
-def _list_folder_or_archive(config: ShardConfig, observer: Observer | None) -> Listing:
+def check_no_column(config: ShardConfig) -> None:
+    """Checks that no option names a column, for an input without columns.
+
+    Raises:
+        ConfigError: `group_by` names one.
+    """
+    if config.group_by:
+        raise ConfigError(
+            "`group_by` names a column; it needs a CSV, JSONL or Parquet manifest, or tars of pairs, as input."
+        )
+
+
+def resolve_tree(config: ShardConfig, facts: Facts) -> Meaning:
+    """Returns the meaning of the folders that the images lie in.
+
+    Args:
+        config: The configuration of the job.
+        facts: The facts about all images.
+
+    Raises:
+        DataError: The layout is ambiguous.
+    """
     source, from_archive = config.input, is_archive(config.input)
-    with filesystem.explain_os_errors(f"read {source}"):
-        tree = list_tree(source, config.workers, observer)
     # The folders above an image say all about it, so the folders are looked at and not the images. Common parents
     # are passed over in archives only: the user of a folder can name the folder inside it.
-    counts = {str(folder): count for folder, count in tree.images.count_values("label").items()}
-    parents = _count_shared_parents([_make_path_in(folder) for folder in counts]) if from_archive else 0
-    layout = _Layout.infer(counts, source, parents)
-    codes, folders = tree.images.get_codes("label")
-    meanings = [layout.parse(_make_path_in(str(folder))) for folder in folders]
-    loose = {str(folder) for folder, (_, label) in zip(folders, meanings, strict=True) if label is None}
-    _check_loose(tree, sum(counts.get(folder, 0) for folder in loose), loose, source)
-    images = tree.images.replace_texts("split", codes, [split for split, _ in meanings])
-    images = images.replace_texts("label", codes, [label for _, label in meanings])
+    folders = sorted(map(str, facts.labels))
+    parents = _count_shared_parents([_make_path_in(folder) for folder in folders]) if from_archive else 0
+    layout = _Layout.infer(folders, source, parents)
+    meanings = {folder: layout.parse(_make_path_in(folder)) for folder in folders}
+    _check_loose(facts, {folder for folder, (_, label) in meanings.items() if label is None}, source)
+    labels: dict[str | None, str | None] = {folder: label for folder, (_, label) in meanings.items()}
+    label_names = tuple(sorted({label for label in labels.values() if label is not None}))
+    if config.labels:
+        labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=False)
     base = posixpath.basename(source if from_archive else filesystem.make_absolute(source))
-    return Listing(
+    return Meaning(
         name=(strip_archive_suffix(base) if from_archive else base) or "images",
         root=posixpath.dirname(source) if from_archive else source,
-        images=images,
-        label_names=tuple(sorted(label for label in images.count_values("label") if label is not None)),
-        skipped=tree.skipped,
-        unpack=tuple(sorted(file for file in images.count_values("file") if file and is_compressed_tar(file))),
+        label_names=label_names,
+        labels=labels,
+        splits={folder: split for folder, (split, _) in meanings.items()},
+        skipped=facts.skipped,
+        unpack=tuple(sorted(facts.unpack)),
     )
 
 
@@ -87,19 +99,19 @@ def _make_path_in(folder: str) -> str:
     return f"{folder}/x" if folder else "x"
 
 
-def _check_loose(tree: Tree, num_loose: int, loose: Collection[str], source: str) -> None:
+def _check_loose(facts: Facts, loose: Collection[str], source: str) -> None:
     """Checks that either all images lie in class folders or none of them.
 
     Args:
-        tree: The images.
-        num_loose: The number of images in loose folders.
+        facts: The facts about all images.
         loose: The folders that are not classes.
         source: The input, for the message.
     """
-    if num_loose and num_loose < len(tree.images):
-        first = min(path for path in tree.images.iterate_paths() if path.rpartition("/")[0] in loose)
+    num_loose = sum(facts.labels[folder] for folder in loose)
+    if num_loose and num_loose < facts.num_images:
+        first = min(facts.examples[folder] for folder in loose)
         raise DataError(
-            f"{num_loose} of {len(tree.images)} images in {source} lie in no class folder, such as {first}. Put every "
+            f"{num_loose} of {facts.num_images} images in {source} lie in no class folder, such as {first}. Put every "
             "image into a class folder, or none."
         )
 
@@ -155,25 +167,3 @@ class _Layout(NamedTuple):
         split = SPLIT_FOLDERS.get(parts[0].lower(), "") if self.has_splits and len(parts) > 1 else ""
         below = parts[1:] if split else parts
         return split, below[0] if len(below) > 1 else None
-
-
-def _apply_label_file(listing: Listing, path: str) -> Listing:
-    """Puts the labels into the order of a file with one name per line."""
-    try:
-        with filesystem.explain_os_errors(f"read {path}"):
-            text = filesystem.read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not a text in UTF-8 ({error}).") from error
-    names = tuple(line.strip() for line in text.splitlines() if line.strip())
-    if len(set(names)) < len(names):
-        raise DataError(f"{path} must name every class once.")
-    if listing.numeric_labels:
-        if len(listing.label_names) > len(names):
-            raise DataError(f"{path} names {len(names)} classes, but label {len(listing.label_names) - 1} occurs.")
-        codes, numbers = listing.images.get_codes("label")
-        images = listing.images.replace_texts("label", codes, [names[int(number or 0)] for number in numbers])
-        return replace(listing, images=images, label_names=names, numeric_labels=False)
-    missing = sorted(set(listing.label_names) - set(names))
-    if missing:
-        raise DataError(f"{path} must name every class, but {missing[0]!r} is not in it.")
-    return replace(listing, label_names=names)

@@ -1,6 +1,6 @@
 """Lists the images of a manifest: a CSV, JSONL or Parquet table with one row for each image.
 
-    image       path relative to the table, absolute path, or URL
+    image       path relative to the table, absolute path, or URL, also on the web
     label       optional: name of the class, or its number from 0
     split       optional: name of the split
     xmin, ymin, xmax, ymax
@@ -10,42 +10,36 @@
 Every further column becomes a feature of the same name. A CSV cell holds a list as JSON: `[0.1, 0.5]`.
 """
 
-import csv
-import io
 import json
-import math
 import posixpath
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.column_types import infer_column
+from beam_jobs.inputs.column_types import ColumnFacts
+from beam_jobs.inputs.facts import Facts, Meaning
+from beam_jobs.inputs.label_file import rename_labels
+from beam_jobs.inputs.table_files import Row, TablePart, get_suffix, list_parts, make_name, read_rows
 from beam_jobs.plan.image_ref import Box, ImageRef, Value
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import check_split_name
-from tfpipe.format.schema import FeatureSpec
 from tfpipe.system.progress import Observer, Progress
+
+RUN_IMAGES = 250_000
+"""The number of rows that are held as one piece at most, if no process holds all."""
 
 _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
 _KNOWN = ("image", "label", "split", *_BOX_COLUMNS, "box_label")
 _MAX_LABEL = 10_000_000
 _SIZES_AT_ONCE = 10_000  # local files whose sizes are read in one call
-
-Row = dict[str, Any]
-
-
-def is_table(path: str) -> bool:
-    """Checks whether the name is that of a manifest."""
-    return path.lower().endswith(tuple(_READERS))
 
 
 def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing:
@@ -59,72 +53,93 @@ def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing
         ConfigError: The manifest has no column named `group_by`.
         DataError: The table cannot be read, or a cell does not fit its column. The message names the row.
     """
+    parts = list_parts(config.input)
+    columns = read_columns(parts, config)
+    builder, facts = ImageTableBuilder(), Facts()
+    for part in parts:
+        for images, run_facts in list_rows(part, columns, config, observer, len(builder)):
+            builder.extend(images)
+            facts += run_facts
+    images = read_sizes(builder.finish(), posixpath.dirname(config.input))
+    return resolve_table(config, facts, columns, parts).make_listing(images)
+
+
+def read_columns(parts: Sequence[TablePart], config: ShardConfig) -> tuple[str, ...]:
+    """Returns the names of the further columns in the order of the first row, after a check of all names.
+
+    Raises:
+        ConfigError: The manifest has no column named `group_by`.
+        DataError: The table has no rows, or lacks a column.
+    """
+    for part in parts:
+        for _, row in read_rows(part):
+            return _check_header(row, part.path, config)
+    raise DataError(f"{config.input} holds no rows.")
+
+
+def list_rows(
+    part: TablePart,
+    columns: Sequence[str],
+    config: ShardConfig,
+    observer: Observer | None = None,
+    num_before: int = 0,
+) -> Iterator[tuple[ImageTable, Facts]]:
+    """Yields the images of a part of a table with the facts about them, at most `RUN_IMAGES` at a time.
+
+    Their sizes are unknown, and their classes and values are those of the table.
+
+    Args:
+        part: The part.
+        columns: The further columns.
+        config: The configuration of the job.
+        observer: The observer of the listing.
+        num_before: The number of images that were listed before, for the observer.
+
+    Raises:
+        DataError: The table cannot be read, or a cell does not fit its column.
+    """
+    rows = read_rows(part)
+    from_text = get_suffix(part.path) == ".csv"
+    while True:
+        builder, first_row = ImageTableBuilder(), 0
+        for number, row in islice(rows, RUN_IMAGES):
+            first_row = first_row or number
+            builder.append(_parse_row(row, f"{part.path}, row {number}", columns, config))
+            num_before += 1
+            if observer is not None and num_before % TELL_EVERY == 0:
+                observer.progress(Progress(num_before))
+        if not len(builder):
+            return
+        images = builder.finish()
+        column_facts = [
+            ColumnFacts.read(images.get_extras(position), part.file_number, first_row, from_text=from_text)
+            for position in range(len(columns))
+        ]
+        yield images, Facts.read_table(images, column_facts, (part.file_number, first_row))
+
+
+def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], parts: Sequence[TablePart]) -> Meaning:
+    """Returns the meaning of the classes and of the further columns of a table.
+
+    Args:
+        config: The configuration of the job.
+        facts: The facts about all rows.
+        columns: The names of the further columns.
+        parts: The parts of the table.
+
+    Raises:
+        DataError: A column mixes kinds of values, or the labels of rows do not go together.
+    """
     path = config.input
-    suffix = next(suffix for suffix in _READERS if path.lower().endswith(suffix))
-    with filesystem.explain_os_errors(f"read {path}"), filesystem.open_read(path) as file:
-        rows = enumerate(_READERS[suffix](file, path), start=1)
-        first = next(rows, None)
-        if first is None:
-            raise DataError(f"{path} holds no rows.")
-        extra_columns = _check_header(first[1], path, config)
-        builder = ImageTableBuilder()
-        for number, row in chain([first], rows):
-            builder.append(_parse_row(row, number, extra_columns, config))
-            if observer is not None and number % TELL_EVERY == 0:
-                observer.progress(Progress(number))
-    root = posixpath.dirname(path)
-    images = builder.finish()
-    images = images.replace_sizes(_read_sizes(images, root))
-    images, label_names, numeric_labels = _number_labels(images, path)
-    images, features = _type_extra(images, extra_columns, path, from_text=suffix == ".csv")
-    name = posixpath.basename(path)[: -len(suffix)]
-    return Listing(name, root, images, label_names, features, numeric_labels=numeric_labels)
-
-
-def _read_csv(file: Any, path: str) -> Iterator[Row]:
-    csv.field_size_limit(1 << 26)
-    try:
-        with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-            reader = csv.DictReader(text, restval=None)
-            for row in reader:
-                if None in row:
-                    raise DataError(f"{path}, line {reader.line_num}: the row has more cells than the header.")
-                yield {key: value if value != "" else None for key, value in row.items()}
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is not a CSV file in UTF-8 ({error}).") from error
-
-
-def _read_jsonl(file: Any, path: str) -> Iterator[Row]:
-    for number, line in enumerate(file, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line.decode("utf-8-sig"))
-            if b"\\u" in line:  # half a surrogate pair is valid JSON, but not a text that can be stored
-                json.dumps(row, ensure_ascii=False).encode()
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}, line {number}: not valid JSON ({error}).") from error
-        if not isinstance(row, dict):
-            raise DataError(f"{path}, line {number}: must be a JSON object, got {type(row).__name__}.")
-        yield row
-
-
-def _read_parquet(file: Any, path: str) -> Iterator[Row]:
-    import pyarrow.parquet  # loads long, and most manifests are CSV
-
-    try:
-        for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=10_000):
-            yield from batch.to_pylist()
-    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is damaged or is not a Parquet file ({error}).") from error
-
-
-_READERS: dict[str, Callable[[Any, str], Iterator[Row]]] = {
-    ".csv": _read_csv,
-    ".jsonl": _read_jsonl,
-    ".ndjson": _read_jsonl,
-    ".parquet": _read_parquet,
-}
+    labels, label_names, is_numeric = number_labels(facts, path)
+    files = list(dict.fromkeys(part.path for part in parts))
+    from_text = get_suffix(path) == ".csv"
+    typed = tuple(
+        column.infer(name, files, from_text=from_text) for name, column in zip(columns, facts.columns, strict=True)
+    )
+    if config.labels:
+        labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=is_numeric)
+    return Meaning(make_name(path), posixpath.dirname(path), label_names, labels, columns=typed)
 
 
 def _check_header(row: Row, path: str, config: ShardConfig) -> tuple[str, ...]:
@@ -139,15 +154,14 @@ def _check_header(row: Row, path: str, config: ShardConfig) -> tuple[str, ...]:
     return tuple(name for name in row if name not in _KNOWN)
 
 
-def _parse_row(row: Row, number: int, extra_columns: Sequence[str], config: ShardConfig) -> ImageRef:
-    where = f"{config.input}, row {number}"
+def _parse_row(row: Row, where: str, extra_columns: Sequence[str], config: ShardConfig) -> ImageRef:
     image = row.get("image")
     if not isinstance(image, str) or not image or "\0" in image:
         raise DataError(f"{where}: 'image' must be a path, got {image!r}.")
     unknown = [name for name in row if name not in _KNOWN and name not in extra_columns]
     if unknown:
         raise DataError(f"{where}: column {unknown[0]!r} is not in the first row; every row needs the same columns.")
-    boxes, box_labels = _parse_boxes(row, where), tuple(_parse_box_labels(row.get("box_label"), where))
+    boxes, box_labels = parse_boxes(row, where), tuple(parse_box_labels(row.get("box_label"), where))
     if len(box_labels) not in (0, len(boxes)):
         raise DataError(
             f"{where}: 'box_label' must hold one number for each of the {len(boxes)} boxes, got {len(box_labels)}."
@@ -192,13 +206,20 @@ def _parse_list(value: Any, where: str) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _parse_boxes(row: Row, where: str) -> tuple[Box, ...]:
+def parse_boxes(row: Row, where: str) -> tuple[Box, ...]:
+    """Returns the boxes of a row.
+
+    Raises:
+        DataError: They do not lie in the image. The message begins with `where`.
+    """
+    if row.keys().isdisjoint(_BOX_COLUMNS):
+        return ()
     sides = [_parse_list(row.get(name), f"{where}: {name!r}") for name in _BOX_COLUMNS]
     if len({len(side) for side in sides}) > 1:
         raise DataError(f"{where}: xmin, ymin, xmax and ymax must hold equally many numbers.")
     boxes = tuple(zip(*sides, strict=True))
     for box in boxes:
-        numbers = all(isinstance(x, (int, float)) and math.isfinite(x) for x in box)
+        numbers = all(isinstance(x, (int, float)) for x in box)
         if not numbers or not (0 <= box[0] <= box[2] <= 1 and 0 <= box[1] <= box[3] <= 1):
             raise DataError(
                 f"{where}: a box must be fractions of width and height, 0 <= xmin <= xmax <= 1 and "
@@ -207,33 +228,38 @@ def _parse_boxes(row: Row, where: str) -> tuple[Box, ...]:
     return boxes
 
 
-def _parse_box_labels(value: Any, where: str) -> Iterable[int]:
+def parse_box_labels(value: Any, where: str) -> Iterable[int]:
+    """Returns the class numbers in a cell `box_label`.
+
+    Raises:
+        DataError: They are not whole numbers. The message begins with `where`.
+    """
     labels = _parse_list(value, f"{where}: 'box_label'")
     if not all(type(label) is int for label in labels):
         raise DataError(f"{where}: 'box_label' must be whole numbers, got {value!r}.")
     return labels
 
 
-def _read_sizes(images: ImageTable, root: str) -> NDArray[np.int64]:
-    """Returns the size of each image in bytes, or 0 if it is unknown. The worker that reads the image reports why."""
+def read_sizes(images: ImageTable, root: str) -> ImageTable:
+    """Returns the images with their sizes in bytes, or 0 if it is unknown. The worker that reads one reports why."""
     sizes = np.zeros(len(images), np.int64)
     for rows in _group_rows(images, root):
         paths = [filesystem.join(root, path) for path in images.get_paths(np.array(rows, np.int64))]
         sizes[rows] = np.maximum(filesystem.get_sizes(paths), 0)
-    return sizes
+    return images.replace_sizes(sizes)
 
 
 def _group_rows(images: ImageTable, root: str) -> Iterator[list[int]]:
     """Yields row numbers in bounded groups.
 
-    All rows of one remote folder form one group, because a folder is listed once. Local rows come in groups of
-    `_SIZES_AT_ONCE`.
+    All rows of one remote folder form one group, because a folder is listed once. Rows of local files and of the web
+    come in groups of `_SIZES_AT_ONCE`.
     """
     remote: dict[str, array[int]] = defaultdict(lambda: array("q"))
     local: list[int] = []
     for row, path in enumerate(images.iterate_paths()):
         full_path = filesystem.join(root, path)
-        if filesystem.is_url(full_path):
+        if filesystem.is_url(full_path) and not filesystem.is_web(full_path):
             remote[full_path.rpartition("/")[0]].append(row)
             continue
         local.append(row)
@@ -244,33 +270,24 @@ def _group_rows(images: ImageTable, root: str) -> Iterator[list[int]]:
     yield from (rows.tolist() for rows in remote.values())
 
 
-def _number_labels(images: ImageTable, path: str) -> tuple[ImageTable, tuple[str, ...], bool]:
-    """Returns the images, the class names in the order of their labels, and whether the table holds numbers."""
-    missing = images.count_values("label").get(None, 0)
-    if missing == len(images):
-        return images, (), False
+def number_labels(facts: Facts, path: str) -> tuple[dict[str | None, str | None], tuple[str, ...], bool]:
+    """Returns the class of each label, the class names in the order of their labels, and whether labels are numbers.
+
+    Raises:
+        DataError: Only some rows have a label, or a number is too large.
+    """
+    missing = facts.labels[None]
+    if missing == facts.num_images:
+        return {}, (), False
     if missing:
-        raise DataError(f"{path}: every row must have a 'label' or none may, but {missing} of {len(images)} have none.")
-    codes, texts = images.get_codes("label")
-    names = sorted(map(str, texts))
+        raise DataError(
+            f"{path}: every row must have a 'label' or none may, but {missing} of {facts.num_images} have none."
+        )
+    names = sorted(map(str, facts.labels))
     if not all(name.isdecimal() and name.isascii() for name in names):
-        return images, tuple(names), False
+        return {name: name for name in names}, tuple(names), False
     highest = max(map(int, names))
     if highest > _MAX_LABEL:
         raise DataError(f"{path}: a label must be at most {_MAX_LABEL}, got {highest}.")
     # "007" and "7" are one class.
-    images = images.replace_texts("label", codes, [str(int(text or 0)) for text in texts])
-    return images, tuple(str(i) for i in range(highest + 1)), True
-
-
-def _type_extra(
-    images: ImageTable, names: Sequence[str], path: str, *, from_text: bool
-) -> tuple[ImageTable, tuple[FeatureSpec, ...]]:
-    """Infers a feature for each further column from all of its values, and converts the values."""
-    columns = [
-        infer_column(name, images.get_extras(position), path, from_text=from_text)
-        for position, name in enumerate(names)
-    ]
-    if columns:
-        images = images.convert_extras([column.convert for column in columns])
-    return images, tuple(column.spec for column in columns)
+    return {name: str(int(name)) for name in names}, tuple(str(i) for i in range(highest + 1)), True

@@ -23,6 +23,7 @@ from tfpipe.system.file_io import is_url as is_url
 from tfpipe.system.file_io import join as join
 
 _READ_BUFFER_BYTES = 1 << 20
+_WEB_FILE_BYTES = 100_000  # about that of a photograph in ImageNet
 
 
 def configure(beam_args: Iterable[str]) -> None:
@@ -119,15 +120,25 @@ def get_size(path: str) -> int:
     return _get_store(path).size(path) if is_url(path) else file_io.get_file_size(path)
 
 
+def is_web(path: str) -> bool:
+    """Returns whether `path` is a URL of a web server, from which files can only be fetched."""
+    return path.startswith(("http://", "https://"))
+
+
 def get_sizes(paths: Sequence[str]) -> list[int]:
-    """Returns the size of many files. A remote folder is listed once, instead of one request for each file."""
-    files_in_folder = Counter(_folder(path) for path in paths if is_url(path))
+    """Returns the size of many files. A remote folder is listed once, instead of one request for each file.
+
+    A file on the web counts as 100 KB, since to ask for its size costs as much as to fetch it.
+    """
+    files_in_folder = Counter(_folder(path) for path in paths if is_url(path) and not is_web(path))
     listed_sizes: dict[str, int] = {}
     for folder, count in sorted(files_in_folder.items()):
         if count > 1:
             listed_sizes.update(_get_store(folder).list(f"{folder}/", recursive=False))
 
     def look_up(path: str) -> int:
+        if is_web(path):
+            return _WEB_FILE_BYTES
         is_listed = is_url(path) and files_in_folder[_folder(path)] > 1
         return listed_sizes.get(path, -1) if is_listed else get_size(path)
 
@@ -139,6 +150,14 @@ def list_tree(base: str) -> Iterator[tuple[str, int]]:
     base = base.rstrip("/") + "/"
     for path, num_bytes in _get_store(base).list(base):
         if not path.endswith("/"):
+            yield path[len(base) :], num_bytes
+
+
+def list_children(base: str) -> Iterator[tuple[str, int]]:
+    """Yields what lies directly in a folder of a store: files with their bytes, folders with a slash and -1."""
+    base = base.rstrip("/") + "/"
+    for path, num_bytes in _get_store(base).list(base, recursive=False):
+        if path != base and ("/" not in path[len(base) :].rstrip("/")):
             yield path[len(base) :], num_bytes
 
 
@@ -193,7 +212,7 @@ def _get_store(path: str) -> Store:
     if _stores_pid != os.getpid():  # after a fork, two processes on one connection would get each other's answers
         _stores.clear()
         _stores_pid = os.getpid()
-    scheme = path.partition("://")[0]
+    scheme = "http" if is_web(path) else path.partition("://")[0]
     with _opening:
         if scheme not in _stores:
             _stores[scheme] = _open_store(scheme, path)
@@ -216,6 +235,10 @@ def _open_store(scheme: str, path: str) -> Store:
         from beam_jobs.storage.s3 import S3Store
 
         return S3Store(options.view_as(pipeline_options.S3Options))
+    if scheme == "http":
+        from beam_jobs.storage.web import WebOptions, WebStore
+
+        return WebStore(options.view_as(WebOptions))
     from beam_jobs.storage.beam_store import BeamStore
 
     return BeamStore(path, options)

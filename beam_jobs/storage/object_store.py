@@ -138,6 +138,10 @@ def shorten(reason: str) -> str:
     return lines[0][:300].rstrip(". ")
 
 
+def ignore_warning(*_: object) -> None:
+    """Does nothing, in place of Beam's warning with a traceback for every repetition."""
+
+
 def open_seekable(store: Store, url: str) -> BinaryIO:
     """Opens an object for reading at any place; each request reads some megabytes ahead.
 

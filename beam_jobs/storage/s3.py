@@ -50,7 +50,7 @@ class S3Store:
             num_retries=retries.attempts - 1,
             initial_delay_secs=retries.first_pause_s,
             max_delay_secs=16,
-            logger=_ignore_warning,
+            logger=object_store.ignore_warning,
             retry_filter=lambda error: isinstance(error, _BROKEN_BODY),
         )(self._read_body_once)
 
@@ -244,7 +244,3 @@ def _read_failure(error: Any) -> tuple[int | None, str]:
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     details = error.response.get("Error", {})
     return status, f"HTTP status {status}, {details.get('Message') or details.get('Code') or 'no reason given'}"
-
-
-def _ignore_warning(*_: object) -> None:
-    """Does nothing, in place of Beam's warning with a traceback for every repetition."""

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from beam_jobs.inputs.column_types import infer_column
+from beam_jobs.inputs.column_types import Column, ColumnFacts
 from tfpipe.errors import DataError
+
+
+def infer_column(cells: Sequence[Any], *, text: bool) -> Column:
+    """Returns a column, from the facts about single cells that are added in any order."""
+    facts = [ColumnFacts.read([cell], 0, row, from_text=text) for row, cell in enumerate(cells, start=1)]
+    shuffled = [*facts[1::2], *facts[::2]]
+    together = ColumnFacts.read(cells, 0, 1, from_text=text)
+    assert sum(shuffled, ColumnFacts()) == together
+    return together.infer("c", ["t"], from_text=text)
 
 
 def infer(*cells: Any, text: bool = False) -> tuple[str, Any, list[Any]]:
     """Returns the dtype and the shape of a column, and its converted cells."""
-    column = infer_column("c", cells, "t", from_text=text)
+    column = infer_column(cells, text=text)
     assert column.spec.name == "c"
     return column.spec.dtype, column.spec.shape, [column.convert(cell) for cell in cells]
 
@@ -25,6 +35,7 @@ def infer(*cells: Any, text: bool = False) -> tuple[str, Any, list[Any]]:
         ((1, 2.5), ("float", (), [1.0, 2.5])),
         ((2**63 - 1, -(2**63)), ("int64", (), [2**63 - 1, -(2**63)])),
         ((1, 2**63), ("float", (), [1.0, float(2**63)])),
+        ((True, -(10**400)), ("float", (), [1.0, float("-inf")])),
         (("a", ""), ("bytes", (), ["a", ""])),
         ((b"\xff\x00", b"ok"), ("bytes", (), ["\udcff\0", "ok"])),
         ((1, None), ("int64", None, [[1], []])),

@@ -328,5 +328,5 @@ def test_numeric_labels_get_their_names_from_the_file(tmp_path: Path) -> None:
 
 def test_group_by_needs_a_table(make_tree: MakeTree) -> None:
     assert refused(ConfigError, make_tree("cat/1.jpg"), group_by="who", splits={"a": 1.0}) == (
-        "`group_by` names a column; it needs a CSV, JSONL or Parquet manifest as input."
+        "`group_by` names a column; it needs a CSV, JSONL or Parquet manifest, or tars of pairs, as input."
     )

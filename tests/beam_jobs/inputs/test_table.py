@@ -14,8 +14,9 @@ import pyarrow.parquet
 import pytest
 
 from beam_jobs.config import ShardConfig
+from beam_jobs.inputs import table_files
 from beam_jobs.inputs.list_inputs import list_images
-from beam_jobs.inputs.table import is_table
+from beam_jobs.inputs.table_files import is_table, list_parts, read_rows
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import make_dataset, parse_with_tensorflow, read_images
 from tests.beam_jobs.images import make_jpeg, write_files
@@ -53,6 +54,50 @@ def refused(path: Path, kind: type[TfpipeError] = DataError, **options: Any) -> 
     with pytest.raises(kind) as caught:
         list_table(path, **options)
     return str(caught.value)
+
+
+def test_a_table_in_many_files_is_one_table(tmp_path: Path) -> None:
+    """Files come in the order of their names; a folder and a pattern name the same files."""
+    rows = [{"image": f"{k}.jpg", "label": "ab"[k % 2], "n": k} for k in range(7)]
+    whole = list_rows(tmp_path / "whole.parquet", rows)
+    folder = tmp_path / "photos.parquet"
+    folder.mkdir()
+    for name, part in (("part-2", rows[4:]), ("part-1", rows[:4])):
+        write_table(folder / f"{name}.parquet", part)
+        write_table(tmp_path / f"photos-{name}.csv", part)
+    (folder / "_SUCCESS.parquet").write_bytes(b"")
+    listings = [list_table(folder), list_table(tmp_path / "photos-*.csv")]
+    for listing in listings:
+        assert list(listing.images) == list(whole.images)
+        assert (listing.name, listing.root, listing.extra) == ("photos", str(tmp_path), whole.extra)
+    assert list_table(tmp_path / "[p]hotos-part-?.csv").name == tmp_path.name
+
+
+def test_a_part_of_a_parquet_file_has_whole_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"image": f"{k}.jpg", "n": k if k != 7 else None} for k in range(9)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet", row_group_size=2)
+    whole = list_table(tmp_path / "t.parquet")
+    size = (tmp_path / "t.parquet").stat().st_size
+    monkeypatch.setattr(table_files, "_PART_BYTES", -(-size // 3))
+    parts = list_parts(str(tmp_path / "t.parquet"))
+    assert [[number for number, _ in read_rows(part)] for part in parts] == [[1, 2], [3, 4, 5, 6], [7, 8, 9]]
+    assert list(list_table(tmp_path / "t.parquet").images) == list(whole.images)
+    monkeypatch.setattr("beam_jobs.inputs.table.RUN_IMAGES", 2)
+    assert list(list_table(tmp_path / "t.parquet").images) == list(whole.images)
+
+
+def test_a_fault_names_the_file_and_its_row(tmp_path: Path) -> None:
+    write_table(tmp_path / "t-1.csv", [{"image": "1.jpg"}])
+    write_table(tmp_path / "t-2.csv", [{"image": "2.jpg"}, {"image": ""}])
+    assert refused(tmp_path / "t-*.csv") == f"{tmp_path}/t-2.csv, row 2: 'image' must be a path, got None."
+    write_table(tmp_path / "n-1.jsonl", [{"image": "1.jpg", "n": 1}])
+    write_table(tmp_path / "n-2.jsonl", [{"image": "2.jpg", "n": "x"}])
+    assert refused(tmp_path / "n-*.jsonl") == (
+        f"{tmp_path}/n-2.jsonl, row 1: column 'n' must hold numbers or texts of one kind, or lists of them, got 'x'."
+    )
+    assert refused(tmp_path / "m-*.jsonl") == (
+        f"At least one table must fit the pattern {tmp_path}/m-*.jsonl, but no file of {tmp_path} does."
+    )
 
 
 @pytest.fixture(params=KINDS)
@@ -94,7 +139,7 @@ def test_labels_and_splits_are_read(table: Path) -> None:
 
 def test_numbers_can_be_labels(table: Path) -> None:
     listing = list_rows(table, [{"image": "1.jpg", "label": 3}, {"image": "2.jpg", "label": 0}])
-    assert (listing.label_names, listing.numeric_labels) == (("0", "1", "2", "3"), True)
+    assert listing.label_names == ("0", "1", "2", "3")
     assert [ref.label for ref in listing.images] == ["3", "0"]
 
 
@@ -227,7 +272,14 @@ def test_a_wrong_cell_is_refused(write_jsonl: WriteRows, row: dict[str, Any], me
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"xmin": -0.1}, {"ymax": 1.1}, {"xmin": 0.9, "xmax": 0.1}, {"ymin": 1, "ymax": 0.5}, {"xmin": [None]}],
+    [
+        {"xmin": -0.1},
+        {"ymax": 1.1},
+        {"xmin": 0.9, "xmax": 0.1},
+        {"ymin": 1, "ymax": 0.5},
+        {"xmin": [None]},
+        {"ymax": 10**400},
+    ],
 )
 def test_a_box_outside_the_image_is_refused(write_jsonl: WriteRows, wrong: dict[str, Any]) -> None:
     box = BOX | wrong
@@ -348,8 +400,8 @@ def explain_no_file_system(url: str) -> str:
 
 
 def test_a_url_of_an_unknown_file_system_is_refused(write_jsonl: WriteRows) -> None:
-    assert refused(write_jsonl({"image": "http://example.com/1.jpg"})) == explain_no_file_system(
-        "http://example.com/1.jpg"
+    assert refused(write_jsonl({"image": "ftp://example.com/1.jpg"})) == explain_no_file_system(
+        "ftp://example.com/1.jpg"
     )
 
 

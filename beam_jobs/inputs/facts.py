@@ -1,0 +1,149 @@
+"""The facts about listed images, and what their columns mean once the facts about all images are known.
+
+    facts = facts_of_some + facts_of_the_others          # of any pieces of the input, in any order
+    meaning = resolve(config, facts)                     # once
+    listing = meaning.make_listing(images)               # for all images, or for some of them
+
+So no process needs to hold all images.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from beam_jobs.inputs.archive import is_compressed_tar
+from beam_jobs.inputs.column_types import Column, ColumnFacts
+from beam_jobs.plan.image_table import ImageTable
+from beam_jobs.plan.listing import Listing
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts about some images of an input. Those of two pieces can be added.
+
+    Attributes:
+        num_images: The number of images.
+        labels: The number of images by their `label`: a class, or the folder that the image lies in.
+        examples: The first path of each `label` by the alphabet, for inputs in which it is a folder.
+        splits: The number of images by the split that the input names.
+        first_unsplit: The first image without a split: the number of its file, its row, and its path.
+        skipped: The number of files that were passed over, by reason.
+        unpack: The compressed tar files that hold images.
+        columns: The facts about each further column of a table.
+        details: The columns of the image table that some images need: boxes and their labels.
+    """
+
+    num_images: int = 0
+    labels: Counter[str | None] = field(default_factory=Counter)
+    examples: Mapping[str, str] = field(default_factory=dict)
+    splits: Counter[str] = field(default_factory=Counter)
+    first_unsplit: tuple[int, int, str] | None = None
+    skipped: Counter[str] = field(default_factory=Counter)
+    unpack: frozenset[str] = frozenset()
+    columns: tuple[ColumnFacts, ...] = ()
+    details: frozenset[str] = frozenset()
+
+    @classmethod
+    def read_tree(cls, images: ImageTable, skipped: Counter[str]) -> "Facts":
+        """Returns the facts about images in folders and archives."""
+        examples: dict[str, str] = {}
+        for path in images.iterate_paths():
+            folder = path.rpartition("/")[0]
+            if path < examples.get(folder, "\U0010ffff"):
+                examples[folder] = path
+        files = images.count_values("file")
+        return cls(
+            num_images=len(images),
+            labels=Counter(images.count_values("label")),
+            examples=examples,
+            skipped=skipped,
+            unpack=frozenset(file for file in files if file and is_compressed_tar(file)),
+        )
+
+    @classmethod
+    def read_table(cls, images: ImageTable, columns: Sequence[ColumnFacts], place: tuple[int, int]) -> "Facts":
+        """Returns the facts about rows of a table.
+
+        Args:
+            images: The rows.
+            columns: The facts about their further columns.
+            place: The number of the file, and the row of the first image in it.
+        """
+        splits = Counter({str(split): count for split, count in images.count_values("split").items()})
+        first_unsplit = None
+        if splits[""]:
+            row, ref = next((row, ref) for row, ref in enumerate(images) if not ref.split)
+            first_unsplit = place[0], place[1] + row, ref.path
+        return cls(
+            num_images=len(images),
+            labels=Counter(images.count_values("label")),
+            splits=splits,
+            first_unsplit=first_unsplit,
+            columns=tuple(columns),
+            details=images.details,
+        )
+
+    def __add__(self, other: "Facts") -> "Facts":
+        examples = dict(self.examples)
+        for folder, path in other.examples.items():
+            examples[folder] = min(path, examples.get(folder, path))
+        if self.columns and other.columns:
+            columns = tuple(mine + theirs for mine, theirs in zip(self.columns, other.columns, strict=True))
+        else:
+            columns = self.columns or other.columns
+        return Facts(
+            num_images=self.num_images + other.num_images,
+            labels=self.labels + other.labels,
+            examples=examples,
+            splits=self.splits + other.splits,
+            first_unsplit=min(filter(None, (self.first_unsplit, other.first_unsplit)), default=None),
+            skipped=self.skipped + other.skipped,
+            unpack=self.unpack | other.unpack,
+            columns=columns,
+            details=self.details | other.details,
+        )
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """The meaning of the columns of all images.
+
+    Attributes:
+        name: A short name of the input, for the dataset.
+        root: The folder that relative locations start from.
+        label_names: The class names; a name's position is its label.
+        labels: The class of each `label` that the input has; None if there are no classes.
+        splits: The split of each `label` that is a folder; None if the images bring their splits.
+        columns: The further columns of a table.
+        skipped: The number of files that were passed over, by reason; None for a table.
+        unpack: The compressed tar files that must be unpacked.
+    """
+
+    name: str
+    root: str
+    label_names: tuple[str, ...]
+    labels: Mapping[str | None, str | None]
+    splits: Mapping[str | None, str] | None = None
+    columns: tuple[Column, ...] = ()
+    skipped: Counter[str] | None = None
+    unpack: tuple[str, ...] = ()
+
+    def make_listing(self, images: ImageTable) -> Listing:
+        """Returns the listing of all images or of some: with classes, splits and values as they are stored."""
+        codes, texts = images.get_codes("label")
+        if self.splits is not None:
+            images = images.replace_texts("split", codes, [self.splits.get(text, "") for text in texts])
+        classes = [self.labels.get(text, text) for text in texts]
+        if classes != texts:
+            images = images.replace_texts("label", codes, classes)
+        if self.columns and len(images):
+            images = images.convert_extras([column.convert for column in self.columns])
+        return Listing(
+            self.name,
+            self.root,
+            images,
+            self.label_names,
+            tuple(column.spec for column in self.columns),
+            skipped=self.skipped,
+            unpack=self.unpack,
+        )

@@ -1,0 +1,45 @@
+"""Puts classes into the order of a file with one name per line (`--labels`)."""
+
+from collections.abc import Mapping, Sequence
+
+from beam_jobs.storage import filesystem
+from tfpipe.errors import DataError
+
+Labels = Mapping[str | None, str | None]
+
+
+def rename_labels(
+    path: str, labels: Labels, label_names: Sequence[str], *, is_numeric: bool
+) -> tuple[dict[str | None, str | None], tuple[str, ...]]:
+    """Returns the class of each label of the input, and all class names in their order.
+
+    Args:
+        path: The file.
+        labels: The class of each label of the input. If classes are numbers, they are positions in the file.
+        label_names: The names of the classes until now.
+        is_numeric: Whether the classes are numbers.
+
+    Raises:
+        DataError: The file cannot be read, or does not name every class once.
+    """
+    names = _read_names(path)
+    if is_numeric:
+        if len(label_names) > len(names):
+            raise DataError(f"{path} names {len(names)} classes, but label {len(label_names) - 1} occurs.")
+        return {label: names[int(number or 0)] for label, number in labels.items()}, names
+    missing = sorted(set(label_names) - set(names))
+    if missing:
+        raise DataError(f"{path} must name every class, but {missing[0]!r} is not in it.")
+    return dict(labels), names
+
+
+def _read_names(path: str) -> tuple[str, ...]:
+    try:
+        with filesystem.explain_os_errors(f"read {path}"):
+            text = filesystem.read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not a text in UTF-8 ({error}).") from error
+    names = tuple(line.strip() for line in text.splitlines() if line.strip())
+    if len(set(names)) < len(names):
+        raise DataError(f"{path} must name every class once.")
+    return names

@@ -1,0 +1,486 @@
+"""Lists pairs of images and captions in tar files, as WebDataset and img2dataset write them.
+
+    00017.jpg     the image, or .png, .webp, ...
+    00017.txt     optional: its caption, in UTF-8
+    00017.json    optional: an object; each number, text or list becomes a feature of its name
+    00017.cls     optional: the number of its class, or its name
+
+Files belong together if their names are equal up to the first dot, as in WebDataset. Images are read in place, like
+those of any archive. The other files are read when the tar is listed, so each tar is read once before the job.
+"""
+
+import json
+import os
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import islice
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.archive import (
+    ListedFile,
+    is_archive,
+    is_compressed_tar,
+    is_tar,
+    list_archive,
+    strip_archive_suffix,
+)
+from beam_jobs.inputs.column_types import Column, ColumnFacts, to_float
+from beam_jobs.inputs.facts import Facts, Meaning
+from beam_jobs.inputs.folder import (
+    SPLIT_FOLDERS,
+    Archive,
+    Tree,
+    check_folder,
+    count_processes,
+    drop_equal_paths,
+    is_listed_archive,
+    list_folder,
+    list_side_by_side,
+)
+from beam_jobs.inputs.label_file import rename_labels
+from beam_jobs.inputs.table import number_labels, parse_box_labels, parse_boxes
+from beam_jobs.plan.image_ref import ImageRef, Value
+from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
+from beam_jobs.plan.listing import Listing
+from beam_jobs.storage import filesystem
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.format import schema as keys
+from tfpipe.format.schema import FeatureSpec, check_names
+from tfpipe.images.skip_by_name import get_skip_reason
+from tfpipe.system.progress import Observer, Progress
+
+_IMAGES = frozenset("jpg jpeg jpe jfif png webp gif bmp tif tiff avif jp2 j2k ppm pgm pbm pnm".split())
+_BESIDE = frozenset(("txt", "json", "cls"))
+_MAX_BYTES_BESIDE = 1 << 20
+_MEMBERS_LOOKED_AT = 64
+_ENTRIES_LOOKED_AT = 10_000  # of a folder
+_OPEN_PAIRS = 10_000  # the files of one pair may lie this many pairs apart
+_ROWS_AT_ONCE = 1000
+_MAX_COLUMNS = 1000
+_INT64 = range(-(2**63), 2**63)
+_SPLIT_NAME = re.compile(rf"({'|'.join(SPLIT_FOLDERS)})(?![a-z])", re.IGNORECASE)
+_CAPTION = "caption"
+
+# The features of a record that `tfpipe export` writes into the JSON, and that have a meaning here.
+_BOXES = {
+    keys.BBOX_XMIN: "xmin",
+    keys.BBOX_YMIN: "ymin",
+    keys.BBOX_XMAX: "xmax",
+    keys.BBOX_YMAX: "ymax",
+    keys.BBOX_LABEL: "box_label",
+}
+_FOUND_ANEW = frozenset(
+    (
+        *(keys.IMAGE_FORMAT, keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH, keys.IMAGE_CHANNELS, keys.IMAGE_COLORSPACE),
+        *(keys.IMAGE_FILENAME, keys.IMAGE_SHA256, keys.CLASS_LABEL, keys.CLASS_TEXT),
+    )
+)
+
+
+class _BadPairError(Exception):
+    """The reason why a pair is left out, as it is counted."""
+
+
+class _Pairs(NamedTuple):
+    """The pairs of one tar file. Several can be joined.
+
+    Attributes:
+        images: The images. The values in `extra` stand in the order of `columns`; a row may lack the last ones.
+        columns: The facts about each column, by its name.
+        skipped: The number of files and pairs that are left out, by reason.
+    """
+
+    images: ImageTable
+    columns: Mapping[str, ColumnFacts]
+    skipped: Counter[str]
+
+
+@dataclass(slots=True)
+class _Files:
+    """The files of one pair.
+
+    Attributes:
+        image: The image; None if it was not found.
+        beside: The bytes of the other files by their ending; None for one that was not read.
+    """
+
+    image: ListedFile | None
+    beside: dict[str, bytes | None]
+
+
+def is_pairs(config: ShardConfig) -> bool:
+    """Checks whether the input is a tar file of pairs, or a folder of such. Looks into the first tar file.
+
+    Raises:
+        ConfigError: The configuration says so, but there is no tar file.
+        DataError: The input is missing or damaged.
+    """
+    source = config.input
+    if config.input_format == "tree":
+        return False
+    if config.input_format == "pairs":
+        if is_archive(source) and not is_tar(source):
+            raise ConfigError(f"`input_format` pairs needs a tar file or a folder of tar files, got {source}.")
+        return True
+    with filesystem.explain_os_errors(f"read {source}"):
+        if is_archive(source):
+            return is_tar(source) and _looks_paired(source)
+        check_folder(source)
+        first = _find_first_tar(source)
+        return first is not None and _looks_paired(first)
+
+
+def _find_first_tar(source: str) -> str | None:
+    """Returns a tar file in a folder, or else in its folders that are named by splits; None if there is none.
+
+    It lists only the begin of each folder: to list all images a second time would take as long as the first time.
+    """
+    names = _list_names(source)
+    splits = sorted(name[:-1] for name in names if name.endswith("/") and name[:-1].lower() in SPLIT_FOLDERS)
+    for folder in (source, *(filesystem.join(source, name) for name in splits)):
+        inside = names if folder == source else _list_names(folder)
+        tars = [name for name in inside if is_listed_archive(name) and is_tar(name)]
+        if tars:
+            return filesystem.join(folder, min(tars))
+    return None
+
+
+def _list_names(folder: str) -> list[str]:
+    """Returns the names of the first entries in a folder; those of folders end with a slash."""
+    if filesystem.is_url(folder):
+        return [name for name, _ in islice(filesystem.list_children(folder.rstrip("/") + "/"), _ENTRIES_LOOKED_AT)]
+    with os.scandir(folder) as entries:
+        # `entry.is_dir()` would raise for a link that leads to itself.
+        return [entry.name + "/" * os.path.isdir(entry.path) for entry in islice(entries, _ENTRIES_LOOKED_AT)]
+
+
+def _looks_paired(path: str) -> bool:
+    """Checks whether at least half of the first images in a tar file have a file beside them."""
+    endings: dict[str, set[str]] = {}
+    for file in islice(list_archive(path, ""), _MEMBERS_LOOKED_AT):
+        key, ending = _split_name(file.path)
+        endings.setdefault(key, set()).add(ending)
+    with_image = [found for found in endings.values() if found & _IMAGES]
+    return bool(with_image) and 2 * sum(bool(found & _BESIDE) for found in with_image) >= len(with_image)
+
+
+def _split_name(path: str) -> tuple[str, str]:
+    """Returns the name up to its first dot, with its folders, and the ending after this dot."""
+    folder, slash, name = path.rpartition("/")
+    key, _, ending = name.partition(".")
+    return f"{folder}{slash}{key}", ending.lower()
+
+
+def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing:
+    """Lists the pairs of a tar file, or of all tar files in a folder.
+
+    Args:
+        config: The configuration that names the input.
+        observer: The observer of the listing, which gets the number of listed images now and then.
+
+    Raises:
+        ConfigError: The name of a column belongs to the format, or no column is named `group_by`.
+        DataError: The input is missing or damaged, or the labels of pairs do not go together.
+    """
+    source, is_file = config.input, is_archive(config.input)
+    tars, num_bytes, skipped = _find_tars(source)
+    located = [(source if is_file else filesystem.join(source, path), path) for path in tars]
+    list_one = partial(_list_one, group_by=config.group_by, is_input=is_file)
+    builder, columns = ImageTableBuilder(), dict[str, ColumnFacts]()
+    tables: list[tuple[ImageTable, tuple[str, ...]]] = []
+    num_images = 0
+    splits = [""] if is_file else _find_splits(tars)
+    results = list_side_by_side(located, count_processes(num_bytes, config.workers), list_one)
+    for split, pairs in zip(splits, results, strict=True):
+        images = pairs.images.replace_texts("split", np.zeros(len(pairs.images), np.int64), [split])
+        tables.append((images, tuple(pairs.columns)))
+        columns = _join_columns(columns, num_images, pairs.columns, len(images))
+        num_images += len(images)
+        skipped += pairs.skipped
+        if observer is not None:
+            observer.progress(Progress(num_images))
+    if config.group_by and num_images and config.group_by not in columns:
+        raise ConfigError(f"`group_by` must name a column of {source}, got {config.group_by!r}.")
+    names, typed = _type_columns(columns, tars)
+    for images, own_names in tables:
+        builder.extend(_order_values(images, own_names, names))
+    tree = _drop_unlabeled(drop_equal_paths(Tree(builder.finish(), skipped), source))
+    return _resolve(config, tree, typed).make_listing(tree.images) if num_images else _make_empty(source, tree)
+
+
+def _find_tars(source: str) -> tuple[list[str], int, Counter[str]]:
+    """Returns the locations of the tar files, their bytes, and the number of other files by reason."""
+    skipped = Counter[str]()
+    if is_archive(source):
+        return [posixpath.basename(source)], 0, skipped
+    tars, num_bytes = [], 0
+    for file in list_folder(source):
+        if not file.skip and is_listed_archive(file.path) and is_tar(file.path):
+            tars.append(file.path)
+            num_bytes += file.size
+        else:
+            skipped[file.skip or get_skip_reason(file.path) or "not in a tar file of pairs"] += 1
+    return sorted(tars), num_bytes, skipped
+
+
+def _find_splits(tars: Sequence[str]) -> list[str]:
+    """Returns the split of each tar by its folder or its name, if all name one and these are several."""
+    splits = []
+    for path in tars:
+        folder = SPLIT_FOLDERS.get(path.split("/")[0].lower())
+        name = _SPLIT_NAME.match(posixpath.basename(path))
+        splits.append(folder or (SPLIT_FOLDERS[name[1].lower()] if name else ""))
+    return splits if all(splits) and len(set(splits)) > 1 else [""] * len(tars)
+
+
+def _list_one(numbered: tuple[int, Archive], group_by: str | None, *, is_input: bool) -> tuple[int, _Pairs]:
+    """Returns the number of a tar file, and its pairs.
+
+    Args:
+        numbered: The number of the file in the input, its path or URL, and the location that the images name.
+        group_by: The column whose values are the groups of the images.
+        is_input: Whether the file is the whole input. Otherwise its name stands before the paths of the images.
+    """
+    number, (path, location) = numbered
+    builder = _PairsBuilder(number, "" if is_input else strip_archive_suffix(location) + "/", group_by)
+    pairs: dict[str, _Files] = {}
+    with filesystem.explain_os_errors(f"read {path}"):
+        for file in list_archive(path, location, _is_wanted):
+            key, ending = _split_name(file.path)
+            reason = file.skip or get_skip_reason(file.path)
+            is_beside = ending in _BESIDE and (not reason or reason.startswith("*"))
+            if not is_beside and (reason or ending not in _IMAGES):
+                builder.skipped[reason or "further file of a pair"] += 1
+                continue
+            files = pairs.get(key) or pairs.setdefault(key, _Files(None, {}))
+            if is_beside:
+                files.beside[ending] = file.content
+            elif files.image is None or files.image.path == file.path:
+                files.image = file
+            else:
+                builder.skipped["further image of a pair"] += 1
+            if len(pairs) > _OPEN_PAIRS:
+                builder.add(pairs.pop(next(iter(pairs))))
+    for files in pairs.values():
+        builder.add(files)
+    return number, builder.finish()
+
+
+def _is_wanted(name: str, size: int) -> bool:
+    return size <= _MAX_BYTES_BESIDE and _split_name(name)[1] in _BESIDE
+
+
+class _PairsBuilder:
+    """The builder of the pairs of one tar file, to which the files of pairs are added."""
+
+    def __init__(self, number: int, folder: str, group_by: str | None) -> None:
+        self.skipped = Counter[str]()
+        self._number, self._folder, self._group_by = number, folder, group_by
+        self._images, self._columns = ImageTableBuilder(), dict[str, ColumnFacts]()
+        self._rows: list[Mapping[str, Any]] = []  # those whose facts are not in `_columns` yet
+
+    def add(self, files: _Files) -> None:
+        """Adds a pair, or counts the reason why it is left out."""
+        try:
+            image, values = _read_pair(files)
+        except _BadPairError as error:
+            self.skipped[str(error)] += 1
+            return
+        for name in values:
+            if name not in self._columns:
+                self._columns[name] = ColumnFacts()
+                _check_count(self._columns)
+        extra = cast(tuple[Value, ...], tuple(values.get(name) for name in self._columns))  # converted at the end
+        group = "" if self._group_by is None else str(values.get(self._group_by))
+        self._images.append(image._replace(path=self._folder + image.path, group=group, extra=extra))
+        self._rows.append(values)
+        if len(self._rows) == _ROWS_AT_ONCE:
+            self._add_facts()
+
+    def _add_facts(self) -> None:
+        first_row = len(self._images) - len(self._rows)
+        for name, facts in self._columns.items():
+            before = _NEVER if first_row and facts == ColumnFacts() else facts
+            cells = [row.get(name) for row in self._rows]
+            self._columns[name] = before + ColumnFacts.read(cells, self._number, first_row + 1, from_text=False)
+        self._rows = []
+
+    def finish(self) -> _Pairs:
+        """Returns the pairs."""
+        if self._rows:
+            self._add_facts()
+        return _Pairs(self._images.finish(), self._columns, self.skipped)
+
+
+_NEVER = ColumnFacts.read([None], 0, 0, from_text=False)
+"""The facts about a column in rows that lack it."""
+
+
+def _check_count(columns: Mapping[str, ColumnFacts]) -> None:
+    if len(columns) > _MAX_COLUMNS:
+        raise DataError(
+            f"The .json files of pairs must have at most {_MAX_COLUMNS:,} different names, but {list(columns)[-1]!r} "
+            "is one more. Leave these files out of the tars, or use `input_format` tree."
+        )
+
+
+def _join_columns(
+    first: Mapping[str, ColumnFacts], num_first: int, second: Mapping[str, ColumnFacts], num_second: int
+) -> dict[str, ColumnFacts]:
+    """Returns the facts about the columns of two tables with these numbers of rows."""
+    if not num_first or not num_second:
+        return dict(first or second)
+    joined = {name: first.get(name, _NEVER) + second.get(name, _NEVER) for name in dict.fromkeys((*first, *second))}
+    _check_count(joined)
+    return joined
+
+
+def _type_columns(columns: Mapping[str, ColumnFacts], tars: Sequence[str]) -> tuple[list[str], tuple[Column, ...]]:
+    """Returns the columns that hold values, captions first, and their features."""
+    names = sorted((name for name, facts in columns.items() if facts.firsts), key=lambda name: name != _CAPTION)
+    typed = []
+    for name in names:
+        # A column that mixes numbers and texts becomes texts, so that one odd file does not end the job.
+        spec = columns[name].infer(name, tars, from_text=True).spec
+        if spec.dtype == "bytes":
+            one_text = spec.shape == () or (name == _CAPTION and not columns[name].has_lists)
+            spec = FeatureSpec.make_text(name) if one_text else replace(spec, kind="text")
+        typed.append(Column(spec))
+    check_names([column.spec for column in typed])
+    return names, tuple(typed)
+
+
+def _order_values(images: ImageTable, names: Sequence[str], wanted: Sequence[str]) -> ImageTable:
+    """Returns images with the values of the wanted columns; `names` are those that they have."""
+    if not wanted or not len(images):
+        return images
+    places = [names.index(name) if name in names else len(names) for name in wanted]
+    missing: list[Value | None] = ["" if name == _CAPTION else None for name in wanted]
+
+    def order(row: tuple[Any, ...]) -> tuple[Any, ...]:
+        values = (row[place] if place < len(row) else None for place in places)
+        return tuple(other if value is None else value for value, other in zip(values, missing, strict=True))
+
+    return images.map_extras(order)
+
+
+def _drop_unlabeled(tree: Tree) -> Tree:
+    """Leaves out the pairs without a class if others have one."""
+    counts = tree.images.count_values("label")
+    if len(counts) < 2 or None not in counts:
+        return tree
+    codes, labels = tree.images.get_codes("label")
+    labeled = np.array([label is not None for label in labels])[codes]
+    skipped = tree.skipped + Counter({"pair without a class": counts[None]})
+    return Tree(tree.images.take(np.flatnonzero(labeled)), skipped)
+
+
+def _resolve(config: ShardConfig, tree: Tree, columns: tuple[Column, ...]) -> Meaning:
+    """Returns the meaning of classes and columns."""
+    images, source = tree.images, config.input
+    facts = Facts(num_images=len(images), labels=Counter(images.count_values("label")))
+    labels, label_names, is_numeric = number_labels(facts, source)
+    if config.labels:
+        labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=is_numeric)
+    name, root = _get_place(source)
+    unpack = tuple(sorted(file for file in images.count_values("file") if file and is_compressed_tar(file)))
+    return Meaning(name, root, label_names, labels, columns=columns, skipped=tree.skipped, unpack=unpack)
+
+
+def _get_place(source: str) -> tuple[str, str]:
+    """Returns a short name of the input, and the folder from which locations start."""
+    if is_archive(source):
+        return strip_archive_suffix(posixpath.basename(source)), posixpath.dirname(source)
+    return posixpath.basename(filesystem.make_absolute(source)) or "images", source
+
+
+def _make_empty(source: str, tree: Tree) -> Listing:
+    return Listing(*_get_place(source), tree.images, skipped=tree.skipped)
+
+
+def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
+    """Returns the image of a pair, without its values, and these by their names.
+
+    Raises:
+        _BadPairError: The pair is left out.
+    """
+    if files.image is None:
+        raise _BadPairError("pair without an image")
+    row = _parse_object(_decode(files, "json")) if "json" in files.beside else {}
+    label = _decode(files, "cls").strip() if "cls" in files.beside else None
+    if label is None and isinstance(row.get("label"), str | int) and not isinstance(row["label"], bool):
+        label = str(row.pop("label"))
+    values, boxes = {}, {}
+    if "txt" in files.beside:
+        values[_CAPTION] = _decode(files, "txt").rstrip("\r\n")
+        row.pop(_CAPTION, None)
+    for name, value in row.items():
+        if name in _BOXES:
+            boxes[_BOXES[name]] = value
+        elif name not in _FOUND_ANEW and value is not None:
+            values[_name_column(name)] = str(value) if name == _CAPTION and _is_number(value) else _simplify(value)
+    try:
+        sides, box_labels = parse_boxes(boxes, ""), tuple(parse_box_labels(boxes.get("box_label"), ""))
+    except DataError:
+        raise _BadPairError("pair whose boxes are not valid") from None
+    if len(box_labels) not in (0, len(sides)):
+        raise _BadPairError("pair whose boxes are not valid")
+    image = ImageRef(
+        files.image.path, files.image.size, files.image.location, label=None if label in ("", "-1") else label
+    )
+    return image._replace(boxes=sides, box_labels=box_labels), values
+
+
+def _decode(files: _Files, ending: str) -> str:
+    data = files.beside[ending]
+    if data is None:
+        raise _BadPairError(f"pair whose .{ending} is a link or larger than 1 MiB")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise _BadPairError(f"pair whose .{ending} is not UTF-8") from None
+
+
+def _parse_object(text: str) -> dict[str, Any]:
+    try:
+        row = json.loads(text)
+        if "\\u" in text:  # half a surrogate pair is valid JSON, but not a text that can be stored
+            json.dumps(row, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise _BadPairError("pair whose .json cannot be parsed") from None
+    if not isinstance(row, dict):
+        raise _BadPairError("pair whose .json is not an object")
+    return row
+
+
+@lru_cache(maxsize=2 * _MAX_COLUMNS)
+def _name_column(name: str) -> str:
+    """Returns the name of the feature for a name in JSON. Features of the user must not begin with `image/`."""
+    feature = "image_" if name == "image" else name.removeprefix("image/")
+    try:
+        check_names([FeatureSpec(feature, "bytes", ())])
+    except ConfigError:
+        raise _BadPairError("pair whose .json has a name that no feature can have") from None
+    return feature
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _simplify(value: Any) -> Any:
+    """Returns a JSON value as a number, a text, or a list of such; other objects and lists become JSON."""
+    if isinstance(value, str | float) or (isinstance(value, int) and value in _INT64):
+        return value
+    if isinstance(value, int):
+        return to_float(value)
+    if isinstance(value, list) and all(isinstance(x, str | int | float) for x in value):
+        return [_simplify(x) for x in value]
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,185 @@
+"""Reads the rows of a table: one CSV, JSONL or Parquet file, or many of them.
+
+    photos.parquet               a file, or a folder of Parquet files as Spark writes it
+    'tables/photos-*.parquet'    a pattern of file names
+
+The files count as one table in the order of their names. A large Parquet file is read in parts by its row groups.
+"""
+
+import csv
+import fnmatch
+import io
+import json
+import posixpath
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any, NamedTuple
+
+from beam_jobs.storage import filesystem
+from tfpipe.errors import DataError
+
+_WILDCARDS = frozenset("*?[")
+_LOOK_AT_BYTES = 1 << 20
+_PART_BYTES = 64 << 20  # of a Parquet file, about a million rows
+
+Row = dict[str, Any]
+
+
+class TablePart(NamedTuple):
+    """A part of a table that one process reads.
+
+    Attributes:
+        path: The file.
+        file_number: The position of the file in the table.
+        part: The number of this part of the file.
+        num_parts: The number of parts that the file has.
+        size: The bytes of the part.
+    """
+
+    path: str
+    file_number: int = 0
+    part: int = 0
+    num_parts: int = 1
+    size: int = 0
+
+
+def is_table(path: str) -> bool:
+    """Checks whether the name is that of a manifest."""
+    return path.lower().endswith(tuple(_READERS))
+
+
+def get_suffix(path: str) -> str:
+    """Returns the ending of a table's name, which says how to read it."""
+    return next(suffix for suffix in _READERS if path.lower().endswith(suffix))
+
+
+def make_name(path: str) -> str:
+    """Returns the name of a table without its ending, or that of its folder if the name is all pattern."""
+    stem = posixpath.basename(path)[: -len(get_suffix(path))]
+    if _WILDCARDS.isdisjoint(stem):
+        return stem
+    until_wildcard = stem[: min(stem.index(sign) for sign in _WILDCARDS if sign in stem)]
+    return until_wildcard.rstrip("-_. ") or posixpath.basename(posixpath.dirname(path)) or "images"
+
+
+def list_parts(path: str) -> list[TablePart]:
+    """Returns the parts of a table in their order.
+
+    Raises:
+        DataError: There is no such file, or none that fits the pattern.
+    """
+    parts = []
+    for number, (file, size) in enumerate(_list_files(path)):
+        # A CSV file has one part: where a row begins is known only to the reader of all rows before it.
+        num_parts = max(1, -(-size // _PART_BYTES)) if get_suffix(file) == ".parquet" else 1
+        parts += [TablePart(file, number, k, num_parts, size // num_parts) for k in range(num_parts)]
+    return parts
+
+
+def _list_files(path: str) -> list[tuple[str, int]]:
+    """Returns the files of a table with their sizes."""
+    folder, pattern = posixpath.split(path)
+    size = filesystem.get_size(path)
+    if size >= 0:
+        return [(path, size)]
+    if _WILDCARDS.isdisjoint(pattern):
+        folder, pattern = path, f"*{get_suffix(path)}"
+    names = filesystem.list_names(folder or ".")
+    # Spark and Hadoop put files such as _SUCCESS and .crc beside the table's own.
+    names = [name for name in names if fnmatch.fnmatchcase(name, pattern) and name[0] not in "._"]
+    if not names and folder != path:
+        raise DataError(f"At least one table must fit the pattern {path}, but no file of {folder or '.'} does.")
+    if not names:
+        return [(path, 0)]  # opening it says why it cannot be read
+    files = [filesystem.join(folder, name) for name in names]
+    return list(zip(files, filesystem.get_sizes(files), strict=True))
+
+
+def count_rows(part: TablePart) -> tuple[int, int]:
+    """Returns roughly the rows of some bytes of a file, and these bytes. Reads the begin of a file that is not Parquet.
+
+    Args:
+        part: A part of the file.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    size = part.size * part.num_parts
+    with filesystem.explain_os_errors(f"read {part.path}"):
+        if get_suffix(part.path) == ".parquet":
+            import pyarrow.parquet
+
+            with filesystem.open_read(part.path) as file:
+                try:
+                    return pyarrow.parquet.ParquetFile(file).metadata.num_rows, size
+                except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+                    raise _explain_parquet(part, error) from error
+        head = filesystem.read_range(part.path, 0, _LOOK_AT_BYTES)
+        return head.count(b"\n"), len(head)
+
+
+def _explain_parquet(part: TablePart, error: Exception) -> DataError:
+    return DataError(f"{part.path} is damaged or is not a Parquet file ({error}).")
+
+
+def read_rows(part: TablePart) -> Iterator[tuple[int, Row]]:
+    """Yields the rows of a part, each with its number in the file, from 1.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    with filesystem.explain_os_errors(f"read {part.path}"), filesystem.open_read(part.path) as file:
+        yield from _READERS[get_suffix(part.path)](file, part)
+
+
+def _read_csv(file: Any, part: TablePart) -> Iterator[tuple[int, Row]]:
+    csv.field_size_limit(1 << 26)
+    try:
+        with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+            reader = csv.DictReader(text, restval=None)
+            for number, row in enumerate(reader, start=1):
+                if None in row:
+                    raise DataError(f"{part.path}, line {reader.line_num}: the row has more cells than the header.")
+                yield number, {key: value if value != "" else None for key, value in row.items()}
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{part.path} is not a CSV file in UTF-8 ({error}).") from error
+
+
+def _read_jsonl(file: Any, part: TablePart) -> Iterator[tuple[int, Row]]:
+    row_number = 0
+    for number, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line.decode("utf-8-sig"))
+            if b"\\u" in line:  # half a surrogate pair is valid JSON, but not a text that can be stored
+                json.dumps(row, ensure_ascii=False).encode()
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{part.path}, line {number}: not valid JSON ({error}).") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{part.path}, line {number}: must be a JSON object, got {type(row).__name__}.")
+        row_number += 1
+        yield row_number, row
+
+
+def _read_parquet(file: Any, part: TablePart) -> Iterator[tuple[int, Row]]:
+    import pyarrow.parquet  # loads long, and most manifests are CSV
+
+    try:
+        table = pyarrow.parquet.ParquetFile(file)
+        num_groups = table.num_row_groups
+        begin, end = (num_groups * k // part.num_parts for k in (part.part, part.part + 1))
+        first_row = sum(table.metadata.row_group(k).num_rows for k in range(begin)) + 1
+        groups = list(range(begin, end))
+        batches = table.iter_batches(batch_size=10_000, row_groups=groups) if groups else ()
+        yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=first_row)
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+        raise _explain_parquet(part, error) from error
+
+
+_READERS: dict[str, Callable[[Any, TablePart], Iterator[tuple[int, Row]]]] = {
+    ".csv": _read_csv,
+    ".jsonl": _read_jsonl,
+    ".ndjson": _read_jsonl,
+    ".parquet": _read_parquet,
+}
