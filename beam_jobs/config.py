@@ -8,7 +8,7 @@ from typing import Any
 from tfpipe.errors import ConfigError
 from tfpipe.format.file_names import check_split_name
 from tfpipe.format.image_form import ImageForm
-from tfpipe.system.options import Count, Flag, Kind, Nested, Seed, check_options, option
+from tfpipe.system.options import Choice, Count, Flag, Kind, Nested, Seed, check_options, option
 
 DEFAULT_MAX_BAD_SHARE = 0.01
 DEFAULT_MAX_BAD_AT_LEAST = 10
@@ -49,13 +49,18 @@ class ShardConfig:
     """The options of one job: the input, the output, and the way from one to the other.
 
     Attributes:
-        input: The input: a folder, a CSV, JSONL or Parquet manifest, or a tar or zip archive; a path or URL. Required.
+        input: The input: a folder, a CSV, JSONL or Parquet manifest, or a tar or zip archive; a path or URL.
+            A manifest may be many files: a folder whose name ends like a manifest's, or a pattern with `*`. Required.
         output: The dataset directory to write; a path or URL. Required.
+        input_format: The meaning of folders and archives. `tree`: folders are classes. `pairs`: tar files hold images
+            beside their captions, as WebDataset's do. `auto` looks into the first tar. "auto", "tree" or "pairs".
+            Default: "auto".
         split: The name of the one split. None: `train`, unless the input names splits or `splits` is given.
             Default: None.
         splits: The share of each split. Images are assigned by a stable hash of their path. Shares above 0 that add up
             to 1. Default: {}.
-        group_by: The column of the input's manifest whose equal values must come into one split. Default: None.
+        group_by: The column of the input's manifest, or of its pairs, whose equal values must come into one split.
+            Default: None.
         labels: The file with one class name per line, which fixes the labels. None: the names in sorted order.
             Default: None.
         num_shards: The number of shards of every split, but never more than its images. None: as many as
@@ -71,8 +76,16 @@ class ShardConfig:
             never fewer than 10. A whole number, or a share from 0.0 to 1.0. Default: None.
         keep_quarantined: Whether the bytes of quarantined images are stored too. Default: False.
         drop_duplicates: Whether only one of the images with equal bytes is kept. Default: False.
+        plan: The planner: this process, or tasks on the runner of the job, which make the same plan. `auto` takes the
+            engine for `plan_engine_from` images. "auto", "launcher" or "engine". Default: "auto".
+        plan_engine_from: The number of images from which `auto` takes the engine: this process needs 100 MB and 20 s of
+            a core for each million. At least 1. Default: 20_000_000.
         overwrite: Whether another dataset in `output` is replaced once the new one is complete. Default: False.
         workers: The number of processes that read, check and write. 0: one per core. At least 0. Default: 0.
+        requests_per_host: The number of images that each worker process fetches at once from one host of the web, where
+            a table names such URLs. From 1 to 16. Default: 4.
+        allow_private_hosts: Whether such a URL may lead to a host that is not public, such as one of a company's own
+            network. Otherwise a table could reach whatever the workers can reach. Default: False.
         datasets: The finished datasets whose records go in, united, instead of the images in `input`. They bring their
             own splits, labels and image form. `input` then is only their name in messages. Default: ().
         form_changes: The fields of `ImageForm` to change in the images of `datasets`. Empty: they stay as they are.
@@ -85,6 +98,7 @@ class ShardConfig:
 
     input: str
     output: str
+    input_format: str = option(Choice(("auto", "tree", "pairs")), "auto")
     split: str | None = None
     splits: Mapping[str, float] = option(_Shares(), default_factory=dict)
     group_by: str | None = None
@@ -97,8 +111,12 @@ class ShardConfig:
     max_bad: int | float | None = option(_CountOrShare(), None)
     keep_quarantined: bool = option(Flag(), False)
     drop_duplicates: bool = option(Flag(), False)
+    plan: str = option(Choice(("auto", "launcher", "engine")), "auto")
+    plan_engine_from: int = option(Count(1), 20_000_000)
     overwrite: bool = option(Flag(), False)
     workers: int = option(Count(0, zero="all cores"), 0)
+    requests_per_host: int = option(Count(1, 16), 4)
+    allow_private_hosts: bool = option(Flag(), False)
     datasets: tuple[str, ...] = ()
     form_changes: Mapping[str, Any] = field(default_factory=dict)
     drop_features: tuple[str, ...] = ()
@@ -107,6 +125,12 @@ class ShardConfig:
     def inputs(self) -> tuple[str, ...]:
         """The paths or URLs to read from."""
         return self.datasets or (self.input,)
+
+    @property
+    def store_args(self) -> tuple[str, ...]:
+        """The arguments that the stores read, in the form of those for Beam."""
+        allowed = ("--allow_private_hosts",) if self.allow_private_hosts else ()
+        return (f"--requests_per_host={self.requests_per_host}", *allowed)
 
     def __post_init__(self) -> None:
         if self.split is not None:

@@ -23,18 +23,46 @@ def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Ob
 
     Raises:
         ConfigError: An option does not go with the input or the output.
-        MissingDependencyError: An option needs a package that is not installed.
+        DataError: The input is missing, damaged, ambiguous or empty.
+        TfpipeError: As for `check_places`.
+    """
+    check_places(config, beam_args)
+    return plan_in_process(config, observer)
+
+
+def plan_in_process(config: ShardConfig, observer: Observer | None = None) -> Plan:
+    """Lists the input and makes the plan, once `check_places` was called.
+
+    Args:
+        config: The configuration of the job.
+        observer: The observer of the listing.
+
+    Raises:
+        ConfigError: An option does not go with the input.
         DataError: The input is missing, damaged, ambiguous or empty.
     """
-    if config.form.seekable or config.form_changes.get("seekable"):
-        kernels.check_kernels("`seekable`")
-    if any(map(filesystem.is_url, (*config.inputs, config.output))):
-        filesystem.configure(beam_args)
-        filesystem.check_stores((*config.inputs, config.output))
-    check_output(config)
     listing = assign_splits(list_images(config, observer), config)
     if listing.datasets is not None:  # the shards of foreign data may lie away from its manifest
         check_outside(config.output, [source.directory for source in listing.datasets.sources.values()])
     if config.drop_duplicates:
         listing = drop_duplicates(listing, config.workers or usable_cpus())
     return make_plan(listing, config)
+
+
+def check_places(config: ShardConfig, beam_args: Sequence[str] = ()) -> None:
+    """Checks the stores and the output before anything costs time, and configures the file systems of this process.
+
+    Args:
+        config: The configuration of the job.
+        beam_args: The arguments for Beam; its file systems read some of them.
+
+    Raises:
+        ConfigError: An option does not go with the output.
+        MissingDependencyError: An option needs a package that is not installed.
+        DataError: A store cannot be reached.
+    """
+    if config.form.seekable or config.form_changes.get("seekable"):
+        kernels.check_kernels("`seekable`")
+    filesystem.configure((*beam_args, *config.store_args))
+    filesystem.check_stores((*config.inputs, config.output))
+    check_output(config)

@@ -168,16 +168,16 @@ def _draw_sample(plan: Plan, seed: int, max_images: int, shard_images: Sequence[
     ends = list(accumulate(len(shard.images) for shard in plan.shards))
     positions = random.Random(seed).sample(range(ends[-1]), min(max_images, ends[-1]))
     shard_indices = np.searchsorted(ends, positions, side="right").tolist()
-    images = np.array(
-        # The difference is negative: it counts from the end of the shard.
-        [plan.shards[k].images[position - ends[k]] for k, position in zip(shard_indices, positions, strict=True)],
-        np.int64,
-    )
+    # The difference is negative: it counts from the end of the shard.
+    drawn = [
+        int(plan.shards[k].images[position - ends[k]]) for k, position in zip(shard_indices, positions, strict=True)
+    ]
+    listing, images = plan.pick(drawn)
     cuts, sizes = [0], cycle(shard_images)
     while cuts[-1] < len(images):
         cuts.append(min(cuts[-1] + next(sizes), len(images)))
     shards = [ShardPlan(SPLIT, k, len(cuts) - 1, images[begin:end], 0) for k, (begin, end) in enumerate(pairwise(cuts))]
-    return replace(plan, shards=tuple(shards))
+    return Plan(listing, tuple(shards), plan.class_counts)
 
 
 def _unpack_sample(plan: Plan, folder: str) -> tuple[dict[str, str], float]:

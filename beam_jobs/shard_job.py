@@ -1,13 +1,15 @@
 """The job: list, plan, write shards, finish. `run` is what `tfpipe shard`, `reshard` and `merge` call."""
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import apache_beam as beam
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.plan.split_and_shard import Plan
+from beam_jobs.plan_job import make_plan
 from beam_jobs.runners.base import Job, Runner, ShardObserver
 from beam_jobs.runners.beam_errors import unwrap_errors
 from beam_jobs.runners.choose import make_runner
@@ -56,25 +58,36 @@ def run(config: ShardConfig, beam_args: Sequence[str] = (), observer: ShardObser
     observer, started = observer or ShardObserver(), time.monotonic()
     runner = make_runner(beam_args)
     runner.check(config)  # a wrong option should be reported before the listing, which may take minutes
-    plan = plan_shards(config, beam_args, observer)
-    observer.plan(plan)
-    with open_work_dir(config, plan) as work, runner.make_progress_folder(work) as folder:
+    with (
+        _make_told_plan(config, beam_args, observer) as plan,
+        open_work_dir(config, plan) as work,
+        runner.make_progress_folder(work) as folder,
+    ):
         finished_before = work.list_written()
-        job = Job(config, plan, replace(work, progress=folder), work.read_header())
-        _write_dataset(job, runner, beam_args, observer)
+        header = work.read_header()
+        job = Job(config, replace(work, progress=folder), header.name, len(header.shards), header)
+        _write_dataset(job, plan.num_images, runner, observer)
         # Beam may try a bundle again, which then finds shards that this very run has finished.
         kept_shards = len(work.read_kept() & finished_before)
         manifest = manifest_json.loads(filesystem.read_bytes(work.target(file_names.MANIFEST)).decode())
     return ShardResult(manifest, kept_shards, time.monotonic() - started)
 
 
-def _write_dataset(job: Job, runner: Runner, beam_args: Sequence[str], observer: ShardObserver) -> None:
+@contextlib.contextmanager
+def _make_told_plan(config: ShardConfig, beam_args: Sequence[str], observer: ShardObserver) -> Iterator[Plan]:
+    """Yields the plan, once the observer has it."""
+    with make_plan(config, beam_args, observer) as plan:
+        observer.plan(plan)
+        yield plan
+
+
+def _write_dataset(job: Job, num_images: int, runner: Runner, observer: ShardObserver) -> None:
     """Runs the Beam graph to its end, and makes the dataset complete."""
-    settings = _make_settings(job, runner, beam_args)
+    settings = _make_settings(job, num_images, runner)
     read, every_s = runner.get_progress_reader(job)
     with poll_progress(read, observer, every_s), unwrap_errors(), runner.prepare(job):
         pipeline = beam.Pipeline(runner=runner.make_beam_runner(job), options=runner.options)
-        build_graph(pipeline, job.num_shards, settings, whole=runner.runs_whole_graph)
+        build_graph(pipeline, job.num_tasks, settings, whole=runner.runs_whole_graph)
         runner.submit(pipeline, observer)
         written_shards = runner.wait()
     if not runner.runs_whole_graph:
@@ -82,14 +95,14 @@ def _write_dataset(job: Job, runner: Runner, beam_args: Sequence[str], observer:
             finish(written_shards, settings)
 
 
-def _make_settings(job: Job, runner: Runner, beam_args: Sequence[str]) -> JobConfig:
+def _make_settings(job: Job, num_images: int, runner: Runner) -> JobConfig:
     config, work = job.config, job.work
-    is_any_remote = any(map(filesystem.is_url, (*config.inputs, work.output)))
+    assert job.header is not None
     return JobConfig(
         output=work.output,
-        max_bad=config.max_bad_images(job.plan.num_images),
+        max_bad=config.max_bad_images(num_images),
         workers=runner.get_pool_workers(config.workers),
         progress=work.progress,
-        file_options=tuple(beam_args) if is_any_remote else (),
+        file_options=filesystem.get_options(),
         worker_check=WorkerCheck.make(job.header, codecs=runner.has_same_codecs),
     )

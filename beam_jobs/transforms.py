@@ -17,6 +17,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.runners.metrics import ShardMetrics
 from beam_jobs.shards.finish_dataset import check_bad, check_present, finish_dataset
+from beam_jobs.shards.gather_rows import GatheredShards
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
 from beam_jobs.shards.worker_check import WorkerCheck
 from beam_jobs.shards.write_shard import write_shard
@@ -113,8 +114,32 @@ class FinishDataset(beam.PTransform):
 
     def expand(self, written_shards: Any) -> Any:
         """Builds the step."""
-        gathered = written_shards | "Gather rows" >> beam.combiners.ToList()
-        return gathered | "Write manifest" >> beam.Map(finish, self._settings)
+        gathered = written_shards | "Gather rows" >> beam.CombineGlobally(_GatherFn())
+        return gathered | "Write manifest" >> beam.Map(_finish_gathered, self._settings)
+
+
+class _GatherFn(beam.CombineFn):
+    """The gathering of written shards: each worker adds up the class counts of its own shards first."""
+
+    def create_accumulator(self) -> GatheredShards:
+        return GatheredShards()
+
+    def add_input(self, gathered: GatheredShards, shard: WrittenShard) -> GatheredShards:
+        gathered.add(shard)
+        return gathered
+
+    def merge_accumulators(self, accumulators: Iterable[GatheredShards]) -> GatheredShards:
+        total = GatheredShards()
+        for gathered in accumulators:
+            total.merge(gathered)
+        return total
+
+    def extract_output(self, gathered: GatheredShards) -> GatheredShards:
+        return gathered
+
+
+def _finish_gathered(gathered: GatheredShards, settings: JobConfig) -> str:
+    return finish(gathered.list_shards(), settings)
 
 
 def finish(written_shards: Iterable[WrittenShard], settings: JobConfig) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, Schema, image_schema
+from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, Schema, class_schema, image_schema
 
 
 def check_dropped(manifests: Sequence[Manifest], dropped: Collection[str]) -> None:
@@ -32,10 +32,18 @@ def check_dropped(manifests: Sequence[Manifest], dropped: Collection[str]) -> No
 def list_optional(manifest: Manifest) -> list[str]:
     """Returns the features of a dataset that can be left out, in the order of its schema."""
     written, foreign = set(_get_own_schema(manifest).names), manifest.foreign
+    written |= manifest.schema.sizes_keys  # these go with their tensors
     if foreign is not None:  # a second image or class would be lost unnoticed
         written -= {IMAGE_ENCODED, CLASS_LABEL} - {foreign.image_key, foreign.label_key}
     needed = {manifest.image_key, manifest.label_key, *written}
     return [name for name in manifest.schema.names if name not in needed]
+
+
+def add_sizes(manifests: Sequence[Manifest], dropped: Collection[str]) -> tuple[str, ...]:
+    """Returns the features to leave out together with those that hold the sizes of their tensors."""
+    tensors = [spec for manifest in manifests for spec in manifest.schema.tensors if spec.name in dropped]
+    sizes = [spec.tensor.sizes for spec in tensors if spec.tensor is not None and spec.tensor.sizes is not None]
+    return tuple(dict.fromkeys((*dropped, *sizes)))
 
 
 def take_over(manifest: Manifest, dropped: Collection[str]) -> Manifest:
@@ -57,6 +65,8 @@ def take_over(manifest: Manifest, dropped: Collection[str]) -> Manifest:
 
 def _get_own_schema(manifest: Manifest) -> Schema:
     labeled = bool(manifest.label_names) or (manifest.foreign is None and CLASS_LABEL in manifest.schema)
+    if manifest.image_key is None:
+        return class_schema() if labeled else Schema(())
     return image_schema(labeled=labeled, boxes=False, box_labels=False)
 
 

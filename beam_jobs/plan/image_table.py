@@ -67,7 +67,10 @@ class _Column:
     from_arrow: Callable[[Any], Any] | None = None
 
     def encode(self, values: Sequence[Any]) -> Any:
-        return pa.array(values if self.to_arrow is None else list(map(self.to_arrow, values)), self.arrow_type)
+        given = values if self.to_arrow is None else list(map(self.to_arrow, values))
+        if pa.types.is_dictionary(self.arrow_type):  # pyarrow before 25 cannot make these at once
+            return pa.array(given, self.arrow_type.value_type).dictionary_encode()
+        return pa.array(given, self.arrow_type)
 
     def decode(self, array: Any) -> list[Any]:
         values: list[Any] = array.to_pylist()
@@ -145,6 +148,11 @@ class ImageTable:
         return list(map(ImageLocation, *(self._decode(name, indices) for name in ImageLocation._fields)))
 
     @property
+    def details(self) -> frozenset[str]:
+        """The columns beside the usual ones that some image needs."""
+        return frozenset(_DETAILS).intersection(self._columns)
+
+    @property
     def has_boxes(self) -> bool:
         """Whether any image has boxes."""
         return "boxes" in self._columns
@@ -211,6 +219,35 @@ class ImageTable:
         counts = np.bincount(codes, minlength=len(texts)).tolist()
         return {text: count for text, count in zip(texts, counts, strict=True) if count}
 
+    def dump(self) -> bytes:
+        """Returns the table as compressed bytes, which `load` reads on any machine."""
+        # A dictionary would be stored with every small part of a table, so each row gets its text back.
+        columns = {"path": _TEXT.repeat_default(0 if "path" in self._columns else len(self)), **self._columns}
+        arrays = [
+            column.dictionary_decode() if pa.types.is_dictionary(column.type) else column for column in columns.values()
+        ]
+        batch, sink = pa.record_batch(arrays, names=list(columns)), pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+            stream.write_batch(batch)
+        data: bytes = sink.getvalue().to_pybytes()
+        return data
+
+    @classmethod
+    def load(cls, data: Any) -> "ImageTable":
+        """Returns the table that `dump` wrote."""
+        table = pa.ipc.open_stream(data).read_all().combine_chunks()
+        columns = {}
+        for name in table.column_names:
+            column = pa.concat_arrays(table.column(name).chunks)
+            is_coded = pa.types.is_dictionary(_COLUMNS[name].arrow_type)
+            columns[name] = column.dictionary_encode() if is_coded else column
+        return cls(columns, table.num_rows)
+
+    @classmethod
+    def make_empty(cls, details: Iterable[str]) -> "ImageTable":
+        """Returns a table without rows, whose `details` are these."""
+        return cls({name: _COLUMNS[name].encode([]) for name in details}, 0)
+
     def take(self, indices: _Indices) -> "ImageTable":
         """Returns a table of the images at these indices, in this order."""
         rows = pa.array(indices, pa.int64())
@@ -242,10 +279,11 @@ class ImageTable:
 
     def convert_extras(self, converters: Sequence[Callable[[Any], Any]]) -> "ImageTable":
         """Returns a table in which every value of a further column went through its column's function."""
-        parts = [
-            _TUPLES.encode([tuple(convert(x) for convert, x in zip(converters, row, strict=True)) for row in rows])
-            for rows in self._decode_all("extra")
-        ]
+        return self.map_extras(lambda row: tuple(convert(x) for convert, x in zip(converters, row, strict=True)))
+
+    def map_extras(self, convert: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> "ImageTable":
+        """Returns a table in which the values of the further columns of each row went through a function."""
+        parts = [_TUPLES.encode(list(map(convert, rows))) for rows in self._decode_all("extra")]
         return ImageTable({**self._columns, "extra": pa.concat_arrays(parts)}, len(self))
 
     def get_end(self, file: str) -> int:

@@ -28,7 +28,6 @@ class Listing:
         label_names: The class names; a name's position is its label. It is empty for unlabeled images.
         extra: The features of the table's further columns.
         skipped: The number of files that were passed over, by reason.
-        numeric_labels: Whether the input gives labels as numbers. `label_names` are these numbers as text.
         dropped: The number of images that were left out because others hold the same bytes.
         unpack: The compressed tar files and foreign shards that must be unpacked before a worker can read from them at
             an offset.
@@ -40,7 +39,6 @@ class Listing:
     label_names: tuple[str, ...] = ()
     extra: tuple[FeatureSpec, ...] = ()
     skipped: Counter[str] | None = None
-    numeric_labels: bool = False
     dropped: int = 0
     unpack: tuple[str, ...] = ()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from beam_jobs.plan.features import check_dropped, list_optional, take_over
+from beam_jobs.plan.features import add_sizes, check_dropped, list_optional, take_over
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import manifest_json
 from tfpipe.format.image_form import ImageForm
@@ -146,11 +146,14 @@ def merge_manifests(
         FormatError: A manifest names an image form that is not valid.
     """
     check_dropped(list(datasets.values()), dropped)
+    dropped = add_sizes(list(datasets.values()), dropped)
     manifests = [take_over(manifest, dropped) for manifest in datasets.values()]
     schema = _merge_schemas(manifests)
     label_names = _merge_labels(manifests)
     image = _merge_image_forms(manifests)
     old_form = ImageForm.recorded(image)
+    if changes and all(manifest.image_key is None for manifest in manifests):
+        raise ConfigError(f"`{next(iter(changes))}` changes images, and these datasets have none. Leave it out.")
     form = _change_form(old_form, changes)
     is_reformed = form != old_form
     if is_reformed:
@@ -215,6 +218,12 @@ def _merge_specs(first: FeatureSpec, second: FeatureSpec, first_directory: str, 
         kinds = [f"{'one' if spec.shape == () else 'a list of'} {spec.dtype}" for spec in (first, second)]
         raise DataError(
             f"Feature {first.name!r} must be of one kind, but is {kinds[0]} in {first_directory} and {kinds[1]} in "
+            f"{second_directory}."
+        )
+    if (first.kind, first.tensor) != (second.kind, second.tensor):
+        types = [str(spec.tensor or spec.kind) for spec in (first, second)]
+        raise DataError(
+            f"Feature {first.name!r} must be of one type, but is {types[0]} in {first_directory} and {types[1]} in "
             f"{second_directory}."
         )
     return first if first.shape == second.shape else replace(first, shape=None)

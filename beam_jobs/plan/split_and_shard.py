@@ -10,21 +10,25 @@ added later never move the others from one split to another. All work is done in
 size, a code for the split and an index, which are 28 bytes besides the listing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.plan.image_ref import PlannedImage
+from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import MAX_SHARDS, shard_name
 from tfpipe.format.record_index import MAX_RECORDS
 
 DEFAULT_SPLIT = "train"
+
+PART_IMAGES = 250_000
+"""The number of images after which a new part of the plan's lines begins. One process sorts one part in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +39,15 @@ class ShardPlan:
         split: The name of the split.
         shard_index: The number of the shard in its split, from 0.
         num_shards: The number of shards of the split.
-        images: The images as indices into `Listing.images`, in the order in which they are written.
+        images: The images as indices into `Listing.images`, in the order in which they are written. A plan whose images
+            no process holds has their positions in the plan instead.
         bytes: The sum of the sources' sizes.
     """
 
     split: str
     shard_index: int
     num_shards: int
-    images: NDArray[np.int64]
+    images: NDArray[np.int64] | range
     bytes: int
 
     @property
@@ -77,7 +82,15 @@ class Plan:
 
     def lines(self, shard: ShardPlan) -> Iterator[PlannedImage]:
         """Returns the images of a shard as lines of the plan file, in order."""
-        return self.listing.images.iterate_planned(shard.images, self.listing.label_names)
+        return self.listing.images.iterate_planned(np.asarray(shard.images), self.listing.label_names)
+
+    def pick(self, images: Sequence[int]) -> tuple[Listing, NDArray[np.int64]]:
+        """Returns a listing with some images at least, and their indices in it.
+
+        Args:
+            images: The images as in `ShardPlan.images`.
+        """
+        return self.listing, np.array(images, np.int64)
 
 
 def assign_splits(listing: Listing, config: ShardConfig) -> Listing:
@@ -88,30 +101,74 @@ def assign_splits(listing: Listing, config: ShardConfig) -> Listing:
         DataError: There are no images, only some have a split, or a split of the configuration gets no image.
     """
     images = listing.images
-    if not images:
-        raise DataError(f"No images were found in {config.input}.{_explain_skipped(listing)}")
-    num_without = images.count_values("split").get("", 0)
+
+    def find_unsplit() -> str:
+        return next(image.path for image in images if not image.split)
+
+    if are_splits_named(images.count_values("split"), find_unsplit, listing.skipped, config):
+        return listing
+    images = give_splits(images, config)
+    check_no_split_empty(images.count_values("split"), config)
+    return replace(listing, images=images)
+
+
+def are_splits_named(
+    counts: Mapping[str | None, int],
+    find_unsplit: Callable[[], str],
+    skipped: Mapping[str, int] | None,
+    config: ShardConfig,
+) -> bool:
+    """Returns whether the input names the splits of its images.
+
+    Args:
+        counts: The number of images by the split that the input names, or by none.
+        find_unsplit: A function that returns the path of an image without a split.
+        skipped: The number of files that were passed over, by reason.
+        config: The configuration of the job.
+
+    Raises:
+        ConfigError: The configuration names splits, and so does the input.
+        DataError: There are no images, or only some have a split.
+    """
+    num_images = sum(counts.values())
+    if not num_images:
+        raise DataError(f"No images were found in {config.input}.{_explain_skipped(skipped)}")
+    num_without = counts.get("", 0)
     if not num_without:
         if config.split or config.splits:
             raise ConfigError("The input names its own splits; leave `split` and `splits` out.")
-        return listing
-    if num_without < len(images):
-        first = next(image.path for image in images if not image.split)
+        return True
+    if num_without < num_images:
         raise DataError(
-            f"Every image must have a split or none may, but {num_without} of {len(images)} have none, such as {first}."
+            f"Every image must have a split or none may, but {num_without} of {num_images} have none, such as "
+            f"{find_unsplit()}."
         )
-    if not config.splits:
-        first_only = np.zeros(len(images), np.int64)
-        images = images.replace_texts("split", first_only, [config.split or DEFAULT_SPLIT])
-        return replace(listing, images=images)
-    # The last bound is infinite, so that rounding in the sum leaves no gap below 1.
-    bounds = [*list(accumulate(config.splits.values()))[:-1], float("inf")]
-    codes = np.searchsorted(bounds, images.hash_for_splits().astype(np.float64) / 2**64, side="right")
-    images = images.replace_texts("split", codes, list(config.splits))
+    return False
+
+
+def give_splits(images: ImageTable, config: ShardConfig) -> ImageTable:
+    """Returns images with splits, for an input that names none."""
+    if config.splits:
+        return images.replace_texts("split", choose_splits(images, config), list(config.splits))
+    first_only = np.zeros(len(images), np.int64)
+    return images.replace_texts("split", first_only, [config.split or DEFAULT_SPLIT])
+
+
+def check_no_split_empty(counts: Mapping[str | None, int], config: ShardConfig) -> None:
+    """Checks that every split of the configuration gets an image.
+
+    Args:
+        counts: The number of images by split.
+        config: The configuration of the job.
+
+    Raises:
+        DataError: One gets none.
+    """
     for name in config.splits:
-        if name not in images.count_values("split"):
-            raise DataError(f"Split {name!r} would get none of the {len(images)} images; give it a larger share.")
-    return replace(listing, images=images)
+        if not counts.get(name):
+            raise DataError(
+                f"Split {name!r} would get none of the {sum(counts.values())} images; give it a larger share."
+            )
 
 
 def make_plan(listing: Listing, config: ShardConfig) -> Plan:
@@ -122,49 +179,112 @@ def make_plan(listing: Listing, config: ShardConfig) -> Plan:
     """
     table = listing.images
     codes, splits = table.get_codes("split")
-    hashes = table.hash_texts("path", str(config.seed).encode()) if config.shuffle else None
+    hashes = hash_for_order(table, config) if config.shuffle else None
     shards: list[ShardPlan] = []
     class_counts: dict[str, list[int]] = {}
-    for split in config.splits or sorted(map(str, table.count_values("split"))):
+    for split in list_splits(config, table.count_values("split")):
         images = np.flatnonzero(codes == splits.index(split))
         class_counts[split] = listing.count_classes(split, images)
         if hashes is not None:
-            # Equal paths (two manifest rows of one image) keep the manifest's order: the sort is stable.
-            images = images[np.argsort(hashes[images], kind="stable")]
+            images = sort_by_hash(table, hashes, images)
         elif not listing.keeps_order:
             paths = table.get_paths(images)
             images = images[sorted(range(len(images)), key=paths.__getitem__)]
-        shards += _cut_shards(split, images, table.sizes, config)
-    if len(shards) > MAX_SHARDS:
+        num_shards = count_shards(len(images), int(table.sizes[images].sum()), config)
+        for k, (begin, end) in enumerate(cut_evenly(len(images), num_shards)):
+            num_bytes = int(table.sizes[images[begin:end]].sum())
+            shards.append(ShardPlan(split, k, num_shards, images[begin:end], num_bytes))
+    check_shards([len(shard.images) for shard in shards])
+    return Plan(listing, tuple(shards), class_counts)
+
+
+def hash_for_order(table: ImageTable, config: ShardConfig) -> NDArray[np.uint64]:
+    """Returns the hash of the seed and the path of each image, by which a split is sorted."""
+    return table.hash_texts("path", str(config.seed).encode())
+
+
+def choose_splits(table: ImageTable, config: ShardConfig) -> NDArray[np.int64]:
+    """Returns the position in `config.splits` of each image's split. It depends on the image's group or path alone."""
+    # The last bound is infinite, so that rounding in the sum leaves no gap below 1.
+    bounds = [*list(accumulate(config.splits.values()))[:-1], float("inf")]
+    codes: NDArray[np.int64] = np.searchsorted(bounds, table.hash_for_splits().astype(np.float64) / 2**64, side="right")
+    return codes
+
+
+def list_splits(config: ShardConfig, found: Iterable[str | None]) -> list[str]:
+    """Returns the splits in their order: as they were requested, or else sorted by name."""
+    return list(config.splits) or sorted(map(str, found))
+
+
+def sort_by_hash(table: ImageTable, hashes: NDArray[np.uint64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns rows of a table in the order of their hashes.
+
+    Rows of one path (two rows of a manifest for one image) keep the order of the table. Two paths of one hash, which
+    occur once in billions of images, come in the order of the paths.
+    """
+    rows = rows[np.argsort(hashes[rows], kind="stable")]
+    keys = hashes[rows]
+    equals_next = keys[1:] == keys[:-1]
+    if equals_next.any():
+        tied = np.flatnonzero(np.append(False, equals_next) | np.append(equals_next, False))
+        names = list(zip(keys[tied].tolist(), table.get_paths(rows[tied]), strict=True))
+        rows[tied] = rows[tied][sorted(range(len(tied)), key=names.__getitem__)]
+    return rows
+
+
+def count_shards(num_images: int, num_bytes: int, config: ShardConfig) -> int:
+    """Returns the number of shards of a split. None of them is empty."""
+    num_by_size = -(-num_bytes // config.shard_size_bytes)
+    return max(1, min(config.num_shards or num_by_size, num_images))
+
+
+def cut_evenly(num_images: int, num_shards: int) -> Iterator[tuple[int, int]]:
+    """Yields the first position of each shard in its sorted split, and the one after its last.
+
+    The sizes of the shards differ by at most one image.
+    """
+    return pairwise(num_images * k // num_shards for k in range(num_shards + 1))
+
+
+def check_shards(sizes: Sequence[int]) -> None:
+    """Checks that the format allows the shards.
+
+    Args:
+        sizes: The number of images of each shard of all splits.
+
+    Raises:
+        ConfigError: There are more shards, or more records in a shard, than the format allows.
+    """
+    if len(sizes) > MAX_SHARDS:
         raise ConfigError(
-            f"A dataset must have at most {MAX_SHARDS:,} shards, got {len(shards):,}. Ask for fewer or larger ones "
+            f"A dataset must have at most {MAX_SHARDS:,} shards, got {len(sizes):,}. Ask for fewer or larger ones "
             "with `num_shards` or `shard_size_bytes`."
         )
-    largest = max((len(shard.images) for shard in shards), default=0)
+    largest = max(sizes, default=0)
     if largest > MAX_RECORDS:
         raise ConfigError(
             f"A shard must have at most {MAX_RECORDS:,} records for its index to be read, got {largest:,}. Ask for "
             "more or smaller ones with `num_shards` or `shard_size_bytes`."
         )
-    return Plan(listing, tuple(shards), class_counts)
 
 
-def _cut_shards(
-    split: str, ordered: NDArray[np.int64], sizes: NDArray[np.int64], config: ShardConfig
-) -> Iterator[ShardPlan]:
-    """Yields consecutive parts of the images as shards. None is empty, and their sizes differ by at most one image."""
-    num_by_size = -(-int(sizes[ordered].sum()) // config.shard_size_bytes)
-    num_shards = max(1, min(config.num_shards or num_by_size, len(ordered)))
-    begin = 0
-    for k in range(num_shards):
-        end = len(ordered) * (k + 1) // num_shards
-        images = ordered[begin:end]
-        yield ShardPlan(split, k, num_shards, images, int(sizes[images].sum()))
-        begin = end
+def cut_parts(sizes: Sequence[int]) -> Iterator[range]:
+    """Yields consecutive shards whose lines make one part of the plan: at most `PART_IMAGES` images, or one shard.
+
+    Args:
+        sizes: The number of images of each shard of all splits.
+    """
+    begin = num_images = 0
+    for k, size in enumerate(sizes):
+        if k > begin and num_images + size > PART_IMAGES:
+            yield range(begin, k)
+            begin, num_images = k, 0
+        num_images += size
+    yield range(begin, len(sizes))
 
 
-def _explain_skipped(listing: Listing) -> str:
-    if not listing.skipped:
+def _explain_skipped(skipped: Mapping[str, int] | None) -> str:
+    if not skipped:
         return ""
-    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(listing.skipped.items()))
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
     return f" Skipped by name: {reasons}."

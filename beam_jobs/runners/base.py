@@ -14,7 +14,7 @@ from dataclasses import Field, dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tfpipe.errors import ConfigError
+from tfpipe.errors import ConfigError, TfpipeError
 from tfpipe.system.options import Choice, Count, Kind, Text, check_options, option
 from tfpipe.system.progress import POLL_EVERY_S, Observer, Progress
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
     from beam_jobs.config import ShardConfig
+    from beam_jobs.engine.choose import Choice as PlannerChoice
     from beam_jobs.plan.split_and_shard import Plan
-    from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
+    from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 
 BEAM_RUNNERS = {
     "direct": "FnApiRunner",
@@ -127,8 +128,17 @@ class SubmittedJob:
         return f"gcloud dataflow jobs cancel {self.id} --project={self.project} --region={self.region}"
 
 
+class GraphWritten(TfpipeError):
+    """The end of a launcher's part, which is not an error: the graph is written, and a service will run it."""
+
+    exit_code = 0
+
+
 class ShardObserver(Observer):
     """An observer of the job. While images are listed, `progress` has no total."""
+
+    def planner(self, choice: "PlannerChoice") -> None:
+        """Receives the choice of the planner before the input is listed."""
 
     def plan(self, plan: "Plan") -> None:
         """Receives the plan once, before anything is written."""
@@ -139,24 +149,26 @@ class ShardObserver(Observer):
 
 @dataclass(frozen=True)
 class Job:
-    """A planned job.
+    """One graph of a job: it makes the plan, or writes the shards.
 
     Attributes:
         config: The user's options.
-        plan: The plan.
         work: The dataset directory under construction.
-        header: The plan's header, as it stands in the working folder.
+        name: The name of the dataset.
+        num_tasks: The number of shards, or of tasks at least, that can run side by side.
+        header: The plan's header, as it stands in the working folder; None while the plan is being made.
     """
 
     config: "ShardConfig"
-    plan: "Plan"
     work: "WorkDir"
-    header: "PlanHeader"
+    name: str
+    num_tasks: int
+    header: "PlanHeader | None" = None
 
     @property
-    def num_shards(self) -> int:
-        """The number of planned shards."""
-        return len(self.plan.shards)
+    def needs_kernels(self) -> bool:
+        """Whether the workers need the package that makes JPEGs seekable."""
+        return self.header is not None and self.header.form.seekable
 
 
 class Runner:
@@ -204,6 +216,7 @@ class Runner:
         from beam_jobs.shards import progress
         from beam_jobs.storage import filesystem
 
+        assert job.header is not None
         if filesystem.is_url(job.work.output):  # the workers may run on other machines, with other disks
             return partial(progress.read_finished, job.work, job.header), progress.LIST_EVERY_S
         return partial(progress.read_progress, job.work, job.header), POLL_EVERY_S
@@ -220,11 +233,11 @@ class Runner:
         """Submits the graph to Beam. A runner on this machine returns when the job is done."""
         self._result = pipeline.run()
 
-    def wait(self) -> "list[WrittenShard]":
+    def wait(self) -> list[Any]:
         """Waits for the end of the job.
 
         Returns:
-            The written shards if the graph lacks its last step; else nothing.
+            The results of all tasks, such as written shards, if the graph lacks its last step; else nothing.
         """
         self._result.wait_until_finish()
         return []

@@ -89,7 +89,7 @@ def fail_on_worker_death() -> Iterator[None]:
 
 def remove_graph_place(error: TfpipeError) -> TfpipeError:
     """Returns the error without the place in the graph that Beam adds to its message."""
-    return type(error)(re.sub(_WHERE_IN_GRAPH, "", str(error), flags=re.DOTALL))
+    return type(error)(re.sub(_WHERE_IN_GRAPH, "", str(error), flags=re.DOTALL), page=error.page)
 
 
 def find_error(text: str) -> TfpipeError | None:

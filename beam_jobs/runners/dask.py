@@ -19,7 +19,6 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import Job, Runner
 from beam_jobs.runners.beam_errors import GO_ON, find_error
-from beam_jobs.shards.work_dir import WrittenShard
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.system.child_process import hold_interrupts
 from tfpipe.system.extras import importing
@@ -96,7 +95,7 @@ class DaskRunner(Runner):
     @contextlib.contextmanager
     def prepare(self, job: Job) -> Iterator[None]:
         """Sets the number of partitions. If no cluster is named, the block has one of this machine."""
-        self._set_partitions(job.num_shards)
+        self._set_partitions(job.num_tasks)
         if self._cluster:
             yield
             return
@@ -120,11 +119,11 @@ class DaskRunner(Runner):
 
         return dask_runner.DaskRunner()
 
-    def wait(self) -> list[WrittenShard]:
+    def wait(self) -> list[Any]:
         """Waits for the end of the job, and ends it when this process is interrupted.
 
         Returns:
-            The written shards.
+            The results of all tasks.
 
         Raises:
             DataError: A task killed several workers, or the scheduler or all workers are gone.
@@ -152,13 +151,13 @@ class DaskRunner(Runner):
                 result.client.cancel(result.futures)
                 result.client.close()
 
-    def _set_partitions(self, num_shards: int) -> None:
+    def _set_partitions(self, num_tasks: int) -> None:
         options = self._dask_options
         if not (options.npartitions or options.partition_size):
-            options.npartitions = min(num_shards, _MAX_PARTITIONS)
+            options.npartitions = min(num_tasks, _MAX_PARTITIONS)
         if options.npartitions:
             # Dask makes partitions of equal size, the last one smaller. This number leaves none of them empty.
-            options.npartitions = math.ceil(num_shards / math.ceil(num_shards / options.npartitions))
+            options.npartitions = math.ceil(num_tasks / math.ceil(num_tasks / options.npartitions))
 
 
 def _import_this_module() -> None:

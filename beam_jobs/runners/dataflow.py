@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from apache_beam import Pipeline
 from apache_beam.options.pipeline_options import (
@@ -18,11 +19,11 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.runners.runner import PipelineState
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.runners.base import Job, Runner, ShardObserver, SubmittedJob
+from beam_jobs.runners.base import GraphWritten, Job, Runner, ShardObserver, SubmittedJob
 from beam_jobs.runners.beam_errors import GO_ON, find_error, find_raised
 from beam_jobs.runners.metrics import read_metrics
 from beam_jobs.runners.wheel import build_kernels_wheel, build_wheel
-from beam_jobs.shards.work_dir import WorkDir, WrittenShard
+from beam_jobs.shards.work_dir import WorkDir
 from tfpipe.errors import ConfigError, DataError, TfpipeError, first_line
 from tfpipe.system import kernels
 from tfpipe.system.extras import importing
@@ -57,19 +58,33 @@ class DataflowRunner(Runner):
         cloud = self.options.view_as(GoogleCloudOptions)
         for name in ("project", "region"):
             if not getattr(cloud, name):
-                raise ConfigError(f"Dataflow needs a project and a region to run in; give `{name}` too.")
+                raise ConfigError(
+                    f"Dataflow needs a project and a region to run in; give `{name}` too.",
+                    page="docs/howto/dataflow.md",
+                )
         for path in (*config.inputs, config.output, cloud.temp_location, cloud.staging_location):
             if path is not None and not path.startswith("gs://"):
                 raise ConfigError(
                     f"Dataflow's machines read and write gs:// only, got {path}. Name a place in a bucket, or run "
-                    "on this machine."
+                    "on this machine.",
+                    page="docs/howto/dataflow.md",
                 )
         if config.workers:
             raise ConfigError("`workers` are processes of this machine; on Dataflow it is `max_workers`.")
-        if cloud.template_location or self.options.view_as(TestOptions).dry_run:
+        if self.options.view_as(TestOptions).dry_run:
             raise ConfigError(
-                "A job is planned for the images of one run, so it can be neither a template nor a Beam dry "
-                "run. Leave --template_location and --dry_run out; `tfpipe shard --dry-run` prints the plan."
+                "A job is planned for the images of one run, so Beam cannot run it dry. Leave --dry_run out; "
+                "`tfpipe shard --dry-run` prints the plan."
+            )
+        if cloud.template_location and not config.datasets and config.plan != "launcher":
+            raise ConfigError(
+                "A template is one graph, and its launcher makes the plan before; `plan` must be launcher, got "
+                f"{config.plan}."
+            )
+        if cloud.template_location and config.overwrite:
+            raise ConfigError(
+                "`overwrite` replaces a dataset when the job has ended, which a launcher of templates does not see. "
+                "Choose another OUTPUT."
             )
 
     def make_progress_folder(self, work: WorkDir) -> contextlib.AbstractContextManager[str | None]:
@@ -78,9 +93,11 @@ class DataflowRunner(Runner):
 
     def get_progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
         """Returns the reader of the job's metrics. They are unknown until the job is submitted."""
+        assert job.header is not None
+        num_images = sum(shard.images for shard in job.header.shards)
 
         def read() -> Progress | None:
-            return self._result and read_metrics(self._result, job.plan.num_images, job.num_shards)
+            return self._result and read_metrics(self._result, num_images, job.num_tasks)
 
         return read, METRICS_EVERY_S
 
@@ -97,27 +114,36 @@ class DataflowRunner(Runner):
         cloud, setup = self.options.view_as(GoogleCloudOptions), self.options.view_as(SetupOptions)
         cloud.temp_location = cloud.temp_location or job.work.path("dataflow")
         cloud.staging_location = cloud.staging_location or cloud.temp_location
-        cloud.job_name = cloud.job_name or make_job_name(job.plan.listing.name)
+        cloud.job_name = cloud.job_name or make_job_name(job.name)
         machines = self.options.view_as(WorkerOptions)
         if machines.max_num_workers and not machines.num_workers:
             # All machines start at once: the plan knows that there is work for them. The service would notice that
             # late, because it sees only shard numbers, a few bytes each.
-            machines.num_workers = min(machines.max_num_workers, job.num_shards)
+            machines.num_workers = min(machines.max_num_workers, job.num_tasks)
         with explain_errors(), tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
             if setup.sdk_location != "container":  # the user's own container image brings all that the job needs
                 wheels = [build_wheel(folder)]
-                if job.header.form.seekable and kernels.get_version() is not None:
+                if job.needs_kernels and kernels.get_version() is not None:
                     wheels.append(build_kernels_wheel(folder))
                 setup.extra_packages = [*(setup.extra_packages or ()), *wheels]
             yield
 
     def submit(self, pipeline: Pipeline, observer: ShardObserver) -> None:
-        """Submits the graph to the service, and passes the running job to the observer."""
+        """Submits the graph to the service, and passes the running job to the observer.
+
+        Raises:
+            GraphWritten: The options name a `template_location`, as the launcher of a Flex Template does. The graph is
+                there, and the service runs it once this process has ended.
+        """
         super().submit(pipeline, observer)
         cloud = self.options.view_as(GoogleCloudOptions)
+        if cloud.template_location:
+            raise GraphWritten(
+                f"The plan and the graph are written; the service runs the graph at {cloud.template_location}."
+            )
         observer.submitted(SubmittedJob(self._result.job_id(), cloud.project, cloud.region))
 
-    def wait(self) -> list[WrittenShard]:
+    def wait(self) -> list[Any]:
         """Waits for the end of the job.
 
         Raises:

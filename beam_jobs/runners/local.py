@@ -36,6 +36,7 @@ class LocalRunner(Runner):
 
     def get_progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
         """Returns the reader of the workers' progress: they share a disk with this process, whatever the output."""
+        assert job.header is not None
         return partial(read_progress, job.work, job.header), POLL_EVERY_S
 
     def get_pool_workers(self, workers: int) -> int:

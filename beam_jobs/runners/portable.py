@@ -4,6 +4,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
@@ -11,7 +12,6 @@ from apache_beam.options.pipeline_options import PipelineOptions, PortableOption
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import Job, Runner
 from beam_jobs.runners.beam_errors import GO_ON, find_error, find_raised
-from beam_jobs.shards.work_dir import WrittenShard
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.system.host_limits import usable_cpus
 
@@ -83,7 +83,7 @@ class PortableRunner(Runner):
             root_logger.removeFilter(_is_not_from_job)
             root_logger.removeHandler(no_output)
 
-    def wait(self) -> list[WrittenShard]:
+    def wait(self) -> list[Any]:
         """Waits for the end of the job, and cancels the job when this process is interrupted."""
         try:
             return super().wait()

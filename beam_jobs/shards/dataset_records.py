@@ -4,9 +4,11 @@ An image or a feature that need not change is copied byte for byte. Of records t
 made, see `foreign_records`. TensorFlow is not needed.
 """
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isqrt
 from typing import Any
 
@@ -14,7 +16,7 @@ from beam_jobs.inputs.read_image import UnreadableError
 from beam_jobs.plan.image_ref import ImageRef, PlannedImage
 from beam_jobs.plan.merge_manifests import InputDatasets, SourceDataset
 from beam_jobs.shards.foreign_records import NO_CLASS, identify_foreign, make_record
-from beam_jobs.shards.record import Record, RejectedImage, make_image_features
+from beam_jobs.shards.record import Record, RejectedImage, check_source_size, make_image_features
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
 from tfpipe.errors import FormatError
@@ -71,12 +73,17 @@ class DatasetRecords:
         """Returns what identifies the datasets, and how their labels and images change."""
         return {"records": self.records.get_fingerprint_facts()}
 
+    def read_all(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
+        """Yields each record's place with the function that reads it."""
+        return ((image, partial(self.read, image)) for image in planned)
+
     def read(self, planned: PlannedImage) -> Record:
         """Reads the record at the planned place, with the labels and the image form of the new dataset.
 
         Raises:
             RejectedImage: It is damaged, cannot be read, lacks a feature, or its image cannot be brought into the form.
         """
+        check_source_size(planned)
         try:
             return self._read(planned)
         except UnreadableError as error:
@@ -89,7 +96,8 @@ class DatasetRecords:
         source, payload, features = _read_features(self.records, planned, header.unpacked)
         if source.foreign is not None:
             return make_record(header, source, planned, features)
-        stored = image = _get_image(features)
+        has_image = keys.IMAGE_ENCODED in header.schema
+        stored = image = _get_image(features) if has_image else None
         changes: dict[str, FeatureLike] = {}
         label = -1
         if header.label_names:
@@ -99,7 +107,7 @@ class DatasetRecords:
                 changes[keys.CLASS_LABEL] = label
                 if keys.CLASS_TEXT in features:
                     changes[keys.CLASS_TEXT] = header.label_names[label].encode()
-        if self.records.reformed:
+        if self.records.reformed and stored is not None:
             image = _reform(stored, header.form, source)
             if image.encoded != stored.encoded:
                 changes |= make_image_features(image)
@@ -107,7 +115,8 @@ class DatasetRecords:
         if changes or dropped:
             kept = {name: value for name, value in features.items() if name not in dropped}
             payload = encode_example(kept | changes)
-        return Record(payload, image, _get_digest(features), label, _get_text(features, keys.IMAGE_FILENAME))
+        name = _get_text(features, keys.IMAGE_FILENAME) if has_image else planned.path
+        return Record(payload, image, _get_digest(features), label, name)
 
     def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
         """Saves the names, which only the records hold."""
@@ -207,6 +216,9 @@ def _get_new_label(source: SourceDataset, features: Mapping[str, Feature]) -> in
 
 
 def _get_digest(features: Mapping[str, Feature]) -> bytes:
+    """Returns the SHA-256 of the original image; of a record without an image that of all its features."""
+    if keys.IMAGE_ENCODED not in features:
+        return hashlib.sha256(encode_example(features)).digest()
     text = _get_text(features, keys.IMAGE_SHA256)
     try:
         digest = bytes.fromhex(text)

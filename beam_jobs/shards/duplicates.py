@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ _DIGEST_BYTES = 32
 _HASHED_AT_ONCE = 64
 
 
-class _Identity(NamedTuple):
+class Identity(NamedTuple):
     """The facts by which copies of an image are recognized.
 
     Attributes:
@@ -89,15 +89,24 @@ def drop_duplicates(listing: Listing, workers: int) -> Listing:
     if isinstance(listing, DatasetListing):
         identities = _identify_records(listing, workers)
     else:
-        identities = _hash_files(listing, _find_equal_sizes(listing.images), workers)
+        identities = hash_files(listing, _find_equal_sizes(listing.images), workers)
     remaining = listing.leave_out(list(_find_copies(listing, identities)))
     splits, remaining_splits = (set(map(str, of.images.count_values("split"))) for of in (listing, remaining))
-    for split in sorted(splits - remaining_splits):
-        raise DataError(f"Split {split!r} holds nothing but copies of images in other splits.")
+    check_splits_remain(splits, remaining_splits)
     return remaining
 
 
-def _find_copies(listing: Listing, identities: Iterable[_Identity]) -> Iterator[tuple[int, str, int]]:
+def check_splits_remain(splits: Set[str], remaining_splits: Set[str]) -> None:
+    """Checks that every split has an image left.
+
+    Raises:
+        DataError: One has none.
+    """
+    for split in sorted(splits - remaining_splits):
+        raise DataError(f"Split {split!r} holds nothing but copies of images in other splits.")
+
+
+def _find_copies(listing: Listing, identities: Iterable[Identity]) -> Iterator[tuple[int, str, int]]:
     """Yields index, split and label of all images with equal bytes but the one that stays."""
     indices, digests, labels = array("q"), bytearray(), array("q")
     for index, digest, label in identities:
@@ -125,8 +134,14 @@ def _find_equal_sizes(images: ImageTable) -> NDArray[np.int64]:
     return np.flatnonzero(counts[which] > 1)
 
 
-def _hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[_Identity]:
-    """Yields the identity of each candidate that can be read."""
+def hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[Identity]:
+    """Yields the identity of each candidate that can be read.
+
+    Args:
+        listing: The listing.
+        candidates: The indices of images in it.
+        workers: The number of worker processes; 0: this process reads.
+    """
     direct = array("q")
     # By archive, then by place in it: one pass over each, and a link in a tar shares the place of its target.
     streamed: dict[str, dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -140,11 +155,11 @@ def _hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) -
             for (offset, size), indices in sorted(places.items()):
                 tar.seek(offset)
                 digest = hashlib.sha256(tar.read(size)).digest()
-                yield from (_Identity(index, digest) for index in indices)
+                yield from (Identity(index, digest) for index in indices)
     yield from _map_batches(_hash_batch, listing, direct, workers, listing.root)
 
 
-def _identify_records(listing: DatasetListing, workers: int) -> Iterator[_Identity]:
+def _identify_records(listing: DatasetListing, workers: int) -> Iterator[Identity]:
     """Yields the identity of each record that can be read."""
     return _map_batches(_identify_batch, listing, range(len(listing.images)), workers, listing.datasets)
 
@@ -153,19 +168,19 @@ _Batch = Sequence[tuple[int, ImageRef]]
 
 
 def _map_batches(
-    identify_batch: Callable[[Any, _Batch], list[_Identity]],
+    identify_batch: Callable[[Any, _Batch], list[Identity]],
     listing: Listing,
     indices: Sequence[int],
     workers: int,
     origin: Any,
-) -> Iterator[_Identity]:
+) -> Iterator[Identity]:
     """Yields the identities of images, which worker processes read.
 
     Args:
         identify_batch: The function that reads some images.
         listing: The listing.
         indices: The indices of the images in it.
-        workers: The number of worker processes.
+        workers: The number of worker processes; 0: this process reads.
         origin: The folder or the datasets that `identify_batch` reads from.
     """
 
@@ -174,22 +189,26 @@ def _map_batches(
             batch = indices[begin : begin + _HASHED_AT_ONCE]
             yield list(zip(batch, listing.images.iterate(np.array(batch, np.int64)), strict=True))
 
+    if not workers:
+        for batch in make_batches():
+            yield from identify_batch(origin, batch)
+        return
     set_up = partial(filesystem.configure, filesystem.get_options())
     for identities in map_unordered(identify_batch, make_batches(), workers, shared=(origin,), set_up=set_up):
         yield from identities
 
 
-def _hash_batch(root: str, batch: _Batch) -> list[_Identity]:
+def _hash_batch(root: str, batch: _Batch) -> list[Identity]:
     identities = []
     for index, image in batch:
         with contextlib.suppress(UnreadableError):  # it will be quarantined, with the reason
-            identities.append(_Identity(index, hashlib.sha256(read_image(root, image)).digest()))
+            identities.append(Identity(index, hashlib.sha256(read_image(root, image)).digest()))
     return identities
 
 
-def _identify_batch(datasets: InputDatasets, batch: _Batch) -> list[_Identity]:
+def _identify_batch(datasets: InputDatasets, batch: _Batch) -> list[Identity]:
     identities = []
     for index, record in batch:
         with contextlib.suppress(UnreadableError, BadImage):
-            identities.append(_Identity(index, *identify(datasets, record)))
+            identities.append(Identity(index, *identify(datasets, record)))
     return identities

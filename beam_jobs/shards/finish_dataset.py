@@ -36,7 +36,8 @@ def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard],
     raise DataError(
         f"At most {max_bad} of {num_images} images may be bad, got {len(lines)}, the first {lines[0]['path']}: "
         f"{lines[0]['reason']}. They are listed in {work.target(file_names.QUARANTINE)}; "
-        f"{open_source(header).advice}, or allow more with `max_bad`."
+        f"{open_source(header).advice}, or allow more with `max_bad`.",
+        page="docs/howto/damaged-data.md#images-that-are-broken",
     )
 
 
@@ -107,11 +108,7 @@ def _check_unchanged(work: WorkDir, manifest: Manifest, splits: Mapping[str, Seq
 
 def _write_tfds_files(work: WorkDir, manifest: Manifest) -> None:
     """Writes the files for TensorFlow Datasets that are not right yet, so that a complete dataset stays untouched."""
-    texts = {
-        file_names.TFDS_FEATURES: tfds_metadata.features_json(manifest),
-        file_names.TFDS_INFO: tfds_metadata.dataset_info_json(manifest),
-    }
-    for name, text in (texts | tfds_metadata.label_files(manifest)).items():
+    for name, text in tfds_metadata.make_files(manifest).items():
         path = work.target(name)
         if not filesystem.exists(path) or filesystem.read_bytes(path) != text.encode():
             work.write(name, text.encode())

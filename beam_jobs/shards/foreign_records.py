@@ -16,7 +16,7 @@ from beam_jobs.plan.merge_manifests import SourceDataset
 from beam_jobs.shards.record import Record, make_image_features
 from beam_jobs.shards.work_dir import PlanHeader
 from tfpipe.format import schema as keys
-from tfpipe.format.example import Feature
+from tfpipe.format.example import Feature, encode_example
 from tfpipe.format.manifest import Foreign
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.images.normalize import BadImage, prepare_image
@@ -38,21 +38,18 @@ def make_record(header: PlanHeader, source: SourceDataset, planned: PlannedImage
         BadImage: Its image cannot be stored, or a feature has another kind or number of values than its dataset says.
     """
     assert source.foreign is not None
-    encoded = _get_encoded(old, source.foreign)
-    image = prepare_image(encoded, header.form, plain=True)
-    digest, name = hashlib.sha256(encoded), _get_name(old, planned)
-    values: dict[str, Any] = {
-        **make_image_features(image),
-        keys.IMAGE_FILENAME: name,
-        keys.IMAGE_SHA256: digest.hexdigest(),
-    }
+    name, image, values = _get_name(old, planned), None, dict[str, Any]()
+    digest = _get_digest(old, source.foreign)
+    if source.foreign.image_key is not None:
+        image = prepare_image(_get_encoded(old, source.foreign), header.form, plain=True)
+        values = {**make_image_features(image), keys.IMAGE_FILENAME: name, keys.IMAGE_SHA256: digest.hex()}
     label = NO_CLASS
     if header.label_names:
         label = get_foreign_label(old, source)
         text = header.label_names[label] if label != NO_CLASS else ""
         values |= {keys.CLASS_LABEL: label, keys.CLASS_TEXT: text.encode("utf-8", "surrogateescape")}
     values |= {spec.name: _get_values(old, spec) for spec in header.schema.features if spec.name not in values}
-    return Record(header.schema.encode(values), image, digest.digest(), label, name.decode("utf-8", "surrogateescape"))
+    return Record(header.schema.encode(values), image, digest, label, name.decode("utf-8", "surrogateescape"))
 
 
 def identify_foreign(source: SourceDataset, old: Mapping[str, Feature]) -> tuple[bytes, int]:
@@ -62,7 +59,7 @@ def identify_foreign(source: SourceDataset, old: Mapping[str, Feature]) -> tuple
         BadImage: It lacks a feature.
     """
     assert source.foreign is not None
-    digest = hashlib.sha256(_get_encoded(old, source.foreign)).digest()
+    digest = _get_digest(old, source.foreign)
     return digest, get_foreign_label(old, source) if source.labels else NO_CLASS
 
 
@@ -87,8 +84,14 @@ def get_foreign_label(old: Mapping[str, Feature], source: SourceDataset) -> int:
     return source.labels[label]
 
 
+def _get_digest(old: Mapping[str, Feature], foreign: Foreign) -> bytes:
+    """Returns the SHA-256 of the image; of a record without one that of all its features."""
+    content = encode_example(old) if foreign.image_key is None else _get_encoded(old, foreign)
+    return hashlib.sha256(content).digest()
+
+
 def _get_encoded(old: Mapping[str, Feature], foreign: Foreign) -> bytes:
-    value = old.get(foreign.image_key)
+    value = old.get(foreign.image_key) if foreign.image_key is not None else None
     if not isinstance(value, list) or len(value) != 1:
         raise BadImage(f"its record must have one image as {foreign.image_key}")
     return value[0]

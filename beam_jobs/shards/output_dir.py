@@ -9,6 +9,7 @@ from filelock import FileLock, Timeout
 from beam_jobs.config import ShardConfig
 from beam_jobs.plan.split_and_shard import Plan
 from beam_jobs.shards.plan_file import make_plan_header, prepare_work
+from beam_jobs.shards.plan_on_disk import PlanOnDisk
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError, FormatError
@@ -82,16 +83,37 @@ def open_work_dir(config: ShardConfig, plan: Plan) -> Iterator[WorkDir]:
         ConfigError: The output holds something else and may not be overwritten.
         DataError: It cannot be written, or another process writes to it.
     """
-    with _lock(config.output):
+    is_locked = isinstance(plan, PlanOnDisk)  # since `open_planning`
+    with contextlib.nullcontext() if is_locked else _lock(config.output):
         with filesystem.explain_os_errors(f"write to {config.output}"):
             work, header, is_staged = _choose_directory(config, plan)
             with _leave_nothing_on_failure(work):
                 prepare_work(work, header, plan)
+            if isinstance(plan, PlanOnDisk):
+                filesystem.remove_tree(plan.base)  # it may be as large as all names of the images
         yield work
         with filesystem.explain_os_errors(f"write to {config.output}"):
             filesystem.remove_tree(work.base)
             if is_staged:
                 _swap(filesystem.resolve_links(config.output))
+
+
+@contextlib.contextmanager
+def open_planning(config: ShardConfig) -> Iterator[str]:
+    """Yields a new folder in the output's working folder for the tasks that make a plan.
+
+    The output is locked inside the block. The folder goes at the end of the block, with what a killed run left in it.
+
+    Raises:
+        DataError: The folder cannot be written, or another process writes to the output.
+    """
+    work = WorkDir(filesystem.resolve_links(config.output))
+    with _lock(config.output):
+        filesystem.remove_tree(work.path("planning"))
+        try:
+            yield work.path("planning")
+        finally:
+            filesystem.remove_tree(work.path("planning"))
 
 
 @contextlib.contextmanager

@@ -2,33 +2,29 @@
 
 import hashlib
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.unpack import unpack
 from beam_jobs.plan.image_ref import encode_line
-from beam_jobs.plan.split_and_shard import Plan
+from beam_jobs.plan.split_and_shard import Plan, ShardPlan, cut_parts
+from beam_jobs.shards.plan_on_disk import PlanOnDisk
 from beam_jobs.shards.record_source import open_source
-from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
+from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard, get_part_path
 from beam_jobs.storage import filesystem
 from tfpipe._version import __version__
 from tfpipe.format import file_names
 from tfpipe.format.manifest import FORMAT_VERSION, Manifest
-from tfpipe.format.shard_stats import ShardStats
+from tfpipe.format.shard_stats import ShardStats, sort_counts
 from tfpipe.images.normalize import get_codec_versions
 from tfpipe.system import kernels
 
 
 def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
-    """Returns the header of a plan. Makes every line of the plan once, for its fingerprint."""
+    """Returns the header of a plan. If its lines are not on disk, makes each of them once, for the fingerprint."""
     listing = plan.listing
-    shards, offset, digest = [], 0, hashlib.sha256()
-    for shard in plan.shards:
-        begin = offset
-        for line in map(encode_line, plan.lines(shard)):
-            digest.update(line)
-            offset += len(line)
-        shards.append(PlannedShard(shard.split, shard.shard_index, shard.num_shards, len(shard.images), begin, offset))
+    shards, digest = (plan.planned, plan.digest) if isinstance(plan, PlanOnDisk) else _make_lines(plan)
     header = PlanHeader(
         name=listing.name,
         root=filesystem.make_absolute(listing.root),
@@ -37,14 +33,46 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
         form=listing.choose_form(config.form),
         schema=listing.make_schema(),
         label_names=listing.label_names,
-        skipped=dict(listing.skipped or {}),
+        skipped=sort_counts(listing.skipped or {}),
         dropped=listing.dropped,
         keep_quarantined=config.keep_quarantined,
         unpacked={},
-        shards=tuple(shards),
+        shards=shards,
         records=listing.datasets,
     )
-    return replace(header, fingerprint=_make_fingerprint(header, digest.hexdigest()))
+    return replace(header, fingerprint=_make_fingerprint(header, digest))
+
+
+def _make_lines(plan: Plan) -> tuple[tuple[PlannedShard, ...], str]:
+    """Returns the place of the lines of each shard, and the digest of all lines."""
+    shards, digests = [], []
+    for part, part_shards in enumerate(_group_shards(plan)):
+        end = 0
+        for shard in part_shards:
+            begin, digest = end, hashlib.sha256()
+            for line in map(encode_line, plan.lines(shard)):
+                digest.update(line)
+                end += len(line)
+            digests.append(digest.digest())
+            shards.append(
+                PlannedShard(shard.split, shard.shard_index, shard.num_shards, len(shard.images), part, begin, end)
+            )
+    return tuple(shards), join_digests(digests)
+
+
+def join_digests(digests: Iterable[bytes]) -> str:
+    """Returns one digest for the lines of all shards.
+
+    Args:
+        digests: The SHA-256 of the lines of each shard.
+    """
+    return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def _group_shards(plan: Plan) -> Iterator[Sequence[ShardPlan]]:
+    """Yields the shards of each part of the plan."""
+    for part in cut_parts([len(shard.images) for shard in plan.shards]):
+        yield plan.shards[part.start : part.stop]
 
 
 def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
@@ -76,9 +104,13 @@ def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
 
 def write_plan(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
     """Writes the lines of the plan, and then its header, which says that they are complete."""
-    with filesystem.create(work.path("plan.jsonl")) as out:
-        for shard in plan.shards:
-            out.writelines(map(encode_line, plan.lines(shard)))
+    for part, shards in enumerate(_group_shards(plan)):
+        if isinstance(plan, PlanOnDisk):
+            filesystem.rename(get_part_path(plan.base, part), work.plan_path(part))
+            continue
+        with filesystem.create(work.plan_path(part)) as out:
+            for shard in shards:
+                out.writelines(map(encode_line, plan.lines(shard)))
     filesystem.write_bytes(work.path("plan.json"), header.dumps())
 
 

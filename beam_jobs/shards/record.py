@@ -2,9 +2,13 @@
 
 from typing import Literal, NamedTuple
 
+from beam_jobs.plan.image_ref import PlannedImage
 from tfpipe.format import schema as keys
 from tfpipe.format.example import FeatureLike
 from tfpipe.images.normalize import PreparedImage
+
+# A protocol buffer cannot exceed 2 GiB, and a worker holds one source image whole.
+MAX_SOURCE_BYTES = 512 * 2**20
 
 
 class Record(NamedTuple):
@@ -12,14 +16,14 @@ class Record(NamedTuple):
 
     Attributes:
         payload: The serialized Example.
-        image: The image as it is stored.
-        sha256: The SHA-256 of the original file, 32 bytes.
+        image: The image as it is stored; None if the record has none.
+        sha256: The SHA-256 of the original file, 32 bytes; without an image that of the payload.
         label: The number of its class; -1 if it has none.
         name: The name of the original file.
     """
 
     payload: bytes
-    image: PreparedImage
+    image: PreparedImage | None
     sha256: bytes
     label: int
     name: str
@@ -37,6 +41,16 @@ class RejectedImage(Exception):
     def __init__(self, kind: Literal["bad", "unreadable"], reason: str, data: bytes = b"") -> None:
         super().__init__(reason)
         self.kind, self.reason, self.data = kind, reason, data
+
+
+def check_source_size(planned: PlannedImage) -> None:
+    """Refuses an image that is too large for a record, before it is read.
+
+    Raises:
+        RejectedImage: It has more than `MAX_SOURCE_BYTES`.
+    """
+    if planned.size > MAX_SOURCE_BYTES:
+        raise RejectedImage("bad", f"{planned.size} bytes, more than the {MAX_SOURCE_BYTES} that one record can hold")
 
 
 def make_image_features(image: PreparedImage) -> dict[str, FeatureLike]:

@@ -4,10 +4,11 @@
 between the two once the shards are planned is behind one interface:
 
     source = open_source(header)
-    record = source.read(planned_image)
+    for image, read in source.read_all(planned_images):
+        record = read()
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from beam_jobs.plan.image_ref import PlannedImage
@@ -43,11 +44,10 @@ class RecordSource(Protocol):
     def get_fingerprint_facts(self) -> dict[str, Any]:
         """Returns the facts that shape the dataset besides the header's other fields, as JSON values."""
 
-    def read(self, planned: PlannedImage) -> Record:
-        """Reads one image and makes its record.
+    def read_all(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
+        """Yields each image with the function that makes its record.
 
-        Raises:
-            RejectedImage: It cannot be read, or no record can be made of it.
+        The function raises a `RejectedImage` if the image cannot be read, or if no record can be made of it.
         """
 
     def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:

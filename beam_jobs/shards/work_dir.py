@@ -3,7 +3,7 @@
 ```
 OUTPUT/.tfpipe/
   plan.json            PlanHeader: the options that shape the dataset, and where the lines of each shard lie
-  plan.jsonl           one line per image, shard after shard
+  plan/00000.jsonl     one line per image, shard after shard, in parts of about `PART_IMAGES` images
   rows/NAME.json       WrittenShard, one per finished shard, written after the shard itself
   digests/NAME.sha256  32 bytes per record, to find duplicates between shards
   names/NAME.json      the names of a shard's images, if its records come from finished datasets
@@ -43,7 +43,8 @@ class PlannedShard:
         shard_index: The number of the shard in its split, from 0.
         num_shards: The number of shards of the split.
         images: The number of its images.
-        begin: The place of its first line in `plan.jsonl`, in bytes.
+        part: The number of the part of the plan that holds its lines.
+        begin: The place of its first line in this part, in bytes.
         end: The place after its last line.
     """
 
@@ -51,6 +52,7 @@ class PlannedShard:
     shard_index: int
     num_shards: int
     images: int
+    part: int
     begin: int
     end: int
 
@@ -159,6 +161,18 @@ class WrittenShard:
         return cls(**{name: fields[name] for name in names}, stats=ShardStats.from_json(fields, fields["records"]))
 
 
+def get_part_path(base: str, part: int) -> str:
+    """Returns the path of a part of the plan's lines in the folder `base`."""
+    return filesystem.join(base, "plan", f"{part:05d}.jsonl")
+
+
+def read_lines(base: str, shard: PlannedShard) -> Iterator[PlannedImage]:
+    """Yields the planned images of one shard, in order, from the plan in the folder `base`."""
+    path, size = get_part_path(base, shard.part), shard.end - shard.begin
+    for line in filesystem.read_range(path, shard.begin, size).splitlines():
+        yield decode_line(line)
+
+
 @dataclass(frozen=True)
 class WorkDir:
     """A dataset directory under construction: its paths, and the small files of its working folder.
@@ -208,6 +222,10 @@ class WorkDir:
         """
         filesystem.write_bytes(self.target(name), data, self.temporary(name))
 
+    def plan_path(self, part: int) -> str:
+        """Returns the path of a part of the plan's lines."""
+        return get_part_path(self.base, part)
+
     def has_plan(self) -> bool:
         """Returns whether a run wrote a whole plan. Its header is written last."""
         return filesystem.exists(self.path("plan.json"))
@@ -218,8 +236,7 @@ class WorkDir:
 
     def read_images(self, shard: PlannedShard) -> Iterator[PlannedImage]:
         """Yields the planned images of one shard, in order."""
-        for line in filesystem.read_range(self.path("plan.jsonl"), shard.begin, shard.end - shard.begin).splitlines():
-            yield decode_line(line)
+        return read_lines(self.base, shard)
 
     def save_written(self, shard: WrittenShard) -> None:
         """Saves the note that a shard is finished."""

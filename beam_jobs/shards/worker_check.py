@@ -47,13 +47,8 @@ class WorkerCheck:
             DataError: The worker has other versions, or does not see this plan.
             MissingDependencyError: The package that makes JPEGs seekable cannot be loaded.
         """
-        worker_versions, host = _get_versions(), socket.gethostname()
-        for name, version in self.versions.items():
-            if worker_versions.get(name) != version:
-                raise DataError(
-                    f"All workers must have {name} {version}, as the process that planned the job has, but the one on "
-                    f"{host} has {worker_versions.get(name, 'none')}. Install the same versions there."
-                )
+        check_versions(self.versions)
+        host = socket.gethostname()
         if kernels.DISTRIBUTION in self.versions:
             kernels.check_kernels("`seekable`")
         try:
@@ -65,6 +60,29 @@ class WorkerCheck:
         if header.fingerprint != self.fingerprint:
             raise DataError(f"The worker on {host} finds another job's plan in {work.base}. {_SHARE}")
         return header
+
+
+def check_versions(versions: Mapping[str, str]) -> None:
+    """Checks that this worker has the packages of the process that started the job.
+
+    Args:
+        versions: The version of each package.
+
+    Raises:
+        DataError: A package has another version here.
+    """
+    worker_versions = _get_versions()
+    for name, version in versions.items():
+        if worker_versions.get(name) != version:
+            raise DataError(
+                f"All workers must have {name} {version}, as the process that planned the job has, but the one on "
+                f"{socket.gethostname()} has {worker_versions.get(name, 'none')}. Install the same versions there."
+            )
+
+
+def get_planner_versions() -> dict[str, str]:
+    """Returns the version of each package that decides the plan."""
+    return {"tfpipe": __version__}
 
 
 def _get_versions() -> dict[str, str]:

@@ -8,9 +8,9 @@ write buffer.
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import IO, Any
+from typing import Any
 
 from beam_jobs.plan.image_ref import PlannedImage
 from beam_jobs.shards.progress import ProgressFile
@@ -19,15 +19,14 @@ from beam_jobs.shards.record_source import RecordSource, open_source
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
 from tfpipe.errors import FormatError
+from tfpipe.format.example import decode_example
 from tfpipe.format.file_names import QUARANTINED_BYTES_DIR, index_name
-from tfpipe.format.record_index import decode_index, encode_index
+from tfpipe.format.record_index import decode_index
+from tfpipe.format.record_writer import RecordWriter
+from tfpipe.format.schema import Schema
 from tfpipe.format.shard_stats import ShardStats
-from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.images.seekable import is_seekable
 from tfpipe.system.file_io import hash_stream
-
-# A protocol buffer cannot exceed 2 GiB, and a worker holds one source image whole.
-MAX_SOURCE_BYTES = 512 * 2**20
 
 Meter = Callable[[int, float, str | None], None]
 """A function that gets, for every finished image, its source's bytes, the seconds, and the kind of a bad one."""
@@ -73,25 +72,25 @@ class _Tally:
     """The sums over the records of a shard while it is written.
 
     Attributes:
-        digest: The SHA-256 of the shard.
-        sizes: The bytes of each record in the file.
         source_digests: The SHA-256 of each original, one after another.
         names: The name of each original.
         stats: The counts of the images.
     """
 
-    digest: Any = field(default_factory=hashlib.sha256)
-    sizes: list[int] = field(default_factory=list)
     source_digests: bytearray = field(default_factory=bytearray)
     names: list[str] = field(default_factory=list)
     stats: ShardStats = field(default_factory=ShardStats)
 
-    def add(self, record: Record, size: int, *, may_be_seekable: bool) -> None:
-        image = record.image
-        self.sizes.append(size)
+    def add(self, record: Record, schema: Schema, *, may_be_seekable: bool) -> None:
+        image, label = record.image, record.label if record.label >= 0 else None
         self.source_digests += record.sha256
         self.names.append(record.name)
-        self.stats.add(image.format, image.height, image.width, record.label if record.label >= 0 else None)
+        if schema.tensors:
+            self.stats.add_tensors(schema, decode_example(record.payload))
+        if image is None:
+            self.stats.add(None, None, None, label)
+            return
+        self.stats.add(image.format, image.height, image.width, label)
         if may_be_seekable and image.format == "JPEG":
             self.stats.seekable_jpegs += is_seekable(image.encoded)
         self.stats.changed.update(image.changed)
@@ -113,29 +112,24 @@ class _ShardWriter:
         work, file = self.work, self.planned.file
         source, tally = open_source(self.header), _Tally()
         with filesystem.create(work.target(file), work.temporary(file)) as out:
-            quarantined = self._write_records(out, source, tally)
-        work.write(index_name(file), encode_index(tally.sizes))
+            writer = RecordWriter(out)
+            quarantined = self._write_records(writer, source, tally)
+        work.write(index_name(file), writer.index)
         filesystem.write_bytes(work.digests_path(file), bytes(tally.source_digests))
         source.save_names(work, file, tally.names)
-        written = WrittenShard(
-            file=file,
-            records=len(tally.sizes),
-            bytes=sum(tally.sizes),
-            sha256=tally.digest.hexdigest(),
-            stats=tally.stats,
-            quarantined=quarantined,
-        )
+        written = WrittenShard(**asdict(writer.describe(file)), stats=tally.stats, quarantined=quarantined)
         work.save_written(written)
         return written
 
-    def _write_records(self, out: IO[bytes], source: RecordSource, tally: _Tally) -> list[dict[str, Any]]:
+    def _write_records(self, writer: RecordWriter, source: RecordSource, tally: _Tally) -> list[dict[str, Any]]:
         """Writes the records of all good images; returns a line about each bad one."""
         quarantined: list[dict[str, Any]] = []
-        for image in self.work.read_images(self.planned):
+        for image, read in source.read_all(self.work.read_images(self.planned)):
             started, kind = time.perf_counter(), None
             try:
-                record = _read_record(source, image)
-                tally.add(record, _write_record(out, record, tally.digest), may_be_seekable=source.may_be_seekable)
+                record = read()
+                writer.write(record.payload)
+                tally.add(record, self.header.schema, may_be_seekable=source.may_be_seekable)
             except RejectedImage as rejected:
                 quarantined.append(self._quarantine(image, rejected))
                 kind = rejected.kind
@@ -163,18 +157,3 @@ class _ShardWriter:
             line["bytes"] = f"bytes/{name}"
             self.work.write(f"{QUARANTINED_BYTES_DIR}/{name}", rejected.data)
         return line
-
-
-def _read_record(source: RecordSource, image: PlannedImage) -> Record:
-    if image.size > MAX_SOURCE_BYTES:
-        raise RejectedImage("bad", f"{image.size} bytes, more than the {MAX_SOURCE_BYTES} that one record can hold")
-    return source.read(image)
-
-
-def _write_record(out: IO[bytes], record: Record, digest: Any) -> int:
-    """Writes a record, adds it to the digest, and returns its bytes in the file."""
-    parts = record_header(len(record.payload)), record.payload, record_footer(record.payload)
-    for part in parts:
-        out.write(part)
-        digest.update(part)
-    return sum(map(len, parts))

@@ -61,6 +61,24 @@ def test_taken_images_form_a_table(refs: list[ImageRef]) -> None:
     assert table.has_box_labels == any(ref.box_labels for ref in refs[::-2])
 
 
+@given(st.lists(ANY, max_size=10))
+def test_a_dumped_table_comes_back(refs: list[ImageRef]) -> None:
+    table = ImageTable.load(ImageTable.from_refs(refs).dump())
+    assert list(table) == refs
+    assert table.count_values("label") == ImageTable.from_refs(refs).count_values("label")
+    assert table.details == ImageTable.from_refs(refs).details
+
+
+def test_a_dumped_table_keeps_rows_of_defaults() -> None:
+    refs = [ImageRef("")] * 3
+    assert list(ImageTable.load(ImageTable.from_refs(refs).dump())) == refs
+
+
+def test_an_empty_table_may_have_boxes() -> None:
+    table = ImageTable.make_empty({"boxes"})
+    assert (len(table), table.has_boxes, table.has_box_labels, list(table)) == (0, True, False, [])
+
+
 @given(st.lists(st.lists(ANY, max_size=4), max_size=4), st.lists(ANY, max_size=4))
 def test_a_builder_takes_tables_and_images(tables: list[list[ImageRef]], refs: list[ImageRef]) -> None:
     builder = ImageTableBuilder()

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef, PlannedImage
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
-from beam_jobs.plan.split_and_shard import Plan, assign_splits, make_plan
+from beam_jobs.plan.split_and_shard import Plan, assign_splits, cut_parts, make_plan, sort_by_hash
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import shard_name
 
@@ -186,6 +187,29 @@ def test_equal_paths_keep_the_order_of_the_table(shuffle: bool) -> None:
     refs = [ImageRef("1.jpg", 1, extra=(k,)) for k in range(20)]
     plan = plan_refs(refs, shuffle=shuffle)
     assert [plan.listing.images[i].extra for i in plan.shards[0].images] == [(k,) for k in range(20)]
+
+
+def test_two_paths_of_one_hash_come_in_the_order_of_the_paths() -> None:
+    table = ImageTable.from_refs([ImageRef(path, k) for k, path in enumerate(["c", "b", "a", "b", "d"])])
+    hashes = np.array([7, 7, 9, 7, 1], np.uint64)
+    assert sort_by_hash(table, hashes, np.arange(5)).tolist() == [4, 1, 3, 0, 2]
+    assert sort_by_hash(table, hashes, np.array([3, 1])).tolist() == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts"),
+    [
+        ([4, 4, 4], [(0, 2), (2, 3)]),
+        ([10, 1], [(0, 1), (1, 2)]),
+        ([8], [(0, 1)]),
+        ([1, 9, 9, 1], [(0, 1), (1, 2), (2, 3), (3, 4)]),
+    ],
+)
+def test_a_part_has_whole_shards(
+    sizes: list[int], parts: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("beam_jobs.plan.split_and_shard.PART_IMAGES", 8)
+    assert [(part.start, part.stop) for part in cut_parts(sizes)] == parts
 
 
 def test_a_name_that_is_no_utf8_is_ordered_too() -> None:

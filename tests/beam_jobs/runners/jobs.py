@@ -11,6 +11,5 @@ from tfpipe.format.image_form import ImageForm
 
 def make_job(output: str = "out", name: str = "pets", num_shards: int = 4, workers: int = 0) -> Job:
     """Returns a job of `num_shards` shards for a dataset called `name`."""
-    plan: Any = SimpleNamespace(shards=range(num_shards), num_images=0, listing=SimpleNamespace(name=name))
-    header: Any = SimpleNamespace(form=ImageForm())
-    return Job(ShardConfig("in", output, workers=workers), plan, WorkDir(output), header)
+    header: Any = SimpleNamespace(form=ImageForm(), shards=())
+    return Job(ShardConfig("in", output, workers=workers), WorkDir(output), name, num_shards, header)

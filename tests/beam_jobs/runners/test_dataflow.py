@@ -14,9 +14,10 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOption
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners import dataflow
-from beam_jobs.runners.base import Runner, RunnerConfig
+from beam_jobs.runners.base import GraphWritten, Runner, RunnerConfig
 from beam_jobs.runners.choose import make_runner
 from tests.beam_jobs.runners.jobs import make_job
+from tests.observers import Recorder
 from tfpipe.errors import ConfigError, DataError, MissingDependencyError, TfpipeError
 from tfpipe.format.image_form import ImageForm
 
@@ -49,7 +50,17 @@ def test_good_options_pass_the_check() -> None:
             [],
             "`workers` are processes of this machine; on Dataflow it is `max_workers`.",
         ),
-        (CONFIG, ["--template_location=gs://t"], "A job is planned for the images of one run, "),
+        (
+            CONFIG,
+            ["--template_location=gs://t"],
+            "A template is one graph, and its launcher makes the plan before; `plan` must be launcher, got auto.",
+        ),
+        (
+            ShardConfig("gs://in", "gs://out", overwrite=True, plan="launcher"),
+            ["--template_location=gs://t"],
+            "`overwrite` replaces a dataset when the job has ended, which a launcher of templates does not see. "
+            "Choose another OUTPUT.",
+        ),
         (CONFIG, ["--dry_run=true"], "A job is planned for the images of one run, "),
     ],
 )
@@ -57,6 +68,16 @@ def test_bad_options_are_refused(config: ShardConfig, more: list[str], message: 
     with pytest.raises(ConfigError) as caught:
         make_dataflow(*more).check(config)
     assert str(caught.value).startswith(message)
+
+
+def test_a_graph_for_a_launcher_is_not_watched() -> None:
+    runner, observer = make_dataflow("--template_location=gs://t/job_object"), Recorder()
+    runner.check(replace(CONFIG, plan="launcher"))
+    pipeline: Any = SimpleNamespace(run=lambda: SimpleNamespace(has_job=False))
+    with pytest.raises(GraphWritten) as caught:
+        runner.submit(pipeline, observer)
+    assert str(caught.value) == ("The plan and the graph are written; the service runs the graph at gs://t/job_object.")
+    assert (caught.value.exit_code, observer.submissions) == (0, [])
 
 
 def test_without_beams_part_for_google_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

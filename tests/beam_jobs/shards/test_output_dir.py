@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -87,6 +88,24 @@ def test_below_a_file(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     output = tmp_path / "file" / "out"
     assert refused(DataError, photos, output) == f"Could not write to {output}: Not a directory."
+
+
+def test_a_job_that_an_older_version_began(photos: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    config = ShardConfig(str(photos), str(output))
+    with contextlib.suppress(RuntimeError), open_work_dir(config, plan_shards(config)) as work:
+        raise RuntimeError
+    header = json.loads(filesystem.read_bytes(work.path("plan.json")))
+    for shard in header["shards"]:
+        del shard["part"]  # the plan was one file
+    filesystem.write_bytes(work.path("plan.json"), json.dumps(header).encode())
+    assert refused(ConfigError, photos, output) == (
+        f"{output} holds a dataset made from other images, with other options or by another version of tfpipe. Choose "
+        "an empty directory, or replace it with `overwrite`."
+    )
+    make_dataset(photos, output, overwrite=True)
+    make_dataset(photos, tmp_path / "straight")
+    assert read_tree(output) == read_tree(tmp_path / "straight")
 
 
 def test_another_dataset(photos: Path, tmp_path: Path) -> None:
@@ -322,7 +341,7 @@ def test_an_interrupted_preparation_leaves_nothing(
 
 
 def _cut_short(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
-    with filesystem.create(work.path("plan.jsonl")) as out:
+    with filesystem.create(work.plan_path(0)) as out:
         out.write(b"[")
         raise KeyboardInterrupt
 

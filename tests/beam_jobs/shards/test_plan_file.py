@@ -10,6 +10,7 @@ import pytest
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.plan import split_and_shard
 from beam_jobs.shards import plan_file
 from beam_jobs.shards.plan_file import make_plan_header, write_plan
 from beam_jobs.shards.work_dir import WorkDir
@@ -77,12 +78,19 @@ def test_another_form_of_finished_datasets_changes_the_fingerprint(photos: Path,
     assert get_fingerprint(photos, datasets=datasets, form_changes={"resize_short": 8}) != fingerprint
 
 
-def test_each_shard_finds_its_lines(photos: Path, tmp_path: Path) -> None:
+def test_each_shard_finds_its_lines(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split_and_shard, "PART_IMAGES", 4)
     config = ShardConfig(str(photos), "/nowhere", num_shards=3)
     plan = plan_shards(config)
     header, work = make_plan_header(config, plan), WorkDir(str(tmp_path / "out"))
     write_plan(work, replace(header, unpacked={"a": "b"}), plan)
     assert work.read_header() == replace(header, unpacked={"a": "b"})
+    assert [(shard.images, shard.part, shard.begin == 0) for shard in header.shards] == [
+        (2, 0, True),
+        (2, 0, False),
+        (3, 1, True),
+    ]
+    assert sorted(path.name for path in (tmp_path / "out/.tfpipe/plan").iterdir()) == ["00000.jsonl", "00001.jsonl"]
     for shard, planned in zip(plan.shards, header.shards, strict=True):
         assert list(work.read_images(planned)) == list(plan.lines(shard))
         assert planned.images == len(shard.images)

@@ -15,7 +15,6 @@ import pytest
 from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.plan.image_ref import ImageRef
-from beam_jobs.shards import write_shard as write_shard_module
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.work_dir import WorkDir, WrittenShard
 from beam_jobs.shards.write_shard import write_shard
@@ -177,7 +176,7 @@ def test_kinds_of_unreadable(tmp_path: Path) -> None:
 
 
 def test_a_file_too_large_for_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_shard_module, "MAX_SOURCE_BYTES", 1000)
+    monkeypatch.setattr("beam_jobs.shards.record.MAX_SOURCE_BYTES", 1000)
     big = make_jpeg(1, (64, 64))
     _, (shard,) = write_shards(
         write_files(tmp_path / "in", {"big.jpg": big, "ok.jpg": make_jpeg(1, (8, 8))}), tmp_path / "out"

@@ -1,0 +1,149 @@
+"""The step of the engine that counts images by split and hash. The sums say where each shard begins and ends."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from beam_jobs.engine.copy_steps import gather_dropped
+from beam_jobs.engine.list_step import EngineConfig, Resolved
+from beam_jobs.engine.scratch import get_leading_bits
+from beam_jobs.plan.split_and_shard import (
+    ShardPlan,
+    check_no_split_empty,
+    check_shards,
+    count_shards,
+    cut_evenly,
+    cut_parts,
+)
+from beam_jobs.shards.duplicates import check_splits_remain
+
+BIN_BITS = 14
+"""The number of leading bits of a hash by which images are counted. A billion images make bins of 61,000."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The counts of some runs. Those of others can be added.
+
+    Attributes:
+        images: The number of images by split and leading bits of the hash: [splits, bins].
+        bytes: The bytes of the images by split.
+        listed: The number of images by split, with the copies that are left out.
+        classes: The number of images by split and class.
+        details: The columns of the image table that some remaining image needs.
+    """
+
+    images: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    listed: NDArray[np.int64]
+    classes: Counter[tuple[int, str | None]] = field(default_factory=Counter)
+    details: frozenset[str] = frozenset()
+
+    def __add__(self, other: "Counted") -> "Counted":
+        return Counted(
+            self.images + other.images,
+            self.bytes + other.bytes,
+            self.listed + other.listed,
+            self.classes + other.classes,
+            self.details | other.details,
+        )
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """The shards, before their images are sorted.
+
+    Attributes:
+        ends: The number of images of each split before each bin, and at the end of all: [splits, bins + 1].
+        shards: The shards; `images` are positions in the plan.
+        first: The position in the plan at which each split begins.
+        parts: The first shard of each part of the plan, and the one after its last.
+        class_counts: The number of images of each class, by split.
+        dropped: The number of copies that are left out.
+        details: The columns of the image table that some image needs.
+    """
+
+    ends: NDArray[np.int64]
+    shards: tuple[ShardPlan, ...]
+    first: Sequence[int]
+    parts: tuple[tuple[int, int], ...]
+    class_counts: dict[str, list[int]]
+    dropped: int
+    details: frozenset[str]
+
+
+def count_run(engine: EngineConfig, number: int) -> Counted:
+    """Counts the images of a run."""
+    resolved: Resolved = engine.scratch.load("listed")
+    part = engine.scratch.read_run(resolved.runs[number])
+    images, hashes = resolved.give_meaning(part.images, engine.config, values=False), part.hashes
+    num_splits = len(resolved.splits)
+    listed = np.bincount(_get_split_codes(images.get_codes("split"), resolved.splits), minlength=num_splits)
+    if engine.config.drop_duplicates:
+        kept = np.flatnonzero(~gather_dropped(engine, resolved, number))
+        images, hashes = images.take(kept), hashes[kept]
+    splits = _get_split_codes(images.get_codes("split"), resolved.splits)
+    bins = get_leading_bits(hashes, BIN_BITS)
+    counts = np.bincount((splits << BIN_BITS) | bins, minlength=num_splits << BIN_BITS)
+    sums = np.zeros(num_splits, np.int64)
+    np.add.at(sums, splits, images.sizes)
+    codes, labels = images.get_codes("label")
+    pairs, pair_counts = np.unique(splits * (len(labels) + 1) + codes, return_counts=True)
+    classes = Counter(
+        {
+            (pair // (len(labels) + 1), labels[pair % (len(labels) + 1)]): count
+            for pair, count in zip(pairs.tolist(), pair_counts.tolist(), strict=True)
+        }
+    )
+    return Counted(counts.reshape(num_splits, -1), sums, listed, classes, images.details)
+
+
+def _get_split_codes(
+    codes_and_names: tuple[NDArray[np.int32], list[str | None]], splits: Sequence[str]
+) -> NDArray[np.int64]:
+    codes, names = codes_and_names
+    positions = {split: k for k, split in enumerate(splits)}
+    # A name that no image has may stand in the table, too.
+    return np.array([positions.get(str(name), 0) for name in names], np.int64)[codes]
+
+
+def cut(engine: EngineConfig, counted: Counted) -> None:
+    """Decides where each shard begins and ends.
+
+    Raises:
+        ConfigError: There would be more shards, or more records in a shard, than the format allows.
+        DataError: A split has no image.
+    """
+    config = engine.config
+    resolved: Resolved = engine.scratch.load("listed")
+    names = resolved.splits
+    if not resolved.has_splits:
+        check_no_split_empty(dict(zip(names, counted.listed.tolist(), strict=True)), config)
+    num_images = counted.images.sum(axis=1).tolist()
+    check_splits_remain(set(names), {split for split, count in zip(names, num_images, strict=True) if count})
+    shards: list[ShardPlan] = []
+    first, position = [], 0
+    for split, count, num_bytes in zip(names, num_images, counted.bytes.tolist(), strict=True):
+        first.append(position)
+        num_shards = count_shards(count, num_bytes, config)
+        for k, (begin, end) in enumerate(cut_evenly(count, num_shards)):
+            shards.append(ShardPlan(split, k, num_shards, range(position + begin, position + end), 0))
+        position += count
+    sizes = [len(shard.images) for shard in shards]
+    check_shards(sizes)
+    cuts = Cuts(
+        ends=np.pad(np.cumsum(counted.images, axis=1), ((0, 0), (1, 0))),
+        shards=tuple(shards),
+        first=first,
+        parts=tuple((part.start, part.stop) for part in cut_parts(sizes)),
+        class_counts={
+            split: [counted.classes[k, label] for label in resolved.meaning.label_names]
+            for k, split in enumerate(names)
+        },
+        dropped=int(counted.listed.sum()) - position,
+        details=counted.details,
+    )
+    engine.scratch.save("counted", cuts)

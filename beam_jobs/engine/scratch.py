@@ -1,0 +1,174 @@
+"""The files that the tasks of the engine exchange, in a folder that every worker reaches.
+
+```
+OUTPUT/.tfpipe/planning/
+  pieces, listed, counted, cut   what all tasks of the next steps need, pickled
+  runs/00003-0000                listed images of one piece, sorted by their hashes, in slices by hash
+  digests/, copies/, dropped/    the search for images with equal bytes
+  plan/00000.jsonl               the lines of the plan
+```
+
+An element of the Beam graph is the number of a task. So no image and no path passes through Beam's own shuffle, which
+keeps all elements in the launcher's memory on a local runner.
+"""
+
+import pickle
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
+from beam_jobs.storage import filesystem
+from tfpipe.errors import DataError
+
+HASH_BITS = 64
+_MAX_SLICE_BITS = 12
+_READS_AT_ONCE, _RUNS_AT_ONCE = 16, 256
+_SLICE_IMAGES = 128  # fewer would spend more bytes on the form of a slice than on its images
+
+
+class Run(NamedTuple):
+    """The listed images of one piece of the input, or of a part of it, sorted by their hashes.
+
+    Attributes:
+        piece: The number of the piece.
+        number: The number of the run in the piece.
+        slice_bits: The number of leading bits of a hash that choose the slice.
+        num_images: The number of images.
+    """
+
+    piece: int
+    number: int
+    slice_bits: int
+    num_images: int
+
+    @property
+    def name(self) -> str:
+        """The name of the run's files."""
+        return f"{self.piece:06d}-{self.number:04d}"
+
+
+class RunPart(NamedTuple):
+    """Some images of a run.
+
+    Attributes:
+        images: The images, in the order of their hashes.
+        hashes: Their hashes.
+        first: The position of the first of them in the run.
+    """
+
+    images: ImageTable
+    hashes: NDArray[np.uint64]
+    first: int
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """The folder.
+
+    Attributes:
+        base: The path or URL.
+    """
+
+    base: str
+
+    def path(self, *parts: str) -> str:
+        """Returns a path in the folder."""
+        return filesystem.join(self.base, *parts)
+
+    def save(self, name: str, value: Any) -> None:
+        """Saves what later tasks need."""
+        filesystem.write_bytes(self.path(name), pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+    def load(self, name: str) -> Any:
+        """Returns what `save` saved.
+
+        Raises:
+            DataError: This process does not see the folder.
+        """
+        try:
+            return pickle.loads(filesystem.read_bytes(self.path(name)))
+        except FileNotFoundError as error:
+            raise DataError(
+                f"A worker does not find {self.path(name)}. All workers must reach images and output by the same "
+                "names: on a disk they share, or in a bucket."
+            ) from error
+
+    def write_run(self, piece: int, number: int, images: ImageTable, hashes: NDArray[np.uint64]) -> Run:
+        """Writes listed images. Those of one hash keep their order."""
+        order = np.argsort(hashes, kind="stable")
+        images, hashes = images.take(order), hashes[order]
+        bits = min(_MAX_SLICE_BITS, max(0, (len(images) // _SLICE_IMAGES).bit_length() - 1))
+        starts = np.searchsorted(get_leading_bits(hashes, bits), np.arange((1 << bits) + 1))
+        slices = [
+            hashes[begin:end].tobytes() + (images.take(np.arange(begin, end)).dump() if end > begin else b"")
+            for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
+        ]
+        run = Run(piece, number, bits, len(images))
+        ends = np.cumsum([0, *map(len, slices)])
+        table = np.stack([starts, ends], axis=1).astype("<i8").tobytes()
+        with filesystem.create(self.path("runs", run.name)) as out:
+            out.write(table)
+            out.writelines(slices)
+        return run
+
+    def read_run(self, run: Run, begin: int = 0, end: int = 1 << HASH_BITS) -> RunPart:
+        """Reads the images of a run whose hashes lie in a range, and a few around them.
+
+        Args:
+            run: The run.
+            begin: The first hash of the range.
+            end: The hash after the last.
+        """
+        path, shift = self.path("runs", run.name), HASH_BITS - run.slice_bits
+        first_slice, last_slice = begin >> shift, (end - 1) >> shift
+        table = filesystem.read_range(path, 16 * first_slice, 16 * (last_slice - first_slice + 2))
+        rows = np.frombuffer(table, "<i8").reshape(-1, 2).tolist()
+        offset, size = rows[0][1], rows[-1][1] - rows[0][1]
+        data = filesystem.read_range(path, 16 * ((1 << run.slice_bits) + 1) + offset, size) if size else b""
+        builder, hashes = ImageTableBuilder(), []
+        for (first, at), (after, slice_end) in pairwise(rows):
+            if after > first:
+                part = memoryview(data)[at - offset : slice_end - offset]
+                hashes.append(np.frombuffer(part[: 8 * (after - first)], np.uint64))
+                builder.extend(ImageTable.load(part[8 * (after - first) :]))
+        return RunPart(builder.finish(), np.concatenate([np.zeros(0, np.uint64), *hashes]), rows[0][0])
+
+    def read_runs(self, runs: Sequence[Run], begin: int, end: int) -> Iterator[RunPart]:
+        """Yields the images of each run whose hashes lie in a range, and a few around them.
+
+        The arguments are those of `read_run`. From a store several runs are read at once: a request takes much longer
+        than what it brings.
+        """
+        if not filesystem.is_url(self.base):
+            yield from (self.read_run(run, begin, end) for run in runs)
+            return
+        with ThreadPoolExecutor(_READS_AT_ONCE) as threads:
+            for first in range(0, len(runs), _RUNS_AT_ONCE):
+                some_runs = runs[first : first + _RUNS_AT_ONCE]
+                yield from threads.map(lambda run: self.read_run(run, begin, end), some_runs)
+
+    def write_buckets(self, name: str, buckets: Sequence[Any]) -> None:
+        """Writes values that different tasks will read, each its own."""
+        parts = [pickle.dumps(bucket, pickle.HIGHEST_PROTOCOL) for bucket in buckets]
+        with filesystem.create(self.path(name)) as out:
+            out.write(np.cumsum([0, *map(len, parts)]).astype("<i8").tobytes())
+            out.writelines(parts)
+
+    def read_bucket(self, name: str, number: int, num_buckets: int) -> Any:
+        """Returns one value that `write_buckets` wrote."""
+        begin, end = np.frombuffer(filesystem.read_range(self.path(name), 8 * number, 16), "<i8").tolist()
+        return pickle.loads(filesystem.read_range(self.path(name), 8 * (num_buckets + 1) + begin, end - begin))
+
+
+def get_leading_bits(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.int64]:
+    """Returns the number that the leading bits of each hash make."""
+    if not bits:
+        return np.zeros(len(hashes), np.int64)
+    leading: NDArray[np.int64] = (hashes >> np.uint64(HASH_BITS - bits)).astype(np.int64)
+    return leading

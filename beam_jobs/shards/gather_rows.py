@@ -1,0 +1,51 @@
+"""Gathers the written shards of a dataset for its manifest, in any order and by any number of processes.
+
+Each shard counts the images of each class. A hundred thousand shards with a thousand classes would take 10 GB together,
+so the counts of a split are added up while shards are gathered. Sums of whole numbers do not depend on their order.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from beam_jobs.shards.work_dir import WrittenShard
+from tfpipe.format.file_names import parse_shard_name
+
+
+@dataclass
+class GatheredShards:
+    """The written shards, without their counts of classes.
+
+    Attributes:
+        shards: The shards.
+        labels: The number of images of each class in all these shards, by split.
+    """
+
+    shards: list[WrittenShard] = field(default_factory=list)
+    labels: dict[str, Counter[int]] = field(default_factory=dict)
+
+    def add(self, shard: WrittenShard) -> None:
+        """Adds a shard."""
+        split = parse_shard_name(shard.file)[0]
+        self.labels.setdefault(split, Counter()).update(shard.stats.labels)
+        self.shards.append(replace(shard, stats=replace(shard.stats, labels=Counter())))
+
+    def merge(self, other: "GatheredShards") -> None:
+        """Adds other shards."""
+        self.shards += other.shards
+        for split, counts in other.labels.items():
+            self.labels.setdefault(split, Counter()).update(counts)
+
+    def list_shards(self) -> list[WrittenShard]:
+        """Returns the shards. The first one of a split that has records holds the class counts of the whole split."""
+        remaining = dict(self.labels)
+        shards = []
+        for shard in sorted(self.shards, key=_get_file):
+            split = parse_shard_name(shard.file)[0]
+            if shard.records and split in remaining:
+                shard = replace(shard, stats=replace(shard.stats, labels=remaining.pop(split)))
+            shards.append(shard)
+        return shards
+
+
+def _get_file(shard: WrittenShard) -> str:
+    return shard.file

@@ -1,0 +1,129 @@
+"""Inputs of every kind, and their plans as files, by the launcher and by the engine's tasks in this process."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.engine.list_step import EngineConfig, make_pieces
+from beam_jobs.engine.scratch import Scratch
+from beam_jobs.engine.steps import add_results, list_steps
+from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.plan.split_and_shard import Plan
+from beam_jobs.shards.output_dir import open_planning, open_work_dir
+from tests.beam_jobs.images import write_files, write_tar, write_zip
+
+SPLITS = {"train": 0.6, "test": 0.4}
+
+
+def make_contents(count: int) -> dict[str, bytes]:
+    """Returns files by name, in two classes. Some are equal, and some only have equal sizes."""
+    return {f"{'ab'[i % 2]}/{i}.jpg": bytes([i % 10]) * (1 + i % 7) for i in range(count)}
+
+
+def write_tables(folder: Path, count: int = 120, **fields: Any) -> Path:
+    """Writes a table in three files, whose images exist, and returns its pattern."""
+    write_files(folder, make_contents(count))
+    rows = [
+        {"image": name, "label": f"c{i % 5}", "patient": f"p{i % 9}", "n": i if i % 3 else None} | fields
+        for i, name in enumerate([*make_contents(count), *list(make_contents(count))[:5]])
+    ]
+    for k in range(3):
+        with (folder / f"t-{k}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows[k::3])
+    return folder / "t-*.csv"
+
+
+def write_boxes(folder: Path) -> Path:
+    """Writes a table with named splits, boxes and lists, and returns it. No image exists."""
+    rows = [
+        {
+            "image": f"gs{i}.jpg",
+            "split": "ab"[i % 2],
+            "xmin": [0.0] * (i % 3),
+            "ymin": [0.0] * (i % 3),
+            "xmax": [0.5] * (i % 3),
+            "ymax": [1] * (i % 3),
+            "box_label": [i] * (i % 3),
+            "tags": ["x"] * (i % 4),
+        }
+        for i in range(40)
+    ]
+    folder.mkdir()
+    (folder / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "boxes.jsonl"
+
+
+def write_folder(folder: Path) -> Path:
+    """Writes a folder with splits, classes, an archive inside a class and skipped files."""
+    splits = ["val", "train", "train", "train"]
+    named = enumerate(make_contents(100).items())
+    write_files(folder, {f"{splits[i % 4]}/{name}": data for i, (name, data) in named})
+    write_files(folder, {"train/a/notes.txt": b"x", "val/.hidden.jpg": b"x"})
+    write_tar(folder / "train/a/more.tar", {"x.jpg": b"1", "y.jpg": b"22", "x.jpg ": b"3"})
+    return folder
+
+
+def write_archives(folder: Path) -> Path:
+    """Writes a folder of tar files and a zip archive, one for each class."""
+    for k in range(3):
+        files = {f"{i}.jpg": bytes([i % 4]) * (k + i % 3) for i in range(20)}
+        if k == 2:
+            write_zip(folder / f"class{k}.zip", files)
+        else:
+            write_tar(folder / f"class{k}.tar{'.gz' if k else ''}", files, "w:gz" if k else "w")
+    return folder
+
+
+def read_plan(config: ShardConfig, plan: Plan) -> dict[str, Any]:
+    """Returns all files of a plan by name, and what the launcher tells about it."""
+    with open_work_dir(config, plan) as work:
+        files = {
+            str(path.relative_to(work.base)): path.read_bytes()
+            for path in Path(work.base).rglob("*")
+            if path.is_file() and path.name != "lock"
+        }
+    shards = [(shard.file, len(shard.images), shard.bytes) for shard in plan.shards]
+    return {**files, "counts": plan.class_counts, "dropped": plan.listing.dropped, "shards": shards}
+
+
+def plan_by_launcher(source: Path, output: Path, **options: Any) -> dict[str, Any]:
+    config = ShardConfig(str(source), str(output), **options)
+    return read_plan(config, plan_shards(config))
+
+
+def plan_by_tasks(source: Path, output: Path, **options: Any) -> dict[str, Any]:
+    config = ShardConfig(str(source), str(output), **options)
+    with open_planning(config) as base:
+        return read_plan(config, run_tasks(config, base))
+
+
+def run_tasks(config: ShardConfig, base: str) -> Any:
+    """Runs all tasks of the engine, each step's backwards, and returns the plan."""
+    engine = EngineConfig(config, Scratch(base))
+    engine.scratch.save("pieces", make_pieces(config))
+    for step in list_steps(config):
+        results = [step.run(engine, number) for number in reversed(range(step.count_tasks(engine)))]
+        step.finish(engine, reduce(add_results, results, None))
+    return engine.scratch.load("cut")
+
+
+CASES: Mapping[str, tuple[Any, dict[str, Any]]] = {
+    "table": (write_tables, {"num_shards": 4}),
+    "table with splits": (write_tables, {"splits": SPLITS, "shard_size_bytes": 50}),
+    "table with groups": (write_tables, {"splits": SPLITS, "group_by": "patient", "seed": 3}),
+    "table without copies": (write_tables, {"splits": SPLITS, "drop_duplicates": True}),
+    "table with boxes": (write_boxes, {"num_shards": 3}),
+    "folder": (write_folder, {"num_shards": 3}),
+    "folder without copies": (write_folder, {"num_shards": 3, "drop_duplicates": True}),
+    "archives": (write_archives, {"num_shards": 3, "seed": -1}),
+    "archives without copies": (write_archives, {"splits": SPLITS, "drop_duplicates": True}),
+}
+"""Inputs with options, by name."""

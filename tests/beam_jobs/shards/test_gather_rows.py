@@ -1,0 +1,38 @@
+"""Gathered shards give the numbers that the shards themselves give."""
+
+from __future__ import annotations
+
+import random
+
+from beam_jobs.shards.gather_rows import GatheredShards
+from beam_jobs.shards.work_dir import WrittenShard
+from tfpipe.format.shard_stats import ShardStats, merge_stats
+
+
+def make_shard(split: str, k: int, labels: dict[int, int]) -> WrittenShard:
+    stats = ShardStats()
+    for label, count in labels.items():
+        for _ in range(count):
+            stats.add("JPEG", 10 + k, 20, label)
+    return WrittenShard(f"{split}-0000{k}-of-00003.tfrecord", stats.images, 100, "0" * 64, stats, [{"path": str(k)}])
+
+
+def test_class_counts_are_those_of_the_split_in_any_order() -> None:
+    shards = [make_shard("a", 0, {}), make_shard("a", 1, {0: 2, 7: 1}), make_shard("a", 2, {7: 4})]
+    shards += [make_shard("b", k, {k: 1}) for k in range(3)]
+    for seed in range(5):
+        random.Random(seed).shuffle(shards)
+        first, second = GatheredShards(), GatheredShards()
+        for k, shard in enumerate(shards):
+            (first if k % 2 else second).add(shard)
+        first.merge(second)
+        gathered = first.list_shards()
+        assert [shard.file for shard in gathered] == sorted(shard.file for shard in shards)
+        for split in "ab":
+            given = [shard for shard in shards if shard.file.startswith(split)]
+            rows = [shard for shard in gathered if shard.file.startswith(split)]
+            assert merge_stats(shard.stats for shard in rows) == merge_stats(shard.stats for shard in given)
+            assert [bool(shard.stats.labels) for shard in rows if shard.records] == [True] + [False] * (
+                sum(shard.records > 0 for shard in given) - 1
+            )
+        assert [shard.quarantined for shard in gathered] == [[{"path": str(k)}] for k in (0, 1, 2) * 2]
