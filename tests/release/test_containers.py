@@ -1,0 +1,148 @@
+"""The images and the Flex Template: what they name exists, and the template's parameters become a valid command."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.conftest import ROOT
+from tests.release.flex_template import PROGRAM, load_flex_template
+from tfpipe.cli.main import tfpipe as commands
+from tfpipe.pipeline.config import toml_json
+
+CONTAINERS = ROOT / "containers"
+DOCKERFILES = sorted(CONTAINERS.glob("*.Dockerfile"))
+TEMPLATE = json.loads((CONTAINERS / "flex_template.json").read_text(encoding="utf-8"))
+INSTRUCTIONS = set("ARG CMD COPY ENTRYPOINT ENV FROM RUN SHELL USER WORKDIR".split())
+
+
+def read_instructions(path: Path) -> list[tuple[str, str]]:
+    """Returns the instructions of a Dockerfile with their arguments, each on one line."""
+    text = re.sub(r"^#.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    lines = re.sub(r"\\\n\s*", "", text).splitlines()
+    return [(name, rest) for name, _, rest in (line.partition(" ") for line in lines if line)]
+
+
+def is_sent(path: str) -> bool:
+    """Whether .dockerignore lets a path of the repository into the build."""
+    sent = True
+    for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            pattern = line.removeprefix("!")
+            names = [path, *map(str, Path(path).parents)][: len(Path(path).parts)]
+            if pattern.startswith("**/"):
+                pattern, names = pattern.removeprefix("**/"), [*Path(path).parts]
+            if any(fnmatch.fnmatch(name, pattern) for name in names):
+                sent = line.startswith("!")
+    return sent
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_a_dockerfile_names_what_exists(path: Path) -> None:
+    instructions = read_instructions(path)
+    names = {name for name, _ in instructions}
+    assert names <= INSTRUCTIONS
+    assert {"FROM", "ENTRYPOINT"} <= names
+    stages = [rest.split(" AS ")[1] for name, rest in instructions if name == "FROM" and " AS " in rest]
+    for name, rest in instructions:
+        if name in ("ENTRYPOINT", "CMD", "SHELL"):
+            assert isinstance(json.loads(rest), list)
+        if name == "COPY" and (stage := re.match(r"--from=(\S+)", rest)):
+            assert stage[1] in stages
+        elif name == "COPY":
+            for source in rest.split()[:-1]:
+                assert source == "." or ((ROOT / source).is_file() and is_sent(source)), source
+    extras = set(toml_json.read(ROOT / "pyproject.toml")["project"]["optional-dependencies"])
+    named = re.findall(r"(?:\.|/source)\[([\w,]+)\]", path.read_text(encoding="utf-8"))
+    assert named
+    assert {extra for group in named for extra in group.split(",")} <= extras
+
+
+def test_what_the_packages_are_built_from_is_sent_and_nothing_else() -> None:
+    needed = ["pyproject.toml", "README.md", "LICENSE", "tfpipe/__init__.py", "beam_jobs/transforms.py"]
+    kernels = ["kernels/setup.py", "kernels/csrc/decode.c", "kernels/src/tfpipe_kernels/__init__.py"]
+    assert [path for path in needed + kernels if not is_sent(path) or not (ROOT / path).exists()] == []
+    left_out = [".git/config", "tests/conftest.py", "tfpipe/__pycache__/x.pyc", ".venv/bin/python", "docs/conf.py"]
+    assert [path for path in left_out if is_sent(path)] == []
+
+
+def test_the_image_has_the_beam_that_the_tests_run_with() -> None:
+    (version,) = re.findall(r"^ARG BEAM=(\S+)$", (CONTAINERS / "dataflow.Dockerfile").read_text(), re.MULTILINE)
+    (oldest,) = (
+        line.partition(">=")[2]
+        for line in toml_json.read(ROOT / "pyproject.toml")["project"]["optional-dependencies"]["beam"]
+        if line.startswith("apache-beam>=")
+    )
+    oldest_numbers, numbers, here = (
+        tuple(map(int, text.split("."))) for text in (oldest, version, metadata.version("apache-beam"))
+    )
+    assert oldest_numbers <= numbers <= here
+
+
+def test_each_parameter_is_an_option_with_a_pattern_that_is_valid() -> None:
+    assert set(TEMPLATE) == {"name", "description", "parameters"}
+    shard = commands.commands["shard"]
+    names = {param.name for param in shard.params}
+    for parameter in TEMPLATE["parameters"]:
+        assert parameter["name"] in names
+        assert (
+            {"name", "label", "helpText"}
+            <= set(parameter)
+            <= {*("name", "label", "helpText", "isOptional", "regexes", "paramType")}
+        )
+        for pattern in parameter.get("regexes", []):
+            re.compile(pattern)
+    required = [parameter["name"] for parameter in TEMPLATE["parameters"] if not parameter.get("isOptional")]
+    assert required == ["input", "output"]
+
+
+def test_the_parameters_become_a_command() -> None:
+    given = ["--input=gs://in", "--project=p", "--output=gs://out", "--resize_short=256", "--square=", "--runner=R"]
+    words = load_flex_template().make_command(given)
+    assert words == [
+        "shard",
+        "gs://in",
+        "gs://out",
+        "--resize-short=256",
+        "--plan=launcher",
+        "--",
+        "--project=p",
+        "--runner=R",
+    ]
+    with click.Context(commands.commands["shard"]) as context:
+        parser = commands.commands["shard"].make_parser(context)
+        options, _, _ = parser.parse_args(words[1:6])
+    assert (options["resize_short"], options["plan"]) == ("256", "launcher")
+    values = {"splits": "train=1", "num_shards": "4", "encoding": "raw", "square": "8", "seed": "1", "max_bad": "1%"}
+    every = load_flex_template().make_command([f"--{name}={value}" for name, value in values.items()])
+    assert every[3:-2] == [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
+
+
+def test_an_image_for_the_workers_is_used_as_it_is() -> None:
+    words = load_flex_template().make_command(["--input=a", "--output=b", "--sdk_container_image=registry/image"])
+    assert words == [
+        "shard",
+        "a",
+        "b",
+        "--plan=launcher",
+        "--",
+        "--sdk_container_image=registry/image",
+        "--sdk_location=container",
+    ]
+
+
+@pytest.mark.slow
+def test_the_program_runs_as_the_launcher_starts_it(tmp_path: Path) -> None:
+    """On this machine, since no parameter names Dataflow."""
+    arguments = [f"--input={ROOT / 'sample_data'}", f"--output={tmp_path / 'out'}", "--square=32", "--encoding=raw"]
+    done = subprocess.run([sys.executable, PROGRAM, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "24 images, 317.6 KB, 1 shard (train)\n")
+    assert done.stdout.splitlines()[0].startswith("train: 23 records, 1 shard")

@@ -1,0 +1,84 @@
+"""The distributions of a release, built as a release builds them, and installed where nothing else is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tfpipe import __version__
+
+pytestmark = pytest.mark.slow
+
+
+def run(*command: object, cwd: Path | None = None) -> str:
+    """Runs a program without this environment's packages, and returns what it printed."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    words = list(map(str, command))
+    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def make_environment(folder: Path) -> Path:
+    """Makes an empty environment, and returns its programs' folder."""
+    venv.create(folder, with_pip=True)
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    programs = make_environment(tmp_path_factory.mktemp("builder"))
+    run(programs / "pip", "install", "--quiet", "build")
+    return programs / "python"
+
+
+def test_tfpipe(builder: Path, tmp_path: Path) -> None:
+    """The wheel is made from the files of the source distribution."""
+    run(builder, "-m", "build", "--outdir", tmp_path / "dist", ROOT)
+    source, wheel = tmp_path / "dist" / f"tfpipe-{__version__}.tar.gz", next(tmp_path.glob("dist/*.whl"))
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert wheel.name == f"tfpipe-{__version__}-py3-none-any.whl"
+    top = {name.partition("/")[0] for name in names}
+    assert {*("beam_jobs", "containers", "docs", "kernels", "sample_data", "tests", "tfpipe", ".ci", ".github")} <= top
+    for name in ("kernels/csrc/decode.c", "docs/llms.txt", ".github/workflows/tests.yml", "CITATION.cff", "LICENSE"):
+        assert name in names
+    assert not [name for name in names if name.endswith((".so", ".pyc")) or "__pycache__" in name]
+    with zipfile.ZipFile(wheel) as archive:
+        assert {name.partition("/")[0] for name in archive.namelist()} == {
+            *("tfpipe", "beam_jobs", f"tfpipe-{__version__}.dist-info")
+        }
+        assert "tfpipe/profiler/report/page.html.j2" in archive.namelist()
+        assert {"tfpipe/py.typed", "beam_jobs/py.typed"} <= set(archive.namelist())
+
+    programs = make_environment(tmp_path / "empty")
+    run(programs / "pip", "install", "--quiet", wheel)
+    assert run(programs / "tfpipe", "--version").splitlines()[:2] == [
+        f"tfpipe {__version__}",
+        "tfpipe-kernels not installed",
+    ]
+    assert "tensorflow" not in run(programs / "tfpipe", "--version")
+    run(programs / "pip", "install", "--quiet", f"{wheel}[beam]")
+    printed = run(programs / "tfpipe", "shard", ROOT / "sample_data", "shapes", cwd=tmp_path).splitlines()
+    assert printed[0].startswith("train: 23 records, 1 shard")
+    assert run(programs / "tfpipe", "verify", "shapes", cwd=tmp_path).startswith("shapes is intact: 1 file, 23 intact")
+
+
+def test_the_kernels(builder: Path, tmp_path: Path) -> None:
+    """Their source distribution is all that a compiler needs."""
+    ignored = shutil.ignore_patterns("build", "dist", "*.egg-info", "*.so", "__pycache__")
+    shutil.copytree(ROOT / "kernels", tmp_path / "kernels", ignore=ignored)
+    run(builder, "-m", "build", "--sdist", "--outdir", tmp_path, tmp_path / "kernels")
+    (source,) = tmp_path.glob("*.tar.gz")
+    programs = make_environment(tmp_path / "empty")
+    run(programs / "pip", "install", "--quiet", source)
+    code = "import tfpipe_kernels as k, pathlib; print(pathlib.Path(k.OPERATION_PATH).is_file())"
+    assert run(programs / "python", "-I", "-c", code) == "True\n"
