@@ -22,11 +22,12 @@ from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import Feature
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH, FeatureSpec
+from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
 from tfpipe.readers import numpy_crops
+from tfpipe.readers.columns import make_columns
 from tfpipe.readers.record_lookup import get_label
 from tfpipe.readers.record_reader import RecordReader
 from tfpipe.system.file_io import is_url
@@ -47,9 +48,6 @@ Run = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
 _READS_AT_ONCE = 32  # of one process: enough for 600 records a second from storage that answers after 50 ms
 _RECORDS_PER_READ = 4  # a task of a thread costs about 40 us
 _STEPS_AHEAD = 2
-
-_PADDING: dict[str, Any] = {"bytes": b"", "int64": -1, "float": 0.0}
-_DTYPES: dict[str, Any] = {"int64": np.int64, "float": np.float32}
 
 
 @dataclass(frozen=True)
@@ -98,6 +96,8 @@ class BatchReader:
         if manifest.directory:
             manifest = replace(manifest, directory=_make_absolute(manifest.directory))
         source = Source.from_manifest(manifest, split)
+        if transform is not None and not source.has_images:
+            raise ConfigError(f"`transform` needs images, and {source.name} has none. Leave it out.")
         # In training every rank takes rows of one batch, so the order is that of a single host for any number of them.
         hosts = (1, 0) if config.training else (rank.num_ranks, rank.index)
         self.config, self.manifest, self.split, self.rank = config, manifest, split, rank
@@ -162,10 +162,10 @@ class BatchReader:
             run: A `map` that may work on several records at once.
 
         Returns:
-            "image", uint8 [n, height, width, 3], or with a `transform` the list of its results; "label", int64 [n] or
-            one-hot float32 [n, classes], if there are labels; the features in `extra_features`, text as lists of
-            bytes; in evaluation "mask", bool [n] or float32 with `as_supervised`, False in rows that fill the batch up
-            with zeros.
+            "image", if records have one: uint8 [n, height, width, 3], or with a `transform` the list of its results;
+            "label", int64 [n] or one-hot float32 [n, classes], if there are labels; the features of the plan as
+            `make_columns` makes them; in evaluation "mask", bool [n] or float32 with `as_supervised`, False in rows
+            that fill the batch up with zeros.
 
         Raises:
             FormatError: A file is missing or damaged, or an image is.
@@ -192,15 +192,23 @@ class BatchReader:
 
     def _make_batch(self, epoch: int, numbers: IntArray, get_payload: Callable[[int], bytes], run: Run) -> Batch:
         """Makes a batch of the payloads of its records."""
+        features: list[dict[str, Feature]] = [{} for _ in numbers]
+
+        def read_features(row: int) -> None:
+            features[row] = self._reader.decode(int(numbers[row]), get_payload(row))
+
+        if not self.plan.source.has_images:
+            for _ in run(read_features, range(len(numbers))):
+                pass
+            return self._collect_features(features)
         draws = _RandomDraws(self.config, epoch, numbers)
         images: Any = np.zeros((self.batch_size, *self.config.size, 3), np.uint8)
         if self._transform is not None:
             images = [None] * len(numbers)
         native = self._transform is None and self.plan.decoder == "native"
-        features: list[dict[str, Feature]] = [{} for _ in numbers]
 
         def read_row(row: int) -> None:
-            features[row] = self._reader.decode(int(numbers[row]), get_payload(row))
+            read_features(row)
             out = images[row] if native else None
             image = self._make_image(int(numbers[row]), features[row], draws, row, out)
             if out is None or image is not out:
@@ -225,7 +233,7 @@ class BatchReader:
         from tfpipe.images.decode import decode_crop, decode_pixels, make_image, mirror
         from tfpipe.images.errors import BadImage
 
-        stored = features.get(self.manifest.image_key)
+        stored = features.get(self.manifest.image_key or "")
         if not (isinstance(stored, list) and len(stored) == 1):
             raise FormatError(f"Record {number} of {self.split!r} must have one {self.manifest.image_key}.")
         try:
@@ -283,8 +291,8 @@ class BatchReader:
                 classes = np.arange(source.num_classes or 0)
                 batch["label"] = (batch["label"][:, None] == classes).astype(np.float32)
                 batch["label"][len(features) :] = 0
-        for name in config.extra_features:
-            batch[name] = _make_column(source.schema[name], features, config.max_boxes, filled)
+        for feature in self.plan.features:
+            batch |= make_columns(feature, features, config.max_boxes, filled)
         if not config.training:
             mask = np.arange(self.batch_size) < len(features)
             batch["mask"] = mask.astype(np.float32) if config.as_supervised else mask
@@ -362,21 +370,6 @@ def _choose_ratio(crop_box: numpy_crops.CropBox, out_size: numpy_crops.Size) -> 
         for ratio in (1, 2, 4, 8)
         if ratio == 1 or all(side >= ratio * out for side, out in zip(crop_box[2:], out_size, strict=True))
     )
-
-
-def _make_column(spec: FeatureSpec, features: list[dict[str, Feature]], length: int, filled: int) -> Any:
-    """Makes an array of one extra feature; lists are padded or cut to `length`, text is a list for each record."""
-    values = [record.get(spec.name) for record in features]
-    rows: list[list[Any]] = [[] if value is None else list(value) for value in values]
-    if spec.shape is None:
-        rows = [[*row[:length], *[_PADDING[spec.dtype]] * (length - len(row))] for row in rows]
-    count = length if spec.shape is None else int(np.prod(spec.shape, dtype=int))
-    if any(len(row) != count for row in rows):
-        raise FormatError(f"Every record must have {count} values of {spec.name}.")
-    rows += [[b"" if spec.dtype == "bytes" else 0] * count for _ in range(filled)]
-    if spec.dtype == "bytes":
-        return [row[0] for row in rows] if spec.shape == () else rows
-    return np.array(rows, _DTYPES[spec.dtype]).reshape(len(rows), *((length,) if spec.shape is None else spec.shape))
 
 
 def _make_absolute(directory: str) -> str:

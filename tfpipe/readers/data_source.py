@@ -24,14 +24,11 @@ from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import Feature
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.schema import IMAGE_FILENAME
 from tfpipe.open_dataset import load_manifest
 from tfpipe.readers.record_block import Column
-from tfpipe.readers.record_lookup import RecordLookup, get_label, get_text
+from tfpipe.readers.record_lookup import RecordLookup, find_name_key, get_label, get_text
 from tfpipe.readers.record_reader import Numbers, RecordReader, resolve_index, resolve_indices
 from tfpipe.system.file_io import is_url
-
-_NAME_KEYS = (IMAGE_FILENAME, "file_name", "filename")  # those of this format, of TFDS and of others
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +233,10 @@ class DataSource:
 
     def _make_record(self, number: int, features: dict[str, Feature]) -> Record:
         manifest = self.manifest
-        image = features.get(manifest.image_key)
+        key = manifest.image_key
+        image = features.get(key) if key is not None else [b""]
         if not (isinstance(image, list) and len(image) == 1):
-            raise FormatError(f"Record {number} of {self.split!r} must have one {manifest.image_key}.")
+            raise FormatError(f"Record {number} of {self.split!r} must have one {key}.")
         label, names = get_label(features, manifest), manifest.label_names
         name = get_text(features, self._lookup.name_key).decode("utf-8", "surrogateescape")
         label_name = names[label] if label is not None and 0 <= label < len(names) else None
@@ -267,6 +265,4 @@ def data_source(manifest: Manifest | str | os.PathLike[str], split: str) -> Data
     if not is_url(directory):
         directory = os.path.abspath(directory)  # a copy in another process may have another working directory
     reader = RecordReader(directory, replace(manifest, directory=directory), split)
-    schema = manifest.schema
-    name_key = next((key for key in _NAME_KEYS if key in schema and schema[key].dtype == "bytes"), None)
-    return DataSource(reader, range(len(reader)), RecordLookup(reader, name_key))
+    return DataSource(reader, range(len(reader)), RecordLookup(reader, find_name_key(manifest.schema)))

@@ -23,6 +23,7 @@ import numpy as np
 
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
+from tfpipe.format.tensors.tensor_type import get_numpy_dtype
 from tfpipe.images.decode import resize_crop
 from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
@@ -36,6 +37,7 @@ with importing("`tfpipe.readers.jax`", "JAX", "tfpipe[jax]"):
     import jax.numpy as jnp
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+_ROWS = 2520 * 2**20  # of a batch to ask a sharding about: any usual number of parts divides it
 _READY_BATCHES = 2  # on the devices, beside the one in use
 
 
@@ -49,11 +51,13 @@ class DeviceBatches(Resumable):
     Args:
         manifest: The manifest of a local dataset, from `load_manifest`.
         split: The name of a split.
-        config: The options of `build_dataset`; each device is a replica. Options that only tf.data supports are
-            refused, and so is text in `extra_features`, which no device holds.
+        config: The options of `build_dataset`; each part of the rows is a replica. Options that only tf.data supports
+            are refused, and so is text in `extra_features`, which no device holds.
         start_step: The global step of the run with which training begins.
-        sharding: The sharding of batches over the devices; each process must hold one part of the rows, in the order
-            of the processes. None: rows over all devices, process after process.
+        sharding: The sharding of a batch's rows over the devices. On a mesh with an axis `model` beside `data`,
+            `NamedSharding(mesh, PartitionSpec("data"))` splits rows over `data`, and they are whole along `model`:
+            processes that hold the same rows read the same records. Each process must hold adjacent rows, as many as
+            every other. None: rows over all devices, process after process.
         num_threads: The number of threads that read and decode. None: one for each core.
 
     A batch is a dictionary of "image", uint8 [batch, height, width, 3] or normalized if `image_dtype` is a float,
@@ -76,9 +80,10 @@ class DeviceBatches(Resumable):
         num_threads: int | None = None,
     ) -> None:
         self._sharding = sharding or _shard_rows()
-        place = Rank(jax.process_index(), jax.process_count(), self._sharding.num_devices)
-        self._batches = BatchReader(manifest, split, config, place, resize_crop, None, start_step)
-        _check_no_text(self._batches)
+        self._batches = BatchReader(manifest, split, config, _find_rank(self._sharding), resize_crop, None, start_step)
+        _check_fits_device(self._batches)
+        tensors = {feature.name: feature.spec.tensor for feature in self._batches.plan.features}
+        self._bfloat16 = {name for name, tensor in tensors.items() if tensor is not None and tensor.dtype == "bfloat16"}
         self.config = config
         self._threads = usable_cpus() if num_threads is None else num_threads
         self.position = Position(*self._batches.plan.start)
@@ -118,7 +123,7 @@ class DeviceBatches(Resumable):
     def _load(self, batches: Iterator[Batch]) -> Any:
         batch = next(batches)
         placed = {name: self._place(name, values) for name, values in batch.items()}
-        if self.config.image_dtype != "uint8":
+        if "image" in placed and self.config.image_dtype != "uint8":
             dtype = jnp.dtype(self.config.image_dtype)
             placed["image"] = normalize(placed["image"], dtype, self.config.augment_options)
         return form_batch(placed, self.config)
@@ -126,7 +131,10 @@ class DeviceBatches(Resumable):
     def _place(self, name: str, values: np.ndarray[Any, Any]) -> jax.Array:
         if name == "label" and not self.config.one_hot:
             values = values.astype(np.int32)
-        placed: jax.Array = jax.make_array_from_process_local_data(self._sharding, values)
+        if name in self._bfloat16:
+            values = values.view(get_numpy_dtype("bfloat16"))
+        shape = (self._batches.plan.global_batch_size, *values.shape[1:])
+        placed: jax.Array = jax.make_array_from_process_local_data(self._sharding, values, shape)
         return placed
 
 
@@ -149,10 +157,41 @@ def _shard_rows() -> NamedSharding:
     return NamedSharding(Mesh(np.array(devices), ("batch",)), PartitionSpec("batch"))
 
 
-def _check_no_text(batches: BatchReader) -> None:
-    schema = batches.plan.source.schema
-    text = [name for name in batches.config.extra_features if schema[name].dtype == "bytes"]
+def _find_rank(sharding: jax.sharding.Sharding) -> Rank:
+    """Finds the rows that the devices of this process hold: a rank for each different part.
+
+    Raises:
+        ConfigError: They are not adjacent, or other processes hold more or fewer.
+    """
+    rows: dict[Any, Any] = dict(sharding.devices_indices_map((_ROWS,)))
+    held_by: dict[int, set[tuple[int, ...]]] = {}
+    for device, index in rows.items():
+        held_by.setdefault(device.process_index, set()).add(index[0].indices(_ROWS)[:2])
+    parts = sorted(set().union(*held_by.values()))
+    held = sorted(held_by[jax.process_index()])
+    first, count = parts.index(held[0]), len(held)
+    is_adjacent = parts[first : first + count] == held and first % count == 0
+    if not is_adjacent or any(len(others) != count for others in held_by.values()):
+        numbers = ", ".join(str(parts.index(part)) for part in held)
+        raise ConfigError(
+            f"Each process must hold adjacent rows, as many as every other, got parts {numbers} of {len(parts)} in "
+            f"process {jax.process_index()}. Order the mesh's devices by their process."
+        )
+    return Rank(first // count, len(parts) // count, len(parts))
+
+
+def _check_fits_device(batches: BatchReader) -> None:
+    features = batches.plan.features
+    text = [feature.name for feature in features if feature.spec.dtype == "bytes" and feature.spec.tensor is None]
+    ragged = [feature.name for feature in features if feature.is_ragged]
+    if ragged:
+        raise ConfigError(
+            f"Arrays on devices must have one shape, and {', '.join(ragged)} has several. Give a size in `pad_to`, as "
+            f"in '{ragged[0]}=77'."
+        )
     if text:
+        if not batches.config.extra_features:
+            raise ConfigError(f"No device holds text, got {', '.join(text)}. Name the others in `extra_features`.")
         raise ConfigError(
             f"`extra_features` must not name text, which no device holds, got {', '.join(text)}. Leave it out."
         )

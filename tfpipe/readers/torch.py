@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import copy
 import itertools
+import signal
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,6 +38,10 @@ with importing("`tfpipe.readers.torch`", "PyTorch", "tfpipe[torch]"):
     import torch
     from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+_DATA = "data"  # the dimension of a mesh along which rows are split
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -56,13 +61,15 @@ class ShardedImages(IterableDataset[Any]):
         transform: A function in place of crop, resize and flip: from a whole Pillow image to a tensor, all of one
             shape. For each call torch's CPU generator gets the record's seed, so random numbers do not depend on the
             workers.
-        rank: The number of this process, from 0, and the number of processes. None: those of `torch.distributed` if it
-            is initialized, else one process.
+        rank: The number of this process, from 0, and the number of processes; or a `DeviceMesh` with a dimension
+            `data`, where processes that differ in other dimensions, such as `tensor`, get the same rows. None: the
+            processes of `torch.distributed` if it is initialized, else one process.
 
     A batch is a dictionary of "image", uint8 [n, 3, height, width] in channels-last memory format, or normalized if
     `image_dtype` is a float, or the stacked results of `transform`; "label", int64 [n] or one-hot float32 [n, classes];
-    and the features in `extra_features`, text as lists of bytes. In evaluation "mask", bool [n], is False in rows that
-    fill a batch up, so that all ranks step together. With `as_supervised`: (image, label), in evaluation with the mask
+    and the features in `extra_features`, or all if records have no image: text as lists of bytes, tensors of open size
+    as lists of tensors unless `pad_to` gives them a size. In evaluation "mask", bool [n], is False in rows that fill a
+    batch up, so that all ranks step together. With `as_supervised`: (image, label), in evaluation with the mask
     as a third.
 
     Raises:
@@ -78,10 +85,10 @@ class ShardedImages(IterableDataset[Any]):
         config: PipelineConfig,
         start_step: int = 0,
         transform: Callable[[Any], torch.Tensor] | None = None,
-        rank: tuple[int, int] | None = None,
+        rank: tuple[int, int] | DeviceMesh | None = None,
     ) -> None:
         super().__init__()
-        number, ranks = rank if rank is not None else _get_rank()
+        number, ranks = rank if isinstance(rank, tuple) else _get_rank(rank)
         seeded_transform = None if transform is None else _SeededTransform(transform)
         place = Rank(number, ranks, ranks)
         self._batches = BatchReader(manifest, split, config, place, _resize, seeded_transform, start_step)
@@ -136,7 +143,10 @@ class ShardedImages(IterableDataset[Any]):
         return images
 
     def _make_tensors(self, batch: dict[str, Any]) -> Any:
-        config, image = self.config, batch.pop("image")
+        config, image = self.config, batch.pop("image", None)
+        others = {name: self._convert(name, value) for name, value in batch.items()}
+        if image is None:
+            return others
         if isinstance(image, np.ndarray):
             image = torch.from_numpy(image).permute(0, 3, 1, 2)
             if config.image_dtype != "uint8":
@@ -145,8 +155,16 @@ class ShardedImages(IterableDataset[Any]):
             # A rank may have fewer records to evaluate than others, and none for its last batch.
             image = _stack(image or [self._batches.make_example_image()], self._batches.batch_size)
             image[len(batch["mask"].nonzero()[0]) if "mask" in batch else len(image) :] = 0
-        others = {name: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in batch.items()}
         return form_batch({"image": image, **others}, config)
+
+    def _convert(self, name: str, value: Any) -> Any:
+        """Converts an array, or a list of arrays of several shapes, to tensors; leaves text as it is."""
+        kinds = {feature.name: feature.spec.tensor for feature in self._batches.plan.features}
+        tensor = kinds.get(name)
+        is_bits = tensor is not None and tensor.dtype == "bfloat16"
+        if isinstance(value, np.ndarray):
+            return _make_tensor(value, is_bits)
+        return value if tensor is None else [_make_tensor(array.copy(), is_bits) for array in value]
 
 
 class ShardLoader(Resumable, DataLoader[Any]):
@@ -221,6 +239,7 @@ def data_loader(
         prefetch_factor=prefetch_factor if workers else None,
         persistent_workers=workers > 0,
         multiprocessing_context=start_method if workers else None,
+        worker_init_fn=_end_on_sigterm,
     )
 
 
@@ -261,6 +280,10 @@ def xla_loader(loader: ShardLoader, device: Any = None) -> Iterable[Any]:
     return loaded
 
 
+def _make_tensor(array: Any, is_bfloat16: bool) -> torch.Tensor:
+    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if is_bfloat16 else torch.from_numpy(array)
+
+
 class _SeededTransform:
     """A transform that is seeded by the record; the generator of the process keeps its state."""
 
@@ -273,7 +296,17 @@ class _SeededTransform:
             return self._transform(image)
 
 
-def _get_rank() -> tuple[int, int]:
+def _end_on_sigterm(worker: int) -> None:
+    """Lets SIGTERM end a worker, which may have inherited a trainer's handler that only notes it."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _get_rank(mesh: DeviceMesh | None) -> tuple[int, int]:
+    if mesh is not None:
+        names = mesh.mesh_dim_names or ()
+        if _DATA not in names:
+            raise ConfigError(f"`rank` must be a mesh with a dimension {_DATA}, got {', '.join(names) or 'no names'}.")
+        return mesh.get_local_rank(_DATA), mesh.size(names.index(_DATA))
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return 0, 1
