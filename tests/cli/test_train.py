@@ -89,7 +89,7 @@ def invoke(*args: str) -> tuple[int, str, str]:
 def test_sigterm_saves_a_model_of_ones_own_and_the_same_command_goes_on(
     small_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tfpipe.training.train_step import Learner
+    from tfpipe.training.tensorflow.train_step import StrategyModel
 
     (tmp_path / "own_model.py").write_text(
         "import keras\n"
@@ -99,15 +99,15 @@ def test_sigterm_saves_a_model_of_ones_own_and_the_same_command_goes_on(
     )
     monkeypatch.chdir(tmp_path)
     shutil.copytree(small_dataset, tmp_path / "pets")
-    before, steps, own = signal.getsignal(signal.SIGTERM), [], Learner.train
+    before, steps, own = signal.getsignal(signal.SIGTERM), [], StrategyModel.train
 
-    def train(self: Learner, batch: object) -> object:
+    def train(self: StrategyModel, batch: object) -> object:
         steps.append(1)
         if len(steps) == 5:
             os.kill(os.getpid(), signal.SIGTERM)
         return own(self, batch)
 
-    monkeypatch.setattr(Learner, "train", train)
+    monkeypatch.setattr(StrategyModel, "train", train)
     # No checkpoint is due, so only the one of SIGTERM is there to go on from.
     options = ("pets/", "--model", "own_model:linear", *QUICK[:4], "--epochs", "3", "--learning-rate", "0.01")
     code, out, err = invoke(*options)

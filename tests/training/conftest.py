@@ -73,7 +73,7 @@ def train(colors: Path, make_config: MakeConfig) -> Train:
     import tensorflow as tf
 
     from tfpipe.open_dataset import load_manifest
-    from tfpipe.training.train import train
+    from tfpipe.training.tensorflow.train import train
 
     def run(dataset: Path = colors, build: Any = None, stop: Callable[[], bool] = lambda: False, **options: Any) -> Any:
         strategy = tf.distribute.OneDeviceStrategy("/CPU:0")

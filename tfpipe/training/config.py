@@ -1,4 +1,4 @@
-"""TrainConfig: the options of the reference trainer. Frozen, validated, without TensorFlow."""
+"""TrainConfig: the options of the reference trainer. Frozen, validated, without any framework."""
 
 from __future__ import annotations
 
@@ -10,13 +10,25 @@ from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.system.options import Choice, Count, Flag, Number, Text, check_options, get_names, option
 
+Framework = Literal["tensorflow", "torch", "jax"]
 Precision = Literal["auto", "float32", "bfloat16"]
 TFLite = Literal["dynamic", "int8"]
 
 MODELS = ("small_cnn", "resnet50", "mobilenet_v3_small")
 
+SMALL_CHANNELS, SMALL_GROUPS, SMALL_EPSILON = (32, 64, 128), 8, 1e-3
+"""The channels of small_cnn, the groups of its normalization, and the number that this adds to a variance."""
+
 MOMENTUM = 0.9
 """The momentum of Nesterov's SGD (Goyal et al. 2017, "Accurate, large minibatch SGD", without look ahead)."""
+
+_MODELS_OUTSIDE_TENSORFLOW = {"torch": "small_cnn or module:function", "jax": "small_cnn"}
+_OPTIONS_OF_FRAMEWORKS = {
+    "tflite": ("tensorflow",),
+    "steps_per_execution": ("tensorflow",),
+    "compile": ("torch",),
+    "num_workers": ("torch", "jax"),
+}
 
 _REFERENCE_BATCH_SIZE = 256
 _MAX_BATCH_SIZE, _MIN_STEPS = 128, 4
@@ -29,9 +41,11 @@ class TrainConfig:
     Attributes:
         pipeline: The batch, the images, the order, and the seed of weights, order, crops and dropout. The trainer
             itself sets `training` and the form of batches. Required.
-        output: The folder of the run, on any file system that TensorFlow can write. Required.
+        output: The folder of the run, on a local disk or a file system that TensorFlow can write. Required.
+        framework: The library that trains. All read the same records, in the same order and with the same crops.
+            "tensorflow", "torch" or "jax". Default: "tensorflow".
         model: The model: small_cnn, resnet50, mobilenet_v3_small, or `module:function` for a model of the user.
-            Default: "small_cnn".
+            PyTorch has small_cnn and the user's own, JAX has small_cnn. Default: "small_cnn".
         split: The split to train on. The evaluation reads `validation`, or else `test`, if there is one.
             Default: "train".
         epochs: The number of epochs. None: 100 for small_cnn; 90 for the others, as Goyal et al. 2017 train ResNet-50.
@@ -48,10 +62,13 @@ class TrainConfig:
             al. 2017 none. At least 0 and below 1. Default: 0.0.
         precision: The type of the sums, as for `tfpipe.set_precision`. "auto": bfloat16 where the device is built for
             it. "auto", "float32" or "bfloat16". Default: "auto".
-        deterministic: Whether TensorFlow uses operations that give the same bits each time, if it has them. They are
+        deterministic: Whether the framework uses operations that give the same bits each time, if it has them. They are
             slower. On a CPU, a run that was stopped and resumed then equals one that was not. Default: False.
-        steps_per_execution: The number of steps between two returns to Python. None: 50 on a TPU, where a return costs
-            most, else 1. At least 1. Default: None.
+        steps_per_execution: The number of steps between two returns to Python, in TensorFlow. None: 50 on a TPU, where
+            a return costs most, else 1. At least 1. Default: None.
+        compile: Whether PyTorch compiles the model by `torch.compile`. Default: False.
+        num_workers: The number of processes (PyTorch) or threads (JAX) that read and decode. None: one for each core,
+            shared out among the GPUs of a machine. 0: the trainer itself reads, in PyTorch. At least 0. Default: None.
         checkpoint_every_steps: The number of steps between checkpoints, which is the most that a killed run loses. The
             end of the training is always saved. At least 1. Default: 500.
         keep_checkpoints: The number of checkpoints that are kept; older ones are deleted. At least 1. Default: 3.
@@ -66,6 +83,7 @@ class TrainConfig:
 
     pipeline: PipelineConfig
     output: str = option(Text())
+    framework: Framework = option(Choice(get_args(Framework)), "tensorflow")
     model: str = "small_cnn"
     split: str = "train"
     epochs: int | None = option(Count(1), None)
@@ -80,6 +98,8 @@ class TrainConfig:
 
     # running
     steps_per_execution: int | None = option(Count(1), None)
+    compile: bool = option(Flag(), False)
+    num_workers: int | None = option(Count(0), None)
     checkpoint_every_steps: int = option(Count(1), 500)
     keep_checkpoints: int = option(Count(1), 3)
     log_every_steps: int = option(Count(1), 20)
@@ -89,11 +109,30 @@ class TrainConfig:
         if self.model not in MODELS and ":" not in self.model:
             raise ConfigError(f"`model` must be {', '.join(MODELS)} or module:function, got {self.model!r}.")
         check_options(self)
+        self._check_framework()
         if not 0 <= self.num_warmup_epochs < self.num_epochs:
             raise ConfigError(
                 f"`warmup_epochs` must be at least 0 and below the {self.num_epochs} epochs, got "
                 f"{self.warmup_epochs!r}."
             )
+
+    def _check_framework(self) -> None:
+        """Checks that the framework has the model and the options.
+
+        Raises:
+            ConfigError: It has not.
+        """
+        framework = self.framework
+        models = _MODELS_OUTSIDE_TENSORFLOW.get(framework)
+        is_own = ":" in self.model and framework == "torch"
+        if models is not None and self.model != "small_cnn" and not is_own:
+            raise ConfigError(f"`model` must be {models} where `framework` is {framework}, got {self.model!r}.")
+        for name, frameworks in _OPTIONS_OF_FRAMEWORKS.items():
+            if framework not in frameworks and (value := getattr(self, name)) not in (None, False):
+                raise ConfigError(
+                    f"`{name}` needs `framework` {' or '.join(frameworks)}, got {framework} and {value!r}. Leave it "
+                    "out."
+                )
 
     @property
     def num_epochs(self) -> int:
@@ -145,6 +184,7 @@ class TrainConfig:
         names = get_names(PipelineConfig, "order", "images")
         options = {**pipeline.pop("augment_options"), **{name: pipeline[name] for name in names}}
         return {
+            "framework": self.framework,
             "model": self.model,
             "split": self.split,
             "epochs": self.num_epochs,

@@ -1,4 +1,4 @@
-"""The folder of a run, on any file system that TensorFlow can write.
+"""The folder of a run, on a local disk or in an object store.
 
 ```
 run.json            the options and the dataset of the run
@@ -6,7 +6,7 @@ metrics.jsonl       a line for every few steps, and one for each epoch
 checkpoints/        the last few checkpoints
 logs/               curves for TensorBoard
 hosts/              the last steps of each host, where several train: `tfpipe profile --hosts` compares them
-model/              the finished model, see `tfpipe.training.export`
+model/              the finished model, see the `export.py` of each framework
 model-int8.tflite   the same for TFLite, where it was asked for
 ```
 """
@@ -16,8 +16,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
-
-import tensorflow as tf
 
 from tfpipe.errors import ConfigError, DataError, FormatError, first_line
 from tfpipe.system import file_io
@@ -29,6 +27,11 @@ _VERSION = 1
 _MAX_BYTES = 1 << 30
 
 Line = dict[str, Any]
+
+
+def get_tflite_name(kind: str) -> str:
+    """Returns the name of the TFLite file in a run's folder."""
+    return f"{MODEL}-{kind}.tflite"
 
 
 class RunDir:
@@ -83,7 +86,7 @@ class RunDir:
 
     def has(self, name: str) -> bool:
         """Returns whether the folder has a file or folder of this name."""
-        return bool(tf.io.gfile.exists(self.file(name)))
+        return file_io.exists(self.file(name))
 
     def go_back(self, position: Position, steps_per_epoch: int) -> None:
         """Drops the lines after a checkpoint, since the run repeats these steps."""
@@ -100,16 +103,14 @@ class RunDir:
 
     def _create(self, options: Mapping[str, Any]) -> None:
         try:
-            if tf.io.gfile.exists(self.path):
-                # A process that was killed may have left a file under a temporary name.
-                names = [name for name in tf.io.gfile.listdir(self.path) if not name.endswith(".tmp")]
-                if names:
-                    raise ConfigError(
-                        f"{self.path} must be empty or hold a run, and holds {names[0].rstrip('/')}. Choose another "
-                        "folder."
-                    )
-            tf.io.gfile.makedirs(self.path)
-        except tf.errors.OpError as error:
+            # A process that was killed may have left a file under a temporary name.
+            names = [name for name in file_io.list_folder(self.path) if not name.endswith(".tmp")]
+            if names:
+                raise ConfigError(
+                    f"{self.path} must be empty or hold a run, and holds {names[0]}. Choose another folder."
+                )
+            file_io.make_folder(self.path)
+        except OSError as error:
             raise DataError(f"{self.path} cannot be created: {first_line(error)}.") from error
         self._write(RUN, json.dumps({"version": _VERSION, **options}, indent=2) + "\n")
 
@@ -122,13 +123,15 @@ class RunDir:
             raise FormatError(f"{self.file(RUN)} is damaged. Delete {self.path} to begin again.") from None
         if version != _VERSION:
             raise FormatError(f"{self.file(RUN)} has version {version}, and this tfpipe reads {_VERSION}.")
+        saved_options.setdefault("framework", "tensorflow")  # the first runs did not name it
         new_options = json.loads(json.dumps(options))  # JSON has lists in place of tuples
         for name, value in new_options.items():
             if saved_options.get(name) != value:
                 why = " The learning rate falls to 0 with the last epoch." if name == "epochs" else ""
                 raise ConfigError(
                     f"The run in {self.path} was begun with {name} {saved_options.get(name)}, got {value}.{why} Ask "
-                    "for the same to go on, or choose another folder."
+                    "for the same to go on, or choose another folder.",
+                    page="docs/symptoms.md#the-run-does-not-go-on",
                 )
 
     def _read_metrics(self) -> list[Line]:

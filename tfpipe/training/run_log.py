@@ -5,17 +5,15 @@ from __future__ import annotations
 import time
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 
-from tfpipe.distribution.devices import count_hosts
 from tfpipe.profiler.live.step_recorder import MonitorReport
 from tfpipe.profiler.live.tensorboard import Scalars
 from tfpipe.system.progress import Progress
 from tfpipe.training.checkpoints import Position
+from tfpipe.training.learner import Learner
 from tfpipe.training.results import EpochResult, Metrics, StepResult, TrainObserver
 from tfpipe.training.run_dir import LOGS, RunDir
-from tfpipe.training.train_step import Learner
 
 _SHOW_EVERY_S = 1.0
 
@@ -25,9 +23,9 @@ class RunLog:
 
     def __init__(self, learner: Learner, run_dir: RunDir, observer: TrainObserver) -> None:
         """Opens the log of a run; only the chief writes curves."""
-        self._learner, self._config = learner, learner.config
+        self._learner, self._facts, self._config = learner, learner.facts, learner.facts.config
         self._run_dir, self._observer = run_dir, observer
-        self._scalars = Scalars(run_dir.file(LOGS)) if learner.is_chief else None
+        self._scalars = Scalars(run_dir.file(LOGS)) if self._facts.is_chief else None
         self._epoch_began = self._shown_at = time.monotonic()
         self._shown_images = 0
 
@@ -58,15 +56,15 @@ class RunLog:
             epoch=position.epoch,
             num_epochs=self._config.num_epochs,
             step=position.step,
-            steps_per_epoch=self._learner.steps_per_epoch,
+            steps_per_epoch=self._facts.steps_per_epoch,
             metrics=metrics,
             images_per_second=images / (now - self._shown_at),
             idle_fraction=None if report is None else report.idle_fraction_estimate,
             input_wait_fraction=None if report is None else report.input_wait_fraction,
         )
         self._shown_at, self._shown_images = now, metrics.images
-        all_steps = self._config.num_epochs * self._learner.steps_per_epoch
-        self._observer.progress(Progress(position.count_steps(self._learner.steps_per_epoch), all_steps, "steps"))
+        all_steps = self._config.num_epochs * self._facts.steps_per_epoch
+        self._observer.progress(Progress(position.count_steps(self._facts.steps_per_epoch), all_steps, "steps"))
         self._observer.step(result)
 
     def write_steps(self, position: Position, sums: NDArray[np.float64], report: MonitorReport | None) -> None:
@@ -77,8 +75,8 @@ class RunLog:
             sums: The sums since the last line.
             report: The latest report about idle time.
         """
-        step = position.count_steps(self._learner.steps_per_epoch)
-        values = {**self._make_metrics(sums).values, "learning_rate": float(self._learner.schedule(step - 1))}
+        step = position.count_steps(self._facts.steps_per_epoch)
+        values = {**self._make_metrics(sums).values, "learning_rate": self._learner.get_learning_rate(step - 1)}
         self._run_dir.metrics.append({"kind": "step", "epoch": position.epoch, "step": step, **values})
         idle = {} if report is None else {f"tfpipe/{name}": value for name, value in report.logs.items()}
         self._write_scalars(step, {**{f"train/{name}": value for name, value in values.items()}, **idle})
@@ -98,7 +96,7 @@ class RunLog:
             evaluation: The name of the evaluation split, and the sums over its images.
             images_per_second: The rate at which this process took images.
         """
-        step, trained, evaluated = position.count_steps(self._learner.steps_per_epoch), self._make_metrics(sums), None
+        step, trained, evaluated = position.count_steps(self._facts.steps_per_epoch), self._make_metrics(sums), None
         line = {"kind": "epoch", "epoch": position.epoch, "step": step, **trained.values}
         if evaluation is not None:
             split, evaluated = evaluation[0], self._make_metrics(evaluation[1])
@@ -110,19 +108,14 @@ class RunLog:
             num_epochs=self._config.num_epochs,
             training=trained,
             evaluation=evaluated,
-            images_per_second=None if images_per_second is None else images_per_second * self._count_monitors(),
+            images_per_second=None if images_per_second is None else images_per_second * self._facts.num_processes,
             seconds=time.monotonic() - self._epoch_began,
         )
         self._observer.epoch(result)
 
     def _make_metrics(self, sums: NDArray[np.float64]) -> Metrics:
-        return Metrics.from_sums(sums, self._learner.num_classes)
+        return Metrics.from_sums(sums, self._facts.num_classes)
 
     def _write_scalars(self, step: int, values: dict[str, float]) -> None:
         if self._scalars is not None:
             self._scalars.write(step, values)
-
-    def _count_monitors(self) -> int:
-        """Returns the number of monitors that share a step's images: one per host, or one for all hosts of a TPU."""
-        strategy = self._learner.strategy
-        return 1 if isinstance(strategy, tf.distribute.TPUStrategy) else count_hosts(strategy)

@@ -12,21 +12,22 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from tfpipe.errors import DataError  # noqa: E402
-from tfpipe.training.checkpoints import Checkpoints, Position  # noqa: E402
+from tfpipe.training.checkpoints import Position  # noqa: E402
+from tfpipe.training.tensorflow.checkpoints import TensorFlowCheckpoints  # noqa: E402
 
 SEED = 2**64 - 1  # the largest seed
 
-OpenRun = Callable[[], tuple[Any, Checkpoints]]
+OpenRun = Callable[[], tuple[Any, TensorFlowCheckpoints]]
 """Builds the model of a run, and opens its checkpoints."""
 
 
 @pytest.fixture
 def open_run(tmp_path: Path) -> OpenRun:
-    def make() -> tuple[Any, Checkpoints]:
+    def make() -> tuple[Any, TensorFlowCheckpoints]:
         model = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(3), tf.keras.layers.Dropout(0.5)])
         optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.9)
         optimizer.build(model.trainable_variables)
-        return model, Checkpoints(str(tmp_path / "checkpoints"), model, optimizer, 3, (2, 4))
+        return model, TensorFlowCheckpoints(str(tmp_path / "checkpoints"), model, optimizer, 3, (2, 4))
 
     return make
 

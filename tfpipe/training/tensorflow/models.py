@@ -15,12 +15,12 @@ import tensorflow as tf
 
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.training.config import SMALL_CHANNELS, SMALL_EPSILON, SMALL_GROUPS
 
 BuildModel: TypeAlias = Callable[[int, tuple[int, int]], "tf.keras.Model"]
 """A function from the number of classes and the (height, width) of images to a model. The model takes normalized float
 images, [batch, height, width, 3], and returns logits, [batch, classes]."""
 
-_SMALL_CHANNELS = (32, 64, 128)
 _SMALLEST_SIDE = 32  # the last feature maps of the large models have no pixels for smaller images
 
 
@@ -79,9 +79,9 @@ def _build_by_name(name: str, num_classes: int, size: tuple[int, int]) -> tf.ker
 def _build_small_cnn(num_classes: int, size: tuple[int, int]) -> tf.keras.Model:
     """Builds three convolutions: 94,000 weights, and 10 million multiply-adds for an image of 64 x 64."""
     images = x = tf.keras.Input((*size, 3))
-    for channels in _SMALL_CHANNELS:
+    for channels in SMALL_CHANNELS:
         x = tf.keras.layers.Conv2D(channels, 3, strides=2, padding="same", use_bias=False)(x)
-        x = tf.keras.layers.GroupNormalization(8)(x)
+        x = tf.keras.layers.GroupNormalization(SMALL_GROUPS, epsilon=SMALL_EPSILON)(x)
         x = tf.keras.layers.ReLU()(x)
     x = tf.keras.layers.GlobalAveragePooling2D()(x)
     return tf.keras.Model(images, _make_head(num_classes)(x), name="small_cnn")

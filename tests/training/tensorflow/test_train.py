@@ -14,7 +14,7 @@ tf = pytest.importorskip("tensorflow")
 from tfpipe.errors import ConfigError, DataError  # noqa: E402
 from tfpipe.open_dataset import load_manifest  # noqa: E402
 from tfpipe.readers.data_source import data_source  # noqa: E402
-from tfpipe.training import train as training  # noqa: E402
+from tfpipe.training.tensorflow import train as training  # noqa: E402
 
 STEPS = 6  # 50 records, 8 streams of 6, 1 of each in a batch
 EXAMPLES = 27

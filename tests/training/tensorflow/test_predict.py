@@ -19,8 +19,8 @@ from beam_jobs.config import ShardConfig
 from tfpipe import PipelineConfig
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.image_form import ImageForm
-from tfpipe.training.export import export_model
-from tfpipe.training.predict import Classifier, Prediction, Unreadable
+from tfpipe.training.tensorflow.export import export_model
+from tfpipe.training.tensorflow.predict import Classifier, Prediction, Unreadable
 
 CONFIG = PipelineConfig(per_replica_batch_size=8, image_size=16, training=False, extra_features=("image/filename",))
 
@@ -128,6 +128,13 @@ def test_a_path_without_a_model_is_refused_in_one_sentence(tmp_path: Path, expor
     assert refused(run) == (
         "/run has no model yet. Run the same `tfpipe train` command again: it goes on, and exports one in the end."
     )
+    (run / "model").mkdir()
+    (run / "model" / "model.pt2").write_bytes(b"")
+    assert refused(run) == (
+        "`tfpipe predict` needs a model of TensorFlow, got /run/model/model.pt2. Open it with torch.export.load or "
+        "jax.export.deserialize."
+    )
+    shutil.rmtree(run / "model")
     shutil.copytree(exported, run / "model")
     notes = run / "model" / "tfpipe.json"
     kept = json.loads(notes.read_text())

@@ -22,8 +22,8 @@ from beam_jobs.config import ShardConfig
 from tfpipe import PipelineConfig
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.image_form import ImageForm
-from tfpipe.training import export
-from tfpipe.training.export import export_model
+from tfpipe.training.tensorflow import export
+from tfpipe.training.tensorflow.export import export_model
 
 GetDataset = Callable[[str], tfpipe.Manifest]
 

@@ -17,7 +17,7 @@ def test_the_host_with_a_slow_stage_is_late(processes: Any, colors: Path, tmp_pa
     config.write_text("prefetch_batches = 1\nglobal_batch_size = 8\nimage_size = 16\n")  # or 30 steps are made ahead
     options = ("--epochs", "5", "--config", str(config), "--stages")
     command = ("-m", "tfpipe", "train", str(colors), "--output", str(output), "--json", *options)
-    processes.run_workers(2, *command, "tests.training.slow_host:on_worker_1")
+    processes.run_workers(2, *command, "tests.training.tensorflow.slow_host:on_worker_1")
     assert sorted(path.name for path in (output / "hosts").iterdir()) == ["host-00000.json", "host-00001.json"]
     report = tfpipe("profile", "--hosts", output, "--json").json
     first, second = report["hosts"]

@@ -17,14 +17,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.distribution.devices import count_hosts, is_chief
+from tfpipe.distribution.devices import count_hosts
 from tfpipe.pipeline.device.augment import augment
 from tfpipe.pipeline.stages.batch import masked_sum
 from tfpipe.training.config import MOMENTUM, TrainConfig
-from tfpipe.training.models import BuildModel, build_model
+from tfpipe.training.learner import TOP, RunFacts
 from tfpipe.training.results import SUM_NAMES
+from tfpipe.training.tensorflow.models import BuildModel, build_model
 
-_TOP = 5
 _NUM_SUMS = len(SUM_NAMES)
 
 Batch = dict[str, tf.Tensor]
@@ -43,51 +43,36 @@ def make_schedule(config: TrainConfig, global_batch_size: int, steps_per_epoch: 
     )
 
 
-class Learner:
+class StrategyModel:
     """A model and its optimizer under a strategy, and the compiled steps.
 
     Attributes:
         strategy: The strategy under which everything runs.
+        facts: The facts of the run.
         config: The options of the training.
-        num_classes: The number of classes.
-        global_batch_size: The number of images in a batch of all replicas together.
-        steps_per_epoch: The number of steps in an epoch.
         schedule: The learning rate of each step.
         model: The model.
         optimizer: The model's optimizer.
-        is_chief: Whether this process writes for all processes of the strategy.
     """
 
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        config: TrainConfig,
-        num_classes: int,
-        global_batch_size: int,
-        steps_per_epoch: int,
-        build: BuildModel | None = None,
-    ) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy, facts: RunFacts, build: BuildModel | None = None) -> None:
         """Builds model and optimizer, with the same weights on every replica.
 
         Args:
             strategy: The strategy under which everything runs.
-            config: The options of the training.
-            num_classes: The number of classes.
-            global_batch_size: The number of images in a batch of all replicas together.
-            steps_per_epoch: The number of steps in an epoch.
+            facts: The facts of the run.
             build: A function that builds the user's own model.
 
         Raises:
             ConfigError: The model cannot be built, see `build_model`.
         """
-        self.strategy, self.config, self.num_classes = strategy, config, num_classes
-        self.global_batch_size, self.steps_per_epoch = global_batch_size, steps_per_epoch
-        self.schedule = make_schedule(config, global_batch_size, steps_per_epoch)
+        self.strategy, self.facts, self.config = strategy, facts, facts.config
+        config, num_classes = facts.config, facts.num_classes
+        self.schedule = make_schedule(config, facts.global_batch_size, facts.steps_per_epoch)
         with strategy.scope():
             self.model = build_model(config.model, num_classes, config.evaluation_pipeline, build)
             self.optimizer = tf.keras.optimizers.SGD(self.schedule, momentum=MOMENTUM, nesterov=True)
             self.optimizer.build(self.model.trainable_variables)
-        self.is_chief = is_chief(strategy)
         self._gradients = tf.function(self._replica_gradients, jit_compile=True)
         self._predict = tf.function(self._replica_predict, jit_compile=True)
         self._train_once = tf.function(self._train_step)
@@ -159,7 +144,7 @@ class Learner:
             )
             losses = self._compute_losses(logits, batch["label"], self.config.label_smoothing)
             # Gradients are added up over replicas, so each replica has its part of the mean over the global batch.
-            loss = tf.reduce_sum(losses) / self.global_batch_size
+            loss = tf.reduce_sum(losses) / self.facts.global_batch_size
             loss += tf.add_n([tf.zeros([]), *model_losses]) / replicas
         gradients = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         decay = self.config.weight_decay / replicas
@@ -203,11 +188,11 @@ class Learner:
         # XLA does not compile `in_top_k`. An image is among the best k where fewer than k classes rank before its
         # label: those with a higher logit, and those with an equal logit and a lower number.
         label_logit = tf.gather(logits, labels, axis=1, batch_dims=1)[:, None]
-        has_lower_number = tf.range(self.num_classes)[None] < labels[:, None]
+        has_lower_number = tf.range(self.facts.num_classes)[None] < labels[:, None]
         ranks_before = (logits > label_logit) | ((logits == label_logit) & has_lower_number)
         rank = tf.reduce_sum(tf.cast(ranks_before, tf.int32), axis=-1)
         finite = tf.math.is_finite(label_logit[:, 0])
-        sums = [masked_sum(values, mask) for values in (losses, (rank < 1) & finite, (rank < _TOP) & finite)]
+        sums = [masked_sum(values, mask) for values in (losses, (rank < 1) & finite, (rank < TOP) & finite)]
         num_images = sums[0][1]
         return tf.stack([*(total for total, _ in sums), num_images])
 

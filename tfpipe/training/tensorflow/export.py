@@ -27,14 +27,12 @@ of it is resized once. `tfpipe predict` prepares files as `tfpipe shard` does, a
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_HEIGHT, IMAGE_WIDTH
@@ -43,6 +41,7 @@ from tfpipe.pipeline.plan.stored_images import StoredImages
 from tfpipe.pipeline.stages.augment import augment_on_host, crop_for_host
 from tfpipe.pipeline.stages.decode import decode_for_host, decode_whole
 from tfpipe.system import file_io
+from tfpipe.training.model_files import PROGRAMS, encode_notes
 
 if TYPE_CHECKING:
     import keras  # type: ignore[import-untyped]
@@ -50,10 +49,7 @@ if TYPE_CHECKING:
 FILES, RECORDS, IMAGES = "serving_default", "records", "images"
 """The names of the signatures."""
 
-LABELS_FILE = "labels.txt"
-NOTES_FILE = "tfpipe.json"
-NOTES_VERSION = 1
-_MODEL_FILE = "saved_model.pb"
+_MODEL_FILE = PROGRAMS["tensorflow"]
 _NEW, _OLD = ".tfpipe-new", ".tfpipe-old"
 
 _Features = Mapping[str, tf.Tensor]
@@ -88,20 +84,11 @@ def export_model(
         raise ConfigError("`augment` must not be device to export a model, which contains the crop. Set it to host.")
     served = ServedModel(model, config, label_names, form)
     signatures = served.signatures()
-    notes = {
-        "version": NOTES_VERSION,
-        "tfpipe": __version__,
-        "image_size": list(config.size),
-        "classes": len(label_names),
-        "form": form.to_json(),
-    }
     try:
         with _replace_directory(directory) as folder:
             tf.saved_model.save(served, folder, signatures=signatures)
-            labels = "".join(f"{name}\n" for name in label_names)
-            for name, text in ((LABELS_FILE, labels), (NOTES_FILE, json.dumps(notes, indent=2) + "\n")):
-                with tf.io.gfile.GFile(file_io.join(folder, name), "wb") as file:
-                    file.write(text.encode())
+            for name, data in encode_notes(config, label_names, form).items():
+                file_io.write_anywhere(file_io.join(folder, name), data)
     except (OSError, tf.errors.OpError) as error:
         raise DataError(f"The model cannot be written to {directory}: {first_line(error)}.") from error
 

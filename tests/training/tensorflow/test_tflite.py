@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfpipe import PipelineConfig
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.training.tflite import evaluate_tflite, export_tflite
+from tfpipe.training.tensorflow.tflite import evaluate_tflite, export_tflite
 
 CONFIG = PipelineConfig(per_replica_batch_size=8, image_size=8, training=False)
 RNG = np.random.default_rng(3)

@@ -23,8 +23,9 @@ from tfpipe.errors import ConfigError, FormatError, TfpipeError, first_line
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 from tfpipe.system import file_io
-from tfpipe.training import export
+from tfpipe.training.model_files import LABELS_FILE, NOTES_FILE, NOTES_VERSION, PROGRAMS
 from tfpipe.training.run_dir import MODEL, RUN
+from tfpipe.training.tensorflow import export
 
 _MAX_NOTES_BYTES = 1 << 20
 _MAX_LABELS_BYTES = 1 << 28
@@ -106,7 +107,7 @@ class Classifier:
         """
         self.directory = find_model(path)
         self._form = _read_form(self.directory)
-        names = _read(file_io.join(self.directory, export.LABELS_FILE), _MAX_LABELS_BYTES)
+        names = _read(file_io.join(self.directory, LABELS_FILE), _MAX_LABELS_BYTES)
         self.label_names = tuple(names.decode().removesuffix("\n").split("\n"))
         try:
             self._model = tf.saved_model.load(self.directory)
@@ -176,6 +177,11 @@ def find_model(path: str) -> str:
     for directory in (path, file_io.join(path, MODEL)):
         if export.has_model(directory):
             return directory
+    if other := next((name for name in PROGRAMS.values() if file_io.exists(file_io.join(path, MODEL, name))), None):
+        raise ConfigError(
+            f"`tfpipe predict` needs a model of TensorFlow, got {path}/{MODEL}/{other}. Open it with "
+            "torch.export.load or jax.export.deserialize."
+        )
     if tf.io.gfile.exists(file_io.join(path, RUN)):
         raise ConfigError(
             f"{path} has no model yet. Run the same `tfpipe train` command again: it goes on, and exports one in the "
@@ -187,15 +193,15 @@ def find_model(path: str) -> str:
 
 def _read_form(directory: str) -> ImageForm:
     """Reads the form in which the dataset's images are stored."""
-    path = file_io.join(directory, export.NOTES_FILE)
+    path = file_io.join(directory, NOTES_FILE)
     text = _read(path, _MAX_NOTES_BYTES)
     try:
         notes = json.loads(text)
         version, form = notes["version"], dict(notes["form"])
     except (ValueError, TypeError, KeyError):
         raise FormatError(f"{path} is damaged. Export the model again.") from None
-    if version != export.NOTES_VERSION:
-        raise FormatError(f"{path} has version {version}, and this tfpipe reads {export.NOTES_VERSION}.")
+    if version != NOTES_VERSION:
+        raise FormatError(f"{path} has version {version}, and this tfpipe reads {NOTES_VERSION}.")
     return ImageForm.recorded(form)
 
 

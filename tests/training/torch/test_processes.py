@@ -1,0 +1,54 @@
+"""Two processes on gloo that train as one does, and processes that do not find each other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+OPTIONS = ("--framework", "torch", "--global-batch-size", "8", "--image-size", "16", "--epochs", "2", "--json")
+
+
+def start_ranks(processes: Any, count: int, dataset: Path, output: Path) -> list[Any]:
+    """Starts the processes as torchrun does."""
+    port = str(processes.free_ports(1)[0])
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+    command = ("-m", "tfpipe", "train", str(dataset), *OPTIONS, "--output", str(output), "--num-workers", "0")
+    return [processes.start(*command, **shared, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(count)]
+
+
+def read_lines(output: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_does_and_one_goes_on(processes: Any, colors: Path, tmp_path: Path) -> None:
+    (alone,) = start_ranks(processes, 1, colors, tmp_path / "one")
+    assert processes.finish(alone)["finished"]
+    first, second = start_ranks(processes, 2, colors, tmp_path / "two")
+    result = processes.finish(first)
+    assert second.communicate(timeout=60)[0] == ""  # the first speaks for both
+    assert second.returncode == 0
+    assert result["last"]["evaluation"]["images"] == 27  # 14 and 13, the second filled up
+    for line, expected in zip(read_lines(tmp_path / "two"), read_lines(tmp_path / "one"), strict=True):
+        assert (line["kind"], line["step"]) == (expected["kind"], expected["step"])
+        assert line["loss"] == pytest.approx(expected["loss"], rel=1e-3)
+        if "evaluation" in line:
+            assert line["evaluation"]["loss"] == pytest.approx(expected["evaluation"]["loss"], rel=1e-3)
+    assert sorted(path.name for path in (tmp_path / "two" / "hosts").iterdir()) == [
+        *("host-00000.json", "host-00001.json")
+    ]
+
+
+@pytest.mark.slow
+def test_a_torchrun_without_an_address_is_one_sentence(processes: Any, colors: Path, tmp_path: Path) -> None:
+    command = ("-m", "tfpipe", "train", str(colors), *OPTIONS, "--output", str(tmp_path / "run"))
+    process = processes.start(*command, WORLD_SIZE="2")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert err.startswith("Error: The 2 processes do not find each other: ")
+    assert err.endswith("Start them with torchrun.\n")

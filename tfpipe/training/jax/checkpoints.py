@@ -1,0 +1,77 @@
+"""Checkpoints of a run in JAX, by Orbax: folders that appear when they are complete."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import orbax.checkpoint as ocp
+from numpy.typing import NDArray
+
+from tfpipe.errors import DataError, first_line
+from tfpipe.order import ORDER_VERSION, check_version
+from tfpipe.system import file_io
+from tfpipe.training.checkpoints import Checkpoints, Position, Saved
+
+
+class JaxCheckpoints(Checkpoints):
+    """The checkpoints of Orbax' `CheckpointManager`, on a disk or in an object store. Every process writes its part."""
+
+    saved_by_all = True
+    # What Orbax and tensorstore raise for a damaged file has no common base.
+    _unreadable = (Exception,)
+
+    def __init__(
+        self,
+        directory: str,
+        get_state: Callable[[], Any],
+        set_state: Callable[[Any], None],
+        keep: int,
+        steps_per_epoch: int,
+    ) -> None:
+        """Finds the checkpoints in a folder.
+
+        Args:
+            directory: A folder for the checkpoints alone.
+            get_state: A function that returns the state: a tree of arrays.
+            set_state: A function that takes a state of the same shapes and shardings.
+            keep: The number of checkpoints to keep.
+            steps_per_epoch: The number of steps in an epoch.
+        """
+        super().__init__(directory if file_io.is_url(directory) else os.path.abspath(directory))
+        self._get_state, self._set_state = get_state, set_state
+        self._steps_per_epoch = steps_per_epoch
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
+        self._manager = ocp.CheckpointManager(self.directory, options=options)
+
+    def save(self, position: Position, sums: NDArray[np.float64]) -> None:
+        """Writes a checkpoint, then deletes the oldest if there are too many.
+
+        Raises:
+            DataError: The checkpoint cannot be written.
+        """
+        # JSON keeps every bit of a float64 and of a seed of 64 bits, which JAX' arrays do not.
+        notes = {"seed": position.seed, "epoch": position.epoch, "step": position.step, "order": ORDER_VERSION}
+        notes["sums"] = sums.tolist()
+        arguments = ocp.args.Composite(state=ocp.args.StandardSave(self._get_state()), run=ocp.args.JsonSave(notes))
+        # The end of an epoch, before its evaluation, has a number of its own.
+        number = position.count_steps(self._steps_per_epoch + 1)
+        try:
+            self._manager.save(number, args=arguments, force=True)
+        except (OSError, ValueError) as error:
+            raise DataError(f"A checkpoint cannot be written: {first_line(error)}.") from error
+
+    def _list(self) -> Sequence[str]:
+        return [file_io.join(self.directory, str(number)) for number in sorted(self._manager.all_steps())]
+
+    def _load(self, path: str) -> Saved:
+        number = int(path.rpartition("/")[2])
+        notes = self._manager.restore(number, args=ocp.args.Composite(run=ocp.args.JsonRestore()))["run"]
+        check_version(notes["order"], f"The run of {path}")
+        arguments = ocp.args.Composite(state=ocp.args.StandardRestore(self._get_state()))
+        self._set_state(self._manager.restore(number, args=arguments)["state"])
+        for damaged in [later for later in self._manager.all_steps() if later > number]:
+            self._manager.delete(damaged)  # Orbax saves no step below the last one
+        return Saved(Position(notes["seed"], notes["epoch"], notes["step"]), np.array(notes["sums"]))

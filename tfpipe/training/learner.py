@@ -1,0 +1,198 @@
+"""The part of a training that each framework does by itself: model, optimizer, steps, checkpoints, export.
+
+```
+loop.py      epochs, steps, logs, saves, stops                    the same for all frameworks
+Learner      open_steps ─▶ Steps.make ─▶ read_sums; evaluate ...  one for TensorFlow, PyTorch and JAX each
+```
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.errors import DataError
+from tfpipe.format.manifest import Manifest
+from tfpipe.profiler.hosts.read import HOSTS
+from tfpipe.profiler.live.step_monitor import Devices, StepMonitor
+from tfpipe.profiler.types import StepTiming
+from tfpipe.training.checkpoints import Checkpoints
+from tfpipe.training.config import TrainConfig
+from tfpipe.training.results import SUM_NAMES
+from tfpipe.training.run_dir import RunDir
+
+SUMS_SHAPE = (2, len(SUM_NAMES))
+"""The shape of the sums: a row since the last line, and a row since the epoch began. A checkpoint saves both."""
+
+TOP = 5
+"""The number of the classes with the highest logits, among which `top5` looks for the label."""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """The facts of a run that are known before its model is built.
+
+    Attributes:
+        manifest: The dataset.
+        config: The options of the training.
+        global_batch_size: The number of images in a batch of all replicas together.
+        steps_per_epoch: The number of steps in an epoch.
+        process: The number of this process, from 0, and the number of processes that train together. Each of them
+            reads its own images.
+    """
+
+    manifest: Manifest
+    config: TrainConfig
+    global_batch_size: int
+    steps_per_epoch: int
+    process: tuple[int, int] = (0, 1)
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes."""
+        return len(self.manifest.label_names)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes for all."""
+        return self.process[0] == 0
+
+    @property
+    def num_processes(self) -> int:
+        """The number of processes that train together."""
+        return self.process[1]
+
+    @property
+    def evaluation_split(self) -> str | None:
+        """The split to evaluate on; None if there is no other one than that of the training."""
+        splits = self.manifest.splits
+        return next((name for name in ("validation", "test") if name in splits and name != self.config.split), None)
+
+    def make_monitor(self, devices: Devices, run_dir: RunDir) -> StepMonitor:
+        """Makes the monitor of this process."""
+        hosts_dir = self.get_hosts_dir(run_dir)
+        return StepMonitor(devices, every_steps=self.config.log_every_steps, hosts_dir=hosts_dir, host=self.process)
+
+    def get_hosts_dir(self, run_dir: RunDir) -> str | None:
+        """Returns the folder in which each process keeps a record of its steps; None where only one trains."""
+        return run_dir.file(HOSTS) if self.num_processes > 1 else None
+
+
+class Steps(Protocol):
+    """The steps over the training data, from a step of the run on.
+
+    Attributes:
+        steps_per_call: The largest number of steps that run without a return to Python.
+    """
+
+    steps_per_call: int
+
+    @property
+    def monitor(self) -> StepMonitor:
+        """The monitor that times them."""
+
+    def make(self, count: int) -> Any:
+        """Makes `count` steps, at most `steps_per_call`. Returns their sums, which the device may still compute."""
+
+    def close(self) -> None:
+        """Ends the reading ahead."""
+
+
+class TrainStep(Protocol):
+    """A function that trains on one batch and returns the sums of the step."""
+
+    def __call__(self, batch: Any) -> Any:
+        """Makes one step."""
+
+
+class SingleSteps:
+    """The steps that return to Python one by one, over a loader whose passes are epochs.
+
+    Attributes:
+        steps_per_call: The number of steps in a call: 1.
+        monitor: The monitor that times them.
+    """
+
+    def __init__(self, loader: Iterable[Any], train: TrainStep, monitor: StepMonitor) -> None:
+        """Begins at the loader's position.
+
+        Args:
+            loader: The batches of one epoch in each pass.
+            train: The step.
+            monitor: The monitor that times the steps.
+        """
+        self.steps_per_call, self.monitor = 1, monitor
+        self._train = train
+        self._passes = (batch for _ in iter(int, 1) for batch in loader)
+        self._batches = monitor.iterate(self._passes)
+
+    def make(self, count: int) -> Any:
+        """Makes one step. Returns its sums."""
+        batch = next(self._batches)
+        with self.monitor.step() as step:
+            step.result = self._train(batch)
+        return step.result
+
+    def close(self) -> None:
+        """Ends the loader's pass, with its threads."""
+        self._passes.close()
+
+
+class Learner(ABC):
+    """A model and its optimizer on the devices of a run, and the compiled steps.
+
+    Attributes:
+        facts: The facts of the run.
+        failures: The errors by which the framework says that a step cannot be made.
+    """
+
+    failures: tuple[type[Exception], ...] = (RuntimeError,)
+
+    def __init__(self, facts: RunFacts) -> None:
+        """Sets the facts of the run."""
+        self.facts = facts
+
+    @abstractmethod
+    def open_steps(self, start_step: int, run_dir: RunDir) -> Steps:
+        """Opens the training data at a global step of the run."""
+
+    @abstractmethod
+    def evaluate(self, split: str) -> Iterator[NDArray[np.float64]]:
+        """Yields the sums of each evaluation batch over all processes, float64 [4]. Padding does not count."""
+
+    @abstractmethod
+    def read_sums(self, result: Any) -> NDArray[np.float64]:
+        """Returns the sums that `Steps.make` returned, over all processes: float64 [4]. It waits for the device."""
+
+    @abstractmethod
+    def get_learning_rate(self, step: int) -> float:
+        """Returns the learning rate of a global step."""
+
+    @abstractmethod
+    def any_process(self, flag: bool) -> bool:
+        """Returns whether `flag` is True in any process. All processes must call it in the same step."""
+
+    @abstractmethod
+    def make_checkpoints(self, run_dir: RunDir) -> Checkpoints:
+        """Opens the checkpoints of a run."""
+
+    @abstractmethod
+    def export(self, run_dir: RunDir) -> float | None:
+        """Writes the models to serve. Only the chief calls it.
+
+        Returns:
+            The accuracy of a quantized model; None without one.
+        """
+
+
+def get_timing(monitor: StepMonitor) -> StepTiming | None:
+    """Returns the timing of all steps after the warm-up; None if there were too few."""
+    try:
+        return monitor.result()
+    except DataError:
+        return None

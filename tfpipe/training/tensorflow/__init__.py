@@ -1,0 +1,1 @@
+"""The reference trainer in TensorFlow: its step, models, checkpoints and exports."""
