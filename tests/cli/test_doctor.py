@@ -119,7 +119,7 @@ def test_options_that_were_tuned_elsewhere(doctor, small_dataset: Path, tmp_path
 
 def test_the_tpu_that_the_environment_names(doctor, small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPU_NAME", "pod-7")
-    assert doctor([], small_dataset)[3][3] == TargetConfig(tpu="pod-7")
+    assert doctor([], small_dataset)[3][3] == TargetConfig(tpu="pod-7", tpu_variables=(("TPU_NAME", "pod-7"),))
 
 
 @pytest.mark.parametrize(
@@ -191,3 +191,22 @@ main()
     done = run(small_dataset, code=code)
     message = "`tfpipe doctor` needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."
     assert done == (1, "", f"Error: {message}\n")
+
+
+def test_the_report_of_an_error_needs_no_dataset(tfpipe: Tfpipe, small_dataset: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(f'global_batch_size = 64\ncache = "bytes"\ncache_dir = "{tmp_path}"\n')
+    done = tfpipe("doctor", "--report", "--config", file)
+    assert (done.code, done.err) == (0, "")
+    assert done.lines[-2:] == [
+        "config        global_batch_size 64, cache bytes, cache_dir (given)",
+        "dataset       none",
+    ]
+    document = tfpipe("doctor", small_dataset, "--report", "--json").json
+    assert list(document) == ["tfpipe", "libraries", "machine", "settings", "config", "dataset"]
+    assert (document["config"], document["dataset"]["splits"]) == ({"per_replica_batch_size": 128}, 2)
+
+
+def test_a_check_needs_a_dataset(tfpipe: Tfpipe) -> None:
+    message = "Name the DATASET to check, or give --report for the facts that a report of an error needs."
+    assert tfpipe("doctor") == (2, "", f"Error: {message}\n")

@@ -220,7 +220,7 @@ IMAGE = TensorFact("image", "uint8", (8, 224, 224, 3))
                 "shapes",
                 "failure",
                 "The shape must be static, and that of image, box is not.",
-                "XLA compiles for one shape: give the feature a shape in the schema, or leave it out of "
+                "XLA compiles for one shape: give the feature a size in `pad_to` or in the schema, or leave it out of "
                 "`extra_features`.",
             ),
         ),

@@ -101,7 +101,8 @@ def check_first_record(error: str | None, shape: Sequence[int] = ()) -> Check:
     if error is not None:
         advice = "Run `tfpipe verify` to find all damaged records, or set `on_bad_record` to skip."
         return Check("first record", "failure", f"The first record cannot be decoded: {error}.", advice)
-    return Check("first record", "ok", f"It decodes to {' × '.join(map(str, shape))}.")
+    decoded = f"It decodes to {' × '.join(map(str, shape))}." if shape else "It can be read, and has no image."
+    return Check("first record", "ok", decoded)
 
 
 def check_shards(num_shards: int, num_hosts: int, cycle_length: int, shares_records: bool) -> Check:

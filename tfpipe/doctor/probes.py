@@ -5,8 +5,9 @@ Nothing here connects to a TPU, since that starts a machine that is paid by the 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import importlib.metadata
+import glob
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ import tensorflow as tf
 
 from tfpipe.doctor.data_checks import IntArray
 from tfpipe.doctor.runtime_checks import TensorFact
+from tfpipe.doctor.tpu_checks import TpuHostFacts
 from tfpipe.errors import TfpipeError, first_line
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
@@ -26,7 +28,6 @@ from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
 from tfpipe.system.file_io import is_url
 
-PACKAGES = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-tpu", "keras", "libtpu")
 WARM_UP_S, MEASURE_S = 2.0, 3.0
 # The errors of a read from a damaged or unreachable file.
 READ_ERRORS = (TfpipeError, tf.errors.OpError)
@@ -43,20 +44,20 @@ def tensorflow_version() -> str:
     return str(tf.__version__)
 
 
-def installed_packages() -> dict[str, str]:
-    """Returns the version of each of `PACKAGES` that is installed."""
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
-
-
 def count_local_replicas() -> int:
     """Counts the accelerators of this machine without starting them; a machine with none has 1, its CPU."""
     return next((n for kind in ("TPU", "GPU") if (n := len(tf.config.list_physical_devices(kind)))), 1)
+
+
+def read_tpu_host() -> TpuHostFacts:
+    """Looks for the device files of TPU chips, and for other processes that have them open."""
+    chips = tuple(sorted(glob.glob("/dev/accel[0-9]*") + glob.glob("/dev/vfio/[0-9]*")))
+    holders = set()
+    for link in glob.glob("/proc/[0-9]*/fd/*") if chips else ():
+        with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
+            if os.readlink(link) in chips:
+                holders.add(int(link.split("/")[2]))
+    return TpuHostFacts(chips, tuple(sorted(holders - {os.getpid()})))
 
 
 def read_file_sizes(paths: Sequence[str]) -> dict[str, int | None]:
@@ -101,7 +102,7 @@ def read_first_shape(source: Source, config: PipelineConfig) -> tuple[int, ...]:
     """Reads the first record and decodes its whole image.
 
     Returns:
-        The height, width and channels.
+        The height, width and channels; nothing if records have no image.
 
     Raises:
         tf.errors.OpError: The record is damaged, or it is not an image.
@@ -114,6 +115,8 @@ def read_first_shape(source: Source, config: PipelineConfig) -> tuple[int, ...]:
         next(iter(stages.until("decode").dataset()))  # it holds the shape of pixels that have no header
         return (*source.images.size, 3)
     features = next(iter(stages.until("parse").dataset()))
+    if not source.has_images:
+        return ()
     return tuple(tf.io.decode_image(features["encoded"], 3, expand_animations=False).shape)
 
 

@@ -52,6 +52,8 @@ class TargetConfig:
         num_hosts: The number of hosts that read. None: one. Above 0. Default: None.
         images_per_second: The rate that all replicas together consume. None: it does not matter. Above 0.
             Default: None.
+        tpu_variables: The variables about a TPU in the environment that trains: pairs of a name and a value.
+            Default: ().
         read_ahead: The value of `READ_AHEAD` in the environment that trains. None: it is not set. Default: None.
 
     Raises:
@@ -62,6 +64,7 @@ class TargetConfig:
     num_replicas: int | None = option(Number(above=0), None)
     num_hosts: int | None = option(Number(above=0), None)
     images_per_second: float | None = option(Number(above=0), None)
+    tpu_variables: tuple[tuple[str, str], ...] = ()
     read_ahead: str | None = option(Text(), None)
 
     def __post_init__(self) -> None:

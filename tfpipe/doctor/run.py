@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.doctor import data_checks, probes, runtime_checks
+from tfpipe.doctor import data_checks, probes, runtime_checks, tpu_checks
 from tfpipe.doctor.data_checks import FileFacts, ImageFacts, LabelFacts
 from tfpipe.doctor.result import Check, TargetConfig, fail_check
 from tfpipe.doctor.runtime_checks import BatchFacts, CacheFacts
@@ -30,7 +30,7 @@ from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.stage import Customize, customize_stages
 from tfpipe.pipeline.stages.cache import check_cache_fits
-from tfpipe.system import host_limits, kernels
+from tfpipe.system import host_limits, kernels, versions
 from tfpipe.system.file_io import is_url
 from tfpipe.system.units import human_count
 
@@ -68,6 +68,8 @@ def run_checks(
     """
     facts = _Facts(data, split, config, target or TargetConfig(), customize)
     for name, check in CHECKS.items():
+        if name in TPU_CHECKS and facts.target.tpu is None:
+            continue
         if names is None or name in names:
             yield _run_check(name, check, facts)
 
@@ -160,7 +162,21 @@ class _Facts:
 
 
 def _check_versions(facts: _Facts) -> Check:
-    return runtime_checks.check_versions(probes.tensorflow_version(), probes.installed_packages(), facts.target)
+    return runtime_checks.check_versions(
+        probes.tensorflow_version(), versions.get_versions(versions.TENSORFLOW), facts.target
+    )
+
+
+def _check_tpu_host(facts: _Facts) -> Check:
+    return tpu_checks.check_tpu_host(probes.read_tpu_host(), facts.target)
+
+
+def _check_jax(facts: _Facts) -> Check:
+    return tpu_checks.check_jax(versions.get_versions(tpu_checks.JAX_PACKAGES))
+
+
+def _check_features(facts: _Facts) -> Check:
+    return tpu_checks.check_features(facts.source.num_classes)
 
 
 def _check_file_access(facts: _Facts) -> Check:
@@ -208,6 +224,8 @@ def _check_shard_size(facts: _Facts) -> Check:
 
 def _check_image_size(facts: _Facts) -> Check:
     target_side = min(facts.config.size)
+    if not facts.source.has_images:
+        return Check("image size", "ok", "The records have no image.")
     if facts.source.images.size is not None:
         short_side = min(facts.source.images.size)
         return data_checks.check_image_size(ImageFacts(short_side, target_side, "The stored images", fixed=True))
@@ -222,6 +240,8 @@ def _check_image_size(facts: _Facts) -> Check:
 
 
 def _check_decoder(facts: _Facts) -> Check:
+    if not facts.source.has_images:
+        return Check("decoder", "ok", "The records have no image.")
     missing = kernels.explain_missing_kernels() if facts.plan.lacks_kernels else None
     return data_checks.check_decoder(facts.plan.decoder, missing)
 
@@ -269,7 +289,8 @@ def _check_batch(facts: _Facts) -> Check:
 
 def _check_memory(facts: _Facts) -> Check:
     plan, config = facts.plan, facts.config
-    held, needed, advice = [], plan.ready_bytes, "Lower `run_records` or `lanes`."
+    held, needed = [], plan.ready_bytes
+    advice = "Lower the batch size." if plan.reads_batches else "Lower `run_records` or `lanes`."
     if config.cache != "none" and config.cache_dir is None:
         held.append("the cache")  # from the second epoch on nothing is read
         needed += estimate_cache_bytes(plan) or 0
@@ -323,6 +344,8 @@ def _check_shapes(facts: _Facts) -> Check:
 
 
 def _check_xla(facts: _Facts) -> Check:
+    if not facts.source.has_images:
+        return Check("xla", "ok", "Not tried: the step that is compiled here takes images, and the records have none.")
     batch, _ = facts.first_batch_and_rest
     error, seconds = probes.compile_step(batch, facts.plan)
     return runtime_checks.check_xla(error, seconds, facts.plan.batch_size)
@@ -338,6 +361,9 @@ def _check_cpu(facts: _Facts) -> Check:
 
 CHECKS: Mapping[str, Callable[[_Facts], Check]] = {
     "versions": _check_versions,
+    "tpu host": _check_tpu_host,
+    "jax": _check_jax,
+    "features": _check_features,
     "file access": _check_file_access,
     "files": _check_files,
     "first record": _check_first_record,
@@ -354,3 +380,6 @@ CHECKS: Mapping[str, Callable[[_Facts], Check]] = {
     "cpu": _check_cpu,
 }
 """The checks by name, in the order in which they run."""
+
+TPU_CHECKS = ("tpu host", "jax", "features")
+"""The checks that run for a TPU alone."""

@@ -175,7 +175,8 @@ def check_shapes(tensors: Sequence[TensorFact], target: TargetConfig) -> Check:
     open_shapes = [tensor.name for tensor in tensors if tensor.shape is None or None in tensor.shape]
     if open_shapes:
         advice = (
-            "XLA compiles for one shape: give the feature a shape in the schema, or leave it out of `extra_features`."
+            "XLA compiles for one shape: give the feature a size in `pad_to` or in the schema, or leave it out of "
+            "`extra_features`."
         )
         return Check(name, "failure", f"The shape must be static, and that of {', '.join(open_shapes)} is not.", advice)
     finding = ", ".join(f"{tensor.name} {tensor.dtype} {_format_shape(tensor.shape or ())}" for tensor in tensors)

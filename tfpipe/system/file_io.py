@@ -130,6 +130,51 @@ def make_folder(path: str) -> None:
         raise OSError(first_line(error)) from error
 
 
+def exists(path: str) -> bool:
+    """Returns whether there is a file or folder of this name, on this machine or in an object store.
+
+    Raises:
+        DataError: The object store does not answer.
+    """
+    if not is_url(path):
+        return os.path.exists(path)
+    tf = _tensorflow(path)
+    try:
+        return bool(tf.io.gfile.exists(path))
+    except tf.errors.OpError as error:
+        raise DataError(f"{path} cannot be read: {first_line(error)}.") from error
+
+
+def list_folder(path: str) -> list[str]:
+    """Returns the names in a folder, sorted; none if it does not exist.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    if not is_url(path):
+        return sorted(os.listdir(path)) if os.path.exists(path) else []
+    tf = _tensorflow(path)
+    try:
+        return sorted(name.rstrip("/") for name in tf.io.gfile.listdir(path)) if tf.io.gfile.exists(path) else []
+    except tf.errors.OpError as error:
+        raise OSError(first_line(error)) from error
+
+
+def remove_file(path: str) -> None:
+    """Deletes a file, on this machine or in an object store.
+
+    Raises:
+        OSError: It cannot be deleted.
+    """
+    if not is_url(path):
+        return os.remove(path)
+    tf = _tensorflow(path)
+    try:
+        tf.io.gfile.remove(path)
+    except tf.errors.OpError as error:
+        raise OSError(first_line(error)) from error
+
+
 def write_anywhere(path: str, data: bytes) -> None:
     """Writes a whole file on this machine or in an object store, which shows it only when it is complete.
 

@@ -9,6 +9,7 @@ Without control groups, as on macOS, the machine's totals hold.
 """
 
 import os
+import platform
 import re
 import resource
 import shutil
@@ -53,6 +54,12 @@ def usable_cpus(root: Path = _ROOT) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = (_cpu_quota(folder) for folder in _group_folders("cpu", root))
     return max(1, min([cores, *(int(quota) for quota in quotas if quota is not None)]))
+
+
+def read_processor_name(root: Path = _ROOT) -> str:
+    """Returns the processor's name in the kernel, or the architecture."""
+    match = re.search(r"^model name\s*: (.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    return match[1] if match else platform.machine()
 
 
 def free_disk_bytes(path: str | Path) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from importlib import metadata
 from types import ModuleType
 
 from tfpipe.errors import MissingDependencyError
+from tfpipe.system import versions
 
 DISTRIBUTION = "tfpipe-kernels"
 """The name of the package for pip."""
@@ -29,10 +29,7 @@ def has_kernels() -> bool:
 
 def get_version() -> str | None:
     """Returns the version of the installed package, whether or not it can be loaded; None without one."""
-    try:
-        return metadata.version(DISTRIBUTION)
-    except metadata.PackageNotFoundError:
-        return None
+    return versions.get_version(DISTRIBUTION)
 
 
 def load_native_records() -> ModuleType | None:
@@ -58,5 +55,6 @@ def check_kernels(user: str) -> None:
     reason = explain_missing_kernels()
     if reason is not None:
         raise MissingDependencyError(
-            f"{user} needs tfpipe-kernels, and {reason}. Install it from a checkout with: pip install ./kernels."
+            f"{user} needs tfpipe-kernels, and {reason}. Install it from a checkout with: pip install ./kernels.",
+            page="docs/start/install.md#the-native-decoder",
         )

@@ -116,21 +116,29 @@ class Number(Kind):
         above: The lower limit, which the number must exceed. None: there is no such limit.
         at_least: The lowest value. None: there is none.
         below: The upper limit, which the number must not reach. None: there is no such limit.
+        word: The word that may stand in place of a number. None: there is none.
     """
 
     above: float | None = None
     at_least: float | None = None
     below: float | None = None
+    word: str | None = None
 
     @property
     def allowed(self) -> str:
         """The limits."""
-        return self._limits[0].upper() + self._limits[1:] + "."
+        return self._values[0].upper() + self._values[1:] + "."
 
     def check(self, name: str, value: object) -> None:
-        """Checks that the value is a number within the limits."""
+        """Checks that the value is a number within the limits, or the word."""
+        if self.word is not None and value == self.word:
+            return
         if not is_number(value) or not self._holds(value):
-            raise ConfigError(f"`{name}` must be {self._limits}, got {value!r}.")
+            raise ConfigError(f"`{name}` must be {self._values}, got {value!r}.")
+
+    @property
+    def _values(self) -> str:
+        return self._limits + ("" if self.word is None else f', or "{self.word}"')
 
     @property
     def _limits(self) -> str:
