@@ -12,18 +12,28 @@ typedef struct job {
     void (*work)(void *context, size_t item);
     void *context;
     size_t count, next;
-    int threads, running;
+    int most, running;
     pthread_cond_t done;
     struct job *later;
 } job;
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of all that follows, and of jobs */
-static pthread_cond_t has_work = PTHREAD_COND_INITIALIZER;
-static job *oldest;
-static int num_helpers, working; /* the threads that were started, and those that work, with the callers */
+/* mutex        of all that follows, and of jobs
+   oldest       the first of the jobs that run
+   num_helpers  the threads that were started
+   working      the threads that work, with the callers */
+struct tfpipe_threads {
+    pthread_mutex_t mutex;
+    pthread_cond_t has_work;
+    job *oldest;
+    int num_helpers, working;
+};
 
-static job *find_work(void) {
-    job *each = oldest;
+#define NO_THREADS {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, 0, 0}
+
+tfpipe_threads tfpipe_computing = NO_THREADS, tfpipe_waiting = NO_THREADS;
+
+static job *find_work(const tfpipe_threads *threads) {
+    job *each = threads->oldest;
     while (each != NULL && each->next == each->count) each = each->later;
     return each;
 }
@@ -31,30 +41,30 @@ static job *find_work(void) {
 /* Works for the oldest call until there is nothing to do; a caller until all of its own items are taken.
 
    The mutex is held before and after, but not during the work. */
-static void work_on(const job *own) {
-    working++;
-    for (job *from = find_work(); from != NULL; from = find_work()) {
-        if (own == NULL ? working > from->threads : own->next == own->count) break;
+static void work_on(tfpipe_threads *threads, const job *own) {
+    threads->working++;
+    for (job *from = find_work(threads); from != NULL; from = find_work(threads)) {
+        if (own == NULL ? threads->working > from->most : own->next == own->count) break;
         const size_t item = from->next++;
         from->running++;
-        pthread_mutex_unlock(&mutex);
+        pthread_mutex_unlock(&threads->mutex);
         from->work(from->context, item);
-        pthread_mutex_lock(&mutex);
+        pthread_mutex_lock(&threads->mutex);
         if (--from->running == 0 && from->next == from->count) pthread_cond_signal(&from->done);
     }
-    working--;
-    if (find_work() != NULL) pthread_cond_signal(&has_work);
+    threads->working--;
+    if (find_work(threads) != NULL) pthread_cond_signal(&threads->has_work);
 }
 
-static void *help(void *unused) {
-    (void)unused;
-    pthread_mutex_lock(&mutex);
+static void *help(void *of) {
+    tfpipe_threads *threads = of;
+    pthread_mutex_lock(&threads->mutex);
     for (;;) {
-        const job *found = find_work();
-        if (found != NULL && working < found->threads) {
-            work_on(NULL);
+        const job *found = find_work(threads);
+        if (found != NULL && threads->working < found->most) {
+            work_on(threads, NULL);
         } else {
-            pthread_cond_wait(&has_work, &mutex);
+            pthread_cond_wait(&threads->has_work, &threads->mutex);
         }
     }
     return NULL;
@@ -62,38 +72,37 @@ static void *help(void *unused) {
 
 /* A forked process has none of the threads, and perhaps a mutex that nobody will unlock. */
 static void forget_threads(void) {
-    pthread_mutex_init(&mutex, NULL);
-    pthread_cond_init(&has_work, NULL);
-    oldest = NULL;
-    num_helpers = working = 0;
+    tfpipe_computing = (tfpipe_threads)NO_THREADS;
+    tfpipe_waiting = (tfpipe_threads)NO_THREADS;
 }
 
 static void watch_forks(void) { pthread_atfork(NULL, NULL, forget_threads); }
 
-static void start_helpers(int wanted) {
+static void start_helpers(tfpipe_threads *threads, int wanted) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_attr_t detached;
     pthread_once(&once, watch_forks);
-    if (num_helpers >= wanted || pthread_attr_init(&detached) != 0) return;
+    if (threads->num_helpers >= wanted || pthread_attr_init(&detached) != 0) return;
     pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-    for (pthread_t thread; num_helpers < wanted; num_helpers++)
-        if (pthread_create(&thread, &detached, help, NULL) != 0) break;
+    for (pthread_t thread; threads->num_helpers < wanted; threads->num_helpers++)
+        if (pthread_create(&thread, &detached, help, threads) != 0) break;
     pthread_attr_destroy(&detached);
 }
 
-void tfpipe_run_parallel(void (*work)(void *context, size_t item), void *context, size_t count, int threads) {
-    job own = {.work = work, .context = context, .count = count, .threads = threads};
+void tfpipe_run_parallel(tfpipe_threads *helpers, void (*work)(void *context, size_t item), void *context, size_t count,
+                         int most) {
+    job own = {.work = work, .context = context, .count = count, .most = most};
     pthread_cond_init(&own.done, NULL);
-    pthread_mutex_lock(&mutex);
-    start_helpers(threads - 1);
-    job **place = &oldest;
+    pthread_mutex_lock(&helpers->mutex);
+    start_helpers(helpers, most - 1);
+    job **place = &helpers->oldest;
     while (*place != NULL) place = &(*place)->later;
     *place = &own;
-    for (int k = 1; k < threads && (size_t)k < count; k++) pthread_cond_signal(&has_work);
-    work_on(&own);
-    while (own.running > 0) pthread_cond_wait(&own.done, &mutex);
-    for (place = &oldest; *place != &own; place = &(*place)->later) continue;
+    for (int k = 1; k < most && (size_t)k < count; k++) pthread_cond_signal(&helpers->has_work);
+    work_on(helpers, &own);
+    while (own.running > 0) pthread_cond_wait(&own.done, &helpers->mutex);
+    for (place = &helpers->oldest; *place != &own; place = &(*place)->later) continue;
     *place = own.later;
-    pthread_mutex_unlock(&mutex);
+    pthread_mutex_unlock(&helpers->mutex);
     pthread_cond_destroy(&own.done);
 }

@@ -5,12 +5,20 @@
 
 #include <stddef.h>
 
+/* Threads that stay for the next call. */
+typedef struct tfpipe_threads tfpipe_threads;
+
+/* The threads that compute, and those that wait for storage. They do not wait for each other. */
+extern tfpipe_threads tfpipe_computing, tfpipe_waiting;
+
 /* Calls `work` for each item from 0 to `count` - 1, and returns when all are done.
 
-   The calling thread works too, so the call ends also where no other thread can be started. Threads stay for the next
-   call. If several calls run at once, all threads work for the oldest one first, so that calls end in their order.
+   The calling thread works too, so the call ends also where no other thread can be started. If several calls run at
+   once, all threads work for the oldest one first, so that calls end in their order.
 
-   threads  the most threads that work, for all calls together */
-void tfpipe_run_parallel(void (*work)(void *context, size_t item), void *context, size_t count, int threads);
+   helpers  the threads that help
+   most     the most threads that work, for all calls with these helpers together */
+void tfpipe_run_parallel(tfpipe_threads *helpers, void (*work)(void *context, size_t item), void *context, size_t count,
+                         int most);
 
 #endif

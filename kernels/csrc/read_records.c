@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #endif
 
+#include "read_records.h"
 #include "tfpipe_kernels.h"
 
 /* The system call itself: the function of this name would ask for a C library of 2017. */
@@ -21,10 +22,8 @@
 #define HAS_NOWAIT 0
 #endif
 
-/* HEADER_BYTES  the length of the payload in 8 bytes, then its checksum in 4
-   FOOTER_BYTES  the checksum of the payload
-   AT_ONCE       the spans that storage is asked for before one of them is waited for */
-enum { LENGTH_BYTES = 8, HEADER_BYTES = 12, FOOTER_BYTES = 4, AT_ONCE = 256 };
+/* AT_ONCE  the spans that storage is asked for before one of them is waited for */
+enum { LENGTH_BYTES = 8, HEADER_BYTES = TFPIPE_HEADER_BYTES, FOOTER_BYTES = TFPIPE_FOOTER_BYTES, AT_ONCE = 256 };
 
 static uint64_t load(const uint8_t *data, int num_bytes) {
     uint64_t value = 0;
@@ -36,8 +35,7 @@ static int fits(int64_t at, int64_t size, size_t block_size) {
     return at >= 0 && size >= 0 && (uint64_t)at <= block_size && (uint64_t)size <= block_size - (uint64_t)at;
 }
 
-/* Reads what lies in the page cache, and asks storage for the rest without waiting for it. Returns the bytes read. */
-static size_t read_cached(const tfpipe_span *span, uint8_t *target) {
+size_t tfpipe_read_cached(const tfpipe_span *span, uint8_t *target, size_t ahead) {
     const size_t size = (size_t)span->size;
     size_t done = 0;
 #if HAS_NOWAIT
@@ -48,14 +46,16 @@ static size_t read_cached(const tfpipe_span *span, uint8_t *target) {
     (void)target;
 #endif
 #ifdef POSIX_FADV_WILLNEED
+    const size_t asked = ahead > size ? ahead : size;
     if (done < size)
-        posix_fadvise((int)span->descriptor, span->offset + (off_t)done, (off_t)(size - done), POSIX_FADV_WILLNEED);
+        posix_fadvise((int)span->descriptor, span->offset + (off_t)done, (off_t)(asked - done), POSIX_FADV_WILLNEED);
+#else
+    (void)ahead;
 #endif
     return done;
 }
 
-/* Reads the rest of a span. What cannot be read becomes zeros, which no checksum of a header fits. */
-static void read_rest(const tfpipe_span *span, uint8_t *target, size_t done) {
+void tfpipe_read_rest(const tfpipe_span *span, uint8_t *target, size_t done) {
     const size_t size = (size_t)span->size;
     while (done < size) {
         const ssize_t count = pread((int)span->descriptor, target + done, size - done, span->offset + (off_t)done);
@@ -68,7 +68,7 @@ static void read_rest(const tfpipe_span *span, uint8_t *target, size_t done) {
     }
 }
 
-static int is_whole(const uint8_t *frame, size_t size) {
+int tfpipe_is_whole(const uint8_t *frame, size_t size) {
     if (size < HEADER_BYTES + FOOTER_BYTES) return 0;
     const size_t length = size - HEADER_BYTES - FOOTER_BYTES;
     return load(frame, LENGTH_BYTES) == length &&
@@ -85,9 +85,9 @@ int tfpipe_read_records(const tfpipe_span *spans, size_t num_spans, const tfpipe
         if (!fits(frames[k].at, frames[k].size, block_size)) return TFPIPE_BAD_REQUEST;
     for (size_t first = 0; first < num_spans; first += AT_ONCE) {
         const size_t count = num_spans - first < AT_ONCE ? num_spans - first : AT_ONCE;
-        for (size_t k = 0; k < count; k++) done[k] = read_cached(&spans[first + k], block + spans[first + k].at);
-        for (size_t k = 0; k < count; k++) read_rest(&spans[first + k], block + spans[first + k].at, done[k]);
+        for (size_t k = 0; k < count; k++) done[k] = tfpipe_read_cached(&spans[first + k], block + spans[first + k].at, 0);
+        for (size_t k = 0; k < count; k++) tfpipe_read_rest(&spans[first + k], block + spans[first + k].at, done[k]);
     }
-    for (size_t k = 0; k < num_frames; k++) whole[k] = (uint8_t)is_whole(block + frames[k].at, (size_t)frames[k].size);
+    for (size_t k = 0; k < num_frames; k++) whole[k] = (uint8_t)tfpipe_is_whole(block + frames[k].at, (size_t)frames[k].size);
     return TFPIPE_OK;
 }

@@ -22,7 +22,15 @@ typedef struct TF_TString {
     size_t words[3];
 } TF_TString;
 
-typedef enum { TF_FLOAT = 1, TF_INT32 = 3, TF_UINT8 = 4, TF_BOOL = 10, TF_BFLOAT16 = 14 } TF_DataType;
+typedef enum {
+    TF_FLOAT = 1,
+    TF_INT32 = 3,
+    TF_UINT8 = 4,
+    TF_STRING = 7,
+    TF_INT64 = 9,
+    TF_BOOL = 10,
+    TF_BFLOAT16 = 14
+} TF_DataType;
 typedef enum { TF_OK = 0, TF_INVALID_ARGUMENT = 3, TF_RESOURCE_EXHAUSTED = 8 } TF_Code;
 
 TF_Status *TF_NewStatus(void);
@@ -37,6 +45,7 @@ int64_t TF_Dim(const TF_Tensor *tensor, int index);
 void TF_DeleteTensor(TF_Tensor *tensor);
 const char *TF_StringGetDataPointer(const TF_TString *string);
 size_t TF_StringGetSize(const TF_TString *string);
+void TF_StringCopy(TF_TString *target, const char *source, size_t size);
 
 TF_OpDefinitionBuilder *TF_NewOpDefinitionBuilder(const char *name);
 void TF_OpDefinitionBuilderAddInput(TF_OpDefinitionBuilder *builder, const char *spec);

@@ -87,7 +87,7 @@ static void decode_item(void *context, size_t item) {
 
 static void decode_all(const batch *all, size_t count, TF_Status *status) {
     int worst = TFPIPE_OK;
-    tfpipe_run_parallel(decode_item, (void *)all, count, all->self->threads);
+    tfpipe_run_parallel(&tfpipe_computing, decode_item, (void *)all, count, all->self->threads);
     for (size_t k = 0; k < count && worst == TFPIPE_OK; k++) worst = all->results[k];
     if (worst == TFPIPE_NO_MEMORY) {
         TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "TfpipeDecode got no memory.");

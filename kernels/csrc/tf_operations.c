@@ -51,5 +51,6 @@ __attribute__((constructor)) static void register_all(void) {
     TF_Status *status = TF_NewStatus();
     tfpipe_register_decode(status);
     tfpipe_register_crops(status);
+    tfpipe_register_read(status);
     TF_DeleteStatus(status);
 }

@@ -23,5 +23,6 @@ void tfpipe_register(TF_OpDefinitionBuilder *builder, const char *name, void *(*
 
 void tfpipe_register_decode(TF_Status *status);
 void tfpipe_register_crops(TF_Status *status);
+void tfpipe_register_read(TF_Status *status);
 
 #endif

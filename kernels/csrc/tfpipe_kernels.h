@@ -13,7 +13,7 @@
 #endif
 
 /* The version of this interface. It changes with every change to a function or a struct. */
-enum { TFPIPE_INTERFACE = 2 };
+enum { TFPIPE_INTERFACE = 3 };
 
 /* What a function returns. */
 enum {

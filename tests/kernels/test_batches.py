@@ -13,7 +13,7 @@ from tfpipe_kernels import make_seekable
 
 from tests.kernels.conftest import Draw
 from tfpipe.pipeline.config.augment_config import AugmentOptions
-from tfpipe.pipeline.native_decoder import Result, decode_and_resize, draw_crops
+from tfpipe.pipeline.native_operations import Result, decode_and_resize, draw_crops
 from tfpipe.pipeline.stages._crop_box import sample_crop_box, sample_flip
 
 RESULT = Result((20, 30), "uint8", 8, AugmentOptions())

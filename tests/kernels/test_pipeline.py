@@ -225,6 +225,7 @@ def test_a_profile_has_one_stage_for_decoding_and_augmentation(manifest: Manifes
     assert {"decode", "batch"} < {stage.name for stage in profile.stages}
     assert "augment" not in {stage.name for stage in profile.stages}
     assert not profile.dataset.lacks_kernels
+    assert profile.records_per_image == 1
 
 
 def test_what_does_not_fit_is_refused_or_left_to_tensorflow(manifest: Manifest) -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from tfpipe_kernels import records
 
+from tests.kernels.conftest import frame
 from tfpipe.errors import FormatError
 from tfpipe.format.example import decode_example, encode_example
-from tfpipe.format.tfrecord import check_frames, mask_crc, record_footer, record_header
+from tfpipe.format.tfrecord import check_frames, mask_crc
 from tfpipe.readers.record_block import RecordBlock, read_block
 
 SIZES = [*range(40), 255, 256, 257, 300, 767, 768, 769, 1200, 2304, 5000]
@@ -22,10 +23,6 @@ def test_checksums_are_those_of_another_library(by_tables: bool) -> None:
     for size in SIZES:
         data = rng.bytes(size)
         assert records.masked_crc32c(data, by_tables) == mask_crc(google_crc32c.value(data))
-
-
-def frame(payload: bytes) -> bytes:
-    return record_header(len(payload)) + payload + record_footer(payload)
 
 
 def write_frames(path: Path, count: int) -> tuple[bytes, np.ndarray]:

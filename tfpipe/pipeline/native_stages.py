@@ -1,5 +1,6 @@
 """Stages that tfpipe-kernels does in one: it decodes, crops, resizes, flips and converts images in a single call.
 
+    list, read, parse               in exact order and evaluation: one call reads the records of a batch
     parse, decode, augment, batch   in training: one call makes all images of a batch, in its place in memory
     decode, augment                 one call for each image
 
@@ -12,18 +13,21 @@ A stage that somebody puts between them, or in place of one, finds what it finds
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import tensorflow as tf
 
 from tfpipe.format.schema import IMAGE_ENCODED
-from tfpipe.pipeline import native_decoder
+from tfpipe.pipeline import native_operations
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Merge, Stage, without_autograph
+from tfpipe.pipeline.stages._exact_order import list_batches
 from tfpipe.pipeline.stages.batch import format_batches
 from tfpipe.pipeline.stages.decode import choose_crop, get_stored_size
+from tfpipe.pipeline.stages.list import list_batches_once
 from tfpipe.pipeline.stages.parse import Features, leave_out_bad, make_parser, map_in_parallel
+from tfpipe.pipeline.stages.read import read_batches
 from tfpipe.system import host_limits
 
 _BATCHES_AT_ONCE = 2  # the second one is read while the first is decoded, and takes its threads when it ends
@@ -32,16 +36,55 @@ _BATCHES_AT_ONCE = 2  # the second one is read while the first is decoded, and t
 def offer_kernel(plan: ReadPlan, stages: Sequence[Stage]) -> list[Stage]:
     """Lets tfpipe-kernels do the work of neighboring stages, if that fits."""
     offered = list(stages)
+
+    def collect(records: tf.data.Dataset) -> tf.data.Dataset:
+        return leave_out_bad(plan, records).batch(plan.batch_size, drop_remainder=True)
+
     for place in reversed(range(len(offered))):
-        stage, following = offered[place], offered[place + 1 : place + 4]
+        stage, following = offered[place], offered[place + 1 : place + 6]
         names = (stage.name, *(later.name for later in following))
+        merges: list[Merge] = []
         if names[:2] == ("decode", "augment") and plan.fuses_augment:
-            offered[place] = replace(
-                stage, merge=Merge((following[0],), _decode_and_augment(plan, stage, following[0]))
-            )
-        elif names == ("parse", "decode", "augment", "batch") and plan.decodes_batches:
-            offered[place] = replace(stage, merge=Merge((*following,), _make_batches(plan, stage, *following)))
+            merges.append(Merge((following[0],), _decode_and_augment(plan, stage, following[0])))
+        elif names[:4] == ("parse", "decode", "augment", "batch") and plan.decodes_batches:
+            merges.append(Merge((*following[:3],), _make_batches(plan, collect, stage, *following[:3])))
+        elif names[:3] == ("list", "read", "parse") and plan.reads_batches:
+            read, parse = following[:2]
+            reading = _read_batches(plan, stage, read)
+            if names[3:] == ("decode", "augment", "batch") and plan.decodes_batches:
+                making = _make_batches(plan, lambda batches: batches, *following[1:])
+                merges.append(Merge((*following,), (*reading, *making)))
+            merges.append(Merge((read, parse), (*reading, _parse_batches(plan, parse))))
+        offered[place] = replace(stage, merges=(*merges,)) if merges else stage
     return offered
+
+
+def _read_batches(plan: ReadPlan, listing: Stage, read: Stage) -> tuple[Stage, Stage]:
+    """Makes the stages that list and read the records of a batch at once."""
+
+    def list_records(epochs: tf.data.Dataset | None) -> tf.data.Dataset:
+        return list_batches(plan, epochs) if plan.config.training else list_batches_once(plan)
+
+    settings = {**read.settings, "cycle_length": plan.batches_read, "block_length": plan.batch_size}
+    native = (
+        replace(listing, apply=list_records, reason=f"{listing.reason}, batch by batch"),
+        replace(
+            read,
+            apply=read_batches(plan),
+            settings={**settings, "reader": "native"},
+            reason="one call of tfpipe-kernels reads the records of a batch, each from its place",
+        ),
+    )
+    return without_autograph(native[0]), without_autograph(native[1])
+
+
+def _parse_batches(plan: ReadPlan, parse: Stage) -> Stage:
+    """Makes the stage that parses the records of a batch at once, and gives them one by one."""
+
+    def apply(batches: tf.data.Dataset) -> tf.data.Dataset:
+        return map_in_parallel(plan, batches, make_parser(plan)).unbatch()
+
+    return without_autograph(replace(parse, apply=apply, reason=f"{parse.reason}, of a batch of records at once"))
 
 
 def _decode_and_augment(plan: ReadPlan, decode: Stage, augment: Stage) -> tuple[Stage, Stage]:
@@ -63,18 +106,24 @@ def _decode_record(plan: ReadPlan, features: Features) -> Features:
         crop_box, flip = tf.stack([0, 0, *get_stored_size(record, images)]), None
     else:
         crop_box, flip = choose_crop(record, get_stored_size(record, images), features.get("seed"), images, config)
-    image = native_decoder.decode_and_resize(record[IMAGE_ENCODED], crop_box, flip, _describe_result(plan))
+    image = native_operations.decode_and_resize(record[IMAGE_ENCODED], crop_box, flip, _describe_result(plan))
     return {**_drop_used(plan, features), "image": image}
 
 
-def _make_batches(plan: ReadPlan, parse: Stage, decode: Stage, augment: Stage, batch: Stage) -> tuple[Stage, ...]:
-    """Makes the stages that collect records into batches first."""
+def _make_batches(
+    plan: ReadPlan,
+    collect: Callable[[tf.data.Dataset], tf.data.Dataset],
+    parse: Stage,
+    decode: Stage,
+    augment: Stage,
+    batch: Stage,
+) -> tuple[Stage, ...]:
+    """Makes the stages behind `read` out of batches of records, as `collect` gives them."""
     calls, threads = _count_threads(plan)
     parser = make_parser(plan)
 
-    def collect(records: tf.data.Dataset) -> tf.data.Dataset:
-        batches = leave_out_bad(plan, records).batch(plan.batch_size, drop_remainder=True)
-        return batches.map(parser, num_parallel_calls=calls, deterministic=plan.deterministic)
+    def parse_all(records: tf.data.Dataset) -> tf.data.Dataset:
+        return collect(records).map(parser, num_parallel_calls=calls, deterministic=plan.deterministic)
 
     def decode_all(batches: tf.data.Dataset) -> tf.data.Dataset:
         return batches.map(
@@ -88,7 +137,7 @@ def _make_batches(plan: ReadPlan, parse: Stage, decode: Stage, augment: Stage, b
     augmented = "done by the decoder" if plan.fuses_augment else augment.reason
     one_call = "one call of tfpipe-kernels makes all images of a batch"
     merged = (
-        replace(parse, apply=collect, settings=parsing, reason=f"{parse.reason}, of a batch of records at once"),
+        replace(parse, apply=parse_all, settings=parsing, reason=f"{parse.reason}, of a batch of records at once"),
         replace(decode, apply=decode_all, settings=decoding, reason=one_call),
         replace(augment, apply=lambda batches: batches, reason=augmented),
         replace(batch, apply=lambda batches: format_batches(plan, batches), reason=f"{batch.reason}, before `parse`"),
@@ -104,21 +153,21 @@ def _decode_batch(plan: ReadPlan, features: Features, threads: int) -> Features:
     else:
         sizes = tf.tile(tf.constant([stored]), [plan.batch_size, 1])
     if config.augment == "host":
-        boxes, flips = native_decoder.draw_crops(features["seed"], sizes, stored, config.augment_options)
+        boxes, flips = native_operations.draw_crops(features["seed"], sizes, stored, config.augment_options)
     else:
         boxes = tf.pad(sizes if stored is None else tf.tile([stored], [plan.batch_size, 1]), [[0, 0], [2, 0]])
     flip = flips if config.augment == "host" and config.augment_options.flip else None
-    images = native_decoder.decode_and_resize(features["encoded"], boxes, flip, _describe_result(plan), threads)
+    images = native_operations.decode_and_resize(features["encoded"], boxes, flip, _describe_result(plan), threads)
     return {**_drop_used(plan, features), "image": images}
 
 
-def _describe_result(plan: ReadPlan) -> native_decoder.Result:
+def _describe_result(plan: ReadPlan) -> native_operations.Result:
     """Describes the images that leave the decoder: for the device whole ones, else what the model gets."""
     config, on_device = plan.config, plan.config.augment == "device"
     size = plan.decoded_size if on_device else config.size
     ratios = plan.source.images.find_ratios(size) if config.dct_scaling else ()
     dtype = "uint8" if on_device else config.image_dtype
-    return native_decoder.Result(size, dtype, max(ratios, default=1), config.augment_options)
+    return native_operations.Result(size, dtype, max(ratios, default=1), config.augment_options)
 
 
 def _drop_used(plan: ReadPlan, features: Features) -> Features:

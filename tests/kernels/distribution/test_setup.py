@@ -64,6 +64,7 @@ def test_no_headers(tmp_path: Path) -> None:
 COMPILERS = [*filter(finds_jpeglib, ("gcc", "clang"))]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not COMPILERS, reason="needs a C compiler and libjpeg-turbo's headers")
 def test_each_compiler_makes_the_same_pixels_without_a_warning(tmp_path: Path, draw_jpeg: Draw) -> None:
     jpeg = tmp_path / "image.jpg"

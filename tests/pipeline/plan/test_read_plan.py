@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -136,6 +137,14 @@ def test_which_order(
             _ = ReadPlan(uncounted, PipelineConfig(global_batch_size=1, **options)).exact
     else:
         assert not ReadPlan(uncounted, PipelineConfig(global_batch_size=1, **options)).exact
+
+
+def test_workers_of_a_service_read_near_files_with_few_threads(plan: Callable[..., ReadPlan]) -> None:
+    near = plan(service="grpc://a:1", order="exact", lanes=4, run_records=4)
+    assert (near.read_threads, near.cycle_length, near.tracks_ahead) == (4, 32, 0)
+    assert replace(near, source=replace(near.source, files=("gs://b/1",))).read_threads == 32
+    assert plan(service="grpc://a:1", order="exact", read_parallel_calls=7).read_threads == 7
+    assert plan(order="exact", lanes=4, run_records=4).read_threads == 32
 
 
 def test_the_shuffle_buffer_in_records(plan: Callable[..., ReadPlan], uncounted: Source) -> None:

@@ -21,6 +21,13 @@ def test_a_share_is_spread_evenly(share: float, period: int, local: tuple[int, .
     assert StepShares.from_share(share) == StepShares(period, local)
 
 
+def test_rates_side_by_side_give_the_share() -> None:
+    assert str(StepShares.from_rates(1, 3)) == "1 of 4"
+    assert str(StepShares.from_rates(0, 3)) == "0 of 1"
+    assert StepShares.from_rates(5, 0).period == 20  # the workers still make a step of twenty
+    assert StepShares.from_rates(1.02, 1) == StepShares.from_share(0.5)
+
+
 @pytest.mark.parametrize("share", [0, 0.05, 0.3, 0.5, 0.999])
 def test_places_count_the_steps_of_workers(share: float) -> None:
     shares = StepShares.from_share(share)

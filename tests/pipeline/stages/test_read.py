@@ -16,8 +16,8 @@ from tfpipe.pipeline.plan import read_plan
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stage import without_autograph
-from tfpipe.pipeline.stages.list import list_exact, list_files, list_once
-from tfpipe.pipeline.stages.read import read_exact, read_files, read_once
+from tfpipe.pipeline.stages.list import list_exact, list_files, list_once, list_step_records
+from tfpipe.pipeline.stages.read import read_exact, read_files, read_once, read_steps
 from tfpipe.pipeline.stages.repeat import repeat_epochs
 from tfpipe.pipeline.stages.shuffle import shuffle_buffer
 
@@ -52,6 +52,22 @@ def test_throughput_order_has_every_record_once_an_epoch(many: Manifest, on_bad_
     assert Counter(seen) == dict.fromkeys(range(RECORDS), 2)
     assert seen[:RECORDS] != seen[RECORDS:]
     assert seen == numbers(dataset)
+
+
+@pytest.mark.parametrize("options", [{}, {"run_records": 8, "lanes": 1, "num_streams": 1}])
+def test_single_steps_have_the_records_of_the_exact_order(many: Manifest, options: dict[str, int]) -> None:
+    plan = plan_of(many, order="exact", service="grpc://a:1", **options)
+    assert plan.track_records == options.get("run_records", 1)  # whole turns, some of which begin in one file of two
+    steps = [0, 31, 32, 70]
+    listed = list_step_records(plan).apply(tf.data.Dataset.from_tensor_slices(np.array(steps)))
+    expected = [
+        plan.order.rising_numbers(step // 32, plan.order.row_positions(np.array([step % 32]), 8, plan.rows).reshape(-1))
+        for step in steps
+    ]
+    read = list(without_autograph(read_steps(plan)).apply(listed).as_numpy_iterator())
+    assert [record for _, (record, _) in read] == np.concatenate(expected).tolist()
+    assert all(place == record for (place, _), (record, _) in read)
+    assert [int(decode_example(payload)["id"][0]) for (_, payload), _ in read] == [r % RECORDS for _, (r, _) in read]
 
 
 def test_two_hosts_share_the_files_between_them(many: Manifest) -> None:

@@ -19,13 +19,11 @@ from numpy.typing import NDArray
 from tfpipe.errors import ConfigError
 from tfpipe.order import ExactOrder, host_rows
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.batch_features import BatchFeature, list_batch_features
 from tfpipe.pipeline.plan.filling_cache import FillingCache
 from tfpipe.pipeline.plan.source import Source
-from tfpipe.system import kernels
+from tfpipe.system import file_io, host_limits, kernels
 from tfpipe.system.units import parse_bytes
-
-RESERVED = ("image", "label", "mask", "height", "width", "seed", "encoded", "flip", "number")
-"""The names that the pipeline itself gives to parts of a batch; `extra_features` must not contain them."""
 
 MAX_CACHE_SHARE = 0.9
 """The share of the free memory that a cache may take; the trainer and its buffers need the rest."""
@@ -47,6 +45,12 @@ _EARLY_BYTES = 192 * 2**20
 _MAX_READS = 48
 """The threads that read in exact order. AUTOTUNE would begin with one, and needs minutes for far storage. TensorFlow
 asks twice for a run that does not begin a file, so storage that answers in 50 ms gives them 480 runs a second."""
+_CORES_PER_READ, _MIN_BATCHES_READ = 4, 2
+"""The cores for each batch that tfpipe-kernels reads, and the batches at least. A record of 110 KB takes 25 us of a
+core from the page cache; its image takes 200 us or more."""
+_NEAR_READS = 4
+"""The threads of a service's worker that read single records from files with a path. With 32, which far storage needs,
+waking them takes processor time: a worker then took 1.25 of that without order, with 4 it takes 1.11."""
 _FILES_AT_ONCE = 8
 _MAX_RUNS_AT_ONCE, _AHEAD_BYTES = 32, 64 * 2**20
 """The runs that are read side by side if the order does not say how many: enough for storage that answers in 50 ms."""
@@ -193,7 +197,7 @@ class ReadPlan:
         """Refuses labels and features that the source does not have.
 
         Raises:
-            ConfigError: A label or a feature is missing, or a feature has a reserved name.
+            ConfigError: A label or a feature is missing, a feature has a reserved name, or an option needs images.
         """
         config, source = self.config, self.source
         if config.on_bad_record == "skip" and source.shard_records is None:
@@ -205,14 +209,37 @@ class ReadPlan:
             raise ConfigError(f"`{option}` needs labels, and {source.name} has none.")
         if config.one_hot and not source.num_classes:
             raise ConfigError(f"`one_hot` needs the number of classes of {source.name}: give `num_classes`.")
-        for name in config.extra_features:
-            if name in RESERVED:
-                raise ConfigError(f"`extra_features` must not name {name!r}: the pipeline uses this name itself.")
-            if name not in source.schema:
-                raise ConfigError(
-                    f"`extra_features` must name features of {source.name}, got {name!r}; "
-                    f"it has {', '.join(source.schema.names)}."
-                )
+        if not source.has_images:
+            self._check_without_images()
+        if not self.features and not source.has_images:
+            raise ConfigError(f"A batch must hold a feature, and the records of {source.name} have none.")
+
+    def _check_without_images(self) -> None:
+        """Refuses options that ask for images if the records have none."""
+        config, name = self.config, self.source.name
+        asked = {
+            "as_supervised": config.as_supervised,
+            "augment": config.augment == "device",
+            "cache": config.cache == "decoded",
+            "decoder": config.decoder == "native",
+        }
+        for option, is_asked in asked.items():
+            if is_asked:
+                raise ConfigError(f"`{option}` {getattr(config, option)} needs images, and {name} has none.")
+
+    @cached_property
+    def features(self) -> tuple[BatchFeature, ...]:
+        """The features that a batch holds beside image and label.
+
+        Raises:
+            ConfigError: A feature that the config names does not exist, or cannot be padded.
+        """
+        return list_batch_features(self.source, self.config)
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether tensors in a batch may have different shapes."""
+        return any(feature.is_ragged for feature in self.features)
 
     # Batches
 
@@ -364,15 +391,21 @@ class ReadPlan:
     def tracks_ahead(self) -> int:
         """The tracks of `list` that are opened before they are needed; 0 if that takes much memory.
 
-        An epoch ends with tracks of one turn each, so the lanes of the next one come second.
+        An epoch ends with tracks of one turn each, so the lanes of the next one come second. The tracks of a worker
+        are all as short, and those read side by side are enough; more that are open cost processor time.
         """
+        if self.by_steps:
+            return 0
         tracks = 2 * self.cycle_length
         return tracks if tracks * self._lane_records * self.source.record_bytes <= _EARLY_BYTES else 0
 
     @property
     def read_ahead_records(self) -> int:
         """The most records that are read before they are needed, without those of a shuffle buffer."""
-        if not self.exact:
+        if self.reads_batches:
+            # Those that are read, as many that are parsed, and those that are decoded.
+            ahead = 3 * self.batches_read * self.batch_size
+        elif not self.exact:
             # tf.data opens as many files again twice, and reads two blocks and one record of each.
             ahead = 3 * self.cycle_length * (2 * self.config.block_length + 1)
         elif self.in_lanes:
@@ -424,7 +457,23 @@ class ReadPlan:
     def read_threads(self) -> int:
         """The number of threads that read in training."""
         threads = self.config.read_parallel_calls or (_MAX_READS if self.exact else self.cycle_length)
+        if (
+            self.by_steps
+            and self.config.read_parallel_calls is None
+            and not any(map(file_io.is_url, self.source.files[:1]))
+        ):
+            threads = _NEAR_READS
         return min(threads, self.cycle_length)
+
+    @property
+    def batches_read(self) -> int:
+        """The batches that are read at once where tfpipe-kernels reads them: about 5 % of the work is reading."""
+        return max(host_limits.usable_cpus() // _CORES_PER_READ, _MIN_BATCHES_READ)
+
+    @property
+    def ahead_records(self) -> int:
+        """The records that storage is asked for at once where tfpipe-kernels reads batches: a run, or a batch."""
+        return self.order.run_records if self.exact else self.batch_size
 
     @property
     def shuffle_records(self) -> int:
@@ -460,7 +509,9 @@ class ReadPlan:
 
     @property
     def image_bytes(self) -> int:
-        """The bytes of an image in a batch."""
+        """The bytes of an image in a batch; without images those of a record."""
+        if not self.source.has_images:
+            return math.ceil(self.source.record_bytes)
         on_device = self.config.augment == "device"
         height, width = self.decoded_size if on_device else self.config.size
         return height * width * 3 * (1 if on_device else _VALUE_BYTES[self.config.image_dtype])
@@ -503,7 +554,17 @@ class ReadPlan:
         """Whether one call of tfpipe-kernels makes the images of a whole batch, from records of known sizes."""
         one_form = not self.caches_whole and not self.has_two_forms
         sized = self.source.has_sizes or self.source.images.size is not None
-        return self.decoder == "native" and self.config.training and one_form and sized
+        return self.decoder == "native" and self.config.training and one_form and sized and not self.is_ragged
+
+    @property
+    def reads_batches(self) -> bool:
+        """Whether tfpipe-kernels reads the records of a batch, each from its place, in exact order or in evaluation."""
+        config, source = self.config, self.source
+        known = source.shard_records is not None and (self.exact or not config.training)
+        known = known and not self.by_steps and self.chosen is None and self.filling is None
+        plain = config.cache == "none" and config.on_bad_record == "raise" and not self.is_ragged
+        here = not any(file_io.is_url(file) for file in source.files)
+        return known and plain and here and config.decoder != "tensorflow" and kernels.has_kernels()
 
     def check_decoder(self) -> None:
         """Refuses the native decoder if it is asked for and cannot be used.
@@ -526,6 +587,8 @@ class ReadPlan:
             return "cannot run in the workers of a tf.data `service`"
         if config.augment_options.antialias:
             return "resizes without `antialias`"
+        if not self.source.has_images:
+            return "needs images"
         if formats != {"JPEG"}:
             got = ", ".join(sorted(formats)) if formats else "images of formats that nobody counted"
             return f"needs images that are all JPEGs, got {got}"

@@ -46,10 +46,11 @@ class Source:
         counted_records: The number of records in all files, if they were counted but cannot be found by their number.
         compression: The compression of every file; empty for none.
         num_classes: The number of classes; None if it is unknown.
-        image_key: The feature that holds the image.
+        image_key: The feature that holds the image; None if the records have none.
         label_key: The feature that holds the class; None if there is none.
         label_base: The stored value of class 0. Batches count classes from 0.
         has_sizes: Whether every record has the height and width of its image.
+        is_indexed: Whether `tfpipe index` described the files of another program.
         file_bytes: The size of each file, if a manifest says it.
         index_files: The path of each file's index, and the size of the file that it indexes.
     """
@@ -64,10 +65,11 @@ class Source:
     counted_records: int | None = None
     compression: Compression = ""
     num_classes: int | None = None
-    image_key: str = IMAGE_ENCODED
+    image_key: str | None = IMAGE_ENCODED
     label_key: str | None = CLASS_LABEL
     label_base: int = 0
     has_sizes: bool = False
+    is_indexed: bool = False
     file_bytes: tuple[int, ...] = field(default=(), repr=False)
     index_files: tuple[tuple[str, int], ...] = field(default=(), repr=False)
 
@@ -105,10 +107,16 @@ class Source:
             image_key=manifest.image_key,
             label_key=manifest.label_key,
             label_base=manifest.label_base,
-            has_sizes=manifest.foreign is None,
+            has_sizes=manifest.foreign is None and manifest.image_key is not None,
+            is_indexed=manifest.foreign is not None,
             file_bytes=file_bytes,
             index_files=tuple(zip(indexes, file_bytes, strict=True)) if random_access else (),
         )
+
+    @property
+    def has_images(self) -> bool:
+        """Whether every record has an image."""
+        return self.image_key is not None
 
     @property
     def num_records(self) -> int | None:
@@ -125,7 +133,7 @@ class Source:
         try:
             file_io.check_files(self.files[: len(self.file_bytes)], self.file_bytes)
         except FormatError as error:
-            if self.has_sizes:
+            if not self.is_indexed:
                 raise
             raise FormatError(f"{error} If it was changed on purpose, run `tfpipe index` again.") from None
 

@@ -32,6 +32,14 @@ class StepShares:
         period, count = fraction.denominator, fraction.numerator
         return cls(period, tuple(place * period // count for place in range(count)))
 
+    @classmethod
+    def from_rates(cls, local: float, remote: float) -> StepShares:
+        """Divides the steps in the ratio of the rates at which the trainer and all workers make them side by side."""
+        return cls.from_share(local / (local + remote) if local else 0.0)
+
+    def __str__(self) -> str:
+        return f"{len(self.local)} of {self.period}"
+
     @property
     def remote(self) -> tuple[int, ...]:
         """The steps of a period that workers make."""

@@ -147,18 +147,36 @@ def list_records(plan: ReadPlan, epochs: tf.data.Dataset, *, chosen_only: bool =
     return _list_step_parts(plan, epochs).map(list_part).unbatch()
 
 
+def list_batches(plan: ReadPlan, epochs: tf.data.Dataset) -> tf.data.Dataset:
+    """Lists the numbers and the seeds of the records of each batch of a replica, from the start step on.
+
+    Returns:
+        A dataset of (numbers, seeds): int64 [batch_size] and int32 [batch_size, 2]. Numbers from the number of records
+        on count from the first record again.
+    """
+    size = plan.batch_size
+
+    def list_part(epoch: tf.Tensor, part: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        numbers = _number_part(plan, epoch, part, plan.rows)
+        seeds = _order_ops.make_seeds(plan.config.seed, epoch, numbers % plan.order.num_records)
+        return tf.reshape(numbers, [-1, size]), tf.reshape(seeds, [-1, size, 2])
+
+    return _list_step_parts(plan, epochs).map(list_part).unbatch()
+
+
 def list_step_tracks(plan: ReadPlan, steps: tf.data.Dataset) -> tf.data.Dataset:
     """Lists what a worker reads for some global steps, in the order of their batches.
 
-    Only the records of these steps are listed, so steps that other workers make cost nothing here.
+    Only the records of these steps are listed, so steps that other workers make cost nothing here. Those of a step stay
+    together, because operations for one record cost as much as for all of them.
 
     Args:
         plan: The read plan of the host that gets the batches.
         steps: int64: numbers of global steps, in any order.
 
     Returns:
-        A dataset of (first, seeds): the number of the first of `plan.track_records` adjacent records, and the seed of
-        each of them, int32 [track_records, 2].
+        A dataset of (first, seeds), an element for each step. `first`, int64 [tracks], numbers the first of
+        `plan.track_records` adjacent records each; `seeds`, int32 [tracks, track_records, 2], has the seed of each.
     """
     order, size = plan.order, plan.track_records
     epoch_steps = tf.constant(plan.steps_per_epoch or 0, tf.int64)
@@ -170,7 +188,7 @@ def list_step_tracks(plan: ReadPlan, steps: tf.data.Dataset) -> tf.data.Dataset:
         numbers = (first[:, None] + tf.range(size, dtype=tf.int64)) % order.num_records
         return first, _order_ops.make_seeds(plan.config.seed, epoch, numbers)
 
-    return steps.map(list_step).unbatch()
+    return steps.map(list_step)
 
 
 def list_choices(plan: ReadPlan) -> tf.data.Dataset:

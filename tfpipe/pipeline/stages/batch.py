@@ -18,10 +18,13 @@ def batch_examples(plan: ReadPlan) -> Stage:
     def apply(examples: tf.data.Dataset) -> tf.data.Dataset:
         if not plan.config.training:
             examples = _pad_evaluation(plan, examples)
+        if plan.is_ragged:
+            return format_batches(plan, examples.ragged_batch(plan.batch_size, drop_remainder=True))
         return format_batches(plan, examples.batch(plan.batch_size, drop_remainder=True))
 
     settings = {"batch_size": plan.batch_size, "global_batch_size": plan.global_batch_size}
-    reason = "static shapes" if plan.config.training else "static shapes; the last batch is filled up and masked"
+    reason = "static shapes" + ("; tensors of open size are ragged" if plan.is_ragged else "")
+    reason += "" if plan.config.training else "; the last batch is filled up and masked"
     return Stage("batch", apply, settings, reason)
 
 
@@ -56,10 +59,7 @@ def _pad_evaluation(plan: ReadPlan, examples: tf.data.Dataset) -> tf.data.Datase
     is 1 x 1 in the original: a device that divides by 0 gets NaN, and a weight of 0 in Keras does not remove it.
     """
     marked = examples.map(lambda features: {**features, "mask": tf.constant(True)})
-    zeros = {
-        name: tf.fill(spec.shape, "") if spec.dtype == tf.string else tf.zeros(spec.shape, spec.dtype)
-        for name, spec in marked.element_spec.items()
-    }
+    zeros = {name: _make_zeros(spec) for name, spec in marked.element_spec.items()}
     zeros |= {name: tf.ones_like(zeros[name]) for name in ("height", "width") if name in zeros}
     steps, padding = plan.steps_per_epoch, tf.data.Dataset.from_tensors(zeros)
     if plan.num_hosts > 1 and plan.source.shard_records is None:
@@ -80,6 +80,12 @@ def _pad_evaluation(plan: ReadPlan, examples: tf.data.Dataset) -> tf.data.Datase
     return padded.enumerate().filter(lambda i, _: i < total).map(lambda _, features: features)
 
 
+def _make_zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    """Makes zeros of a shape, or empty text; an axis of unknown size has none."""
+    shape = [size or 0 for size in spec.shape]
+    return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
+
+
 def _format_batch(plan: ReadPlan, batch: Features) -> Any:
     """Returns a batch as the trainer gets it: a dictionary, or (image, label[, mask]) with `as_supervised`.
 
@@ -93,7 +99,7 @@ def _format_batch(plan: ReadPlan, batch: Features) -> Any:
             result["label"] = tf.one_hot(result["label"], plan.source.num_classes)
     if not config.as_supervised:
         return result
-    input_names = ("image", "height", "width", "seed", *config.extra_features)
+    input_names = ("image", "height", "width", "seed", *config.extra_features)  # of records with images
     inputs = {name: result[name] for name in input_names if name in result}
     first = inputs if len(inputs) > 1 else inputs["image"]
     if "mask" in result:

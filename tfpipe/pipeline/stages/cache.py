@@ -64,7 +64,8 @@ def check_cache_fits(plan: ReadPlan) -> None:
         raise ConfigError(
             f"`cache` {plan.config.cache} of {plan.source.name} needs {human_bytes(needed)} of memory, and "
             f"{human_bytes(free)} are free, of which it may take nine tenths. {advice} a smaller "
-            "`decoded_size`, a `cache_dir`, or no cache."
+            "`decoded_size`, a `cache_dir`, or no cache.",
+            page="docs/symptoms.md#memory-grows",
         )
 
 

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH
-from tfpipe.pipeline import native_decoder
+from tfpipe.pipeline import native_operations
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.stored_images import StoredImages
@@ -159,9 +159,9 @@ def decode_for_device(
     """
     if native:
         ratios = stored.find_ratios(decoded_size) if config.dct_scaling else ()
-        result = native_decoder.Result(decoded_size, "uint8", max(ratios, default=1), config.augment_options)
+        result = native_operations.Result(decoded_size, "uint8", max(ratios, default=1), config.augment_options)
         crop_box = tf.stack([0, 0, *get_stored_size(features, stored)])
-        return native_decoder.decode_and_resize(features[IMAGE_ENCODED], crop_box, None, result)
+        return native_operations.decode_and_resize(features[IMAGE_ENCODED], crop_box, None, result)
     image = _decode_whole(features, stored, decoded_size, config)
     if stored.size == decoded_size:
         return image

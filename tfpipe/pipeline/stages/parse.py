@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfpipe.format.schema import IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, FeatureSpec
+from tfpipe.pipeline.plan.batch_features import BatchFeature
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages import _bad_records
@@ -15,6 +16,7 @@ from tfpipe.pipeline.stages import _bad_records
 Features = dict[str, tf.Tensor]
 
 _TF_DTYPES = {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}
+_UNREADABLE = {"uint32": tf.int32}  # `decode_raw` knows another dtype of the same bits
 _PADDING: dict[str, Any] = {"bytes": "", "int64": -1, "float": 0.0}
 
 
@@ -64,32 +66,38 @@ def parse_example(plan: ReadPlan, payload: tf.Tensor) -> Features:
 
     Returns:
         "encoded" (string), "label" (int64) where there are labels, "height" and "width" (int64, of the original)
-        where the manifest vouches for them, "image/format" (string) where records come in two forms, and each extra
-        feature under its own name. Lists are padded or cut to `max_boxes`. Of several Examples each has an axis more.
+        where the manifest vouches for them, "image/format" (string) where records come in two forms, and each further
+        feature under its own name. Lists are padded or cut to `max_boxes`, tensors to `pad_to`. Of several Examples
+        each has an axis more. Without images there is no "encoded".
     """
     source, keys = plan.source, _choose_keys(plan)
-    extra_specs = {name: source.schema[name] for name in plan.config.extra_features}
-    parsers = {key: _make_parser(source.schema[key]) for key in keys.values()}
-    parsers |= {name: _make_parser(spec) for name, spec in extra_specs.items()}
+    parsers = {key: _make_parser(source.schema[key]) for key in list_parsed_features(plan)}
     parse = tf.io.parse_single_example if payload.shape.rank == 0 else tf.io.parse_example
     example = parse(payload, parsers)
     features = {name: example[key] for name, key in keys.items()}
     if source.label_base:
         features["label"] -= source.label_base
-    for name, spec in extra_specs.items():
-        features[name] = _pad_list(example[name], spec, plan.config.max_boxes)
+    for feature in plan.features:
+        tensor = feature.spec.tensor
+        if tensor is None:
+            features[feature.name] = _pad_list(example[feature.name], feature.spec, plan.config.max_boxes)
+        else:
+            sizes = None if tensor.sizes is None else example[tensor.sizes]
+            features |= _read_tensors(feature, example[feature.name], sizes)
     return features
 
 
 def list_parsed_features(plan: ReadPlan) -> frozenset[str]:
     """Returns the features that the pipeline parses out of a record."""
-    return frozenset({*_choose_keys(plan).values(), *plan.config.extra_features})
+    specs = [feature.spec for feature in plan.features]
+    sizes = [spec.tensor.sizes for spec in specs if spec.tensor is not None and spec.tensor.sizes is not None]
+    return frozenset({*_choose_keys(plan).values(), *(spec.name for spec in specs), *sizes})
 
 
 def _choose_keys(plan: ReadPlan) -> dict[str, str]:
     """Returns the feature that holds each value, without the extra features."""
     source = plan.source
-    keys = {"encoded": source.image_key}
+    keys = {} if source.image_key is None else {"encoded": source.image_key}
     if source.label_key is not None:
         keys["label"] = source.label_key
     if source.has_sizes:
@@ -101,7 +109,7 @@ def _choose_keys(plan: ReadPlan) -> dict[str, str]:
 
 def add_seed(plan: ReadPlan, features: Mapping[str, tf.Tensor], seed: tf.Tensor) -> Features:
     """Adds "seed", int32 [2], the record's seed in this epoch, where the augmentation draws random numbers."""
-    if not plan.config.training or plan.config.augment == "none":
+    if not plan.config.training or plan.config.augment == "none" or not plan.source.has_images:
         return dict(features)
     return {**features, "seed": seed}
 
@@ -136,3 +144,68 @@ def _pad_list(value: Any, spec: FeatureSpec, length: int) -> tf.Tensor:
     count = value.dense_shape[0]
     cut = tf.sparse.slice(value, [0, 0], [count, length])
     return tf.sparse.to_dense(tf.SparseTensor(cut.indices, cut.values, [count, length]), padding)
+
+
+def _read_tensors(feature: BatchFeature, data: tf.Tensor, sizes: tf.Tensor | None) -> dict[str, tf.Tensor]:
+    """Reads a tensor, or those of several records.
+
+    Args:
+        feature: The feature and its padding.
+        data: Scalar string, or strings of shape [n].
+        sizes: The stored sizes of the unknown axes, int64 [axes] or [n, axes]; None if the records hold none.
+
+    Returns:
+        The tensor under the feature's name. Of several records it has an axis more. If it is padded, its stored sizes
+        are beside it, int32 [axes].
+    """
+    if data.shape.rank == 0:
+        return _read_tensor(feature, data, sizes)
+    tensor = feature.spec.tensor
+    assert tensor is not None
+    if tensor.encoding == "raw" and not tensor.num_unknown:
+        return {feature.name: tf.reshape(_decode_raw(data, tensor.dtype), [-1, *tensor.shape])}
+    assert not feature.is_ragged  # a plan with such a feature reads record by record
+    outputs = {feature.name: tf.TensorSpec(feature.shape, _get_dtype(tensor.dtype))}
+    if feature.pad_to is not None:
+        outputs[feature.sizes_name] = tf.TensorSpec([tensor.num_unknown], tf.int32)
+    stored = tf.zeros([tf.size(data), 0], tf.int64) if sizes is None else sizes
+    tensors: dict[str, tf.Tensor] = tf.map_fn(
+        lambda one: _read_tensor(feature, *one), (data, stored), fn_output_signature=outputs
+    )
+    return tensors
+
+
+def _read_tensor(feature: BatchFeature, data: tf.Tensor, sizes: tf.Tensor | None) -> dict[str, tf.Tensor]:
+    kind = feature.spec.tensor
+    assert kind is not None
+    if kind.encoding == "proto":
+        tensor = tf.io.parse_tensor(data, _get_dtype(kind.dtype))
+    else:
+        known = kind.shape[kind.num_unknown :]
+        if kind.needs_sizes:
+            assert sizes is not None
+            shape = tf.concat([sizes, tf.constant(known, tf.int64, [len(known)])], axis=0)
+        else:
+            shape = tf.constant([-1] * kind.num_unknown + list(known), tf.int64, [len(kind.shape)])
+        tensor = tf.reshape(_decode_raw(data, kind.dtype), shape)
+    tensor = tf.ensure_shape(tensor, kind.shape)
+    return {feature.name: tensor} if feature.pad_to is None else _pad(feature, tensor, feature.pad_to)
+
+
+def _pad(feature: BatchFeature, tensor: tf.Tensor, pad_to: tuple[int, ...]) -> dict[str, tf.Tensor]:
+    """Pads a tensor with zeros, or cuts it, and adds its sizes, which count what was cut too."""
+    stored = tf.shape(tensor)[: len(pad_to)]
+    cut = tensor[tuple(slice(size) for size in pad_to)]
+    missing = tf.constant(pad_to) - tf.shape(cut)[: len(pad_to)]
+    after = tf.concat([missing, tf.zeros([tensor.shape.rank - len(pad_to)], tf.int32)], axis=0)
+    padded = tf.pad(cut, tf.stack([tf.zeros_like(after), after], axis=1))
+    return {feature.name: tf.ensure_shape(padded, feature.shape), feature.sizes_name: stored}
+
+
+def _decode_raw(data: tf.Tensor, dtype: str) -> tf.Tensor:
+    values = tf.io.decode_raw(data, _UNREADABLE.get(dtype, _get_dtype(dtype)))
+    return tf.bitcast(values, _get_dtype(dtype)) if dtype in _UNREADABLE else values
+
+
+def _get_dtype(dtype: str) -> tf.DType:
+    return tf.dtypes.as_dtype(dtype)

@@ -24,7 +24,9 @@ def prefetch_batches(plan: ReadPlan) -> Stage:
         return wait_ahead(batches)
 
     def apply_around(stages: Stages) -> tf.data.Dataset:
-        batches = service_steps.distribute_steps(plan, stages)
+        shares = service_steps.choose_shares(plan, stages)
+        settings["service_share"] = str(shares)
+        batches = service_steps.distribute_steps(plan, stages, shares)
         return wait_ahead(batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)))
 
     def wait_ahead(batches: tf.data.Dataset) -> tf.data.Dataset:
@@ -32,7 +34,9 @@ def prefetch_batches(plan: ReadPlan) -> Stage:
             return batches
         return batches.prefetch(config.prefetch_batches or tf.data.AUTOTUNE)
 
-    settings = {"buffer_size": config.prefetch_batches, "service": config.service or "none"}
+    settings: dict[str, object] = {"buffer_size": config.prefetch_batches, "service": config.service or "none"}
+    if plan.by_steps:
+        settings["service_share"] = config.service_share
     reason = "the next batch is made while the device works on this one"
     return Stage("prefetch", apply, settings, reason, apply_around=apply_around if plan.by_steps else None)
 

@@ -1,7 +1,7 @@
 """The operations of tfpipe-kernels: one call in place of many of TensorFlow's, with the same values to the bit.
 
 `decode_and_resize` decodes a crop, resizes, mirrors and converts it, row by row. No image lies in memory between these
-steps. `draw_crops` draws the crops of a batch.
+steps. `draw_crops` draws the crops of a batch. `read_records` reads records from their places in files.
 """
 
 from __future__ import annotations
@@ -43,6 +43,30 @@ class Result(NamedTuple):
     dtype: str
     max_ratio: int
     options: AugmentOptions
+
+
+def read_records(paths: tf.Tensor, places: tf.Tensor, threads: int, ahead: int = 0) -> tuple[tf.Tensor, tf.Tensor]:
+    """Reads records of TFRecord files, each from its place, and checks them.
+
+    Adjacent records are read at once. Storage is asked for all that is not in the page cache before one is waited for.
+
+    Args:
+        paths: string [files]: the paths of local files.
+        places: int64 [n, 3]: the number of the file, the first byte of the record with its framing, and the byte
+            behind it.
+        threads: The most threads that wait for storage, of all calls together.
+        ahead: The bytes, from a record on that is not in the page cache, that storage is asked for.
+
+    Returns:
+        The payloads, string [n], and whether each record is there and whole, bool [n]. The payload of one that is not
+        is empty.
+
+    Raises:
+        tf.errors.InvalidArgumentError: While reading: a place is of no file.
+        ConfigError: TensorFlow cannot load the operation.
+    """
+    payloads, whole = _load_operations().tfpipe_read(paths, places, threads=threads, ahead=ahead)
+    return tf.ensure_shape(payloads, places.shape[:1]), tf.ensure_shape(whole, places.shape[:1])
 
 
 def draw_crops(

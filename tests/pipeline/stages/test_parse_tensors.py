@@ -1,0 +1,108 @@
+"""Tensors and text of records in a batch: every dtype, padded, ragged, one by one and many at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.format.tensors.datasets import RECORDS, write_tensors
+from tfpipe.errors import ConfigError
+from tfpipe.format.example import encode_example
+from tfpipe.format.schema import FeatureSpec, Schema
+from tfpipe.format.tensors.tensor_type import DTYPES, TensorType, get_numpy_dtype
+from tfpipe.open_dataset import load_manifest
+from tfpipe.pipeline.build import build_dataset, build_stages
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.source import Source
+from tfpipe.pipeline.plan.stored_images import StoredImages
+from tfpipe.pipeline.stages.parse import parse_example
+
+SMALL = {"global_batch_size": 2, "training": False}
+
+
+@pytest.fixture
+def dataset(tmp_path: Path):
+    write_tensors(tmp_path)
+    return load_manifest(str(tmp_path))
+
+
+def make_plan(schema: Schema, **options: object) -> ReadPlan:
+    source = Source("test", (), schema, StoredImages(), 1.0, 1, image_key=None, label_key=None)
+    return ReadPlan(source, PipelineConfig(global_batch_size=2, **options))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_is_read_one_by_one_and_at_once(dtype: str) -> None:
+    schema = Schema((FeatureSpec.make_tensor("x", TensorType(dtype, (2, 3))),))
+    arrays = [np.array([[0, 1, 1], [1, k, 0]]).astype(get_numpy_dtype(dtype)) for k in range(2)]
+    payloads = [schema.encode({"x": array}) for array in arrays]
+    plan = make_plan(schema)
+    at_once = parse_example(plan, tf.constant(payloads))["x"]
+    assert (at_once.dtype.name, at_once.shape) == (dtype, (2, 2, 3))
+    for k, array in enumerate(arrays):
+        one = parse_example(plan, tf.constant(payloads[k]))["x"]
+        assert one.numpy().tobytes() == at_once[k].numpy().tobytes() == array.tobytes()
+
+
+def test_without_images_a_batch_has_all_features(dataset) -> None:
+    stages = build_stages(dataset, "train", PipelineConfig(**SMALL))
+    assert stages.names == ("list", "read", "parse", "batch", "prefetch")
+    (batch,) = stages.dataset()
+    assert set(batch) == {"tokens", "frames", "caption", "mask"}
+    assert batch["caption"].numpy().tolist() == [record["caption"].encode() for record in RECORDS]
+    for name in ("tokens", "frames"):
+        assert isinstance(batch[name], tf.RaggedTensor)
+        for k, record in enumerate(RECORDS):
+            value = batch[name][k]
+            value = value.to_tensor() if isinstance(value, tf.RaggedTensor) else value
+            np.testing.assert_array_equal(value, record[name])
+
+
+def test_padding_cuts_and_fills_and_keeps_the_sizes(dataset) -> None:
+    config = PipelineConfig(**SMALL, extra_features=("tokens", "frames"), pad_to=("tokens=1", "frames=2x2"))
+    data = build_dataset(dataset, "train", config)
+    assert data.element_spec["frames"].shape == (2, 2, 2, 3)
+    (batch,) = data
+    assert batch["tokens"].numpy().tolist() == [[[1, 2]], [[3, 4]]]
+    assert batch["tokens.sizes"].numpy().tolist() == [[1], [2]]
+    assert batch["frames.sizes"].numpy().tolist() == [[1, 2], [2, 1]]
+    assert batch["frames"].numpy()[1].tolist() == [[[0, 1, 2], [0, 0, 0]], [[3, 4, 5], [0, 0, 0]]]
+
+
+def test_padded_tensors_of_several_records_are_those_of_each(dataset) -> None:
+    config = PipelineConfig(**SMALL, extra_features=("tokens", "frames"), pad_to=("tokens=3", "frames=2x2"))
+    plan = ReadPlan(Source.from_manifest(dataset, "train"), config)
+    payloads = [encode_example(dataset.schema.check(record)) for record in RECORDS]
+    at_once = parse_example(plan, tf.constant(payloads))
+    one_by_one = [parse_example(plan, tf.constant(payload)) for payload in payloads]
+    for name, values in at_once.items():
+        assert values.numpy().tolist() == [record[name].numpy().tolist() for record in one_by_one], name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pad_to": ("tokens",)}, "`pad_to` must have entries such as 'tokens=77' or 'frames=16x128', got 'tokens'."),
+        ({"pad_to": ("tokens=0",)}, "`pad_to` must have entries such as 'tokens=77' or"),
+        (
+            {"pad_to": ("frames=3",)},
+            "`pad_to` must give 'frames' a size for each unknown axis, got 1 for float32 [?, ?, 3].",
+        ),
+        (
+            {"pad_to": ("caption=3",)},
+            "`pad_to` must give 'caption' a size for each unknown axis, got 1 for text.",
+        ),
+        ({"pad_to": ("x=3",)}, "`pad_to` must name features of the batch, got 'x'; it has tokens, frames, caption."),
+        ({"augment": "device"}, "`augment` device needs images, and 'train' of "),
+        ({"cache": "decoded"}, "`cache` decoded needs images, and 'train' of "),
+        ({"decoder": "native"}, "`decoder` native needs images, and 'train' of "),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(dataset, options: dict, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        build_dataset(dataset, "train", PipelineConfig(**SMALL, **options))
+    assert str(error.value).startswith(message)
