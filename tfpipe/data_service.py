@@ -28,7 +28,14 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from tfpipe.errors import ConfigError, TfpipeError, first_line
-from tfpipe.pipeline.service_client import announce_workers, check_address, find_workers, is_address, split_address
+from tfpipe.pipeline.service_client import (
+    announce_journal,
+    announce_workers,
+    check_address,
+    find_workers,
+    is_address,
+    split_address,
+)
 from tfpipe.system.child_process import die_with_parent, hold_interrupts
 from tfpipe.system.options import Count, Names, check_options, option
 
@@ -208,6 +215,8 @@ class Service:
             self._server = _start_dispatcher(dispatcher_port, config.work_dir, self.known_workers)
             if self.known_workers:
                 announce_workers(self._workers_dispatcher, self.known_workers)
+            if config.work_dir is not None:
+                announce_journal(self._workers_dispatcher)
         for worker in self.workers:
             if not _is_ready(worker, _START_LIMIT_S):
                 assert worker.process is not None

@@ -151,6 +151,22 @@ def test_a_dead_dispatcher_is_one_sentence() -> None:
             ["--dispatcher-only", "--workers", "2"],
             "--dispatcher-only excludes --workers, got 2. Leave one of them out.",
         ),
+        (
+            ["--check", "a:1", "--workers", "2"],
+            "--check excludes --workers. Leave one of them out.",
+        ),
+        (
+            ["--dataset", "d"],
+            "--dataset names what --check reads. Give --check HOST:PORT too, or leave it out.",
+        ),
+        (["--image", "a"], "A service on this machine excludes --image. Leave one of them out."),
+        (["--kubernetes"], "--image must be the name of a container image, got ''."),
+        (["--kubernetes", "--image", "a", "--workers", "0"], "--workers must be at least 1, got 0."),
+        (["--kubernetes", "--image", "a", "--host", "b"], "--kubernetes excludes --host. Leave one of them out."),
+        (
+            ["--kubernetes", "--image", "a", "--worker-memory", "much"],
+            "--worker-memory must be like 8, 500m or 16Gi, got 'much'.",
+        ),
         (["--workers", "-1"], "--workers must be at least 0, got -1."),
         (["--port", "65536"], "--port must be from 0 to 65535, got 65536."),
         (

@@ -62,7 +62,8 @@ def epochs() -> tf.data.Dataset:
     )
 
 
-@pytest.mark.parametrize("evaluates_again", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("evaluates_again", [False, True])
 def test_workers_evaluate_once_and_share_training_which_goes_on_without_a_lost_one(evaluates_again: bool) -> None:
     # One test, because the workers' import of TensorFlow takes longer than all of it.
     with (

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from subprocess import DEVNULL, PIPE
@@ -23,10 +24,14 @@ import tensorflow as tf
 from tfpipe.data_service import Service, ServiceConfig
 from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error
 from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline import service_steps
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.mixture import mix
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.service_client import announce_workers, find_workers
+from tfpipe.pipeline.service_steps import measure_rates
 from tfpipe.pipeline.stage import Stage, Stages
 
 CONFIG = PipelineConfig(global_batch_size=16, image_size=8, extra_features=("id",), order="exact", service_timeout_s=60)
@@ -104,7 +109,7 @@ def test_any_number_of_workers_gives_the_batches_of_a_local_run(
 @pytest.mark.parametrize(
     ("host", "start", "options"),
     [
-        (Host(2, 0, 4), 29, {}),
+        pytest.param(*(Host(2, 0, 4), 29, {}), marks=pytest.mark.slow),
         pytest.param(
             *(Host(1, 0, 4), 3, {"as_supervised": True, "one_hot": True, "extra_features": ()}), marks=pytest.mark.slow
         ),
@@ -125,6 +130,61 @@ def test_any_host_and_start_gives_the_batches_of_a_local_run(
 
 
 @pytest.mark.slow
+def test_a_share_that_is_measured_keeps_the_order_and_is_shown(
+    many: Manifest, three: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tfpipe.pipeline.service_steps._MEASURE_S", 0.3)
+    caplog.set_level("INFO", "tfpipe.pipeline.service_steps")
+    stages = build_stages(many, "train", replace(CONFIG, service=three, service_share="auto"), None, 5)
+    assert stages[-1].settings["service_share"] == "auto"
+    batches = [[part.numpy() for part in tf.nest.flatten(batch)] for batch in stages.dataset().take(STEPS)]
+    check_same(batches, read(many, CONFIG, None, 5))
+    share = stages[-1].settings["service_share"]
+    assert caplog.messages[0].startswith(f"This host makes {share} steps itself: it made ")
+
+
+def test_the_rates_decide_the_share(
+    many: Manifest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Job:
+        """A job whose batches are numbers."""
+
+        def build(self, steps: tf.data.Dataset) -> tf.data.Dataset:
+            return steps
+
+        def read(self) -> tf.data.Dataset:
+            return tf.data.Dataset.range(9)
+
+    monkeypatch.setattr(service_steps, "_begin_job", lambda *_: Job())
+    monkeypatch.setattr(service_steps, "measure_rates", lambda datasets: [1.0, 3.0])
+    caplog.set_level("INFO", service_steps.__name__)
+    config = replace(CONFIG, service="grpc://127.0.0.1:9", service_share="auto")
+    shares = service_steps.choose_shares(ReadPlan(Source.from_manifest(many, "train"), config), Stages(()))
+    assert (shares.period, shares.local) == (4, (0,))
+    assert caplog.messages == [
+        "This host makes 1 of 4 steps itself: it made 1.00 batches a second beside the service, which made 3.00."
+    ]
+
+
+def test_rates_are_measured_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfpipe.pipeline.service_steps._MEASURE_S", 0.5)
+    pairs = [tf.data.Dataset.counter().map(lambda i, s=seconds: wait(i, s)) for seconds in (0.02, 0.06)]
+    fast, slow = measure_rates(pairs)
+    assert fast == pytest.approx(3 * slow, rel=0.5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="broken"):
+        measure_rates([pairs[0], tf.data.Dataset.range(9).map(lambda i: fail(i))])
+
+
+def wait(number: tf.Tensor, seconds: float) -> tf.Tensor:
+    return tf.numpy_function(lambda i: (time.sleep(seconds), i)[1], [number], tf.int64)
+
+
+def fail(number: tf.Tensor) -> tf.Tensor:
+    with tf.control_dependencies([tf.debugging.Assert(number < 5, ["broken"])]):
+        return tf.identity(number)
+
+
+@pytest.mark.slow
 def test_a_dataset_can_be_read_twice_at_once(many: Manifest, three: str) -> None:
     dataset = build_dataset(many, "train", replace(CONFIG, service=three))
     pairs = tf.data.Dataset.zip((dataset, dataset)).take(5)
@@ -139,6 +199,7 @@ def test_workers_read_the_records_of_their_own_steps_only(many: Manifest, three:
     assert records == [number for batch in batches for number in batch[0]]
 
 
+@pytest.mark.slow
 def test_a_lost_worker_that_comes_back_costs_no_batch_and_one_that_stays_away_is_named(many: Manifest) -> None:
     # Real processes, because only they can be killed. `run_until` starts the worker again.
     with Service(ServiceConfig(host="127.0.0.1", port=0, workers=2)) as service:

@@ -54,7 +54,7 @@ def test_stages_fold_into_a_dataset_and_can_be_cut() -> None:
 def test_neighbors_are_merged_unless_somebody_comes_between() -> None:
     first, decode, batch = counting()
     short = Stage("decode", lambda dataset: dataset.map(lambda x: x + 100).batch(5), {"both": True})
-    stages = Stages((first, dataclasses.replace(decode, merge=Merge((batch,), (short,))), batch))
+    stages = Stages((first, dataclasses.replace(decode, merges=(Merge((batch,), (short,)),)), batch))
     assert stages.names == ("list", "decode", "batch")
     assert stages.merge_neighbors().names == ("list", "decode")
     assert next(stages.dataset().as_numpy_iterator()).tolist() == [100, 101, 102, 103, 104]

@@ -60,7 +60,8 @@ def build_dataset(
     Returns:
         Batches for one replica each. A host with several replicas takes one batch for each of them. Dictionaries of
         "image", [batch, height, width, 3] of `image_dtype`; "label", int32 [batch] or one-hot float32 [batch, classes];
-        the features in `extra_features`; and in evaluation "mask", bool [batch], False for the padding in the last
+        the features in `extra_features`, or all if the records have no image; those of open size are tf.RaggedTensor
+        unless `pad_to` gives them a size. In evaluation "mask", bool [batch], is False for the padding in the last
         batch. With augment="device" images are uint8 of `decoded_size` and come with "height" and "width", int64
         [batch], and in training "seed", int32 [batch, 2]. With `as_supervised` a batch is (image, label), and in
         evaluation (image, label, mask) with a float32 mask. Training repeats without end; evaluation is one pass.
@@ -125,7 +126,10 @@ def _example_stages(plan: ReadPlan) -> tuple[Stage, ...]:
     parts = split_by_cache(plan)
     if parts is not None:
         return _join_parts(plan, parts)
-    stages = (*_image_stages(plan), augment_images(plan))
+    stages = _image_stages(plan)
+    if not plan.source.has_images:
+        return tuple(stage for stage in stages if stage.name != "decode")
+    stages = (*stages, augment_images(plan))
     if not plan.config.training and plan.config.cache == "decoded":
         # Evaluation does the same to every image each time, so the cache keeps augmented images.
         return (*stages, cache_decoded(plan))

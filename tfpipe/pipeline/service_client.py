@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from tfpipe.errors import ConfigError, TfpipeError
+from tfpipe.format.protobuf_wire import Budget, fields
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 Compression = Literal["AUTO", "SNAPPY"]
 
 _ADDRESS = re.compile(r"grpc://(\[[0-9A-Fa-f:.%]+\]|[^:/\s\[\]]+):([0-9]{1,5})")
-_WORKERS_ID = "tfpipe-workers"
+_WORKERS_ID, _JOURNAL_ID = "tfpipe-workers", "tfpipe-journal"
+_LIST_WORKERS = "/tensorflow.data.DispatcherService/GetWorkers"
 _ANSWER_S = 3.0
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # with empty settings
 _SETTINGS_FRAME = 4
@@ -123,6 +125,46 @@ def find_workers(address: str) -> tuple[str, ...]:
     return tuple(name.partition(" ")[2] for name in sorted(spec))
 
 
+def announce_journal(address: str) -> None:
+    """Tells others that a dispatcher keeps a journal. A dispatcher without one forgets this when it ends."""
+    import tensorflow as tf
+
+    tf.data.experimental.service.register_dataset(address, tf.data.Dataset.range(1), dataset_id=_JOURNAL_ID)
+
+
+def keeps_journal(address: str) -> bool:
+    """Returns whether a dispatcher that answers keeps a journal."""
+    import tensorflow as tf
+
+    try:
+        tf.data.experimental.service.from_dataset_id("parallel_epochs", address, _JOURNAL_ID)
+    except ValueError:  # no such dataset
+        return False
+    return True
+
+
+def list_live_workers(address: str) -> tuple[str, ...]:
+    """Returns the addresses of the workers that joined a dispatcher, sorted; also of those that it did not know before.
+
+    TensorFlow has no function for this, only its dispatcher's own protocol. Each worker there begins with its address.
+
+    Raises:
+        TfpipeError: The dispatcher gives no list.
+    """
+    import grpc
+
+    host_and_port = address.removeprefix("grpc://")
+    with grpc.insecure_channel(host_and_port) as channel:
+        try:
+            answer: bytes = channel.unary_unary(_LIST_WORKERS)(b"", timeout=_ANSWER_S)
+        except grpc.RpcError as error:
+            raise TfpipeError(
+                f"The dispatcher {address} must list its workers, and does not ({error.code()})."
+            ) from error
+    workers = _read_first_fields(answer)
+    return tuple(sorted(address.decode() for worker in workers for address in _read_first_fields(worker)))
+
+
 def list_workers(address: str) -> tuple[str, ...]:
     """Returns the fixed workers of a dispatcher, in the order of their numbers.
 
@@ -150,18 +192,21 @@ def check_address(address: str, option: str = "`service`") -> None:
     Raises:
         ConfigError: The address is not a valid one, or nothing there speaks gRPC.
     """
-    host, port = split_address(address, option)
+    if trouble := find_trouble(*split_address(address, option)):
+        raise ConfigError(
+            f"{option} must name a running dispatcher, got {address}, which does not answer ({trouble}). "
+            "Start one with: tfpipe serve"
+        )
+
+
+def find_trouble(host: str, port: int) -> str:
+    """Returns the trouble with a server, such as "connection refused"; "" if it answers as gRPC does."""
     # In a thread, because no timeout holds for the lookup of a name.
     answers: list[str] = []
     thread = threading.Thread(target=lambda: answers.append(_greet(host, port)), name="tfpipe-greet", daemon=True)
     thread.start()
     thread.join(_ANSWER_S + 1)
-    trouble = answers[0] if answers else f"no answer within {_ANSWER_S:g} s"
-    if trouble:
-        raise ConfigError(
-            f"{option} must name a running dispatcher, got {address}, which does not answer ({trouble}). "
-            "Start one with: tfpipe serve"
-        )
+    return answers[0] if answers else f"no answer within {_ANSWER_S:g} s"
 
 
 def split_address(address: str, option: str = "`service`") -> tuple[str, int]:
@@ -180,6 +225,12 @@ def is_address(address: str) -> bool:
     """Returns whether a text is like grpc://host:5050."""
     match = _ADDRESS.fullmatch(address)
     return match is not None and 1 <= int(match[2]) <= 65535
+
+
+def _read_first_fields(message: bytes) -> list[bytes]:
+    """Reads each field 1 of a message in protobuf's wire format."""
+    found = fields(message, 0, len(message), Budget())
+    return [message[start:stop] for number, _, start, stop in found if number == 1]
 
 
 def _greet(host: str, port: int) -> str:

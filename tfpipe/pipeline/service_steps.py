@@ -25,14 +25,18 @@ Each element carries its place. If a worker dies and starts again, its job begin
 place that is not the next one, drops the job, and begins another one there. How long it waits for a step,
 `service_timeout_s` says: a clock beside the batches watches this, because TensorFlow itself would wait without end.
 
-With `service_share` the trainer makes some steps itself: always the same ones, so that the order stays what it is.
+With `service_share` the trainer makes some steps itself: always the same ones, so that the order stays what it is. It
+may make others in the next run, because the batch of a step is the same whoever makes it.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
 import uuid
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,18 +48,106 @@ from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.step_shares import StepShares
 from tfpipe.pipeline.stage import STAGE_NAMES, Stages, tf_data_options
 
+logger = logging.getLogger(__name__)
+
 _MAX_TICK_S, _MIN_TICKS = 1.0, 20
 """The time between two looks at the clock, and between two attempts to begin a job; and the looks before an error."""
 _HINT_MODE = b"\x08\x05"  # the serialized `ProcessingModeDef` of ShardingPolicy.HINT
 _REQUESTS = 1  # a worker prepares the next batch meanwhile
+_WARM_BATCHES, _MEASURE_S, _LOOK_S = 3, 3.0, 0.05
+"""The batches of each side that are not measured, the seconds that are, and the time between two looks at them."""
 
 
-def distribute_steps(plan: ReadPlan, stages: Stages) -> tf.data.Dataset:
+def choose_shares(plan: ReadPlan, stages: Stages) -> StepShares:
+    """Chooses the steps that the host makes itself: those of `service_share`, or by a measurement.
+
+    To measure, this host and the workers make the first batches side by side for some seconds, which nobody keeps. So
+    the rate of this host is the one that it has while it takes batches from workers too.
+
+    Args:
+        plan: The read plan of the host.
+        stages: The stages up to `batch`.
+
+    Raises:
+        ConfigError: The dispatcher does not answer or does not know its workers, or a stage may drop images.
+    """
+    share = plan.config.service_share
+    if share != "auto":
+        return StepShares.from_share(share)
+    job = _begin_job(plan, stages, StepShares.from_share(0))
+    first = tf.constant(plan.start_step, tf.int64)
+    local = job.build(tf.data.Dataset.counter(first)).prefetch(1)
+    options = tf_data_options(plan.config, plan.deterministic)
+    rates = measure_rates([local.with_options(options), job.read().with_options(options)])
+    shares = StepShares.from_rates(*rates)
+    logger.info(
+        "This host makes %s steps itself: it made %.2f batches a second beside the service, which made %.2f.",
+        shares,
+        *rates,
+    )
+    return shares
+
+
+def split_by_worker(plan: ReadPlan, stages: Stages) -> dict[str, tf.data.Dataset]:
+    """Reads each worker of a service by itself, to tell which one is slow.
+
+    Args:
+        plan: The read plan of the host.
+        stages: The stages up to `batch`.
+
+    Returns:
+        The batches that each worker makes, from the first step on, as flat tuples without end, by its address.
+
+    Raises:
+        ConfigError: The dispatcher does not answer or does not know its workers, or a stage may drop images.
+    """
+    job = _begin_job(plan, stages, StepShares.from_share(0))
+
+    def read(first: int) -> tf.data.Dataset:
+        return tf.data.Dataset.range(first, first + 1).flat_map(lambda at: job._read_worker(_Memory.make(), at))
+
+    return {worker: read(number) for number, worker in enumerate(job.workers)}
+
+
+def measure_rates(datasets: Sequence[tf.data.Dataset]) -> list[float]:
+    """Measures how many batches a second each of several datasets gives while all of them are read at once."""
+    times: list[list[float]] = [[] for _ in datasets]
+    errors: list[BaseException] = []
+    stop = threading.Event()
+
+    def read(dataset: tf.data.Dataset, ends: list[float]) -> None:
+        try:
+            for _ in dataset:
+                ends.append(time.perf_counter())
+                if stop.is_set():
+                    break
+        except BaseException as error:
+            errors.append(error)
+            stop.set()
+
+    threads = [threading.Thread(target=read, args=pair) for pair in zip(datasets, times, strict=True)]
+    for thread in threads:
+        thread.start()
+    # What is measured begins when each has given some batches, because the first ones take long.
+    while not stop.wait(_LOOK_S):
+        warm = [ends[_WARM_BATCHES - 1] for ends in times if len(ends) >= _WARM_BATCHES]
+        if len(warm) == len(times) and time.perf_counter() - max(warm) >= _MEASURE_S:
+            stop.set()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    begin = max(ends[_WARM_BATCHES - 1] for ends in times)
+    return [sum(end > begin for end in ends) / max(ends[-1] - begin, _LOOK_S) for ends in times]
+
+
+def distribute_steps(plan: ReadPlan, stages: Stages, shares: StepShares) -> tf.data.Dataset:
     """Reads the batches of one host from the workers of a service, in exact order.
 
     Args:
         plan: The read plan of the host.
         stages: The stages up to `batch`. Workers build them on their own steps.
+        shares: The steps that the host makes itself.
 
     Returns:
         The batches that the host would have made itself, from the start step on, without end.
@@ -63,14 +155,17 @@ def distribute_steps(plan: ReadPlan, stages: Stages) -> tf.data.Dataset:
     Raises:
         ConfigError: The dispatcher does not answer or does not know its workers, or a stage may drop images.
     """
-    _check_stages(stages)
-    assert plan.config.service is not None
-    service_client.check_address(plan.config.service)
-    workers = service_client.list_workers(plan.config.service)
-    job = _Job(plan, stages, workers, StepShares.from_share(plan.config.service_share))
+    job = _begin_job(plan, stages, shares)
     remote = job.read()
     batches = _join_local_steps(job, remote) if job.shares.local else remote
     return _deal_to_replicas(plan, batches)
+
+
+def _begin_job(plan: ReadPlan, stages: Stages, shares: StepShares) -> _Job:
+    _check_stages(stages)
+    assert plan.config.service is not None
+    service_client.check_address(plan.config.service)
+    return _Job(plan, stages, service_client.list_workers(plan.config.service), shares)
 
 
 def _check_stages(stages: Stages) -> None:

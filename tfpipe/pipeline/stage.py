@@ -45,7 +45,8 @@ class Stage:
         apply: The function that takes the previous stage's dataset and returns this stage's. The first stage gets None.
         settings: The values that the stage was built with, for people and for the profiler.
         reason: The reason for the stage or for its place.
-        merge: The stages that do the work of this one and of those behind it in less time; None if there are none.
+        merges: The stages that do the work of this one and of those behind it in less time. The first that fit are
+            taken.
         commutes_with: The names of stages that may change places with this one: what leaves the two stays the same. A
             filter on the label commutes with "decode". What is not named is unknown, and stays where it is.
         shrinks: Whether it drops elements or makes them smaller, so that less is to do behind it. None: unknown.
@@ -60,7 +61,7 @@ class Stage:
     apply: Callable[[Any], Any] = field(repr=False, compare=False)
     settings: Mapping[str, object] = field(default_factory=dict)
     reason: str = ""
-    merge: Merge | None = field(default=None, repr=False, compare=False)
+    merges: tuple[Merge, ...] = field(default=(), repr=False, compare=False)
     commutes_with: frozenset[str] = frozenset()
     shrinks: bool | None = None
     random: bool | None = None
@@ -181,10 +182,10 @@ class Stages(tuple[Stage, ...]):
         left = list(self)
         while left:
             stage = left.pop(0)
-            following = () if stage.merge is None else stage.merge.following
-            if stage.merge is not None and _are_same(left[: len(following)], following):
-                del left[: len(following)]
-                merged += stage.merge.stages
+            fitting = [merge for merge in stage.merges if _are_same(left[: len(merge.following)], merge.following)]
+            if fitting:
+                del left[: len(fitting[0].following)]
+                merged += fitting[0].stages
             else:
                 merged.append(stage)
         return Stages(merged, self.options)

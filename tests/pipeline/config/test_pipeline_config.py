@@ -121,7 +121,13 @@ BATCH = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be
         ),
         (
             {"cache": "bytes", "service": "grpc://a:1"},
-            "`service` needs `cache` none, got 'bytes': its workers come and go.",
+            "`service` excludes a cache, in memory or in `cache_dir`, got `cache` 'bytes': no worker meets the same "
+            "records in each epoch. Leave one of them out.",
+        ),
+        (
+            {"cache": "decoded", "cache_dir": "/tmp/c", "service": "grpc://a:1"},
+            "`service` excludes a cache, in memory or in `cache_dir`, got `cache` 'decoded': no worker meets the same "
+            "records in each epoch. Leave one of them out.",
         ),
         (
             {"augment": "device", "image_dtype": "float32"},

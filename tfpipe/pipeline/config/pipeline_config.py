@@ -79,12 +79,17 @@ class PipelineConfig:
         decoder: The decoder of JPEGs. "native": that of the package tfpipe-kernels, which crops, resizes and converts
             in one call. "tensorflow": operations of TensorFlow, or Pillow in the readers without TensorFlow. "auto":
             native if the package is installed and fits: all images are JPEGs, no `antialias`, no `service`. TensorFlow
-            gives the same pixels, Pillow slightly others. "auto", "native" or "tensorflow". Default: "auto".
+            gives the same pixels, Pillow slightly others. Unless it is "tensorflow", the package also reads the
+            records of the exact order and of an evaluation. "auto", "native" or "tensorflow". Default: "auto".
         image_dtype: The type of the pixels. Floats are normalized with the mean and deviation of `augment_options`.
             uint8 takes a quarter of the bytes of float32 on the way to the device, which then normalizes.
             "uint8", "float32" or "bfloat16". Default: "uint8".
         one_hot: Whether labels are one-hot float32 vectors instead of integers. Default: False.
-        extra_features: The names of further features of the records that a batch holds. Default: ().
+        extra_features: The names of further features of the records that a batch holds. If the records have no image
+            and none is named, a batch holds all. Default: ().
+        pad_to: The sizes that tensors are padded with zeros to, or cut to, if the manifest leaves sizes of their axes
+            open: "tokens=77", or "frames=16x128" for two such axes. A batch then holds the stored sizes too, as
+            "tokens.sizes". Without it batches hold tf.RaggedTensor. Default: ().
         max_boxes: The number of bounding boxes of an image in a batch. Fewer boxes are padded, and boxes beyond it are
             left out. At least 1. Default: 64.
         as_supervised: Whether a batch is a pair (image, label), as Keras expects it, instead of a dictionary.
@@ -112,9 +117,10 @@ class PipelineConfig:
             None: 8 files, or 32 records; fewer if these take more than 64 MiB. At least 1. Default: None.
         block_length: The number of records taken from one file before the next one has its turn. At least 1.
             Default: 16.
-        read_parallel_calls: The number of threads that read, of which each reads another file or run. None: 48 in exact
-            order and `cycle_length` for whole files, because AUTOTUNE would begin with one or two; AUTOTUNE in
-            evaluation. At least 1. Default: None.
+        read_parallel_calls: The number of threads that read, of which each reads another file or run. Those of
+            tfpipe-kernels read only what is not in the page cache. None: 48 in exact order and `cycle_length` for whole
+            files, because AUTOTUNE would begin with one or two; AUTOTUNE in evaluation; 4 in exact order by a
+            `service`, if the files have paths and not URLs. At least 1. Default: None.
         deterministic: Whether the order is kept when one read or decode is slower than the next. None: it is kept in
             exact order and in evaluation only. Default: None.
         on_bad_record: The reaction to a record whose checksum is wrong or whose file cannot be read. "raise": an error
@@ -165,7 +171,9 @@ class PipelineConfig:
             workers give records to any host that asks, in no fixed order. A service excludes caches. None: this host
             runs the pipeline. Begins with grpc://. Default: None.
         service_share: The share of the steps that this host makes itself in exact order, on cores that would be idle.
-            They are always the same steps, so the order stays. At least 0 and below 1. Default: 0.0.
+            They are always the same steps, so the order stays. "auto": a measurement of a few seconds, when the
+            pipeline is built, finds the share at which neither this host nor the workers wait for each other. At least
+            0 and below 1, or "auto". Default: 0.0.
         service_timeout_s: The seconds that exact order waits for a step of the service. Then an error names the worker
             that is late. A worker that starts again under its address within them ends nothing. At least 1. Default:
             300.
@@ -189,6 +197,7 @@ class PipelineConfig:
     image_dtype: ImageDtype = option(Choice(get_args(ImageDtype)), "uint8", affects="images")
     one_hot: bool = option(Flag(), False)
     extra_features: tuple[str, ...] = option(Names(), ())
+    pad_to: tuple[str, ...] = option(Names(), ())
     max_boxes: int = option(Count(1), 64)
     as_supervised: bool = option(Flag(), False)
 
@@ -228,11 +237,13 @@ class PipelineConfig:
     stage_moves: tuple[str, ...] = option(Names(), (), affects="speed", without_tensorflow=((),))
     vectorized_stages: tuple[str, ...] = option(Names(), (), affects="speed", without_tensorflow=((),))
     service: str | None = option(Address(), None, without_tensorflow=(None,))
-    service_share: float = option(Number(at_least=0, below=1), 0.0, affects="speed", without_tensorflow=(0.0,))
+    service_share: float | Literal["auto"] = option(
+        Number(at_least=0, below=1, word="auto"), 0.0, affects="speed", without_tensorflow=(0.0,)
+    )
     service_timeout_s: int = option(Count(1), 300)
 
     def __post_init__(self) -> None:
-        for name in ("image_size", "decoded_size", "extra_features", "stage_moves", "vectorized_stages"):
+        for name in ("image_size", "decoded_size", "extra_features", "pad_to", "stage_moves", "vectorized_stages"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))  # a list has no hash
         _check_batch(self)
@@ -344,9 +355,12 @@ def _check_pairs(config: PipelineConfig) -> None:
                 "later ones to other steps, which other workers make."
             )
     if config.service_share and (config.service is None or config.order != "exact"):
-        raise ConfigError(f"`service_share` needs a `service` and `order` exact, got {config.service_share:g} without.")
+        raise ConfigError(f"`service_share` needs a `service` and `order` exact, got {config.service_share!r} without.")
     if config.service is not None and config.cache != "none":
-        raise ConfigError(f"`service` needs `cache` none, got {config.cache!r}: its workers come and go.")
+        raise ConfigError(
+            f"`service` excludes a cache, in memory or in `cache_dir`, got `cache` {config.cache!r}: no worker meets "
+            "the same records in each epoch. Leave one of them out."
+        )
     if config.augment == "device" and config.image_dtype != "uint8":
         raise ConfigError(
             f"`augment` device needs `image_dtype` uint8, got {config.image_dtype!r}: the device normalizes."
