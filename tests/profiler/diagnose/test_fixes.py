@@ -127,7 +127,7 @@ def test_images_larger_than_the_model_needs_are_stored_smaller() -> None:
     assert not any("shard" in fix.instruction for fix in list_fixes(make_profile(dataset={"short_side": None})))
 
 
-def test_the_native_decoder_is_proposed_where_it_would_decode() -> None:
+def test_the_native_operations_is_proposed_where_it_would_decode() -> None:
     assert not any("kernels" in fix.instruction for fix in list_fixes(PROFILE))
     fix = next(fix for fix in list_fixes(make_profile(dataset={"lacks_kernels": True})) if "kernels" in fix.instruction)
     assert fix.instruction == "Install tfpipe-kernels: pip install ./kernels in a checkout of tfpipe."

@@ -292,7 +292,7 @@ FAULTS: dict[str, Fault] = {
         why="Each read of the storage takes 20 ms and two are made at once: more at once wait together.",
         stage="read",
         fix={"cycle_length": ...},
-        config={"cycle_length": 2},
+        config={"cycle_length": 2, "decoder": "tensorflow"},  # tfpipe-kernels asks for all records of a batch at once
         delay_us=20_000,
     ),
     "single_shard": Fault(

@@ -155,11 +155,11 @@ def test_what_a_filter_drops_costs_the_images_that_stay() -> None:
     assert stages["read"].cpu_us_per_image.median == pytest.approx(2000)
     assert stages["keep"].cpu_us_per_image.median == pytest.approx(40)
     assert {round(stage.images_per_second) for stage in stages.values()} == {100}
-    assert count_records_per_image(list(stages.values()), 10) == pytest.approx(4)
+    assert count_records_per_image(list(stages.values()), 10, 1) == pytest.approx(4)
 
 
 def test_no_stages_take_a_record_for_each_image() -> None:
-    assert count_records_per_image((), 10) == 1
+    assert count_records_per_image((), 10, 1) == 1
 
 
 def test_what_lies_in_a_buffer_is_not_dropped() -> None:
@@ -198,7 +198,8 @@ def test_one_element_may_become_many() -> None:
     assert stages["views"].elements_out_per_in == pytest.approx(4)
     assert stages["decode"].cpu_us_per_image.median == pytest.approx(500)
     assert stages["views"].cpu_us_per_image.median == pytest.approx(100)
-    assert count_records_per_image(list(stages.values()), 10) == pytest.approx(0.25)
+    assert count_records_per_image(list(stages.values()), 10, 1) == pytest.approx(0.25)
+    assert count_records_per_image(list(stages.values()), 10, 8) == pytest.approx(2)
 
 
 def test_batches_may_be_made_first() -> None:

@@ -56,9 +56,9 @@ def measure_option_costs(
             device is tried, too.
 
     Returns:
-        The costs. There are none if nothing is decoded in training, or if a record is damaged.
+        The costs. There are none without images, if nothing is decoded in training, or if a record is damaged.
     """
-    if not config.training or config.service or config.cache == "decoded":
+    if not config.training or config.service or config.cache == "decoded" or not source.has_images:
         return OptionCosts()
     try:
         costs: OptionCosts = _measure(source, config, short_side, late_cache)
@@ -120,6 +120,7 @@ def _shrink_images(source: Source, payloads: list[bytes], short_side: int) -> li
     try:
         for payload in payloads:
             features: dict[str, Any] = dict(decode_example(payload))
+            assert source.image_key is not None
             image = prepare_image(features[source.image_key][0], form)
             features[source.image_key] = [image.encoded]
             features |= {"image/height": [image.height], "image/width": [image.width]}
@@ -137,6 +138,7 @@ def _add_markers(source: Source, config: PipelineConfig, payloads: list[bytes]) 
     try:
         for payload in payloads:
             features: dict[str, Any] = dict(decode_example(payload))
+            assert source.image_key is not None  # a native decoder needs images
             image = make_seekable(features[source.image_key][0], ImageForm().max_pixels)
             seekable.append(encode_example(features | {source.image_key: [image]}))
     except BadImage:

@@ -131,7 +131,9 @@ def profile_pipeline(
             call_costs = measure_call_costs(source, config, _build_uncached(data, split, config, customize))
     planned, python_stages = list_planned_operations(built), find_python_stages(built)
     timings = compute_stage_timings(run.samples, planned, python_stages, accelerator.images_per_step)
-    records_per_image = count_records_per_image(timings, accelerator.images_per_step)
+    records_per_image = count_records_per_image(
+        timings, accelerator.images_per_step, _count_records_at_once(built, plan)
+    )
     return Profile(
         step=timing,
         stages=timings,
@@ -212,6 +214,12 @@ def _build_each(stages: Stages) -> list[BuiltStage]:
         built.append(BuiltStage(stage.name, dataset, stage.apply(dataset), stage.random, stage.per_image))
         dataset = built[-1].dataset
     return built
+
+
+def _count_records_at_once(built: list[BuiltStage], plan: ReadPlan) -> int:
+    """Counts the records of an element of `read`: those of a batch where tfpipe-kernels reads them."""
+    read = [stage for stage in built if stage.name == "read"]
+    return plan.batch_size if read and tf.nest.flatten(read[0].dataset.element_spec)[0].shape.rank else 1
 
 
 def _finish(built: list[BuiltStage], stages: Stages, config: PipelineConfig) -> tf.data.Dataset:

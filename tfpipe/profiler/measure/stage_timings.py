@@ -157,14 +157,16 @@ def compute_stage_timings(
     return tuple(timings)
 
 
-def count_records_per_image(stages: Sequence[StageTiming], images_per_batch: int) -> float:
+def count_records_per_image(stages: Sequence[StageTiming], images_per_batch: int, records_per_element: int) -> float:
     """Returns the records that are taken for an image that leaves the pipeline; 1 if there are no stages.
 
     Args:
         stages: All stages of the pipeline.
         images_per_batch: Images in an element of the whole pipeline.
+        records_per_element: Records in an element of the stage `read`.
     """
-    return 1 / (math.prod(stage.elements_out_per_in for stage in stages) * images_per_batch) if stages else 1.0
+    given = math.prod(stage.elements_out_per_in for stage in stages)
+    return records_per_element / (given * images_per_batch) if stages else 1.0
 
 
 def _make_timing(
