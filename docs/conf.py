@@ -9,7 +9,7 @@ sys.path[:0] = [
     str(DOCS.parent),
     str(DOCS / "_ext"),
 ]  # a checkout's modules come before an installed tfpipe, here and in the notebooks
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(DOCS.parent), os.environ.get("PYTHONPATH")]))
+os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:2], os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines of TensorFlow's start-up among the outputs of a notebook
 
 from tfpipe import __version__  # noqa: E402

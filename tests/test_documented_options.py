@@ -18,6 +18,7 @@ from beam_jobs.runners.base import RunnerConfig
 from tests.test_docstrings import get_attributes
 from tfpipe.data_service import ServiceConfig
 from tfpipe.doctor.result import TargetConfig
+from tfpipe.export.config import ExportConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig
 from tfpipe.integrity.verify import VerifyConfig
@@ -38,6 +39,7 @@ CONFIGS = (
     ServiceConfig,
     TargetConfig,
     AdviseConfig,
+    ExportConfig,
 )
 
 

@@ -1,6 +1,13 @@
 """What is said of errors."""
 
-from tfpipe.errors import first_line
+import pickle
+import re
+from pathlib import Path
+
+from beam_jobs.runners.beam_errors import remove_graph_place
+from tests.conftest import ROOT, Tfpipe
+from tests.docs.pages import find_anchors
+from tfpipe.errors import ConfigError, MissingDependencyError, first_line
 
 
 def test_the_first_line_of_an_error() -> None:
@@ -20,3 +27,32 @@ def test_the_first_line_of_an_error() -> None:
         'in user code:\n\n    File "stages.py", line 3, in change  *\n        x\n\n    ValueError: It does not fit.\n'
     )
     assert first_line(ValueError(code)) == "ValueError: It does not fit"
+
+
+def test_an_error_keeps_its_page() -> None:
+    error = MissingDependencyError("It is missing.", page="docs/start/install.md")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.page, copy.exit_code) == ("It is missing.", "docs/start/install.md", 1)
+    assert remove_graph_place(error).page == "docs/start/install.md"
+    assert (ConfigError("No.").page, vars(ConfigError("No."))) == ("", {})
+
+
+def test_the_pages_that_errors_name_exist() -> None:
+    sources = [path for package in ("tfpipe", "beam_jobs") for path in (ROOT / package).rglob("*.py")]
+    named = {page for path in sources for page in re.findall(r'page="(docs/[^"]+)"', path.read_text(encoding="utf-8"))}
+    assert len(named) >= 5
+    for page in named:
+        path, _, anchor = page.partition("#")
+        assert (ROOT / path).is_file(), page
+        assert not anchor or anchor in find_anchors(ROOT / path), page
+
+
+def test_the_command_line_shows_the_page_below_the_error(tfpipe: Tfpipe, tmp_path: Path) -> None:
+    (tmp_path / ".tfpipe").mkdir()
+    done = tfpipe("inspect", tmp_path)
+    assert done.code == 1
+    assert done.err.splitlines() == [
+        f"Error: {tmp_path} holds no manifest.json: it is not a finished tfpipe dataset. An earlier run was not "
+        "finished; run the same `tfpipe shard` command again to finish it.",
+        "More in docs/symptoms.md#the-run-does-not-go-on.",
+    ]

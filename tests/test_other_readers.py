@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.beam_jobs.datasets import read_records
+from tests.export.datasets import make_photo_dataset
+
 # In a process of its own: the package brings a copy of TensorFlow's protocol that cannot live beside the original.
 _READ = """
 import hashlib, json, pathlib, sys
@@ -34,3 +37,18 @@ def test_vahidk_tfrecord_reads_every_record_by_the_index(small_dataset: Path) ->
 
 def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_tf_models_finds_the_features_that_it_documents(tmp_path: Path) -> None:
+    dataset = make_photo_dataset(tmp_path)
+    for features in read_records(dataset):
+        kinds = {name: "bytes" if isinstance(value, list) else str(value.dtype) for name, value in features.items()}
+        scalars = {
+            "image/encoded": "bytes",
+            **dict.fromkeys(("image/class/label", "image/height", "image/width"), "int64"),
+        }
+        for name, kind in scalars.items():
+            assert (kinds[name], len(features[name])) == (kind, 1)
+        assert {kinds[f"image/object/bbox/{side}"] for side in ("xmin", "xmax", "ymin", "ymax")} == {"float32"}
+        assert kinds["image/object/class/label"] == "int64"
+        assert "image/source_id" not in features  # so the page says to let the Garden make it

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tfpipe.profiler.live.idle_monitor import IdleMonitor
     from tfpipe.profiler.live.measure_training import measure_training
     from tfpipe.readers.data_source import data_source
+    from tfpipe.writer.fields import Label, Tensor, Text, Values
+    from tfpipe.writer.write import write
 
 __all__ = [
     "AugmentOptions",
@@ -31,12 +33,16 @@ __all__ = [
     "DataError",
     "FormatError",
     "IdleMonitor",
+    "Label",
     "Manifest",
     "MissingDependencyError",
     "PipelineConfig",
     "Stage",
     "Stages",
+    "Tensor",
+    "Text",
     "TfpipeError",
+    "Values",
     "__version__",
     "build_dataset",
     "build_stages",
@@ -51,6 +57,7 @@ __all__ = [
     "set_precision",
     "steps_per_epoch",
     "tfrecord_files",
+    "write",
 ]
 
 _MODULES = {
@@ -59,12 +66,16 @@ _MODULES = {
     "DataError": "tfpipe.errors",
     "FormatError": "tfpipe.errors",
     "IdleMonitor": "tfpipe.profiler.live.idle_monitor",
+    "Label": "tfpipe.writer.fields",
     "Manifest": "tfpipe.format.manifest",
     "MissingDependencyError": "tfpipe.errors",
     "PipelineConfig": "tfpipe.pipeline.config.pipeline_config",
     "Stage": "tfpipe.pipeline.stage",
     "Stages": "tfpipe.pipeline.stage",
+    "Tensor": "tfpipe.writer.fields",
+    "Text": "tfpipe.writer.fields",
     "TfpipeError": "tfpipe.errors",
+    "Values": "tfpipe.writer.fields",
     "build_dataset": "tfpipe.pipeline.build",
     "build_stages": "tfpipe.pipeline.build",
     "change_batch_size": "tfpipe.pipeline.plan.change_batch",
@@ -78,6 +89,7 @@ _MODULES = {
     "resolve_strategy": "tfpipe.distribution",
     "set_precision": "tfpipe.distribution",
     "steps_per_epoch": "tfpipe.distribution",
+    "write": "tfpipe.writer.write",
 }
 
 

@@ -21,9 +21,25 @@ _ASSERTION = re.compile(r"assertion failed: \[(.*?)\]", re.DOTALL)
 
 
 class TfpipeError(Exception):
-    """The base of all errors that tfpipe raises; `exit_code` is the exit code of the command line."""
+    """The base of all errors that tfpipe raises.
+
+    Args:
+        args: The message.
+        page: The place in the documentation that explains the error, as "docs/symptoms.md#memory-grows"; empty if there
+            is none. It stands where the error is raised, and nowhere else.
+
+    Attributes:
+        exit_code: The exit code of the command line.
+        page: The place in the documentation.
+    """
 
     exit_code = 1
+    page = ""
+
+    def __init__(self, *args: object, page: str = "") -> None:
+        super().__init__(*args)
+        if page:
+            self.page = page
 
 
 class ConfigError(TfpipeError, ValueError):

@@ -34,7 +34,7 @@ def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
     try:
         data = file_io.read_bytes(path, manifest_json.MAX_BYTES)
     except FileNotFoundError:
-        raise DataError(_explain_missing(directory)) from None
+        raise _explain_missing(directory) from None
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -78,14 +78,17 @@ def check_local(directory: str) -> None:
         )
 
 
-def _explain_missing(directory: str) -> str:
+def _explain_missing(directory: str) -> DataError:
     if file_io.is_url(directory):
-        return f"{directory} holds no {file_names.MANIFEST}: it is not a finished tfpipe dataset."
+        return DataError(f"{directory} holds no {file_names.MANIFEST}: it is not a finished tfpipe dataset.")
     if not os.path.lexists(directory):
-        return f"{directory} does not exist."
+        return DataError(f"{directory} does not exist.")
     if not os.path.isdir(directory):
-        return f"{directory} must be the directory of a dataset, the one that holds {file_names.MANIFEST}."
+        return DataError(f"{directory} must be the directory of a dataset, the one that holds {file_names.MANIFEST}.")
     missing = f"{directory} holds no {file_names.MANIFEST}: it is not a finished tfpipe dataset."
     if os.path.isdir(os.path.join(directory, file_names.WORK_DIR)):
-        return f"{missing} An earlier run was not finished; run the same `tfpipe shard` command again to finish it."
-    return f"{missing} `tfpipe shard` writes one out of images, `tfpipe index` one for TFRecords of others."
+        return DataError(
+            f"{missing} An earlier run was not finished; run the same `tfpipe shard` command again to finish it.",
+            page="docs/symptoms.md#the-run-does-not-go-on",
+        )
+    return DataError(f"{missing} `tfpipe shard` writes one out of images, `tfpipe index` one for TFRecords of others.")

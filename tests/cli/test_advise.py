@@ -265,6 +265,7 @@ def photos(tmp_path: Path) -> Path:
     return write_files(tmp_path / "photos", {**make_photos({"cat": 10, "dog": 10}), "cat/bad.jpg": b"bad"})
 
 
+@pytest.mark.slow
 def test_a_real_run(tfpipe: Tfpipe, photos: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of the forms: each costs the start of a TensorFlow."""
     for name, value in (("ROUNDS", 2), ("MIN_TURN_S", 0.05), ("MAX_WARM_UP_S", 0.1)):

@@ -1,14 +1,18 @@
 """The entry point: tracebacks, and interrupts where Python ignores exceptions, as in a garbage collection."""
 
 import os
+import platform
 import signal
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import PATH_OF_REPOSITORY, ROOT
+from tests.conftest import PATH_OF_REPOSITORY, ROOT, Tfpipe
+from tfpipe import __version__
+from tfpipe.system import kernels
 
 # Runs a command, and sends itself three SIGINT in garbage collections once a module is being loaded.
 _INTERRUPTED_COMMAND = f"""
@@ -39,7 +43,7 @@ if __name__ == "__main__":
         ("tfpipe.integrity.repair", "repair DATASET out"),
         ("beam_jobs.shard_job", "reshard DATASET out --num-shards 2"),
         ("tfpipe.profiler.measure.profile", "profile DATASET --step-ms 10 --global-batch-size 4"),
-        pytest.param("tfpipe.training.train", "train DATASET --epochs 9", marks=pytest.mark.slow),
+        pytest.param("tfpipe.training.tensorflow.train", "train DATASET --epochs 9", marks=pytest.mark.slow),
         pytest.param("tfpipe.tuning.search", "tune DATASET --global-batch-size 4", marks=pytest.mark.slow),
         pytest.param("tfpipe.tuning.bench", "bench DATASET --global-batch-size 4", marks=pytest.mark.slow),
         pytest.param("tfpipe.doctor.run", "doctor DATASET", marks=pytest.mark.slow),
@@ -69,3 +73,13 @@ def test_debug_shows_the_traceback() -> None:
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "There is no nowhere." in done.stderr
+
+
+def test_the_versions(tfpipe: Tfpipe) -> None:
+    lines = tfpipe("--version").lines
+    assert lines[:3] == [
+        f"tfpipe {__version__}",
+        f"tfpipe-kernels {kernels.get_version() or 'not installed'}",
+        f"Python {platform.python_version()}",
+    ]
+    assert f"pillow {metadata.version('pillow')}" in lines

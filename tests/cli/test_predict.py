@@ -26,7 +26,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import tensorflow as tf
 
     from tfpipe import PipelineConfig
-    from tfpipe.training.export import export_model
+    from tfpipe.training.tensorflow.export import export_model
 
     image = tf.keras.Input((8, 8, 3), dtype="uint8")
     head = tf.keras.layers.Dense(3, kernel_initializer="zeros")

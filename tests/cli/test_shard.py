@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from beam_jobs.runners.base import GraphWritten
 from tests.conftest import Tfpipe
 from tfpipe.system.units import human_bytes
 
@@ -43,6 +44,7 @@ def test_the_sample_data(first: tuple[Path, subprocess.CompletedProcess[str]]) -
         "changed: 1 eoi_appended",
         "changed: 1 exif_rotated",
         "quarantined: 1, listed in quarantine/quarantined.jsonl",
+        *(f"skipped: 1 *.{ending}" for ending in ("md", "py", "txt")),
     ]
     assert last.startswith(f"{out} is complete: ")
 
@@ -85,6 +87,7 @@ def test_dry_run_writes_nothing(tmp_path: Path, shard) -> None:
         "skipped: 1 *.md",
         "skipped: 1 *.py",
         "skipped: 1 *.txt",
+        "The launcher makes the plan: the images of a folder are counted only by listing them.",
     ]
     head, output, cpu, wall = done.out.splitlines()[-4:]
     assert head == "estimate from 24 images of 24, 1 of them bad, with 95 % intervals:"
@@ -119,6 +122,8 @@ def test_dry_run_as_json(tmp_path: Path, shard) -> None:
     assert estimate["storage_cost_per_month"] == [size / 2**30] * 2
     assert (estimate["sampled"], estimate["bad"], estimate["job_cost"]) == (24, 1, None)
     assert estimate["wall_s"]["low"] >= estimate["serial_s"] > 0
+    planner = plan.pop("planner"), plan.pop("planner_reason")
+    assert planner == ("launcher", "the images of a folder are counted only by listing them")
     assert plan == {
         "images": 24,
         "bytes": plan["bytes"],
@@ -184,7 +189,7 @@ def test_seekable_without_its_package(
     assert (done.code, done.out) == (1, "")
     assert done.err == (
         "Error: --seekable needs tfpipe-kernels, and it is not installed. Install it from a checkout with: "
-        "pip install ./kernels.\n"
+        "pip install ./kernels.\nMore in docs/start/install.md#the-native-decoder.\n"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -202,3 +207,20 @@ def test_the_command_of_a_job(shard) -> None:
         "python -m beam_jobs shard 'gs://in/my photos' gs://out --splits=a=0.9,b=0.1 --encoding=raw --square=64 -- "
         "--runner=DataflowRunner --project=my-project --region=europe-west4 --max_num_workers=9 --label=team=vision\n"
     )
+
+
+def test_a_dry_run_by_the_engine_writes_nothing_either(tmp_path: Path, shard) -> None:
+    done = shard(SAMPLE, tmp_path / "out", "--dry-run", "--plan", "engine", "--num-shards", 2, "--workers", 1)
+    assert done.code == 0
+    assert "The engine makes the plan: `plan` says so." in done.out.splitlines()
+    assert done.out.splitlines()[:2] == ["24 images, 317.6 KB, nothing written", "train: 24 images, 317.6 KB, 2 shards"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_graph_that_a_service_will_run_is_no_error(shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object) -> None:
+        raise GraphWritten("The graph is written.")
+
+    monkeypatch.setattr("beam_jobs.shard_job.run", run)
+    assert shard("gs://i", "gs://o")[:2] == (0, "The graph is written.\n")
+    assert shard("gs://i", "gs://o", "--json").json == {"dataset": "gs://o", "message": "The graph is written."}

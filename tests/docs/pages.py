@@ -20,6 +20,7 @@ PYTHON = {"python", "py"}
 NOTEBOOK = "{code-cell}"
 
 _NOT_RUN = re.compile(r"^(?:%|<!--) not run: (\S.*?)(?: ?-->)?$")
+_CELL_OPTIONS = re.compile(r"\A(---\n.*?\n---\n|(:\w+:[^\n]*\n)+\n?)", re.DOTALL)
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
 
 
@@ -58,7 +59,7 @@ def find_blocks(page: Path) -> Iterator[Block]:
         first = token.map[0]
         above = [line for line in lines[max(first - 2, 0) : first] if line.strip()]
         match = _NOT_RUN.match(above[-1]) if above else None
-        code = re.sub(r"\A(:\w+:.*\n)+\n?", "", token.content) if language == NOTEBOOK else token.content
+        code = _CELL_OPTIONS.sub("", token.content) if language == NOTEBOOK else token.content
         yield Block(page, first + 1, language, code, match[1] if match else None)
 
 

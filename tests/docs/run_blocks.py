@@ -1,13 +1,14 @@
 """`python run_blocks.py BLOCKS.json`: runs the blocks of one page one after another, as a reader would, in this folder.
 
 Python blocks share their names, and a shell block ends at its first error. In a cell of a notebook a line that begins
-with `!` is a command.
+with `!` is a command, and a cell that begins with `%%writefile` is a file.
 """
 
 import ast
 import json
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +21,9 @@ def run_cell(code: str, names: dict[str, Any]) -> None:
     """Runs a cell of a notebook: commands, or Python without what only Jupyter knows."""
     if code.startswith("!"):
         run_shell("\n".join(line.removeprefix("!") for line in code.splitlines()))
+    elif code.startswith("%%writefile "):
+        name, _, text = code.removeprefix("%%writefile ").partition("\n")
+        Path(name).write_text(text, encoding="utf-8")
     elif "get_ipython" not in code and "IPython" not in code:
         run_python(code, names)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 import pytest
 
+import tfpipe
 from tests.conftest import PATH_OF_REPOSITORY, ROOT
 from tests.docs.pages import NOTEBOOK, PAGES, SHELL, Block, find_blocks
 from tfpipe.cli.main import tfpipe as commands
@@ -85,7 +86,7 @@ def test_each_block_is_valid() -> None:
         kind = get_kind(block)
         try:
             if kind == "python" or (kind == "cell" and not block.code.startswith("!")):
-                ast.parse(block.code)
+                ast.parse(re.sub(r"\A%%writefile .*", "", block.code))
         except SyntaxError as error:
             faults.append(f"{block.place}: {error}")
     assert not faults, "\n".join(faults)
@@ -101,6 +102,22 @@ def test_the_page_for_machines_names_options_that_exist() -> None:
     lines = re.sub(r"[\[\]|]", " ", "\n".join(re.findall(r"`(tfpipe [^`]+)`", text)))
     assert lines.count("\n") > 10
     assert check_commands(Block(ROOT / "docs" / "llms.txt", 1, "sh", lines, None)) == []
+
+
+def test_the_skill_for_agents_names_what_exists() -> None:
+    page = ROOT / "skills" / "tfpipe" / "SKILL.md"
+    text = page.read_text(encoding="utf-8")
+    header = re.match(r"---\nname: tfpipe\ndescription: (.{1,1024})\n---\n", text)
+    assert header is not None
+    blocks = list(find_blocks(page))
+    assert len(blocks) == 5
+    assert [fault for block in blocks for fault in check_commands(block)] == []
+    for option in re.findall(r"`(--[a-z-]+)", text):
+        assert any(option in param.opts for command in commands.commands.values() for param in command.params), option
+    for name in re.findall(r"`tfpipe\.(\w+)[`(]", text):
+        assert name in tfpipe.__all__, name
+    for name in ("docs/llms.txt", "tfpipe/readers/torch.py", "tfpipe/readers/jax.py"):
+        assert (ROOT / name).exists(), name
 
 
 def check_commands(block: Block) -> list[str]:

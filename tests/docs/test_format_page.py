@@ -133,7 +133,7 @@ def read_feature(body: bytes) -> tuple[str, list[Any]]:
 def read_dataset(directory: Path) -> tuple[dict[str, Any], dict[str, list[Features]]]:
     """The manifest, and the records of each split; everything that the page promises about both is checked."""
     manifest = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
-    assert manifest["format_version"] == (2 if "foreign" in manifest else 1)
+    assert manifest["format_version"] == (2 if "foreign" in manifest else 1)  # those without tensors
     root = directory / manifest.get("foreign", {}).get("root", ".")
     splits = {name: read_split(directory, root, name, manifest) for name in manifest["splits"]}
     return manifest, splits
@@ -268,6 +268,31 @@ def test_shards_of_another_program_are_read_by_the_page(tmp_path: Path, tfpipe: 
     assert [record["tags"] for record in splits["train"]] == [[b"a"], [b"a"] * 3, [b"a"] * 2]
 
 
+def test_tensors_and_text_are_read_by_the_page(tmp_path: Path) -> None:
+    from tests.format.tensors.datasets import write_tensors
+
+    write_tensors(tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["format_version"] == 3
+    specs = {spec["name"]: spec for spec in manifest["schema"]["features"]}
+    named = set(re.findall(r"(?<!`)`([^`\n]+)`(?!`)", PAGE))
+    stats = manifest["splits"]["train"]["tensors"]
+    assert {"kind", "tensor", *specs["frames"]["tensor"], *stats["frames"]} <= named
+    (shard,) = manifest["splits"]["train"]["shards"]
+    records = [read_example(payload) for _, payload in read_shard((tmp_path / shard["file"]).read_bytes())]
+    tokens = [np.frombuffer(record["tokens"][1][0], "<i4").reshape(-1, 2) for record in records]
+    assert [array.tolist() for array in tokens] == [[[1, 2]], [[3, 4], [5, 6]]]
+    frames = specs["frames"]["tensor"]
+    sizes = [record[frames["sizes"]][1] for record in records]
+    assert (frames["shape"], sizes) == ([None, None, 3], [[1, 2], [2, 1]])
+    values = [
+        np.frombuffer(record["frames"][1][0], "<f4").reshape(*size, 3)
+        for record, size in zip(records, sizes, strict=True)
+    ]
+    assert values[1][1, 0].tolist() == [3.0, 4.0, 5.0]
+    assert [record["caption"] for record in records] == [("bytes", [b"a dog"]), ("bytes", ["é".encode()])]
+
+
 def test_the_page_names_every_field_and_every_feature(small_dataset: Path) -> None:
     manifest, _ = read_dataset(small_dataset)
     named = set(re.findall(r"(?<!`)`([^`\n]+)`(?!`)", PAGE))
@@ -282,7 +307,7 @@ def test_the_page_names_every_field_and_every_feature(small_dataset: Path) -> No
 def test_the_page_is_about_the_versions_that_are_written() -> None:
     from tfpipe.format.manifest import FORMAT_VERSION
 
-    assert f"format versions 1 and {FORMAT_VERSION}" in PAGE
+    assert f"format versions 1 to {FORMAT_VERSION}" in PAGE
     assert re.findall(r"^\| (\d) \| 0", PAGE, re.MULTILINE) == [str(n + 1) for n in range(FORMAT_VERSION)]
 
 

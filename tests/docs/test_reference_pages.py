@@ -83,11 +83,13 @@ def test_docstrings_become_restructured_text() -> None:
 def test_a_page_lists_every_extra(page: str) -> None:
     extras = set(toml_json.read(ROOT / "pyproject.toml")["project"]["optional-dependencies"])
     rows = re.findall(r"^\| (`[^|]+) \|", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
-    listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    listed = {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
     assert extras - listed == {"docs", "fuzz", "test"}  # for those who work on tfpipe
 
 
-@pytest.mark.parametrize("command", ["inspect", "inspect --record", "verify", "repair", "index", "shard"])
+@pytest.mark.parametrize(
+    "command", ["inspect", "inspect --record", "doctor --report", "verify", "repair", "index", "shard"]
+)
 def test_the_page_lists_the_fields_of_a_json_output(
     command: str, small_dataset: Path, tmp_path: Path, tfpipe: Tfpipe
 ) -> None:
@@ -95,6 +97,7 @@ def test_the_page_lists_the_fields_of_a_json_output(
     arguments = {
         "inspect": [dataset],
         "inspect --record": [dataset, "--record", "train:0"],
+        "doctor --report": [dataset, "--report"],
         "verify": [dataset],
         "repair": [dataset, out],
         "index": [tmp_path / "foreign"],

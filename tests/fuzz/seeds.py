@@ -3,12 +3,15 @@
 import gzip
 import json
 import zlib
+from dataclasses import replace
 
 from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import Duplicates, Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import encode_index
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, FeatureSpec, Schema, image_schema
+from tfpipe.format.tensors.tensor_stats import TensorStats
+from tfpipe.format.tensors.tensor_type import TensorType
 from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
 
 SHA256 = "0123456789abcdef" * 4
@@ -84,7 +87,33 @@ MANIFESTS = [
         Foreign(".", IMAGE_ENCODED, None, 0, "GZIP"),
     )
 ]
+TENSOR_PROTOS = [
+    b"\x08\x03\x12\x08\x12\x02\x08\x02\x12\x02\x08\x01\x22\x08\x01\x00\x00\x00\x02\x00\x00\x00",
+    b"\x08\x0e\x12\x00\x22\x02\x80\x3f",
+    b"\x08\x01\x12\x08\x12\x02\x08\x00\x12\x02\x08\x03",
+]
+_TENSORS = Schema(
+    (
+        FeatureSpec.make_tensor("latents", TensorType("bfloat16", (None, 3), "proto")),
+        FeatureSpec.make_tensor("frames", TensorType("uint8", (None, None, 3), sizes="frames.sizes")),
+        FeatureSpec("frames.sizes", "int64", (2,)),
+        FeatureSpec.make_text("caption"),
+    )
+)
+
+
+def _tensor_manifest(foreign: Foreign | None) -> Manifest:
+    split = _manifest(foreign).splits["train"]
+    tensors = {"latents": TensorStats(7, 42, 2, 1, 0, -1.5, 3.0, (1,), (4,)), "frames": TensorStats(7, 0)}
+    split = replace(split, formats={}, class_counts=(), seekable_jpegs=0, tensors=tensors)
+    return replace(_manifest(foreign), schema=_TENSORS, splits={"train": split}, label_names=(), image={})
+
+
+MANIFESTS += [
+    manifest_json.dumps(_tensor_manifest(foreign)).encode() for foreign in (None, Foreign(".", None, None, 0, ""))
+]
 SCHEMAS = [
+    json.dumps(_TENSORS.to_json()).encode(),
     json.dumps(image_schema(labeled=True, boxes=True, box_labels=True).to_json()).encode(),
     json.dumps(Schema(()).to_json()).encode(),
 ]
@@ -96,4 +125,4 @@ TFDS = [
     tfds_metadata.features_json(_manifest(None)).encode(),
     tfds_metadata.dataset_info_json(_manifest(None)).encode(),
 ]
-JSON = [*MANIFESTS[:1], *SCHEMAS[1:], *FORMS, *TFDS, b'{"a": [1, 2.5, "\\ud800", null, true, {"b": []}]}']
+JSON = [*MANIFESTS[:1], *SCHEMAS[2:], *FORMS, *TFDS, b'{"a": [1, 2.5, "\\ud800", null, true, {"b": []}]}']

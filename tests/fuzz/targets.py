@@ -25,6 +25,8 @@ from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Damage
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.schema import Schema
+from tfpipe.format.tensors.tensor_proto import read_tensor_proto
+from tfpipe.format.tensors.tensor_type import TensorType
 from tfpipe.format.tfrecord import FRAME_BYTES, read_record, scan_records
 from tfpipe.integrity.foreign.metadata_files import read_metadata
 
@@ -111,13 +113,24 @@ def _manifest(data: bytes) -> None:
     manifest = manifest_json.loads(_text(data))
     assert manifest_json.loads(manifest_json.dumps(manifest)) == manifest
     assert all(split.records * FRAME_BYTES <= split.bytes * 1032 for split in manifest.splits.values())
-    assert manifest.image_key in manifest.schema or manifest.foreign is None
+    assert manifest.foreign is None or manifest.image_key is None or manifest.image_key in manifest.schema
+    for name, stats in ((name, stats) for split in manifest.splits.values() for name, stats in split.tensors.items()):
+        assert isinstance(name, str)
+        assert stats.nan <= stats.values
     try:
         tfds_metadata.dataset_info_json(manifest)
         tfds_metadata.label_files(manifest)
         tfds_metadata.features_json(manifest)
     except ConfigError:  # which names cannot nest, and raw images without a side
         return
+
+
+def _tensor_proto(data: bytes) -> None:
+    proto = read_tensor_proto(data)
+    if proto is not None:
+        bits = TensorType(proto.dtype, (None,) * len(proto.shape), "proto").read_bits(data)
+        assert bits.shape == proto.shape
+        assert data.endswith(bits.tobytes()) or bits.tobytes() in data
 
 
 def _schema(data: bytes) -> None:
@@ -195,6 +208,7 @@ TARGETS = {
     "resync": Target(_resync, _INDEXED, "indexed"),
     "compressed": Target(_compressed, seeds.COMPRESSED, "bytes"),
     "example": Target(_example, seeds.EXAMPLES, "protobuf"),
+    "tensor_proto": Target(_tensor_proto, seeds.TENSOR_PROTOS, "protobuf"),
     "schema": Target(_schema, seeds.SCHEMAS, "json"),
     "manifest": Target(_manifest, seeds.MANIFESTS, "json"),
     "index": Target(_index, seeds.INDEXES, "numbers"),

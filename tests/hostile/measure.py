@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 import tfpipe
 from tfpipe.cli.main import main
+from tfpipe.export.config import ExportConfig
+from tfpipe.export.run import export
 from tfpipe.format.file_names import MANIFEST
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.pipeline.plan import source
@@ -40,6 +42,11 @@ def _verify(folder: str) -> str:
     return "intact"
 
 
+def _export(folder: str) -> str:
+    export(ExportConfig(folder, f"{folder}-export", "folder", workers=0))
+    return "written"
+
+
 def _command(*args: str) -> Callable[[str], str]:
     def run(folder: str) -> str:
         sys.argv = ["tfpipe", args[0], folder, *args[1:]]
@@ -64,6 +71,7 @@ ENTRIES: dict[str, Callable[[str], str]] = {
     "inspect": _command("inspect"),
     "record": _command("inspect", "--record", "train:0", "--json"),
     "verify": _verify,
+    "export": _export,
 }
 
 

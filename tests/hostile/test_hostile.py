@@ -21,7 +21,7 @@ CASES = {**MANIFESTS, **PLACES, **INDEXES, **RECORDS}
 # What each entry point is given. `tfpipe verify` would read the holes for long; a first record needs a shard.
 GIVEN = {
     **{entry: list(CASES) for entry in ("load", "open", "source", "inspect", "record")},
-    "verify": [name for name, case in CASES.items() if case.quick],
+    **{entry: [name for name, case in CASES.items() if case.quick] for entry in ("verify", "export")},
     "foreign": [name for name in CASES if name in RECORDS or name.startswith("train-")],
 }
 
@@ -85,6 +85,12 @@ def test_a_pipeline_does_not_begin_with_them(said: Said) -> None:
 
 def test_verify_finds_them(said: Said) -> None:
     assert [name for name, message in said["verify"].items() if not message] == []
+
+
+def test_an_export_refuses_what_it_reads(said: Said) -> None:
+    """It reads no index."""
+    of_index = [name for name in said["export"] if name in INDEXES or name.startswith("index/")]
+    assert [name for name, message in said["export"].items() if name not in of_index and not message] == []
 
 
 def test_foreign_files_end_within_the_limits(said: Said) -> None:

@@ -24,10 +24,12 @@ from beam_jobs.runners.base import RunnerConfig, SubmittedJob
 from tests.beam_jobs.commands import finish_command, start_command, wait_for
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
+from tests.conftest import Tfpipe
 from tests.object_stores.conftest import Google
 from tests.object_stores.dataflow_service import Service
 from tests.object_stores.replay import fetch_graph, staged_files
 from tests.observers import Recorder
+from tests.release.flex_template import load_flex_template
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.system.progress import Progress
 
@@ -88,6 +90,30 @@ def test_a_job_makes_the_dataset_of_a_local_run(
     assert Progress(2, 14, bytes=2000, num_shards=4) in observer.progresses  # while it ran
     assert observer.progresses[-1] == Progress(14, 14, bytes=size, bad=1, shards=4, num_shards=4)
     assert observer.submissions == [SubmittedJob(list(service.jobs)[-1], "my-project", "europe-west4")]
+
+
+@pytest.mark.slow
+def test_a_flex_template_writes_the_graph_and_the_service_runs_it(
+    cloud: Google, service: Service, photos: dict[str, bytes], tmp_path: Path, tfpipe: Tfpipe
+) -> None:
+    """The launcher's part ends before the job begins; the graph at `template_location` then makes the dataset."""
+    source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
+    graph = f"{cloud.new()}/launches/job_object"
+    given = [f"--input={source}", f"--output={output}", "--num_shards=4", f"--template_location={graph}"]
+    words = load_flex_template().make_command([*given, *arguments(service)])
+    submitted = len(service.jobs)
+    done = tfpipe(*words)
+    message = f"The plan and the graph are written; the service runs the graph at {graph}.\n"
+    assert (done.code, done.out) == (0, message), done.err
+    assert len(service.jobs) == submitted
+    assert "manifest.json" not in cloud.tree(output)
+
+    name = service.submit(json.loads(cloud.get(graph.partition("gs://data/")[2])), "my-project", "europe-west4")["id"]
+    wait_for(lambda: service.describe(name, "", "")["currentState"] != "JOB_STATE_RUNNING", 120)
+    assert service.messages(name) == {"jobMessages": []}
+    make_dataset(write_files(tmp_path / "photos", photos), tmp_path / "out", num_shards=4)
+    written = {path: data for path, data in cloud.tree(output).items() if not path.startswith(".tfpipe/")}
+    assert written == read_tree(tmp_path / "out")
 
 
 def submit(service: Service, cloud: Google, photos: dict[str, bytes], *more: str, **options: Any) -> str:

@@ -72,6 +72,37 @@ def test_tables_and_archives_are_read_in_place(cloud: Cloud, photos: Mapping[str
         assert cloud.tree(output) == read_tree(tmp_path / "out" / name), name
 
 
+def test_tars_of_pairs_are_read_in_place(cloud: Cloud, tmp_path: Path) -> None:
+    pairs = {k: v for i in range(3) for k, v in ((f"{i}.jpg", make_jpeg(i)), (f"{i}.txt", b"caption %d" % i))}
+    inputs = {"train/0.tar": make_tar(pairs), "test/0.tar.gz": make_tar(pairs, "w:gz"), "train/0.parquet": b"x"}
+    write_files(tmp_path / "in", inputs)
+    manifest = make_dataset(tmp_path / "in", tmp_path / "out", num_shards=1)
+    output = f"{cloud.new()}/out"
+    make_dataset(cloud.put(f"{cloud.new()}/in", inputs), output, num_shards=1)
+    assert cloud.tree(output) == read_tree(tmp_path / "out")
+    assert (sorted(manifest.splits), manifest.skipped) == (["test", "train"], {"*.parquet": 1})
+    assert manifest.schema["caption"].kind == "text"
+
+
+@pytest.mark.slow
+def test_the_engine_plans_in_a_bucket(cloud: Cloud, photos: Mapping[str, bytes], tmp_path: Path) -> None:
+    rows = "\n".join(["image,label", *(f"{name},x" for name in photos)])
+    inputs = {
+        "table/all-1.csv": rows.encode(),
+        **{f"table/{name}": data for name, data in photos.items()},
+        **{f"folder/train/{name}": data for name, data in photos.items()},
+        "tars/a.tar": make_tar(photos),
+        "tars/b.tar.gz": make_tar(photos, "w:gz"),
+    }
+    write_files(tmp_path, inputs)
+    base = cloud.put(cloud.new(), inputs)
+    for name in ("table/all-*.csv", "folder", "tars"):
+        make_dataset(tmp_path / name, tmp_path / "out" / name[:5], num_shards=2)
+        output = f"{cloud.new()}/out"
+        cloud.run("shard", f"{base}/{name}", output, "--num-shards", 2, "--plan", "engine", "--workers", 1)
+        assert cloud.tree(output) == read_tree(tmp_path / "out" / name[:5]), name
+
+
 @pytest.mark.slow
 def test_reshard_and_overwrite_work_in_a_bucket(cloud: Cloud, local: Mapping[str, bytes], tmp_path: Path) -> None:
     join_datasets([write_files(tmp_path / "in", local)], tmp_path / "out", num_shards=2)
@@ -83,14 +114,17 @@ def test_reshard_and_overwrite_work_in_a_bucket(cloud: Cloud, local: Mapping[str
 
 
 def test_an_image_costs_one_request(cloud: Cloud, photos: Mapping[str, bytes]) -> None:
-    """The input costs one listing, whatever its folders; a shard costs the same for any number of images."""
+    """The input costs one listing, whatever its folders, after a look for tars of pairs at its top.
+
+    A shard costs the same for any number of images.
+    """
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
     make_dataset(source, output, num_shards=1)
     of_source = [seen for seen in cloud.proxy.log if split_url(source)[1] in unquote(seen.path)]
     images = [seen for seen in of_source if ".jpg" in seen.path]
     assert len(images) == len({seen.path for seen in images}) == len(photos)
     assert {seen.method for seen in images} == {"GET"}
-    assert len(of_source) - len(images) == 2  # that the bucket is there, and the listing
+    assert len(of_source) - len(images) == 3  # that the bucket is there, the look, and the listing
     small = len(cloud.proxy.log) - len(images)
     cloud.proxy.log.clear()
     make_dataset(source, f"{cloud.new()}/out", num_shards=3)

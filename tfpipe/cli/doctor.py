@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from itertools import chain
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.shared.console import clean_line, new_console
+from tfpipe.cli.shared.checks import all_passed, print_checks
 from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.option_names import name_options
 from tfpipe.cli.shared.params import (
@@ -22,20 +21,15 @@ from tfpipe.cli.shared.params import (
     stages_option,
 )
 from tfpipe.cli.shared.requirements import require_tensorflow
-from tfpipe.system.units import human_count
+from tfpipe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from tfpipe.doctor.result import Check, TargetConfig
     from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
-_STYLES = {"ok": "green", "warning": "yellow", "failure": "bold red", "skipped": "dim"}
-_NAME_WIDTH = 12
-
 
 @click.command(short_help="Check data, pipeline and machine before a run.")
-@click.argument("dataset")
+@click.argument("dataset", required=False)
 @split_option
 @click.option(
     "--tpu",
@@ -69,10 +63,16 @@ _NAME_WIDTH = 12
     metavar="RATE",
     help="Images that all replicas together consume per second. Measures whether this host can deliver its share.",
 )
+@click.option(
+    "--report",
+    is_flag=True,
+    help="Check nothing; print versions, machine and options for a report of an error, without paths, names of hosts "
+    "or free text. Works without DATASET and without TensorFlow.",
+)
 @json_option
 @debug_option
 def doctor(
-    dataset: str,
+    dataset: str | None,
     split: str | None,
     tpu: str | None,
     global_batch_size: int | None,
@@ -82,6 +82,7 @@ def doctor(
     config: str | None,
     stages: str | None,
     images_per_second: float | None,
+    report: bool,
     as_json: bool,
 ) -> None:
     """Check whether DATASET, the pipeline and this machine are ready for training, before it costs anything.
@@ -89,23 +90,37 @@ def doctor(
     DATASET is the directory or URL of a finished dataset, or a pattern such as "/data/train-*" of TFRecords that
     another tool wrote. Exit code 1 if a check fails; warnings do not count.
     """
+    options = read_config(config, global_batch_size, per_replica_batch_size)
+    if report:
+        return _print_report(dataset, split, options, as_json)
+    if dataset is None:
+        raise ConfigError("Name the DATASET to check, or give --report for the facts that a report of an error needs.")
     from tfpipe.doctor.result import READ_AHEAD, TargetConfig
+    from tfpipe.doctor.tpu_checks import TPU_VARIABLES
 
     target = TargetConfig(
         tpu=tpu or None,
         num_replicas=num_replicas,
         num_hosts=num_hosts,
         images_per_second=images_per_second,
+        tpu_variables=tuple((name, os.environ[name]) for name in TPU_VARIABLES if os.environ.get(name)),
         read_ahead=os.environ.get(READ_AHEAD),
     )
-    options = read_config(config, global_batch_size, per_replica_batch_size)
     checks = map(_name_options, _run_checks(dataset, split, options, target, _read_tuned_table(config), stages))
     if as_json:
         results = list(checks)
-        click.echo(json.dumps({"checks": [check.to_json() for check in results], "ok": _passed(results)}))
+        click.echo(json.dumps({"checks": [check.to_json() for check in results], "ok": all_passed(results)}))
     else:
-        results = _print(checks)
-    raise SystemExit(0 if _passed(results) else 1)
+        results = print_checks(checks)
+    raise SystemExit(0 if all_passed(results) else 1)
+
+
+def _print_report(dataset: str | None, split: str | None, options: "PipelineConfig", as_json: bool) -> None:
+    from tfpipe.doctor.report import format_report, make_report
+
+    data = None if dataset is None else open_data(dataset, split)[0]
+    facts = make_report(os.environ, options, data)
+    click.echo(json.dumps(facts) if as_json else format_report(facts))
 
 
 def _read_tuned_table(config: str | None) -> dict[str, Any]:
@@ -130,7 +145,14 @@ def _run_checks(
 
         count_local_replicas()  # the devices' libraries log when they are first asked
     data, split = open_data(dataset, split)
-    checks = run_checks(data, split, config, target, load_stages(stages))
+    customize = load_stages(stages)
+    checks = run_checks(data, split, config, target, customize)
+    if config.service is not None:
+        from tfpipe.doctor.service_checks import check_delivery, check_service
+        from tfpipe.pipeline.plan.source import get_source
+
+        source = get_source(data, split)
+        checks = chain(check_service(config.service, source), checks, check_delivery(source, config, customize))
     if not tuned:
         return checks
     from tfpipe.doctor.runtime_checks import check_tuned
@@ -144,37 +166,3 @@ def _name_options(check: "Check") -> "Check":
     """Puts the command's options in the place of the fields that a check names."""
     command = click.get_current_context().command
     return replace(check, found=name_options(check.found, command), advice=name_options(check.advice, command))
-
-
-def _passed(checks: "Iterable[Check]") -> bool:
-    return all(check.status != "failure" for check in checks)
-
-
-def _print(checks: "Iterable[Check]") -> "list[Check]":
-    """Prints each check as soon as it is done, then one line on all of them."""
-    console, results = new_console(), []
-    for check in checks:
-        results.append(check)
-        _print_check(console, check)
-    counts = Counter(check.status for check in results)
-    warnings, failures = human_count(counts["warning"], "warning"), human_count(counts["failure"], "failure")
-    skipped = f", {counts['skipped']} skipped" if counts["skipped"] else ""
-    verdict = "Ready" if _passed(results) else "Not ready"
-    console.print(f"{verdict}: {counts['ok']} ok, {warnings}, {failures}{skipped}.")
-    return results
-
-
-def _print_check(console: "Console", check: "Check") -> None:
-    """Prints what was found, and below it what to do about it."""
-    from rich.table import Table
-    from rich.text import Text
-
-    line = Table.grid(padding=(0, 2, 0, 0))
-    line.add_column(width=max(map(len, _STYLES)), no_wrap=True)
-    line.add_column(width=_NAME_WIDTH, no_wrap=True)
-    line.add_column(overflow="fold")
-    text = Text(clean_line(check.found))
-    if check.advice:
-        text.append(f"\n→ {clean_line(check.advice)}", "dim" if check.status == "ok" else "")
-    line.add_row(Text(check.status, _STYLES[check.status]), Text(check.name, "bold"), text)
-    console.print(line)

@@ -101,8 +101,11 @@ def _print(report: "IndexReport") -> None:
         formats = ", ".join(f"{count:,} {kind}" for kind, count in split.formats.items())
         size = f"{human_count(split.num_shards, 'file')}, {human_bytes(split.bytes)}"
         click.echo(clean_line(f"{name}: {human_count(split.records, 'record')}, {size}; {formats or 'no image'}"))
-    click.echo(clean_line(f"image: {manifest.image_key!r}; {_labels(manifest)}"))
+    image = "no image" if manifest.image_key is None else f"image: {manifest.image_key!r}"
+    click.echo(clean_line(f"{image}; {_labels(manifest)}"))
     for spec in manifest.schema.features:
+        if spec.tensor is not None:
+            click.echo(clean_line(f"tensor: {spec.name!r}, {spec.tensor}"))
         if spec.shape != ():
             values = spec.doc or f"{' x '.join(map(str, spec.shape or ()))} values"
             click.echo(clean_line(f"list: {spec.name!r}, {values}"))

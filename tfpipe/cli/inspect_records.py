@@ -8,12 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tfpipe.cli.inspect_summary import describe_range
 from tfpipe.cli.shared.console import clean_line, new_console
 from tfpipe.cli.shared.outputs import write_file
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature
 from tfpipe.format.manifest import Manifest
+from tfpipe.format.schema import FeatureSpec
+from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
 from tfpipe.readers.record_reader import RecordPlace, RecordReader
@@ -73,7 +76,8 @@ def record_json(record: Record) -> dict[str, Any]:
         "shard": record.place.shard.file,
         "offset": record.place.offset,
         "features": {
-            name: _feature_json(feature, name == record.manifest.image_key) for name, feature in record.features.items()
+            name: _tensor_json(record, name) or _feature_json(feature, name == record.manifest.image_key)
+            for name, feature in record.features.items()
         },
     }
 
@@ -95,7 +99,8 @@ def print_record(record: Record) -> None:
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     for name, feature in record.features.items():
-        table.add_row(Text(clean_line(name)), Text(_feature_text(feature, name == record.manifest.image_key)))
+        text = _tensor_text(record, name) or _feature_text(feature, name == record.manifest.image_key)
+        table.add_row(Text(clean_line(name)), Text(text))
     console.print(table)
 
 
@@ -173,6 +178,8 @@ def _spread(manifest: Manifest, splits: list[str], count: int) -> dict[str, list
 
 def _get_image(manifest: Manifest, place: str, features: dict[str, Feature]) -> tuple[bytes, str]:
     """Returns the bytes of the image and their format; raises `BadImage` if a foreign record holds something else."""
+    if manifest.image_key is None:
+        raise FormatError(f"Record {place} must have an image to be drawn, and this dataset has none.")
     data, kind = features.get(manifest.image_key), features.get(keys.IMAGE_FORMAT)
     if manifest.foreign is not None:
         if not (isinstance(data, list) and len(data) == 1):
@@ -198,6 +205,39 @@ def _title(manifest: Manifest, features: dict[str, Feature]) -> str:
 def _first_text(features: dict[str, Feature], name: str) -> str:
     values = features.get(name)
     return values[0].decode("utf-8", "replace") if isinstance(values, list) and values else ""
+
+
+def _describe_tensor(record: Record, name: str) -> tuple[FeatureSpec, tuple[int, ...], TensorStats] | None:
+    """Returns the feature, the shape and the range of a tensor; None for anything else, and for damaged bytes."""
+    schema = record.manifest.schema
+    spec = next((spec for spec in schema.features if spec.name == name), None)
+    if spec is None or spec.tensor is None:
+        return None
+    with contextlib.suppress(FormatError):
+        bits, stats = spec.check_stored(record.features), TensorStats()
+        stats.add(spec.tensor, bits)
+        return spec, bits.shape, stats
+    return None
+
+
+def _tensor_text(record: Record, name: str) -> str:
+    tensor = _describe_tensor(record, name)
+    if tensor is None:
+        return ""
+    spec, shape, stats = tensor
+    assert spec.tensor is not None
+    nan = f", {stats.nan:,} NaN" if stats.nan else ""
+    return f"{spec.tensor.dtype} {list(shape)}, {describe_range(stats)}{nan}"
+
+
+def _tensor_json(record: Record, name: str) -> dict[str, Any]:
+    tensor = _describe_tensor(record, name)
+    if tensor is None:
+        return {}
+    spec, shape, stats = tensor
+    assert spec.tensor is not None
+    numbers = {key: getattr(stats, key) for key in ("low", "high", "nan", "infinite")}
+    return {"dtype": spec.tensor.dtype, "shape": list(shape), **numbers}
 
 
 def _feature_text(feature: Feature, is_image: bool) -> str:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tfpipe.cli.shared.console import clean_line, new_console
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, SplitInfo
+from tfpipe.format.schema import FeatureSpec
+from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.order import mixing_score
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
@@ -32,6 +34,7 @@ _MAX_CHART_WIDTH = 76
 _GAP = 3
 _BATCH_SIZE = 256
 _MAX_MIXED_RECORDS = 2**30  # a manifest may claim any number, and the score looks at each group of records
+_NO_IMAGES = "Records without images"
 _MIXING = (
     "Mixing: how well the pipeline's shuffle mixes records that are neighbors on disk, from 0 to 1 (perfectly). "
     "A split that was shuffled when it was written does not need 1.00."
@@ -50,8 +53,11 @@ def print_summary(directory: str, manifest: Manifest, splits: Mapping[str, Split
             (f", format {manifest.format_version}", "dim"),
         )
     )
-    console.print(Text(_image_form(manifest.image) if manifest.foreign is None else _foreign_form(manifest)))
+    console.print(Text(_describe_content(manifest)))
     for table in _split_tables(manifest, splits, console.width):
+        console.print()
+        console.print(table)
+    for table in _tensor_tables(manifest, splits):
         console.print()
         console.print(table)
     console.print()
@@ -82,9 +88,16 @@ def _origin(manifest: Manifest) -> str:
     return "written" if manifest.foreign is None else "written by another tool, indexed"
 
 
+def _describe_content(manifest: Manifest) -> str:
+    """Describes the images, or says that there are none, and how shards of another tool are read."""
+    if manifest.foreign is not None:
+        return _foreign_form(manifest)
+    return _image_form(manifest.image) if manifest.image_key is not None else _NO_IMAGES
+
+
 def _foreign_form(manifest: Manifest) -> str:
     """Describes shards that another tool wrote, and how they are read."""
-    text = f"Images: {manifest.image_key!r} as stored"
+    text = _NO_IMAGES if manifest.image_key is None else f"Images: {manifest.image_key!r} as stored"
     if manifest.label_key is not None:
         text += f"; labels: {manifest.label_key!r}, stored from {manifest.label_base}"
     if manifest.shard_directory(manifest.directory) != manifest.directory:
@@ -142,16 +155,64 @@ def _split_column(manifest: Manifest, split: SplitInfo) -> dict[str, str]:
     sizes = split.sizes
     mixed, unmixed = mixing(manifest, split), "not computed" if split.records else "none"
     formats = ", ".join(f"{count:,} {clean_line(name)}" for name, count in split.formats.items() if count)
+    images = {
+        "Width, px": f"{_span(sizes.min_width, sizes.max_width)}, mean {sizes.mean_width:,.0f}",
+        "Height, px": f"{_span(sizes.min_height, sizes.max_height)}, mean {sizes.mean_height:,.0f}",
+        "Formats": formats or "none",
+    }
     return {
         "Records": f"{split.records:,}",
         "Shards": f"{split.num_shards:,}",
         "Size": human_bytes(split.bytes),
         "Records per shard": _span(min(per_shard), max(per_shard)),
-        "Width, px": f"{_span(sizes.min_width, sizes.max_width)}, mean {sizes.mean_width:,.0f}",
-        "Height, px": f"{_span(sizes.min_height, sizes.max_height)}, mean {sizes.mean_height:,.0f}",
-        "Formats": formats or "none",
+        **(images if manifest.image_key is not None else {}),
         "Mixing": unmixed if mixed is None else f"{mixed[0]:.2f} at batch {mixed[1]}",
     }
+
+
+def _tensor_tables(manifest: Manifest, splits: Mapping[str, SplitInfo]) -> Iterator["Table"]:
+    """Yields a table for each split that holds tensors: their types, their ranges, and the share that is NaN."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    for name, split in splits.items():
+        if not split.tensors:
+            continue
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        table.add_column(Text(f"Tensors of {name}"), overflow="fold")
+        for column in ("Type", "Range", "NaN"):
+            table.add_column(column, overflow="fold")
+        for spec in manifest.schema.tensors:
+            stats = split.tensors.get(spec.name)
+            if stats is not None:
+                kind = describe_type(spec, stats)
+                table.add_row(*map(Text, (clean_line(spec.name), kind, describe_range(stats), describe_nan(stats))))
+        yield table
+
+
+def describe_type(spec: FeatureSpec, stats: TensorStats) -> str:
+    """Describes dtype and shape; the sizes of an axis that differ are given as a range."""
+    assert spec.tensor is not None
+    spans = [_span(low, high) for low, high in zip(stats.min_sizes, stats.max_sizes, strict=True)]
+    known = [str(size) for size in spec.tensor.shape[spec.tensor.num_unknown :]]
+    return f"{spec.tensor.dtype} [{', '.join([*spans, *known])}]"
+
+
+def describe_range(stats: TensorStats) -> str:
+    """Describes the finite values."""
+    if stats.low is None or stats.high is None:
+        return "no finite value"
+    text = f"{stats.low:.4g} to {stats.high:.4g}"
+    return f"{text}, {stats.infinite:,} infinite" if stats.infinite else text
+
+
+def describe_nan(stats: TensorStats) -> str:
+    """Describes how many values are NaN, and in how many records."""
+    if not stats.nan:
+        return "none"
+    records = "record" if stats.nan_records == 1 else "records"
+    return f"{stats.nan / stats.values:.2g} of the values, in {stats.nan_records:,} {records}"
 
 
 def _count_seekable(split: SplitInfo) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from tfpipe._version import __version__
 from tfpipe.cli.bench import bench
 from tfpipe.cli.doctor import doctor
+from tfpipe.cli.export import export
 from tfpipe.cli.index import index
 from tfpipe.cli.inspect import inspect
 from tfpipe.cli.merge import merge
@@ -48,8 +48,31 @@ class Commands(click.Group):
             raise
 
 
+def _print_versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    """Prints the versions and exits."""
+    if not asked:
+        return
+    from platform import python_version
+
+    from tfpipe._version import __version__
+    from tfpipe.system import kernels, versions
+
+    kernels_version = kernels.get_version() or "not installed"
+    found = {"tfpipe": __version__, kernels.DISTRIBUTION: kernels_version, "Python": python_version()}
+    for name, version in {**found, **versions.get_versions(versions.LIBRARIES)}.items():
+        click.echo(f"{name} {version}")
+    ctx.exit()
+
+
 @click.group(cls=Commands, context_settings=CONTEXT_SETTINGS)
-@click.version_option(__version__, prog_name="tfpipe")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_versions,
+    help="Show the versions of tfpipe, of its kernels and of the libraries, and exit.",
+)
 @debug_option
 def tfpipe() -> None:
     """Images in, TFRecord shards out, and a tuned input pipeline to read them."""
@@ -58,6 +81,7 @@ def tfpipe() -> None:
 tfpipe.add_command(shard)
 tfpipe.add_command(reshard)
 tfpipe.add_command(merge)
+tfpipe.add_command(export)
 tfpipe.add_command(inspect)
 tfpipe.add_command(index)
 tfpipe.add_command(verify)
@@ -95,6 +119,8 @@ def main(command: click.Command = tfpipe, name: str = "tfpipe") -> None:
         if debug:
             raise
         click.echo(f"Error: {error}", err=True)
+        if error.page:
+            click.echo(f"More in {error.page}.", err=True)
         code = error.exit_code
     sys.exit(code)
 

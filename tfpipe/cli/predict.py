@@ -19,7 +19,7 @@ from tfpipe.system.progress import Observer
 from tfpipe.system.units import human_count
 
 if TYPE_CHECKING:
-    from tfpipe.training.predict import Prediction, Unreadable
+    from tfpipe.training.tensorflow.predict import Prediction, Unreadable
 
 JSON_VERSION = 1
 
@@ -57,7 +57,7 @@ def predict(run: str, images: tuple[str, ...], top: int, batch_size: int, as_jso
     # On a machine that trains, the model takes what it needs of a GPU and not all.
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     with quiet_start():
-        from tfpipe.training.predict import Classifier, Unreadable
+        from tfpipe.training.tensorflow.predict import Classifier, Unreadable
 
         classifier = Classifier(run)
     out = sys.stdout  # a live line on a terminal would take it over

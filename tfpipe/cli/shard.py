@@ -30,6 +30,12 @@ from tfpipe.format.image_form import ImageForm
 @click.argument("input")
 @click.argument("output", required=False)
 @click.argument("beam_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM OPTIONS]")
+@config_option(
+    ShardConfig,
+    "input_format",
+    "What folders and archives mean. tree: folders are classes. pairs: tars hold images beside KEY.txt, KEY.json and "
+    "KEY.cls, as WebDataset and img2dataset write them. auto: look into the first tar.",
+)
 @click.option("--split", help="Name of the split, if there is only one.  [default: train]")
 @click.option(
     "--splits",
@@ -40,7 +46,7 @@ from tfpipe.format.image_form import ImageForm
 @click.option(
     "--group-by",
     metavar="COLUMN",
-    help="With --splits: keep images with the same value in this column of the table in one split.",
+    help="With --splits: keep images with the same value in this column in one split.",
 )
 @click.option(
     "--labels",
@@ -66,14 +72,27 @@ from tfpipe.format.image_form import ImageForm
 @config_option(ImageForm, "max_pixels", "Quarantine images with more pixels than this.")
 @max_bad_option
 @config_option(ShardConfig, "keep_quarantined", "Keep copies of the quarantined images.")
+@config_option(ShardConfig, "requests_per_host", "Images that each worker fetches at once from one host of the web.")
+@config_option(
+    ShardConfig, "allow_private_hosts", "Fetch images from hosts of private networks too, if the table names them."
+)
 @drop_duplicates_option
+@config_option(
+    ShardConfig,
+    "plan",
+    "Who plans which image goes where: this process, or tasks on the runner, which need no memory here. Both plans are "
+    "the same.",
+)
+@config_option(ShardConfig, "plan_engine_from", "With --plan auto: tasks on the runner plan this many images or more.")
 @advise_options
 @run_options
 def shard(**options: Any) -> None:
     """Write the images in INPUT as TFRecord shards into the directory OUTPUT.
 
     INPUT is a folder with one folder per class (train/, validation/, test/ may stand above them), a .csv, .jsonl or
-    .parquet table with the columns image and label, a .tar, .tar.gz or .zip archive, or a folder of archives.
+    .parquet table with the columns image and label, a .tar, .tar.gz or .zip archive, or a folder of archives. Tars may
+    hold images beside their captions, as WebDataset's do. A table may be many files: a folder such as photos.parquet,
+    or a pattern such as 'photos-*.csv'.
 
     Run the same command again after an interruption: finished shards are kept.
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +11,7 @@ from tfpipe.cli.shared.config_option import config_option, drop_missing
 from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.load_function import load_function
 from tfpipe.cli.shared.params import budget_option, debug_option, stages_option
-from tfpipe.cli.shared.requirements import require_tensorflow
+from tfpipe.cli.shared.requirements import require_jax, require_tensorflow, require_torch
 from tfpipe.cli.train_output import Output
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
@@ -19,6 +20,7 @@ from tfpipe.training.config import MODELS, TrainConfig, default_batch_size, defa
 
 if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
+    from tfpipe.training.results import TrainResult
 
 TERMINATED = 128 + signal.SIGTERM
 
@@ -28,13 +30,15 @@ _RUNNING = ("dataset", "output", "stages", "tpu", "as_json")
 
 @click.command(short_help="Train a classifier on a dataset, and export it.")
 @click.argument("dataset")
+@config_option(TrainConfig, "framework", "Library that trains.")
 @click.option(
     "--model",
     default=TrainConfig.model,
     show_default=True,
     metavar="NAME",
     help="small_cnn, resnet50, mobilenet_v3_small, or a function of yours as module:function. It gets the number of "
-    "classes and (height, width), and returns a Keras model from normalized images to logits.",
+    "classes and (height, width), and returns a Keras model or a torch.nn.Module from normalized images to logits. "
+    "PyTorch has small_cnn and yours, JAX has small_cnn.",
 )
 @config_option(TrainConfig, "epochs", "Passes over all images.", metavar="N", default="100 for small_cnn, else 90")
 @click.option(
@@ -81,6 +85,14 @@ _RUNNING = ("dataset", "output", "stages", "tpu", "as_json")
 @click.option(
     "--steps-per-execution", metavar="N", help="Number of steps that run without a return to Python.  [default: auto]"
 )
+@config_option(TrainConfig, "compile", "Compile the model by torch.compile (PyTorch).")
+@config_option(
+    TrainConfig,
+    "num_workers",
+    "Processes (PyTorch) or threads (JAX) that read and decode.",
+    metavar="N",
+    default="one for each core",
+)
 @config_option(
     TrainConfig,
     "checkpoint_every_steps",
@@ -98,9 +110,11 @@ def train(**options: Any) -> None:
     """Train a classifier on DATASET, evaluate it after each epoch, and export it.
 
     To go on with a run that was killed, run the same command again: it starts from the last checkpoint. On SIGTERM, a
-    checkpoint is saved first (exit code 143).
+    checkpoint is saved first (exit code 143). For several GPUs with PyTorch, start one process for each by torchrun
+    --nproc-per-node N -m tfpipe train ...
     """
-    require_tensorflow("train")
+    framework = options["framework"] or TrainConfig.framework
+    _REQUIRE[framework]("train")
     from tfpipe.pipeline.plan.source import Source
 
     manifest, split = open_data(options["dataset"], options["split"])
@@ -109,25 +123,96 @@ def train(**options: Any) -> None:
             f"`tfpipe train` needs a dataset, got the files {options['dataset']}. Make one with `tfpipe index`."
         )
     _check_model(options["model"])
-    build = load_function(options["model"], "--model") if ":" in options["model"] else None
-    customize = load_stages(options["stages"])
+    _check_outside_tensorflow(framework, options)
     signals: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     try:
-        with quiet_start():
-            from tfpipe.distribution import describe_strategy, resolve_strategy
-            from tfpipe.training.train import train as run
-
-            strategy = resolve_strategy(options["tpu"])
-        config = _build_config(options, manifest, split, strategy.num_replicas_in_sync)
-        with Output(options["dataset"], config, as_json=options["as_json"]) as output:
-            output.begin(describe_strategy(strategy))
-            result = run(manifest, config, strategy, build, output, lambda: bool(signals), customize)
-            output.end(result)
+        result = _TRAIN[framework](options, manifest, split, lambda: bool(signals))
     finally:
         signal.signal(signal.SIGTERM, before)
     if not result.finished:
         raise SystemExit(TERMINATED)
+
+
+def _train_with_tensorflow(
+    options: dict[str, Any], manifest: "Manifest", split: str, stop: Callable[[], bool]
+) -> "TrainResult":
+    build = _load_model(options["model"])
+    customize = load_stages(options["stages"])
+    with quiet_start():
+        from tfpipe.distribution import describe_strategy, resolve_strategy
+        from tfpipe.training.tensorflow.train import train as run
+
+        strategy = resolve_strategy(options["tpu"])
+    config = _build_config(options, manifest, split, strategy.num_replicas_in_sync)
+    with Output(options["dataset"], config, as_json=options["as_json"]) as output:
+        output.begin(describe_strategy(strategy))
+        result = run(manifest, config, strategy, build, output, stop, customize)
+        output.end(result)
+    return result
+
+
+def _train_with_torch(
+    options: dict[str, Any], manifest: "Manifest", split: str, stop: Callable[[], bool]
+) -> "TrainResult":
+    build = _load_model(options["model"])
+    from tfpipe.training.torch.processes import join_processes
+    from tfpipe.training.torch.train import train as run
+
+    # torchrun says in the environment how many processes it started, and which this is.
+    with join_processes(int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))) as place:
+        config = _build_config(options, manifest, split, place.num_ranks)
+        if place.rank > 0:
+            return run(manifest, config, place, build, None, stop)
+        with Output(options["dataset"], config, as_json=options["as_json"]) as output:
+            output.begin(place.describe())
+            result = run(manifest, config, place, build, output, stop)
+            output.end(result)
+        return result
+
+
+def _train_with_jax(
+    options: dict[str, Any], manifest: "Manifest", split: str, stop: Callable[[], bool]
+) -> "TrainResult":
+    if options["tpu"] not in (None, "local"):
+        raise ConfigError(f"--tpu must be local with --framework jax, got {options['tpu']!r}. Run on the TPU VM.")
+    from tfpipe.training.jax.processes import join_processes
+    from tfpipe.training.jax.train import train as run
+
+    coordinator = os.environ.get("JAX_COORDINATOR_ADDRESS")
+    count, index = (_read_number(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
+    with join_processes(coordinator, count, index, is_tpu=options["tpu"] is not None) as place:
+        config = _build_config(options, manifest, split, place.mesh.size)
+        if place.process[0] > 0:
+            return run(manifest, config, place, None, stop)
+        with Output(options["dataset"], config, as_json=options["as_json"]) as output:
+            output.begin(place.describe())
+            result = run(manifest, config, place, output, stop)
+            output.end(result)
+        return result
+
+
+def _read_number(name: str) -> int | None:
+    """Reads a whole number from the environment; None if it is not set."""
+    text = os.environ.get(name)
+    if text is not None and not text.isdigit():
+        raise ConfigError(f"{name} must be a whole number, got {text!r}.")
+    return None if text is None else int(text)
+
+
+_REQUIRE = {"tensorflow": require_tensorflow, "torch": require_torch, "jax": require_jax}
+_TRAIN = {"tensorflow": _train_with_tensorflow, "torch": _train_with_torch, "jax": _train_with_jax}
+
+
+def _check_outside_tensorflow(framework: str, options: dict[str, Any]) -> None:
+    """Checks that options of the command that only TensorFlow has are not given to another framework."""
+    for name, frameworks in (("stages", ("tensorflow",)), ("tpu", ("tensorflow", "jax"))):
+        if options[name] is not None and framework not in frameworks:
+            raise ConfigError(f"--{name} needs --framework {' or '.join(frameworks)}, got {framework}. Leave it out.")
+
+
+def _load_model(model: str) -> Callable[..., Any] | None:
+    return load_function(model, "--model") if ":" in model else None
 
 
 def _check_model(model: str) -> None:

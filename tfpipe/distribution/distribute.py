@@ -164,8 +164,9 @@ def _check_within_reach(strategy: tf.distribute.Strategy, source: Source, config
 
 def _make_input_options(strategy: tf.distribute.Strategy, plan: ReadPlan) -> tf.distribute.InputOptions:
     """Lets batches be copied to their device ahead of time, unless they hold text, which no accelerator holds."""
-    kind, schema = get_device_kind(strategy), plan.source.schema
-    text = [name for name in plan.config.extra_features if name in schema and schema[name].dtype == "bytes"]
+    kind = get_device_kind(strategy)
+    specs = [feature.spec for feature in plan.features]
+    text = [spec.name for spec in specs if spec.dtype == "bytes" and spec.tensor is None]
     if text and kind == "TPU":
         raise ConfigError(
             f"`extra_features` must not name text for a TPU, which holds numbers only, got {', '.join(text)}. "

@@ -10,7 +10,6 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import platform
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -60,7 +59,7 @@ def get_place(data: Manifest | Source, split: str | None) -> Place:
     """Describes this host and these data."""
     source = get_source(data, split)
     return Place(
-        processor=read_processor_name(),
+        processor=host_limits.read_processor_name(),
         cores=host_limits.usable_cpus(),
         memory_bytes=host_limits.memory_limit_bytes(),
         dataset=source.name,
@@ -108,15 +107,6 @@ def write(path: str, config: PipelineConfig, place: Place, result: Mapping[str, 
     at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     versions = {name: importlib.metadata.version(name) for name in ("tfpipe", "tensorflow")}
     config.to_file(path, {"key": place.key, "at": at, **asdict(place), **versions, **result})
-
-
-def read_processor_name() -> str:
-    """Returns the processor's name in the kernel, or the architecture."""
-    try:
-        match = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        match = None
-    return match[1] if match else platform.machine()
 
 
 def _compute_fingerprint(data: Manifest | Source, split: str | None, source: Source) -> str:

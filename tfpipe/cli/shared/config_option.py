@@ -7,7 +7,7 @@ default itself stays at the field.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 import click
@@ -17,7 +17,13 @@ from tfpipe.system.options import Amount, Choice, Count, Flag, Number, Seed, Sha
 
 
 def config_option(
-    config: type[Any], name: str, text: str, *, metavar: str | None = None, default: str | None = None
+    config: type[Any],
+    name: str,
+    text: str,
+    *,
+    metavar: str | None = None,
+    default: str | None = None,
+    required: bool = False,
 ) -> Callable[[Command], Command]:
     """Makes the command-line option for a field of a config.
 
@@ -27,6 +33,7 @@ def config_option(
         text: The help text.
         metavar: The name of the value in the help. None: click's name of its type.
         default: The default in words, if the field's default is None or says too little. An empty text shows none.
+        required: Whether the user must give the option.
     """
     kind = get_options(config)[name].kind
     given = _get_default(config, name)
@@ -37,7 +44,7 @@ def config_option(
     if isinstance(kind, Flag):
         flag = f"--{dashed}/--no-{dashed}" if given else f"--{dashed}"
         return click.option(flag, is_flag=True, default=None, help=text + suffix)
-    return click.option(f"--{dashed}", type=_get_type(kind), metavar=metavar, help=text + suffix)
+    return click.option(f"--{dashed}", type=_get_type(kind), metavar=metavar, required=required, help=text + suffix)
 
 
 def drop_missing(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,7 +68,7 @@ def _get_type(kind: object) -> Any:
 
 def _get_default(config: type[Any], name: str) -> Any:
     (default,) = (field.default for field in fields(config) if field.name == name)
-    return default
+    return None if default is MISSING else default
 
 
 def _describe(default: Any, dashed: str) -> str:

@@ -14,6 +14,7 @@ from tfpipe.system.progress import Observer, Progress
 from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
+    from beam_jobs.engine.choose import Choice
     from beam_jobs.plan.split_and_shard import Plan
     from beam_jobs.runners.base import SubmittedJob
 
@@ -77,12 +78,23 @@ class _Display(Observer):
 
 
 class ShardDisplay(_Display, ShardObserver):
-    """A display of a shard job on standard error: images, rates, bad images and the time left."""
+    """A display of a shard job on standard error: images, rates, bad images and the time left.
+
+    Attributes:
+        choice: The choice of the planner, once it is made.
+    """
 
     def __init__(self) -> None:
         super().__init__("Listing images")
         self._last: Progress | None = None
         self._job: SubmittedJob | None = None
+        self.choice: Choice | None = None
+
+    def planner(self, choice: "Choice") -> None:
+        """Says that tasks on the runner make the plan, which is not usual."""
+        self.choice = choice
+        if choice.is_engine:
+            self._print(str(choice))
 
     def plan(self, plan: "Plan") -> None:
         """Says what is about to be written."""
@@ -143,7 +155,12 @@ class ScanDisplay(_Display):
 
     Args:
         title: The text beside the bar, such as "Verifying".
+        counts_damage: Whether the job counts what is damaged.
     """
+
+    def __init__(self, title: str, *, counts_damage: bool = True) -> None:
+        super().__init__(title)
+        self._counts_damage = counts_damage
 
     def progress(self, progress: Progress) -> None:
         """Shows how far the reading is."""
@@ -155,9 +172,10 @@ class ScanDisplay(_Display):
         rate, bytes_per_s = self._rates()
         total = progress.total or 0
         left_s = max(total - progress.bytes, 0) / bytes_per_s if bytes_per_s > 0 else None
+        damaged = f"{progress.bad:,} damaged  " if self._counts_damage else ""
         return (
             f"{human_bytes(progress.bytes)} of {human_bytes(total)}  {human_bytes(bytes_per_s)}/s  "
-            f"{rate:,.0f} records/s  {progress.bad:,} damaged  {format_duration(left_s)} left"
+            f"{rate:,.0f} records/s  {damaged}{format_duration(left_s)} left"
         )
 
 

@@ -18,3 +18,14 @@ def require_tensorflow(command: str) -> None:
 def require_beam(command: str) -> None:
     """Checks that Apache Beam is installed; arguments and errors as `require_tensorflow`."""
     check_installed("apache_beam", f"`tfpipe {command}`", "Apache Beam", "tfpipe[beam]")
+
+
+def require_torch(command: str) -> None:
+    """Checks that PyTorch is installed; arguments and errors as `require_tensorflow`."""
+    check_installed("torch", f"`tfpipe {command} --framework torch`", "PyTorch", "tfpipe[torch]")
+
+
+def require_jax(command: str) -> None:
+    """Checks that JAX and Orbax are installed; arguments and errors as `require_tensorflow`."""
+    for module, package in (("jax", "JAX"), ("orbax", "Orbax")):
+        check_installed(module, f"`tfpipe {command} --framework jax`", package, "tfpipe[jax-train]")

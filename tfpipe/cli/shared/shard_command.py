@@ -94,10 +94,14 @@ def run_job(config: ShardConfig, run_args: RunArgs) -> None:
     process_pool.start_early()  # before Beam, whose import takes a second
     with ShardDisplay() as display:
         from beam_jobs import shard_job
+        from beam_jobs.runners.base import GraphWritten
 
         try:
             with restore_interrupts():
                 result = shard_job.run(config, run_args.beam_args, display)
+        except GraphWritten as written:
+            facts = {"dataset": config.output, "message": str(written)}
+            return click.echo(json.dumps(facts) if run_args.as_json else facts["message"])
         except KeyboardInterrupt:
             display.interrupted()
             raise
@@ -113,17 +117,24 @@ def _dry_run(config: ShardConfig, run_args: RunArgs) -> None:
 
     process_pool.start_early()
     from beam_jobs.estimate import estimate_job, infer_parallelism
-    from beam_jobs.list_and_plan import plan_shards
+    from beam_jobs.plan_job import make_plan
 
     with ShardDisplay() as display:
         started = time.monotonic()
-        plan = plan_shards(config, run_args.beam_args, display)
-        planned_s = time.monotonic() - started
-        estimate = estimate_job(config, plan, planned_s, infer_parallelism(config, run_args.beam_args))
+        with make_plan(config, run_args.beam_args, display) as plan:
+            planned_s = time.monotonic() - started
+            estimate = estimate_job(config, plan, planned_s, infer_parallelism(config, run_args.beam_args))
+        choice = display.choice
+    assert choice is not None
+    has_choice = not config.datasets  # finished datasets are always planned here
     if run_args.as_json:
-        click.echo(json.dumps({**_plan_json(plan), "estimate": estimate_json(estimate, run_args.prices)}))
+        planner = {"planner": "engine" if choice.is_engine else "launcher", "planner_reason": choice.reason}
+        facts = {**_plan_json(plan), **(planner if has_choice else {})}
+        click.echo(json.dumps({**facts, "estimate": estimate_json(estimate, run_args.prices)}))
     else:
         _print_plan(plan)
+        if has_choice:
+            click.echo(str(choice))
         print_estimate(estimate, run_args.prices)
 
 
@@ -159,6 +170,8 @@ def _print_result(config: ShardConfig, result: "ShardResult") -> None:
         click.echo(f"duplicates: {duplicates.dropped:,} dropped")
     if manifest.quarantined:
         click.echo(f"quarantined: {manifest.quarantined:,}, listed in quarantine/quarantined.jsonl")
+    for reason, count in sorted(manifest.skipped.items()):
+        click.echo(f"skipped: {count:,} {reason}")
     kept = f", {human_count(result.kept_shards, 'shard')} finished before" if result.kept_shards else ""
     click.echo(f"{config.output} is complete: {result.seconds:.1f} s, {result.images_per_second:,.0f} images/s{kept}")
 
