@@ -42,25 +42,31 @@ def choose_planner(config: ShardConfig) -> Choice:
     if config.plan == "launcher":
         return Choice(False, "`plan` says so")
     obstacle = _find_obstacle(config)
+    if config.plan == "auto" and not obstacle:
+        count, what = _estimate_images(config.input)
+        if count is None:
+            return Choice(False, what)
+        limit = f"`plan_engine_from` {config.plan_engine_from:,}"
+        if count < config.plan_engine_from:
+            return Choice(False, f"{what}, fewer than {limit}")
+        reason = f"{what}, not less than {limit}"
+    else:
+        reason = "`plan` says so"
+    obstacle = obstacle or _find_pairs(config)  # last, since it opens archives
+    if not obstacle:
+        return Choice(True, reason)
     if config.plan == "engine":
-        if obstacle:
-            raise ConfigError(f"`plan` engine cannot be used: {obstacle}. Leave it out.")
-        return Choice(True, "`plan` says so")
-    if obstacle:
-        return Choice(False, obstacle)
-    count, what = _estimate_images(config.input)
-    limit = f"`plan_engine_from` {config.plan_engine_from:,}"
-    if count is None:
-        return Choice(False, what)
-    is_engine = count >= config.plan_engine_from
-    return Choice(is_engine, f"{what}, {'not less' if is_engine else 'fewer'} than {limit}")
+        raise ConfigError(f"`plan` engine cannot be used: {obstacle}. Leave it out.")
+    return Choice(False, obstacle)
 
 
 def _find_obstacle(config: ShardConfig) -> str:
     if config.datasets:
         return "the records of finished datasets are planned by their indexes"
-    if not config.shuffle:
-        return "only shuffled images can be sorted in pieces"
+    return "" if config.shuffle else "only shuffled images can be sorted in pieces"
+
+
+def _find_pairs(config: ShardConfig) -> str:
     is_paired = not is_table(config.input) and is_pairs(config)
     return "the columns of pairs are known once all are read" if is_paired else ""
 

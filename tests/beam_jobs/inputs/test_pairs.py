@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from beam_jobs.config import ShardConfig
+from beam_jobs.engine import choose
 from beam_jobs.engine.choose import choose_planner
 from beam_jobs.inputs import folder, pairs
 from beam_jobs.inputs.list_inputs import list_images
@@ -222,9 +223,12 @@ def test_too_many_columns_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     )
 
 
-def test_the_launcher_plans_pairs(tmp_path: Path) -> None:
+def test_the_launcher_plans_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many they are. Fewer images are its own without a look at what they are."""
+    monkeypatch.setattr(choose, "_ARCHIVED_IMAGE_BYTES", 1000)
     source = write_tar(tmp_path / "a.tar", make_captions("1"))
-    choice = choose_planner(ShardConfig(str(source), "/out"))
+    assert "fewer than `plan_engine_from`" in choose_planner(ShardConfig(str(source), "/out")).reason
+    choice = choose_planner(ShardConfig(str(source), "/out", plan_engine_from=1))
     assert str(choice) == "The launcher makes the plan: the columns of pairs are known once all are read."
     with pytest.raises(ConfigError, match="`plan` engine cannot be used: the columns of pairs"):
         choose_planner(ShardConfig(str(source), "/out", plan="engine"))
