@@ -38,7 +38,6 @@ def test_a_machine_without_a_tpu_is_one_sentence() -> None:
 
 @pytest.mark.slow
 def test_two_processes_train_as_one_does(processes: Any, colors: Path, tmp_path: Path) -> None:
-    pytest.importorskip("orbax.checkpoint")
     assert processes.finish(start(processes, colors, tmp_path / "one"))["finished"]
     shared = {
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
@@ -63,7 +62,6 @@ def test_two_processes_train_as_one_does(processes: Any, colors: Path, tmp_path:
 
 
 def test_a_process_without_a_number_is_one_sentence(processes: Any, colors: Path, tmp_path: Path) -> None:
-    pytest.importorskip("orbax.checkpoint")
     process = start(processes, colors, tmp_path / "run", JAX_COORDINATOR_ADDRESS="127.0.0.1:9", JAX_NUM_PROCESSES="two")
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (2, "Error: JAX_NUM_PROCESSES must be a whole number, got 'two'.\n")

@@ -15,7 +15,6 @@ import pytest
 from PIL import Image
 
 jax_export = pytest.importorskip("jax.export")
-pytest.importorskip("orbax.checkpoint")
 
 from tfpipe.errors import ConfigError, DataError  # noqa: E402
 from tfpipe.open_dataset import load_manifest  # noqa: E402
