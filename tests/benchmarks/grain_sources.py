@@ -109,16 +109,12 @@ def main(
     if one is not None:
         click.echo(json.dumps(measure(Path(str(data)), one, batch, workers, seconds)))
         return
-    from tests.benchmarks.random_access import make_dataset
+    from tests.benchmarks.random_access import prepare_dataset
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(data or temporary)
         folder.mkdir(exist_ok=True)
-        if not (folder / "dataset" / "manifest.json").exists():
-            make_dataset(folder, records, record_bytes)
-        for path in folder.rglob("*record*"):
-            if path.is_file():
-                path.read_bytes()  # into memory
+        prepare_dataset(folder, records, record_bytes)
         figures: dict[str, list[dict[str, float]]] = {row: [] for row in ROWS}
         for _ in range(rounds):
             for row in ROWS:

@@ -26,6 +26,15 @@ _OTHER_BYTES = 330  # of a record beside its image
 Read = Callable[[list[int]], Any]
 
 
+def prepare_dataset(folder: Path, num_records: int, record_bytes: int) -> None:
+    """Writes the files unless an earlier run did, and reads them all into memory."""
+    if not (folder / "dataset" / "manifest.json").exists():
+        make_dataset(folder, num_records, record_bytes)
+    for path in folder.rglob("*record*"):
+        if path.is_file():
+            path.read_bytes()
+
+
 def make_dataset(folder: Path, num_records: int, record_bytes: int) -> None:
     """Writes records of random bytes as TFRecord shards and, if array_record is installed, as ArrayRecord files too."""
     sys.path.insert(0, str(ROOT))
@@ -131,11 +140,7 @@ def main(
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(data or temporary)
         folder.mkdir(exist_ok=True)
-        if not (folder / "dataset" / "manifest.json").exists():
-            make_dataset(folder, records, record_bytes)
-        for path in folder.rglob("*record*"):
-            if path.is_file():
-                path.read_bytes()  # into memory
+        prepare_dataset(folder, records, record_bytes)
         checkouts = {"": ROOT, **({"beside: ": Path(beside).resolve()} if beside else {})}
         rows = [(name, row) for row in list_rows() for name in checkouts if not name or row.startswith("tfpipe, ")]
         figures: dict[str, list[dict[str, float]]] = {name + row: [] for name, row in rows}

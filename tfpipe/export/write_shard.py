@@ -11,6 +11,7 @@ from tfpipe.export.samples import ShardJob, read_payloads, read_samples
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.check_file import Counters, FileReport, Progress
 from tfpipe.system.file_io import get_file_size, write_file
+from tfpipe.system.working_folder import WorkingFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,7 @@ class Written:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Workshop:
+class Workshop(WorkingFolder):
     """The working folder of an unfinished export.
 
     ```
@@ -42,16 +42,7 @@ class Workshop:
       data/            the result, which is renamed to OUTPUT
       lock             held by the process that writes
     ```
-
-    Attributes:
-        base: The path of the folder.
     """
-
-    base: str
-
-    def path(self, *parts: str) -> str:
-        """Returns a path in the folder."""
-        return os.path.join(self.base, *parts)
 
     def load(self, job: ShardJob) -> Written | None:
         """Reads the description of what a shard became; None if it is not finished."""

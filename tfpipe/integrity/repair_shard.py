@@ -23,6 +23,7 @@ from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress,
 from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.system.file_io import hash_file, new_file, open_file, write_file
+from tfpipe.system.working_folder import WorkingFolder
 
 DIGEST_BYTES = 32
 
@@ -67,8 +68,7 @@ class RepairedShard:
         return cls(**{name: fields[name] for name in names}, stats=stats)
 
 
-@dataclass(frozen=True, slots=True)
-class Staging:
+class Staging(WorkingFolder):
     """The working folder of an unfinished repair.
 
     ```
@@ -80,16 +80,7 @@ class Staging:
       data/                 the dataset, put together at the end and then renamed to OUTPUT
       lock                  held by the process that writes
     ```
-
-    Attributes:
-        base: The path of the folder.
     """
-
-    base: str
-
-    def path(self, *parts: str) -> str:
-        """Returns a path in the folder."""
-        return os.path.join(self.base, *parts)
 
     def shard(self, name: str) -> str:
         """Returns the path of a clean shard."""

@@ -12,11 +12,27 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.system import file_io
 
 _LOCK, _PLAN = "lock", "plan.json"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingFolder:
+    """The paths in a working folder; a job adds what it keeps there.
+
+    Attributes:
+        base: The path of the folder.
+    """
+
+    base: str
+
+    def path(self, *parts: str) -> str:
+        """Returns a path in the folder."""
+        return os.path.join(self.base, *parts)
 
 
 def check_output(source: str, output: str, marker: str) -> tuple[str, str]:
