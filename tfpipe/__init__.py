@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 from tfpipe._version import __version__
 
 if TYPE_CHECKING:
-    from tfpipe.distribution import distribute_dataset, resolve_strategy, set_precision, steps_per_epoch
+    from tfpipe.distribution import (
+        distribute_dataset,
+        distribute_over_mesh,
+        resolve_strategy,
+        set_precision,
+        steps_per_epoch,
+    )
     from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError
     from tfpipe.format.manifest import Manifest
     from tfpipe.open_dataset import load_manifest
@@ -49,6 +55,7 @@ __all__ = [
     "change_batch_size",
     "data_source",
     "distribute_dataset",
+    "distribute_over_mesh",
     "load_manifest",
     "masked_sum",
     "measure_training",
@@ -80,6 +87,7 @@ _MODULES = {
     "build_stages": "tfpipe.pipeline.build",
     "change_batch_size": "tfpipe.pipeline.plan.change_batch",
     "distribute_dataset": "tfpipe.distribution",
+    "distribute_over_mesh": "tfpipe.distribution",
     "tfrecord_files": "tfpipe.pipeline.plan.source",
     "load_manifest": "tfpipe.open_dataset",
     "masked_sum": "tfpipe.pipeline.stages.batch",

@@ -8,6 +8,7 @@ import sys
 import zlib
 
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
 import tfpipe
 from tfpipe.distribution import describe_strategy
@@ -136,6 +137,13 @@ class Trainer:
         batch = next(iter(self.dataset(image_dtype="bfloat16", **TRAIN)))
         images = self.strategy.experimental_local_results(batch["image"])
         return [[image.dtype.name, list(image.shape), image.device[-5:]] for image in images]
+
+    def mesh(self, _):
+        """Follows a training and an evaluation on a mesh of the same devices, which `on_mesh.py` describes."""
+        import on_mesh
+
+        mesh = dtensor.create_mesh(on_mesh.DIMS["data"], device_type="CPU")
+        return on_mesh.run(mesh, self.manifest.directory, 0, 3)
 
 
 def guess(images):

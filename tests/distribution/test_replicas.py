@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.distribution.test_mesh import check_mesh
 from tfpipe.open_dataset import load_manifest
 from tfpipe.order import ExactOrder
 from tfpipe.readers.record_reader import RecordReader
@@ -74,7 +75,7 @@ def test_the_order_is_the_same_and_an_evaluation_counts_each_image_once(
 ) -> None:
     starts = resume_steps(QUICK)
     tasks = [f"order:{STEPS}", resume := "resume:" + ",".join(map(str, starts)), "evaluate", "bfloat16", "devices"]
-    processes = train(cpus, *tasks, workers=workers)
+    processes = train(cpus, *tasks, *["mesh"] * (cpus == 4), workers=workers)
     steps = joined([process[tasks[0]] for process in processes])
     names = [names for names, _ in steps]
     assert names == expected_names(shades)
@@ -98,6 +99,8 @@ def test_the_order_is_the_same_and_an_evaluation_counts_each_image_once(
         }
         local = BATCH // replicas
         assert process["bfloat16"] == [["bfloat16", [local, 8, 8, 3], f"CPU:{cpu}"] for cpu in range(cpus)]
+    if cpus == 4:
+        check_mesh([process["mesh"]], shades, [sums for _, sums in steps])
 
 
 @pytest.mark.slow

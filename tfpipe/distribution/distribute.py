@@ -20,9 +20,9 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_planned_stages, build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.mixture import Mixture, get_whole_source
-from tfpipe.pipeline.plan.read_plan import ReadPlan, split_batch
+from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan, split_batch
 from tfpipe.pipeline.plan.source import Source
-from tfpipe.pipeline.stage import Customize, customize_stages
+from tfpipe.pipeline.stage import Customize, Stages, customize_stages
 from tfpipe.system.file_io import is_url
 
 
@@ -67,10 +67,7 @@ def distribute_dataset(
     options = options or _make_input_options(strategy, plan)
 
     def build_for_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        if isinstance(manifest, Mixture) or config.cache_dir is not None:  # they need a plan for each part, or a cache
-            stages = build_stages(manifest, split, config, context, start_step, fill_first=False)
-        else:
-            stages = build_planned_stages(plan.move_to(context))
+        stages = build_host_stages(plan, manifest, split, context)
         dataset = customize_stages(stages, customize, config).dataset()
         return dataset if watch is None else watch(dataset)
 
@@ -126,6 +123,22 @@ def resolve_batch_size(
         global_batch_size=global_batch_size,
         per_replica_batch_size=per_replica_batch_size,
     )
+
+
+def build_host_stages(
+    plan: ReadPlan, manifest: Manifest | Source | Mixture, split: str | None, context: InputContext
+) -> Stages:
+    """Builds the stages of one host.
+
+    Args:
+        plan: The read plan of any host.
+        manifest: The data, as for `distribute_dataset`.
+        split: The name of a split; None for foreign files.
+        context: The host's place among the hosts.
+    """
+    if isinstance(manifest, Mixture) or plan.config.cache_dir is not None:  # they need a plan for each part, or a cache
+        return build_stages(manifest, split, plan.config, context, plan.start_step, fill_first=False)
+    return build_planned_stages(plan.move_to(context))
 
 
 def _make_plan(

@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tensors.tensor_type import get_numpy_dtype
 from tfpipe.images.decode import resize_crop
 from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.read_plan import find_host
 from tfpipe.readers.batch_reader import Batch, BatchReader, Rank, form_batch
 from tfpipe.readers.resume import Position, Resumable
 from tfpipe.system.extras import importing
@@ -81,7 +81,7 @@ class DeviceBatches(Resumable):
     ) -> None:
         self._sharding = sharding or _shard_rows()
         self._batches = BatchReader(manifest, split, config, _find_rank(self._sharding), resize_crop, None, start_step)
-        _check_fits_device(self._batches)
+        self._batches.plan.check_fits_devices()
         tensors = {feature.name: feature.spec.tensor for feature in self._batches.plan.features}
         self._bfloat16 = {name for name, tensor in tensors.items() if tensor is not None and tensor.dtype == "bfloat16"}
         self.config = config
@@ -167,31 +167,4 @@ def _find_rank(sharding: jax.sharding.Sharding) -> Rank:
     held_by: dict[int, set[tuple[int, ...]]] = {}
     for device, index in rows.items():
         held_by.setdefault(device.process_index, set()).add(index[0].indices(_ROWS)[:2])
-    parts = sorted(set().union(*held_by.values()))
-    held = sorted(held_by[jax.process_index()])
-    first, count = parts.index(held[0]), len(held)
-    is_adjacent = parts[first : first + count] == held and first % count == 0
-    if not is_adjacent or any(len(others) != count for others in held_by.values()):
-        numbers = ", ".join(str(parts.index(part)) for part in held)
-        raise ConfigError(
-            f"Each process must hold adjacent rows, as many as every other, got parts {numbers} of {len(parts)} in "
-            f"process {jax.process_index()}. Order the mesh's devices by their process."
-        )
-    return Rank(first // count, len(parts) // count, len(parts))
-
-
-def _check_fits_device(batches: BatchReader) -> None:
-    features = batches.plan.features
-    text = [feature.name for feature in features if feature.spec.dtype == "bytes" and feature.spec.tensor is None]
-    ragged = [feature.name for feature in features if feature.is_ragged]
-    if ragged:
-        raise ConfigError(
-            f"Arrays on devices must have one shape, and {', '.join(ragged)} has several. Give a size in `pad_to`, as "
-            f"in '{ragged[0]}=77'."
-        )
-    if text:
-        if not batches.config.extra_features:
-            raise ConfigError(f"No device holds text, got {', '.join(text)}. Name the others in `extra_features`.")
-        raise ConfigError(
-            f"`extra_features` must not name text, which no device holds, got {', '.join(text)}. Leave it out."
-        )
+    return Rank(*find_host(held_by, jax.process_index()))

@@ -9,9 +9,10 @@ plan.order, plan.rows                         # the exact order, and this host's
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,6 +112,33 @@ def split_batch(
             f"use {' or '.join(fitting)}."
         )
     return global_batch_size, share
+
+
+def find_host(held_by: Mapping[int, Set[Any]], process: int) -> tuple[int, int, int]:
+    """Finds the host that reads for a process of a mesh. Processes that hold the same rows are one host.
+
+    Args:
+        held_by: The parts of a batch's rows that the devices of each process hold, as numbers or other keys that are
+            sorted like their rows.
+        process: The number of the process.
+
+    Returns:
+        The number of the host, the number of hosts, and the number of parts.
+
+    Raises:
+        ConfigError: The parts of a process are not adjacent, or other processes hold more or fewer.
+    """
+    parts = sorted(set().union(*held_by.values()))
+    held = sorted(held_by[process])
+    first, count = parts.index(held[0]), len(held)
+    is_adjacent = parts[first : first + count] == held and first % count == 0
+    if not is_adjacent or any(len(others) != count for others in held_by.values()):
+        numbers = ", ".join(str(parts.index(part)) for part in held)
+        raise ConfigError(
+            f"Each process must hold adjacent rows, as many as every other, got parts {numbers} of {len(parts)} in "
+            f"process {process}. Order the mesh's devices by their process."
+        )
+    return first // count, len(parts) // count, len(parts)
 
 
 @dataclass(frozen=True)
@@ -213,6 +241,27 @@ class ReadPlan:
             self._check_without_images()
         if not self.features and not source.has_images:
             raise ConfigError(f"A batch must hold a feature, and the records of {source.name} have none.")
+
+    def check_fits_devices(self) -> None:
+        """Refuses features that devices do not hold: text, and tensors of several shapes.
+
+        Raises:
+            ConfigError: There is such a feature.
+        """
+        specs = [feature.spec for feature in self.features]
+        text = [spec.name for spec in specs if spec.dtype == "bytes" and spec.tensor is None]
+        ragged = [feature.name for feature in self.features if feature.is_ragged]
+        if ragged:
+            raise ConfigError(
+                f"Arrays on devices must have one shape, and {', '.join(ragged)} has several. Give a size in `pad_to`, "
+                f"as in '{ragged[0]}=77'."
+            )
+        if text and not self.config.extra_features:
+            raise ConfigError(f"No device holds text, got {', '.join(text)}. Name the others in `extra_features`.")
+        if text:
+            raise ConfigError(
+                f"`extra_features` must not name text, which no device holds, got {', '.join(text)}. Leave it out."
+            )
 
     def _check_without_images(self) -> None:
         """Refuses options that ask for images if the records have none."""

@@ -1,0 +1,130 @@
+"""The batches of a mesh of TensorFlow's DTensor, with an axis for the data and others for a model that is split.
+
+    mesh = dtensor.create_distributed_mesh([("data", 4), ("model", 2)])
+    batches = distribute_over_mesh(mesh, manifest, "train", config)
+    for batch in batches:
+        train_step(batch)
+
+```
+rows of a batch   0 1   2 3   4 5   6 7
+              ┌─────────────────────────┐
+model 0       │  A  │  B  │  C  │  D    │   split over `data`,
+model 1       │  A  │  B  │  C  │  D    │   whole along `model`
+              └─────────────────────────┘
+```
+
+Processes whose devices hold the same rows read the same records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from tfpipe.distribution.distribute import build_host_stages
+from tfpipe.errors import ConfigError
+from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan.mixture import Mixture, get_whole_source
+from tfpipe.pipeline.plan.read_plan import ReadPlan, find_host
+from tfpipe.pipeline.plan.source import Source
+from tfpipe.pipeline.stage import Customize, customize_stages
+
+_DATA = "data"  # the dimension along which rows are split
+
+
+class MeshBatches:
+    """The batches of a mesh, as an iterable. In training each pass begins at the start step and does not end.
+
+    Attributes:
+        mesh: The mesh.
+        steps_per_epoch: The number of steps in an epoch; None if nobody counted the records.
+    """
+
+    def __init__(self, mesh: dtensor.Mesh, steps_per_epoch: int | None, dataset: tf.data.Dataset) -> None:
+        """Sets the dataset of this process, which gives a batch for each part of the rows that it holds in turn."""
+        self.mesh, self.steps_per_epoch = mesh, steps_per_epoch
+        self._dataset = dataset
+        parts = [location[_DATA] for location in mesh.local_device_locations()]
+        held = sorted(set(parts))
+        self._numbers = [held.index(part) for part in parts]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yields the batches of a pass: DTensors in the structure of `build_dataset`'s."""
+        batches = iter(self._dataset)
+        for parts in zip(*[batches] * (max(self._numbers) + 1), strict=True):
+            yield tf.nest.map_structure(self._pack, *parts)
+
+    def _pack(self, *parts: tf.Tensor) -> Any:
+        """Joins the parts that this process holds, one for each device, with those of the other processes."""
+        layout = dtensor.Layout.batch_sharded(self.mesh, _DATA, parts[0].shape.rank)
+        return dtensor.pack([parts[number] for number in self._numbers], layout)
+
+
+def distribute_over_mesh(
+    mesh: dtensor.Mesh,
+    manifest: Manifest | Source | Mixture,
+    split: str | None,
+    config: PipelineConfig,
+    start_step: int = 0,
+    customize: Customize | None = None,
+) -> MeshBatches:
+    """Builds this process's pipeline for a mesh of DTensor, whose batches lie on the devices of all processes.
+
+    Rows are split over the dimension `data` of the mesh, and are whole along the others. In exact order the global
+    batches are those of `distribute_dataset`, for any mesh.
+
+    Args:
+        mesh: A mesh with a dimension `data`, from `dtensor.create_distributed_mesh`. With several processes
+            `dtensor.initialize_accelerator_system` comes first.
+        manifest: A manifest from `load_manifest`, several datasets from `mix`, or foreign files from `tfrecord_files`.
+        split: The name of a split; None for foreign files.
+        config: The options of `build_dataset`. Each part of `data` gets an equal part of `global_batch_size`.
+        start_step: The global step at which training begins.
+        customize: A function that changes the stages of each host's pipeline.
+
+    Returns:
+        An iterable of the batches of `build_dataset`, as DTensors. Training repeats without end.
+
+    Raises:
+        ConfigError: The mesh has no dimension `data`, a process does not hold adjacent rows, the parts cannot share the
+            batch equally, processes that hold the same rows would read others, or `build_dataset` refuses the config.
+        DataError: There are no records, or an index cannot be read.
+        FormatError: An index is damaged.
+    """
+    if _DATA not in mesh.dim_names:
+        raise ConfigError(f"`mesh` must have a dimension {_DATA}, got {', '.join(mesh.dim_names)}.")
+    held_by = _list_held_parts(mesh)
+    host, num_hosts, num_parts = find_host(held_by, mesh.local_device_ids()[0] // mesh.num_local_devices())
+    plan = ReadPlan(get_whole_source(manifest, split), config, num_hosts, host, num_parts, start_step)
+    plan.check_shares()
+    plan.check_fits_devices()
+    if num_hosts < len(held_by):
+        _check_repeatable(plan)
+    stages = build_host_stages(plan, manifest, split, tf.distribute.InputContext(num_hosts, host, num_parts))
+    return MeshBatches(mesh, plan.steps_per_epoch, customize_stages(stages, customize, config).dataset())
+
+
+def _list_held_parts(mesh: dtensor.Mesh) -> dict[int, set[int]]:
+    """Lists the parts of a batch's rows that the devices of each process hold."""
+    num_devices = mesh.num_local_devices()
+    held_by: dict[int, set[int]] = {}
+    for device, location in mesh.unravel_index().items():  # a process has the devices after those of the one before
+        held_by.setdefault(device // num_devices, set()).add(location[_DATA])
+    return held_by
+
+
+def _check_repeatable(plan: ReadPlan) -> None:
+    """Refuses an order in which processes that hold the same rows would read different records.
+
+    Raises:
+        ConfigError: The order differs from one reading to the next.
+    """
+    if not plan.deterministic or (plan.config.training and not plan.exact):
+        raise ConfigError(
+            "Processes that hold the same rows of a mesh must read the same records, and `order` "
+            f"{plan.config.order} with `deterministic` {plan.config.deterministic} gives each others. Use exact order."
+        )
