@@ -22,8 +22,15 @@ FLOORS = {
     4: ("tfpipe", "tfpipe.__main__", "tfpipe.cli", "beam_jobs.__main__"),
     3: (
         *("tfpipe.data_service", "tfpipe.distribution", "tfpipe.doctor", "tfpipe.export", "tfpipe.profiler"),
-        *("tfpipe.training", "tfpipe.tuning", "beam_jobs.plan_graph", "beam_jobs.plan_job", "beam_jobs.runners"),
-        *("beam_jobs.shard_job", "beam_jobs.transforms"),
+        *(
+            "tfpipe.training",
+            "tfpipe.tuning",
+            "beam_jobs",
+            "beam_jobs.plan_graph",
+            "beam_jobs.plan_job",
+            "beam_jobs.records",
+        ),
+        *("beam_jobs.runners", "beam_jobs.shard_job", "beam_jobs.transforms"),
     ),
     2: (
         *("tfpipe.integrity", "tfpipe.pipeline", "tfpipe.readers", "tfpipe.writer"),
@@ -33,7 +40,7 @@ FLOORS = {
     ),
     1: (
         *("tfpipe.images", "tfpipe.open_dataset", "tfpipe.order", "tfpipe.pipeline.config", "tfpipe.pipeline.plan"),
-        *("beam_jobs", "beam_jobs.config", "beam_jobs.plan", "beam_jobs.prices", "beam_jobs.process_pool"),
+        *("beam_jobs.config", "beam_jobs.plan", "beam_jobs.prices", "beam_jobs.process_pool"),
         "beam_jobs.storage",
     ),
     0: ("tfpipe._version", "tfpipe.errors", "tfpipe.format", "tfpipe.system"),
@@ -87,6 +94,7 @@ HEAVY = {
     "keras": ("tfpipe.training.tensorflow",),
     "apache_beam": (
         "beam_jobs.plan_graph",
+        "beam_jobs.records.write_records",
         "beam_jobs.runners",
         "beam_jobs.shard_job",
         "beam_jobs.storage",

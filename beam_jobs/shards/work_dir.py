@@ -29,9 +29,11 @@ from beam_jobs.storage import filesystem
 from tfpipe.errors import FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.manifest import Manifest
+from tfpipe.format.manifest import Manifest, ShardInfo
+from tfpipe.format.record_index import decode_index
 from tfpipe.format.schema import Schema
 from tfpipe.format.shard_stats import ShardStats
+from tfpipe.system.file_io import hash_stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +257,19 @@ class WorkDir:
         return {
             name.removesuffix(".json") for name in filesystem.list_names(self.path("rows")) if name.endswith(".json")
         }
+
+    def is_whole(self, shard: ShardInfo) -> bool:
+        """Returns whether a finished shard and its index are as they were written. Reads the shard once."""
+        path = self.target(shard.file)
+        if filesystem.get_size(path) != shard.bytes:
+            return False
+        try:
+            index = filesystem.read_bytes(self.target(file_names.index_name(shard.file)))
+            decode_index(index, shard.bytes, shard.records)
+        except (OSError, FormatError):
+            return False
+        with filesystem.open_read(path) as file:
+            return hash_stream(file) == shard.sha256
 
     def save_kept(self, files: Iterable[str]) -> None:
         """Saves the file names of the shards that the workers found finished."""

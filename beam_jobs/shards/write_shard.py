@@ -18,15 +18,13 @@ from beam_jobs.shards.record import Record, RejectedImage
 from beam_jobs.shards.record_source import RecordSource, open_source
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
-from tfpipe.errors import FormatError
 from tfpipe.format.example import decode_example
 from tfpipe.format.file_names import QUARANTINED_BYTES_DIR, index_name
-from tfpipe.format.record_index import decode_index
+from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_writer import RecordWriter
 from tfpipe.format.schema import Schema
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.images.seekable import is_seekable
-from tfpipe.system.file_io import hash_stream
 
 Meter = Callable[[int, float, str | None], None]
 """A function that gets, for every finished image, its source's bytes, the seconds, and the kind of a bad one."""
@@ -53,18 +51,10 @@ def write_shard(work: WorkDir, header: PlanHeader, shard: int, meter: Meter | No
 def _find_finished(work: WorkDir, planned: PlannedShard) -> WrittenShard | None:
     """Returns the shard of an earlier run if it and its index are still whole. Reads the shard once."""
     written = work.find_written(planned.file)
-    path = work.target(planned.file)
-    if written is None or filesystem.get_size(path) != written.bytes:
-        return None
-    if any(line["kind"] == "unreadable" for line in written.quarantined):
-        return None  # the image may be readable now
-    try:
-        decode_index(filesystem.read_bytes(work.target(index_name(planned.file))), written.bytes, written.records)
-    except (OSError, FormatError):
-        return None
-    with filesystem.open_read(path) as file:
-        is_whole = hash_stream(file) == written.sha256
-    return replace(written, kept=True) if is_whole else None
+    if written is None or any(line["kind"] == "unreadable" for line in written.quarantined):
+        return None  # an image may be readable now
+    info = ShardInfo(written.file, written.records, written.bytes, written.sha256)
+    return replace(written, kept=True) if work.is_whole(info) else None
 
 
 @dataclass

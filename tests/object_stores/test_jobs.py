@@ -17,8 +17,9 @@ from beam_jobs.storage.object_store import split_url
 from tests.beam_jobs.commands import check_no_orphans, start_command, wait_for
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files, write_zip
+from tests.beam_jobs.records.records import write as write_records
 from tests.object_stores.conftest import Amazon, Cloud
-from tfpipe import data_source, load_manifest
+from tfpipe import ConfigError, data_source, load_manifest
 from tfpipe.integrity.verify import VerifyConfig, verify
 
 # Is it done? Its lines of the plan; the shard, its index, digests and row; the digests again, to look for duplicates.
@@ -50,6 +51,16 @@ def test_a_job_from_and_to_a_store_makes_the_local_dataset(
     assert load_manifest(str(back)).splits["train"].records == 9
     assert not verify(str(back), VerifyConfig(workers=1)).damaged
     assert len(data_source(str(back), "train")) == 9
+
+
+def test_a_pipeline_of_records_writes_to_a_store(cloud: Cloud, tmp_path: Path) -> None:
+    write_records(tmp_path / "out", range(9))
+    output = f"{cloud.new()}/nested/out"
+    write_records(output, range(9))
+    assert cloud.tree(output) == read_tree(tmp_path / "out")  # the working folder is gone, too
+    with pytest.raises(ConfigError) as error:
+        write_records(output, range(9))
+    assert str(error.value) == f"`output` must not exist yet, got {output}. Choose another name, or remove it."
 
 
 def test_tables_and_archives_are_read_in_place(cloud: Cloud, photos: Mapping[str, bytes], tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tfpipe.writer.fields import RecordForm
+from tfpipe.errors import ConfigError
+from tfpipe.format.file_names import MAX_SHARDS
+from tfpipe.writer.fields import Field, RecordForm
 
 WORKING = ".tfpipe-write"
 """The ending of the folder in which an unfinished dataset is gathered."""
@@ -41,3 +44,31 @@ class WriteJob:
     def path(self, *parts: str) -> str:
         """Returns a path in the working folder."""
         return os.path.join(self.folder, *parts)
+
+
+def count_shards(num_shards: int | Mapping[str, int], splits: Iterable[str]) -> dict[str, int]:
+    """Returns the number of shards of each split.
+
+    Raises:
+        ConfigError: A number is out of range, or other splits are named.
+    """
+    splits = list(splits)
+    if isinstance(num_shards, Mapping) and set(num_shards) != set(splits):
+        raise ConfigError(f"`num_shards` must name the splits {', '.join(splits)}, got {', '.join(num_shards)}.")
+    counts = {split: num_shards[split] if isinstance(num_shards, Mapping) else num_shards for split in splits}
+    for count in counts.values():
+        if type(count) is not int or not 1 <= count <= MAX_SHARDS:
+            raise ConfigError(f"`num_shards` must be from 1 to {MAX_SHARDS:,}, got {count!r}.")
+    return counts
+
+
+def check_key(form: RecordForm, schema: Mapping[str, Field], key: str) -> None:
+    """Checks that a value can identify records.
+
+    Raises:
+        ConfigError: It is unknown, or neither a text nor a whole number.
+    """
+    if key not in form.schema or form.schema[key].shape != () or form.schema[key].dtype == "float":
+        raise ConfigError(f"`key` must name a text or a whole number of {', '.join(schema)}, got {key!r}.")
+    if form.schema[key].kind == "tensor":
+        raise ConfigError(f"`key` must name a text or a whole number, and {key!r} is a tensor.")

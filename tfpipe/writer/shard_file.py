@@ -16,7 +16,7 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.example import FeatureLike, decode_example, encode_example
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_writer import RecordWriter
-from tfpipe.format.schema import CLASS_LABEL
+from tfpipe.format.schema import CLASS_LABEL, Schema
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tfrecord import record_footer, scan_records
 from tfpipe.writer.fields import RecordForm
@@ -79,7 +79,7 @@ class ShardFile:
         with contextlib.suppress(FormatError):
             for _, payload in scan_records(self._file):
                 features = decode_example(payload)
-                self._count(features)
+                count_record(self._stats, self._form.schema, features)
                 if self._key is not None:
                     self.keys.append(hash_key(features[self._key]))
                 self._writer.frame(payload)
@@ -97,15 +97,8 @@ class ShardFile:
         Raises:
             ConfigError: A tensor holds NaN, and that is refused.
         """
-        with_nan = self._count(checked)
-        if with_nan and refuse_nan:
-            raise ConfigError(f"Feature {with_nan[0]!r} must hold no NaN, since `refuse_nan` is set.")
+        count_record(self._stats, self._form.schema, checked, refuse_nan=refuse_nan)
         return encode_example(checked)
-
-    def _count(self, features: Mapping[str, Any]) -> list[str]:
-        label = features.get(CLASS_LABEL)
-        self._stats.add(None, None, None, None if label is None else int(label if isinstance(label, int) else label[0]))
-        return self._stats.add_tensors(self._form.schema, features)
 
     def write(self, payloads: list[bytes]) -> None:
         """Writes records that were added."""
@@ -128,6 +121,19 @@ class ShardFile:
             self._file.close()
 
 
+def count_record(stats: ShardStats, schema: Schema, features: Mapping[str, Any], *, refuse_nan: bool = False) -> None:
+    """Counts a record that was checked or decoded.
+
+    Raises:
+        ConfigError: A tensor holds NaN, and that is refused.
+    """
+    label = features.get(CLASS_LABEL)
+    stats.add(None, None, None, None if label is None else int(label if isinstance(label, int) else label[0]))
+    with_nan = stats.add_tensors(schema, features)
+    if with_nan and refuse_nan:
+        raise ConfigError(f"Feature {with_nan[0]!r} must hold no NaN, since `refuse_nan` is set.")
+
+
 def check_new(digests: set[bytes], value: Any, key: str) -> bytes:
     """Adds the hash of the value that identifies a record to those before it, and returns it.
 
@@ -148,7 +154,7 @@ def hash_key(value: Any) -> bytes:
     if isinstance(value, str | bytes):
         data = value.encode() if isinstance(value, str) else value
     else:
-        data = int(value).to_bytes(8, "little", signed=True)
+        data = str(int(value)).encode()  # of any size: the encoder says what does not fit
     return hashlib.blake2b(data, digest_size=_KEY_BYTES).digest()
 
 

@@ -14,17 +14,18 @@ from typing import Any, TypeAlias
 
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.format import file_names, manifest_json, tfds_metadata
+from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.shard_stats import merge_stats
 from tfpipe.open_dataset import check_local, load_manifest
 from tfpipe.system import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.working_folder import open_working_folder, publish
+from tfpipe.writer.describe import make_dataset_files, make_manifest
 from tfpipe.writer.fields import Field, RecordForm
 from tfpipe.writer.from_function import write_from_function
 from tfpipe.writer.from_iterable import write_from_iterable
-from tfpipe.writer.job import WORKING, WriteJob
+from tfpipe.writer.job import WORKING, WriteJob, check_key, count_shards
 from tfpipe.writer.shard_file import WrittenShard
 
 Records: TypeAlias = Iterable[Mapping[str, Any]] | Callable[[int], Iterable[Mapping[str, Any]]]
@@ -75,10 +76,11 @@ def write(
     if os.path.lexists(target) and (not os.path.isdir(target) or os.listdir(target)):
         raise ConfigError(f"`output` must not exist yet, got {path}. Choose another name, or remove it.")
     by_split = _split_records(records)
-    counts = _count_shards(num_shards, by_split)
-    _check_counts(counts, workers)
+    counts = count_shards(num_shards, by_split)
+    _check_workers(workers)
     form = RecordForm(schema)
-    _check_key(form, schema, key)
+    if key is not None:
+        check_key(form, schema, key)
     job = WriteJob(target + WORKING, form, key, refuse_nan, usable_cpus() if workers is None else workers)
     try:
         with open_working_folder(job.folder, _PARTS, _identify(job, counts), f"writes to {path}"):
@@ -104,29 +106,9 @@ def _split_records(records: Records | Mapping[str, Records]) -> dict[str, Record
     return by_split
 
 
-def _count_shards(num_shards: int | Mapping[str, int], splits: Iterable[str]) -> dict[str, int]:
-    if isinstance(num_shards, Mapping):
-        if set(num_shards) != set(splits):
-            raise ConfigError(f"`num_shards` must name the splits {', '.join(splits)}, got {', '.join(num_shards)}.")
-        return {split: num_shards[split] for split in splits}
-    return dict.fromkeys(splits, num_shards)
-
-
-def _check_counts(counts: Mapping[str, int], workers: int | None) -> None:
-    for count in counts.values():
-        if type(count) is not int or not 1 <= count <= file_names.MAX_SHARDS:
-            raise ConfigError(f"`num_shards` must be from 1 to {file_names.MAX_SHARDS:,}, got {count!r}.")
+def _check_workers(workers: int | None) -> None:
     if workers is not None and (type(workers) is not int or workers < 0):
         raise ConfigError(f"`workers` must be at least 0, got {workers!r}.")
-
-
-def _check_key(form: RecordForm, schema: Mapping[str, Field], key: str | None) -> None:
-    if key is None:
-        return
-    if key not in form.schema or form.schema[key].shape != () or form.schema[key].dtype == "float":
-        raise ConfigError(f"`key` must name a text or a whole number of {', '.join(schema)}, got {key!r}.")
-    if form.schema[key].kind == "tensor":
-        raise ConfigError(f"`key` must name a text or a whole number, and {key!r} is a tensor.")
 
 
 def _identify(job: WriteJob, counts: Mapping[str, int]) -> str:
@@ -153,22 +135,9 @@ def _finish(job: WriteJob, name: str, written: Mapping[str, list[WrittenShard]])
             file = shard.info.file
             os.replace(job.path("shards", f"{file}.idx"), job.path("data", file_names.index_name(file)))
             os.replace(job.path("shards", file), job.path("data", file))
-    labels = job.form.label_names
     splits = {
-        split: merge_stats(shard.stats for shard in shards).to_split_info(
-            split, [shard.info for shard in shards], len(labels)
-        )
+        split: ([shard.info for shard in shards], merge_stats(shard.stats for shard in shards))
         for split, shards in written.items()
     }
-    facts = [split.fingerprint for split in splits.values()]
-    manifest = Manifest(
-        name=name or "dataset",
-        splits=splits,
-        label_names=labels,
-        schema=job.form.schema,
-        fingerprint=hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
-        tool_version=__version__,
-    )
-    for file, text in tfds_metadata.make_files(manifest).items():
-        file_io.write_file(job.path("data", file), text.encode())
-    file_io.write_file(job.path("data", file_names.MANIFEST), manifest_json.dumps(manifest).encode())
+    for file, data in make_dataset_files(make_manifest(name, job.form, splits)).items():
+        file_io.write_file(job.path("data", file), data)

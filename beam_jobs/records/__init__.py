@@ -1,0 +1,1 @@
+"""Writes the records that a user's own Beam pipeline makes: `WriteRecords`. No TensorFlow."""

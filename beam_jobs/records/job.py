@@ -1,0 +1,203 @@
+"""The settings of a dataset of records, and the working folder that its workers share. Needs no Beam.
+
+```
+OUTPUT/
+  NAME, index/NAME     shards, each renamed from .tfpipe/tmp when it is whole
+  .tfpipe/
+    plan.json          the identity of the job
+    rows/NAME.json     the description of each finished shard, written after it
+    keys/NAME          the hashes of its keys, 16 bytes each, sorted
+    tmp/               files being written
+  manifest.json        written last, before .tfpipe is removed
+```
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from beam_jobs.shards.work_dir import WorkDir
+from beam_jobs.storage import filesystem
+from tfpipe._version import __version__
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format import file_names
+from tfpipe.format.manifest import ShardInfo
+from tfpipe.format.shard_stats import ShardStats
+from tfpipe.system.file_io import explain_os_errors
+from tfpipe.writer.describe import make_dataset_files, make_manifest
+from tfpipe.writer.fields import RecordForm
+from tfpipe.writer.shard_file import WrittenShard
+
+DIGEST_BYTES = 16
+_PLAN = "plan.json"
+_OURS = b"tfpipe records "  # a job of images has JSON there
+
+
+@dataclass(frozen=True)
+class RecordsJob:
+    """The settings that all steps share. Beam pickles them and sends them to the workers.
+
+    Attributes:
+        output: The dataset directory: a path or URL that every worker reaches.
+        form: The form of the records.
+        key: The value that identifies a record.
+        refuse_nan: Whether a tensor with NaN is an error.
+        num_shards: The number of shards of a split, or of each split by its name.
+        skips: Whether records of finished shards may be left out of the input.
+        file_options: The Beam arguments that the file systems need.
+    """
+
+    output: str
+    form: RecordForm
+    key: str
+    refuse_nan: bool
+    num_shards: int | Mapping[str, int]
+    skips: bool = False
+    file_options: tuple[str, ...] = ()
+
+    @cached_property
+    def identity(self) -> bytes:
+        """The text that tells this job from others: a hash of all that shapes the files, besides the records."""
+        counts = self.num_shards if isinstance(self.num_shards, int) else dict(self.num_shards)
+        facts = [__version__, self.form.schema.to_json(), self.form.label_names, counts, self.key, self.refuse_nan]
+        return _OURS + hashlib.sha256(json.dumps(facts).encode()).hexdigest().encode()
+
+    def open(self) -> WorkDir:
+        """Returns the dataset directory, and first configures the file systems of this process."""
+        if self.file_options and filesystem.get_options() != self.file_options:
+            filesystem.configure(self.file_options)
+        return WorkDir(filesystem.resolve_links(self.output))
+
+    def check_output(self) -> bytes:
+        """Checks that the output may be written; returns the identity of an unfinished job there, empty without one.
+
+        Raises:
+            ConfigError: It holds something else.
+            DataError: It cannot be read.
+        """
+        with explain_os_errors(f"read {self.output}"):
+            work = self.open()
+            names = filesystem.list_names(work.output)
+            begun = read_identity(work)
+            is_free = begun.startswith(_OURS) or (not begun and set(names) <= {file_names.WORK_DIR})
+            is_file = not filesystem.is_url(work.output) and os.path.isfile(work.output)
+            if file_names.MANIFEST in names or not is_free or is_file:
+                raise ConfigError(f"`output` must not exist yet, got {self.output}. Choose another name, or remove it.")
+        return begun
+
+    def prepare(self, files: Iterable[str]) -> None:
+        """Makes the working folder, and removes what does not belong to this job.
+
+        Args:
+            files: The names of all shards.
+
+        Raises:
+            ConfigError: The output holds something else.
+            DataError: It cannot be written.
+        """
+        begun = self.check_output()
+        with explain_os_errors(f"write to {self.output}"):
+            work = self.open()
+            if begun != self.identity:
+                filesystem.remove_tree(work.base)
+            _remove_shards(work, set(files) if begun == self.identity else set())
+            filesystem.write_bytes(work.path(_PLAN), self.identity)
+
+    def check_prepared(self, work: WorkDir) -> None:
+        """Checks that a worker sees the folder that this very job prepared.
+
+        Raises:
+            DataError: It sees another folder, or another job began in it.
+        """
+        if read_identity(work) != self.identity:
+            raise DataError(
+                f"All workers must find this job in {work.base}, and this one does not. They must reach the output by "
+                "the same name, and no other job may write to it."
+            )
+
+    def save(self, work: WorkDir, written: WrittenShard, digests: bytes) -> None:
+        """Saves the note that a shard is finished, with the hashes of its keys."""
+        name = written.info.file
+        filesystem.write_bytes(work.path("keys", name), digests)
+        filesystem.write_bytes(work.path("rows", f"{name}.json"), json.dumps(written.to_json()).encode())
+
+    def finish(self, files: Iterable[str], shards: Iterable[WrittenShard]) -> str:
+        """Writes the files beside the shards, the manifest last, and returns the dataset's fingerprint.
+
+        Args:
+            files: The names of all shards, split after split.
+            shards: All shards as they were written, in any order.
+
+        Raises:
+            DataError: A shard is missing, a split has no record, or a file cannot be written.
+        """
+        stats: dict[str, ShardStats] = {}
+        infos: dict[str, ShardInfo] = {}
+        for shard in shards:
+            infos[shard.info.file] = shard.info
+            stats.setdefault(file_names.parse_shard_name(shard.info.file)[0], ShardStats()).merge(shard.stats)
+        with explain_os_errors(f"write to {self.output}"):
+            work = self.open()
+            present = infos.keys() & set(filesystem.list_names(work.output))
+            missing = [file for file in files if file not in present]
+            if missing:
+                raise DataError(
+                    f"All shards must be in {work.output}, but {len(missing):,} are not, the first {missing[0]}. Do "
+                    "all workers write to the same place?"
+                )
+            splits: dict[str, tuple[list[ShardInfo], ShardStats]] = {}
+            for file in files:
+                split = file_names.parse_shard_name(file)[0]
+                splits.setdefault(split, ([], stats[split]))[0].append(infos[file])
+            for split, (split_infos, _) in splits.items():
+                if not any(info.records for info in split_infos):
+                    raise DataError(f"Split {split!r} must have a record, got none.")
+            manifest = make_manifest(work.output.rpartition("/")[2], self.form, splits)
+            for file, data in make_dataset_files(manifest).items():
+                work.write(file, data)
+            filesystem.remove_tree(work.base)
+        return manifest.fingerprint
+
+
+def read_identity(work: WorkDir) -> bytes:
+    """Returns the identity of the job that the working folder belongs to; empty without one."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return filesystem.read_bytes(work.path(_PLAN))
+    return b""
+
+
+def read_row(work: WorkDir, file: str) -> WrittenShard | None:
+    """Returns the note of a finished shard; None if there is no reliable one."""
+    try:
+        return WrittenShard.from_json(json.loads(filesystem.read_bytes(work.path("rows", f"{file}.json"))))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def read_digests(work: WorkDir, file: str) -> NDArray[np.bytes_]:
+    """Returns the hashes of the keys of a finished shard, sorted: bytes [records]."""
+    return to_digests(filesystem.read_bytes(work.path("keys", file)))
+
+
+def to_digests(data: bytes | bytearray) -> NDArray[np.bytes_]:
+    """Returns hashes that lie one after another as an array [records]. NumPy compares them without zeros at the end."""
+    return np.frombuffer(data, f"S{DIGEST_BYTES}")
+
+
+def _remove_shards(work: WorkDir, kept: set[str]) -> None:
+    """Removes the shards of an earlier job, and their indexes."""
+    for name in filesystem.list_names(work.output):
+        with contextlib.suppress(FormatError):
+            file_names.parse_shard_name(name)
+            if name not in kept:
+                filesystem.remove(work.target(file_names.index_name(name)))
+                filesystem.remove(work.target(name))

@@ -1,0 +1,174 @@
+"""Writes one shard of the records that Beam gathered for it, in the order of their keys. Needs no Beam.
+
+The records come in any order, so they go to a temporary file of this machine first. Memory holds 32 MiB of them, and
+32 bytes for each record of the shard. The file is then read in order, record by record.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from array import array
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from beam_jobs.records.job import RecordsJob, read_digests, read_identity, read_row, to_digests
+from beam_jobs.shards.work_dir import WorkDir
+from beam_jobs.storage import filesystem
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.format.example import decode_example
+from tfpipe.format.file_names import index_name, parse_shard_name
+from tfpipe.format.record_writer import RecordWriter
+from tfpipe.format.shard_stats import ShardStats
+from tfpipe.system.file_io import explain_os_errors
+from tfpipe.writer.shard_file import WrittenShard, count_record
+
+_MEMORY_BYTES = 32 << 20
+
+Element = tuple[bytes, bytes]
+"""The hash of a record's key, and its payload. Both are empty in the element that stands for a shard itself."""
+
+
+def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) -> tuple[WrittenShard, bool]:
+    """Writes one shard with its index, or keeps the one that an earlier run finished with the same keys.
+
+    Args:
+        job: The settings.
+        file: The name of the shard.
+        elements: Its records in any order. They may be read twice.
+
+    Returns:
+        The shard, and whether it was kept.
+
+    Raises:
+        ConfigError: Two records have one key.
+        DataError: A file cannot be written, or this worker may not take part.
+    """
+    with explain_os_errors(f"write {filesystem.join(job.output, file)}"):
+        work = job.open()
+        job.check_prepared(work)
+        finished = _find_finished(job, work, file, elements)
+        if finished is not None:
+            return finished, True
+        with _Spool() as spool:
+            for digest, payload in elements:
+                if digest:
+                    spool.add(digest, payload)
+            return _write(job, work, file, spool), False
+
+
+def _find_finished(job: RecordsJob, work: WorkDir, file: str, elements: Iterable[Element]) -> WrittenShard | None:
+    """Returns the shard of an earlier run if it is still whole and has the keys of the elements."""
+    written = read_row(work, file)
+    if written is None:
+        return None
+    is_whole = _is_whole(work, written)
+    if not is_whole and not job.skips:
+        return None
+    if not is_whole:  # its records may have been left out of the input
+        raise DataError(
+            f"{work.target(file)} was finished by an earlier run and is damaged now. Remove "
+            f"{work.path('rows', file + '.json')} and run again, and its records are made anew."
+        )
+    digests = np.sort(to_digests(b"".join([digest for digest, _ in elements])))
+    stored = read_digests(work, file)
+    if np.array_equal(digests, stored):
+        return written
+    if not job.skips:
+        return None
+    if not np.isin(digests, stored).all():
+        raise DataError(
+            f"Records with new keys came for {work.target(file)}, which an earlier run finished, so others may have "
+            f"been left out. Remove {job.output} and run again, or run without `skip_finished`."
+        )
+    return written
+
+
+def _is_whole(work: WorkDir, written: WrittenShard) -> bool:
+    try:
+        is_counted = len(read_digests(work, written.info.file)) == written.info.records
+    except (OSError, ValueError):
+        return False
+    return is_counted and work.is_whole(written.info)
+
+
+def _write(job: RecordsJob, work: WorkDir, file: str, spool: _Spool) -> WrittenShard:
+    schema, stats = job.form.schema, ShardStats()
+    order = spool.sort()
+    twice = spool.find_twice(order)
+    if twice is not None:
+        value = job.form.schema[job.key].decode(decode_example(spool.read(twice)))
+        raise ConfigError(
+            f"Feature {job.key!r} must identify a record, but two of {parse_shard_name(file)[0]!r} have {value!r:.80}."
+        )
+    with filesystem.create(work.target(file), work.temporary(file)) as out:
+        writer = RecordWriter(out)
+        for place in order.tolist():
+            payload = spool.read(place)
+            count_record(stats, schema, decode_example(payload))
+            writer.write(payload)
+    work.write(index_name(file), writer.index)
+    written = WrittenShard(writer.describe(file), stats)
+    job.save(work, written, spool.digests[order].tobytes())
+    return written
+
+
+class _Spool:
+    """The records of a shard in the order in which they came; most of them in a temporary file."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(_MEMORY_BYTES)  # noqa: SIM115, `__exit__` closes it
+        self._digests = bytearray()
+        self._ends = array("q", [0])
+
+    def __enter__(self) -> _Spool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def add(self, digest: bytes, payload: bytes) -> None:
+        """Adds a record."""
+        self._file.write(payload)
+        self._digests += digest
+        self._ends.append(self._ends[-1] + len(payload))
+
+    @property
+    def digests(self) -> NDArray[np.bytes_]:
+        """The hash of each key."""
+        return to_digests(self._digests)
+
+    def sort(self) -> NDArray[np.int64]:
+        """Returns the places of the records in the order of the hashes of their keys."""
+        return np.argsort(self.digests, kind="stable").astype(np.int64)
+
+    def find_twice(self, order: NDArray[np.int64]) -> int | None:
+        """Returns the place of a record whose key another one has, or None."""
+        digests = self.digests[order]
+        same = np.flatnonzero(digests[1:] == digests[:-1])
+        return int(order[same[0]]) if len(same) else None
+
+    def read(self, place: int) -> bytes:
+        """Returns the payload of a record."""
+        self._file.seek(self._ends[place])
+        return self._file.read(self._ends[place + 1] - self._ends[place])
+
+
+def list_finished(job: RecordsJob, files: Iterable[str]) -> Iterator[NDArray[np.bytes_]]:
+    """Yields the sorted hashes of the keys of each shard that an earlier run of this job finished.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    with explain_os_errors(f"read {job.output}"):
+        work = job.open()
+        names = set(filesystem.list_names(work.path("rows"))) if read_identity(work) == job.identity else set()
+        for file in files:
+            if f"{file}.json" in names and (written := read_row(work, file)) is not None:
+                digests = read_digests(work, file)
+                if len(digests) == written.info.records:
+                    yield digests

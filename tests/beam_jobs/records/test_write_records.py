@@ -1,0 +1,216 @@
+"""`beam_jobs.WriteRecords` in whole pipelines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+
+import beam_jobs
+import tfpipe
+from beam_jobs.records.write_records import _find_file_options, _PlaceFn, _SkipFn
+from tests.beam_jobs.datasets import read_tree
+from tests.beam_jobs.records.records import SCHEMA, make_job, make_record, make_writer, run, write
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.integrity.verify import VerifyConfig, verify
+from tfpipe.readers.record_reader import RecordReader
+
+
+def read_ids(output: Path, split: str = "train") -> list[str]:
+    manifest = tfpipe.load_manifest(str(output))
+    with RecordReader(str(output), manifest, split) as reader:
+        return [record["id"][0].decode() for record in reader]
+
+
+def test_every_record_comes_back_as_from_tfpipe_write(tmp_path: Path) -> None:
+    counters = write(tmp_path / "out", range(40))
+    assert counters == {"records": 40, "shards": 3, "kept": 0}
+    expected = tfpipe.write(map(make_record, range(40)), tmp_path / "b" / "out", SCHEMA, num_shards=3, workers=0)
+    manifest = tfpipe.load_manifest(str(tmp_path / "out"))
+    train, other = manifest.splits["train"], expected.splits["train"]
+    assert (manifest.name, manifest.schema, manifest.label_names) == ("out", expected.schema, ("cat", "dog"))
+    assert (train.class_counts, train.tensors, train.sizes) == (other.class_counts, other.tensors, other.sizes)
+    assert read_tree(tmp_path / "out").keys() == read_tree(tmp_path / "b" / "out").keys()
+    ids = read_ids(tmp_path / "out")
+    assert sorted(ids) == sorted(f"r{number}" for number in range(40))
+    assert ids != sorted(ids)
+    report = verify(str(tmp_path / "out"), VerifyConfig(workers=0))
+    assert (report.records, report.damaged) == (40, [])
+
+
+def test_neither_order_nor_bundles_nor_threads_change_a_byte(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "out", range(40))
+    args = ["--direct_running_mode=multi_threading", "--direct_num_workers=3"]
+    write(tmp_path / "b" / "out", reversed(range(40)), args)
+    assert read_tree(tmp_path / "a" / "out") == read_tree(tmp_path / "b" / "out")
+
+
+def test_several_splits_and_shards_without_a_record(tmp_path: Path) -> None:
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        train = pipeline | "train" >> beam.Create([make_record(number) for number in range(5)])
+        test = pipeline | "test" >> beam.Create([make_record(0)])
+        _ = {"train": train, "test": test} | make_writer(tmp_path / "out", num_shards={"train": 2, "test": 4})
+    splits = tfpipe.load_manifest(str(tmp_path / "out")).splits
+    assert {name: (split.records, len(split.shards)) for name, split in splits.items()} == {
+        "train": (5, 2),
+        "test": (1, 4),
+    }
+    assert read_ids(tmp_path / "out", "test") == ["r0"]
+
+
+def test_a_failed_run_goes_on_without_its_finished_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from beam_jobs.records.job import RecordsJob
+
+    def fail(*_: Any) -> str:
+        raise DataError("The network is down.")
+
+    output = tmp_path / "a" / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordsJob, "finish", fail)
+        with pytest.raises(DataError, match=r"^The network is down\."):
+            write(output, range(40))
+    assert not (output / "manifest.json").exists()
+    damaged = output / "train-00001-of-00003.tfrecord"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    assert write(output, range(40)) == {"records": 40, "shards": 3, "kept": 2}
+    write(tmp_path / "b" / "out", range(40))
+    assert read_tree(output) == read_tree(tmp_path / "b" / "out")  # without the working folder
+
+
+def test_elements_of_finished_shards_need_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from beam_jobs.records import write_records
+
+    def fail_at_two(job: Any, file: str, elements: Any) -> Any:
+        if "00002" in file:
+            raise DataError("The disk is full.")
+        return write(job, file, elements)
+
+    def write_skipping(output: Path) -> dict[str, int]:
+        pipeline = beam.Pipeline(FnApiRunner())
+        writer = make_writer(output)
+        kept = pipeline | beam.Create(range(40)) | writer.skip_finished(lambda number: f"r{number}")
+        _ = kept | beam.Map(make_record) | writer
+        return run(pipeline)
+
+    output, write = tmp_path / "a" / "out", write_records.write_record_shard
+    with monkeypatch.context() as patch:
+        patch.setattr(write_records, "write_record_shard", fail_at_two)
+        with pytest.raises(DataError, match=r"^The disk is full\."):
+            write_skipping(output)
+    counters = write_skipping(output)
+    rows = {shard.file: shard.records for shard in tfpipe.load_manifest(str(output)).splits["train"].shards}
+    assert counters["records"] == 40 - counters["skipped"] == rows["train-00002-of-00003.tfrecord"]
+    assert counters["kept"] == 2
+    write_skipping(tmp_path / "b" / "out")
+    assert read_tree(output) == read_tree(tmp_path / "b" / "out")
+
+
+def place(record: Any, **options: Any) -> Any:
+    (element,) = _PlaceFn(make_job(Path("out"), **options), "train", 3, 0).process(record)
+    return element
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (
+            make_record(7) | {"latents": np.zeros((2, 2))},
+            "Record 'r7' of 'train': Feature 'latents' must be float32 [2, 2], got float64 [2, 2].",
+        ),
+        (
+            make_record(7) | {"class": "cow"},
+            "Record 'r7' of 'train': Label 'class' must be a class from 0 to 1 or its name, got 'cow'.",
+        ),
+        (
+            make_record(7) | {"id": 7},
+            "Record 7 of 'train': Feature 'id' must be one value of text, got a int.",
+        ),
+        (
+            make_record(7) | {"latents": np.float32([[0, 0], [0, np.nan]])},
+            "Record 'r7' of 'train': Feature 'latents' must hold no NaN, since `refuse_nan` is set.",
+        ),
+        (3, "A record of 'train': A record must be a mapping from names to values, got a int."),
+    ],
+)
+def test_a_record_that_does_not_fit_is_named(record: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        place(record, refuse_nan=True)
+    assert str(error.value) == message
+
+
+def test_the_place_of_a_record_follows_from_its_key() -> None:
+    numbers = [place(make_record(number))[0] for number in range(300)]
+    assert {number: numbers.count(number) > 70 for number in numbers} == {0: True, 1: True, 2: True}
+    assert place(make_record(1)) == place(make_record(1))
+    assert place(make_record(1))[1][0] == place(make_record(1) | {"class": 0})[1][0]
+
+
+def test_only_the_keys_of_finished_shards_are_skipped(tmp_path: Path) -> None:
+    step = _SkipFn(make_job(tmp_path / "out"), lambda key: key, ["train-00000-of-00001.tfrecord"])
+    step.setup()  # without an earlier run
+    assert list(step.process("r1")) == ["r1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_shards": 0}, "`num_shards` must be from 1 to 100,000, got 0."),
+        ({"key": "latents"}, "`key` must name a text or a whole number, and 'latents' is a tensor."),
+        ({"key": "name"}, "`key` must name a text or a whole number of id, latents, tokens, class, got 'name'."),
+    ],
+)
+def test_arguments_that_do_not_fit(options: dict, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        make_writer("out", **options)
+    assert str(error.value) == message
+
+
+def test_inputs_that_do_not_fit(tmp_path: Path) -> None:
+    pipeline = beam.Pipeline(FnApiRunner())
+    records = pipeline | beam.Create([make_record(0)])
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    stream = pipeline | "stream" >> beam.Create([make_record(0)])
+    stream.is_bounded = False
+    for collections, output, message in (
+        (records, "full", f"`output` must not exist yet, got {tmp_path / 'full'}. Choose another name, or remove it."),
+        ({"1": records}, "out", "A split's name must be letters, digits and underscores and begin with a letter, got"),
+        (stream, "out", "The records of 'train' must be bounded, got a stream. Read them in a batch job."),
+    ):
+        with pytest.raises(ConfigError) as error:
+            _ = collections | f"Write {message}" >> make_writer(tmp_path / output)
+        assert str(error.value).startswith(message)
+    with pytest.raises(ConfigError) as error:
+        make_writer(tmp_path / "out", num_shards={"train": 2}).skip_finished(str, "test")
+    assert str(error.value) == "`split` must be one of train, got 'test'."
+
+
+def test_the_stores_get_the_options_of_the_pipeline() -> None:
+    args = ["--s3_endpoint_url=http://store", "--s3_disable_ssl", "--project=p", "--region=r", "--no_auth"]
+    expected = ("--no_auth", "--project=p", "--s3_disable_ssl", "--s3_endpoint_url=http://store")
+    assert _find_file_options(PipelineOptions(args)) == expected
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'beam_jobs' has no attribute 'ReadRecords'"):
+        _ = beam_jobs.ReadRecords
+
+
+@pytest.mark.slow
+def test_worker_processes_and_dask_write_the_same_bytes(tmp_path: Path) -> None:
+    from apache_beam.runners.dask import dask_runner
+
+    write(tmp_path / "a" / "out", range(40))
+    write(tmp_path / "b" / "out", range(40), ["--direct_running_mode=multi_processing", "--direct_num_workers=2"])
+    with beam.Pipeline(dask_runner.DaskRunner(), options=PipelineOptions([])) as pipeline:
+        _ = pipeline | beam.Create(range(40)) | beam.Map(make_record) | make_writer(tmp_path / "c" / "out")
+    expected = read_tree(tmp_path / "a" / "out")
+    assert read_tree(tmp_path / "b" / "out") == expected
+    assert read_tree(tmp_path / "c" / "out") == expected
+    assert json.loads(expected["manifest.json"])["format_version"] == 3

@@ -1,0 +1,162 @@
+"""One shard of records, and the working folder around it, without Beam."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beam_jobs.records import write_shard
+from beam_jobs.records.job import RecordsJob
+from beam_jobs.records.write_shard import Element, list_finished, write_record_shard
+from tests.beam_jobs.datasets import read_tree
+from tests.beam_jobs.records.records import make_job, make_record
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.format.example import encode_example
+from tfpipe.writer.shard_file import hash_key
+
+FILE = "train-00000-of-00001.tfrecord"
+
+
+def make_element(number: int, **changes: Any) -> Element:
+    record = make_record(number) | changes
+    label = record.pop("class")
+    record |= {"latents": record["latents"].tobytes(), "tokens": record["tokens"].tobytes()}
+    features = record | {"image/class/label": label, "image/class/text": "cat"}
+    return hash_key(record["id"]), encode_example(features)
+
+
+ELEMENTS = [(b"", b""), *(make_element(number) for number in range(20))]
+
+
+def prepare(output: Path, **options: Any) -> RecordsJob:
+    job = make_job(output, **options)
+    job.prepare([FILE])
+    return job
+
+
+def test_memory_does_not_change_the_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_memory, _ = write_record_shard(prepare(tmp_path / "a"), FILE, ELEMENTS)
+    monkeypatch.setattr(write_shard, "_MEMORY_BYTES", 100)
+    on_disk, is_kept = write_record_shard(prepare(tmp_path / "b"), FILE, reversed(ELEMENTS))
+    assert (in_memory, is_kept) == (on_disk, False)
+    assert (on_disk.info.records, on_disk.stats.labels) == (20, {0: 10, 1: 10})
+    assert read_tree(tmp_path / "a") == read_tree(tmp_path / "b")
+
+
+def test_two_records_of_one_key_are_named(tmp_path: Path) -> None:
+    job = prepare(tmp_path / "out")
+    with pytest.raises(ConfigError) as error:
+        write_record_shard(job, FILE, [*ELEMENTS, make_element(3, tokens=make_record(1)["tokens"])])
+    assert str(error.value) == "Feature 'id' must identify a record, but two of 'train' have 'r3'."
+    assert list((tmp_path / "out").glob("*.tfrecord")) == []
+
+
+def test_a_bundle_that_fails_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(28, os.strerror(28))
+
+    job = prepare(tmp_path / "out")
+    with monkeypatch.context() as patch:
+        patch.setattr(write_shard.RecordWriter, "write", fail)
+        with pytest.raises(DataError) as error:
+            write_record_shard(job, FILE, ELEMENTS)
+    assert str(error.value) == (
+        f"Could not write {tmp_path / 'out' / FILE}: No space left on device. Free some and run the same command again."
+    )
+    assert read_tree(tmp_path / "out").keys() == {".tfpipe/plan.json"}
+    assert write_record_shard(job, FILE, ELEMENTS)[1] is False
+
+
+def test_a_finished_shard_is_kept_for_the_same_keys_only(tmp_path: Path) -> None:
+    job = prepare(tmp_path / "out")
+    written, _ = write_record_shard(job, FILE, ELEMENTS)
+    before = (tmp_path / "out" / FILE).stat()
+    prepare(tmp_path / "out")
+    assert write_record_shard(job, FILE, reversed(ELEMENTS)) == (written, True)
+    assert (tmp_path / "out" / FILE).stat().st_ino == before.st_ino
+    more, is_kept = write_record_shard(job, FILE, [*ELEMENTS, make_element(20)])
+    assert (more.info.records, is_kept) == (21, False)
+
+
+def test_what_was_skipped_is_never_lost(tmp_path: Path) -> None:
+    written, _ = write_record_shard(prepare(tmp_path / "out"), FILE, ELEMENTS)
+    job = make_job(tmp_path / "out", skips=True)
+    (digests,) = list_finished(job, [FILE])
+    assert digests.tolist() == sorted(digest for digest, _ in ELEMENTS[1:])
+    assert write_record_shard(job, FILE, ELEMENTS[:1]) == (written, True)
+    assert write_record_shard(job, FILE, ELEMENTS[:9]) == (written, True)
+    with pytest.raises(
+        DataError, match=r"^Records with new keys came for .*FILE, which an earlier run".replace("FILE", FILE)
+    ):
+        write_record_shard(job, FILE, [make_element(20)])
+    (tmp_path / "out" / FILE).write_bytes(b"")
+    with pytest.raises(DataError) as error:
+        write_record_shard(job, FILE, ELEMENTS[:1])
+    assert str(error.value) == (
+        f"{tmp_path / 'out' / FILE} was finished by an earlier run and is damaged now. Remove "
+        f"{tmp_path / 'out' / '.tfpipe' / 'rows' / FILE}.json and run again, and its records are made anew."
+    )
+
+
+def test_another_job_begins_anew(tmp_path: Path) -> None:
+    write_record_shard(prepare(tmp_path / "out"), FILE, ELEMENTS)
+    other = make_job(tmp_path / "out", refuse_nan=True)
+    assert list(list_finished(other, [FILE])) == []
+    with pytest.raises(DataError) as error:
+        write_record_shard(other, FILE, ELEMENTS)
+    assert str(error.value) == (
+        f"All workers must find this job in {tmp_path / 'out' / '.tfpipe'}, and this one does not. They must reach the "
+        "output by the same name, and no other job may write to it."
+    )
+    other.prepare([FILE])
+    assert read_tree(tmp_path / "out").keys() == {".tfpipe/plan.json"}
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "mine", ".tfpipe/plan.json"])
+def test_other_files_are_not_touched(tmp_path: Path, name: str) -> None:
+    (tmp_path / "out" / ".tfpipe").mkdir(parents=True)
+    (tmp_path / "out" / name).write_text("{}")
+    with pytest.raises(ConfigError) as error:
+        prepare(tmp_path / "out")
+    assert (
+        str(error.value) == f"`output` must not exist yet, got {tmp_path / 'out'}. Choose another name, or remove it."
+    )
+    assert (tmp_path / "out" / name).read_text() == "{}"
+
+
+def test_a_file_is_not_an_output(tmp_path: Path) -> None:
+    (tmp_path / "out").touch()
+    with pytest.raises(ConfigError, match="`output` must not exist yet, got"):
+        prepare(tmp_path / "out")
+
+
+def test_a_dataset_without_all_shards_is_not_finished(tmp_path: Path) -> None:
+    job = prepare(tmp_path / "out")
+    with pytest.raises(DataError) as error:
+        job.finish([FILE], [])
+    assert str(error.value) == (
+        f"All shards must be in {tmp_path / 'out'}, but 1 are not, the first {FILE}. Do all workers write to the same "
+        "place?"
+    )
+    empty, _ = write_record_shard(job, FILE, ELEMENTS[:1])
+    with pytest.raises(DataError) as error:
+        job.finish([FILE], iter([empty]))
+    assert str(error.value) == "Split 'train' must have a record, got none."
+
+
+def test_a_finished_dataset_may_be_finished_twice(tmp_path: Path) -> None:
+    """Beam may try the last bundle again."""
+
+    def give() -> Iterator[Any]:
+        yield written
+
+    job = prepare(tmp_path / "out")
+    written, _ = write_record_shard(job, FILE, ELEMENTS)
+    fingerprint = job.finish([FILE], give())
+    files = read_tree(tmp_path / "out")
+    assert job.finish([FILE], give()) == fingerprint
+    assert read_tree(tmp_path / "out") == files
