@@ -53,8 +53,8 @@ class ShardConfig:
             A manifest may be many files: a folder whose name ends like a manifest's, or a pattern with `*`. Required.
         output: The dataset directory to write; a path or URL. Required.
         input_format: The meaning of folders and archives. `tree`: folders are classes. `pairs`: tar files hold images
-            beside their captions, as WebDataset's do. `auto` looks into the first tar. "auto", "tree" or "pairs".
-            Default: "auto".
+            beside their captions, as WebDataset's do. `parquet`: a folder of Parquet files that hold the images, as
+            Hugging Face's do. `auto` looks into the first file. "auto", "tree", "pairs" or "parquet". Default: "auto".
         split: The name of the one split. None: `train`, unless the input names splits or `splits` is given.
             Default: None.
         splits: The share of each split. Images are assigned by a stable hash of their path. Shares above 0 that add up
@@ -98,7 +98,7 @@ class ShardConfig:
 
     input: str
     output: str
-    input_format: str = option(Choice(("auto", "tree", "pairs")), "auto")
+    input_format: str = option(Choice(("auto", "tree", "pairs", "parquet")), "auto")
     split: str | None = None
     splits: Mapping[str, float] = option(_Shares(), default_factory=dict)
     group_by: str | None = None

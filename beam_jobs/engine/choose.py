@@ -8,7 +8,8 @@ from typing import NamedTuple
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.pairs import is_pairs
-from beam_jobs.inputs.table_files import TablePart, count_rows, is_table, list_parts
+from beam_jobs.inputs.table import is_table_input
+from beam_jobs.inputs.table_files import TablePart, count_rows, list_parts
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError
 
@@ -43,7 +44,7 @@ def choose_planner(config: ShardConfig) -> Choice:
         return Choice(False, "`plan` says so")
     obstacle = _find_obstacle(config)
     if config.plan == "auto" and not obstacle:
-        count, what = _estimate_images(config.input)
+        count, what = _estimate_images(config)
         if count is None:
             return Choice(False, what)
         limit = f"`plan_engine_from` {config.plan_engine_from:,}"
@@ -67,13 +68,14 @@ def _find_obstacle(config: ShardConfig) -> str:
 
 
 def _find_pairs(config: ShardConfig) -> str:
-    is_paired = not is_table(config.input) and is_pairs(config)
+    is_paired = not is_table_input(config) and is_pairs(config)
     return "the columns of pairs are known once all are read" if is_paired else ""
 
 
-def _estimate_images(source: str) -> tuple[int | None, str]:
+def _estimate_images(config: ShardConfig) -> tuple[int | None, str]:
     """Returns roughly how many images the input has, None if only listing them says it, and the same in words."""
-    if is_table(source):
+    source = config.input
+    if is_table_input(config):
         parts = list_parts(source)
         count = _estimate_rows(parts)
         return count, f"the table has about {count:,} rows"

@@ -11,7 +11,6 @@ from beam_jobs.engine.count_step import BIN_BITS, Cuts
 from beam_jobs.engine.list_step import EngineConfig, Resolved
 from beam_jobs.engine.scratch import HASH_BITS
 from beam_jobs.inputs.folder import explain_equal_paths
-from beam_jobs.inputs.table_files import is_table
 from beam_jobs.plan.image_ref import encode_line
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.split_and_shard import ShardPlan, sort_by_hash
@@ -93,7 +92,7 @@ def _read_sorted(
     images, all_hashes = builder.finish(), np.concatenate(hashes)
     order = sort_by_hash(images, all_hashes, np.arange(len(images)))
     images = images.take(order)
-    if not is_table(engine.config.input):
+    if resolved.meaning.splits is not None:  # the paths of a tree; a table may name an image twice
         _check_equal_paths(images, all_hashes[order], engine.config.input)
     return images, first + int(ends[first_bin])
 

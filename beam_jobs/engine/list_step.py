@@ -1,6 +1,5 @@
 """The first step of the engine: each task lists a piece of the input and writes its images as sorted runs."""
 
-import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -13,8 +12,8 @@ from beam_jobs.engine.scratch import Run, Scratch
 from beam_jobs.inputs.facts import Facts, Meaning
 from beam_jobs.inputs.folder import TreeEntry, list_entries, list_entry
 from beam_jobs.inputs.list_inputs import check_no_column, resolve_tree
-from beam_jobs.inputs.table import RUN_IMAGES, list_rows, read_columns, read_sizes, resolve_table
-from beam_jobs.inputs.table_files import TablePart, is_table, list_parts
+from beam_jobs.inputs.table import RUN_IMAGES, is_table_input, list_rows, read_columns, read_sizes, resolve_table
+from beam_jobs.inputs.table_files import TablePart, get_root, list_parts
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.split_and_shard import (
     DEFAULT_SPLIT,
@@ -126,7 +125,7 @@ class Resolved:
     def may_have_copy(self, images: ImageTable) -> NDArray[np.bool_]:
         """Returns for each image whether another one may have the same size."""
         assert self.sizes is not None
-        return self.sizes[_get_last_bits(images)] > 1
+        return (self.sizes[_get_last_bits(images)] > 1) | images.in_row_groups
 
 
 def make_pieces(config: ShardConfig) -> Pieces:
@@ -136,7 +135,7 @@ def make_pieces(config: ShardConfig) -> Pieces:
         ConfigError: An option does not go with the input.
         DataError: The input is missing or empty.
     """
-    if is_table(config.input):
+    if is_table_input(config):
         parts = list_parts(config.input)
         columns = read_columns(parts, config)
         return Pieces(tuple(_group(parts, [part.size for part in parts], 1 << 24)), columns)
@@ -191,9 +190,8 @@ def _list_runs(config: ShardConfig, pieces: Pieces, number: int) -> Iterator[tup
     builder, facts = ImageTableBuilder(), Facts()
     for part in pieces.pieces[number]:
         if isinstance(part, TablePart):
-            root = posixpath.dirname(config.input)
             for images, part_facts in list_rows(part, pieces.columns, config):
-                yield read_sizes(images, root), part_facts
+                yield read_sizes(images, get_root(config.input)), part_facts
             continue
         tree = list_entry(config.input, part)
         builder.extend(tree.images)
@@ -218,7 +216,7 @@ def resolve(engine: EngineConfig, listed: Listed) -> None:
     config, facts = engine.config, listed.facts
     pieces: Pieces = engine.scratch.load("pieces")
     split_counts: dict[str | None, int] = {}
-    if is_table(config.input):
+    if pieces.parts:
         meaning = resolve_table(config, facts, pieces.columns, pieces.parts)
         split_counts.update(facts.splits)
     else:

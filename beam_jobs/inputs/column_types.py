@@ -7,8 +7,11 @@ from typing import Any, Literal
 from tfpipe.errors import DataError
 from tfpipe.format.schema import FeatureSpec
 
-_KINDS: tuple[Literal["int64", "float", "bytes"], ...] = ("int64", "float", "bytes")
-_TEXT, _UNKNOWN = 2, -1
+CAPTION = "caption"
+"""The column that is text wherever images have captions. A missing caption is an empty text."""
+
+_KINDS: tuple[Literal["int64", "float", "bytes"], ...] = ("int64", "float", "bytes", "bytes")
+_TEXT, _BYTES, _UNKNOWN = 2, 3, -1
 _INT64 = range(-(2**63), 2**63)
 _First = tuple[tuple[int, int, int], Any]
 
@@ -26,7 +29,9 @@ class Column:
     def convert(self, cell: Any) -> Any:
         """Returns a cell as one value or a list, ready for JSON. Bytes that are not UTF-8 become escaped text."""
         values = [_convert_value(value, self.spec.dtype) for value in _to_list(cell)]
-        return values[0] if self.spec.shape == () else values
+        if self.spec.shape != ():
+            return values
+        return values[0] if values else ""  # only a caption can be missing
 
 
 @dataclass(frozen=True)
@@ -73,21 +78,23 @@ class ColumnFacts:
         lengths = frozenset(sorted(self.lengths | other.lengths)[:2])
         return ColumnFacts(firsts, lengths, self.has_lists or other.has_lists)
 
-    def infer(self, name: str, files: Sequence[str], *, from_text: bool) -> Column:
+    def infer(self, name: str, files: Sequence[str], *, from_text: bool, is_text: bool = False) -> Column:
         """Infers the feature of the column.
 
         Args:
             name: The name of the column, and of the feature.
             files: The files of the table, for messages.
             from_text: Whether all cells are texts that may spell numbers.
+            is_text: Whether texts become a feature of text. Otherwise they are values of bytes.
 
         Raises:
             DataError: The column mixes numbers and texts, or holds something else. The message names the row.
         """
         faults = [self.firsts[_UNKNOWN]] if _UNKNOWN in self.firsts else []
         numbers = [self.firsts[kind] for kind in (0, 1) if kind in self.firsts]
-        if not from_text and numbers and _TEXT in self.firsts:
-            faults.append(max(min(numbers, key=_get_place), self.firsts[_TEXT], key=_get_place))
+        texts = [self.firsts[kind] for kind in (_TEXT, _BYTES) if kind in self.firsts]
+        if not from_text and numbers and texts:
+            faults.append(max(min(numbers, key=_get_place), min(texts, key=_get_place), key=_get_place))
         if faults:
             (file_number, row, _), value = min(faults, key=_get_place)
             raise DataError(
@@ -95,14 +102,17 @@ class ColumnFacts:
                 f"them, got {value!r}."
             )
         dtype = _KINDS[max(self.firsts)] if self.firsts else "bytes"
+        is_text = is_text and dtype == "bytes" and _BYTES not in self.firsts
         shape: tuple[int, ...] | None = None
+        if is_text and name == CAPTION and not self.has_lists:
+            return Column(FeatureSpec.make_text(name))
         if len(self.lengths) == 1:
             (length,) = self.lengths
             if self.has_lists:
                 shape = (length,) if length else None  # a feature that is always empty has no fixed shape
             elif length == 1:
                 shape = ()
-        return Column(FeatureSpec(name, dtype, shape))
+        return Column(FeatureSpec(name, dtype, shape, kind="text" if is_text else "values"))
 
 
 def _get_place(first: _First) -> tuple[int, int, int]:
@@ -121,7 +131,9 @@ def _infer_kind(value: Any) -> int:
         return 0 if value in _INT64 else 1
     if isinstance(value, float):
         return 1
-    return _TEXT if isinstance(value, (str, bytes)) else _UNKNOWN
+    if isinstance(value, bytes):
+        return _BYTES
+    return _TEXT if isinstance(value, str) else _UNKNOWN
 
 
 def _infer_spelled_kind(text: str) -> int:

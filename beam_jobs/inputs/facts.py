@@ -31,6 +31,8 @@ class Facts:
         unpack: The compressed tar files that hold images.
         columns: The facts about each further column of a table.
         details: The columns of the image table that some images need: boxes and their labels.
+        is_embedded: Whether the images lie in a table itself.
+        class_names: The names of classes in the metadata of each file of a table that has some.
     """
 
     num_images: int = 0
@@ -42,6 +44,8 @@ class Facts:
     unpack: frozenset[str] = frozenset()
     columns: tuple[ColumnFacts, ...] = ()
     details: frozenset[str] = frozenset()
+    is_embedded: bool = False
+    class_names: frozenset[tuple[str, ...]] = frozenset()
 
     @classmethod
     def read_tree(cls, images: ImageTable, skipped: Counter[str]) -> "Facts":
@@ -81,6 +85,7 @@ class Facts:
             first_unsplit=first_unsplit,
             columns=tuple(columns),
             details=images.details,
+            is_embedded=bool(images.in_row_groups.any()),
         )
 
     def __add__(self, other: "Facts") -> "Facts":
@@ -101,6 +106,8 @@ class Facts:
             unpack=self.unpack | other.unpack,
             columns=columns,
             details=self.details | other.details,
+            is_embedded=self.is_embedded or other.is_embedded,
+            class_names=self.class_names | other.class_names,
         )
 
 
@@ -115,7 +122,7 @@ class Meaning:
         labels: The class of each `label` that the input has; None if there are no classes.
         splits: The split of each `label` that is a folder; None if the images bring their splits.
         columns: The further columns of a table.
-        skipped: The number of files that were passed over, by reason; None for a table.
+        skipped: The number of files or rows that were passed over, by reason; None for a table without such.
         unpack: The compressed tar files that must be unpacked.
     """
 

@@ -7,11 +7,13 @@ side. Only the columns of the table grow with the number of images: there is no 
 import contextlib
 import os
 import posixpath
+import re
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -30,6 +32,7 @@ from tfpipe.system.progress import Observer, Progress
 _SIDE_BY_SIDE_FROM_BYTES = 32 * 2**20
 # Folders are opened one below another until there are enough parts for many processes.
 _MANY_ENTRIES, _MAX_DEPTH = 64, 3
+_ENTRIES_LOOKED_AT = 10_000  # of a folder, before all is listed
 SPLIT_FOLDERS = {
     "train": "train",
     "training": "train",
@@ -40,6 +43,8 @@ SPLIT_FOLDERS = {
     "testing": "test",
 }
 """The names that datasets use for the three splits, and the split that each means."""
+
+_SPLIT_NAME = re.compile(rf"({'|'.join(SPLIT_FOLDERS)})(?![a-z])", re.IGNORECASE)
 
 Archive = tuple[str, str]
 """The path of an archive, and its location relative to the folder."""
@@ -258,6 +263,17 @@ def list_folder(root: str) -> Iterator[ListedFile]:
     yield from _walk(root, "", ((status.st_dev, status.st_ino),))
 
 
+def list_begin(folder: str) -> list[str]:
+    """Returns the names of the first entries in a folder, none if there is no such folder. Folders end with a slash."""
+    if filesystem.is_url(folder):
+        return [name for name, _ in islice(filesystem.list_children(folder.rstrip("/") + "/"), _ENTRIES_LOOKED_AT)]
+    if not os.path.isdir(folder):
+        return []
+    with os.scandir(folder) as entries:
+        # `entry.is_dir()` would raise for a link that leads to itself.
+        return [entry.name + "/" * os.path.isdir(entry.path) for entry in islice(entries, _ENTRIES_LOOKED_AT)]
+
+
 def check_folder(root: str) -> None:
     """Checks that there is a folder of this name on this machine.
 
@@ -297,6 +313,19 @@ def _check_no_loop(root: str, path: str, folder_id: _FolderId, parents: tuple[_F
         raise DataError(
             f"Folders must not loop, but {os.path.join(root, path).rstrip('/')} leads back to one above it."
         )
+
+
+def find_split(name: str) -> str:
+    """Returns the split that a name begins with, such as `train-00000` or `val2017`; empty if it names none."""
+    match = _SPLIT_NAME.match(name)
+    return SPLIT_FOLDERS[match[1].lower()] if match else ""
+
+
+def find_splits(paths: Sequence[str]) -> list[str]:
+    """Returns the split of each file by its folder or its name, if all name one and these are several."""
+    folders = [SPLIT_FOLDERS.get(path.split("/")[0].lower()) for path in paths]
+    splits = [folder or find_split(posixpath.basename(path)) for folder, path in zip(folders, paths, strict=True)]
+    return splits if all(splits) and len(set(splits)) > 1 else [""] * len(paths)
 
 
 def count_processes(archive_bytes: int, workers: int) -> int:

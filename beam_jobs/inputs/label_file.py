@@ -24,13 +24,30 @@ def rename_labels(
     """
     names = _read_names(path)
     if is_numeric:
-        if len(label_names) > len(names):
-            raise DataError(f"{path} names {len(names)} classes, but label {len(label_names) - 1} occurs.")
-        return {label: names[int(number or 0)] for label, number in labels.items()}, names
+        return name_numbers(path, labels, label_names, names), names
     missing = sorted(set(label_names) - set(names))
     if missing:
         raise DataError(f"{path} must name every class, but {missing[0]!r} is not in it.")
     return dict(labels), names
+
+
+def name_numbers(
+    path: str, labels: Labels, label_names: Sequence[str], names: Sequence[str]
+) -> dict[str | None, str | None]:
+    """Returns the class of each label of the input, where classes are numbers.
+
+    Args:
+        path: The file that gives the names, for the message.
+        labels: The number of the class of each label.
+        label_names: The numbers of all classes until now.
+        names: The names of class 0, 1, ...
+
+    Raises:
+        DataError: There are more classes than names.
+    """
+    if len(label_names) > len(names):
+        raise DataError(f"{path} names {len(names)} classes, but label {len(label_names) - 1} occurs.")
+    return {label: names[int(number or 0)] for label, number in labels.items()}
 
 
 def _read_names(path: str) -> tuple[str, ...]:

@@ -15,8 +15,7 @@ from beam_jobs.inputs.facts import Facts, Meaning
 from beam_jobs.inputs.folder import SPLIT_FOLDERS, list_tree
 from beam_jobs.inputs.label_file import rename_labels
 from beam_jobs.inputs.pairs import is_pairs, list_pairs
-from beam_jobs.inputs.table import list_table
-from beam_jobs.inputs.table_files import is_table
+from beam_jobs.inputs.table import is_table_input, list_table
 from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
@@ -37,7 +36,7 @@ def list_images(config: ShardConfig, observer: Observer | None = None) -> Listin
     """
     if config.datasets:
         return list_datasets(config, observer)
-    if is_table(config.input):
+    if is_table_input(config):
         return list_table(config, observer)
     if is_pairs(config):
         with filesystem.explain_os_errors(f"read {config.input}"):

@@ -10,12 +10,10 @@ those of any archive. The other files are read when the tar is listed, so each t
 """
 
 import json
-import os
 import posixpath
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, NamedTuple, cast
@@ -31,7 +29,7 @@ from beam_jobs.inputs.archive import (
     list_archive,
     strip_archive_suffix,
 )
-from beam_jobs.inputs.column_types import Column, ColumnFacts, to_float
+from beam_jobs.inputs.column_types import CAPTION, Column, ColumnFacts, to_float
 from beam_jobs.inputs.facts import Facts, Meaning
 from beam_jobs.inputs.folder import (
     SPLIT_FOLDERS,
@@ -40,7 +38,9 @@ from beam_jobs.inputs.folder import (
     check_folder,
     count_processes,
     drop_equal_paths,
+    find_splits,
     is_listed_archive,
+    list_begin,
     list_folder,
     list_side_by_side,
 )
@@ -60,28 +60,10 @@ _IMAGES = frozenset("jpg jpeg jpe jfif png webp gif bmp tif tiff avif jp2 j2k pp
 _BESIDE = frozenset(("txt", "json", "cls"))
 _MAX_BYTES_BESIDE = 1 << 20
 _MEMBERS_LOOKED_AT = 64
-_ENTRIES_LOOKED_AT = 10_000  # of a folder
 _OPEN_PAIRS = 10_000  # the files of one pair may lie this many pairs apart
 _ROWS_AT_ONCE = 1000
 _MAX_COLUMNS = 1000
 _INT64 = range(-(2**63), 2**63)
-_SPLIT_NAME = re.compile(rf"({'|'.join(SPLIT_FOLDERS)})(?![a-z])", re.IGNORECASE)
-_CAPTION = "caption"
-
-# The features of a record that `tfpipe export` writes into the JSON, and that have a meaning here.
-_BOXES = {
-    keys.BBOX_XMIN: "xmin",
-    keys.BBOX_YMIN: "ymin",
-    keys.BBOX_XMAX: "xmax",
-    keys.BBOX_YMAX: "ymax",
-    keys.BBOX_LABEL: "box_label",
-}
-_FOUND_ANEW = frozenset(
-    (
-        *(keys.IMAGE_FORMAT, keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH, keys.IMAGE_CHANNELS, keys.IMAGE_COLORSPACE),
-        *(keys.IMAGE_FILENAME, keys.IMAGE_SHA256, keys.CLASS_LABEL, keys.CLASS_TEXT),
-    )
-)
 
 
 class _BadPairError(Exception):
@@ -142,23 +124,14 @@ def _find_first_tar(source: str) -> str | None:
 
     It lists only the begin of each folder: to list all images a second time would take as long as the first time.
     """
-    names = _list_names(source)
+    names = list_begin(source)
     splits = sorted(name[:-1] for name in names if name.endswith("/") and name[:-1].lower() in SPLIT_FOLDERS)
     for folder in (source, *(filesystem.join(source, name) for name in splits)):
-        inside = names if folder == source else _list_names(folder)
+        inside = names if folder == source else list_begin(folder)
         tars = [name for name in inside if is_listed_archive(name) and is_tar(name)]
         if tars:
             return filesystem.join(folder, min(tars))
     return None
-
-
-def _list_names(folder: str) -> list[str]:
-    """Returns the names of the first entries in a folder; those of folders end with a slash."""
-    if filesystem.is_url(folder):
-        return [name for name, _ in islice(filesystem.list_children(folder.rstrip("/") + "/"), _ENTRIES_LOOKED_AT)]
-    with os.scandir(folder) as entries:
-        # `entry.is_dir()` would raise for a link that leads to itself.
-        return [entry.name + "/" * os.path.isdir(entry.path) for entry in islice(entries, _ENTRIES_LOOKED_AT)]
 
 
 def _looks_paired(path: str) -> bool:
@@ -196,7 +169,7 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
     builder, columns = ImageTableBuilder(), dict[str, ColumnFacts]()
     tables: list[tuple[ImageTable, tuple[str, ...]]] = []
     num_images = 0
-    splits = [""] if is_file else _find_splits(tars)
+    splits = [""] if is_file else find_splits(tars)
     results = list_side_by_side(located, count_processes(num_bytes, config.workers), list_one)
     for split, pairs in zip(splits, results, strict=True):
         images = pairs.images.replace_texts("split", np.zeros(len(pairs.images), np.int64), [split])
@@ -228,16 +201,6 @@ def _find_tars(source: str) -> tuple[list[str], int, Counter[str]]:
         else:
             skipped[file.skip or get_skip_reason(file.path) or "not in a tar file of pairs"] += 1
     return sorted(tars), num_bytes, skipped
-
-
-def _find_splits(tars: Sequence[str]) -> list[str]:
-    """Returns the split of each tar by its folder or its name, if all name one and these are several."""
-    splits = []
-    for path in tars:
-        folder = SPLIT_FOLDERS.get(path.split("/")[0].lower())
-        name = _SPLIT_NAME.match(posixpath.basename(path))
-        splits.append(folder or (SPLIT_FOLDERS[name[1].lower()] if name else ""))
-    return splits if all(splits) and len(set(splits)) > 1 else [""] * len(tars)
 
 
 def _list_one(numbered: tuple[int, Archive], group_by: str | None, *, is_input: bool) -> tuple[int, _Pairs]:
@@ -344,15 +307,11 @@ def _join_columns(
 
 def _type_columns(columns: Mapping[str, ColumnFacts], tars: Sequence[str]) -> tuple[list[str], tuple[Column, ...]]:
     """Returns the columns that hold values, captions first, and their features."""
-    names = sorted((name for name, facts in columns.items() if facts.firsts), key=lambda name: name != _CAPTION)
+    names = sorted((name for name, facts in columns.items() if facts.firsts), key=lambda name: name != CAPTION)
     typed = []
     for name in names:
         # A column that mixes numbers and texts becomes texts, so that one odd file does not end the job.
-        spec = columns[name].infer(name, tars, from_text=True).spec
-        if spec.dtype == "bytes":
-            one_text = spec.shape == () or (name == _CAPTION and not columns[name].has_lists)
-            spec = FeatureSpec.make_text(name) if one_text else replace(spec, kind="text")
-        typed.append(Column(spec))
+        typed.append(columns[name].infer(name, tars, from_text=True, is_text=True))
     check_names([column.spec for column in typed])
     return names, tuple(typed)
 
@@ -362,7 +321,7 @@ def _order_values(images: ImageTable, names: Sequence[str], wanted: Sequence[str
     if not wanted or not len(images):
         return images
     places = [names.index(name) if name in names else len(names) for name in wanted]
-    missing: list[Value | None] = ["" if name == _CAPTION else None for name in wanted]
+    missing: list[Value | None] = ["" if name == CAPTION else None for name in wanted]
 
     def order(row: tuple[Any, ...]) -> tuple[Any, ...]:
         values = (row[place] if place < len(row) else None for place in places)
@@ -419,13 +378,13 @@ def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
         label = str(row.pop("label"))
     values, boxes = {}, {}
     if "txt" in files.beside:
-        values[_CAPTION] = _decode(files, "txt").rstrip("\r\n")
-        row.pop(_CAPTION, None)
+        values[CAPTION] = _decode(files, "txt").rstrip("\r\n")
+        row.pop(CAPTION, None)
     for name, value in row.items():
-        if name in _BOXES:
-            boxes[_BOXES[name]] = value
-        elif name not in _FOUND_ANEW and value is not None:
-            values[_name_column(name)] = str(value) if name == _CAPTION and _is_number(value) else _simplify(value)
+        if name in keys.BOX_COLUMNS:  # `tfpipe export` writes them so
+            boxes[keys.BOX_COLUMNS[name]] = value
+        elif name not in keys.DERIVED and value is not None:
+            values[_name_column(name)] = str(value) if name == CAPTION and _is_number(value) else _simplify(value)
     try:
         sides, box_labels = parse_boxes(boxes, ""), tuple(parse_box_labels(boxes.get("box_label"), ""))
     except DataError:

@@ -1,6 +1,6 @@
 """Lists the images of a manifest: a CSV, JSONL or Parquet table with one row for each image.
 
-    image       path relative to the table, absolute path, or URL, also on the web
+    image       path relative to the table, absolute path, or URL, also on the web; in Parquet also the image itself
     label       optional: name of the class, or its number from 0
     split       optional: name of the split
     xmin, ymin, xmax, ymax
@@ -13,19 +13,33 @@ Every further column becomes a feature of the same name. A CSV cell holds a list
 import json
 import posixpath
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, cast
 
 import numpy as np
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.column_types import ColumnFacts
+from beam_jobs.inputs.column_types import CAPTION, ColumnFacts
 from beam_jobs.inputs.facts import Facts, Meaning
-from beam_jobs.inputs.label_file import rename_labels
-from beam_jobs.inputs.table_files import Row, TablePart, get_suffix, list_parts, make_name, read_rows
-from beam_jobs.plan.image_ref import Box, ImageRef, Value
+from beam_jobs.inputs.label_file import name_numbers, rename_labels
+from beam_jobs.inputs.parquet_rows import EmbeddedImage
+from beam_jobs.inputs.table_files import (
+    Row,
+    TablePart,
+    find_columns,
+    get_location,
+    get_root,
+    get_suffix,
+    is_parquet_folder,
+    is_table,
+    list_parts,
+    make_name,
+    read_rows,
+)
+from beam_jobs.plan.image_ref import Box, ImageLocation, ImageRef, Value
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
@@ -39,7 +53,22 @@ RUN_IMAGES = 250_000
 _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
 _KNOWN = ("image", "label", "split", *_BOX_COLUMNS, "box_label")
 _MAX_LABEL = 10_000_000
+_DAMAGED = "row of a damaged row group"
 _SIZES_AT_ONCE = 10_000  # local files whose sizes are read in one call
+
+
+def is_table_input(config: ShardConfig) -> bool:
+    """Checks whether the input is a table: by its name, or a folder of Parquet files that hold images.
+
+    Raises:
+        DataError: The input is in a store that cannot be reached.
+    """
+    if is_table(config.input):
+        return True
+    if config.input_format == "auto":
+        with filesystem.explain_os_errors(f"read {config.input}"):
+            return is_parquet_folder(config.input)
+    return config.input_format == "parquet"
 
 
 def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing:
@@ -60,7 +89,7 @@ def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing
         for images, run_facts in list_rows(part, columns, config, observer, len(builder)):
             builder.extend(images)
             facts += run_facts
-    images = read_sizes(builder.finish(), posixpath.dirname(config.input))
+    images = read_sizes(builder.finish(), get_root(config.input))
     return resolve_table(config, facts, columns, parts).make_listing(images)
 
 
@@ -73,7 +102,8 @@ def read_columns(parts: Sequence[TablePart], config: ShardConfig) -> tuple[str, 
     """
     for part in parts:
         for _, row in read_rows(part):
-            return _check_header(row, part.path, config)
+            if row is not None:
+                return _check_header(row, part.path, config)
     raise DataError(f"{config.input} holds no rows.")
 
 
@@ -100,22 +130,29 @@ def list_rows(
     """
     rows = read_rows(part)
     from_text = get_suffix(part.path) == ".csv"
+    embedded = find_columns(part)
+    class_names = frozenset([embedded.class_names] if embedded is not None and embedded.class_names else [])
     while True:
-        builder, first_row = ImageTableBuilder(), 0
+        builder, first_row, damaged = ImageTableBuilder(), 0, 0
         for number, row in islice(rows, RUN_IMAGES):
+            if row is None:
+                damaged += 1
+                continue
             first_row = first_row or number
-            builder.append(_parse_row(row, f"{part.path}, row {number}", columns, config))
+            builder.append(_parse_row(row, number, part, columns, config))
             num_before += 1
             if observer is not None and num_before % TELL_EVERY == 0:
                 observer.progress(Progress(num_before))
-        if not len(builder):
+        if not len(builder) and not damaged:
             return
         images = builder.finish()
         column_facts = [
             ColumnFacts.read(images.get_extras(position), part.file_number, first_row, from_text=from_text)
             for position in range(len(columns))
         ]
-        yield images, Facts.read_table(images, column_facts, (part.file_number, first_row))
+        facts = Facts.read_table(images, column_facts, (part.file_number, first_row))
+        skipped = Counter({_DAMAGED: damaged} if damaged else {})
+        yield images, replace(facts, skipped=skipped, class_names=class_names)
 
 
 def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], parts: Sequence[TablePart]) -> Meaning:
@@ -135,11 +172,26 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
     files = list(dict.fromkeys(part.path for part in parts))
     from_text = get_suffix(path) == ".csv"
     typed = tuple(
-        column.infer(name, files, from_text=from_text) for name, column in zip(columns, facts.columns, strict=True)
+        column.infer(name, files, from_text=from_text, is_text=facts.is_embedded or name == CAPTION)
+        for name, column in zip(columns, facts.columns, strict=True)
     )
     if config.labels:
         labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=is_numeric)
-    return Meaning(make_name(path), posixpath.dirname(path), label_names, labels, columns=typed)
+    elif is_numeric and facts.class_names:
+        if len(facts.class_names) > 1:
+            first, second = sorted(facts.class_names)[:2]
+            raise DataError(
+                f"The files of {path} must name the same classes, but one names {_show(first)} and one "
+                f"{_show(second)}. Give the names with `labels`."
+            )
+        names = next(iter(facts.class_names))
+        labels, label_names = name_numbers(f"The metadata of {path}", labels, label_names, names), names
+    skipped = facts.skipped or None
+    return Meaning(make_name(path), get_root(path), label_names, labels, columns=typed, skipped=skipped)
+
+
+def _show(names: Sequence[str]) -> str:
+    return f"{len(names)} ({', '.join(names[:3])}, ...)" if len(names) > 3 else ", ".join(names)
 
 
 def _check_header(row: Row, path: str, config: ShardConfig) -> tuple[str, ...]:
@@ -154,10 +206,22 @@ def _check_header(row: Row, path: str, config: ShardConfig) -> tuple[str, ...]:
     return tuple(name for name in row if name not in _KNOWN)
 
 
-def _parse_row(row: Row, where: str, extra_columns: Sequence[str], config: ShardConfig) -> ImageRef:
+def _locate(row: Row, number: int, part: TablePart, root: str) -> ImageRef:
+    """Returns the place of a row's image, without its other facts."""
     image = row.get("image")
+    if isinstance(image, EmbeddedImage):
+        file = get_location(root, part.path)
+        path = f"{file[: -len('.parquet')]}/{number:08}{'-' * bool(image.name)}{image.name}"
+        location = ImageLocation(file, image.row, row_group=image.row_group)
+        return ImageRef(path, image.size, location, part.split)
     if not isinstance(image, str) or not image or "\0" in image:
-        raise DataError(f"{where}: 'image' must be a path, got {image!r}.")
+        raise DataError(f"{part.path}, row {number}: 'image' must be a path, got {image!r}.")
+    return ImageRef(image if filesystem.is_url(image) else posixpath.normpath(image))
+
+
+def _parse_row(row: Row, number: int, part: TablePart, extra_columns: Sequence[str], config: ShardConfig) -> ImageRef:
+    where = f"{part.path}, row {number}"
+    image = _locate(row, number, part, get_root(config.input))
     unknown = [name for name in row if name not in _KNOWN and name not in extra_columns]
     if unknown:
         raise DataError(f"{where}: column {unknown[0]!r} is not in the first row; every row needs the same columns.")
@@ -168,9 +232,8 @@ def _parse_row(row: Row, where: str, extra_columns: Sequence[str], config: Shard
         )
     split = row.get("split")
     group = "" if config.group_by is None else str(row.get(config.group_by))
-    return ImageRef(
-        path=image if filesystem.is_url(image) else posixpath.normpath(image),
-        split=_parse_split(split, where) if split is not None else "",
+    return image._replace(
+        split=_parse_split(split, where) if split is not None else image.split,
         label=_parse_label(row.get("label"), where) if row.get("label") is not None else None,
         group=group,
         boxes=boxes,
@@ -242,7 +305,7 @@ def parse_box_labels(value: Any, where: str) -> Iterable[int]:
 
 def read_sizes(images: ImageTable, root: str) -> ImageTable:
     """Returns the images with their sizes in bytes, or 0 if it is unknown. The worker that reads one reports why."""
-    sizes = np.zeros(len(images), np.int64)
+    sizes = np.where(images.in_row_groups, images.sizes, 0)
     for rows in _group_rows(images, root):
         paths = [filesystem.join(root, path) for path in images.get_paths(np.array(rows, np.int64))]
         sizes[rows] = np.maximum(filesystem.get_sizes(paths), 0)
@@ -257,7 +320,10 @@ def _group_rows(images: ImageTable, root: str) -> Iterator[list[int]]:
     """
     remote: dict[str, array[int]] = defaultdict(lambda: array("q"))
     local: list[int] = []
+    in_row_groups = images.in_row_groups
     for row, path in enumerate(images.iterate_paths()):
+        if in_row_groups[row]:
+            continue
         full_path = filesystem.join(root, path)
         if filesystem.is_url(full_path) and not filesystem.is_web(full_path):
             remote[full_path.rpartition("/")[0]].append(row)

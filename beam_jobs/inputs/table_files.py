@@ -2,6 +2,7 @@
 
     photos.parquet               a file, or a folder of Parquet files as Spark writes it
     'tables/photos-*.parquet'    a pattern of file names
+    photos                       a folder of Parquet files that hold the images themselves
 
 The files count as one table in the order of their names. A large Parquet file is read in parts by its row groups.
 """
@@ -11,16 +12,20 @@ import fnmatch
 import io
 import json
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
+from beam_jobs.inputs.archive import is_archive
+from beam_jobs.inputs.folder import SPLIT_FOLDERS, find_splits, list_begin
+from beam_jobs.inputs.parquet_rows import ImageColumns, find_image_columns, read_embedded_rows
 from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
 
 _WILDCARDS = frozenset("*?[")
 _LOOK_AT_BYTES = 1 << 20
 _PART_BYTES = 64 << 20  # of a Parquet file, about a million rows
+_DATA_FOLDER = "data"  # the folder in which Hugging Face's hub keeps Parquet files
 
 Row = dict[str, Any]
 
@@ -34,6 +39,7 @@ class TablePart(NamedTuple):
         part: The number of this part of the file.
         num_parts: The number of parts that the file has.
         size: The bytes of the part.
+        split: The split that the names of the files give, for images in the table itself; empty if they give none.
     """
 
     path: str
@@ -41,6 +47,7 @@ class TablePart(NamedTuple):
     part: int = 0
     num_parts: int = 1
     size: int = 0
+    split: str = ""
 
 
 def is_table(path: str) -> bool:
@@ -49,12 +56,19 @@ def is_table(path: str) -> bool:
 
 
 def get_suffix(path: str) -> str:
-    """Returns the ending of a table's name, which says how to read it."""
-    return next(suffix for suffix in _READERS if path.lower().endswith(suffix))
+    """Returns the ending of a table's name, which says how to read it. Without one it is a folder of Parquet files."""
+    return next((suffix for suffix in _READERS if path.lower().endswith(suffix)), ".parquet")
+
+
+def get_root(path: str) -> str:
+    """Returns the folder that the locations of images start from."""
+    return posixpath.dirname(path) if is_table(path) else path
 
 
 def make_name(path: str) -> str:
     """Returns the name of a table without its ending, or that of its folder if the name is all pattern."""
+    if not is_table(path):
+        return posixpath.basename(filesystem.make_absolute(path)) or "images"
     stem = posixpath.basename(path)[: -len(get_suffix(path))]
     if _WILDCARDS.isdisjoint(stem):
         return stem
@@ -69,15 +83,60 @@ def list_parts(path: str) -> list[TablePart]:
         DataError: There is no such file, or none that fits the pattern.
     """
     parts = []
-    for number, (file, size) in enumerate(_list_files(path)):
-        # A CSV file has one part: where a row begins is known only to the reader of all rows before it.
-        num_parts = max(1, -(-size // _PART_BYTES)) if get_suffix(file) == ".parquet" else 1
-        parts += [TablePart(file, number, k, num_parts, size // num_parts) for k in range(num_parts)]
+    files = _list_files(path)
+    root = get_root(path)
+    splits = find_splits([get_location(root, file) for file, _ in files])
+    for number, (file, size) in enumerate(files):
+        # A CSV file has one part: where a row begins is known only to the reader of all rows before it. So has one
+        # with images, which has few rows.
+        num_parts = max(1, -(-size // _PART_BYTES)) if get_suffix(file) == ".parquet" and is_table(path) else 1
+        parts += [TablePart(file, number, k, num_parts, size // num_parts, splits[number]) for k in range(num_parts)]
     return parts
+
+
+def get_location(root: str, path: str) -> str:
+    """Returns the path of a file relative to the folder that locations start from."""
+    return path[len(root) :].lstrip("/") if root and path.startswith(root) else path
+
+
+def is_parquet_folder(path: str) -> bool:
+    """Checks whether a folder holds Parquet files with images and nothing else that could be an input.
+
+    It looks into the first file, and at the begin of each folder.
+    """
+    if is_archive(path):
+        return False
+    names = list_begin(path)
+    folders = {name[:-1].lower() for name in names if name.endswith("/") and name[0] not in "._"}
+    if not folders <= {*SPLIT_FOLDERS, _DATA_FOLDER} or any(map(is_archive, names)):
+        return False
+    files = _list_parquet_folder(path, list_begin)
+    if not files:
+        return False
+    try:
+        return find_columns(TablePart(min(files))) is not None
+    except (DataError, OSError):
+        return False  # whatever else the folder is, its Parquet files do not make it a table
+
+
+def _list_parquet_folder(path: str, list_names: Callable[[str], list[str]] = filesystem.list_names) -> list[str]:
+    """Returns the Parquet files in a folder, and in its folders that are named by splits or `data`."""
+    names = list_names(path)
+    inner = [name for name in names if name.rstrip("/").lower() in (*SPLIT_FOLDERS, _DATA_FOLDER)]
+    files = []
+    for folder in (path, *(filesystem.join(path, name) for name in inner)):
+        inside = names if folder == path else list_names(folder)
+        files += [filesystem.join(folder, x) for x in inside if x.lower().endswith(".parquet") and x[0] not in "._"]
+    return files
 
 
 def _list_files(path: str) -> list[tuple[str, int]]:
     """Returns the files of a table with their sizes."""
+    if not is_table(path):
+        files = _list_parquet_folder(path)
+        if not files:
+            raise DataError(f"{path} must be a folder with .parquet files, but has none.")
+        return list(zip(files, filesystem.get_sizes(files), strict=True))
     folder, pattern = posixpath.split(path)
     size = filesystem.get_size(path)
     if size >= 0:
@@ -122,8 +181,25 @@ def _explain_parquet(part: TablePart, error: Exception) -> DataError:
     return DataError(f"{part.path} is damaged or is not a Parquet file ({error}).")
 
 
-def read_rows(part: TablePart) -> Iterator[tuple[int, Row]]:
-    """Yields the rows of a part, each with its number in the file, from 1.
+def find_columns(part: TablePart) -> ImageColumns | None:
+    """Returns the columns of a Parquet file that holds images itself; None if it does not, or is no Parquet file.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    if get_suffix(part.path) != ".parquet":
+        return None
+    import pyarrow.parquet
+
+    with filesystem.explain_os_errors(f"read {part.path}"), filesystem.open_read(part.path) as file:
+        try:
+            return find_image_columns(pyarrow.parquet.ParquetFile(file).schema_arrow)
+        except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+            raise _explain_parquet(part, error) from error
+
+
+def read_rows(part: TablePart) -> Iterator[tuple[int, Row | None]]:
+    """Yields the rows of a part, each with its number in the file, from 1. A damaged one of many images is None.
 
     Raises:
         DataError: The file cannot be read.
@@ -162,7 +238,7 @@ def _read_jsonl(file: Any, part: TablePart) -> Iterator[tuple[int, Row]]:
         yield row_number, row
 
 
-def _read_parquet(file: Any, part: TablePart) -> Iterator[tuple[int, Row]]:
+def _read_parquet(file: Any, part: TablePart) -> Iterator[tuple[int, Row | None]]:
     import pyarrow.parquet  # loads long, and most manifests are CSV
 
     try:
@@ -171,13 +247,17 @@ def _read_parquet(file: Any, part: TablePart) -> Iterator[tuple[int, Row]]:
         begin, end = (num_groups * k // part.num_parts for k in (part.part, part.part + 1))
         first_row = sum(table.metadata.row_group(k).num_rows for k in range(begin)) + 1
         groups = list(range(begin, end))
+        columns = find_image_columns(table.schema_arrow)
+        if columns is not None:
+            yield from enumerate(read_embedded_rows(table, file, part.path, columns, groups), start=first_row)
+            return
         batches = table.iter_batches(batch_size=10_000, row_groups=groups) if groups else ()
         yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=first_row)
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise _explain_parquet(part, error) from error
 
 
-_READERS: dict[str, Callable[[Any, TablePart], Iterator[tuple[int, Row]]]] = {
+_READERS: Mapping[str, Callable[[Any, TablePart], Iterator[tuple[int, Row | None]]]] = {
     ".csv": _read_csv,
     ".jsonl": _read_jsonl,
     ".ndjson": _read_jsonl,

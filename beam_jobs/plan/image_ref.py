@@ -19,16 +19,19 @@ class ImageLocation(NamedTuple):
     Attributes:
         file: The file that holds the bytes, relative to the input's root or absolute. If it is empty, the image's
             own path is meant.
-        offset: The position in `file` at which the bytes begin; -1 if the file is the image and nothing else.
+        offset: The position in `file` at which the bytes begin; in a Parquet file the row in its row group, from 0; -1
+            if the file is the image and nothing else.
         packed: The number of deflated bytes in a zip archive; 0 for a member that is stored as it is, -1 outside of
             zip archives.
         crc: The CRC-32 that a zip archive promises; -1 if there is none.
+        row_group: The row group of a Parquet file that holds the image, from 0; -1 outside of Parquet files.
     """
 
     file: str = ""
     offset: int = -1
     packed: int = -1
     crc: int = -1
+    row_group: int = -1
 
 
 WHOLE_FILE = ImageLocation()
@@ -40,7 +43,8 @@ class ImageRef(NamedTuple):
 
     Attributes:
         path: The name in the dataset, with `/` between folders. Sorting, splitting and shuffling use it.
-        size: The number of bytes once they are unpacked; 0 if it is unknown.
+        size: The number of bytes once they are unpacked; 0 if it is unknown. In a Parquet file it is the mean of the
+            row group.
         location: The place of the bytes.
         split: The split that the input names; empty if the plan decides.
         label: The name of the class; None for an unlabeled image.
@@ -66,7 +70,7 @@ class PlannedImage(NamedTuple):
 
     Attributes:
         path: The name in the dataset.
-        size: The number of bytes once they are unpacked; 0 if it is unknown.
+        size: The number of bytes once they are unpacked, as for `ImageRef`.
         label: The number of the class; -1 for an unlabeled image.
         location: The place of the bytes.
         boxes: `(xmin, ymin, xmax, ymax)` of each box, as fractions of width and height.
@@ -84,7 +88,7 @@ class PlannedImage(NamedTuple):
 
 
 _AFTER_LABEL = tuple(PlannedImage._field_defaults.values())[1:]
-_LINE_DEFAULTS = ("", 0, -1, *WHOLE_FILE, (), (), ())
+_LINE_DEFAULTS = ("", 0, -1, *WHOLE_FILE[:4], (), (), (), WHOLE_FILE.row_group)
 _REQUIRED = 2  # path and size
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -96,7 +100,8 @@ def encode_line(image: PlannedImage) -> bytes:
     """
     fields: Sequence[object] = image[:3]
     if image[3:] != _AFTER_LABEL:  # for nearly every image this one comparison is enough
-        fields = (*fields, *image.location, image.boxes, image.box_labels, image.extra)
+        location = image.location
+        fields = (*fields, *location[:4], image.boxes, image.box_labels, image.extra, location.row_group)
     end = len(fields)
     while end > _REQUIRED and fields[end - 1] == _LINE_DEFAULTS[end - 1]:
         end -= 1
@@ -112,6 +117,6 @@ def decode_line(line: bytes) -> PlannedImage:
     try:
         path, size, *others = json.loads(line)
         fields: list[Any] = [*others, *_LINE_DEFAULTS[_REQUIRED + len(others) :]]
-        return PlannedImage(path, size, fields[0], ImageLocation(*fields[1:5]), *fields[5:])
+        return PlannedImage(path, size, fields[0], ImageLocation(*fields[1:5], *fields[8:]), *fields[5:8])
     except (ValueError, TypeError) as error:
         raise FormatError(f"A line of the plan cannot be read ({error}); run again with --overwrite.") from error

@@ -91,8 +91,8 @@ _DETAILS = ("boxes", "box_labels", "extra")
 _COLUMNS = {
     "path": _TEXT,
     "size": _Column(0, pa.int64()),
-    # The four fields of `location`:
-    **{"file": _FEW_TEXTS, "offset": _OPTIONAL_NUMBER, "packed": _OPTIONAL_NUMBER, "crc": _OPTIONAL_NUMBER},
+    # The fields of `location`:
+    **{"file": _FEW_TEXTS, **dict.fromkeys(ImageLocation._fields[1:], _OPTIONAL_NUMBER)},
     "split": _FEW_TEXTS,
     "label": _LABELS,
     "group": _TEXT,
@@ -166,6 +166,11 @@ class ImageTable:
     def sizes(self) -> NDArray[np.int64]:
         """The size of each image in bytes."""
         return self._get_numbers("size")
+
+    @property
+    def in_row_groups(self) -> NDArray[np.bool_]:
+        """Whether each image lies in a row of a Parquet file, so that its exact size is unknown."""
+        return self._get_numbers("row_group") >= 0
 
     def _get_numbers(self, name: str) -> NDArray[np.int64]:
         if name not in self._columns:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.inputs.archive import is_compressed_tar, open_unpacked
+from beam_jobs.inputs.parquet_images import read_row_images
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import ImageRef
 from beam_jobs.plan.image_table import ImageTable
@@ -20,6 +21,7 @@ from beam_jobs.plan.merge_manifests import InputDatasets
 from beam_jobs.plan.split_and_shard import DEFAULT_SPLIT
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.dataset_records import identify
+from beam_jobs.shards.record import MAX_SOURCE_BYTES
 from beam_jobs.shards.record_source import open_source
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
@@ -129,9 +131,9 @@ def _to_table(digests: bytearray) -> NDArray[np.uint8]:
 
 
 def _find_equal_sizes(images: ImageTable) -> NDArray[np.int64]:
-    """Returns the indices of the images whose size another image has too."""
+    """Returns the indices of the images whose size another image has too, or whose size is unknown."""
     _, which, counts = np.unique(images.sizes, return_inverse=True, return_counts=True)
-    return np.flatnonzero(counts[which] > 1)
+    return np.flatnonzero((counts[which] > 1) | images.in_row_groups)
 
 
 def hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[Identity]:
@@ -199,8 +201,14 @@ def _map_batches(
 
 
 def _hash_batch(root: str, batch: _Batch) -> list[Identity]:
-    identities = []
+    in_rows = [(index, image) for index, image in batch if image.location.row_group >= 0]
+    found = read_row_images(root, [image for _, image in in_rows], MAX_SOURCE_BYTES)
+    identities = [
+        Identity(in_rows[k][0], hashlib.sha256(data).digest()) for k, data in found if isinstance(data, bytes)
+    ]
     for index, image in batch:
+        if image.location.row_group >= 0:
+            continue
         with contextlib.suppress(UnreadableError):  # it will be quarantined, with the reason
             identities.append(Identity(index, hashlib.sha256(read_image(root, image)).digest()))
     return identities

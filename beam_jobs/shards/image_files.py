@@ -4,16 +4,18 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from beam_jobs.inputs.parquet_images import read_row_images
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import PlannedImage, Value
-from beam_jobs.shards.record import Record, RejectedImage, check_source_size, make_image_features
+from beam_jobs.shards.record import MAX_SOURCE_BYTES, Record, RejectedImage, check_source_size, make_image_features
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
 from tfpipe.format import schema as keys
@@ -21,6 +23,8 @@ from tfpipe.format.schema import FeatureSpec
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 
 _NONE: Mapping[str, int] = MappingProxyType({})
+_BLOCK_BYTES = 128 << 20  # of images in Parquet files: those of a default shard, so that it reads a row group once
+_MAX_BLOCK_IMAGES = 10_000
 _FETCHED_AHEAD = 16  # images on other machines: a store answers in tens of milliseconds, a web server in hundreds
 
 
@@ -51,7 +55,27 @@ class ImageFiles:
         return {}
 
     def read_all(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
-        """Yields each image with the function that makes its record. Images on other machines are fetched ahead."""
+        """Yields each image with the function that makes its record.
+
+        Images on other machines are fetched ahead, and those in Parquet files are read many at a time.
+        """
+        for in_rows, images in groupby(planned, key=_is_in_rows):
+            read = self._read_blocks if in_rows else self._read_files
+            yield from read(images)
+
+    def _read_blocks(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
+        for images in _cut_blocks(planned):
+            block = _Block(self.header.root, images)
+            for position, image in enumerate(images):
+                yield image, partial(self._make_from_block, image, block, position)
+
+    def _make_from_block(self, planned: PlannedImage, block: "_Block", position: int) -> Record:
+        try:
+            return self._make_record(planned, block.take(position))
+        except UnreadableError as error:
+            raise RejectedImage("unreadable", str(error)) from error
+
+    def _read_files(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
         fetched: deque[tuple[PlannedImage, Future[bytes]]] = deque()
         pool = ThreadPoolExecutor(_FETCHED_AHEAD)
         try:
@@ -108,6 +132,63 @@ class ImageFiles:
             else:
                 names.append(image.path)
         return names
+
+
+def _is_in_rows(image: PlannedImage) -> bool:
+    return image.location.row_group >= 0
+
+
+def _cut_blocks(planned: Iterable[PlannedImage]) -> Iterator[list[PlannedImage]]:
+    """Yields consecutive images together, as many as the memory for them allows."""
+    block: list[PlannedImage] = []
+    num_bytes = 0
+    for image in planned:
+        if block and (num_bytes + image.size > _BLOCK_BYTES or len(block) == _MAX_BLOCK_IMAGES):
+            yield block
+            block, num_bytes = [], 0
+        block.append(image)
+        num_bytes += image.size
+    if block:
+        yield block
+
+
+@dataclass(slots=True)
+class _Block:
+    """Some images in Parquet files, which are read together when the first of them is taken.
+
+    Attributes:
+        root: The folder that relative locations start from.
+        images: The images.
+        data: The bytes of those that are read and not taken yet, by their positions, or the reasons why they cannot be
+            read.
+    """
+
+    root: str
+    images: list[PlannedImage]
+    data: dict[int, bytes | UnreadableError] = field(default_factory=dict)
+
+    def take(self, position: int) -> bytes:
+        """Returns the bytes of an image, which are then forgotten.
+
+        Raises:
+            UnreadableError: It cannot be read.
+        """
+        if position not in self.data:
+            self._read(range(position, len(self.images)))
+        if position not in self.data:  # the images before it in their files were much larger than planned
+            self._read(range(position, position + 1))
+        data = self.data.pop(position)
+        if isinstance(data, UnreadableError):
+            raise data
+        return data
+
+    def _read(self, positions: range) -> None:
+        num_bytes = 0
+        for k, data in read_row_images(self.root, self.images[positions.start : positions.stop], MAX_SOURCE_BYTES):
+            self.data[positions.start + k] = data
+            num_bytes += len(data) if isinstance(data, bytes) else 0
+            if num_bytes > 2 * _BLOCK_BYTES:
+                return
 
 
 def _make_features(header: PlanHeader, planned: PlannedImage, image: PreparedImage, sha256: str) -> dict[str, Any]:

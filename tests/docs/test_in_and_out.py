@@ -29,6 +29,19 @@ TESTS = {
         "beam_jobs/inputs/test_pairs.py::test_a_tar_of_img2dataset_becomes_captions_and_columns",
         "beam_jobs/inputs/test_pairs.py::test_an_export_to_webdataset_comes_back",
     ],
+    "Parquet files of Hugging Face's `datasets`, one, a folder or a pattern": [
+        "beam_jobs/inputs/test_parquet_rows.py::test_a_folder_of_the_hub_gives_splits_classes_and_texts",
+        "beam_jobs/inputs/test_parquet_rows.py::test_one_file_or_a_pattern_is_an_input_too",
+        "beam_jobs/inputs/test_parquet_rows.py::test_records_hold_the_bytes_the_class_and_the_text",
+    ],
+    "a Parquet file that `tfpipe export` wrote": [
+        "beam_jobs/inputs/test_parquet_rows.py::test_an_export_to_parquet_comes_back",
+        "beam_jobs/inputs/test_parquet_rows.py::test_tensors_of_an_export_come_back_as_json",
+    ],
+    "captions in a table, one or several for an image": [
+        "beam_jobs/inputs/test_table.py::test_captions_are_text",
+        "beam_jobs/inputs/test_table.py::test_an_image_may_have_several_captions",
+    ],
     "TFRecords of another program": ["integrity/foreign/test_index.py::test_counts_places_labels_and_forms"],
     "TFRecords, as a dataset of tfpipe": ["beam_jobs/test_foreign.py::test_features_of_every_kind"],
     "TFRecords that are compressed": [

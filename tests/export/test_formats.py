@@ -94,7 +94,7 @@ def test_parquet(photos: Path, tmp_path: Path) -> None:
         assert row["image"]["path"] == features["image/filename"][0].decode().removeprefix("photos/")
         assert row["label"] == features["image/class/label"][0]
         assert row["image/sha256"] == hashlib.sha256(row["image"]["bytes"]).hexdigest()
-        assert row["caption"] == features["caption"][0]
+        assert row["caption"] == features["caption"][0].decode()
         assert (row["views"], len(row["image/object/bbox/xmin"])) == (row["views"], row["views"] % 3)
         assert row["scores"] == features["scores"].tolist()
     described = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]

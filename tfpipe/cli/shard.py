@@ -34,7 +34,8 @@ from tfpipe.format.image_form import ImageForm
     ShardConfig,
     "input_format",
     "What folders and archives mean. tree: folders are classes. pairs: tars hold images beside KEY.txt, KEY.json and "
-    "KEY.cls, as WebDataset and img2dataset write them. auto: look into the first tar.",
+    "KEY.cls, as WebDataset and img2dataset write them. parquet: Parquet files hold the images, as Hugging Face's do. "
+    "auto: look into the first file.",
 )
 @click.option("--split", help="Name of the split, if there is only one.  [default: train]")
 @click.option(
@@ -91,8 +92,8 @@ def shard(**options: Any) -> None:
 
     INPUT is a folder with one folder per class (train/, validation/, test/ may stand above them), a .csv, .jsonl or
     .parquet table with the columns image and label, a .tar, .tar.gz or .zip archive, or a folder of archives. Tars may
-    hold images beside their captions, as WebDataset's do. A table may be many files: a folder such as photos.parquet,
-    or a pattern such as 'photos-*.csv'.
+    hold images beside their captions, as WebDataset's do, and Parquet files the images themselves, as Hugging Face's
+    do. A table may be many files: a folder such as photos.parquet, or a pattern such as 'photos-*.csv'.
 
     Run the same command again after an interruption: finished shards are kept.
 

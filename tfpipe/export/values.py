@@ -11,22 +11,6 @@ from tfpipe.export.samples import Sample
 from tfpipe.format import schema as keys
 from tfpipe.format.schema import FeatureSpec
 
-# The columns of a table that `tfpipe shard` reads, beside `image`, `label` and `split`.
-_TABLE_NAMES = {
-    keys.BBOX_XMIN: "xmin",
-    keys.BBOX_YMIN: "ymin",
-    keys.BBOX_XMAX: "xmax",
-    keys.BBOX_YMAX: "ymax",
-    keys.BBOX_LABEL: "box_label",
-}
-# The job that writes records finds these out anew.
-_DERIVED = frozenset(
-    (
-        *(keys.IMAGE_FORMAT, keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH, keys.IMAGE_CHANNELS, keys.IMAGE_COLORSPACE),
-        *(keys.IMAGE_FILENAME, keys.IMAGE_SHA256, keys.CLASS_LABEL, keys.CLASS_TEXT),
-    )
-)
-
 
 def to_json(spec: FeatureSpec, feature: Any) -> Any:
     """Returns a feature as a JSON value: one value, a list, or nested lists of a tensor; None if a record has none.
@@ -55,11 +39,11 @@ def name_table_columns(columns: Sequence[FeatureSpec]) -> dict[str, FeatureSpec]
     this. What the writing job finds out anew is left out.
     """
     named: dict[str, FeatureSpec] = {}
-    reserved = {"image", "label", "split", *_TABLE_NAMES.values()}
+    reserved = {"image", "label", "split", *keys.BOX_COLUMNS.values()}
     for spec in columns:
-        if spec.name in _DERIVED:
+        if spec.name in keys.DERIVED:
             continue
-        name = _TABLE_NAMES.get(spec.name)
+        name = keys.BOX_COLUMNS.get(spec.name)
         if name is None:
             name = spec.name.removeprefix("image/") or spec.name
             while name in reserved or name in named:

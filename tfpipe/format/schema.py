@@ -43,6 +43,22 @@ BBOX_YMIN = "image/object/bbox/ymin"
 BBOX_YMAX = "image/object/bbox/ymax"
 BBOX_LABEL = "image/object/class/label"
 
+BOX_COLUMNS = {
+    BBOX_XMIN: "xmin",
+    BBOX_YMIN: "ymin",
+    BBOX_XMAX: "xmax",
+    BBOX_YMAX: "ymax",
+    BBOX_LABEL: "box_label",
+}
+"""The columns of a table for the features of boxes."""
+DERIVED = frozenset(
+    (
+        *(IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, IMAGE_CHANNELS, IMAGE_COLORSPACE),
+        *(IMAGE_FILENAME, IMAGE_SHA256, CLASS_LABEL, CLASS_TEXT),
+    )
+)
+"""The features that a job finds out anew when it writes records."""
+
 DType: TypeAlias = Literal["bytes", "int64", "float"]
 _DTYPES: dict[str, DType] = {dtype: dtype for dtype in get_args(DType)}
 Kind: TypeAlias = Literal["values", "text", "tensor"]

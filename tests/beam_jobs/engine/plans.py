@@ -17,6 +17,7 @@ from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.plan.split_and_shard import Plan
 from beam_jobs.shards.output_dir import open_planning, open_work_dir
 from tests.beam_jobs.images import write_files, write_tar, write_zip
+from tests.beam_jobs.inputs.parquet_files import damage, describe_classes, write_parquet
 
 SPLITS = {"train": 0.6, "test": 0.4}
 
@@ -59,6 +60,18 @@ def write_boxes(folder: Path) -> Path:
     folder.mkdir()
     (folder / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder / "boxes.jsonl"
+
+
+def write_embedded(folder: Path) -> Path:
+    """Writes a folder of Parquet files that hold the images, with classes, texts and splits."""
+    contents = list(make_contents(40).values())
+    for k, name in enumerate(("train-0", "train-1", "test-0")):
+        numbers = range(k, 40, 3)
+        columns: dict[str, Any] = {"label": [i % 4 for i in numbers], "text": [f"t{i}" for i in numbers]}
+        images, classes = [contents[i % 30] for i in numbers], describe_classes(*"dcba")
+        write_parquet(folder / f"{name}.parquet", images, group_rows=4, metadata=classes, **columns)
+    damage(folder / "train-1.parquet", "text", 2)
+    return folder
 
 
 def write_folder(folder: Path) -> Path:
@@ -121,6 +134,8 @@ CASES: Mapping[str, tuple[Any, dict[str, Any]]] = {
     "table with groups": (write_tables, {"splits": SPLITS, "group_by": "patient", "seed": 3}),
     "table without copies": (write_tables, {"splits": SPLITS, "drop_duplicates": True}),
     "table with boxes": (write_boxes, {"num_shards": 3}),
+    "images in Parquet": (write_embedded, {"num_shards": 2}),
+    "images in Parquet without copies": (write_embedded, {"num_shards": 2, "drop_duplicates": True}),
     "folder": (write_folder, {"num_shards": 3}),
     "folder without copies": (write_folder, {"num_shards": 3, "drop_duplicates": True}),
     "archives": (write_archives, {"num_shards": 3, "seed": -1}),

@@ -18,7 +18,7 @@ from beam_jobs.inputs import table_files
 from beam_jobs.inputs.list_inputs import list_images
 from beam_jobs.inputs.table_files import is_table, list_parts, read_rows
 from beam_jobs.plan.listing import Listing
-from tests.beam_jobs.datasets import make_dataset, parse_with_tensorflow, read_images
+from tests.beam_jobs.datasets import make_dataset, parse_with_tensorflow, read_images, read_records
 from tests.beam_jobs.images import make_jpeg, write_files
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 from tfpipe.format.schema import FeatureSpec
@@ -183,6 +183,24 @@ def test_missing_cells_make_empty_lists(table: Path) -> None:
     listing = list_rows(table, rows)
     assert listing.extra == (FeatureSpec("age", "int64", None), FeatureSpec("note", "bytes", None))
     assert [ref.extra for ref in listing.images] == [([4], ["a"]), ([], [])]
+
+
+def test_captions_are_text(table: Path) -> None:
+    rows = [{"image": "1.jpg", "caption": "Größe", "note": "a"}, {"image": "2.jpg", "caption": None, "note": "b"}]
+    listing = list_rows(table, rows)
+    assert listing.extra == (FeatureSpec.make_text("caption"), FeatureSpec("note", "bytes", ()))
+    assert [ref.extra for ref in listing.images] == [("Größe", "a"), ("", "b")]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_an_image_may_have_several_captions(tmp_path: Path, kind: str) -> None:
+    write_files(tmp_path, {f"{k}.jpg": make_jpeg(k) for k in range(3)})
+    captions = [["a dog", "ein Hündchen"], [], ["a cat"]]
+    rows = [{"image": f"{k}.jpg", "caption": texts} for k, texts in enumerate(captions)]
+    manifest = make_dataset(write_table(tmp_path / f"t.{kind}", rows), tmp_path / "out", shuffle=False)
+    spec = manifest.schema["caption"]
+    assert (spec.kind, spec.shape) == ("text", None)
+    assert [spec.decode(record) for record in read_records(tmp_path / "out")] == captions
 
 
 def test_group_by_names_a_column(table: Path) -> None:

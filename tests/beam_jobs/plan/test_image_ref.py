@@ -29,6 +29,7 @@ images = st.builds(
         offset=st.integers(-1, 2**50),
         packed=st.integers(-1, 2**50),
         crc=st.integers(-1, 2**32 - 1),
+        row_group=st.integers(-1, 2**31),
     ),
     boxes=st.lists(st.tuples(fractions, fractions, fractions, fractions), max_size=3),
     box_labels=st.lists(st.integers(0, 100), max_size=3),
@@ -59,6 +60,8 @@ def test_trailing_defaults_are_dropped() -> None:
     assert encode_line(PlannedImage("cat/1.jpg", 5, 3)) == b'["cat/1.jpg",5,3]\n'
     assert encode_line(PlannedImage("a", 5, -1, ImageLocation("x.tar", 512))) == b'["a",5,-1,"x.tar",512]\n'
     assert encode_line(PlannedImage("a", 5, extra=(7,))) == b'["a",5,-1,"",-1,-1,-1,[],[],[7]]\n'
+    row = PlannedImage("a", 5, -1, ImageLocation("x.parquet", 17, row_group=0))
+    assert encode_line(row) == b'["a",5,-1,"x.parquet",17,-1,-1,[],[],[],0]\n'
     assert decode_line(b'["cat/1.jpg",5,3]\n') == PlannedImage("cat/1.jpg", 5, 3)
 
 
@@ -76,8 +79,8 @@ def test_a_name_that_is_not_utf8_is_kept() -> None:
         (b"[]", "not enough values to unpack (expected at least 2, got 0)"),
         (b"7", "cannot unpack non-iterable int object"),
         (
-            b'["a",1,2,3,4,5,6,7,8,9,10]',
-            "PlannedImage.__new__() takes from 3 to 8 positional arguments but 9 were given",
+            b'["a",1,2,3,4,5,6,7,8,9,10,11]',
+            "ImageLocation.__new__() takes from 1 to 6 positional arguments but 7 were given",
         ),
     ],
 )

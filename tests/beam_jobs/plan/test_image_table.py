@@ -22,7 +22,7 @@ PATHS = st.one_of(st.text(st.characters(codec="utf-8"), max_size=5), st.just("ca
 SIZES = st.integers(0, 2**40)
 FILES = st.tuples(PATHS, SIZES, NAMES).map(lambda fields: ImageRef(fields[0], fields[1], label=fields[2]))
 OFFSETS = st.integers(-1, 9)
-LOCATIONS = st.tuples(NAMES, OFFSETS, OFFSETS, OFFSETS).map(ImageLocation._make)
+LOCATIONS = st.tuples(NAMES, OFFSETS, OFFSETS, OFFSETS, OFFSETS).map(ImageLocation._make)
 LABELS = st.one_of(st.none(), NAMES)
 BOX_LABELS = st.sampled_from([(), (1,), (2, 3)])
 ANY = st.tuples(PATHS, SIZES, LOCATIONS, NAMES, LABELS, NAMES, BOXES, BOX_LABELS, EXTRA).map(ImageRef._make)

@@ -1,0 +1,244 @@
+"""Lists the rows of Parquet files that hold the images themselves, as Hugging Face's `datasets` writes them.
+
+    image    a struct of `bytes` and `path`, or the bytes alone; another name, if only one column is such a struct
+    label    optional: the number or the name of the class; another name, if only one column is a `ClassLabel`
+
+A row becomes one of a table, see `beam_jobs.inputs.table`. The bytes of the images are not read here, so a row has only
+the place of its image. Names of classes come from the metadata that `datasets` leaves in the schema.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, NamedTuple
+
+from tfpipe.errors import DataError
+from tfpipe.format import schema as keys
+
+_MAX_METADATA_BYTES = 16 << 20
+_MAX_MEAN_BYTES = 512 << 20
+_MAX_NAME = 200
+_ROWS_AT_ONCE = 10_000
+
+
+class EmbeddedImage(NamedTuple):
+    """The place of an image in a Parquet file.
+
+    Attributes:
+        name: The name of its file, without a folder; empty if there is none.
+        size: The mean number of bytes of the images in the row group.
+        row_group: The row group, from 0.
+        row: The row in the row group, from 0.
+    """
+
+    name: str
+    size: int
+    row_group: int
+    row: int
+
+
+@dataclass(frozen=True)
+class ImageColumns:
+    """The columns of a Parquet file that holds images.
+
+    Attributes:
+        image: The column of the images.
+        bytes_leaf: The name of the bytes in the image's column.
+        path_leaf: The name of the path in the image's column; empty if there is none.
+        label: The column of the classes; empty if there is none.
+        class_names: The names of the classes; empty if the file does not give them.
+        others: The further columns.
+    """
+
+    image: str
+    bytes_leaf: str
+    path_leaf: str
+    label: str
+    class_names: tuple[str, ...]
+    others: tuple[str, ...]
+
+    @property
+    def listed(self) -> list[str]:
+        """The columns that are read to list the rows."""
+        return [name for name in (self.path_leaf, self.label, *self.others) if name]
+
+
+def find_image_columns(schema: Any) -> ImageColumns | None:
+    """Returns the columns of a Parquet file; None if no column holds images.
+
+    Args:
+        schema: The Arrow schema of the file.
+    """
+    structs = [field.name for field in schema if _is_struct(field.type)]
+    names = list(schema.names)
+    if "image" in names:
+        field = schema.field("image")
+        image = "image" if _is_struct(field.type) or _is_binary(field.type) else ""
+    else:
+        image = structs[0] if len(structs) == 1 else ""
+    if not image or len(set(names)) < len(names):
+        return None
+    kind = schema.field(image).type
+    has_path = image in structs and kind.get_field_index("path") >= 0
+    classes = _read_classes(schema.metadata or {})
+    classes = {name: value for name, value in classes.items() if name in names}
+    label = "label" if "label" in names else next(iter(classes)) if len(classes) == 1 else ""
+    return ImageColumns(
+        image,
+        f"{image}.bytes" if image in structs else image,
+        f"{image}.path" if has_path else "",
+        label,
+        classes.get(label, ()),
+        tuple(name for name in names if name not in (image, label)),
+    )
+
+
+def _is_struct(kind: Any) -> bool:
+    """Checks whether a type is the one that Hugging Face's `datasets` gives to images."""
+    import pyarrow.types
+
+    if not pyarrow.types.is_struct(kind):
+        return False
+    index = kind.get_field_index("bytes")
+    return index >= 0 and _is_binary(kind.field(index).type)
+
+
+def _is_binary(kind: Any) -> bool:
+    import pyarrow.types
+
+    return bool(pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind))
+
+
+def _read_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
+    """Returns the names of the classes in each column of type `ClassLabel`. What is not valid counts as missing."""
+    data = metadata.get(b"huggingface", b"")
+    try:
+        features = json.loads(data)["info"]["features"] if len(data) <= _MAX_METADATA_BYTES else {}
+        labels = {name: feature for name, feature in features.items() if feature.get("_type") == "ClassLabel"}
+        classes = {name: feature["names"] for name, feature in labels.items()}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
+    return {name: tuple(names) for name, names in classes.items() if _are_names(names)}
+
+
+def _are_names(names: object) -> bool:
+    """Checks whether a JSON value is a list of different texts that can be stored."""
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        return False
+    try:
+        "".join(names).encode()  # half a surrogate pair is valid JSON, but not a text that can be stored
+    except UnicodeEncodeError:
+        return False
+    return len(set(names)) == len(names)
+
+
+def read_embedded_rows(
+    table: Any, file: IO[bytes], path: str, columns: ImageColumns, groups: Sequence[int]
+) -> Iterator[dict[str, Any] | None]:
+    """Yields the rows of some row groups, with an `EmbeddedImage` as `image`. A damaged row is None.
+
+    Args:
+        table: The `ParquetFile`.
+        file: The file that it reads.
+        path: The path of the file, for messages.
+        columns: Its columns.
+        groups: The row groups.
+
+    Raises:
+        DataError: A column cannot become a feature, or the file claims more rows than it can hold.
+    """
+    import pyarrow
+
+    _check_rows(table.metadata.num_rows, file, path)
+    for name in columns.others:
+        _check_type(table.schema_arrow.field(name), path)
+    leaf = next(k for k in range(len(table.schema)) if table.schema.column(k).path == columns.bytes_leaf)
+    for group in groups:
+        metadata = table.metadata.row_group(group)
+        chunk, row = metadata.column(leaf), 0
+        size = min(max(0, chunk.total_uncompressed_size) // max(1, metadata.num_rows), _MAX_MEAN_BYTES)
+        batches = table.iter_batches(_ROWS_AT_ONCE, [group], columns.listed, use_threads=False)
+        try:
+            for batch in batches:
+                for values in _read_batch(batch, columns):
+                    values["image"] = EmbeddedImage(_get_name(values["image"]), max(1, size), group, row)
+                    yield values
+                    row += 1
+        except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the store failed, not the file
+        yield from [None] * (metadata.num_rows - row)
+
+
+def _check_rows(num_rows: int, file: IO[bytes], path: str) -> None:
+    """Checks that each row can have an image of a byte at least, since a damaged file may claim any number."""
+    num_bytes = file.seek(0, os.SEEK_END)
+    if num_rows > num_bytes:
+        raise DataError(f"{path} must have a byte for each image at least, but claims {num_rows:,} in {num_bytes:,}.")
+
+
+def _check_type(field: Any, path: str) -> None:
+    if not _is_flat(field.type) and _has_binary(field.type):
+        raise DataError(
+            f"{path}: column {field.name!r} must hold numbers, texts, or lists and structs of such, got {field.type}. "
+            "Only one column can hold images; write the table without the others."
+        )
+
+
+def _has_binary(kind: Any) -> bool:
+    return _is_binary(kind) or any(_has_binary(kind.field(k).type) for k in range(kind.num_fields))
+
+
+def _is_flat(kind: Any) -> bool:
+    """Checks whether the values of a type are numbers or texts, or lists of such."""
+    import pyarrow.types as types
+
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_null(kind)
+    return bool(is_number or types.is_string(kind) or types.is_large_string(kind) or _is_binary(kind))
+
+
+def _read_batch(batch: Any, columns: ImageColumns) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a batch by the names of a table's columns. The path of an image stands in for the image."""
+    cells: dict[str, list[Any]] = {"image": [None] * batch.num_rows}
+    if columns.path_leaf:
+        images = batch.column(columns.image).to_pylist()
+        cells["image"] = [image and image.get("path") for image in images]
+    if columns.label:
+        labels = batch.column(columns.label).to_pylist()
+        cells["label"] = [None if label == -1 else label for label in labels]  # -1: a class that is not known
+    for name in columns.others:
+        if name in keys.DERIVED:  # `tfpipe export` writes these, and they are found out anew
+            continue
+        column = batch.column(name)
+        values = column.to_pylist()
+        if not _is_flat(column.type):
+            values = [None if value is None else _to_text(value) for value in values]
+        cells[_name_column(name, cells)] = values
+    for row in zip(*cells.values(), strict=True):
+        yield dict(zip(cells, row, strict=True))
+
+
+def _name_column(name: str, taken: Mapping[str, Any]) -> str:
+    """Returns the column of a table for a column of the file: one of tfpipe's own loses `image/`."""
+    column = keys.BOX_COLUMNS.get(name) or name.removeprefix("image/") or name
+    while column in taken:
+        column += "_"
+    return column
+
+
+def _to_text(value: Any) -> str:
+    """Returns a time or a decimal as it is written, and a struct or a list of lists as JSON."""
+    if isinstance(value, (dict, list)):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
+
+
+def _get_name(path: str | None) -> str:
+    """Returns the name of an image's file without its folders; empty if it cannot be a part of a path."""
+    name = (path or "").replace("\\", "/").rpartition("/")[2]
+    return name if len(name) <= _MAX_NAME and name.isprintable() else ""

@@ -1,0 +1,143 @@
+"""Images in rows of Parquet files: their bytes, each row group read once, and a reason for all that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.inputs import parquet_images
+from beam_jobs.inputs.list_inputs import list_images
+from beam_jobs.inputs.parquet_images import read_row_images
+from beam_jobs.inputs.read_image import UnreadableError
+from beam_jobs.plan.image_ref import ImageLocation, ImageRef
+from beam_jobs.shards import image_files
+from tests.beam_jobs.datasets import make_dataset, read_images, read_tree
+from tests.beam_jobs.images import make_jpeg, write_files
+from tests.beam_jobs.inputs.parquet_files import damage, write_parquet
+
+JPEGS = [make_jpeg(k, size=(16 + 8 * k, 16)) for k in range(9)]
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The row groups that were read, in their order."""
+    numbers: list[int] = []
+    read = parquet_images._read_group
+
+    def read_group(table: Any, columns: Any, group: int, *others: Any) -> Iterator[Any]:
+        numbers.append(group)
+        yield from read(table, columns, group, *others)
+
+    monkeypatch.setattr(parquet_images, "_read_group", read_group)
+    return numbers
+
+
+def read_all(path: Path, refs: list[ImageRef], max_bytes: int = 1 << 20) -> list[bytes | str]:
+    """Returns the bytes of each image, or the reason why there are none."""
+    found = dict(read_row_images(str(path.parent), refs, max_bytes))
+    assert sorted(found) == list(range(len(refs)))
+    return [str(data) if isinstance(data, UnreadableError) else data for _, data in sorted(found.items())]
+
+
+def list_refs(path: Path) -> list[ImageRef]:
+    return list(list_images(ShardConfig(str(path), "/out")).images)
+
+
+def test_images_come_in_any_order_and_a_row_group_is_read_once(tmp_path: Path, groups: list[int]) -> None:
+    path = write_parquet(tmp_path / "t.parquet", JPEGS, group_rows=4)
+    refs = list_refs(path)
+    order = [7, 0, 3, 1, 6, 5]
+    assert read_all(path, [refs[k] for k in order]) == [JPEGS[k] for k in order]
+    assert groups == [0, 1]
+
+
+def test_a_large_row_group_is_read_in_small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_images, "_BATCH_BYTES", 1)
+    path = write_parquet(tmp_path / "t.parquet", JPEGS, group_rows=9)
+    assert read_all(path, list_refs(path)[::-1]) == JPEGS[::-1]
+
+
+def test_a_row_without_bytes_names_a_file_beside_the_table(tmp_path: Path) -> None:
+    write_files(tmp_path, {"data/x/1.jpg": JPEGS[1], "2.jpg": JPEGS[2]})
+    rows = [
+        *({"bytes": JPEGS[0], "path": "x/1.jpg"}, {"bytes": None, "path": "x/1.jpg"}),
+        *({"bytes": None, "path": str(tmp_path / "2.jpg")}, {"bytes": None, "path": "gone.jpg"}),
+        *({"bytes": None, "path": None}, None, {"bytes": b"", "path": "a\0b"}),
+    ]
+    path = write_parquet(tmp_path / "data/t.parquet", rows)
+    assert read_all(path, list_refs(path)) == [
+        JPEGS[0],
+        JPEGS[1],
+        JPEGS[2],
+        "cannot be read: No such file or directory",
+        "the row holds neither bytes nor a path",
+        "the row holds neither bytes nor a path",
+        b"",
+    ]
+
+
+def test_what_is_too_large_is_refused(tmp_path: Path) -> None:
+    write_files(tmp_path, {"1.jpg": JPEGS[1]})
+    path = write_parquet(tmp_path / "t.parquet", [JPEGS[0], {"bytes": None, "path": "1.jpg"}])
+    assert read_all(path, list_refs(path), max_bytes=99) == [
+        f"{len(data)} bytes, more than the 99 that one record can hold" for data in JPEGS[:2]
+    ]
+
+
+def test_a_damaged_row_group_does_not_harm_the_others(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", JPEGS[:5])
+    refs = list_refs(path)
+    damage(path, "image.bytes", 1)
+    data = read_all(path, refs)
+    assert [data[0], data[1], data[4]] == [JPEGS[0], JPEGS[1], JPEGS[4]]
+    assert all(str(reason).startswith("row group 1 of t.parquet is damaged (") for reason in data[2:4])
+
+
+def test_a_file_that_has_changed_is_told(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", JPEGS[:3])
+    places = [ImageLocation("t.parquet", 5, row_group=0), ImageLocation("t.parquet", 0, row_group=7)]
+    refs = [ImageRef("a", 1, place) for place in places]
+    assert read_all(path, refs) == [f"t.parquet has changed: row group {k} has no such row" for k in (0, 7)]
+    path.write_bytes(b"x")
+    (reason,) = read_all(path, refs[:1])
+    assert str(reason).startswith("cannot be read: t.parquet is damaged (")
+    path.unlink()
+    assert read_all(path, refs[:1]) == ["cannot be read: No such file or directory"]
+
+
+def test_a_job_quarantines_what_cannot_be_read(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", [*JPEGS[:4], b"no image", {"bytes": None, "path": "gone.jpg"}])
+    damage(path, "image.bytes", 1)
+    manifest = make_dataset(path, tmp_path / "out")
+    assert sorted(read_images(tmp_path / "out").values()) == sorted(JPEGS[:2])
+    lines = (tmp_path / "out/quarantine/quarantined.jsonl").read_text().splitlines()
+    assert (manifest.quarantined, len(lines)) == (4, 4)
+    assert sum("row group 1 of t.parquet is damaged" in line for line in lines) == 2
+
+
+def test_shards_are_the_same_whatever_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: list[int]
+) -> None:
+    path = write_parquet(tmp_path / "t.parquet", JPEGS, group_rows=2)
+    make_dataset(path, tmp_path / "at_once", num_shards=1)
+    assert groups == [0, 1, 2, 3, 4]
+    monkeypatch.setattr(image_files, "_BLOCK_BYTES", 1)
+    make_dataset(path, tmp_path / "one_by_one", num_shards=1)
+    monkeypatch.setattr(image_files, "_BLOCK_BYTES", 1000)
+    make_dataset(path, tmp_path / "by_some", num_shards=1)
+    shards = [read_tree(tmp_path / name) for name in ("at_once", "one_by_one", "by_some")]
+    names = [name for name in shards[0] if name.endswith((".tfrecord", ".idx"))]
+    assert len(names) == 2
+    assert all(shards[0][name] == other[name] for other in shards[1:] for name in names)
+
+
+def test_copies_are_found_in_different_row_groups(tmp_path: Path) -> None:
+    images = [JPEGS[0], JPEGS[1], JPEGS[2], JPEGS[0], JPEGS[0]]
+    path = write_parquet(tmp_path / "t.parquet", images)
+    manifest = make_dataset(path, tmp_path / "out", drop_duplicates=True)
+    assert (manifest.splits["train"].records, manifest.duplicates.dropped) == (3, 2)
+    assert sorted(read_images(tmp_path / "out").values()) == sorted(JPEGS[:3])

@@ -1,0 +1,242 @@
+"""Parquet files that hold the images themselves: what becomes of each column, and which files are of the kind."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.engine.choose import choose_planner
+from beam_jobs.inputs.list_inputs import list_images
+from beam_jobs.inputs.table import is_table_input
+from beam_jobs.plan.image_ref import ImageLocation
+from beam_jobs.plan.listing import Listing
+from tests.beam_jobs.datasets import make_dataset, read_records
+from tests.beam_jobs.images import make_jpeg, write_files
+from tests.beam_jobs.inputs.parquet_files import damage, describe_classes, write_parquet
+from tests.export.datasets import describe_records, make_photo_dataset
+from tfpipe.errors import DataError
+from tfpipe.export.config import ExportConfig
+from tfpipe.export.run import export
+from tfpipe.format.schema import FeatureSpec
+
+JPEGS = [make_jpeg(k) for k in range(5)]
+
+
+def list_parquet(source: Path, **options: Any) -> Listing:
+    return list_images(ShardConfig(str(source), "/out", **options))
+
+
+def refuse(source: Path, **options: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        list_parquet(source, **options)
+    return str(caught.value)
+
+
+def is_recognized(source: Path, **options: Any) -> bool:
+    return is_table_input(ShardConfig(str(source), "/out", **options))
+
+
+def write_hub_folder(folder: Path) -> Path:
+    """Writes a folder as Hugging Face's hub has it: two splits, classes with names, captions."""
+    classes = describe_classes("owl", "cat")
+    for name, numbers in (("train-00000-of-00001", (0, 1, 2)), ("test-00000-of-00001", (3,))):
+        images = [{"bytes": JPEGS[k], "path": f"{k}.jpg"} for k in numbers]
+        labels, texts = [k % 2 for k in numbers], [f"text {k}" for k in numbers]
+        write_parquet(folder / f"data/{name}.parquet", images, metadata=classes, label=labels, text=texts, n=numbers)
+    (folder / "README.md").write_text("About.")
+    return folder
+
+
+def test_a_folder_of_the_hub_gives_splits_classes_and_texts(tmp_path: Path) -> None:
+    listing = list_parquet(write_hub_folder(tmp_path / "birds"))
+    assert (listing.name, listing.root, listing.skipped) == ("birds", f"{tmp_path}/birds", None)
+    assert listing.label_names == ("owl", "cat")
+    assert listing.extra == (FeatureSpec.make_text("text"), FeatureSpec("n", "int64", ()))
+    test, train = "data/test-00000-of-00001", "data/train-00000-of-00001"
+    assert [(ref.path, ref.split, ref.label, ref.extra) for ref in listing.images] == [
+        (f"{test}/00000001-3.jpg", "test", "cat", ("text 3", 3)),
+        (f"{train}/00000001-0.jpg", "train", "owl", ("text 0", 0)),
+        (f"{train}/00000002-1.jpg", "train", "cat", ("text 1", 1)),
+        (f"{train}/00000003-2.jpg", "train", "owl", ("text 2", 2)),
+    ]
+    assert [ref.location for ref in listing.images][1:] == [
+        ImageLocation(f"{train}.parquet", 0, row_group=0),
+        ImageLocation(f"{train}.parquet", 1, row_group=0),
+        ImageLocation(f"{train}.parquet", 0, row_group=1),
+    ]
+    sizes = [ref.size for ref in listing.images]
+    assert sizes[1] == sizes[2] >= (len(JPEGS[0]) + len(JPEGS[1])) // 2  # the mean of a row group with its headers
+
+
+def test_records_hold_the_bytes_the_class_and_the_text(tmp_path: Path) -> None:
+    manifest = make_dataset(write_hub_folder(tmp_path / "birds"), tmp_path / "out")
+    records = sorted(read_records(tmp_path / "out"), key=lambda record: record["n"][0])
+    assert [record["image/encoded"][0] for record in records] == JPEGS[:3]
+    assert [record["image/class/text"] for record in records] == [[b"owl"], [b"cat"], [b"owl"]]
+    assert [record["text"] for record in records] == [[b"text 0"], [b"text 1"], [b"text 2"]]
+    assert {name: split.records for name, split in manifest.splits.items()} == {"train": 3, "test": 1}
+
+
+def test_one_file_or_a_pattern_is_an_input_too(tmp_path: Path) -> None:
+    folder = write_hub_folder(tmp_path / "birds") / "data"
+    one = list_parquet(folder / "train-00000-of-00001.parquet")
+    assert [(ref.path, ref.split, ref.location.file) for ref in one.images][:1] == [
+        ("train-00000-of-00001/00000001-0.jpg", "", "train-00000-of-00001.parquet")
+    ]
+    by_pattern = list_parquet(folder / "*-of-00001.parquet")
+    assert [ref.split for ref in by_pattern.images] == ["test", "train", "train", "train"]
+
+
+def test_the_bytes_alone_are_images_too(tmp_path: Path) -> None:
+    table = pyarrow.table({"image": pyarrow.array(JPEGS[:2], pyarrow.large_binary())})
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+    assert [ref.path for ref in list_parquet(tmp_path / "t.parquet").images] == ["t/00000001", "t/00000002"]
+    make_dataset(tmp_path / "t.parquet", tmp_path / "out", shuffle=False)
+    assert [record["image/encoded"] for record in read_records(tmp_path / "out")] == [[JPEGS[0]], [JPEGS[1]]]
+
+
+def test_other_names_are_taken_where_only_one_column_fits(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", JPEGS[:2], y=[1, 0])
+    table = pyarrow.parquet.read_table(path).rename_columns(["img", "y"])
+    metadata = {"huggingface": describe_classes("a", "b", column="y")}
+    pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), path)
+    listing = list_parquet(path)
+    assert ([ref.label for ref in listing.images], listing.label_names, listing.extra) == (["b", "a"], ("a", "b"), ())
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        *("", "{", "[]", '{"info": null}', '{"info": {"features": {"label": 1}}}', "[" * 100_000, "\udcff"),
+        *(describe_classes(), describe_classes(1, 2), describe_classes("a", "a"), describe_classes("a", "\ud800")),
+    ],
+    ids=range(11),
+)
+def test_class_names_that_are_not_valid_are_ignored(tmp_path: Path, metadata: str) -> None:
+    data = metadata.encode("utf-8", "surrogateescape") if "\udcff" in metadata else metadata
+    path = write_parquet(tmp_path / "t.parquet", JPEGS[:2], metadata=data, label=[1, 0])  # type: ignore[arg-type]
+    assert list_parquet(path).label_names == ("0", "1")
+
+
+def test_names_of_classes_must_fit(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "t-1.parquet", JPEGS[:2], metadata=describe_classes("a", "b"), label=[0, 2])
+    assert refuse(tmp_path / "t-1.parquet") == (
+        f"The metadata of {tmp_path}/t-1.parquet names 2 classes, but label 2 occurs."
+    )
+    write_parquet(tmp_path / "t-2.parquet", JPEGS[:1], metadata=describe_classes("b", "a"), label=[0])
+    assert refuse(tmp_path / "t-*.parquet") == (
+        f"The files of {tmp_path}/t-*.parquet must name the same classes, but one names a, b and one b, a. Give the "
+        "names with `labels`."
+    )
+    (tmp_path / "labels.txt").write_text("x\ny\nz\n")
+    assert list_parquet(tmp_path / "t-*.parquet", labels=str(tmp_path / "labels.txt")).label_names == ("x", "y", "z")
+
+
+def test_a_class_of_minus_one_is_none(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", JPEGS[:2], metadata=describe_classes("a"), label=[-1, -1])
+    assert list_parquet(path).label_names == ()
+    write_parquet(path, JPEGS[:2], metadata=describe_classes("a"), label=[0, -1])
+    assert refuse(path) == f"{path}: every row must have a 'label' or none may, but 1 of 2 have none."
+
+
+def test_columns_of_other_types_become_text(tmp_path: Path) -> None:
+    path = write_parquet(
+        tmp_path / "t.parquet",
+        JPEGS[:2],
+        caption=["Größe", None],
+        captions=[["a", "b"], []],
+        objects=[{"id": [1, 2]}, {"id": []}],
+        taken=[datetime.date(2026, 1, 2), None],
+        kind=pyarrow.array(["x", "y"]).dictionary_encode(),
+    )
+    listing = list_parquet(path)
+    assert [(spec.name, spec.kind, spec.shape) for spec in listing.extra] == [
+        ("caption", "text", ()),
+        ("captions", "text", None),
+        ("objects", "text", ()),
+        ("taken", "text", None),
+        ("kind", "text", ()),
+    ]
+    assert [ref.extra for ref in listing.images] == [
+        ("Größe", ["a", "b"], '{"id": [1, 2]}', ["2026-01-02"], "x"),
+        ("", [], '{"id": []}', [], "y"),
+    ]
+
+
+def test_a_second_column_of_images_is_refused(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", JPEGS[:1], mask=[{"bytes": b"1", "path": "1.png"}])
+    assert refuse(path) == (
+        f"{path}: column 'mask' must hold numbers, texts, or lists and structs of such, got struct<bytes: binary, "
+        "path: string>. Only one column can hold images; write the table without the others."
+    )
+
+
+def test_rows_of_a_damaged_row_group_are_counted(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", JPEGS, text=["a" * 50, "b", "c", "d", "e"])
+    damage(path, "text", 1)
+    listing = list_parquet(path)
+    assert [ref.path for ref in listing.images] == ["t/00000001", "t/00000002", "t/00000005"]
+    assert listing.skipped == {"row of a damaged row group": 2}
+    assert make_dataset(path, tmp_path / "out").skipped == {"row of a damaged row group": 2}
+
+
+def test_more_rows_than_bytes_are_refused(tmp_path: Path) -> None:
+    table = pyarrow.table({"image": pyarrow.array([b"x"] * 100_000)})
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+    size = (tmp_path / "t.parquet").stat().st_size
+    assert size < 100_000
+    assert refuse(tmp_path / "t.parquet") == (
+        f"{tmp_path}/t.parquet must have a byte for each image at least, but claims 100,000 in {size:,}."
+    )
+
+
+def test_folders_are_recognized_by_looking(tmp_path: Path) -> None:
+    hub = write_hub_folder(tmp_path / "hub")
+    assert is_recognized(hub)
+    assert is_recognized(hub, input_format="parquet")
+    assert not is_recognized(hub, input_format="tree")
+    write_files(hub, {"owl/1.jpg": JPEGS[0]})
+    assert not is_recognized(hub)  # a class folder
+    assert not is_recognized(tmp_path / "none")
+    write_files(tmp_path / "tars", {"0.tar": b"", "0.parquet": (hub / "data/test-00000-of-00001.parquet").read_bytes()})
+    assert not is_recognized(tmp_path / "tars")
+    write_files(tmp_path / "damaged", {"0.parquet": b"x"})
+    assert not is_recognized(tmp_path / "damaged")
+    assert refuse(tmp_path / "damaged", input_format="parquet").startswith(
+        f"{tmp_path}/damaged/0.parquet is damaged or is not a Parquet file ("
+    )
+    (tmp_path / "paths").mkdir()
+    pyarrow.parquet.write_table(pyarrow.table({"image": ["1.jpg"]}), tmp_path / "paths/0.parquet")
+    assert not is_recognized(tmp_path / "paths")
+    (tmp_path / "empty").mkdir()
+    assert refuse(tmp_path / "empty", input_format="parquet") == (
+        f"{tmp_path}/empty must be a folder with .parquet files, but has none."
+    )
+
+
+def test_either_planner_takes_it(tmp_path: Path) -> None:
+    hub = write_hub_folder(tmp_path / "hub")
+    choice = str(choose_planner(ShardConfig(str(hub), "/out", plan_engine_from=4)))
+    assert choice == "The engine makes the plan: the table has about 4 rows, not less than `plan_engine_from` 4."
+
+
+def test_tensors_of_an_export_come_back_as_json(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", JPEGS[:1], mean=[[[0.5, 1.0], [2.0, 3.0]]])
+    listing = list_parquet(path)
+    assert listing.extra == (FeatureSpec.make_text("mean"),)
+    assert [ref.extra for ref in listing.images] == [("[[0.5, 1.0], [2.0, 3.0]]",)]
+
+
+def test_an_export_to_parquet_comes_back(tmp_path: Path) -> None:
+    """Images, splits, classes, boxes and columns are the same; their order and their names are new."""
+    photos = make_photo_dataset(tmp_path)
+    export(ExportConfig(str(photos), str(tmp_path / "parquet"), to="parquet", workers=1))
+    make_dataset(tmp_path / "parquet", tmp_path / "again")
+    for split in ("train", "test"):
+        assert describe_records(tmp_path / "again", split) == describe_records(photos, split)
