@@ -22,6 +22,7 @@ from tfpipe.export.config import ExportConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig
 from tfpipe.integrity.verify import VerifyConfig
+from tfpipe.readers.device_images.config import DeviceConfig
 from tfpipe.system.options import get_options
 from tfpipe.training.config import TrainConfig
 from tfpipe.tuning.advise_config import AdviseConfig
@@ -40,6 +41,7 @@ CONFIGS = (
     TargetConfig,
     AdviseConfig,
     ExportConfig,
+    DeviceConfig,
 )
 
 

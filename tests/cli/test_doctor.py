@@ -92,10 +92,12 @@ def test_the_options_reach_the_checks(doctor, small_dataset: Path, tmp_path: Pat
     file = tmp_path / "a.toml"
     file.write_text("global_batch_size = 64\nimage_size = 96\n")
     args = ["--config", file, "--split", "validation", "--replicas", 8, "--hosts", 2, "--tpu", "local"]
-    _, _, _, (_, split, config, target, _) = doctor([], small_dataset, *args, "--images-per-second", 5000)
+    _, _, _, (_, split, config, target, _) = doctor(
+        [], small_dataset, *args, "--images-per-second", 5000, "--gpu-decode"
+    )
     assert split == "validation"
     assert config == PipelineConfig(global_batch_size=64, image_size=96)
-    assert target == TargetConfig(tpu="local", num_replicas=8, num_hosts=2, images_per_second=5000)
+    assert target == TargetConfig(tpu="local", num_replicas=8, num_hosts=2, images_per_second=5000, gpu_decode=True)
     _, _, _, (_, _, config, _, _) = doctor([], small_dataset, "--config", file, "--per-replica-batch-size", 32)
     assert config == PipelineConfig(per_replica_batch_size=32, image_size=96)
     file.write_text("image_size = 96\n")

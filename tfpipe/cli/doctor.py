@@ -64,6 +64,12 @@ if TYPE_CHECKING:
     help="Images that all replicas together consume per second. Measures whether this host can deliver its share.",
 )
 @click.option(
+    "--gpu-decode",
+    is_flag=True,
+    help="Check whether a GPU can decode the images, as DeviceImages of tfpipe.readers.torch does: names the kinds of "
+    "images that are left to the CPU, by the manifest or by the headers of up to 2,000 images.",
+)
+@click.option(
     "--report",
     is_flag=True,
     help="Check nothing; print versions, machine and options for a report of an error, without paths, names of hosts "
@@ -82,6 +88,7 @@ def doctor(
     config: str | None,
     stages: str | None,
     images_per_second: float | None,
+    gpu_decode: bool,
     report: bool,
     as_json: bool,
 ) -> None:
@@ -103,6 +110,7 @@ def doctor(
         num_replicas=num_replicas,
         num_hosts=num_hosts,
         images_per_second=images_per_second,
+        gpu_decode=gpu_decode,
         tpu_variables=tuple((name, os.environ[name]) for name in TPU_VARIABLES if os.environ.get(name)),
         read_ahead=os.environ.get(READ_AHEAD),
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tfpipe.errors import SENTENCE_END
-from tfpipe.system.options import Number, Text, check_options, option
+from tfpipe.system.options import Flag, Number, Text, check_options, option
 
 Status = Literal["ok", "warning", "failure", "skipped"]
 
@@ -54,6 +54,7 @@ class TargetConfig:
             Default: None.
         tpu_variables: The variables about a TPU in the environment that trains: pairs of a name and a value.
             Default: ().
+        gpu_decode: Whether a GPU is to decode the images, with `tfpipe.readers.torch.DeviceImages`. Default: False.
         read_ahead: The value of `READ_AHEAD` in the environment that trains. None: it is not set. Default: None.
 
     Raises:
@@ -65,6 +66,7 @@ class TargetConfig:
     num_hosts: int | None = option(Number(above=0), None)
     images_per_second: float | None = option(Number(above=0), None)
     tpu_variables: tuple[tuple[str, str], ...] = ()
+    gpu_decode: bool = option(Flag(), False)
     read_ahead: str | None = option(Text(), None)
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.doctor import data_checks, probes, runtime_checks, tpu_checks
+from tfpipe.doctor import data_checks, gpu_checks, probes, runtime_checks, tpu_checks
 from tfpipe.doctor.data_checks import FileFacts, ImageFacts, LabelFacts
 from tfpipe.doctor.result import Check, TargetConfig, fail_check
 from tfpipe.doctor.runtime_checks import BatchFacts, CacheFacts
@@ -70,6 +70,8 @@ def run_checks(
     for name, check in CHECKS.items():
         if name in TPU_CHECKS and facts.target.tpu is None:
             continue
+        if name in GPU_CHECKS and not facts.target.gpu_decode:
+            continue
         if names is None or name in names:
             yield _run_check(name, check, facts)
 
@@ -104,6 +106,7 @@ class _Facts:
         self.num_hosts = target.num_hosts or 1
         self.source = get_source(data, split)
         self.info: SplitInfo | None = None
+        self.manifest = data if isinstance(data, Manifest) else None
         self.directory = os.path.dirname(self.source.files[0])
         if isinstance(data, Manifest) and split is not None:
             self.info, self.directory = data.splits[split], data.directory
@@ -246,6 +249,19 @@ def _check_decoder(facts: _Facts) -> Check:
     return data_checks.check_decoder(facts.plan.decoder, missing)
 
 
+def _check_gpu_decode(facts: _Facts) -> Check:
+    name = "gpu decode"
+    if not facts.source.has_images:
+        return Check(name, "ok", "The records have no image.")
+    if facts.manifest is None or facts.info is None:
+        return Check(name, "skipped", "Files without a manifest have no index. Describe them with `tfpipe index`.")
+    if facts.source.images.formats == {"RAW"}:
+        return Check(name, "ok", "The images are raw pixels, which nobody decodes.")
+    if is_url(facts.directory) or facts.manifest.compression:
+        return Check(name, "skipped", "Headers are read from files on a local disk that are not compressed.")
+    return gpu_checks.check_gpu_decode(probes.count_image_kinds(facts.manifest, facts.info))
+
+
 def _check_labels(facts: _Facts) -> Check:
     source, plan = facts.source, facts.plan
     if source.label_key is None:
@@ -371,6 +387,7 @@ CHECKS: Mapping[str, Callable[[_Facts], Check]] = {
     "shard size": _check_shard_size,
     "image size": _check_image_size,
     "decoder": _check_decoder,
+    "gpu decode": _check_gpu_decode,
     "labels": _check_labels,
     "batch": _check_batch,
     "memory": _check_memory,
@@ -383,3 +400,6 @@ CHECKS: Mapping[str, Callable[[_Facts], Check]] = {
 
 TPU_CHECKS = ("tpu host", "jax", "features")
 """The checks that run for a TPU alone."""
+
+GPU_CHECKS = ("gpu decode",)
+"""The checks that run for a GPU that decodes alone."""

@@ -23,6 +23,7 @@ from tfpipe.format.example import Feature
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH
+from tfpipe.images.errors import BadImage
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
@@ -65,6 +66,34 @@ class Rank:
     num_replicas: int = 1
 
 
+class EncodedImage(NamedTuple):
+    """An image as it is stored, and the part of it that the trainer gets.
+
+    Attributes:
+        number: The number of its record, counted through all shards.
+        data: The bytes in the record: bytes or a uint8 array, which must not be written to.
+        crop_box: The crop in pixels of the stored image. A record that lies about its size may have one outside of it.
+        flip: Whether the crop is mirrored left to right.
+    """
+
+    number: int
+    data: bytes | NDArray[np.uint8]
+    crop_box: numpy_crops.CropBox
+    flip: bool
+
+
+class EncodedBatch(NamedTuple):
+    """A batch whose images are not decoded yet.
+
+    Attributes:
+        images: The images; in evaluation there may be fewer than rows.
+        others: All parts of the batch but the images, as `BatchReader.read` returns them.
+    """
+
+    images: list[EncodedImage]
+    others: Batch
+
+
 class BatchReader:
     """The batches of one rank. Threads may share it; a pickled one opens the files anew.
 
@@ -104,7 +133,7 @@ class BatchReader:
         self.plan = ReadPlan(source, config, *hosts, rank.num_replicas, start_step)
         self.plan.check()
         self._reader = RecordReader(manifest.directory, manifest, split)
-        self._form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
+        self.form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
         self._resize, self._transform = resize, transform
         source.check()
 
@@ -174,9 +203,77 @@ class BatchReader:
         numbers = self.list_numbers(epoch, step)
         return self._make_batch(epoch, numbers, lambda row: self._reader.read_payload(int(numbers[row])), run)
 
+    def read_encoded(self, epoch: int, step: int, memory: NDArray[np.uint8] | None = None) -> EncodedBatch:
+        """Reads one batch of this rank with images as they are stored, for a decoder elsewhere.
+
+        Records that lie near each other are read together, and each is checked against its checksums.
+
+        Args:
+            epoch: The epoch, from 0; not used in evaluation.
+            step: The step in the epoch.
+            memory: The memory into which records are read, as for `RecordReader.read_columns`.
+
+        Raises:
+            FormatError: A file is missing or damaged, or the header of an image is.
+            DataError: A file cannot be read.
+        """
+        numbers = self.list_numbers(epoch, step)
+        features = self._read_all_features(numbers, memory)
+        draws = _RandomDraws(self.config, epoch, numbers)
+        images: list[EncodedImage] = []
+        for row, record in enumerate(features):
+            number = int(numbers[row])
+            stored = self._get_stored_image(number, record)
+            try:
+                crop_box = self._choose_crop_box(stored, record, draws, row)
+            except BadImage as error:
+                raise self.name_bad_image(number, error) from None
+            images.append(EncodedImage(number, stored, crop_box, bool(draws.flips[row])))
+        return EncodedBatch(images, self._collect_features(features))
+
+    def decode_crop(self, data: bytes, crop_box: numpy_crops.CropBox) -> Any:
+        """Decodes a crop of a stored image by Pillow, at its full size: an RGB image of the box's size.
+
+        Raises:
+            BadImage: The image cannot be decoded.
+        """
+        from tfpipe.images.decode import decode_crop
+
+        return decode_crop(data, self.form, crop_box, 1, self.plan.source.images.seekable)
+
+    def name_bad_image(self, number: int, error: BadImage) -> FormatError:
+        """Returns the error that names the record of an image that cannot be used."""
+        return FormatError(f"Record {number} of {self.split!r}: its image cannot be used, {error}.")
+
     def make_example_image(self) -> Any:
         """Returns the result of the transform for the split's first image."""
         return self._make_image(0, self._reader[0], _RandomDraws(self.config, 0, np.zeros(1, np.int64)), 0)
+
+    def _read_all_features(self, numbers: IntArray, memory: NDArray[np.uint8] | None) -> list[dict[str, Any]]:
+        """Reads what a batch needs of its records. Where each has one value of everything, images are not copied."""
+        source, schema = self.plan.source, self.manifest.schema
+        image_key = self.manifest.image_key
+        others = [feature.name for feature in self.plan.features]
+        names = [image_key, source.label_key, *((IMAGE_HEIGHT, IMAGE_WIDTH) if source.has_sizes else ()), *others]
+        wanted = [name for name in dict.fromkeys(names) if name is not None]
+        if not all(name in schema and schema[name].shape == () for name in wanted):
+            return list(self._reader.read_examples(numbers))
+        columns = self._reader.read_columns(numbers, wanted, memory)
+        rows: list[dict[str, Any]] = [{} for _ in numbers]
+        for name, column in columns.items():
+            for row, record in enumerate(rows):
+                if isinstance(column, list):
+                    record[name] = [column[row] if name == image_key else column[row].tobytes()]
+                else:
+                    record[name] = column[row : row + 1]
+        return rows
+
+    def _get_stored_image(self, number: int, features: dict[str, Any]) -> Any:
+        """Returns the bytes of a record's image, or a view of them."""
+        stored = features.get(self.manifest.image_key or "")
+        if not (isinstance(stored, list) and len(stored) == 1):
+            raise FormatError(f"Record {number} of {self.split!r} must have one {self.manifest.image_key}.")
+        return stored[0]
 
     def _start_reads(self, epoch: int, step: int, readers: ThreadPoolExecutor) -> _StartedReads:
         """Lets threads read the records of a step, a few records each."""
@@ -231,22 +328,19 @@ class BatchReader:
         What tfpipe-kernels refuses is left to Pillow, whose error then says why.
         """
         from tfpipe.images.decode import decode_crop, decode_pixels, make_image, mirror
-        from tfpipe.images.errors import BadImage
 
-        stored = features.get(self.manifest.image_key or "")
-        if not (isinstance(stored, list) and len(stored) == 1):
-            raise FormatError(f"Record {number} of {self.split!r} must have one {self.manifest.image_key}.")
+        stored = self._get_stored_image(number, features)
         try:
             if self._transform is not None:
-                return self._transform(make_image(decode_pixels(stored[0], self._form)), draws.get_seed(row))
-            crop_box = self._choose_crop_box(stored[0], features, draws, row)
+                return self._transform(make_image(decode_pixels(stored, self.form)), draws.get_seed(row))
+            crop_box = self._choose_crop_box(stored, features, draws, row)
             ratio = _choose_ratio(crop_box, self.config.size) if self.config.dct_scaling else 1
-            if out is not None and self._decode_natively(stored[0], crop_box, ratio, draws.flips[row], out):
+            if out is not None and self._decode_natively(stored, crop_box, ratio, draws.flips[row], out):
                 return out
             seeks = self.plan.source.images.seekable
-            image = decode_crop(stored[0], self._form, crop_box, ratio, seeks)
+            image = decode_crop(stored, self.form, crop_box, ratio, seeks)
         except BadImage as error:
-            raise FormatError(f"Record {number} of {self.split!r}: its image cannot be used, {error}.") from None
+            raise self.name_bad_image(number, error) from None
         image = mirror(image) if draws.flips[row] else image
         return self._resize(image, self.config.size, self.config.augment_options.antialias)
 
@@ -256,20 +350,20 @@ class BatchReader:
         import tfpipe_kernels
 
         try:
-            tfpipe_kernels.decode(encoded, crop_box, out, ratio=ratio, flip=flip, max_pixels=self._form.max_pixels)
+            tfpipe_kernels.decode(encoded, crop_box, out, ratio=ratio, flip=flip, max_pixels=self.form.max_pixels)
         except tfpipe_kernels.BadJpeg:
             return False
         return True
 
     def _choose_crop_box(
-        self, encoded: bytes, features: dict[str, Feature], draws: _RandomDraws, row: int
+        self, encoded: Any, features: dict[str, Any], draws: _RandomDraws, row: int
     ) -> numpy_crops.CropBox:
         from tfpipe.images.image_header import read_image_header
 
         config, squeezed = self.config, self.plan.source.images.size
         size = _read_recorded_size(features) if self.plan.source.has_sizes else squeezed
         if size is None:
-            header = read_image_header(encoded)
+            header = read_image_header(bytes(encoded))
             size = header.height, header.width
         stored = squeezed or size
         if config.augment == "none":

@@ -26,10 +26,13 @@ import numpy as np
 
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.readers.batch_reader import BatchReader, Rank, form_batch
+from tfpipe.readers.device_images.config import DeviceConfig as DeviceConfig
+from tfpipe.readers.device_images.device_images import DeviceImages as DeviceImages
 from tfpipe.readers.resume import Position, Resumable
+from tfpipe.readers.torch_tensors import DTYPES, find_rank, make_tensors
+from tfpipe.readers.torch_tensors import normalize as normalize
 from tfpipe.readers.worker_turns import MOST_WORKERS, take_turns
 from tfpipe.system.extras import importing
 from tfpipe.system.host_limits import usable_cpus
@@ -40,9 +43,6 @@ with importing("`tfpipe.readers.torch`", "PyTorch", "tfpipe[torch]"):
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-_DATA = "data"  # the dimension of a mesh along which rows are split
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class ShardedImages(IterableDataset[Any]):
@@ -88,7 +88,7 @@ class ShardedImages(IterableDataset[Any]):
         rank: tuple[int, int] | DeviceMesh | None = None,
     ) -> None:
         super().__init__()
-        number, ranks = rank if isinstance(rank, tuple) else _get_rank(rank)
+        number, ranks = find_rank(rank)
         seeded_transform = None if transform is None else _SeededTransform(transform)
         place = Rank(number, ranks, ranks)
         self._batches = BatchReader(manifest, split, config, place, _resize, seeded_transform, start_step)
@@ -144,27 +144,18 @@ class ShardedImages(IterableDataset[Any]):
 
     def _make_tensors(self, batch: dict[str, Any]) -> Any:
         config, image = self.config, batch.pop("image", None)
-        others = {name: self._convert(name, value) for name, value in batch.items()}
+        others = make_tensors(batch, self._batches.plan)
         if image is None:
             return others
         if isinstance(image, np.ndarray):
             image = torch.from_numpy(image).permute(0, 3, 1, 2)
             if config.image_dtype != "uint8":
-                image = normalize(image, config.augment_options, _DTYPES[config.image_dtype])
+                image = normalize(image, config.augment_options, DTYPES[config.image_dtype])
         else:
             # A rank may have fewer records to evaluate than others, and none for its last batch.
             image = _stack(image or [self._batches.make_example_image()], self._batches.batch_size)
             image[len(batch["mask"].nonzero()[0]) if "mask" in batch else len(image) :] = 0
         return form_batch({"image": image, **others}, config)
-
-    def _convert(self, name: str, value: Any) -> Any:
-        """Converts an array, or a list of arrays of several shapes, to tensors; leaves text as it is."""
-        kinds = {feature.name: feature.spec.tensor for feature in self._batches.plan.features}
-        tensor = kinds.get(name)
-        is_bits = tensor is not None and tensor.dtype == "bfloat16"
-        if isinstance(value, np.ndarray):
-            return _make_tensor(value, is_bits)
-        return value if tensor is None else [_make_tensor(array.copy(), is_bits) for array in value]
 
 
 class ShardLoader(Resumable, DataLoader[Any]):
@@ -243,23 +234,6 @@ def data_loader(
     )
 
 
-def normalize(
-    images: torch.Tensor, options: AugmentOptions | None = None, dtype: torch.dtype = torch.float32
-) -> torch.Tensor:
-    """Subtracts the mean and divides by the deviation, on whichever device the images are.
-
-    Args:
-        images: uint8 of shape [..., 3, height, width].
-        options: `mean` and `std` are used, by default ImageNet's.
-        dtype: The dtype of the result, which is computed in float32.
-    """
-    options = options or AugmentOptions()
-    mean, std = (
-        torch.tensor(values, device=images.device).mul(255).view(-1, 1, 1) for values in (options.mean, options.std)
-    )
-    return ((images - mean) / std).to(dtype)
-
-
 def xla_loader(loader: ShardLoader, device: Any = None) -> Iterable[Any]:
     """Copies the loader's batches to an XLA device ahead of their step, by torch_xla's `MpDeviceLoader`.
 
@@ -280,10 +254,6 @@ def xla_loader(loader: ShardLoader, device: Any = None) -> Iterable[Any]:
     return loaded
 
 
-def _make_tensor(array: Any, is_bfloat16: bool) -> torch.Tensor:
-    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if is_bfloat16 else torch.from_numpy(array)
-
-
 class _SeededTransform:
     """A transform that is seeded by the record; the generator of the process keeps its state."""
 
@@ -299,17 +269,6 @@ class _SeededTransform:
 def _end_on_sigterm(worker: int) -> None:
     """Lets SIGTERM end a worker, which may have inherited a trainer's handler that only notes it."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _get_rank(mesh: DeviceMesh | None) -> tuple[int, int]:
-    if mesh is not None:
-        names = mesh.mesh_dim_names or ()
-        if _DATA not in names:
-            raise ConfigError(f"`rank` must be a mesh with a dimension {_DATA}, got {', '.join(names) or 'no names'}.")
-        return mesh.get_local_rank(_DATA), mesh.size(names.index(_DATA))
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1
 
 
 def _resize(image: Any, size: tuple[int, int], antialias: bool) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -1,0 +1,349 @@
+"""DeviceImages: batches that a GPU decodes, with less than one core of the host.
+
+```
+images = DeviceImages(tfpipe.load_manifest("/data/flowers"), "train", PipelineConfig(global_batch_size=256))
+for epoch in range(90):
+    for batch in images:                # on the GPU, in channels-last memory
+        loss = train_step(batch["image"], batch["label"])
+```
+
+    reader threads ──files in pinned memory──▶ one thread: decode, resize ──batches on the device──▶ trainer
+    num_threads steps                          on a stream of its own       prefetch_batches steps
+
+Records, order, crops and flips are those of `ShardedImages` and `build_dataset`. Pixels differ by a few levels where
+decoders round differently, or enlarge color in another way.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from tfpipe.errors import ConfigError, DataError, FormatError, explain_pipeline_error
+from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline.config.augment_config import compute_scaling
+from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.readers.batch_reader import BatchReader, Rank, form_batch
+from tfpipe.readers.device_images.config import DeviceConfig
+from tfpipe.readers.device_images.crops import Crop, ResizeConfig
+from tfpipe.readers.device_images.decoders import JpegDecoder, find_device, make_decoder
+from tfpipe.readers.device_images.host_batches import HostBatch, HostBatches, HostImage
+from tfpipe.readers.device_images.resize import find_resize
+from tfpipe.readers.resume import Position, Resumable
+from tfpipe.readers.torch_tensors import DTYPES, find_rank, make_tensors
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+REFUSED = "JPEG that the decoder refused"
+"""The kind of a fallback that no header tells."""
+
+_OUT_OF_MEMORY = "out of memory"
+
+
+class DeviceImages(Resumable):
+    """The batches of one rank on its device, as an iterable of epochs.
+
+    Threads of this process read records. One call decodes the JPEGs of a batch on the device, and one kernel crops,
+    resizes, flips and normalizes them. So the host computes next to nothing. Images that the decoder does not take
+    (progressive, CMYK, PNG) are decoded by the CPU: `fallbacks` counts them, and `tfpipe doctor --gpu-decode` names
+    them before a run.
+
+    Each pass begins where the last one was left, and ends with the epoch; in evaluation it is the whole split, every
+    record once. In training the next epoch is read ahead meanwhile. A pass that is left early ends its threads.
+
+    Args:
+        manifest: The manifest of a local dataset, from `load_manifest`.
+        split: The name of a split.
+        config: The options of `build_dataset`. Options that only tf.data supports are refused; `dct_scaling`, threads,
+            buffers and budgets have no effect here.
+        device: The device: "cuda", "cuda:1", ... or "cpu".
+        start_step: The global step of the run with which training begins, in whichever epoch it lies.
+        rank: The number of this process, from 0, and the number of processes, or a mesh, as for `ShardedImages`.
+        device_config: The number of threads and of batches ahead, and the memory format. None: the defaults.
+        decoder: A decoder in place of torchvision's, or on the CPU of Pillow's.
+
+    A batch is a dictionary of "image", uint8 [n, 3, height, width] or normalized if `image_dtype` is a float; "label",
+    int64 [n] or one-hot float32 [n, classes]; and the features in `extra_features`: text as lists of bytes, all other
+    on the device. In evaluation "mask", bool [n], is False in rows that fill a batch up. With `as_supervised`: (image,
+    label), in evaluation with the mask as a third.
+
+    Attributes:
+        config: The options of the pipeline.
+        device: The device.
+        fallbacks: The number of images that the CPU decoded, by their kind, such as "progressive JPEG" or "PNG". They
+            count once their batch was given out.
+
+    Raises:
+        ConfigError: The config does not fit this reader, the data or the number of ranks, or there is no such device.
+        DataError: There are no records. While reading: the device's memory is full, or it fails.
+        FormatError: While reading: a file is missing or damaged, or an image is.
+        MissingDependencyError: The device is a GPU, and torchvision is not installed.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        split: str,
+        config: PipelineConfig,
+        device: str | torch.device = "cuda",
+        start_step: int = 0,
+        rank: tuple[int, int] | DeviceMesh | None = None,
+        device_config: DeviceConfig | None = None,
+        decoder: JpegDecoder | None = None,
+    ) -> None:
+        self.config, self.device = config, find_device(device)
+        self._options = device_config or DeviceConfig()
+        number, ranks = find_rank(rank)
+        batches = BatchReader(manifest, split, config, Rank(number, ranks, ranks), _refuse_to_resize, None, start_step)
+        if not batches.plan.source.has_images:
+            raise ConfigError(
+                f"`DeviceImages` needs images, and {batches.plan.source.name} has none. Use ShardedImages."
+            )
+        decoder = make_decoder(self.device, batches.form) if decoder is None else decoder
+        self.fallbacks: Counter[str] = Counter()
+        self._batches = batches
+        self._host = HostBatches(batches, pins_memory=self.device.type == "cuda")
+        self._maker = _BatchMaker(batches, self._host, decoder, self.device, self._options)
+        self._ahead: _Ahead | None = None
+        self._position = Position(*batches.plan.start)
+
+    def __len__(self) -> int:
+        """Returns the number of batches in a whole epoch."""
+        return self._batches.steps_per_epoch
+
+    @property
+    def position(self) -> Position:
+        """The position of the batch that comes next."""
+        return self._position
+
+    @position.setter
+    def position(self, position: Position) -> None:
+        self._position = position
+        self.close()
+
+    @property
+    def _run_seed(self) -> int:
+        return self.config.seed
+
+    def close(self) -> None:
+        """Ends the threads that read the next epoch ahead; the next pass starts new ones."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        training = self.config.training
+        begin = self._position if training else Position(0, 0)
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            steps = _list_positions(begin, len(self), goes_on=training)
+            ahead = _Ahead(steps, self._host, self._maker, self._options)
+        is_whole = False
+        try:
+            for _ in range(begin.step, len(self)):
+                batch = ahead.take()
+                self.fallbacks.update(batch.fallbacks)
+                if training:  # before the trainer gets it, so that a state that is saved meanwhile includes it
+                    self._position = self._position.after(len(self))
+                yield batch.hand_over(self.config)
+            is_whole = training
+        finally:
+            if is_whole and self._ahead is None:
+                self._ahead = ahead
+            else:
+                ahead.close()
+
+
+class _DeviceBatch(NamedTuple):
+    """A batch on the device.
+
+    Attributes:
+        parts: All parts by their names.
+        fallbacks: The number of images that the CPU decoded, by their kind.
+    """
+
+    parts: dict[str, Any]
+    fallbacks: Counter[str]
+
+    def hand_over(self, config: PipelineConfig) -> Any:
+        """Returns the batch in the trainer's form, for work on the caller's stream."""
+        for value in self.parts.values():
+            for tensor in value if isinstance(value, list) else [value]:
+                if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
+                    # It was allocated on another stream, which may not have its memory again before this one is done.
+                    tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        return form_batch(self.parts, config)
+
+
+class _Ahead:
+    """The threads that work ahead, and the batches that they have begun.
+
+    At most `num_threads` steps are being read, and at most `prefetch_batches` are being decoded or ready.
+    """
+
+    def __init__(self, steps: Iterator[Position], host: HostBatches, maker: _BatchMaker, options: DeviceConfig) -> None:
+        self._steps, self._host, self._maker, self._options = steps, host, maker, options
+        self._readers = ThreadPoolExecutor(options.num_threads, "tfpipe-read")
+        self._decoder = ThreadPoolExecutor(1, "tfpipe-decode")
+        self._reads: deque[Future[HostBatch]] = deque()
+        self._ready: deque[Future[_DeviceBatch]] = deque()
+        self._fill()
+
+    def take(self) -> _DeviceBatch:
+        """Waits for the next batch, and begins another one.
+
+        Raises:
+            TfpipeError: The batch cannot be read or decoded.
+        """
+        batch = self._ready.popleft()
+        result = batch.result()
+        self._fill()
+        return result
+
+    def close(self) -> None:
+        """Cancels what has not begun. The threads end with what they have in hand."""
+        for executor in (self._decoder, self._readers):
+            executor.shutdown(wait=False, cancel_futures=True)
+
+    def _fill(self) -> None:
+        self._read_ahead()
+        while self._reads and len(self._ready) < self._options.prefetch_batches:
+            self._ready.append(self._decoder.submit(self._maker.finish, self._reads.popleft()))
+            self._read_ahead()
+
+    def _read_ahead(self) -> None:
+        for epoch, step in itertools.islice(self._steps, self._options.num_threads - len(self._reads)):
+            self._reads.append(self._readers.submit(self._host.read, epoch, step))
+
+
+class _BatchMaker:
+    """The work of the one thread that keeps the device busy."""
+
+    def __init__(
+        self,
+        batches: BatchReader,
+        host: HostBatches,
+        decoder: JpegDecoder,
+        device: torch.device,
+        options: DeviceConfig,
+    ) -> None:
+        config = batches.config
+        self._batches, self._host, self._decoder, self._device = batches, host, decoder, device
+        augment = config.augment_options
+        offset, factor = compute_scaling(augment.mean, augment.std)
+        self._form = ResizeConfig(augment.antialias, tuple(offset), tuple(factor))
+        self._resize = find_resize(device)
+        self._format = torch.channels_last if options.channels_last else torch.contiguous_format
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def finish(self, read: Future[HostBatch]) -> _DeviceBatch:
+        """Waits until a batch is read, and makes its tensors on the device.
+
+        Raises:
+            TfpipeError: It could not be read, an image is damaged, or the device's memory is full.
+        """
+        host = read.result()
+        try:
+            with self._use_stream():
+                batch = self._make(host)
+                self._wait()
+        except RuntimeError as error:
+            raise (_describe_full_memory() if _is_full(error) else explain_pipeline_error(error)) from error
+        self._host.release(host)
+        return batch
+
+    def _make(self, host: HostBatch) -> _DeviceBatch:
+        config, fallbacks = self._batches.config, Counter(host.fallbacks)
+        shape = (self._batches.batch_size, 3, *config.size)
+        images = self._decode(host.images, fallbacks)
+        out = torch.empty(shape, dtype=DTYPES[config.image_dtype], device=self._device, memory_format=self._format)
+        out[len(images) :] = 0
+        if images:
+            pixels = [image.tensor for image in images]
+            self._resize(pixels, [Crop(image.box, image.flip) for image in images], out, self._form)
+        others = make_tensors(host.others, self._batches.plan)
+        parts = {"image": out, **{name: self._place(value) for name, value in others.items()}}
+        return _DeviceBatch(parts, fallbacks)
+
+    def _decode(self, images: list[HostImage], fallbacks: Counter[str]) -> list[HostImage]:
+        """Returns the images with their pixels on the device."""
+        files = [image for image in images if image.is_file]
+        decoded = iter(self._decode_files(files, fallbacks))
+        return [next(decoded) if image.is_file else self._move(image) for image in images]
+
+    def _decode_files(self, images: list[HostImage], fallbacks: Counter[str]) -> list[HostImage]:
+        """Decodes all files with one call; if it fails, each half with one, and a single file by the CPU."""
+        if not images:
+            return []
+        try:
+            pixels = self._decoder.decode([image.tensor for image in images])
+        except RuntimeError as error:
+            if _is_full(error):
+                raise
+            if middle := len(images) // 2:
+                halves = images[:middle], images[middle:]
+                return [image for half in halves for image in self._decode_files(half, fallbacks)]
+            fallbacks[REFUSED] += 1
+            return [self._move(self._host.decode_crop(images[0]))]
+        return [self._check(image, tensor) for image, tensor in zip(images, pixels, strict=True)]
+
+    def _check(self, image: HostImage, pixels: torch.Tensor) -> HostImage:
+        """Checks the size that the decoder found. A kernel would read beyond an image that is smaller."""
+        if pixels.ndim != 3 or pixels.shape[0] not in (1, 3) or tuple(pixels.shape[1:]) != image.size:
+            height, width = image.size
+            raise FormatError(
+                f"Record {image.number} of {self._batches.split!r}: its image must have 3 x {height} x {width} values, "
+                f"as its header says, and the decoder returned {' x '.join(map(str, pixels.shape))}."
+            )
+        return image.with_pixels(pixels.expand(3, -1, -1))
+
+    def _move(self, image: HostImage) -> HostImage:
+        return image.with_pixels(self._place(image.tensor))
+
+    def _place(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._place(part) if isinstance(part, torch.Tensor) else part for part in value]
+        return value.to(self._device, non_blocking=True) if isinstance(value, torch.Tensor) else value
+
+    def _use_stream(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def _wait(self) -> None:
+        """Waits until the batch is made, without keeping a core busy.
+
+        Then its files are free, what went wrong on the device is known, and the decoder, which works on a stream of its
+        own, may have the memory of the decoded images again.
+        """
+        if self._stream is not None:
+            done = torch.cuda.Event(blocking=True)
+            done.record(self._stream)
+            done.synchronize()
+
+
+def _list_positions(begin: Position, steps_per_epoch: int, goes_on: bool) -> Iterator[Position]:
+    position = begin
+    while position.epoch == begin.epoch or goes_on:
+        yield position
+        position = position.after(steps_per_epoch)
+
+
+def _is_full(error: RuntimeError) -> bool:
+    return isinstance(error, torch.cuda.OutOfMemoryError) or _OUT_OF_MEMORY in str(error).lower()
+
+
+def _describe_full_memory() -> DataError:
+    return DataError(
+        "The GPU's memory must hold the batches that are ready beside the model, and it is full. Lower "
+        "`prefetch_batches`, or the batch size."
+    )
+
+
+def _refuse_to_resize(image: Any, size: tuple[int, int], antialias: bool) -> Any:
+    raise AssertionError("The device resizes.")

@@ -1,0 +1,197 @@
+"""The part of a batch that the host makes: files to decode, crop boxes in them, and what the CPU had to decode.
+
+```
+host = HostBatches(batches, pins_memory=True)
+batch = host.read(epoch, step)          # by any thread
+...                                     # decode `batch.files`
+host.release(batch)                     # its memory is used again
+```
+
+Of a seekable JPEG only the intervals that the crop needs go on, as a small JPEG.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tfpipe.images import seekable
+from tfpipe.images.errors import BadImage
+from tfpipe.images.hardware_jpeg import read_hardware_header
+from tfpipe.readers.batch_reader import Batch, BatchReader, EncodedImage
+from tfpipe.readers.numpy_crops import CropBox, Size
+
+_SPARE = 1.25  # of a batch's mean bytes: what lies between records, and batches of larger ones
+
+
+@dataclass(frozen=True)
+class HostImage:
+    """An image that is ready for the device.
+
+    Attributes:
+        number: The number of its record.
+        tensor: The file, uint8 [bytes]; or pixels that the host has, uint8 [3, height, width].
+        box: The crop in pixels of the file's image, or of the pixels.
+        flip: Whether the crop is mirrored left to right.
+        size: The height and width that the file's image must have, or that the pixels have.
+    """
+
+    number: int
+    tensor: torch.Tensor
+    box: CropBox
+    flip: bool
+    size: Size
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the image is still to be decoded."""
+        return self.tensor.ndim == 1
+
+    def with_pixels(self, pixels: torch.Tensor) -> HostImage:
+        """Returns the same crop of pixels, uint8 [3, height, width], in place of the file."""
+        return replace(self, tensor=pixels)
+
+
+@dataclass(frozen=True)
+class HostBatch:
+    """A batch before it is decoded.
+
+    Attributes:
+        images: The images in the order of the rows; in evaluation there may be fewer than rows.
+        others: All parts of the batch but the images.
+        fallbacks: The number of images that the CPU decoded, by their kind.
+        memory: The memory that the files lie in; None if it was not taken from a pool.
+    """
+
+    images: list[HostImage]
+    others: Batch
+    fallbacks: Mapping[str, int]
+    memory: _Memory | None = field(default=None, repr=False)
+
+
+class HostBatches:
+    """The host's part of the batches of one rank. Threads may share it.
+
+    Args:
+        batches: The reader of records.
+        pins_memory: Whether files lie in pinned memory, from which a GPU copies by itself.
+    """
+
+    def __init__(self, batches: BatchReader, pins_memory: bool) -> None:
+        self._batches, self._pins_memory = batches, pins_memory
+        self._cuts = batches.plan.source.images.seekable
+        self._free: queue.SimpleQueue[_Memory] = queue.SimpleQueue()
+
+    def read(self, epoch: int, step: int) -> HostBatch:
+        """Reads a batch, and decodes what a GPU's decoder does not take.
+
+        Raises:
+            FormatError: A file is missing or damaged, or an image is.
+            DataError: A file cannot be read.
+        """
+        memory = self._take_memory()
+        encoded = self._batches.read_encoded(epoch, step, memory.records.numpy())
+        fallbacks: Counter[str] = Counter()
+        images = []
+        for image in encoded.images:
+            try:
+                images.append(self._prepare(image, memory, fallbacks))
+            except BadImage as error:
+                raise self._batches.name_bad_image(image.number, error) from None
+        return HostBatch(images, encoded.others, fallbacks, memory)
+
+    def decode_crop(self, image: HostImage) -> HostImage:
+        """Decodes a file by the CPU after all.
+
+        Raises:
+            FormatError: The image is damaged.
+        """
+        try:
+            pixels = self._decode(image.tensor.numpy().tobytes(), image.box)
+        except BadImage as error:
+            raise self._batches.name_bad_image(image.number, error) from None
+        return _make_pixels(image.number, pixels, image.flip)
+
+    def release(self, batch: HostBatch) -> None:
+        """Gives the memory of a batch back. Nobody may need its files any more."""
+        if batch.memory is not None:
+            self._free.put(batch.memory)
+
+    def _take_memory(self) -> _Memory:
+        try:
+            memory = self._free.get_nowait()
+        except queue.Empty:
+            num_bytes = int(self._batches.plan.source.record_bytes * self._batches.batch_size * _SPARE)
+            return _Memory(num_bytes, self._pins_memory, self._cuts)
+        memory.clear()
+        return memory
+
+    def _prepare(self, image: EncodedImage, memory: _Memory, fallbacks: Counter[str]) -> HostImage:
+        form = self._batches.form
+        data = bytes(image.data)
+        if form.encoding == "raw":  # nothing is decoded
+            return _make_pixels(image.number, self._decode(data, image.crop_box), image.flip)
+        found = read_hardware_header(data, form.max_pixels)
+        if found.refusal or found.jpeg is None:
+            fallbacks[found.refusal] += 1
+            return _make_pixels(image.number, self._decode(data, image.crop_box), image.flip)
+        size = found.jpeg.height, found.jpeg.width
+        _check_box(image.crop_box, size)
+        splice = seekable.splice_box(found.jpeg.decodable, image.crop_box) if self._cuts else None
+        if splice is None:
+            return HostImage(image.number, memory.place(image.data), image.crop_box, image.flip, size)
+        y, x, height, width = image.crop_box
+        box = y - splice.y, x - splice.x, height, width
+        return HostImage(image.number, memory.place(splice.data), box, image.flip, (splice.height, splice.width))
+
+    def _decode(self, data: bytes, box: CropBox) -> NDArray[np.uint8]:
+        return np.array(self._batches.decode_crop(data, box))
+
+
+class _Memory:
+    """The memory of the files of one batch.
+
+    Attributes:
+        records: The memory that records are read into: uint8 [bytes].
+    """
+
+    def __init__(self, num_bytes: int, pins: bool, cuts: bool) -> None:
+        """Takes memory. Where files are cut, records need not be pinned, but the small files are."""
+        self.records = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=pins and not cuts)
+        self._small = torch.empty(num_bytes if cuts else 0, dtype=torch.uint8, pin_memory=pins and cuts)
+        self._cuts, self._used = cuts, 0
+
+    def clear(self) -> None:
+        """Forgets the small files."""
+        self._used = 0
+
+    def place(self, data: bytes | NDArray[np.uint8]) -> torch.Tensor:
+        """Returns a file as a tensor: where it was read, or in the memory of small files as long as that suffices."""
+        if not self._cuts and isinstance(data, np.ndarray) and data.flags.writeable:
+            return torch.from_numpy(data)
+        end = self._used + len(data)
+        # A copy, because PyTorch knows no tensors that must not be written to.
+        place = self._small[self._used : end] if end <= len(self._small) else torch.empty(len(data), dtype=torch.uint8)
+        place.numpy()[:] = np.frombuffer(data, np.uint8)
+        self._used = end
+        return place
+
+
+def _make_pixels(number: int, pixels: Any, flip: bool) -> HostImage:
+    height, width, _ = pixels.shape
+    tensor = torch.from_numpy(pixels).permute(2, 0, 1)
+    return HostImage(number, tensor, (0, 0, height, width), flip, (height, width))
+
+
+def _check_box(box: CropBox, size: Size) -> None:
+    """Checks that a box lies in an image: a record may lie about its size, and a GPU would read beyond it."""
+    (y, x, height, width), (rows, columns) = box, size
+    if not (0 <= y <= rows - height and 0 <= x <= columns - width and height > 0 and width > 0):
+        raise BadImage(f"{columns} x {rows} pixels, which is not the size that its record gives")
