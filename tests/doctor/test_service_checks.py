@@ -147,7 +147,7 @@ def servers() -> Iterator[Servers]:
 def test_a_service_that_runs(
     servers: Servers, small_dataset: Path, tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tfpipe.pipeline.service_steps._MEASURE_S", 0.2)
+    monkeypatch.setattr("tfpipe.pipeline.service_measure._MEASURE_S", 0.2)
     source = get_source(load_manifest(str(small_dataset)), "train")
     checks = {check.name: check for check in check_service(servers.dispatcher, source)}
     assert {name: check.status for name, check in checks.items()} == {

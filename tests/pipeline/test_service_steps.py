@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from subprocess import DEVNULL, PIPE
@@ -31,7 +30,6 @@ from tfpipe.pipeline.plan.mixture import mix
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.service_client import announce_workers, find_workers
-from tfpipe.pipeline.service_steps import measure_rates
 from tfpipe.pipeline.stage import Stage, Stages
 
 CONFIG = PipelineConfig(global_batch_size=16, image_size=8, extra_features=("id",), order="exact", service_timeout_s=60)
@@ -133,7 +131,7 @@ def test_any_host_and_start_gives_the_batches_of_a_local_run(
 def test_a_share_that_is_measured_keeps_the_order_and_is_shown(
     many: Manifest, three: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tfpipe.pipeline.service_steps._MEASURE_S", 0.3)
+    monkeypatch.setattr("tfpipe.pipeline.service_measure._MEASURE_S", 0.3)
     caplog.set_level("INFO", "tfpipe.pipeline.service_steps")
     stages = build_stages(many, "train", replace(CONFIG, service=three, service_share="auto"), None, 5)
     assert stages[-1].settings["service_share"] == "auto"
@@ -156,7 +154,9 @@ def test_the_rates_decide_the_share(
             return tf.data.Dataset.range(9)
 
     monkeypatch.setattr(service_steps, "_begin_job", lambda *_: Job())
-    monkeypatch.setattr(service_steps, "measure_rates", lambda datasets: [1.0, 3.0])
+    monkeypatch.setattr(
+        service_steps, "measure_rates", lambda sides, limit_s: dict(zip(sides, (1.0, 3.0), strict=True))
+    )
     caplog.set_level("INFO", service_steps.__name__)
     config = replace(CONFIG, service="grpc://127.0.0.1:9", service_share="auto")
     shares = service_steps.choose_shares(ReadPlan(Source.from_manifest(many, "train"), config), Stages(()))
@@ -164,24 +164,6 @@ def test_the_rates_decide_the_share(
     assert caplog.messages == [
         "This host makes 1 of 4 steps itself: it made 1.00 batches a second beside the service, which made 3.00."
     ]
-
-
-def test_rates_are_measured_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfpipe.pipeline.service_steps._MEASURE_S", 0.5)
-    pairs = [tf.data.Dataset.counter().map(lambda i, s=seconds: wait(i, s)) for seconds in (0.02, 0.06)]
-    fast, slow = measure_rates(pairs)
-    assert fast == pytest.approx(3 * slow, rel=0.5)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="broken"):
-        measure_rates([pairs[0], tf.data.Dataset.range(9).map(lambda i: fail(i))])
-
-
-def wait(number: tf.Tensor, seconds: float) -> tf.Tensor:
-    return tf.numpy_function(lambda i: (time.sleep(seconds), i)[1], [number], tf.int64)
-
-
-def fail(number: tf.Tensor) -> tf.Tensor:
-    with tf.control_dependencies([tf.debugging.Assert(number < 5, ["broken"])]):
-        return tf.identity(number)
 
 
 @pytest.mark.slow

@@ -6,7 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.profiler.types import DatasetFacts, HostUse, OptionCosts, Profile, Spread, StageTiming, StepTiming
+from tfpipe.profiler.types import (
+    DatasetFacts,
+    HostUse,
+    OptionCosts,
+    Profile,
+    ServiceUse,
+    Spread,
+    StageTiming,
+    StepTiming,
+    WorkerTiming,
+)
 
 
 def make_spread(value: float) -> Spread:
@@ -71,6 +81,20 @@ PROFILE = Profile(
     ),
     option_costs=OptionCosts(now=4000.0, device=4400.0, cached=1000.0, smaller=2000.0),
 )
+
+
+SERVICE = ServiceUse(
+    workers=(WorkerTiming("a:1", 0.5, 0.4, 500.0), WorkerTiming("b:1", 0.5, 0.3, 600.0)),
+    local_fraction=0.0,
+    batch_bytes=10e6,
+    wire_bytes_per_second=100e6,
+    wire_limit_images_per_second=9000.0,
+    hand_over_s=make_spread(0.012),
+    compressed_fraction=0.84,
+    compress_s=0.015,
+    uncompress_s=0.005,
+)
+"""Two workers that together make 1,100 images/s, in batches of 100."""
 
 
 def make_profile(**changes: Any) -> Profile:

@@ -6,9 +6,7 @@ for check in check_service("grpc://10.0.0.5:5050", source):
 
 from __future__ import annotations
 
-import statistics
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,7 +14,7 @@ import tensorflow as tf
 
 from tfpipe.doctor.result import Check, fail_check
 from tfpipe.errors import ConfigError, TfpipeError, first_line
-from tfpipe.pipeline import service_client, service_steps
+from tfpipe.pipeline import service_client, service_measure, service_steps
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
@@ -27,7 +25,6 @@ from tfpipe.system.units import human_bytes, human_count
 _FILES = 4
 _ANSWER_S = 20.0
 _ANY_WORKER = -1
-_LATE = 0.7  # of the median of the other workers
 _NOTHING = ""
 
 
@@ -174,24 +171,18 @@ def check_delivery(source: Source, config: PipelineConfig, customize: Customize 
             return
         stages = customize_stages(build_stages(source, None, config), customize, config).until("batch")
         datasets = service_steps.split_by_worker(plan, stages)
-        batches = service_steps.measure_rates(list(datasets.values()))
+        named = service_measure.name_workers(datasets)
+        batches = service_measure.measure_rates(named, config.service_timeout_s).values()
         rates = dict(zip(datasets, (rate * plan.host_batch_size for rate in batches), strict=True))
         yield describe_speed(rates)
-        yield _measure_wire(sum(batches), next(iter(datasets.values())))
+        compression = service_measure.measure_compression(next(iter(datasets.values())))
+        yield describe_wire(
+            sum(batches) * compression.batch_bytes, compression.compressed_fraction, compression.compress_s
+        )
     except TfpipeError as error:
         yield fail_check("speed", error)
     except tf.errors.OpError as error:
         yield Check("speed", "failure", f"{first_line(error)}.")
-
-
-def _measure_wire(batches_s: float, dataset: tf.data.Dataset) -> Check:
-    """Compresses a batch as a service would, and describes what the wire takes."""
-    parts = [tf.convert_to_tensor(part) for part in tf.nest.flatten(next(iter(dataset)))]
-    size = sum(len(part.numpy().tobytes()) for part in parts)
-    begin = time.process_time()
-    compressed = tf.raw_ops.CompressElement(components=parts)
-    seconds = time.process_time() - begin
-    return describe_wire(batches_s * size, len(tf.io.serialize_tensor(compressed).numpy()) / size, seconds)
 
 
 def describe_speed(rates: Mapping[str, float]) -> Check:
@@ -200,12 +191,11 @@ def describe_speed(rates: Mapping[str, float]) -> Check:
     Args:
         rates: The images that each worker makes in a second while all of them work, by its address.
     """
-    total, slowest = sum(rates.values()), min(rates, key=rates.__getitem__)
+    total, slowest = sum(rates.values()), service_measure.find_late_worker(rates)
     finding = f"The workers make {total:,.0f} images/s: " + ", ".join(
         f"{worker} {rate:,.0f}" for worker, rate in rates.items()
     )
-    others = [rate for worker, rate in rates.items() if worker != slowest]
-    if not others or rates[slowest] >= _LATE * statistics.median(others):
+    if slowest is None:
         return Check("speed", "ok", f"{finding}.")
     in_turn = rates[slowest] * len(rates)
     advice = "Give it as many free cores and as near a dataset as the others have, or leave it out."

@@ -32,11 +32,9 @@ may make others in the next run, because the batch of a step is the same whoever
 from __future__ import annotations
 
 import logging
-import threading
-import time
 import uuid
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +44,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.pipeline import service_client
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.step_shares import StepShares
+from tfpipe.pipeline.service_measure import measure_rates
 from tfpipe.pipeline.stage import STAGE_NAMES, Stages, tf_data_options
 
 logger = logging.getLogger(__name__)
@@ -54,8 +53,6 @@ _MAX_TICK_S, _MIN_TICKS = 1.0, 20
 """The time between two looks at the clock, and between two attempts to begin a job; and the looks before an error."""
 _HINT_MODE = b"\x08\x05"  # the serialized `ProcessingModeDef` of ShardingPolicy.HINT
 _REQUESTS = 1  # a worker prepares the next batch meanwhile
-_WARM_BATCHES, _MEASURE_S, _LOOK_S = 3, 3.0, 0.05
-"""The batches of each side that are not measured, the seconds that are, and the time between two looks at them."""
 
 
 def choose_shares(plan: ReadPlan, stages: Stages) -> StepShares:
@@ -70,6 +67,7 @@ def choose_shares(plan: ReadPlan, stages: Stages) -> StepShares:
 
     Raises:
         ConfigError: The dispatcher does not answer or does not know its workers, or a stage may drop images.
+        TfpipeError: No batch came within `service_timeout_s`.
     """
     share = plan.config.service_share
     if share != "auto":
@@ -78,7 +76,8 @@ def choose_shares(plan: ReadPlan, stages: Stages) -> StepShares:
     first = tf.constant(plan.start_step, tf.int64)
     local = job.build(tf.data.Dataset.counter(first)).prefetch(1)
     options = tf_data_options(plan.config, plan.deterministic)
-    rates = measure_rates([local.with_options(options), job.read().with_options(options)])
+    sides = {"This host": local.with_options(options), "The tf.data service": job.read().with_options(options)}
+    rates = measure_rates(sides, plan.config.service_timeout_s).values()
     shares = StepShares.from_rates(*rates)
     logger.info(
         "This host makes %s steps itself: it made %.2f batches a second beside the service, which made %.2f.",
@@ -107,38 +106,6 @@ def split_by_worker(plan: ReadPlan, stages: Stages) -> dict[str, tf.data.Dataset
         return tf.data.Dataset.range(first, first + 1).flat_map(lambda at: job._read_worker(_Memory.make(), at))
 
     return {worker: read(number) for number, worker in enumerate(job.workers)}
-
-
-def measure_rates(datasets: Sequence[tf.data.Dataset]) -> list[float]:
-    """Measures how many batches a second each of several datasets gives while all of them are read at once."""
-    times: list[list[float]] = [[] for _ in datasets]
-    errors: list[BaseException] = []
-    stop = threading.Event()
-
-    def read(dataset: tf.data.Dataset, ends: list[float]) -> None:
-        try:
-            for _ in dataset:
-                ends.append(time.perf_counter())
-                if stop.is_set():
-                    break
-        except BaseException as error:
-            errors.append(error)
-            stop.set()
-
-    threads = [threading.Thread(target=read, args=pair) for pair in zip(datasets, times, strict=True)]
-    for thread in threads:
-        thread.start()
-    # What is measured begins when each has given some batches, because the first ones take long.
-    while not stop.wait(_LOOK_S):
-        warm = [ends[_WARM_BATCHES - 1] for ends in times if len(ends) >= _WARM_BATCHES]
-        if len(warm) == len(times) and time.perf_counter() - max(warm) >= _MEASURE_S:
-            stop.set()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    begin = max(ends[_WARM_BATCHES - 1] for ends in times)
-    return [sum(end > begin for end in ends) / max(ends[-1] - begin, _LOOK_S) for ends in times]
 
 
 def distribute_steps(plan: ReadPlan, stages: Stages, shares: StepShares) -> tf.data.Dataset:

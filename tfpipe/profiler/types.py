@@ -32,6 +32,7 @@ FixAction = Literal[
     "write_data",
     "install_package",
     "add_machines",
+    "mend_worker",
 ]
 """The parts that a fix changes: options, the place or the code of a stage of the user's own, the data, the machines."""
 
@@ -325,6 +326,67 @@ class CallCosts:
 
 
 @dataclass(frozen=True)
+class WorkerTiming:
+    """A worker of a tf.data service in steady state.
+
+    Attributes:
+        address: Its address, host:port.
+        batch_fraction: The share of the measured batches that it made; None if batches do not say who made them, which
+            they do in exact order alone.
+        wait_fraction: The share of wall time in which the trainer waited for its batches; None as above.
+        images_per_second: The images that it makes in a second while all workers make as many as they can; None if that
+            was not measured.
+        late: Whether it makes less than 0.7 of the median of the others, and the trainer waits for it.
+    """
+
+    address: str
+    batch_fraction: float | None = None
+    wait_fraction: float | None = None
+    images_per_second: float | None = None
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class ServiceUse:
+    """The tf.data service that made the batches.
+
+    Attributes:
+        workers: The workers, in the order of their numbers, or sorted by address if they have none.
+        local_fraction: The share of the batches that the trainer made itself (`service_share`).
+        batch_bytes: The mean size of a batch, in bytes.
+        wire_bytes_per_second: The bytes of batches that came from workers. They are not compressed.
+        wire_limit_images_per_second: The images per second that would come if batches of this size cost nothing to
+            make; None if that was not measured.
+        hand_over_s: The seconds in which a worker hands over such a batch; None if that was not measured.
+        compressed_fraction: The size of a batch that Snappy compressed, as a share of the batch.
+        compress_s: The seconds of a core in which a worker would compress a batch.
+        uncompress_s: The seconds of a core in which the trainer would take it apart.
+    """
+
+    workers: tuple[WorkerTiming, ...]
+    local_fraction: float
+    batch_bytes: float
+    wire_bytes_per_second: float
+    wire_limit_images_per_second: float | None
+    hand_over_s: Spread | None
+    compressed_fraction: float
+    compress_s: float
+    uncompress_s: float
+
+    @property
+    def late_worker(self) -> WorkerTiming | None:
+        """The worker that is late; None if there is none."""
+        return next((worker for worker in self.workers if worker.late), None)
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """The images per second of the workers that were measured, by address."""
+        return {
+            worker.address: worker.images_per_second for worker in self.workers if worker.images_per_second is not None
+        }
+
+
+@dataclass(frozen=True)
 class Profile:
     """All figures that one run measured.
 
@@ -347,6 +409,8 @@ class Profile:
             of four.
         host_place: The number of the host whose share was read, from 0, and the number of hosts; None if the pipeline
             read everything.
+        service: The tf.data service that made the batches; None if this host did. With a service `stages` has what this
+            host does: it takes the batches.
     """
 
     step: StepTiming
@@ -363,6 +427,7 @@ class Profile:
     fill_s: float = 0.0
     records_per_image: float = 1.0
     host_place: tuple[int, int] | None = None
+    service: ServiceUse | None = None
 
 
 @dataclass(frozen=True)
@@ -412,7 +477,8 @@ class Bottleneck:
     """The part of the pipeline, or of the machine, that limits the rate.
 
     Attributes:
-        stage: A stage's name, or "storage", "cpu", "memory", "first_batch" or "accelerator".
+        stage: A stage's name, or "storage", "cpu", "memory", "first_batch" or "accelerator"; with a tf.data service
+            also "service" or "wire".
         reason: A sentence with the numbers that prove it.
         limit_images_per_second: The rate that it allows.
     """

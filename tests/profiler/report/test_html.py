@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.profiler.profiles import make_profile, make_step
+from tests.profiler.profiles import SERVICE, make_profile, make_step
 from tfpipe import __version__
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.report.html import render
 from tfpipe.profiler.report.text_json import format_budget
-from tfpipe.profiler.types import Fix, Profile, Report, Spread, Step
+from tfpipe.profiler.types import Fix, Profile, Report, Spread, Step, WorkerTiming
 
 INFINITE = float("inf")
 VOID = {"meta", "br", "link", "path", "rect", "use"}
@@ -65,6 +65,18 @@ def parse_page(report: Report) -> Page:
 @pytest.fixture
 def report() -> Report:
     return make_report(replace(make_profile(dataset={"name": "flowers"}), timeline=TIMELINE), price_per_hour=4)
+
+
+def test_the_workers_of_a_service_have_a_table(report: Report) -> None:
+    assert "The workers of the service" not in parse_page(report).text
+    workers = (WorkerTiming("<a>:1", 0.5, 0.02, 1000.0), WorkerTiming("b:1", 0.5, 0.7, 200.0, late=True))
+    page = parse_page(make_report(make_profile(service=replace(SERVICE, workers=workers))))
+    assert "Worker Images/s Batches Waited for" in page.text
+    assert "<a>:1 1,000 50 % 2 % b:1 (late) 200 50 % 70 % " in page.text
+    assert "For 4,000 images/s it takes 4 workers of 1,000 images/s." in page.text
+    assert "run this on a worker without service ." in page.text
+    unknown = parse_page(make_report(make_profile(service=replace(SERVICE, workers=(WorkerTiming("a:1"),)))))
+    assert "a:1 – – – " in unknown.text
 
 
 def test_the_budget_is_the_headline(report: Report) -> None:

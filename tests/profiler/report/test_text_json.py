@@ -7,12 +7,12 @@ import re
 from dataclasses import fields, replace
 from pathlib import Path
 
-from tests.profiler.profiles import PROFILE, make_profile, make_stage, make_step
+from tests.profiler.profiles import PROFILE, SERVICE, make_profile, make_stage, make_step
 from tfpipe import profiler
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.diagnose.diagnosis import compute_idle_after_fixes, make_report
-from tfpipe.profiler.report.text_json import explain_filling, format_budget, to_json, to_text
-from tfpipe.profiler.types import DatasetFacts, OptionCosts, Spread, Step
+from tfpipe.profiler.report.text_json import SERVICE_NOTE, explain_filling, format_budget, to_json, to_text
+from tfpipe.profiler.types import DatasetFacts, OptionCosts, Spread, Step, WorkerTiming
 
 
 def test_the_budget_names_the_rates_and_the_bottleneck() -> None:
@@ -90,13 +90,14 @@ def test_the_json_has_the_same_names_as_ever() -> None:
     costs |= dict.fromkeys(("read", "read_without_unread", "read_unpacked"), 1.0)
     profile = replace(make_profile(option_costs=costs), timeline=(Step(0.1, 0.0, 0.02),))
     document = to_json(make_report(profile))
+    assert document["service"] is None
     assert list(document) == [
         *("version", "method", "idle_fraction", "idle_fraction_spread", "input_wait_fraction"),
         *("input_wait_fraction_spread", "steps", "step_s", "images_per_step", "wall_s", "images_per_second"),
         *("required_images_per_second", "cpu_limit_images_per_second", "storage_limit_images_per_second"),
         *("first_batch_s", "warm_up_s", "fill_s", "records_per_image"),
         *("host_index", "num_hosts", "bottleneck", "stages", "fixes"),
-        *("combination", "shortfall", "after_images_per_second", "host"),
+        *("combination", "shortfall", "after_images_per_second", "host", "service"),
         *("price_per_day", "dataset", "config", "call_costs", "what_if", "timeline"),
     ]
     assert list(document["idle_fraction_spread"]) == list(document["input_wait_fraction_spread"]) == ["low", "high"]
@@ -128,6 +129,38 @@ def test_the_json_has_the_same_names_as_ever() -> None:
     assert list(document["config"]) == [option.name for option in fields(PipelineConfig)]
 
 
+def test_the_json_has_the_service() -> None:
+    report = make_report(make_profile(service=SERVICE))
+    document = json.loads(json.dumps(to_json(report), allow_nan=False))["service"]
+    assert list(document) == [
+        *("workers", "local_fraction", "batch_bytes", "wire_bytes_per_second", "wire_limit_images_per_second"),
+        *("hand_over_s", "compressed_fraction", "compress_s", "uncompress_s", "hand_over_s_spread", "needed_workers"),
+    ]
+    assert document["workers"][1] == {
+        "address": "b:1",
+        "batch_fraction": 0.5,
+        "wait_fraction": 0.3,
+        "images_per_second": 600.0,
+        "late": False,
+    }
+    assert (document["hand_over_s"], document["hand_over_s_spread"]) == (0.012, {"low": 0.012, "high": 0.012})
+    assert document["needed_workers"] == 8
+    unknown = to_json(make_report(make_profile(service=replace(SERVICE, hand_over_s=None))))["service"]
+    assert (unknown["hand_over_s"], unknown["hand_over_s_spread"]) == (None, None)
+
+
+def test_the_text_has_the_service() -> None:
+    workers = (WorkerTiming("a:1", 0.5, 0.02, 1000.0), WorkerTiming("b:1", 0.5, 0.7, 200.0, late=True))
+    text = to_text(make_report(make_profile(service=replace(SERVICE, workers=workers))))
+    assert SERVICE_NOTE in text
+    assert "a:1                                1,000      50 %         2 %\n" in text
+    assert "b:1                                  200      50 %        70 %  late\n" in text
+    assert "\nFor 4,000 images/s it takes 4 workers of 1,000 images/s.\n" in text
+    assert "the bottleneck is the service." in text
+    unknown = to_text(make_report(make_profile(service=replace(SERVICE, workers=(WorkerTiming("a:1"),)))))
+    assert "a:1                                    –         –           –\n" in unknown
+
+
 def test_costs_that_were_not_tried_are_left_out_of_the_json() -> None:
     assert to_json(make_report(make_profile(option_costs=OptionCosts())))["what_if"] == {}
     assert to_json(make_report(PROFILE))["what_if"] == {"now": 4000, "device": 4400, "cached": 1000, "smaller": 2000}
@@ -152,6 +185,7 @@ def test_the_readme_lists_every_field_of_the_json() -> None:
     cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     listed = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
     document = to_json(make_report(replace(make_profile(), timeline=(Step(0.1, 0.0, 0.02),)), price_per_hour=1))
+    document |= {"service": to_json(make_report(make_profile(service=SERVICE)))["service"]}
     not_listed = {"dataset", "config", "call_costs", "what_if"}  # their fields are those of the data and the options
     inner = [
         part
@@ -161,7 +195,7 @@ def test_the_readme_lists_every_field_of_the_json() -> None:
         if isinstance(part, dict) and not name.endswith("_spread")
     ]
     assert listed == {*document, *(name for part in inner for name in part)}
-    for part in (DatasetFacts, OptionCosts):
+    for part in (DatasetFacts, OptionCosts, WorkerTiming):
         assert all(f"`{field.name}`" in section for field in fields(part))
 
 

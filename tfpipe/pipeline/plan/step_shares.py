@@ -49,3 +49,7 @@ class StepShares:
         """Returns the number of steps before this one that workers make: its place among them."""
         periods, rest = divmod(step, self.period)
         return periods * len(self.remote) + bisect.bisect_left(self.remote, rest)
+
+    def find_worker(self, step: int, num_workers: int) -> int | None:
+        """Returns the number of the worker that makes a step; None if the trainer makes it itself."""
+        return None if step % self.period in self.local else self.count_remote(step) % num_workers

@@ -25,7 +25,7 @@ def prefetch_batches(plan: ReadPlan) -> Stage:
 
     def apply_around(stages: Stages) -> tf.data.Dataset:
         shares = service_steps.choose_shares(plan, stages)
-        settings["service_share"] = str(shares)
+        settings["service_share"] = shares
         batches = service_steps.distribute_steps(plan, stages, shares)
         return wait_ahead(batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tfpipe.profiler.diagnose.calibration import SATURATED, THREADS_SLACK
+from tfpipe.profiler.diagnose.service import find_service_bottleneck
 from tfpipe.profiler.types import Bottleneck, Profile, ServiceDemand, StageTiming, StepTiming
 from tfpipe.system.units import human_bytes
 
@@ -120,6 +121,8 @@ def find_bottleneck(profile: Profile, demand: ServiceDemand) -> Bottleneck:
         return urgent
     if compute_idle_fraction(profile.step) <= NO_IDLE:
         return _accelerator(profile)
+    if profile.service is not None:
+        return find_service_bottleneck(profile, compute_required_rate(profile.step))
     return (
         _check_storage(profile, demand)
         or _check_python_lock(profile, demand)

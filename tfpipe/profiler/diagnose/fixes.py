@@ -19,6 +19,7 @@ from tfpipe.profiler.diagnose.bottleneck import (
     compute_required_rate,
 )
 from tfpipe.profiler.diagnose.predict import predict_rate
+from tfpipe.profiler.diagnose.service import list_service_fixes
 from tfpipe.profiler.types import Bottleneck, Effort, Fix, OptionValue, Profile, ProposedFix, ServiceDemand
 from tfpipe.system.units import human_bytes, parse_bytes
 
@@ -50,8 +51,8 @@ def rank_fixes(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) 
 
     Work for nothing that is left out comes before work that is made cheaper, options before new shards, and new shards
     before more machines; among equals the greatest gain comes first.
-    There is none if the accelerator is the bottleneck, since no input pipeline makes it faster. Fixes of memory and of
-    the start have no proposal.
+    There is none if the accelerator is the bottleneck, since no input pipeline makes it faster. Fixes of memory, of the
+    start and of a service have no proposal.
 
     Args:
         profile: The measured figures.
@@ -65,6 +66,8 @@ def rank_fixes(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) 
     if compute_idle_fraction(profile.step) <= NO_IDLE:
         return urgent
     now, required = profile.images_per_second, compute_required_rate(profile.step)
+    if profile.service is not None:  # the stages run elsewhere
+        return [*urgent, *((fix, None) for fix in list_service_fixes(profile, required))]
     ranked: list[tuple[tuple[int, float, int], Fix, ProposedFix]] = []
     proposals = (
         *fixes_waiting.propose(profile, demand, bottleneck),

@@ -58,6 +58,8 @@ def find_shortfall(profile: Profile, demand: ServiceDemand, bottleneck: Bottlene
     """
     required = compute_required_rate(profile.step)
     enough = required * (1 - NO_IDLE)
+    if profile.service is not None:  # the cores of other machines make the images
+        return None
     if bottleneck.stage in ("accelerator", "memory") or compute_idle_fraction(profile.step) <= NO_IDLE:
         return None
     proposal, best = _find_best(profile, demand, ranked)

@@ -5,6 +5,7 @@ profile = profile_pipeline(manifest, "train", config, Accelerator(step_s=0.045, 
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.file_cache.cache_folder import without_cache
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source, get_source
+from tfpipe.pipeline.service_measure import SAMPLED_BATCHES
 from tfpipe.pipeline.stage import Customize, Stages, customize_stages, explain_customize_errors
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, compute_idle_fraction
 from tfpipe.profiler.measure.call_costs import measure_call_costs
@@ -27,6 +29,7 @@ from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
 from tfpipe.profiler.measure.host_usage import HostTime, measure_storage_rate
 from tfpipe.profiler.measure.option_costs import measure_option_costs
 from tfpipe.profiler.measure.read_costs import measure_read_costs
+from tfpipe.profiler.measure.service_use import ServedRun, get_shares, measure_service, time_taking
 from tfpipe.profiler.measure.simulated_accelerator import (
     MIN_WARM_UP_S,
     Accelerator,
@@ -93,6 +96,9 @@ def profile_pipeline(
     leaves the number of threads to AUTOTUNE, each map gets one for each core, as AUTOTUNE gives the fused map from the
     first second. Apart, it may give each of them one for more than ten seconds, and the rate is a third too low.
 
+    With a `service` the batches come from its workers, and the options are those of the training. The stages then run
+    there, so the profile has only what this host does, and the figures of the service. These take about 8 s more.
+
     Args:
         data: The data, from `load_manifest` or `tfrecord_files`.
         split: Name of a split; None for foreign files.
@@ -103,25 +109,38 @@ def profile_pipeline(
         customize: A function that changes the stages first, for a trainer that adds stages.
 
     Raises:
-        ConfigError: The pipeline cannot be built.
+        ConfigError: The pipeline cannot be built, or the dispatcher of its service does not answer.
         DataError: A record is damaged, or a file cannot be read.
+        TfpipeError: A worker of its service gives no batch in time.
     """
     run_config = run_config or ProfileConfig()
     context = run_config.context
     with explain_customize_errors(customize):
-        stages = customize_stages(build_stages(data, split, tell_stages_apart(config), context), customize, config)
+        built_config = config if config.service is not None else tell_stages_apart(config)
+        stages = customize_stages(build_stages(data, split, built_config, context), customize, config)
         built = _build_each(stages)
     facts = replace(get_dataset_facts(data, split, config, built), stage_moves=tuple(stages.list_moves()))
     source = get_source(data, split)
     plan = ReadPlan.for_host(source, config, context, 0)
     fill_steps = (plan.steps_per_epoch or 0) if config.cache != "none" and config.cache_dir is None else 0
-    limits = _Limits(run_config, fill_steps)
-    started = time.perf_counter()
+    limits = _Limits(run_config, fill_steps, SAMPLED_BATCHES if config.service is not None else 0)
+    observer = observer or Observer()
+    service = None
     try:
-        run = _run(_finish(built, stages, config), accelerator, limits, observer or Observer())
+        batches = _finish(built, stages, config)
+        if config.service is not None:  # workers run the stages, and this host only takes the batches
+            batches = stages.dataset() if config.training else stages.dataset().repeat()
+        started = time.perf_counter()
+        run = _run(batches, accelerator, limits, observer)
+        timing = compute_step_timing(run.steps, accelerator)
+        if config.service is not None:
+            observer.phase("Measuring the workers")
+            shares = get_shares(plan, stages)
+            service = measure_service(
+                plan, stages, ServedRun(run.steps[1:], run.first_step, timing, shares, run.batches)
+            )
     except tf.errors.OpError as error:
         raise explain_pipeline_error(error) from error
-    timing = compute_step_timing(run.steps, accelerator)
     costs = OptionCosts()
     call_costs: dict[str, CallCosts] = {}
     if compute_idle_fraction(timing) > NO_IDLE:  # otherwise no change of the pipeline makes the training faster
@@ -129,11 +148,13 @@ def profile_pipeline(
         costs = replace(costs, **measure_read_costs(source, config, facts))
         if any(stage.per_image for stage in stages):
             call_costs = measure_call_costs(source, config, _build_uncached(data, split, config, customize))
-    planned, python_stages = list_planned_operations(built), find_python_stages(built)
-    timings = compute_stage_timings(run.samples, planned, python_stages, accelerator.images_per_step)
-    records_per_image = count_records_per_image(
-        timings, accelerator.images_per_step, _count_records_at_once(built, plan)
-    )
+    if service is None:
+        planned, python_stages = list_planned_operations(built), find_python_stages(built)
+        timings = compute_stage_timings(run.samples, planned, python_stages, accelerator.images_per_step)
+        at_once = _count_records_at_once(built, plan)
+        records_per_image = count_records_per_image(timings, accelerator.images_per_step, at_once)
+    else:
+        timings, records_per_image = (time_taking(run.before, run.after, timing, service),), 1.0
     return Profile(
         step=timing,
         stages=timings,
@@ -149,6 +170,7 @@ def profile_pipeline(
         fill_s=run.missing_steps * timing.wall_s / timing.steps,
         records_per_image=records_per_image,
         host_place=run_config.host,
+        service=service,
     )
 
 
@@ -159,10 +181,12 @@ class _Limits:
     Attributes:
         config: The duration that was asked for.
         fill_steps: The number of steps that fill a cache in memory; 0 if there is none.
+        batches: The number of batches to keep from behind the run.
     """
 
     config: ProfileConfig
     fill_steps: int
+    batches: int = 0
 
 
 @dataclass(frozen=True)
@@ -176,6 +200,8 @@ class _Run:
         after: The processor time at the end.
         first_batch_at: When the first batch came, by `time.perf_counter`.
         missing_steps: The number of steps after the run that would still fill the cache.
+        first_step: The number of the step behind the warm-up, from the first batch on.
+        batches: A few batches from behind the run, if they were asked for.
     """
 
     steps: list[Step]
@@ -184,6 +210,8 @@ class _Run:
     after: HostTime
     first_batch_at: float
     missing_steps: int
+    first_step: int
+    batches: list[Any]
 
 
 def tell_stages_apart(config: PipelineConfig) -> PipelineConfig:
@@ -241,14 +269,15 @@ def _run(dataset: tf.data.Dataset, accelerator: Accelerator, limits: _Limits, ob
         steps = _CountedSteps(drive(_note_first(held[0], arrivals), accelerator))
         _fill_cache(steps, limits, observer)
         last_of_warm_up = _warm_up(steps, limits.config.max_warm_up_s, observer)
-        before = HostTime.now()
+        first_step, before = steps.count, HostTime.now()
         measured = [last_of_warm_up, *_measure(steps, last_of_warm_up, limits, observer)]
         after = HostTime.now()
+    batches = list(itertools.islice(held[0], limits.batches))
     taken, samples = steps.count, [sample for sample in sampler.samples if before.at <= sample.at <= after.at]
     held.append(steps)
     del steps
     _drop(held)
-    return _Run(measured, samples, before, after, arrivals[0], max(limits.fill_steps - taken, 0))
+    return _Run(measured, samples, before, after, arrivals[0], max(limits.fill_steps - taken, 0), first_step, batches)
 
 
 def _drop(held: list[Any]) -> None:
@@ -340,7 +369,8 @@ def _get_host_use(
         peak_memory_bytes=host_limits.peak_memory_bytes(),
         memory_limit_bytes=host_limits.memory_limit_bytes(),
         storage_bytes_per_second=_compute_rate(timing) * records_per_image * source.record_bytes,
-        storage_limit_bytes_per_second=measure_storage_rate(source.files),
+        # The workers of a service have storage of their own.
+        storage_limit_bytes_per_second=None if profiled.service is not None else measure_storage_rate(source.files),
     )
 
 

@@ -26,11 +26,14 @@ from tfpipe.profiler.report.text_json import (
     MAP_FUSION_NOTE,
     NO_FIXES,
     NO_STAGES,
+    SERVICE_NOTE,
     explain_filling,
     format_budget,
     format_combination,
     format_out_per_in,
+    format_share,
     format_shortfall,
+    list_service_notes,
     name_bottleneck,
 )
 from tfpipe.profiler.types import Fix, IdleMethod, OptionValue, Report, Spread, StageTiming
@@ -112,7 +115,13 @@ def render(report: Report) -> str:
             shortfall=format_shortfall(report),
             fix_charts=[Markup(_draw_fix(report, fix, number)) for number, fix in enumerate(report.fixes, 1)],
             tables=(("Options of the pipeline", asdict(profile.config)), ("The data", asdict(profile.dataset))),
-            notes={"no_stages": NO_STAGES, "no_fixes": NO_FIXES, "map_fusion": MAP_FUSION_NOTE},
+            notes={
+                "no_stages": NO_STAGES,
+                "no_fixes": NO_FIXES,
+                "map_fusion": MAP_FUSION_NOTE,
+                "service": SERVICE_NOTE,
+            },
+            service_notes=list_service_notes(report),
             measured=any(fix.measured_images_per_second is not None for fix in report.fixes),
             method=_METHODS[step.method],
             version=__version__,
@@ -160,7 +169,7 @@ def _make_environment() -> jinja2.Environment:
     )
     environment.filters.update(rate=human_rate, share=human_share, size=human_bytes)
     environment.filters.update(sentence=_mark_code, toml=_changes_to_toml, value=_value_to_text)
-    environment.filters.update(out_per_in=format_out_per_in)
+    environment.filters.update(out_per_in=format_out_per_in, share_or_dash=format_share)
     return environment
 
 

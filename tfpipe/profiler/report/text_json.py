@@ -13,14 +13,27 @@ from typing import Any
 
 from tfpipe.profiler.diagnose.bottleneck import compute_idle_fraction
 from tfpipe.profiler.diagnose.diagnosis import compute_idle_after_fixes
-from tfpipe.profiler.types import Fix, Profile, Report, Spread, StageTiming, StepTiming
+from tfpipe.profiler.diagnose.service import (
+    count_needed_workers,
+    explain_late_worker,
+    explain_needed_workers,
+    explain_wire,
+)
+from tfpipe.profiler.types import Fix, Profile, Report, ServiceUse, Spread, StageTiming, StepTiming
 from tfpipe.system.units import human_bytes, human_rate, human_share
 
 VERSION = 2
 NO_STAGES = "No stages: with `autotune` off tf.data keeps no counters."
 NO_FIXES = "No change that is known here would help."
 MAP_FUSION_NOTE = "Measured with `map_fusion` off, which costs about 6 %; a batch counts to the stage before it."
-_BOTTLENECK_NAMES = {"cpu": "this host's CPU", "first_batch": "the first batch", "accelerator": "the accelerator"}
+SERVICE_NOTE = "The workers of the service run the other stages. To time these, run this on a worker without `service`."
+_BOTTLENECK_NAMES = {
+    "cpu": "this host's CPU",
+    "first_batch": "the first batch",
+    "accelerator": "the accelerator",
+    "service": "the service",
+    "wire": "the wire",
+}
 _MAX_FIXES = 5
 _NOTABLE_SHARE = 0.05
 
@@ -64,7 +77,8 @@ def format_out_per_in(stage: StageTiming) -> str:
 
 def to_text(report: Report) -> str:
     """Returns at most one screen: the budget, the stages, the bottleneck, the first fixes."""
-    lines = [*_summary_lines(report), "", *_stage_lines(report), "", report.bottleneck.reason, *_fix_lines(report)]
+    lines = [*_summary_lines(report), "", *_stage_lines(report), *_service_lines(report)]
+    lines += ["", report.bottleneck.reason, *_fix_lines(report)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -102,12 +116,23 @@ def to_json(report: Report) -> dict[str, Any]:
         "shortfall": None if report.shortfall is None else asdict(report.shortfall),
         "after_images_per_second": report.after_images_per_second,
         "host": asdict(profile.host),
+        "service": None if profile.service is None else _service_to_json(profile.service, report),
         "price_per_day": report.price_per_day,
         "dataset": asdict(profile.dataset),
         "config": asdict(profile.config),
         "call_costs": {name: asdict(costs) for name, costs in profile.call_costs.items()},
         "what_if": {name: cost for name, cost in costs.items() if cost is not None},
         "timeline": [asdict(step) for step in profile.timeline],
+    }
+
+
+def _service_to_json(use: ServiceUse, report: Report) -> dict[str, Any]:
+    hand_over = use.hand_over_s
+    return {
+        **asdict(use),
+        "hand_over_s": None if hand_over is None else hand_over.median,
+        "hand_over_s_spread": None if hand_over is None else _spread_to_json(hand_over),
+        "needed_workers": count_needed_workers(use, report.required_images_per_second),
     }
 
 
@@ -171,8 +196,38 @@ def _stage_lines(report: Report) -> Iterator[str]:
         )
     other_us = 1e6 * cpu_s["other"]
     yield f"{'other':<10}{other_us:>10,.0f}{'':>16}{other_us / total_us:>8.0%}"
-    if report.profile.config.map_fusion:
+    if report.profile.config.map_fusion and report.profile.service is None:
         yield MAP_FUSION_NOTE
+
+
+def list_service_notes(report: Report) -> list[str]:
+    """Returns the sentences about the service of a profile: its late worker, the wire, the number of workers."""
+    use = report.profile.service
+    if use is None:
+        return []
+    required = report.required_images_per_second
+    return [*filter(None, (explain_late_worker(use), explain_wire(use), explain_needed_workers(use, required)))]
+
+
+def format_share(share: float | None) -> str:
+    """Returns a share for people, or a dash if it was not measured."""
+    return "–" if share is None else human_share(share)
+
+
+def _service_lines(report: Report) -> Iterator[str]:
+    use = report.profile.service
+    if use is None:
+        return
+    yield SERVICE_NOTE
+    yield ""
+    yield f"{'worker':<30}{'images/s':>10}{'batches':>10}{'waited for':>12}"
+    for worker in use.workers:
+        rate = "–" if worker.images_per_second is None else human_rate(worker.images_per_second)
+        yield (
+            f"{worker.address:<30}{rate:>10}{format_share(worker.batch_fraction):>10}"
+            f"{format_share(worker.wait_fraction):>12}{'  late' if worker.late else ''}"
+        )
+    yield from list_service_notes(report)
 
 
 def format_combination(report: Report) -> str:
