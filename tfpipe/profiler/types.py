@@ -330,7 +330,7 @@ class WorkerTiming:
     """A worker of a tf.data service in steady state.
 
     Attributes:
-        address: Its address, host:port.
+        address: The address, host:port.
         batch_fraction: The share of the measured batches that it made; None if batches do not say who made them, which
             they do in exact order alone.
         wait_fraction: The share of wall time in which the trainer waited for its batches; None as above.

@@ -34,3 +34,9 @@ def test_places_count_the_steps_of_workers(share: float) -> None:
     remote = [step for step in range(60) if step % shares.period not in shares.local]
     assert [shares.count_remote(step) for step in remote] == list(range(len(remote)))
     assert shares.count_remote(0) == 0
+
+
+def test_workers_make_the_steps_in_turns() -> None:
+    shares = StepShares.from_share(0.25)  # steps 0, 4, 8, ... are made by the trainer
+    assert [shares.find_worker(step, 2) for step in range(10)] == [None, 0, 1, 0, None, 1, 0, 1, None, 0]
+    assert [StepShares.from_share(0).find_worker(step, 3) for step in range(5)] == [0, 1, 2, 0, 1]
