@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tfpipe.profiler.live.idle_monitor import IdleMonitor
     from tfpipe.profiler.live.measure_training import measure_training
     from tfpipe.readers.data_source import data_source
-    from tfpipe.writer.fields import Label, Tensor, Text, Values
+    from tfpipe.writer.fields import Image, Label, Mask, Tensor, Text, Values
     from tfpipe.writer.write import write
 
 __all__ = [
@@ -39,8 +39,10 @@ __all__ = [
     "DataError",
     "FormatError",
     "IdleMonitor",
+    "Image",
     "Label",
     "Manifest",
+    "Mask",
     "MissingDependencyError",
     "PipelineConfig",
     "Stage",
@@ -73,7 +75,9 @@ _MODULES = {
     "DataError": "tfpipe.errors",
     "FormatError": "tfpipe.errors",
     "IdleMonitor": "tfpipe.profiler.live.idle_monitor",
+    "Image": "tfpipe.writer.fields",
     "Label": "tfpipe.writer.fields",
+    "Mask": "tfpipe.writer.fields",
     "Manifest": "tfpipe.format.manifest",
     "MissingDependencyError": "tfpipe.errors",
     "PipelineConfig": "tfpipe.pipeline.config.pipeline_config",

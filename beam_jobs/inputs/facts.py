@@ -30,7 +30,8 @@ class Facts:
         skipped: The number of files that were passed over, by reason.
         unpack: The compressed tar files that hold images.
         columns: The facts about each further column of a table.
-        details: The columns of the image table that some images need: boxes and their labels.
+        details: The columns of the image table that some images need: boxes, their labels, and
+            masks.
         is_embedded: Whether the images lie in a table itself.
         class_names: The names of classes in the metadata of each file of a table that has some.
     """
@@ -62,6 +63,7 @@ class Facts:
             examples=examples,
             skipped=skipped,
             unpack=frozenset(file for file in files if file and is_compressed_tar(file)),
+            details=images.details,
         )
 
     @classmethod

@@ -1,5 +1,8 @@
 """Lists the images of a folder or an archive as one tree of files.
 
+    cat/a.jpg         an image
+    cat/a.mask.png    optional: its mask, with the same name up to the ending
+
 An archive inside a folder counts as a folder with the archive's name without the ending. Many archives are read side by
 side. Only the columns of the table grow with the number of images: there is no set of paths and no dictionary of files.
 """
@@ -19,7 +22,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from beam_jobs.inputs.archive import ListedFile, is_archive, list_archive, strip_archive_suffix
-from beam_jobs.plan.image_ref import ImageRef
+from beam_jobs.plan.image_ref import ImageRef, MaskRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.storage import filesystem
@@ -50,6 +53,9 @@ Archive = tuple[str, str]
 """The path of an archive, and its location relative to the folder."""
 
 Listed = TypeVar("Listed")
+MASK_ENDING = ".mask.png"
+"""The ending of a mask; what stands before it is the name of its image without the ending."""
+
 _FolderId = tuple[int, int]  # device and inode
 
 
@@ -72,6 +78,7 @@ class _TreeBuilder:
 
     def __init__(self, observer: Observer | None = None) -> None:
         self._images, self._skipped = ImageTableBuilder(), Counter[str]()
+        self._masks: dict[str, MaskRef] = {}
         self._observer = observer or Observer()
 
     def add(self, files: Iterable[ListedFile], folder: str = "") -> None:
@@ -83,19 +90,29 @@ class _TreeBuilder:
             if reason:
                 self._skipped[reason] += 1
                 continue
+            if path.lower().endswith(MASK_ENDING):
+                self._masks[path[: -len(MASK_ENDING)]] = MaskRef(path, file.size, *file.location)
+                continue
             images.append(ImageRef(path, file.size, file.location, label=path.rpartition("/")[0]))
             if len(images) % TELL_EVERY == 0:
                 self._observer.progress(Progress(len(images)))
 
     def extend(self, tree: Tree) -> None:
-        """Adds another tree."""
+        """Adds another tree, whose images have their masks."""
         self._images.extend(tree.images)
         self._skipped += tree.skipped
         self._observer.progress(Progress(len(self._images)))
 
     def finish(self) -> Tree:
-        """Returns the tree."""
-        return Tree(self._images.finish(), self._skipped)
+        """Returns the tree, in which the images have their masks."""
+        images = self._images.finish()
+        if self._masks:
+            found = [self._masks.get(os.path.splitext(path)[0]) for path in images.iterate_paths()]
+            self._skipped["mask without an image"] += len(self._masks) - len(set(filter(None, found)))
+            self._skipped = +self._skipped
+            if any(found):
+                images = images.replace_masks(tuple(mask or ()) for mask in found)
+        return Tree(images, self._skipped)
 
 
 def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -> Tree:

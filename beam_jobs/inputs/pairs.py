@@ -4,6 +4,7 @@
     00017.txt     optional: its caption, in UTF-8
     00017.json    optional: an object; each number, text or list becomes a feature of its name
     00017.cls     optional: the number of its class, or its name
+    00017.mask.png  optional: its mask, whose values are classes
 
 Files belong together if their names are equal up to the first dot, as in WebDataset. Images are read in place, like
 those of any archive. The other files are read when the tar is listed, so each tar is read once before the job.
@@ -32,6 +33,7 @@ from beam_jobs.inputs.archive import (
 from beam_jobs.inputs.column_types import CAPTION, Column, ColumnFacts, to_float
 from beam_jobs.inputs.facts import Facts, Meaning
 from beam_jobs.inputs.folder import (
+    MASK_ENDING,
     SPLIT_FOLDERS,
     Archive,
     Tree,
@@ -46,7 +48,7 @@ from beam_jobs.inputs.folder import (
 )
 from beam_jobs.inputs.label_file import rename_labels
 from beam_jobs.inputs.table import number_labels, parse_box_labels, parse_boxes
-from beam_jobs.plan.image_ref import ImageRef, Value
+from beam_jobs.plan.image_ref import ImageRef, MaskRef, Value
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
@@ -58,6 +60,7 @@ from tfpipe.system.progress import Observer, Progress
 
 _IMAGES = frozenset("jpg jpeg jpe jfif png webp gif bmp tif tiff avif jp2 j2k ppm pgm pbm pnm".split())
 _BESIDE = frozenset(("txt", "json", "cls"))
+_MASK = MASK_ENDING.removeprefix(".")
 _MAX_BYTES_BESIDE = 1 << 20
 _MEMBERS_LOOKED_AT = 64
 _OPEN_PAIRS = 10_000  # the files of one pair may lie this many pairs apart
@@ -91,10 +94,12 @@ class _Files:
     Attributes:
         image: The image; None if it was not found.
         beside: The bytes of the other files by their ending; None for one that was not read.
+        mask: The mask; None without one.
     """
 
     image: ListedFile | None
     beside: dict[str, bytes | None]
+    mask: ListedFile | None = None
 
 
 def is_pairs(config: ShardConfig) -> bool:
@@ -219,12 +224,14 @@ def _list_one(numbered: tuple[int, Archive], group_by: str | None, *, is_input: 
             key, ending = _split_name(file.path)
             reason = file.skip or get_skip_reason(file.path)
             is_beside = ending in _BESIDE and (not reason or reason.startswith("*"))
-            if not is_beside and (reason or ending not in _IMAGES):
+            if not is_beside and (reason or (ending not in _IMAGES and ending != _MASK)):
                 builder.skipped[reason or "further file of a pair"] += 1
                 continue
             files = pairs.get(key) or pairs.setdefault(key, _Files(None, {}))
             if is_beside:
                 files.beside[ending] = file.content
+            elif ending == _MASK:
+                files.mask = file
             elif files.image is None or files.image.path == file.path:
                 files.image = file
             else:
@@ -394,6 +401,8 @@ def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
     image = ImageRef(
         files.image.path, files.image.size, files.image.location, label=None if label in ("", "-1") else label
     )
+    if files.mask is not None:
+        image = image._replace(mask=tuple(MaskRef(files.mask.path, files.mask.size, *files.mask.location)))
     return image._replace(boxes=sides, box_labels=box_labels), values
 
 

@@ -6,6 +6,7 @@
     xmin, ymin, xmax, ymax
                 optional: boxes as fractions of width and height; a number, or a list for several boxes
     box_label   optional: class number of the box, or a list
+    mask        optional: path of the image's mask, a PNG whose values are classes; relative as that of the image
 
 Every further column becomes a feature of the same name. A CSV cell holds a list as JSON: `[0.1, 0.5]`.
 """
@@ -39,7 +40,7 @@ from beam_jobs.inputs.table_files import (
     make_name,
     read_rows,
 )
-from beam_jobs.plan.image_ref import Box, ImageLocation, ImageRef, Value
+from beam_jobs.plan.image_ref import Box, ImageLocation, ImageRef, MaskRef, Value
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
@@ -51,7 +52,7 @@ RUN_IMAGES = 250_000
 """The number of rows that are held as one piece at most, if no process holds all."""
 
 _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
-_KNOWN = ("image", "label", "split", *_BOX_COLUMNS, "box_label")
+_KNOWN = ("image", "label", "split", *_BOX_COLUMNS, "box_label", "mask")
 _MAX_LABEL = 10_000_000
 _DAMAGED = "row of a damaged row group"
 _SIZES_AT_ONCE = 10_000  # local files whose sizes are read in one call
@@ -241,7 +242,16 @@ def _parse_row(row: Row, number: int, part: TablePart, extra_columns: Sequence[s
         extra=cast(
             tuple[Value, ...], tuple(row.get(name) for name in extra_columns)
         ),  # converted when all rows are known
+        mask=_parse_mask(row.get("mask"), where),
     )
+
+
+def _parse_mask(value: Any, where: str) -> tuple[str | int, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise DataError(f"{where}: 'mask' must be the path of a PNG, got {value!r}.")
+    return tuple(MaskRef(value if filesystem.is_url(value) else posixpath.normpath(value)))
 
 
 def _parse_split(value: Any, where: str) -> str:

@@ -5,7 +5,7 @@ Millions of these are made for one plan, so they are bare tuples that share equa
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from tfpipe.errors import FormatError
 
@@ -38,6 +38,28 @@ WHOLE_FILE = ImageLocation()
 """The location of an image outside of archives. Most images share this one tuple."""
 
 
+class MaskRef(NamedTuple):
+    """The mask of an image in the input.
+
+    Attributes:
+        path: The path of the mask, as `ImageRef.path` is that of an image.
+        size: The number of bytes once they are unpacked; 0 if it is unknown.
+        file: The file that holds the bytes, as in `ImageLocation`, like the fields after it.
+        offset: The position at which they begin.
+        packed: The number of deflated bytes.
+        crc: The CRC-32 that a zip archive promises.
+        row_group: The row group of a Parquet file.
+    """
+
+    path: str
+    size: int = 0
+    file: str = ""
+    offset: int = -1
+    packed: int = -1
+    crc: int = -1
+    row_group: int = -1
+
+
 class ImageRef(NamedTuple):
     """One image in the input, with the facts that are known before its bytes are read.
 
@@ -52,6 +74,7 @@ class ImageRef(NamedTuple):
         boxes: `(xmin, ymin, xmax, ymax)` of each box, as fractions of width and height.
         box_labels: One class number for each box, or none at all.
         extra: The values of the table's further columns, in the order of `Listing.extra`.
+        mask: The fields of a `MaskRef`; empty if the image has no mask.
     """
 
     path: str
@@ -63,6 +86,7 @@ class ImageRef(NamedTuple):
     boxes: tuple[Box, ...] = ()
     box_labels: tuple[int, ...] = ()
     extra: tuple[Value, ...] = ()
+    mask: Sequence[str | int] = ()
 
 
 class PlannedImage(NamedTuple):
@@ -76,6 +100,7 @@ class PlannedImage(NamedTuple):
         boxes: `(xmin, ymin, xmax, ymax)` of each box, as fractions of width and height.
         box_labels: One class number for each box, or none at all.
         extra: The values of the table's further columns.
+        mask: The fields of a `MaskRef`; empty if the image has no mask.
     """
 
     path: str
@@ -85,10 +110,19 @@ class PlannedImage(NamedTuple):
     boxes: Sequence[Box] = ()
     box_labels: Sequence[int] = ()
     extra: Sequence[Value] = ()
+    mask: Sequence[str | int] = ()
+
+    @property
+    def mask_file(self) -> "PlannedImage | None":
+        """The mask in the form in which an image is read; None if the image has none."""
+        if not self.mask:
+            return None
+        mask = MaskRef(*cast(Any, self.mask))
+        return PlannedImage(mask.path, mask.size, location=ImageLocation(*mask[2:]))
 
 
 _AFTER_LABEL = tuple(PlannedImage._field_defaults.values())[1:]
-_LINE_DEFAULTS = ("", 0, -1, *WHOLE_FILE[:4], (), (), (), WHOLE_FILE.row_group)
+_LINE_DEFAULTS = ("", 0, -1, *WHOLE_FILE[:4], (), (), (), WHOLE_FILE.row_group, ())
 _REQUIRED = 2  # path and size
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -100,8 +134,8 @@ def encode_line(image: PlannedImage) -> bytes:
     """
     fields: Sequence[object] = image[:3]
     if image[3:] != _AFTER_LABEL:  # for nearly every image this one comparison is enough
-        location = image.location
-        fields = (*fields, *location[:4], image.boxes, image.box_labels, image.extra, location.row_group)
+        location, details = image.location, (image.boxes, image.box_labels, image.extra)
+        fields = (*fields, *location[:4], *details, location.row_group, image.mask)
     end = len(fields)
     while end > _REQUIRED and fields[end - 1] == _LINE_DEFAULTS[end - 1]:
         end -= 1
@@ -117,6 +151,7 @@ def decode_line(line: bytes) -> PlannedImage:
     try:
         path, size, *others = json.loads(line)
         fields: list[Any] = [*others, *_LINE_DEFAULTS[_REQUIRED + len(others) :]]
-        return PlannedImage(path, size, fields[0], ImageLocation(*fields[1:5], *fields[8:]), *fields[5:8])
+        location: list[Any] = [*fields[1:5], fields[8]]
+        return PlannedImage(path, size, fields[0], ImageLocation(*location), *fields[5:8], *fields[9:])
     except (ValueError, TypeError) as error:
         raise FormatError(f"A line of the plan cannot be read ({error}); run again with --overwrite.") from error

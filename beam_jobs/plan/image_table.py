@@ -14,6 +14,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ _FEW_TEXTS = _Column("", pa.dictionary(pa.int32(), pa.large_binary()), _encode_t
 _LABELS = _Column(None, pa.dictionary(pa.int32(), pa.large_binary()), _encode_text, _decode_text)
 _OPTIONAL_NUMBER = _Column(-1, pa.int64())
 _TUPLES = _Column((), pa.large_binary(), _encode_tuple, _decode_tuple)
-_DETAILS = ("boxes", "box_labels", "extra")
+_DETAILS = ("boxes", "box_labels", "extra", "mask")
 _COLUMNS = {
     "path": _TEXT,
     "size": _Column(0, pa.int64()),
@@ -161,6 +162,11 @@ class ImageTable:
     def has_box_labels(self) -> bool:
         """Whether any box has a class."""
         return "box_labels" in self._columns
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether any image has a mask."""
+        return "mask" in self._columns
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -290,6 +296,14 @@ class ImageTable:
         """Returns a table in which the values of the further columns of each row went through a function."""
         parts = [_TUPLES.encode(list(map(convert, rows))) for rows in self._decode_all("extra")]
         return ImageTable({**self._columns, "extra": pa.concat_arrays(parts)}, len(self))
+
+    def replace_masks(self, masks: Iterable[tuple[str | int, ...]]) -> "ImageTable":
+        """Returns a table in which the images have these masks, one for each; the other columns are shared."""
+        rest = iter(masks)
+        parts = []
+        for begin in range(0, len(self), _ROWS_AT_ONCE):
+            parts.append(_TUPLES.encode(list(islice(rest, min(_ROWS_AT_ONCE, len(self) - begin)))))
+        return ImageTable({**self._columns, "mask": pa.concat_arrays(parts)}, len(self))
 
     def get_end(self, file: str) -> int:
         """Returns the byte at which the last image in an archive ends."""

@@ -66,6 +66,7 @@ class Listing:
             labeled=bool(self.label_names),
             boxes=self.images.has_boxes,
             box_labels=self.images.has_box_labels,
+            masks=self.images.has_masks,
             extra=self.extra,
         )
 

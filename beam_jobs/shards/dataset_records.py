@@ -108,9 +108,12 @@ class DatasetRecords:
                 if keys.CLASS_TEXT in features:
                     changes[keys.CLASS_TEXT] = header.label_names[label].encode()
         if self.records.reformed and stored is not None:
-            image = _reform(stored, header.form, source)
+            mask = _get_bytes(features, keys.IMAGE_MASK) if keys.IMAGE_MASK in header.schema else None
+            image = _reform(stored, mask, header.form, source)
             if image.encoded != stored.encoded:
                 changes |= make_image_features(image)
+            if image.mask is not None and image.mask != mask:
+                changes[keys.IMAGE_MASK] = image.mask
         dropped = features.keys() & self.records.dropped
         if changes or dropped:
             kept = {name: value for name, value in features.items() if name not in dropped}
@@ -187,14 +190,17 @@ def _get_image(features: Mapping[str, Feature]) -> PreparedImage:
     )
 
 
-def _reform(stored: PreparedImage, form: ImageForm, source: SourceDataset) -> PreparedImage:
-    """Returns the image in another form. Height and width stay those of the original if both forms are square."""
+def _reform(stored: PreparedImage, mask: bytes | None, form: ImageForm, source: SourceDataset) -> PreparedImage:
+    """Returns the image and its mask in another form.
+
+    Height and width stay those of the original if both forms are square.
+    """
     if stored.format == "RAW":
-        image = prepare_image(_as_ppm(stored.encoded), form)
+        image = prepare_image(_as_ppm(stored.encoded), form, mask=mask)
         changed = [kind.replace("ppm_", "raw_") for kind in image.changed if kind != "ppm_to_raw"]
         image = replace(image, changed=tuple(changed))
     else:
-        image = prepare_image(stored.encoded, form, plain=True)  # one from foreign records may lie turned
+        image = prepare_image(stored.encoded, form, mask=mask, plain=True)  # one from foreign records may lie turned
     return replace(image, height=stored.height, width=stored.width) if source.square and form.square else image
 
 

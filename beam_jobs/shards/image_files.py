@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,13 @@ _NONE: Mapping[str, int] = MappingProxyType({})
 _BLOCK_BYTES = 128 << 20  # of images in Parquet files: those of a default shard, so that it reads a row group once
 _MAX_BLOCK_IMAGES = 10_000
 _FETCHED_AHEAD = 16  # images on other machines: a store answers in tens of milliseconds, a web server in hundreds
+
+
+class _Fetched(NamedTuple):
+    """The bytes of an image and of its mask; None without a mask."""
+
+    image: bytes
+    mask: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +78,12 @@ class ImageFiles:
 
     def _make_from_block(self, planned: PlannedImage, block: "_Block", position: int) -> Record:
         try:
-            return self._make_record(planned, block.take(position))
+            return self._make_record(planned, _Fetched(block.take(position), self._fetch_mask(planned)))
         except UnreadableError as error:
             raise RejectedImage("unreadable", str(error)) from error
 
     def _read_files(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
-        fetched: deque[tuple[PlannedImage, Future[bytes]]] = deque()
+        fetched: deque[tuple[PlannedImage, Future[_Fetched]]] = deque()
         pool = ThreadPoolExecutor(_FETCHED_AHEAD)
         try:
             for image in planned:
@@ -100,19 +107,38 @@ class ImageFiles:
         """
         return self._make_record(planned, self._fetch(planned))
 
-    def _make_later(self, planned: PlannedImage, data: Future[bytes]) -> tuple[PlannedImage, Callable[[], Record]]:
+    def _make_later(self, planned: PlannedImage, data: Future[_Fetched]) -> tuple[PlannedImage, Callable[[], Record]]:
         return planned, lambda: self._make_record(planned, data.result())
 
-    def _fetch(self, planned: PlannedImage) -> bytes:
+    def _fetch(self, planned: PlannedImage) -> _Fetched:
+        """Reads an image and its mask.
+
+        Raises:
+            RejectedImage: One of them cannot be read, or the image has no mask although others have one.
+        """
         check_source_size(planned)
         try:
-            return read_image(self.header.root, planned, self.header.unpacked)
+            data = read_image(self.header.root, planned, self.header.unpacked)
         except UnreadableError as error:
             raise RejectedImage("unreadable", str(error)) from error
+        return _Fetched(data, self._fetch_mask(planned))
 
-    def _make_record(self, planned: PlannedImage, data: bytes) -> Record:
+    def _fetch_mask(self, planned: PlannedImage) -> bytes | None:
+        if keys.IMAGE_MASK not in self.header.schema:
+            return None
+        file = planned.mask_file
+        if file is None:
+            raise RejectedImage("bad", "it has no mask, and other images have one")
+        check_source_size(file)
         try:
-            image = prepare_image(data, self.header.form, filename=planned.path, boxes=planned.boxes)
+            return read_image(self.header.root, file, self.header.unpacked)
+        except UnreadableError as error:
+            raise RejectedImage("unreadable", f"its mask {file.path} {error}") from error
+
+    def _make_record(self, planned: PlannedImage, fetched: _Fetched) -> Record:
+        data, form = fetched.image, self.header.form
+        try:
+            image = prepare_image(data, form, filename=planned.path, boxes=planned.boxes, mask=fetched.mask)
         except BadImage as error:
             raise RejectedImage("bad", error.reason, data) from error
         sha256 = hashlib.sha256(data)
@@ -208,6 +234,8 @@ def _make_features(header: PlanHeader, planned: PlannedImage, image: PreparedIma
             values[name] = np.array([box[k] for box in image.boxes], np.float32)
     if keys.BBOX_LABEL in schema:
         values[keys.BBOX_LABEL] = np.array(planned.box_labels, np.int64)
+    if keys.IMAGE_MASK in schema:
+        values[keys.IMAGE_MASK] = image.mask
     extra_specs = schema.features[-len(planned.extra) :] if planned.extra else ()
     for spec, value in zip(extra_specs, planned.extra, strict=True):
         values[spec.name] = _convert_extra(spec, value)

@@ -22,8 +22,9 @@ from tfpipe.format.example import decode_example
 from tfpipe.format.file_names import QUARANTINED_BYTES_DIR, index_name
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_writer import RecordWriter
-from tfpipe.format.schema import Schema
 from tfpipe.format.shard_stats import ShardStats
+from tfpipe.images.errors import BadImage
+from tfpipe.images.masks import count_masks
 from tfpipe.images.seekable import is_seekable
 
 Meter = Callable[[int, float, str | None], None]
@@ -71,12 +72,23 @@ class _Tally:
     names: list[str] = field(default_factory=list)
     stats: ShardStats = field(default_factory=ShardStats)
 
-    def add(self, record: Record, schema: Schema, *, may_be_seekable: bool) -> None:
+    def add(self, record: Record, header: PlanHeader, *, may_be_seekable: bool) -> None:
+        """Counts a record.
+
+        Raises:
+            RejectedImage: A mask is damaged. Nothing is counted.
+        """
+        schema = header.schema
+        if schema.tensors or schema.masks:
+            features = decode_example(record.payload)
+            try:
+                count_masks(self.stats, schema, features, header.form.max_pixels)
+            except BadImage as error:
+                raise RejectedImage("bad", f"its mask: {error.reason}") from error
+            self.stats.add_tensors(schema, features)
         image, label = record.image, record.label if record.label >= 0 else None
         self.source_digests += record.sha256
         self.names.append(record.name)
-        if schema.tensors:
-            self.stats.add_tensors(schema, decode_example(record.payload))
         if image is None:
             self.stats.add(None, None, None, label)
             return
@@ -118,8 +130,8 @@ class _ShardWriter:
             started, kind = time.perf_counter(), None
             try:
                 record = read()
+                tally.add(record, self.header, may_be_seekable=source.may_be_seekable)
                 writer.write(record.payload)
-                tally.add(record, self.header.schema, may_be_seekable=source.may_be_seekable)
             except RejectedImage as rejected:
                 quarantined.append(self._quarantine(image, rejected))
                 kind = rejected.kind

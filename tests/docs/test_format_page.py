@@ -293,6 +293,26 @@ def test_tensors_and_text_are_read_by_the_page(tmp_path: Path) -> None:
     assert [record["caption"] for record in records] == [("bytes", [b"a dog"]), ("bytes", ["é".encode()])]
 
 
+def test_masks_are_read_by_the_page(tmp_path: Path) -> None:
+    import tfpipe
+    from tests.mask_files import make_classes, make_palette
+
+    classes = make_classes(0, (6, 4))
+    record = {"image": np.zeros((4, 6, 3), np.uint8), "mask": make_palette(classes)}
+    tfpipe.write([record], tmp_path / "out", {"image": tfpipe.Image(), "mask": tfpipe.Mask()}, num_shards=1)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    (spec,) = [spec for spec in manifest["schema"]["features"] if spec.get("kind") == "mask"]
+    assert (manifest["format_version"], spec["name"], spec["dtype"], spec["shape"]) == (4, "image/mask", "bytes", [])
+    stats = manifest["splits"]["train"]["masks"]["image/mask"]
+    assert set(stats) <= set(re.findall(r"(?<!`)`([^`\n]+)`(?!`)", PAGE))
+    assert stats["pixels"] == np.bincount(classes.reshape(-1)).tolist()
+    (shard,) = manifest["splits"]["train"]["shards"]
+    ((_, payload),) = read_shard((tmp_path / "out" / shard["file"]).read_bytes())
+    image = Image.open(io.BytesIO(read_example(payload)["image/mask"][1][0]))
+    assert (image.format, image.mode) == ("PNG", "L")
+    np.testing.assert_array_equal(np.asarray(image), classes)
+
+
 def test_the_page_names_every_field_and_every_feature(small_dataset: Path) -> None:
     manifest, _ = read_dataset(small_dataset)
     named = set(re.findall(r"(?<!`)`([^`\n]+)`(?!`)", PAGE))

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from tests.integrity.made import LABELS, SCHEMA, payload, png
-from tfpipe.format.example import encode_example
+from tests.mask_files import make_mask
+from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.schema import FeatureSpec, Schema
+from tfpipe.format.schema import MASK, FeatureSpec, Schema
 from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import KINDS, RECORD_KINDS, Damage
 
@@ -77,3 +78,22 @@ def test_damage_as_json_and_back() -> None:
     }
     assert Damage.from_json(whole.to_json()) == whole
     assert set(KINDS) >= RECORD_KINDS
+
+
+def test_masks() -> None:
+    schema = Schema((*SCHEMA.features, MASK))
+    check = ContentCheck(schema, label_names=LABELS)
+    record = decode_example(payload(0))
+    width, height = int(record["image/width"][0]), int(record["image/height"][0])
+
+    def find_faults(mask: bytes) -> tuple[tuple[str, str], ...]:
+        return check.check(encode_example(record | {"image/mask": [mask]})).faults
+
+    assert find_faults(make_mask(0, (width, height))) == ()
+    assert find_faults(make_mask(0, (3, 5))) == (
+        ("image", f"feature 'image/mask' has 3 x 5 pixels, the image {width} x {height}"),
+    )
+    assert find_faults(png(0)) == (
+        ("image", "feature 'image/mask': a mask must have one channel, and this PNG has red, green and blue"),
+    )
+    assert find_faults(make_mask(0)[:-9]) == (("image", "feature 'image/mask': truncated PNG"),)

@@ -149,7 +149,10 @@ def test_nan_is_counted_or_refused(tmp_path: Path) -> None:
             "`key` must name a text or a whole number of id, latents, tokens, frames, caption, class, got",
         ),
         ({"schema": {}}, "`schema` must name the values of a record, got none."),
-        ({"schema": {"a": tfpipe.Values}}, "The kind of 'a' must be a Tensor, a Text, Values or a Label, got"),
+        (
+            {"schema": {"a": tfpipe.Values}},
+            "The kind of 'a' must be a Tensor, a Text, Values, a Label, an Image or a Mask, got",
+        ),
         ({"schema": {"mask": tfpipe.Text()}}, "A value must not be named 'mask': a batch has something else of that"),
         ({"schema": {"image/x": tfpipe.Text()}}, "An extra column must not be named 'image' or begin with 'image/'"),
         ({"schema": {"x": tfpipe.Tensor("int4", ())}}, "'x': A tensor's dtype must be one of bool, int8,"),
@@ -268,3 +271,82 @@ def test_neither_tensorflow_nor_beam_is_loaded(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )
     assert json.loads(result.stdout) == []
+
+
+IMAGES = {"image": tfpipe.Image(), "mask": tfpipe.Mask(), "class": tfpipe.Label(("cat", "dog"))}
+
+
+def make_image_record(number: int) -> dict[str, Any]:
+    pixels = np.random.default_rng(number).integers(0, 256, (16, 24 + number, 3), np.uint8)
+    return {"image": pixels, "mask": pixels[..., 0] // 64, "class": "dog"}
+
+
+def test_images_and_masks_come_back_after_a_run_that_was_killed(tmp_path: Path) -> None:
+    def fail_at(stop: int) -> Any:
+        for number in range(8):
+            if number == stop:
+                raise ValueError("the disk is gone")
+            yield make_image_record(number)
+
+    manifest = write(tmp_path / "whole", fail_at(9), schema=IMAGES)
+    with pytest.raises(DataError, match="the disk is gone"):
+        write(tmp_path / "again", fail_at(5), schema=IMAGES)
+    again = write(tmp_path / "again", fail_at(9), schema=IMAGES)
+    train = manifest.splits["train"]
+    assert (again.splits["train"].masks, again.splits["train"].sizes) == (train.masks, train.sizes)
+    assert [shard.sha256 for shard in again.splits["train"].shards] == [shard.sha256 for shard in train.shards]
+    assert (manifest.format_version, dict(train.formats), train.class_counts) == (4, {"PNG": 8}, (0, 8))
+    assert (train.masks["image/mask"].images, train.sizes.max_width) == ([8] * 4, 31)
+    report = verify(str(tmp_path / "whole"), VerifyConfig(workers=0))
+    assert (report.records, report.damaged) == (8, [])
+    from tfpipe.images.masks import read_mask
+
+    with RecordReader(str(tmp_path / "whole"), manifest, "train") as reader:
+        record = reader[3]  # the second of the first shard has number 3
+        np.testing.assert_array_equal(
+            read_mask(manifest.schema["image/mask"].decode(reader[1]), 1000), make_image_record(3)["mask"]
+        )
+    assert record["image/class/text"] == [b"dog"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"image": b"GIF"}, "Record 0 of 'train': Image 'image' cannot be stored: not an image: it begins like text."),
+        (
+            {"image": np.zeros((2, 2), np.float32)},
+            "Record 0 of 'train': Image 'image' must be the bytes of a file, or uint8 [height, width, 3] or [height, "
+            "width], got float32 [2, 2].",
+        ),
+        (
+            {"mask": np.zeros((2, 3), np.uint8)},
+            "Record 0 of 'train': Image 'image' cannot be stored: its mask has 3 x 2 pixels, the image 24 x 16.",
+        ),
+        (
+            {"mask": np.zeros((2, 3, 1), np.uint8)},
+            "Record 0 of 'train': Mask 'mask' must be the bytes of a PNG, or whole numbers [height, width], got uint8 "
+            "[2, 3, 1].",
+        ),
+        (
+            {"mask": np.full((16, 24), -1)},
+            "Record 0 of 'train': Mask 'mask' must hold classes from 0 to 65,535, got -1.",
+        ),
+    ],
+)
+def test_images_and_masks_that_do_not_fit(tmp_path: Path, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        write(tmp_path / "out", [make_image_record(0) | values], schema=IMAGES)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"m": tfpipe.Mask()}, "The Mask 'm' needs an Image in the same record, got none."),
+        ({"a": tfpipe.Image(), "b": tfpipe.Image()}, "A record must have at most one Image, got 'a', 'b'."),
+    ],
+)
+def test_a_schema_of_images_that_does_not_fit(tmp_path: Path, schema: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        write(tmp_path / "out", [], schema=schema)
+    assert str(error.value) == message

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, Schema
+from tfpipe.format.tensors.mask_stats import MaskStats
 from tfpipe.format.tensors.tensor_stats import TensorStats
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """The highest version that is read. It rises when a reader of the version before could misread the data, and not for
-fields that such a reader may ignore. A manifest is written with the lowest version that it needs: 3 with tensors or
-text, or without images; 2 with `foreign`; else 1."""
+fields that such a reader may ignore. A manifest is written with the lowest version that it needs: 4 with masks; 3 with
+tensors or text, or without images; 2 with `foreign`; else 1."""
 
 Compression: TypeAlias = Literal["", "GZIP", "ZLIB"]
 """The compression of a whole file, by TensorFlow's names; "" for none."""
@@ -74,6 +75,7 @@ class SplitInfo:
         sizes: The heights and widths of the images.
         seekable_jpegs: The number of JPEGs with restart markers from which a crop can be decoded; 0 if nobody looked.
         tensors: The numbers about the tensors of each feature that holds some.
+        masks: The numbers about the masks of each feature that holds some.
     """
 
     name: str
@@ -83,6 +85,7 @@ class SplitInfo:
     sizes: ImageSizes
     seekable_jpegs: int = 0
     tensors: Mapping[str, TensorStats] = field(default_factory=dict)
+    masks: Mapping[str, MaskStats] = field(default_factory=dict)
 
     @property
     def seekable(self) -> bool:
@@ -193,6 +196,8 @@ class Manifest:
     @property
     def format_version(self) -> int:
         """The lowest format version that can hold this manifest."""
+        if self.schema.masks:
+            return 4
         if self.image_key is None or any(spec.kind != "values" for spec in self.schema.features):
             return 3
         return 1 if self.foreign is None else 2

@@ -22,6 +22,7 @@ from tfpipe.format.manifest import (
     SplitInfo,
 )
 from tfpipe.format.schema import IMAGE_ENCODED, DType, Schema
+from tfpipe.format.tensors.mask_stats import MaskStats
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tfrecord import FRAME_BYTES
 
@@ -72,6 +73,7 @@ def _split_to_json(split: SplitInfo) -> dict[str, object]:
         "class_counts": list(split.class_counts),
         "sizes": asdict(split.sizes),
         **({"tensors": {name: stats.to_json() for name, stats in split.tensors.items()}} if split.tensors else {}),
+        **({"masks": {name: stats.to_json() for name, stats in split.masks.items()}} if split.masks else {}),
         "shards": [asdict(shard) for shard in split.shards],
     }
 
@@ -117,6 +119,8 @@ def loads(text: str, where: str = file_names.MANIFEST) -> Manifest:
     foreign = _foreign(root, schema, version)
     if version < 3 and any(spec.kind != "values" for spec in schema.features):
         raise root.field("format_version").error("3, since a feature has a `kind`")
+    if version < 4 and schema.masks:
+        raise root.field("format_version").error("4, since a feature holds masks")
     has_images = IMAGE_ENCODED in schema if foreign is None else foreign.image_key is not None
     splits = _splits(root.field("splits"), len(label_names), foreign, has_images or version < 3)
     duplicates = root.field("duplicates")
@@ -238,6 +242,7 @@ def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | No
         sizes=_sizes(node.field("sizes")),
         seekable_jpegs=_seekable_jpegs(node),
         tensors=_tensors(node),
+        masks=_masks(node),
     )
     if sum(split.class_counts) > split.records:
         raise node.field("class_counts").error(f"counts that sum to at most {split.records}, the records of the shards")
@@ -257,6 +262,14 @@ def _tensors(node: Node) -> dict[str, TensorStats]:
     if "tensors" not in fields:
         return {}
     return {name: TensorStats.from_json(stats) for name, stats in fields["tensors"].items()}
+
+
+def _masks(node: Node) -> dict[str, MaskStats]:
+    """Reads the numbers about masks. Splits without masks do not have the field."""
+    fields = dict(node.items())
+    if "masks" not in fields:
+        return {}
+    return {name: MaskStats.from_json(stats) for name, stats in fields["masks"].items()}
 
 
 def _seekable_jpegs(node: Node) -> int:

@@ -5,6 +5,7 @@ A feature is stored as a list of bytes, int64 or float. Its *kind* says what the
     values    the list itself, as `shape` has it
     text      bytes that are UTF-8
     tensor    one bytes value that holds an array, see `tfpipe.format.tensors`
+    mask      one bytes value, a PNG whose gray values are the classes of the image's pixels
 
 ```
 for spec in manifest.schema.features:
@@ -42,6 +43,7 @@ BBOX_XMAX = "image/object/bbox/xmax"
 BBOX_YMIN = "image/object/bbox/ymin"
 BBOX_YMAX = "image/object/bbox/ymax"
 BBOX_LABEL = "image/object/class/label"
+IMAGE_MASK = "image/mask"
 
 BOX_COLUMNS = {
     BBOX_XMIN: "xmin",
@@ -61,7 +63,7 @@ DERIVED = frozenset(
 
 DType: TypeAlias = Literal["bytes", "int64", "float"]
 _DTYPES: dict[str, DType] = {dtype: dtype for dtype in get_args(DType)}
-Kind: TypeAlias = Literal["values", "text", "tensor"]
+Kind: TypeAlias = Literal["values", "text", "tensor", "mask"]
 """The meaning of a feature's stored values."""
 RESERVED = ("image", "label", "mask", "height", "width", "seed", "encoded", "flip", "number")
 """The names that the input pipeline gives to parts of a batch, so that no other feature of a batch can have them."""
@@ -97,7 +99,8 @@ class FeatureSpec:
         dtype: The kind of the values. `float` is float32 on disk.
         shape: The shape: `()` for one value, `(n,)` for exactly n values, None for a list of any length, 0 included.
         doc: The meaning of the values, for people.
-        kind: The meaning: "values" for the values themselves, "text" for bytes that are UTF-8, "tensor" for a tensor.
+        kind: The meaning: "values" for the values themselves, "text" for bytes that are UTF-8, "tensor" for a tensor,
+            "mask" for a PNG with the class of each pixel of the image.
         tensor: The type of the tensor; None for other kinds.
 
     Raises:
@@ -129,6 +132,8 @@ class FeatureSpec:
             raise ConfigError(f"Feature {self.name!r}: `tensor` belongs to the kind tensor, got {self.kind!r}.")
         if self.kind != "values" and self.dtype != "bytes":
             raise ConfigError(f"Feature {self.name!r}: {self.kind} is stored as bytes, got {self.dtype!r}.")
+        if self.kind == "mask" and self.shape != ():
+            raise ConfigError(f"Feature {self.name!r}: a mask is one value, got the shape {self.shape}.")
         if self.tensor is not None and (self.shape != () or self.tensor.needs_sizes != bool(self.tensor.sizes)):
             raise ConfigError(
                 f"Feature {self.name!r}: a tensor is one value, and with two unknown axes or more it names the feature "
@@ -145,12 +150,18 @@ class FeatureSpec:
         """Makes the feature that holds one text."""
         return cls(name, "bytes", (), doc, "text")
 
+    @classmethod
+    def make_mask(cls, name: str = IMAGE_MASK, doc: str = "") -> "FeatureSpec":
+        """Makes the feature that holds a mask."""
+        return cls(name, "bytes", (), doc, "mask")
+
     def decode(self, features: Mapping[str, Feature]) -> Any:
         """Returns the value of this feature in a decoded record.
 
         Returns:
-            A tensor as a read-only array, text as str, or a list of str if the shape is not `()`. Other values come as
-            they are stored: a list of bytes or an array, and None if the record lacks the feature.
+            A tensor as a read-only array, text as str, or a list of str if the shape is not `()`, a mask as the bytes
+            of its PNG. Other values come as they are stored: a list of bytes or an array, and None if the record lacks
+            the feature.
 
         Raises:
             FormatError: The value does not fit the kind.
@@ -168,6 +179,8 @@ class FeatureSpec:
             raise FormatError(
                 f"Feature {self.name!r} must be {'one value' if self.shape == () else 'a list'} of bytes."
             )
+        if self.kind == "mask":
+            return value[0]
         try:
             if self.tensor is not None:
                 return self.tensor.read_bits(value[0], get_sizes(self.tensor, features))
@@ -217,6 +230,8 @@ class FeatureSpec:
         return self._float(value) if self.dtype == "float" else value
 
     def _check_text(self, value: Any) -> None:
+        if self.kind == "mask" and not isinstance(value, bytes):
+            raise self._wrong_kind(value)
         if self.kind == "text" and isinstance(value, bytes):
             try:
                 value.decode()
@@ -243,7 +258,7 @@ class FeatureSpec:
 
     def _wrong_kind(self, value: object) -> ConfigError:
         what = "one value" if self.shape == () else "values"
-        kind = "text" if self.kind == "text" else self.dtype
+        kind = self.kind if self.kind == "text" else self.dtype
         return ConfigError(f"Feature {self.name!r} must be {what} of {kind}, got a {type(value).__name__}.")
 
     def _wrong_shape(self, got: str) -> ConfigError:
@@ -289,6 +304,11 @@ class Schema:
     def tensors(self) -> tuple[FeatureSpec, ...]:
         """The features that hold tensors."""
         return tuple(spec for spec in self.features if spec.kind == "tensor")
+
+    @cached_property
+    def masks(self) -> tuple[FeatureSpec, ...]:
+        """The features that hold masks."""
+        return tuple(spec for spec in self.features if spec.kind == "mask")
 
     @cached_property
     def sizes_keys(self) -> frozenset[str]:
@@ -456,13 +476,16 @@ def class_schema() -> Schema:
     return Schema(_CLASS)
 
 
-def image_schema(*, labeled: bool, boxes: bool, box_labels: bool, extra: Sequence[FeatureSpec] = ()) -> Schema:
+def image_schema(
+    *, labeled: bool, boxes: bool, box_labels: bool, masks: bool = False, extra: Sequence[FeatureSpec] = ()
+) -> Schema:
     """Returns the schema of a dataset of images.
 
     Args:
         labeled: Whether every image has one class.
         boxes: Whether every image has a list of boxes, which may be empty.
         box_labels: Whether every box has a class. This needs `boxes`.
+        masks: Whether every image has a mask.
         extra: The user's own columns, which come after the others.
 
     Raises:
@@ -478,6 +501,8 @@ def image_schema(*, labeled: bool, boxes: bool, box_labels: bool, extra: Sequenc
         features += _BOXES
     if box_labels:
         features.append(FeatureSpec(BBOX_LABEL, "int64", None, "class of each box, counted from 0"))
+    if masks:
+        features.append(MASK)
     check_names(extra)
     return Schema((*features, *extra))
 
@@ -523,3 +548,5 @@ _BOXES = tuple(
         (BBOX_YMAX, "bottom", "height"),
     )
 )
+MASK = FeatureSpec.make_mask(IMAGE_MASK, "PNG with the class of each pixel")
+"""The feature that holds the mask of an image."""

@@ -1,8 +1,9 @@
-"""Counts of the images and tensors in a shard: added record by record, merged, and written as a split's `SplitInfo`.
+"""Counts of the images, masks and tensors in a shard: added record by record, merged, and given to a `SplitInfo`.
 
 stats = ShardStats()
 stats.add("JPEG", height=375, width=500, label=3)      # for each record
 stats.add_tensors(schema, features)
+stats.add_mask("image/mask", classes)
 split_stats = merge_stats(stats_of_each_shard)         # for each split
 split_stats.to_split_info("train", shards, num_classes=10)
 """
@@ -12,9 +13,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tfpipe.format.json_reader import Node
 from tfpipe.format.manifest import ImageSizes, ShardInfo, SplitInfo
 from tfpipe.format.schema import Schema, find_tensors
+from tfpipe.format.tensors.mask_stats import MaskStats
 from tfpipe.format.tensors.tensor_stats import TensorStats
 
 
@@ -60,6 +65,7 @@ class ShardStats:
         heights: The heights of the images.
         widths: The widths of the images.
         tensors: The numbers about the tensors of each feature that holds some.
+        masks: The numbers about the masks of each feature that holds some.
     """
 
     images: int = 0
@@ -71,6 +77,7 @@ class ShardStats:
     heights: SideStats = field(default_factory=SideStats)
     widths: SideStats = field(default_factory=SideStats)
     tensors: dict[str, TensorStats] = field(default_factory=dict)
+    masks: dict[str, MaskStats] = field(default_factory=dict)
 
     def add(self, image_format: str | None, height: int | None, width: int | None, label: int | None = None) -> None:
         """Adds one image. None stands for a value that its record does not give."""
@@ -97,8 +104,12 @@ class ShardStats:
                 with_nan.append(spec.name)
         return with_nan
 
+    def add_mask(self, name: str, classes: NDArray[np.integer[Any]]) -> None:
+        """Adds the mask of a feature: uint8 or uint16 [height, width]."""
+        self.masks.setdefault(name, MaskStats()).add(classes)
+
     def merge(self, other: "ShardStats") -> None:
-        """Adds the images and tensors of another shard."""
+        """Adds the images, masks and tensors of another shard."""
         self.images += other.images
         self.formats.update(other.formats)
         self.labels.update(other.labels)
@@ -109,6 +120,8 @@ class ShardStats:
         self.widths.merge(other.widths)
         for name, stats in other.tensors.items():
             self.tensors.setdefault(name, TensorStats()).merge(stats)
+        for name, mask_stats in other.masks.items():
+            self.masks.setdefault(name, MaskStats()).merge(mask_stats)
 
     def to_image_sizes(self) -> ImageSizes:
         """Returns the sizes of the images, all zeros without images."""
@@ -139,6 +152,7 @@ class ShardStats:
             sizes=self.to_image_sizes(),
             seekable_jpegs=self.seekable_jpegs,
             tensors=dict(sorted(self.tensors.items())),
+            masks=dict(sorted(self.masks.items())),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -155,6 +169,7 @@ class ShardStats:
             "sizes": sizes,
             **({"seekable_jpegs": self.seekable_jpegs} if self.seekable_jpegs else {}),
             **({"tensors": {name: stats.to_json() for name, stats in self.tensors.items()}} if self.tensors else {}),
+            **({"masks": {name: stats.to_json() for name, stats in self.masks.items()}} if self.masks else {}),
         }
 
     @classmethod
@@ -183,6 +198,7 @@ class ShardStats:
             heights=heights,
             widths=widths,
             tensors={name: TensorStats.from_json(stats) for name, stats in Node(fields.get("tensors", {})).items()},
+            masks={name: MaskStats.from_json(stats) for name, stats in Node(fields.get("masks", {})).items()},
         )
 
 

@@ -41,6 +41,7 @@ class PreparedImage:
             "progressive", "animated" (a PNG with more frames; readers show the first); and of `plain` images "turned",
             "cmyk", "transparent" and "16_bit".
         boxes: The given boxes, turned with the pixels.
+        mask: The given mask, turned and resized with the pixels: a gray PNG. None without one.
     """
 
     encoded: bytes
@@ -52,6 +53,7 @@ class PreparedImage:
     changed: tuple[str, ...]
     noticed: tuple[str, ...]
     boxes: tuple[Box, ...]
+    mask: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -72,7 +74,13 @@ class _InputImage:
 
 
 def prepare_image(
-    data: bytes, form: ImageForm, *, filename: str = "", boxes: Sequence[Box] = (), plain: bool = False
+    data: bytes,
+    form: ImageForm,
+    *,
+    filename: str = "",
+    boxes: Sequence[Box] = (),
+    mask: bytes | None = None,
+    plain: bool = False,
 ) -> PreparedImage:
     """Checks one image file and brings it into the requested form.
 
@@ -83,12 +91,14 @@ def prepare_image(
         form: The requested form.
         filename: The name of the file, whose extension is compared with the content.
         boxes: The boxes for the pixels as stored in the file.
+        mask: The mask for the pixels as stored in the file, a PNG whose values or palette indices are the classes.
         plain: Whether to keep the pixels that a plain decoder gives, as models and boxes know them that were made with
             one. It ignores the EXIF orientation. And a JPEG or PNG with CMYK, alpha or 16 bits stays as it is unless
             `form` changes it.
 
     Raises:
-        BadImage: The file is not an image, or the image is damaged or too large. No `data` raises another error.
+        BadImage: The file is not an image, or the image is damaged or too large; or the mask is not a PNG with one
+            channel, or is damaged or of another size. No `data` raises another error.
     """
     kind = sniff_format(data)
     with other_formats.refuse_unreadable(kind):
@@ -98,9 +108,14 @@ def prepare_image(
         if name_differs(filename, kind):
             source.noticed = (*source.noticed, "name_differs")
         source.boxes = turn_boxes(boxes, source.header.orientation)
-        if _can_stay(source, form):
-            return _keep(source, form)
-        return _render(source, form)
+        header = source.header  # as it is before a decoder changes it
+        image = _keep(source, form) if _can_stay(source, form) else _render(source, form)
+        if mask is None:
+            return image
+        from tfpipe.images.masks import MaskPlace, prepare_mask  # loads NumPy
+
+        place = MaskPlace(header.width, header.height, header.orientation, transcode.fit_size(*source.size, form))
+        return replace(image, mask=prepare_mask(mask, place, form.max_pixels))
 
 
 def get_codec_versions() -> dict[str, str]:

@@ -15,6 +15,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Foreign, Manifest
 from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.images.errors import BadImage
+from tfpipe.images.masks import check_mask
 from tfpipe.images.seekable import is_seekable
 from tfpipe.images.sniff import sniff_format
 from tfpipe.images.verify import check_encoded, check_stored
@@ -150,6 +151,7 @@ class ContentCheck:
         except BadImage as error:
             yield "image", error.reason
             return
+        yield from self._mask_faults(features, (width, height))
         facts = {keys.IMAGE_CHANNELS: channels}
         if self.form.square is None:  # with `square` the record gives the size of the original
             facts |= {keys.IMAGE_WIDTH: width, keys.IMAGE_HEIGHT: height}
@@ -157,6 +159,18 @@ class ContentCheck:
             recorded = features.get(key)
             if isinstance(recorded, np.ndarray) and recorded.size == 1 and recorded[0] != fact:
                 yield "image", f"{key} says {recorded[0]}, the image says {fact}"
+
+    def _mask_faults(self, features: Mapping[str, Feature], size: tuple[int, int]) -> Iterator[Fault]:
+        """Yields the masks that do not decode, or that have another size than the image, a width and a height."""
+        for spec in self.schema.masks if self.schema is not None else ():
+            try:
+                mask_size = check_mask(spec.check_stored(features), self.form.max_pixels)
+            except BadImage as error:
+                yield "image", f"feature {spec.name!r}: {error.reason}"
+                continue
+            if mask_size != size:
+                sizes = f"{mask_size[0]} x {mask_size[1]} pixels, the image {size[0]} x {size[1]}"
+                yield "image", f"feature {spec.name!r} has {sizes}"
 
 
 def _schema_faults(schema: Schema, features: Mapping[str, Feature], strict: bool) -> Iterator[Fault]:

@@ -1,5 +1,6 @@
 """Writes the undamaged records of one shard as a clean shard. This is the work of a repair's worker process."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -19,6 +20,8 @@ from tfpipe.format.record_writer import RecordWriter
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.shard_stats import ShardStats
+from tfpipe.images.errors import BadImage
+from tfpipe.images.masks import count_masks
 from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, check_content, describe, load_places
 from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
@@ -135,6 +138,8 @@ def _write_shard(content: ContentCheck, staging: Staging, progress: Progress, re
                     _count(row.stats, record.features)
                     if content.schema is not None:
                         row.stats.add_tensors(content.schema, record.features)
+                        with contextlib.suppress(BadImage):  # only where images are not decoded as a check
+                            count_masks(row.stats, content.schema, record.features, content.form.max_pixels)
                     if job.seekable and record.find_markers():
                         row.stats.seekable_jpegs += 1
     info = writer.describe(job.name)

@@ -31,6 +31,7 @@ def make_manifest(
         splits=infos,
         label_names=labels,
         schema=form.schema,
+        image={} if form.image_form is None else form.image_form.to_json(),
         fingerprint=hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
         tool_version=__version__,
     )

@@ -1,6 +1,7 @@
 """The kinds of values that a record can hold, as the user of `tfpipe.write` names them.
 
 schema = {"latents": Tensor("bfloat16", (4, 64, 64)), "caption": Text(), "class": Label(("cat", "dog"))}
+schema = {"image": Image(), "mask": Mask()}
 """
 
 from __future__ import annotations
@@ -11,9 +12,21 @@ from typing import Any, TypeAlias
 
 from tfpipe.errors import ConfigError
 from tfpipe.format.example import FeatureLike
-from tfpipe.format.schema import CLASS_LABEL, CLASS_TEXT, RESERVED, DType, FeatureSpec, Schema, check_names
+from tfpipe.format.image_form import ImageForm
+from tfpipe.format.schema import (
+    CLASS_LABEL,
+    CLASS_TEXT,
+    MASK,
+    RESERVED,
+    DType,
+    FeatureSpec,
+    Schema,
+    check_names,
+    image_schema,
+)
 from tfpipe.format.tensors.tensor_proto import TensorDType
 from tfpipe.format.tensors.tensor_type import TensorType
+from tfpipe.writer.image_values import make_image_values
 
 
 @dataclass(frozen=True)
@@ -69,7 +82,24 @@ class Label:
     names: tuple[str, ...]
 
 
-Field: TypeAlias = Tensor | Text | Values | Label
+@dataclass(frozen=True)
+class Image:
+    """An image. A record gives the bytes of a file, or its pixels: uint8 [height, width, 3] or [height, width].
+
+    It is stored as `tfpipe shard` stores one, and batches have it as "image".
+    """
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The class of each pixel of the image, which the schema must have too. It is stored as "image/mask".
+
+    A record gives a PNG with one channel, whose values or palette indices are the classes, or an array of whole numbers
+    from 0 to 65,535 [height, width]. Its size is that of the image in its file, before EXIF turns it.
+    """
+
+
+Field: TypeAlias = Tensor | Text | Values | Label | Image | Mask
 
 
 class RecordForm:
@@ -78,32 +108,36 @@ class RecordForm:
     Attributes:
         schema: The features of a stored record.
         label_names: The names of the classes; empty without labels.
+        image_form: The form of the images; None without images.
 
     Args:
         fields: The kind of each value by its name.
 
     Raises:
-        ConfigError: A name or a kind cannot be stored, or there are two labels.
+        ConfigError: A name or a kind cannot be stored, or there are two labels, images or masks.
     """
 
     def __init__(self, fields: Mapping[str, Field]) -> None:
-        labels = {name: field for name, field in fields.items() if isinstance(field, Label)}
-        if len(labels) > 1:
-            raise ConfigError(f"A record must have at most one Label, got {', '.join(map(repr, labels))}.")
-        self._label = next(iter(labels), None)
-        self.label_names = labels[self._label].names if self._label is not None else ()
-        if len(set(self.label_names)) < len(self.label_names) or (labels and not self.label_names):
+        self._label = _find_only(fields, Label)
+        label = fields[self._label] if self._label is not None else None
+        self.label_names = label.names if isinstance(label, Label) else ()
+        if len(set(self.label_names)) < len(self.label_names) or (label is not None and not self.label_names):
             raise ConfigError("The names of a Label must be different, and at least one.")
         self._numbers = {name: number for number, name in enumerate(self.label_names)}
+        self._image, self._mask = _find_only(fields, Image), _find_only(fields, Mask)
+        if self._mask is not None and self._image is None:
+            raise ConfigError(f"The Mask {self._mask!r} needs an Image in the same record, got none.")
         specs = [spec for name, field in fields.items() for spec in _make_specs(name, field)]
         if not specs:
             raise ConfigError("`schema` must name the values of a record, got none.")
-        others = [spec for spec in specs if spec.name not in (CLASS_LABEL, CLASS_TEXT)]
+        own = {self._label, self._image, self._mask}
+        others = [spec for name, field in fields.items() if name not in own for spec in _make_specs(name, field)]
         check_names(others)
         for spec in others:
             if spec.name in RESERVED:
                 raise ConfigError(f"A value must not be named {spec.name!r}: a batch has something else of that name.")
         self.schema = Schema(tuple(specs))
+        self.image_form = ImageForm() if self._image is not None else None
 
     def check(self, record: Any) -> dict[str, FeatureLike]:
         """Returns a record in the form that `encode_example` takes.
@@ -113,11 +147,20 @@ class RecordForm:
         """
         if not isinstance(record, Mapping):
             raise ConfigError(f"A record must be a mapping from names to values, got a {type(record).__name__}.")
-        if self._label is None or self._label not in record:
+        if self._label is None and self._image is None:
             return self.schema.check(record)
-        values = dict(record)
-        number = self._find_class(values.pop(self._label))
-        return self.schema.check(values | {CLASS_LABEL: number, CLASS_TEXT: self.label_names[number]})
+        values, made = dict(record), dict[str, Any]()
+        for name in (self._label, self._image, self._mask):
+            if name is not None and name not in values:
+                raise ConfigError(f"A record must have exactly the schema's features: {name!r} missing.")
+        if self._label is not None:
+            number = self._find_class(values.pop(self._label))
+            made |= {CLASS_LABEL: number, CLASS_TEXT: self.label_names[number]}
+        if self._image is not None:
+            assert self.image_form is not None
+            mask = None if self._mask is None else (self._mask, values.pop(self._mask))
+            made |= make_image_values(self._image, values.pop(self._image), mask, self.image_form)
+        return self.schema.check(values | made)
 
     def _find_class(self, label: Any) -> int:
         number = self._numbers.get(label) if isinstance(label, str) else label
@@ -131,7 +174,19 @@ class RecordForm:
         )
 
 
+def _find_only(fields: Mapping[str, Field], kind: type[Label] | type[Image] | type[Mask]) -> str | None:
+    """Returns the name of the only value of a kind; None if there is none."""
+    names = [name for name, field in fields.items() if isinstance(field, kind)]
+    if len(names) > 1:
+        raise ConfigError(f"A record must have at most one {kind.__name__}, got {', '.join(map(repr, names))}.")
+    return names[0] if names else None
+
+
 def _make_specs(name: str, field: Field) -> list[FeatureSpec]:
+    if isinstance(field, Image):
+        return list(image_schema(labeled=False, boxes=False, box_labels=False).features)
+    if isinstance(field, Mask):
+        return [MASK]
     if isinstance(field, Label):
         text = FeatureSpec(CLASS_TEXT, "bytes", (), "name of the class")
         return [FeatureSpec(CLASS_LABEL, "int64", (), "class, counted from 0"), text]
@@ -140,7 +195,9 @@ def _make_specs(name: str, field: Field) -> list[FeatureSpec]:
     if isinstance(field, Values):
         return [FeatureSpec(name, field.dtype, field.shape, field.doc)]
     if not isinstance(field, Tensor):
-        raise ConfigError(f"The kind of {name!r} must be a Tensor, a Text, Values or a Label, got {field!r:.80}.")
+        raise ConfigError(
+            f"The kind of {name!r} must be a Tensor, a Text, Values, a Label, an Image or a Mask, got {field!r:.80}."
+        )
     try:
         tensor = TensorType(field.dtype, tuple(field.shape))
     except ConfigError as error:

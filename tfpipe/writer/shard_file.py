@@ -14,9 +14,10 @@ import numpy as np
 
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.example import FeatureLike, decode_example, encode_example
+from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_writer import RecordWriter
-from tfpipe.format.schema import CLASS_LABEL, Schema
+from tfpipe.format.schema import CLASS_LABEL, IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, Schema
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tfrecord import record_footer, scan_records
 from tfpipe.writer.fields import RecordForm
@@ -127,11 +128,25 @@ def count_record(stats: ShardStats, schema: Schema, features: Mapping[str, Any],
     Raises:
         ConfigError: A tensor holds NaN, and that is refused.
     """
-    label = features.get(CLASS_LABEL)
-    stats.add(None, None, None, None if label is None else int(label if isinstance(label, int) else label[0]))
+    kind, height, width, label = (
+        _get_only(features, key) for key in (IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, CLASS_LABEL)
+    )
+    stats.add(kind.decode() if isinstance(kind, bytes) else kind, height, width, label)
+    if schema.masks:
+        from tfpipe.images.masks import count_masks  # Pillow loads only for records with images
+
+        count_masks(stats, schema, features, ImageForm().max_pixels)
     with_nan = stats.add_tensors(schema, features)
     if with_nan and refuse_nan:
         raise ConfigError(f"Feature {with_nan[0]!r} must hold no NaN, since `refuse_nan` is set.")
+
+
+def _get_only(features: Mapping[str, Any], key: str) -> Any:
+    """Returns the value of a feature that has at most one, of a record that was checked or decoded."""
+    value = features.get(key)
+    if isinstance(value, list | np.ndarray):
+        value = value[0]
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def check_new(digests: set[bytes], value: Any, key: str) -> bytes:

@@ -34,6 +34,7 @@ images = st.builds(
     boxes=st.lists(st.tuples(fractions, fractions, fractions, fractions), max_size=3),
     box_labels=st.lists(st.integers(0, 100), max_size=3),
     extra=st.lists(values, max_size=4),
+    mask=st.just(()) | st.tuples(names, st.integers(0, 2**50), names, *[st.integers(-1, 2**32 - 1)] * 3),
 )
 
 
@@ -79,8 +80,8 @@ def test_a_name_that_is_not_utf8_is_kept() -> None:
         (b"[]", "not enough values to unpack (expected at least 2, got 0)"),
         (b"7", "cannot unpack non-iterable int object"),
         (
-            b'["a",1,2,3,4,5,6,7,8,9,10,11]',
-            "ImageLocation.__new__() takes from 1 to 6 positional arguments but 7 were given",
+            b'["a",1,2,3,4,5,6,7,8,9,10,11,12]',
+            "PlannedImage.__new__() takes from 3 to 9 positional arguments but 10 were given",
         ),
     ],
 )

@@ -25,7 +25,8 @@ OFFSETS = st.integers(-1, 9)
 LOCATIONS = st.tuples(NAMES, OFFSETS, OFFSETS, OFFSETS, OFFSETS).map(ImageLocation._make)
 LABELS = st.one_of(st.none(), NAMES)
 BOX_LABELS = st.sampled_from([(), (1,), (2, 3)])
-ANY = st.tuples(PATHS, SIZES, LOCATIONS, NAMES, LABELS, NAMES, BOXES, BOX_LABELS, EXTRA).map(ImageRef._make)
+MASKS = st.sampled_from([(), ("a.mask.png", 7, "", -1, -1, -1), ("b.png", 0, "x.tar", 512, -1, -1)])
+ANY = st.tuples(PATHS, SIZES, LOCATIONS, NAMES, LABELS, NAMES, BOXES, BOX_LABELS, EXTRA, MASKS).map(ImageRef._make)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -51,6 +52,14 @@ def test_a_table_is_a_sequence_of_its_images(files: list[ImageRef], others: list
     assert list(pickle.loads(pickle.dumps(table))) == refs
     assert table.has_boxes == any(ref.boxes for ref in refs)
     assert table.has_box_labels == any(ref.box_labels for ref in refs)
+    assert table.has_masks == any(ref.mask for ref in refs)
+
+
+@given(st.lists(FILES, min_size=1, max_size=8), st.data())
+def test_masks_are_replaced(files: list[ImageRef], data: st.DataObject) -> None:
+    masks = [data.draw(MASKS) for _ in files]
+    table = ImageTable.from_refs(files).replace_masks(masks)
+    assert list(table) == [ref._replace(mask=mask) for ref, mask in zip(files, masks, strict=True)]
 
 
 @given(st.lists(ANY, max_size=10))
@@ -122,7 +131,7 @@ def test_lines_of_the_plan_are_those_of_single_images(refs: list[ImageRef]) -> N
             ref.path,
             ref.size,
             -1 if ref.label is None else labels.index(ref.label),
-            *(ref.location, ref.boxes, ref.box_labels, ref.extra),
+            *(ref.location, ref.boxes, ref.box_labels, ref.extra, ref.mask),
         )
         for ref in refs[::-1]
     ]

@@ -1,1 +1,1 @@
-"""Tensors in records: their type, their bytes, TensorFlow's protocol buffer of one, and the numbers about many."""
+"""Tensors in records: their type, their bytes, TensorFlow's protocol buffer of one; numbers about them and masks."""

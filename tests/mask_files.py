@@ -1,0 +1,50 @@
+"""Masks, and the PNG files that hold them, with more kinds than tfpipe writes."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+Classes = NDArray[np.uint8] | NDArray[np.uint16]
+
+
+def make_classes(seed: int, size: tuple[int, int] = (24, 16), num_classes: int = 5) -> NDArray[np.uint8]:
+    """Returns random classes, uint8 [height, width], for a width and a height."""
+    return np.random.default_rng(seed).integers(0, num_classes, (size[1], size[0]), np.uint8)
+
+
+def make_mask(seed: int, size: tuple[int, int] = (24, 16), num_classes: int = 5) -> bytes:
+    """Returns the PNG of `make_classes`."""
+    return save(Image.fromarray(make_classes(seed, size, num_classes)))
+
+
+def save(image: Image.Image, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", **options)
+    return buffer.getvalue()
+
+
+def make_gray(classes: NDArray[np.uint8], bits: int) -> bytes:
+    """Returns a gray PNG of 1, 2 or 4 bits, which Pillow cannot write as such."""
+    height, width = classes.shape
+    digits = (classes[..., None] >> np.arange(bits - 1, -1, -1)) & 1
+    rows = np.packbits(digits.reshape(height, width * bits).astype(np.uint8), axis=1)
+    data = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
+    header = struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
+
+
+def make_palette(classes: NDArray[np.uint8], bits: int = 8) -> bytes:
+    """Returns a PNG whose palette indices are the classes, and whose colors are others."""
+    image = Image.fromarray(classes).copy()
+    image.putpalette([(37 * k) % 256 for k in range(3 * 2**bits)])
+    return save(image, bits=bits)
+
+
+def _chunk(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
