@@ -27,6 +27,10 @@ def varint(value: int) -> bytes:
     """Encodes a number from 0 to 2**64 - 1 with seven bits a byte, lowest first."""
     if value < 128:
         return _BYTE[value]
+    if value < 1 << 14:
+        return bytes((value & 127 | 128, value >> 7))
+    if value < 1 << 21:  # as most lengths are
+        return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14))
     out = bytearray()
     while value >= 128:
         out.append(value & 127 | 128)

@@ -5,7 +5,7 @@ from typing import IO, Any
 
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_index import encode_index
-from tfpipe.format.tfrecord import record_footer, record_header
+from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
 
 
 class RecordWriter:
@@ -28,11 +28,13 @@ class RecordWriter:
 
     def frame(self, payload: bytes) -> tuple[bytes, bytes, bytes]:
         """Counts a record, and returns its bytes in the file: what comes before the payload, that, and what follows."""
-        parts = record_header(len(payload)), payload, record_footer(payload)
-        for part in parts:
-            self._digest.update(part)
-        self.sizes.append(sum(map(len, parts)))
-        return parts
+        header, footer = record_header(len(payload)), record_footer(payload)
+        update = self._digest.update
+        update(header)
+        update(payload)
+        update(footer)
+        self.sizes.append(len(payload) + FRAME_BYTES)
+        return header, payload, footer
 
     @property
     def index(self) -> bytes:

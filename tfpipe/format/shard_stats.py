@@ -100,7 +100,10 @@ class ShardStats:
         with_nan = []
         for spec, bits in find_tensors(schema, features):
             assert spec.tensor is not None
-            if self.tensors.setdefault(spec.name, TensorStats()).add(spec.tensor, bits):
+            stats = self.tensors.get(spec.name)
+            if stats is None:
+                stats = self.tensors[spec.name] = TensorStats()
+            if stats.add(spec.tensor, bits):
                 with_nan.append(spec.name)
         return with_nan
 

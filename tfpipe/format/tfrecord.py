@@ -79,13 +79,11 @@ def decode_header(header: bytes) -> int | None:
     return int(length) if mask_crc(google_crc32c.value(header[: _LENGTH.size])) == masked else None
 
 
+@lru_cache(maxsize=4096)
 def record_header(length: int) -> bytes:
     """Returns the 12 bytes before a payload of `length` bytes."""
     raw = _LENGTH.pack(length)
     return raw + _CRC.pack(masked_crc32c(raw))
-
-
-_cached_header = lru_cache(maxsize=4096)(record_header)
 
 
 def record_footer(data: bytes) -> bytes:
@@ -146,7 +144,7 @@ def check_frames(data: bytes, frames: NDArray[np.int64]) -> NDArray[np.bool_]:
     """
     places = [(at + HEADER_BYTES, at + size - FOOTER_BYTES) for at, size in frames.tolist()]
     headers = b"".join([data[begin - HEADER_BYTES : begin] for begin, _ in places])
-    expected = b"".join([_cached_header(end - begin) for begin, end in places])
+    expected = b"".join([record_header(end - begin) for begin, end in places])
     footers = b"".join([data[end : end + FOOTER_BYTES] for _, end in places])
     masked = np.array([masked_crc32c(data[begin:end]) for begin, end in places], np.uint32)
     same_headers = np.frombuffer(headers, f"V{HEADER_BYTES}") == np.frombuffer(expected, f"V{HEADER_BYTES}")

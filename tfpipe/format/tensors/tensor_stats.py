@@ -1,5 +1,6 @@
 """The numbers about the tensors of a feature: their range, their sizes, and how many values are not numbers."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -48,16 +49,17 @@ class TensorStats:
         high: float | None = None
         if bits.size:
             low, high = _find_range(kind, bits)
-            if not (np.isfinite(low) and np.isfinite(high)):
+            if not (math.isfinite(low) and math.isfinite(high)):
                 low, high, nan, infinite = _look_closely(kind, bits)
-        sizes = bits.shape[: kind.num_unknown]
-        if sizes:
+        if kind.num_unknown:
+            sizes = bits.shape[: kind.num_unknown]
             self._add_sizes(sizes, sizes)
         self.records += 1
         self.values += bits.size
-        self.nan += nan
-        self.nan_records += nan > 0
-        self.infinite += infinite
+        if nan or infinite:
+            self.nan += nan
+            self.nan_records += nan > 0
+            self.infinite += infinite
         self._add_range(low, high)
         return nan
 
@@ -125,13 +127,14 @@ def _find_range(kind: TensorType, bits: NDArray[Any]) -> tuple[float, float]:
     if kind.dtype in _LARGEST:  # NumPy compares these one by one, but integers in vectors
         numbers = bits.view(np.int16)
         ordered = numbers ^ (numbers >> 15 & 0x7FFF)  # in the order of the values, NaN at both ends
-        low, high = int(ordered.min()), int(ordered.max())
+        low, high = int(np.minimum.reduce(ordered, axis=None)), int(np.maximum.reduce(ordered, axis=None))
         if low < ~_LARGEST[kind.dtype] or high > _LARGEST[kind.dtype]:
             return np.inf, np.inf
         ends = np.array([low, high], np.int16)
         low_value, high_value = _to_float(kind, (ends ^ (ends >> 15 & 0x7FFF)).view(bits.dtype)).tolist()
         return low_value, high_value
-    low, high = bits.min().item(), bits.max().item()
+    # `bits.min()` does the same by way of Python.
+    low, high = np.minimum.reduce(bits, axis=None).item(), np.maximum.reduce(bits, axis=None).item()
     return (low, high) if bits.dtype.kind == "f" else (max(int(low), -MAX_COUNT), int(high))  # as JSON can have them
 
 
