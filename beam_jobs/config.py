@@ -91,6 +91,8 @@ class ShardConfig:
         form_changes: The fields of `ImageForm` to change in the images of `datasets`. Empty: they stay as they are.
             Default: {}.
         drop_features: The features of `datasets` that are not copied. Default: ().
+        refuse_nan: Whether a tensor with NaN among the records of `datasets` is an error. Their manifests count them,
+            so the error comes before anything is written. Default: False.
 
     Raises:
         ConfigError: A value cannot be used, or two options exclude each other.
@@ -120,6 +122,7 @@ class ShardConfig:
     datasets: tuple[str, ...] = ()
     form_changes: Mapping[str, Any] = field(default_factory=dict)
     drop_features: tuple[str, ...] = ()
+    refuse_nan: bool = option(Flag(), False)
 
     @property
     def inputs(self) -> tuple[str, ...]:

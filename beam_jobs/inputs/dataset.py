@@ -16,7 +16,7 @@ from beam_jobs.inputs.compressed_records import iterate_frames
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable
 from beam_jobs.plan.listing import DatasetListing
-from beam_jobs.plan.merge_manifests import merge_manifests
+from beam_jobs.plan.merge_manifests import check_nan, merge_manifests
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, manifest_json
@@ -37,12 +37,15 @@ def list_datasets(config: ShardConfig, observer: Observer | None = None) -> Data
         observer: The observer of the listing, which gets the number of records read so far now and then.
 
     Raises:
-        ConfigError: The change of the image form does not suit the images, or a feature cannot be left out.
+        ConfigError: The change of the image form does not suit the images, or a feature cannot be left out; or a tensor
+            holds NaN, and that is refused.
         DataError: A directory is not a finished dataset, or the datasets do not go together.
         FormatError: A manifest or an index is damaged, or a file is missing or has the wrong size.
     """
     datasets = _name_datasets([_open(directory) for directory in config.datasets])
     merged = merge_manifests(datasets, config.form_changes, config.drop_features)
+    if config.refuse_nan:
+        check_nan(datasets.values(), merged.schema)
     refs = (ref for name, manifest in datasets.items() for ref in _list_records(name, manifest))
     images = ImageTable.from_refs(_count(refs, observer))
     unpack = tuple(

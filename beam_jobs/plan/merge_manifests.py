@@ -129,6 +129,23 @@ class MergedDatasets:
         return replace(self, class_counts=counts)
 
 
+def check_nan(manifests: Iterable[Manifest], schema: Schema) -> None:
+    """Refuses tensors with NaN among the features that are copied.
+
+    Raises:
+        ConfigError: A manifest counts such tensors.
+    """
+    for manifest in manifests:
+        for split in manifest.splits.values():
+            for name, stats in split.tensors.items():
+                if stats.nan_records and name in schema:
+                    raise ConfigError(
+                        f"Feature {name!r} must hold no NaN, since `refuse_nan` is set, but {stats.nan_records:,} of "
+                        f"the {stats.records:,} tensors of {split.name!r} in {manifest.directory} do. Leave it out "
+                        "with `drop_features`, or write its records anew."
+                    )
+
+
 def merge_manifests(
     datasets: Mapping[str, Manifest], changes: Mapping[str, Any], dropped: Sequence[str] = ()
 ) -> MergedDatasets:

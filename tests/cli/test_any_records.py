@@ -103,6 +103,22 @@ def test_reshard_keeps_every_record(made: Path, tmp_path: Path, tfpipe: Tfpipe) 
     assert "--encoding changes images, and these datasets have none. Leave it out." in refused.err
 
 
+def test_nan_is_refused_before_anything_is_written(tmp_path: Path, tfpipe: Tfpipe) -> None:
+    rows = [{"x": np.float32([number, np.nan if number else 0]), "y": str(number)} for number in range(3)]
+    schema = {"x": library.Tensor("float32", (2,)), "y": library.Text()}
+    for name in ("a", "b"):
+        library.write(rows, tmp_path / name, schema, num_shards=1, workers=0)
+    a, b, out = (tmp_path / name for name in ("a", "b", "out"))
+    for command in (("reshard", a, out), ("merge", a, b, out)):
+        refused = tfpipe(*command, "--refuse-nan")
+        assert (refused.code, out.exists()) == (2, False)
+        assert refused.err == (
+            "Error: Feature 'x' must hold no NaN, since --refuse-nan is set, but 2 of the 3 tensors of 'train' in "
+            f"{a} do. Leave it out with --drop-feature, or write its records anew.\n"
+        )
+    run(tfpipe, "reshard", a, out, "--refuse-nan", "--drop-feature", "x")
+
+
 @pytest.mark.slow
 def test_profile_measures_the_pipeline(made: Path, tfpipe: Tfpipe) -> None:
     options = ("--step-ms", "5", "--global-batch-size", "4", "--seconds", "0.3", "--json")

@@ -14,6 +14,7 @@ from tfpipe.cli.shared.shard_command import (
     drop_features_option,
     layout_options,
     max_bad_option,
+    refuse_nan_option,
     run_job,
     run_options,
 )
@@ -28,6 +29,7 @@ from tfpipe.errors import ConfigError
 @layout_options("keep the datasets one after the other")
 @max_bad_option
 @drop_features_option
+@refuse_nan_option
 @drop_duplicates_option
 @run_options
 def merge(**options: Any) -> None:

@@ -12,6 +12,7 @@ from tfpipe.cli.shared.shard_command import (
     drop_features_option,
     layout_options,
     max_bad_option,
+    refuse_nan_option,
     run_job,
     run_options,
     seekable_option,
@@ -44,6 +45,7 @@ from tfpipe.format.image_form import ImageForm
 )
 @seekable_option
 @drop_features_option
+@refuse_nan_option
 @max_bad_option
 @run_options
 def reshard(**options: Any) -> None:

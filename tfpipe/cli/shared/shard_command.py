@@ -60,6 +60,7 @@ drop_features_option = click.option(
     metavar="NAME",
     help="Leave this feature out of the records. Repeat it for several. The image and its class always stay.",
 )
+refuse_nan_option = config_option(ShardConfig, "refuse_nan", "Fail if a tensor of a record holds NaN.")
 drop_duplicates_option = config_option(ShardConfig, "drop_duplicates", "Of images with equal bytes, keep only one.")
 
 
