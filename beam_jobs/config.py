@@ -54,7 +54,11 @@ class ShardConfig:
         output: The dataset directory to write; a path or URL. Required.
         input_format: The meaning of folders and archives. `tree`: folders are classes. `pairs`: tar files hold images
             beside their captions, as WebDataset's do. `parquet`: a folder of Parquet files that hold the images, as
-            Hugging Face's do. `auto` looks into the first file. "auto", "tree", "pairs" or "parquet". Default: "auto".
+            Hugging Face's do. `coco` and `voc`: a folder of images beside `annotations/instances_*.json`, or one with
+            `Annotations`, `JPEGImages` and `ImageSets`. `auto` looks at the folder. "auto", "tree", "pairs", "parquet",
+            "coco" or "voc". Default: "auto".
+        annotations: The files with boxes or captions in COCO's form, for the images in the folder `input`. Without them
+            `annotations/instances_*.json` and `annotations/captions_*.json` in it count. Default: ().
         split: The name of the one split. None: `train`, unless the input names splits or `splits` is given.
             Default: None.
         splits: The share of each split. Images are assigned by a stable hash of their path. Shares above 0 that add up
@@ -100,7 +104,8 @@ class ShardConfig:
 
     input: str
     output: str
-    input_format: str = option(Choice(("auto", "tree", "pairs", "parquet")), "auto")
+    input_format: str = option(Choice(("auto", "tree", "pairs", "parquet", "coco", "voc")), "auto")
+    annotations: tuple[str, ...] = ()
     split: str | None = None
     splits: Mapping[str, float] = option(_Shares(), default_factory=dict)
     group_by: str | None = None

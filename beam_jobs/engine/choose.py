@@ -6,6 +6,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.annotations.coco import is_coco
+from beam_jobs.inputs.annotations.voc import is_voc
 from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.pairs import is_pairs
 from beam_jobs.inputs.table import is_table_input
@@ -53,7 +55,7 @@ def choose_planner(config: ShardConfig) -> Choice:
         reason = f"{what}, not less than {limit}"
     else:
         reason = "`plan` says so"
-    obstacle = obstacle or _find_pairs(config)  # last, since it opens archives
+    obstacle = obstacle or _find_late_facts(config)  # last, since it opens files
     if not obstacle:
         return Choice(True, reason)
     if config.plan == "engine":
@@ -67,7 +69,9 @@ def _find_obstacle(config: ShardConfig) -> str:
     return "" if config.shuffle else "only shuffled images can be sorted in pieces"
 
 
-def _find_pairs(config: ShardConfig) -> str:
+def _find_late_facts(config: ShardConfig) -> str:
+    if is_coco(config) or is_voc(config):
+        return "boxes are known once all annotations are read"
     is_paired = not is_table_input(config) and is_pairs(config)
     return "the columns of pairs are known once all are read" if is_paired else ""
 

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.annotations.coco import is_coco, list_coco
+from beam_jobs.inputs.annotations.voc import is_voc, list_voc
 from beam_jobs.inputs.archive import is_archive, strip_archive_suffix
 from beam_jobs.inputs.dataset import list_datasets
 from beam_jobs.inputs.facts import Facts, Meaning
@@ -36,8 +38,14 @@ def list_images(config: ShardConfig, observer: Observer | None = None) -> Listin
     """
     if config.datasets:
         return list_datasets(config, observer)
+    if is_coco(config):
+        check_no_column(config)
+        return list_coco(config, observer)
     if is_table_input(config):
         return list_table(config, observer)
+    if is_voc(config):
+        check_no_column(config)
+        return list_voc(config, observer)
     if is_pairs(config):
         with filesystem.explain_os_errors(f"read {config.input}"):
             return list_pairs(config, observer)

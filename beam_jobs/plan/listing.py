@@ -31,6 +31,7 @@ class Listing:
         dropped: The number of images that were left out because others hold the same bytes.
         unpack: The compressed tar files and foreign shards that must be unpacked before a worker can read from them at
             an offset.
+        box_names: The names of the classes of boxes; a name's position is its number. It is empty if they have none.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Listing:
     skipped: Counter[str] | None = None
     dropped: int = 0
     unpack: tuple[str, ...] = ()
+    box_names: tuple[str, ...] = ()
 
     @property
     def datasets(self) -> InputDatasets | None:
@@ -66,6 +68,7 @@ class Listing:
             labeled=bool(self.label_names),
             boxes=self.images.has_boxes,
             box_labels=self.images.has_box_labels,
+            box_names=bool(self.box_names) and self.images.has_box_labels,
             masks=self.images.has_masks,
             extra=self.extra,
         )

@@ -234,6 +234,8 @@ def _make_features(header: PlanHeader, planned: PlannedImage, image: PreparedIma
             values[name] = np.array([box[k] for box in image.boxes], np.float32)
     if keys.BBOX_LABEL in schema:
         values[keys.BBOX_LABEL] = np.array(planned.box_labels, np.int64)
+    if keys.BBOX_TEXT in schema:
+        values[keys.BBOX_TEXT] = [header.box_names[label] for label in planned.box_labels]
     if keys.IMAGE_MASK in schema:
         values[keys.IMAGE_MASK] = image.mask
     extra_specs = schema.features[-len(planned.extra) :] if planned.extra else ()

@@ -39,6 +39,7 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
         unpacked={},
         shards=shards,
         records=listing.datasets,
+        box_names=listing.box_names,
     )
     return replace(header, fingerprint=_make_fingerprint(header, digest))
 
@@ -95,6 +96,7 @@ def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
             "dropped": header.dropped,
             "keep_quarantined": header.keep_quarantined,
             "shards": [asdict(shard) for shard in header.shards],
+            **({"box_names": header.box_names} if header.box_names else {}),
             **open_source(header).get_fingerprint_facts(),
         },
         sort_keys=True,

@@ -82,6 +82,7 @@ class PlanHeader:
         unpacked: The path of each unpacked tar file or foreign shard by the location of the compressed one.
         shards: All shards, split after split.
         records: The finished datasets that records come from; None if they are made of image files.
+        box_names: The name of class 0, 1, ... of boxes; empty if these have no names.
     """
 
     name: str
@@ -97,6 +98,7 @@ class PlanHeader:
     unpacked: dict[str, str]
     shards: tuple[PlannedShard, ...]
     records: InputDatasets | None = None
+    box_names: tuple[str, ...] = ()
 
     def dumps(self) -> bytes:
         """Returns the header as JSON."""
@@ -118,6 +120,7 @@ class PlanHeader:
             fields["form"] = ImageForm(**fields["form"])
             fields["schema"] = Schema.from_json(fields["schema"])
             fields["label_names"] = tuple(fields["label_names"])
+            fields["box_names"] = tuple(fields["box_names"])
             fields["shards"] = tuple(PlannedShard(**shard) for shard in fields["shards"])
             fields["records"] = fields["records"] and InputDatasets.from_json(fields["records"])
             return cls(**fields)

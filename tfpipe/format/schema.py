@@ -43,6 +43,7 @@ BBOX_XMAX = "image/object/bbox/xmax"
 BBOX_YMIN = "image/object/bbox/ymin"
 BBOX_YMAX = "image/object/bbox/ymax"
 BBOX_LABEL = "image/object/class/label"
+BBOX_TEXT = "image/object/class/text"
 IMAGE_MASK = "image/mask"
 
 BOX_COLUMNS = {
@@ -477,7 +478,13 @@ def class_schema() -> Schema:
 
 
 def image_schema(
-    *, labeled: bool, boxes: bool, box_labels: bool, masks: bool = False, extra: Sequence[FeatureSpec] = ()
+    *,
+    labeled: bool,
+    boxes: bool,
+    box_labels: bool,
+    box_names: bool = False,
+    masks: bool = False,
+    extra: Sequence[FeatureSpec] = (),
 ) -> Schema:
     """Returns the schema of a dataset of images.
 
@@ -485,6 +492,7 @@ def image_schema(
         labeled: Whether every image has one class.
         boxes: Whether every image has a list of boxes, which may be empty.
         box_labels: Whether every box has a class. This needs `boxes`.
+        box_names: Whether these classes have names. This needs `box_labels`.
         masks: Whether every image has a mask.
         extra: The user's own columns, which come after the others.
 
@@ -501,6 +509,8 @@ def image_schema(
         features += _BOXES
     if box_labels:
         features.append(FeatureSpec(BBOX_LABEL, "int64", None, "class of each box, counted from 0"))
+    if box_names:
+        features.append(FeatureSpec(BBOX_TEXT, "bytes", None, "name of the class of each box", "text"))
     if masks:
         features.append(MASK)
     check_names(extra)

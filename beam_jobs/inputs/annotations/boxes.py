@@ -1,0 +1,88 @@
+"""Boxes in pixels as fractions of an image, and the listing of images that have such."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.label_file import rename_labels
+from beam_jobs.inputs.table import read_sizes
+from beam_jobs.plan.image_ref import ImageRef
+from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
+from beam_jobs.plan.listing import Listing
+from beam_jobs.storage import filesystem
+from tfpipe.format.schema import FeatureSpec
+
+_NO_AREA = "box without an area in its image"
+
+
+class BoxScaler:
+    """The scaler of boxes, which counts those that are left out.
+
+    Attributes:
+        skipped: The number of boxes that were left out, by reason.
+    """
+
+    def __init__(self) -> None:
+        self.skipped = Counter[str]()
+
+    def scale(
+        self, sides: NDArray[np.float64], sizes: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Returns boxes as fractions, cut at the borders of their images, and which of them have an area there.
+
+        Args:
+            sides: The left, top, right and bottom side of each box in pixels, of shape [n, 4].
+            sizes: The width and the height of the image of each box, of shape [n, 2].
+        """
+        fractions = np.clip(sides / np.tile(sizes, 2), 0, 1)
+        has_area = (fractions[:, 2] > fractions[:, 0]) & (fractions[:, 3] > fractions[:, 1])
+        if not has_area.all():
+            self.skipped[_NO_AREA] += int((~has_area).sum())
+        return fractions, has_area
+
+
+def make_listing(
+    config: ShardConfig,
+    builder: ImageTableBuilder,
+    class_names: Sequence[str],
+    extra: Sequence[FeatureSpec],
+    skipped: Mapping[str, int],
+) -> Listing:
+    """Returns the listing of images whose boxes have classes.
+
+    Args:
+        config: The configuration of the job.
+        builder: The images.
+        class_names: The names of the classes of boxes, in their order.
+        extra: The further features of each image.
+        skipped: The number of what was left out, by reason.
+
+    Raises:
+        DataError: The file of class names does not name each class.
+    """
+    root = config.input
+    images = read_sizes(builder.finish(), root)
+    names: Sequence[str] = class_names
+    if config.labels:
+        _, names = rename_labels(config.labels, {}, class_names, is_numeric=False)
+        images = _renumber(images, [list(names).index(name) for name in class_names])
+    return Listing(
+        filesystem.make_absolute(root).rpartition("/")[2] or "images",
+        root,
+        images,
+        extra=tuple(extra),
+        skipped=+Counter(skipped),
+        box_names=tuple(names),
+    )
+
+
+def _renumber(images: ImageTable, numbers: Sequence[int]) -> ImageTable:
+    """Returns images whose boxes have other class numbers."""
+
+    def renumber(ref: ImageRef) -> ImageRef:
+        return ref._replace(box_labels=tuple(numbers[label] for label in ref.box_labels))
+
+    return ImageTable.from_refs(map(renumber, images))

@@ -1,0 +1,286 @@
+"""Lists the images of a folder with the boxes and captions of COCO's annotation files.
+
+    annotations/instances_train2017.json    boxes of the images in train2017/
+    annotations/captions_train2017.json     captions of the same images
+
+Such a layout is recognized; `annotations` names other files. The files are read once, object by object. What is kept
+until all are read takes about 60 bytes for a box, and 400 for an image with its name.
+"""
+
+import fnmatch
+import posixpath
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.annotations.boxes import BoxScaler, make_listing
+from beam_jobs.inputs.annotations.json_arrays import Element, iterate_objects
+from beam_jobs.inputs.archive import is_archive
+from beam_jobs.inputs.column_types import CAPTION
+from beam_jobs.inputs.folder import check_folder, find_split, find_splits, list_begin
+from beam_jobs.inputs.table_files import is_table
+from beam_jobs.plan.image_ref import ImageRef
+from beam_jobs.plan.image_table import TELL_EVERY, ImageTableBuilder
+from beam_jobs.plan.listing import Listing
+from beam_jobs.storage import filesystem
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.format.schema import FeatureSpec
+from tfpipe.system.progress import Observer, Progress
+
+_FOLDER = "annotations"
+_PATTERNS = ("instances_*.json", "captions_*.json")
+_ARRAYS = frozenset(("images", "annotations", "categories"))
+_MAX_IMAGES = 10_000_000
+_MAX_ANNOTATIONS = 50_000_000
+_INT64 = range(-(2**63), 2**63)
+_CROWD = "crowd annotation"
+_NO_BOX = "annotation without a box"
+_NO_IMAGE = "annotation of an image that is not listed"
+
+
+@dataclass
+class _Group:
+    """The images of one folder with all that the annotation files of this folder say about them.
+
+    Attributes:
+        name: The end of the files' names, such as `train2017`; empty if they do not name a folder.
+        rows: The position of each image by its id.
+        names: The name of each image.
+        sizes: The width and the height of each image; 0 if they are unknown.
+        box_ids: The id of the image of each box.
+        box_classes: The id of the category of each box.
+        box_sides: Left, top, width and height of each box in pixels.
+        caption_ids: The id of the image of each caption.
+        captions: The captions.
+    """
+
+    name: str
+    rows: dict[int, int] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    sizes: "array[float]" = field(default_factory=lambda: array("d"))
+    box_ids: "array[int]" = field(default_factory=lambda: array("q"))
+    box_classes: "array[int]" = field(default_factory=lambda: array("q"))
+    box_sides: "array[float]" = field(default_factory=lambda: array("d"))
+    caption_ids: "array[int]" = field(default_factory=lambda: array("q"))
+    captions: list[str] = field(default_factory=list)
+
+
+def is_coco(config: ShardConfig) -> bool:
+    """Checks whether the input has annotations in the form of COCO.
+
+    Raises:
+        ConfigError: `annotations` does not go with the input.
+        DataError: The input is in a store that cannot be reached.
+    """
+    if config.annotations:
+        if is_table(config.input) or is_archive(config.input) or config.input_format not in ("auto", "coco"):
+            raise ConfigError("`annotations` needs a folder of images as input, and `input_format` auto or coco.")
+        return True
+    if config.input_format != "auto" or is_table(config.input) or is_archive(config.input):
+        return config.input_format == "coco"
+    with filesystem.explain_os_errors(f"read {config.input}"):
+        return f"{_FOLDER}/" in list_begin(config.input) and bool(_find_annotations(config.input))
+
+
+def _find_annotations(source: str) -> list[str]:
+    folder = filesystem.join(source, _FOLDER)
+    names = filesystem.list_names(folder)
+    return [
+        filesystem.join(folder, name) for name in names if any(fnmatch.fnmatchcase(name, form) for form in _PATTERNS)
+    ]
+
+
+def list_coco(config: ShardConfig, observer: Observer | None = None) -> Listing:
+    """Lists the images that COCO's annotation files name.
+
+    Args:
+        config: The configuration that names the folder, and perhaps the files.
+        observer: The observer of the listing, which gets the number of listed images now and then.
+
+    Raises:
+        DataError: A file is missing or damaged, or its parts do not go together. The message names the element.
+    """
+    source = config.input
+    check_folder(source)
+    files = list(config.annotations) or _find_annotations(source)
+    if not files:
+        raise DataError(f"{source} must have {_FOLDER}/instances_*.json or captions_*.json, or name `annotations`.")
+    reader = _Reader(observer)
+    for path in files:
+        reader.read(path)
+    if not any(group.names for group in reader.groups.values()):
+        raise DataError(f"{', '.join(files)} must list images, but there are none.")
+    return reader.finish(config)
+
+
+class _Reader:
+    """The reader of annotation files, which joins what they say about one folder."""
+
+    def __init__(self, observer: Observer | None) -> None:
+        self.groups: dict[str, _Group] = {}
+        self._observer = observer or Observer()
+        self._categories: dict[int, str] = {}
+        self._scaler = BoxScaler()
+        self._num_images = self._num_annotations = 0
+        self._has_captions = False
+
+    def read(self, path: str) -> None:
+        """Reads a file."""
+        name = _get_group_name(path)
+        group = self.groups.setdefault(name, _Group(name))
+        for element in iterate_objects(path, _ARRAYS):
+            where = f"{path}, {element.name[:-1] if element.name != 'categories' else 'category'} {element.number}"
+            if element.name == "images":
+                self._add_image(group, element, where)
+            elif element.name == "categories":
+                self._add_category(element, where)
+            else:
+                self._add_annotation(group, element, where)
+
+    def _add_image(self, group: _Group, element: Element, where: str) -> None:
+        number, name = _read_int(element.values, "id", where), _read_name(element.values, where)
+        row = group.rows.setdefault(number, len(group.names))
+        if row < len(group.names):
+            if group.names[row] != name:
+                raise DataError(f"{where}: id {number} must be one image, but is {group.names[row]} and {name}.")
+            return
+        group.names.append(name)
+        for side in ("width", "height"):
+            pixels = element.values.get(side)
+            group.sizes.append(float(pixels) if type(pixels) is int and 0 < pixels < 2**31 else 0.0)
+        self._num_images += 1
+        if self._num_images > _MAX_IMAGES:
+            raise DataError(f"{where}: at most {_MAX_IMAGES:,} images can be listed at once; divide the files.")
+        if self._num_images % TELL_EVERY == 0:
+            self._observer.progress(Progress(self._num_images))
+
+    def _add_category(self, element: Element, where: str) -> None:
+        number, name = _read_int(element.values, "id", where), element.values.get("name")
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise DataError(f"{where}: 'name' must be a text, got {name!r:.100}.")
+        if self._categories.setdefault(number, name) != name:
+            raise DataError(
+                f"{where}: id {number} must be one class, but is {self._categories[number]!r} and {name!r}."
+            )
+
+    def _add_annotation(self, group: _Group, element: Element, where: str) -> None:
+        values = element.values
+        image = _read_int(values, "image_id", where)
+        self._num_annotations += 1
+        if self._num_annotations > _MAX_ANNOTATIONS:
+            raise DataError(f"{where}: at most {_MAX_ANNOTATIONS:,} annotations can be read at once; divide the files.")
+        if "caption" in values:
+            caption = values["caption"]
+            if not isinstance(caption, str) or not _is_unicode(caption):
+                raise DataError(f"{where}: 'caption' must be a text, got {caption!r:.100}.")
+            group.caption_ids.append(image)
+            group.captions.append(caption)
+            self._has_captions = True
+        elif values.get("iscrowd"):
+            self._scaler.skipped[_CROWD] += 1
+        elif values.get("bbox") is None or values["bbox"] == []:
+            self._scaler.skipped[_NO_BOX] += 1
+        else:
+            group.box_ids.append(image)
+            group.box_classes.append(_read_int(values, "category_id", where))
+            group.box_sides.extend(_read_box(values["bbox"], where))
+
+    def finish(self, config: ShardConfig) -> Listing:
+        """Returns the listing of all images."""
+        class_names = list(dict.fromkeys(name for _, name in sorted(self._categories.items())))
+        folders = [_find_folder(config.input, group.name) for group in self.groups.values()]
+        splits = find_splits([f"{group.name}.json" for group in self.groups.values()])
+        builder = ImageTableBuilder()
+        for group, folder, split in zip(self.groups.values(), folders, splits, strict=True):
+            for ref in self._join(group, {name: k for k, name in enumerate(class_names)}):
+                builder.append(ref._replace(path=folder + ref.path, split=split))
+        extra = [FeatureSpec(CAPTION, "bytes", None, kind="text")] if self._has_captions else []
+        return make_listing(config, builder, class_names, extra, self._scaler.skipped)
+
+    def _join(self, group: _Group, class_numbers: dict[str, int]) -> Iterator[ImageRef]:
+        """Yields the images of a group with their boxes and captions."""
+        captions: dict[int, list[str]] = defaultdict(list)
+        for image, caption in zip(group.caption_ids, group.captions, strict=True):
+            if image in group.rows:
+                captions[group.rows[image]].append(caption)
+            else:
+                self._scaler.skipped[_NO_IMAGE] += 1
+        rows = np.array([group.rows.get(image, -1) for image in group.box_ids], np.int64)
+        self._scaler.skipped[_NO_IMAGE] += int((rows < 0).sum())
+        listed = np.flatnonzero(rows >= 0)
+        order = listed[np.argsort(rows[listed], kind="stable")]
+        sizes = np.array(group.sizes).reshape(-1, 2)
+        unknown = [row for row in np.unique(rows[order]).tolist() if not sizes[row].all()]
+        if unknown:
+            raise DataError(
+                f"{group.names[unknown[0]]} has boxes, so its 'width' and 'height' must be numbers above 0."
+            )
+        corners = np.array(group.box_sides).reshape(-1, 4)[order]
+        corners[:, 2:] += corners[:, :2]
+        boxes, has_area = self._scaler.scale(corners, sizes[rows[order]])
+        order, boxes = order[has_area], boxes[has_area]
+        classes = np.array(group.box_classes, np.int64)[order]
+        starts = np.searchsorted(rows[order], np.arange(len(group.names) + 1))
+        for row, name in enumerate(group.names):
+            own = slice(starts[row], starts[row + 1])
+            numbers = tuple(self._number(category, class_numbers, name) for category in classes[own].tolist())
+            extra = (captions.pop(row, []),) if self._has_captions else ()
+            yield ImageRef(name, boxes=tuple(map(tuple, boxes[own].tolist())), box_labels=numbers, extra=extra)
+
+    def _number(self, category: int, class_numbers: dict[str, int], name: str) -> int:
+        if category not in self._categories:
+            raise DataError(f"{name} has a box of category {category}, which must be one of the 'categories'.")
+        return class_numbers[self._categories[category]]
+
+
+def _get_group_name(path: str) -> str:
+    """Returns `train2017` for `instances_train2017.json`, and a name that begins with a split as it is."""
+    stem = posixpath.basename(path).removesuffix(".json")
+    before, _, after = stem.partition("_")
+    return after if before in ("instances", "captions") else stem if find_split(stem) else ""
+
+
+def _find_folder(source: str, name: str) -> str:
+    """Returns the folder of a group's images, relative to the input and with a slash at its end."""
+    begin = list_begin(source)
+    if name and f"{name}/" in begin:
+        return f"{name}/"
+    if "images/" not in begin:
+        return ""
+    return f"images/{name}/" if name and f"{name}/" in list_begin(filesystem.join(source, "images")) else "images/"
+
+
+def _read_int(values: dict[str, Any], name: str, where: str) -> int:
+    number = values.get(name)
+    if type(number) is not int or number not in _INT64:
+        raise DataError(f"{where}: {name!r} must be a whole number, got {number!r:.100}.")
+    return number
+
+
+def _read_name(values: dict[str, Any], where: str) -> str:
+    name = values.get("file_name")
+    is_path = isinstance(name, str) and name and _is_unicode(name) and "\0" not in name and not filesystem.is_url(name)
+    path = posixpath.normpath(name) if is_path and isinstance(name, str) else ".."
+    if path.startswith(("/", "../")) or path in (".", ".."):
+        raise DataError(f"{where}: 'file_name' must be a path inside the folder of images, got {name!r:.100}.")
+    return path
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()  # half a surrogate pair is valid JSON, but not a text that can be stored
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _read_box(box: Any, where: str) -> Sequence[float]:
+    is_box = isinstance(box, list) and len(box) == 4 and all(type(x) in (int, float) for x in box)
+    if not is_box or not all(abs(x) < 1e9 for x in box):
+        raise DataError(f"{where}: 'bbox' must be left, top, width and height in pixels, got {box!r:.100}.")
+    return [float(x) for x in box]

@@ -1,0 +1,136 @@
+"""Reads the objects in the arrays of one large JSON object, one by one, so that it is never in memory whole.
+
+    for name, number, element in iterate_objects(path, {"images", "annotations"}): ...
+
+The file is `{"name": [{...}, {...}], ...}`, with any other values under other names.
+"""
+
+import io
+import json
+from collections.abc import Iterator, Set
+from typing import Any, NamedTuple
+
+from beam_jobs.storage import filesystem
+from tfpipe.errors import DataError
+
+_READ_CHARS = 1 << 20
+_MAX_CHARS = 16 << 20
+_SPACE = " \t\r\n"
+
+
+class Element(NamedTuple):
+    """An object in an array.
+
+    Attributes:
+        name: The name of the array.
+        number: The number of the object in it, from 1.
+        values: The object.
+    """
+
+    name: str
+    number: int
+    values: dict[str, Any]
+
+
+def iterate_objects(path: str, names: Set[str]) -> Iterator[Element]:
+    """Yields the objects in some arrays, in the order of the file. An object has at most 16 MiB.
+
+    Args:
+        path: The path or URL of the file.
+        names: The names of the arrays. Everything else is passed over.
+
+    Raises:
+        DataError: The file cannot be read, or is not of this form.
+    """
+    with filesystem.explain_os_errors(f"read {path}"), filesystem.open_read(path) as file:
+        try:
+            with io.TextIOWrapper(file, "utf-8-sig") as text:
+                yield from _iterate(_Reader(text), path, names)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path} is not a valid JSON object in UTF-8 ({error}).") from error
+
+
+def _iterate(reader: "_Reader", path: str, names: Set[str]) -> Iterator[Element]:
+    reader.take("{")
+    if reader.peek() == "}":
+        return
+    while True:
+        name = reader.read_value()
+        reader.take(":")
+        if reader.peek() == "[":
+            for number, values in enumerate(_iterate_array(reader), start=1):
+                if name not in names:
+                    continue
+                if not isinstance(values, dict):
+                    raise DataError(f"{path}: {name!r} must hold objects, but number {number} is {values!r:.100}.")
+                yield Element(name, number, values)
+        else:
+            reader.read_value()
+        if reader.peek() != ",":
+            reader.take("}")
+            return
+        reader.take(",")
+
+
+def _iterate_array(reader: "_Reader") -> Iterator[Any]:
+    reader.take("[")
+    if reader.peek() == "]":
+        reader.take("]")
+        return
+    while True:
+        yield reader.read_value()
+        if reader.peek() != ",":
+            reader.take("]")
+            return
+        reader.take(",")
+
+
+class _Reader:
+    """A reader of JSON that holds a part of the text."""
+
+    def __init__(self, text: io.TextIOBase) -> None:
+        self._text, self._buffer, self._position, self._is_at_end = text, "", 0, False
+        self._num_before = 0  # characters before the buffer
+        self._decode = json.JSONDecoder().raw_decode
+
+    def peek(self) -> str:
+        """Returns the next character that is not space; empty at the end."""
+        while True:
+            while self._position < len(self._buffer):
+                if self._buffer[self._position] not in _SPACE:
+                    return self._buffer[self._position]
+                self._position += 1
+            if self._is_at_end:
+                return ""
+            self._fill()
+
+    def take(self, sign: str) -> None:
+        """Passes over a sign, which must be the next one."""
+        found = self.peek()
+        if found != sign:
+            raise ValueError(f"{sign!r} must stand where {repr(found) if found else 'the end'} does")
+        self._position += 1
+
+    def read_value(self) -> Any:
+        """Returns the next value."""
+        self.peek()
+        while True:
+            try:
+                value, end = self._decode(self._buffer, self._position)
+            except json.JSONDecodeError as error:
+                if self._is_at_end:
+                    raise ValueError(f"{error.msg} at character {self._num_before + error.pos + 1:,}") from error
+            else:
+                if end < len(self._buffer) or self._is_at_end:  # a number could go on
+                    self._position = end
+                    return value
+            if len(self._buffer) - self._position > _MAX_CHARS:
+                raise ValueError("a value is longer than 16 MiB, or damaged")
+            self._fill()
+
+    def _fill(self) -> None:
+        """Reads as much again as there is."""
+        rest = self._buffer[self._position :]
+        self._num_before += self._position
+        more = self._text.read(max(_READ_CHARS, len(rest)))
+        self._buffer, self._position, self._is_at_end = rest + more, 0, not more

@@ -1,0 +1,259 @@
+"""COCO's annotation files: boxes, classes, captions and splits, the rules for odd annotations, and every mistake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.engine.choose import choose_planner
+from beam_jobs.inputs.annotations import coco
+from beam_jobs.inputs.annotations.coco import is_coco
+from beam_jobs.inputs.list_inputs import list_images
+from beam_jobs.plan.listing import Listing
+from tests.beam_jobs.datasets import join_datasets, make_dataset, read_records
+from tests.beam_jobs.images import make_jpeg, write_files
+from tfpipe.errors import ConfigError, DataError, TfpipeError
+from tfpipe.format.schema import FeatureSpec
+
+CATEGORIES = [{"id": 18, "name": "dog"}, {"id": 1, "name": "person"}]
+
+
+def make_images(*names: str, size: tuple[int, int] = (40, 20)) -> list[dict[str, Any]]:
+    return [{"id": 10 + k, "file_name": name, "width": size[0], "height": size[1]} for k, name in enumerate(names)]
+
+
+def make_box(image: int, *box: float, category: int = 1, **values: Any) -> dict[str, Any]:
+    return {"image_id": image, "category_id": category, "bbox": list(box), "iscrowd": 0, **values}
+
+
+def write_json(path: Path, **arrays: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"info": {"year": 2026}, "licenses": [{"id": 1}], **arrays}))
+    return path
+
+
+def write_instances(path: Path, *boxes: dict[str, Any], names: tuple[str, ...] = ("a.jpg", "b.jpg")) -> Path:
+    return write_json(path, images=make_images(*names), annotations=list(boxes), categories=CATEGORIES)
+
+
+def list_coco(source: Path, *annotations: Path, **options: Any) -> Listing:
+    return list_images(ShardConfig(str(source), "/out", annotations=tuple(map(str, annotations)), **options))
+
+
+def refuse(source: Path, *annotations: Path, kind: type[TfpipeError] = DataError, **options: Any) -> str:
+    with pytest.raises(kind) as caught:
+        list_coco(source, *annotations, **options)
+    return str(caught.value)
+
+
+def write_coco(folder: Path) -> Path:
+    """Writes a folder in COCO's layout: two splits, boxes in both, and captions in one."""
+    write_files(
+        folder, {f"{split}2017/{k}.jpg": make_jpeg(k, size=(40, 20)) for split in ("train", "val") for k in (1, 2)}
+    )
+    annotations = folder / "annotations"
+    first = make_box(10, 10, 5, 20, 10, category=18), make_box(10, 0, 0, 40, 20)
+    write_instances(annotations / "instances_train2017.json", *first, names=("1.jpg", "2.jpg"))
+    write_instances(annotations / "instances_val2017.json", make_box(11, 20, 10, 20, 10), names=("1.jpg", "2.jpg"))
+    captions = [{"image_id": 10, "caption": text} for text in ("a dog", "ein Hündchen")]
+    write_json(annotations / "captions_train2017.json", images=make_images("1.jpg", "2.jpg"), annotations=captions)
+    write_json(annotations / "person_keypoints_train2017.json", images=[], annotations=[])
+    return folder
+
+
+def test_the_layout_of_coco_gives_boxes_classes_captions_and_splits(tmp_path: Path) -> None:
+    listing = list_coco(write_coco(tmp_path / "coco"))
+    assert (listing.name, listing.root, listing.box_names) == ("coco", f"{tmp_path}/coco", ("person", "dog"))
+    assert listing.extra == (FeatureSpec("caption", "bytes", None, kind="text"),)
+    assert [(ref.path, ref.split, ref.boxes, ref.box_labels, ref.extra) for ref in listing.images] == [
+        (
+            *("train2017/1.jpg", "train", ((0.25, 0.25, 0.75, 0.75), (0.0, 0.0, 1.0, 1.0)), (1, 0)),
+            (["a dog", "ein Hündchen"],),
+        ),
+        ("train2017/2.jpg", "train", (), (), ([],)),
+        ("val2017/1.jpg", "validation", (), (), ([],)),
+        ("val2017/2.jpg", "validation", ((0.5, 0.5, 1.0, 1.0),), (0,), ([],)),
+    ]
+    assert all(ref.size == (tmp_path / "coco" / ref.path).stat().st_size for ref in listing.images)
+    assert listing.skipped == {}
+
+
+def test_records_hold_boxes_with_the_names_of_their_classes(tmp_path: Path) -> None:
+    make_dataset(write_coco(tmp_path / "coco"), tmp_path / "out", shuffle=False)
+    first, second = read_records(tmp_path / "out")
+    assert first["image/object/class/text"] == [b"dog", b"person"]
+    assert first["image/object/class/label"].tolist() == [1, 0]
+    assert first["image/object/bbox/xmax"].tolist() == [0.75, 1.0]
+    assert first["caption"] == [b"a dog", "ein Hündchen".encode()]
+    assert "image/class/label" not in first
+    for name in ("image/object/class/text", "image/object/class/label", "image/object/bbox/ymin", "caption"):
+        assert second[name] is None or len(second[name]) == 0
+    join_datasets([tmp_path / "out"], tmp_path / "again")
+    names = sorted(map(str, (record["image/object/class/text"] for record in read_records(tmp_path / "again"))))
+    assert names == sorted(map(str, (record["image/object/class/text"] for record in (first, second))))
+
+
+def test_files_can_be_named(tmp_path: Path) -> None:
+    images = write_files(tmp_path / "photos", {"a.jpg": make_jpeg(1), "c/b.jpg": make_jpeg(2)})
+    boxes = write_instances(
+        tmp_path / "boxes.json", make_box(11, 0, 0, 20, 20, category=18), names=("a.jpg", "c/b.jpg")
+    )
+    captions = write_json(
+        tmp_path / "texts.json",
+        annotations=[{"image_id": 10, "caption": "one"}],
+        images=make_images("a.jpg", "c/b.jpg"),
+    )
+    listing = list_coco(images, boxes, captions)
+    assert [(ref.path, ref.split, ref.boxes, ref.extra) for ref in listing.images] == [
+        ("a.jpg", "", (), (["one"],)),
+        ("c/b.jpg", "", ((0.0, 0.0, 0.5, 1.0),), ([],)),
+    ]
+    train = write_instances(tmp_path / "train.json", names=("a.jpg",))
+    test = write_instances(tmp_path / "test.json", names=("c/b.jpg",))
+    assert [(ref.path, ref.split) for ref in list_coco(images, train, test).images] == [
+        ("a.jpg", "train"),
+        ("c/b.jpg", "test"),
+    ]
+    write_files(tmp_path / "deep", {"images/train/a.jpg": b"1", "images/test/c/b.jpg": b"2"})
+    assert [ref.path for ref in list_coco(tmp_path / "deep", train, test).images] == [
+        "images/train/a.jpg",
+        "images/test/c/b.jpg",
+    ]
+
+
+def test_captions_alone_need_no_sizes(tmp_path: Path) -> None:
+    captions = write_json(
+        tmp_path / "captions.json",
+        annotations=[{"image_id": 1, "caption": "one"}],
+        images=[{"id": 1, "file_name": "a.jpg"}],
+    )
+    (ref,) = list_coco(tmp_path, captions).images
+    assert (ref.path, ref.extra) == ("a.jpg", (["one"],))
+
+
+def test_odd_annotations_are_left_out_and_counted(tmp_path: Path) -> None:
+    path = write_instances(
+        tmp_path / "a.json",
+        make_box(10, -10, 5, 20, 100),  # it ends outside of the image
+        make_box(10, 0, 0, 10, 10, iscrowd=1),
+        make_box(10, 0, 0, 0, 10),
+        make_box(10, 50, 0, 10, 10),
+        {"image_id": 10, "category_id": 1},
+        make_box(99, 0, 0, 10, 10),
+        {"image_id": 98, "caption": "nobody"},
+    )
+    listing = list_coco(tmp_path, path)
+    assert [ref.boxes for ref in listing.images] == [((0.0, 0.25, 0.25, 1.0),), ()]
+    assert listing.skipped == {
+        "crowd annotation": 1,
+        "box without an area in its image": 2,
+        "annotation without a box": 1,
+        "annotation of an image that is not listed": 2,
+    }
+
+
+def test_classes_have_the_order_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_text("cat\ndog\nperson\n")
+    path = write_instances(tmp_path / "a.json", make_box(10, 0, 0, 9, 9), make_box(10, 0, 0, 9, 9, category=18))
+    listing = list_coco(tmp_path, path, labels=str(tmp_path / "labels.txt"))
+    assert (listing.box_names, listing.images[0].box_labels) == (("cat", "dog", "person"), (2, 1))
+    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    assert refuse(tmp_path, path, labels=str(tmp_path / "labels.txt")) == (
+        f"{tmp_path}/labels.txt must name every class, but 'person' is not in it."
+    )
+
+
+NO_NAME = "'file_name' must be a path inside the folder of images, got"
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"images": [{"id": 1, "file_name": "../a.jpg"}]}, f", image 1: {NO_NAME} '../a.jpg'."),
+        ({"images": [{"id": 1, "file_name": "/a.jpg"}]}, f", image 1: {NO_NAME} '/a.jpg'."),
+        ({"images": [{"id": 1, "file_name": "http://a/b"}]}, f", image 1: {NO_NAME} 'http://a/b'."),
+        ({"images": [{"id": 1}]}, f", image 1: {NO_NAME} None."),
+        ({"images": [{"id": "1", "file_name": "a"}]}, ", image 1: 'id' must be a whole number, got '1'."),
+        (
+            {"images": [{"id": 1, "file_name": "a"}, {"id": 1, "file_name": "b"}]},
+            ", image 2: id 1 must be one image, but is a and b.",
+        ),
+        ({"categories": [{"id": 1, "name": ""}]}, ", category 1: 'name' must be a text, got ''."),
+        (
+            {"categories": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]},
+            ", category 2: id 1 must be one class, but is 'a' and 'b'.",
+        ),
+        ({"annotations": [{}]}, ", annotation 1: 'image_id' must be a whole number, got None."),
+        (
+            {"annotations": [make_box(10, 1, 2, 3)]},
+            ", annotation 1: 'bbox' must be left, top, width and height in pixels, got [1, 2, 3].",
+        ),
+        (
+            {"annotations": [{"image_id": 1, "caption": "\ud800"}]},
+            ", annotation 1: 'caption' must be a text, got '\\ud800'.",
+        ),
+    ],
+)
+def test_a_wrong_element_is_refused(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+    path = write_json(tmp_path / "a.json", **arrays)
+    assert refuse(tmp_path, path) == f"{path}{message}"
+
+
+def test_parts_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
+    path = write_instances(tmp_path / "a.json", make_box(10, 0, 0, 9, 9, category=7))
+    assert refuse(tmp_path, path) == "a.jpg has a box of category 7, which must be one of the 'categories'."
+    images = [{"id": 10, "file_name": "a.jpg", "width": 0, "height": 7}]
+    path = write_json(tmp_path / "a.json", images=images, annotations=[make_box(10, 0, 0, 9, 9)], categories=CATEGORIES)
+    assert refuse(tmp_path, path) == "a.jpg has boxes, so its 'width' and 'height' must be numbers above 0."
+    path = write_json(tmp_path / "a.json", images=[])
+    assert refuse(tmp_path, path) == f"{path} must list images, but there are none."
+    assert refuse(tmp_path, input_format="coco") == (
+        f"{tmp_path} must have annotations/instances_*.json or captions_*.json, or name `annotations`."
+    )
+    assert (
+        refuse(tmp_path, tmp_path / "gone.json") == f"Could not read {tmp_path}/gone.json: No such file or directory."
+    )
+
+
+def test_limits_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_instances(tmp_path / "a.json", make_box(10, 0, 0, 9, 9), make_box(10, 0, 0, 9, 9))
+    monkeypatch.setattr(coco, "_MAX_ANNOTATIONS", 1)
+    assert refuse(tmp_path, path) == (
+        f"{path}, annotation 2: at most 1 annotations can be read at once; divide the files."
+    )
+    monkeypatch.setattr(coco, "_MAX_IMAGES", 1)
+    assert refuse(tmp_path, path) == f"{path}, image 2: at most 1 images can be listed at once; divide the files."
+
+
+def test_only_a_folder_can_have_annotations(tmp_path: Path) -> None:
+    message = "`annotations` needs a folder of images as input, and `input_format` auto or coco."
+    assert refuse(tmp_path / "t.csv", tmp_path / "a.json", kind=ConfigError) == message
+    assert refuse(tmp_path, tmp_path / "a.json", kind=ConfigError, input_format="tree") == message
+
+
+def test_the_layout_is_recognized(tmp_path: Path) -> None:
+    folder = write_coco(tmp_path / "coco")
+    assert is_coco(ShardConfig(str(folder), "/out"))
+    assert not is_coco(ShardConfig(str(folder), "/out", input_format="tree"))
+    write_files(tmp_path / "classes", {"annotations/1.jpg": b"1", "b/2.jpg": b"2"})
+    assert not is_coco(ShardConfig(str(tmp_path / "classes"), "/out"))
+    with pytest.raises(ConfigError) as caught:
+        choose_planner(ShardConfig(str(folder), "/out", plan="engine"))
+    assert str(caught.value) == (
+        "`plan` engine cannot be used: boxes are known once all annotations are read. Leave it out."
+    )
+
+
+def test_many_boxes_stay_in_their_order(tmp_path: Path) -> None:
+    """Annotations of an image may lie anywhere in the file."""
+    rng = np.random.default_rng(0)
+    owners = rng.integers(0, 3, 60)
+    boxes = [make_box(10 + int(k), 0, 0, 1 + i % 39, 10) for i, k in enumerate(owners)]
+    listing = list_coco(tmp_path, write_instances(tmp_path / "a.json", *boxes, names=("a", "b", "c")))
+    for k, ref in enumerate(listing.images):
+        assert [box[2] * 40 for box in ref.boxes] == [1 + i % 39 for i in range(60) if owners[i] == k]

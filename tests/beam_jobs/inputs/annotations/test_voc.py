@@ -1,0 +1,149 @@
+"""The layout of Pascal VOC: boxes, classes and splits, and every mistake in an XML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.engine.choose import choose_planner
+from beam_jobs.inputs.annotations.voc import is_voc
+from beam_jobs.inputs.list_inputs import list_images
+from beam_jobs.plan.listing import Listing
+from tests.beam_jobs.datasets import make_dataset, read_records
+from tests.beam_jobs.images import make_jpeg, write_files
+from tfpipe.errors import ConfigError, DataError
+
+PART = "<part><name>head</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></part>"
+
+
+def make_object(name: str, *sides: float, more: str = "") -> str:
+    box = "".join(f"<{side}>{x}</{side}>" for side, x in zip(("xmin", "ymin", "xmax", "ymax"), sides, strict=True))
+    return f"<object><name>{name}</name><bndbox>{box}</bndbox>{more}</object>"
+
+
+def make_xml(*objects: str, size: str = "<size><width>40</width><height>20</height><depth>3</depth></size>") -> bytes:
+    return f"<annotation><filename>ignored.jpg</filename>{size}{''.join(objects)}</annotation>".encode()
+
+
+def write_voc(folder: Path, annotations: dict[str, bytes], **lists: str) -> Path:
+    """Writes images of 40 by 20 pixels with their annotations, and lists of them."""
+    write_files(folder, {f"Annotations/{key}.xml": xml for key, xml in annotations.items()})
+    write_files(folder, {f"JPEGImages/{key}.jpg": make_jpeg(k, size=(40, 20)) for k, key in enumerate(annotations)})
+    return write_files(folder, {f"ImageSets/Main/{name}.txt": text.encode() for name, text in lists.items()})
+
+
+def list_voc(source: Path, **options: Any) -> Listing:
+    return list_images(ShardConfig(str(source), "/out", **options))
+
+
+def refuse(source: Path, **options: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        list_voc(source, **options)
+    return str(caught.value)
+
+
+@pytest.fixture
+def voc(tmp_path: Path) -> Path:
+    annotations = {
+        "1": make_xml(
+            make_object("dog", 11, 6, 30, 15, more=f"<difficult>1</difficult>{PART}"), make_object("cat", 1, 1, 40, 20)
+        ),
+        "2": make_xml(),
+        "3": make_xml(make_object("cat", 21, 11, 40, 20)),
+    }
+    return write_voc(
+        tmp_path / "VOC2012", annotations, train="1\n2\n", val="3\n", trainval="1\n2\n3\n", cat_train="1  1\n"
+    )
+
+
+def test_the_layout_of_voc_gives_boxes_classes_and_splits(voc: Path) -> None:
+    listing = list_voc(voc)
+    assert (listing.name, listing.root, listing.box_names) == ("VOC2012", str(voc), ("cat", "dog"))
+    assert [(ref.path, ref.split, ref.boxes, ref.box_labels, ref.extra) for ref in listing.images] == [
+        ("JPEGImages/1.jpg", "train", ((0.25, 0.25, 0.75, 0.75), (0.0, 0.0, 1.0, 1.0)), (1, 0), ([1, 0],)),
+        ("JPEGImages/2.jpg", "train", (), (), ([],)),
+        ("JPEGImages/3.jpg", "validation", ((0.5, 0.5, 1.0, 1.0),), (0,), ([0],)),
+    ]
+    assert listing.skipped == {}
+
+
+def test_records_hold_boxes_with_the_names_of_their_classes(voc: Path, tmp_path: Path) -> None:
+    make_dataset(voc, tmp_path / "out", shuffle=False)
+    first, second = read_records(tmp_path / "out")
+    assert first["image/object/class/text"] == [b"dog", b"cat"]
+    assert first["difficult"].tolist() == [1, 0]
+    assert first["image/object/bbox/xmin"].tolist() == [0.25, 0.0]
+    assert not second["image/object/class/text"]
+
+
+def test_images_without_a_list_or_an_annotation_are_counted(voc: Path) -> None:
+    write_files(voc, {"JPEGImages/4.png": b"1", "ImageSets/Main/val.txt": b"3\n5\n\n"})
+    listing = list_voc(voc)
+    assert [ref.path for ref in listing.images] == [f"JPEGImages/{k}.jpg" for k in (1, 2, 3)]
+    assert listing.skipped == {"image in no list of ImageSets": 1, "image without a file in Annotations": 1}
+    for name in ("train", "val", "trainval", "cat_train"):
+        (voc / f"ImageSets/Main/{name}.txt").unlink()
+    write_files(voc, {"Annotations/4.xml": make_xml(make_object("cat", 30, 0, 50, 10), make_object("cat", 9, 9, 8, 9))})
+    listing = list_voc(voc)
+    assert [(ref.path, ref.split) for ref in listing.images][3] == ("JPEGImages/4.png", "")
+    assert listing.images[3].boxes == ((0.725, 0.0, 1.0, 0.5),)
+    assert listing.skipped == {"box without an area in its image": 1}
+
+
+def test_one_list_of_all_names_no_split(voc: Path) -> None:
+    for name in ("train", "val"):
+        (voc / f"ImageSets/Main/{name}.txt").unlink()
+    assert [ref.split for ref in list_voc(voc).images] == ["", "", ""]
+
+
+BOMB = b'<!DOCTYPE annotation [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]>'
+
+
+@pytest.mark.parametrize(
+    ("xml", "reason"),
+    [
+        (b"", "no element found: line 1, column 0"),
+        (b"<annotation><size>", "no element found: line 1, column 18"),
+        (BOMB + make_xml(), "it must not declare a document type"),
+        ((BOMB.decode() + make_xml().decode()).encode("utf-16"), "it must not declare a document type"),
+        (b'<!DOCTYPE a SYSTEM "file:///etc/passwd"><annotation/>', "it must not declare a document type"),
+        (b"<html/>", "its outermost element must be 'annotation', got 'html'"),
+        (b"<annotation>" + b"<a>" * 20, "its elements are more than 20 deep"),
+        (make_xml(make_object("", 1, 1, 2, 2)), "object 1 must have a 'name', got ''"),
+        (make_xml("<object><name>a</name></object>"), "'xmin' must be a number, got ''"),
+        (make_xml(make_object("a", 1, 1, 2, float("nan"))), "'ymax' must be a number, got 'nan'"),
+        (make_xml(make_object("a", 1, 1, 2, 2), size=""), "'size' must hold a width and a height above 0"),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, xml: bytes, reason: str) -> None:
+    voc = write_voc(tmp_path, {"1": xml})
+    assert refuse(voc) == f"{voc}/Annotations/1.xml is not a valid annotation of Pascal VOC ({reason})."
+
+
+def test_a_large_file_is_refused(tmp_path: Path) -> None:
+    voc = write_voc(tmp_path, {"1": b" " * (2**20 + 1)})
+    assert refuse(voc) == f"{voc}/Annotations/1.xml must have at most 1 MiB."
+
+
+def test_a_wrong_list_is_refused(voc: Path) -> None:
+    main = voc / "ImageSets/Main"
+    write_files(main, {"val.txt": b"3\n1\n"})
+    assert refuse(voc) == f"{main}/val.txt, line 2: 1 is in another split too. Remove it from one of them."
+    write_files(main, {"val.txt": b"../../x\n"})
+    assert refuse(voc) == f"{main}/val.txt, line 1: must be the name of an image without its ending, got '../../x'."
+    write_files(main, {"val.txt": b"\xff"})
+    assert refuse(voc).startswith(f"{main}/val.txt is not a text in UTF-8 (")
+
+
+def test_the_layout_is_recognized(voc: Path, tmp_path: Path) -> None:
+    assert is_voc(ShardConfig(str(voc), "/out"))
+    assert not is_voc(ShardConfig(str(voc), "/out", input_format="tree"))
+    assert not is_voc(ShardConfig(str(voc / "JPEGImages"), "/out"))
+    assert refuse(voc / "JPEGImages", input_format="voc") == (
+        f"{voc}/JPEGImages must have an .xml file for each image in Annotations, but there is none."
+    )
+    with pytest.raises(ConfigError, match="boxes are known once all annotations are read"):
+        choose_planner(ShardConfig(str(voc), "/out", plan="engine"))
