@@ -179,6 +179,11 @@ def _check_rows(num_rows: int, file: IO[bytes], path: str) -> None:
 
 
 def _check_type(field: Any, path: str) -> None:
+    if field.name == keys.IMAGE_MASK and _is_binary(field.type):
+        raise DataError(
+            f"{path}: column {field.name!r} holds masks, which are not read from Parquet. Export the dataset with `to` "
+            "webdataset or folder instead."
+        )
     if not _is_flat(field.type) and _has_binary(field.type):
         raise DataError(
             f"{path}: column {field.name!r} must hold numbers, texts, or lists and structs of such, got {field.type}. "

@@ -42,6 +42,14 @@ TESTS = {
         "beam_jobs/inputs/test_table.py::test_captions_are_text",
         "beam_jobs/inputs/test_table.py::test_an_image_may_have_several_captions",
     ],
+    "COCO: `instances_*.json`, `captions_*.json`": [
+        "beam_jobs/inputs/annotations/test_coco.py::test_records_hold_boxes_with_the_names_of_their_classes",
+        "beam_jobs/inputs/annotations/test_coco.py::test_files_can_be_named",
+    ],
+    "Pascal VOC: `Annotations/*.xml`": [
+        "beam_jobs/inputs/annotations/test_voc.py::test_the_layout_of_voc_gives_boxes_classes_and_splits",
+        "beam_jobs/inputs/annotations/test_voc.py::test_masks_are_stored_if_all_images_have_one",
+    ],
     "TFRecords of another program": ["integrity/foreign/test_index.py::test_counts_places_labels_and_forms"],
     "TFRecords, as a dataset of tfpipe": ["beam_jobs/test_foreign.py::test_features_of_every_kind"],
     "TFRecords that are compressed": [

@@ -3,6 +3,7 @@
     Annotations/000005.xml          the boxes of an image
     JPEGImages/000005.jpg           the image
     ImageSets/Main/train.txt        optional: the images of a split, one name on each line
+    SegmentationClass/000005.png    optional: the mask of an image; masks are stored if all images have one
 
 A document type in an XML file is refused, so no file can define entities.
 """
@@ -21,7 +22,7 @@ from beam_jobs.inputs.annotations.boxes import BoxScaler, make_listing
 from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.folder import SPLIT_FOLDERS, check_folder, list_begin
 from beam_jobs.inputs.table_files import is_table
-from beam_jobs.plan.image_ref import ImageRef
+from beam_jobs.plan.image_ref import ImageRef, MaskRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
@@ -29,13 +30,14 @@ from tfpipe.errors import DataError
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.system.progress import Observer, Progress
 
-_ANNOTATIONS, _IMAGES, _SETS = "Annotations", "JPEGImages", "ImageSets/Main"
+_ANNOTATIONS, _IMAGES, _SETS, _MASKS = "Annotations", "JPEGImages", "ImageSets/Main", "SegmentationClass"
 _MAX_BYTES = 1 << 20
 _MAX_DEPTH = 20
 _FILES_AT_ONCE = 1000
 _READERS = 16
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _UNLISTED = "image in no list of ImageSets"
+_LONE_MASK = "mask, since other images have none"
 _UNDESCRIBED = "image without a file in Annotations"
 
 
@@ -97,10 +99,15 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
     keys = [key for key in splits if key in described]
     skipped[_UNDESCRIBED] = len(splits) - len(keys)
     paths = [filesystem.join(source, f"{_ANNOTATIONS}/{key}.xml") for key in keys]
+    masks = {f"{key}.png" for key in keys}.intersection(filesystem.list_names(filesystem.join(source, _MASKS)))
+    has_masks = len(masks) == len(keys)
+    skipped[_LONE_MASK] = 0 if has_masks else len(masks)
     scaler, refs, names = BoxScaler(), list[ImageRef](), list[list[str]]()
     for key, annotation in zip(keys, _read_all(paths), strict=True):
         ref, classes = _make_ref(annotation, scaler)
-        refs.append(ref._replace(path=f"{_IMAGES}/{files.get(key, f'{key}.jpg')}", split=splits[key]))
+        path = f"{_IMAGES}/{files.get(key, f'{key}.jpg')}"
+        mask = tuple(MaskRef(f"{_MASKS}/{key}.png")) if has_masks else ()
+        refs.append(ref._replace(path=path, split=splits[key], mask=mask))
         names.append(classes)
         if observer is not None and len(refs) % TELL_EVERY == 0:
             observer.progress(Progress(len(refs)))

@@ -177,6 +177,14 @@ def test_a_second_column_of_images_is_refused(tmp_path: Path) -> None:
     )
 
 
+def test_masks_of_an_export_are_refused(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", JPEGS[:1], **{"image/mask": [b"1"]})
+    assert refuse(path) == (
+        f"{path}: column 'image/mask' holds masks, which are not read from Parquet. Export the dataset with `to` "
+        "webdataset or folder instead."
+    )
+
+
 def test_rows_of_a_damaged_row_group_are_counted(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", JPEGS, text=["a" * 50, "b", "c", "d", "e"])
     damage(path, "text", 1)

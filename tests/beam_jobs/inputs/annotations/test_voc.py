@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.engine.choose import choose_planner
@@ -97,6 +100,19 @@ def test_one_list_of_all_names_no_split(voc: Path) -> None:
     for name in ("train", "val"):
         (voc / f"ImageSets/Main/{name}.txt").unlink()
     assert [ref.split for ref in list_voc(voc).images] == ["", "", ""]
+
+
+def test_masks_are_stored_if_all_images_have_one(voc: Path, tmp_path: Path) -> None:
+    masks = {k: np.full((20, 40), k, np.uint8) for k in (1, 2, 3)}
+    for k in (1, 2):
+        (voc / "SegmentationClass").mkdir(exist_ok=True)
+        Image.fromarray(masks[k]).save(voc / f"SegmentationClass/{k}.png")
+    listing = list_voc(voc)
+    assert (listing.images.has_masks, listing.skipped) == (False, {"mask, since other images have none": 2})
+    Image.fromarray(masks[3]).save(voc / "SegmentationClass/3.png")
+    make_dataset(voc, tmp_path / "out", shuffle=False)
+    for k, record in enumerate(read_records(tmp_path / "out"), start=1):
+        assert np.array_equal(Image.open(io.BytesIO(record["image/mask"][0])), masks[k])
 
 
 BOMB = b'<!DOCTYPE annotation [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]>'
