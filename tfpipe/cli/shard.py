@@ -100,7 +100,8 @@ def shard(**options: Any) -> None:
     INPUT is a folder with one folder per class (train/, validation/, test/ may stand above them), a .csv, .jsonl or
     .parquet table with the columns image and label, a .tar, .tar.gz or .zip archive, or a folder of archives. Tars may
     hold images beside their captions, as WebDataset's do, and Parquet files the images themselves, as Hugging Face's
-    do. Boxes may lie beside a folder, as COCO's and Pascal VOC's do. A table may be many files: a folder such as photos.parquet, or a pattern such as 'photos-*.csv'.
+    do. Boxes may lie beside a folder, as COCO's and Pascal VOC's do. A table may be many files: a folder such as
+    photos.parquet, or a pattern such as 'photos-*.csv'.
 
     Run the same command again after an interruption: finished shards are kept.
 

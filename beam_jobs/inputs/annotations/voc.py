@@ -106,8 +106,8 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
     for key, annotation in zip(keys, _read_all(paths), strict=True):
         ref, classes = _make_ref(annotation, scaler)
         path = f"{_IMAGES}/{files.get(key, f'{key}.jpg')}"
-        mask = tuple(MaskRef(f"{_MASKS}/{key}.png")) if has_masks else ()
-        refs.append(ref._replace(path=path, split=splits[key], mask=mask))
+        mask: Sequence[str | int] = MaskRef(f"{_MASKS}/{key}.png") if has_masks else ()
+        refs.append(ref._replace(path=path, split=splits[key], mask=tuple(mask)))
         names.append(classes)
         if observer is not None and len(refs) % TELL_EVERY == 0:
             observer.progress(Progress(len(refs)))
