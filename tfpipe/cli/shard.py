@@ -41,8 +41,8 @@ from tfpipe.format.image_form import ImageForm
     "--annotations",
     multiple=True,
     metavar="FILE",
-    help="Boxes or captions of the images in the folder INPUT, in COCO's form. Repeat it for several files.  "
-    "[default: annotations/instances_*.json and captions_*.json in INPUT, if it has such]",
+    help="Boxes or captions of the images in the folder INPUT, in COCO's form. Repeat it for several files. "
+    "Without it annotations/instances_*.json and captions_*.json in INPUT count, if there are such.",
 )
 @click.option("--split", help="Name of the split, if there is only one.  [default: train]")
 @click.option(
