@@ -16,6 +16,7 @@ from tfpipe.errors import DataError
 _READ_CHARS = 1 << 20
 _MAX_CHARS = 16 << 20
 _SPACE = " \t\r\n"
+_AFTER_VALUE = frozenset(_SPACE + ",:]}")
 
 
 class Element(NamedTuple):
@@ -121,7 +122,8 @@ class _Reader:
                 if self._is_at_end:
                     raise ValueError(f"{error.msg} at character {self._num_before + error.pos + 1:,}") from error
             else:
-                if end < len(self._buffer) or self._is_at_end:  # a number could go on
+                # A number could go on: in "1." or "1e" only the 1 is a value yet.
+                if self._is_at_end or self._buffer[end : end + 1] in _AFTER_VALUE:
                     self._position = end
                     return value
             if len(self._buffer) - self._position > _MAX_CHARS:

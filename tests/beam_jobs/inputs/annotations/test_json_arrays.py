@@ -46,6 +46,13 @@ def test_elements_are_those_of_the_parser(
     assert list(iterate_objects(str(path), {"x", "y"})) == expected
 
 
+@pytest.mark.parametrize("value", ["0.0", "-12.5e-7", "1E5", "-0", "true", "12345678901234567890"])
+@pytest.mark.parametrize("spaces", range(8))
+def test_a_value_may_be_cut_anywhere(path: Path, value: str, spaces: int) -> None:
+    path.write_text('{"a": ' + " " * spaces + value + ', "x": [{"b": ' + value + "}]}")
+    assert [element.values for element in iterate_objects(str(path), {"x"})] == [{"b": json.loads(value)}]
+
+
 def test_other_forms_of_the_same_file(path: Path) -> None:
     path.write_bytes(b'\xef\xbb\xbf \n{ "x" : [ {} , {"a":1} ] }\n')
     assert [element.values for element in iterate_objects(str(path), {"x"})] == [{}, {"a": 1}]
