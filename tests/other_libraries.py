@@ -17,8 +17,12 @@ LIBRARIES = ("grain==0.2.18", "webdataset==1.0.2", "datasets>=4", "array_record"
 @pytest.fixture(scope="session")
 def other_libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Installs them from the package index, and returns the environment of a process that imports them."""
-    folder = tmp_path_factory.mktemp("libraries")
-    install = [sys.executable, "-m", "pip", "install", "-q", "--no-input", "--target", str(folder), *LIBRARIES]
+    return install_libraries(tmp_path_factory.mktemp("libraries"), *LIBRARIES)
+
+
+def install_libraries(folder: Path, *libraries: str) -> dict[str, str]:
+    """Installs libraries in a folder, and returns the environment of a process that imports them."""
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-input", "--target", str(folder), *libraries]
     subprocess.run(install, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=280)
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), "HF_HUB_OFFLINE": "1"}
 

@@ -249,8 +249,8 @@ class _BatchMaker:
         Raises:
             TfpipeError: It could not be read, an image is damaged, or the device's memory is full.
         """
-        host = read.result()
         try:
+            host = read.result()
             with self._use_stream():
                 batch = self._make(host)
                 self._wait()

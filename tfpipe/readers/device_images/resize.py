@@ -72,24 +72,26 @@ def _resize_part(
     boxes = torch.tensor([crop.box for crop in crops])
     # The first pixel of the crop in each channel, and the pixels of a row: int64 [n, 3] and [n].
     corners = firsts[:, None] + torch.arange(3) * planes[:, None] + (boxes[:, 0] * sizes[:, 1] + boxes[:, 1])[:, None]
+    # Found on the host, so that it need not wait for the device.
+    columns, across = (part.to(device) for part in _find_taps(boxes[:, 3], width, antialias))
+    lines, down = (part.to(device) for part in _find_taps(boxes[:, 2], height, antialias))
     corners, strides, boxes = corners.to(device), sizes[:, 1].to(device), boxes.to(device)
     flips = torch.tensor([crop.flip for crop in crops], device=device)
 
-    columns, weights = _find_taps(boxes[:, 3], width, antialias)
     columns = torch.where(flips[:, None, None], columns.flip(1), columns)
-    weights = torch.where(flips[:, None, None], weights.flip(1), weights)
-    rows = torch.minimum(torch.arange(int(boxes[:, 2].max()), device=device), boxes[:, 2:3] - 1)  # [n, tallest]
+    across = torch.where(flips[:, None, None], across.flip(1), across)
+    tallest = max(crop.box[2] for crop in crops)
+    rows = torch.minimum(torch.arange(tallest, device=device), boxes[:, 2:3] - 1)  # [n, tallest]
     row_starts = corners[:, :, None] + (rows * strides[:, None])[:, None]  # [n, 3, tallest]
     wide = torch.zeros(*row_starts.shape, width, device=device)
     for tap in range(columns.shape[2]):
         values = pixels[row_starts[..., None] + columns[:, None, None, :, tap]]
-        wide += values * weights[:, None, None, :, tap]
+        wide += values * across[:, None, None, :, tap]
 
-    lines, weights = _find_taps(boxes[:, 2], height, antialias)
     levels = torch.zeros(len(images), 3, height, width, device=device)
     for tap in range(lines.shape[2]):
         chosen = lines[:, None, :, tap, None].expand(-1, 3, -1, width)
-        levels += wide.gather(2, chosen) * weights[:, None, :, tap, None]
+        levels += wide.gather(2, chosen) * down[:, None, :, tap, None]
     return (levels + 0.5).floor_().clamp_(0, 255)
 
 
