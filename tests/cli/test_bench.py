@@ -9,8 +9,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import tfpipe as library
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.tuning.bench import Bench, to_json
 from tfpipe.tuning.paired_benchmark import Interval
@@ -51,6 +53,26 @@ def test_the_report(bench, small_dataset: Path) -> None:
         "0.500 times the yardstick (0.496 to 0.504), which decoded 2,000 images/s in turns with it",
     ]
     assert json.loads(Path("new.json").read_text()) == json.loads(Path("base.json").read_text())
+
+
+def test_records_without_images_are_called_records(bench, tmp_path: Path) -> None:
+    rows = [{"x": np.float32([number])} for number in range(4)]
+    library.write(rows, tmp_path / "latents", {"x": library.Tensor("float32", (1,))}, num_shards=1, workers=0)
+    assert bench(BASE, tmp_path / "latents")[1].splitlines()[0] == (
+        "1,000 records/s (980 to 1,020 with 95 % confidence), 510 records per CPU-second"
+    )
+
+
+def test_a_log_says_which_run_it_is(monkeypatch: pytest.MonkeyPatch, tfpipe, small_dataset: Path) -> None:
+    from tfpipe.tuning import bench as benches
+
+    def answer(job: Any, config: Any, runs: int, observer: Any) -> Bench:
+        observer.phase(f"Run 1 of {runs}")
+        return BASE
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the command changes it
+    monkeypatch.setattr(benches, "measure", answer)
+    assert tfpipe("bench", small_dataset, "--runs", 3)[2] == "Run 1 of 3\n"
 
 
 def test_a_pipeline_that_became_slower_fails_the_build(bench, small_dataset: Path) -> None:
@@ -106,5 +128,6 @@ def test_a_real_bench_against_itself(small_dataset: Path, tmp_path: Path) -> Non
     base = [sys.executable, "-m", "tfpipe", "bench", str(small_dataset), "--global-batch-size", "4", "--runs", "3"]
     for more in (["--save", str(tmp_path / "a.json")], ["--compare", str(tmp_path / "a.json"), "--fail-below", "0.8"]):
         done = subprocess.run([*base, *more], cwd=root, capture_output=True, text=True, timeout=200, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
+        phases = ["Starting the yardstick", "Run 1 of 3", "Run 2 of 3", "Run 3 of 3"]
+        assert (done.returncode, [line.split(",")[0] for line in done.stderr.splitlines()]) == (0, phases)
     assert "times the earlier result" in done.stdout

@@ -423,3 +423,8 @@ def test_where_options_were_tuned(here: dict[str, object], expected: Check | str
             "tuned", "warning", f"The options were tuned on {expected}.", "Run `tfpipe tune` here, for this data."
         )
     assert check_tuned(NOTED, here) == expected
+
+
+def test_records_without_images_are_called_records() -> None:
+    check = check_cpu(1000.0, 4, 1, TargetConfig(images_per_second=100), "records")
+    assert check.found == "This host makes 1,000 records/s with 4 cores; 100 are wanted."

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.observers import Recorder
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.system.progress import Observer
@@ -43,6 +44,17 @@ def test_the_score_is_the_rate_by_the_yardsticks(bench) -> None:
     # A runner takes 1.5 s of a core for each second.
     assert found.images_per_cpu_second == pytest.approx(3100 / 3 / 1.5)
     assert (found.place, found.config["global_batch_size"]) == (PLACE, 100)
+
+
+def test_the_observer_hears_of_every_run(fake_job, runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    observer = Recorder()
+    monkeypatch.setattr(benches, "PipelineProcess", lambda *_: runner(2000.0, 0.0))
+    monkeypatch.setattr(benches, "get_place", lambda *_: PLACE)
+    measure(fake_job(lambda _: 1000.0), CONFIG, 3, observer)
+    assert [phase.split(", about ")[0] for phase in observer.phases] == [
+        *("Starting the yardstick", "Run 1 of 3", "Run 2 of 3", "Run 3 of 3"),
+    ]
+    assert observer.phases[2].endswith(" s left")
 
 
 def test_a_machine_that_is_slower_is_so_for_both(bench) -> None:

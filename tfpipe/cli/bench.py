@@ -59,7 +59,7 @@ def bench(
     fail_below: float | None,
     as_json: bool,
 ) -> None:
-    """Measure the images per second of DATASET's pipeline, alone and relative to a yardstick.
+    """Measure the images or records per second of DATASET's pipeline, alone and relative to a yardstick.
 
     The yardstick decodes one JPEG over and over, in turns with the pipeline. A slower or busy machine slows both, so
     --compare compares the ratio of the two rates. --fail-below looks at the upper bound of the 95 % interval, so noise
@@ -73,13 +73,14 @@ def bench(
     options = read_config(config, global_batch_size)
     job = open_job("bench", dataset, split, options, stages)
     with quiet_start():
+        from tfpipe.pipeline.plan.source import get_source
         from tfpipe.tuning import bench as benches
 
     if save is not None:
         check_target(save)
     base = None if compare is None else benches.load(compare)
     try:
-        with restore_interrupts(), status_line("Starting") as status:
+        with restore_interrupts(), status_line("Starting", in_log=True) as status:
             result = benches.measure(job, options, runs, status)
     except KeyboardInterrupt:
         click.echo("Interrupted. Nothing was written.", err=True)
@@ -90,7 +91,7 @@ def bench(
     if as_json:
         click.echo(json.dumps(benches.to_json(result, comparison), allow_nan=False))
     else:
-        click.echo("\n".join(_format(result, comparison)))
+        click.echo("\n".join(_format(result, comparison, get_source(job.data, job.split).unit)))
     if comparison is not None and fail_below is not None and comparison.is_below(fail_below):
         click.echo(
             f"The rate is below {fail_below:g} times the earlier one, even at the upper bound of the interval.",
@@ -99,11 +100,11 @@ def bench(
         raise SystemExit(1)
 
 
-def _format(result: "Bench", comparison: "Comparison | None") -> list[str]:
+def _format(result: "Bench", comparison: "Comparison | None", unit: str) -> list[str]:
     rate = result.images_per_second
     lines = [
-        f"{rate.ratio:,.0f} images/s ({rate.low:,.0f} to {rate.high:,.0f} with 95 % confidence), "
-        f"{result.images_per_cpu_second:,.0f} images per CPU-second",
+        f"{rate.ratio:,.0f} {unit}/s ({rate.low:,.0f} to {rate.high:,.0f} with 95 % confidence), "
+        f"{result.images_per_cpu_second:,.0f} {unit} per CPU-second",
         f"{result.score.ratio:.3f} times the yardstick ({result.score.low:.3f} to {result.score.high:.3f}), which "
         f"decoded {result.yardstick_images_per_second:,.0f} images/s in turns with it",
     ]

@@ -80,6 +80,7 @@ def tune(
             raise ConfigError(f"{name} must be above 0, got {value:g}.")
     options = read_config(config, global_batch_size, given={"cpu_budget": cpu_budget})
     job = open_job("tune", dataset, split, options, stages, images_per_second)
+    from tfpipe.pipeline.plan.source import get_source
     from tfpipe.tuning import search, tuned_file
 
     place = tuned_file.get_place(job.data, job.split)
@@ -99,21 +100,21 @@ def tune(
     if as_json:
         click.echo(json.dumps({**search.to_json(tuned, options), "path": path}, allow_nan=False))
     else:
-        _print(tuned, path, images_per_second)
+        _print(tuned, path, images_per_second, get_source(job.data, job.split).unit)
 
 
-def _print(tuned: "Tuned", path: str, images_per_second: float | None) -> None:
+def _print(tuned: "Tuned", path: str, images_per_second: float | None, unit: str) -> None:
     console = new_console()
     if tuned.trials:
-        console.print(_build_table(tuned.trials))
+        console.print(_build_table(tuned.trials, unit))
         console.print()
-    console.print(_format_result(tuned, images_per_second))
+    console.print(_format_result(tuned, images_per_second, unit))
     if not tuned.finished:
         console.print("There is more to try: give more --seconds, or run it again.")
     console.print(f'Written to {path}. Load it with PipelineConfig.from_file("{path}").', soft_wrap=True)
 
 
-def _build_table(trials: "tuple[Trial, ...]") -> "Table":
+def _build_table(trials: "tuple[Trial, ...]", unit: str) -> "Table":
     """Builds a table of all that was tried, in order."""
     from rich.table import Table
     from rich.text import Text
@@ -122,7 +123,7 @@ def _build_table(trials: "tuple[Trial, ...]") -> "Table":
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("", no_wrap=True)
-    table.add_column("images/s", justify="right", no_wrap=True)
+    table.add_column(f"{unit}/s", justify="right", no_wrap=True)
     table.add_column("gain (97 %)", no_wrap=True)
     table.add_column("change", overflow="fold")
     for trial in trials:
@@ -140,15 +141,15 @@ def _build_table(trials: "tuple[Trial, ...]") -> "Table":
     return table
 
 
-def _format_result(tuned: "Tuned", images_per_second: float | None) -> str:
+def _format_result(tuned: "Tuned", images_per_second: float | None, unit: str) -> str:
     from tfpipe.tuning.trials import BUSY_SHARE
 
     rate, gain = tuned.after_images_per_second, tuned.gain
     if gain.ratio != 1:
         return (
-            f"{tuned.before_images_per_second:,.0f} -> {rate:,.0f} images/s, x {gain.ratio:.2f} ({gain.low:.2f} to "
+            f"{tuned.before_images_per_second:,.0f} -> {rate:,.0f} {unit}/s, x {gain.ratio:.2f} ({gain.low:.2f} to "
             f"{gain.high:.2f}), in {tuned.seconds:.0f} s."
         )
     if images_per_second and rate >= BUSY_SHARE * images_per_second:
-        return f"The pipeline already delivers the {images_per_second:,.0f} images/s that the accelerator consumes."
-    return f"No change was faster than the first options: {rate:,.0f} images/s."
+        return f"The pipeline already delivers the {images_per_second:,.0f} {unit}/s that the accelerator consumes."
+    return f"No change was faster than the first options: {rate:,.0f} {unit}/s."

@@ -372,7 +372,7 @@ def _check_cpu(facts: _Facts) -> Check:
     if facts.target.images_per_second is not None:
         _, batches = facts.first_batch_and_rest
         rate = probes.measure_rate(batches, facts.plan.batch_size)
-    return runtime_checks.check_cpu(rate, host_limits.usable_cpus(), facts.num_hosts, facts.target)
+    return runtime_checks.check_cpu(rate, host_limits.usable_cpus(), facts.num_hosts, facts.target, facts.source.unit)
 
 
 CHECKS: Mapping[str, Callable[[_Facts], Check]] = {

@@ -265,7 +265,7 @@ def check_tuned(tuned: Mapping[str, object], here: Mapping[str, object]) -> Chec
     return Check(name, "warning", f"The options were tuned on {where}.", "Run `tfpipe tune` here, for this data.")
 
 
-def check_cpu(rate: float | None, cores: int, num_hosts: int, target: TargetConfig) -> Check:
+def check_cpu(rate: float | None, cores: int, num_hosts: int, target: TargetConfig, unit: str = "images") -> Check:
     """Checks that the hosts make as many images per second as the accelerators consume.
 
     Args:
@@ -273,13 +273,14 @@ def check_cpu(rate: float | None, cores: int, num_hosts: int, target: TargetConf
         cores: Cores of this host.
         num_hosts: Hosts that share the work.
         target: The accelerators, with the rate that they consume.
+        unit: The word for what is counted, as in `Source.unit`.
     """
     name, target_rate = "cpu", target.images_per_second
     if target_rate is None or rate is None:
         return Check(name, "skipped", "Not asked.", "Give `images_per_second` to learn whether the hosts keep up.")
     share = target_rate / num_hosts
     whose = "are wanted" if num_hosts == 1 else f"are wanted of each of {num_hosts} hosts"
-    finding = f"This host makes {rate:,.0f} images/s with {human_count(cores, 'core')}; {share:,.0f} {whose}."
+    finding = f"This host makes {rate:,.0f} {unit}/s with {human_count(cores, 'core')}; {share:,.0f} {whose}."
     if rate >= _HEADROOM * share:
         return Check(name, "ok", finding)
     needed = math.ceil(_HEADROOM * share * cores / rate)

@@ -238,6 +238,7 @@ class DatasetFacts:
         unpacked_record_bytes: The mean size of a record in memory.
         stage_moves: The moves of the user's stages that are allowed and leave less to do, see `Stages.list_moves`.
         declared: The facts that each of the user's stages declares, by name.
+        unit: The word for what a batch has many of: "images", or "records" where records have no image.
     """
 
     name: str
@@ -266,6 +267,7 @@ class DatasetFacts:
     unpacked_record_bytes: float = 0.0
     stage_moves: tuple[str, ...] = ()
     declared: Mapping[str, OwnStage] = field(default_factory=dict)
+    unit: str = "images"
 
 
 OPTION_COST_STAGES = ("parse", "decode", "augment", "batch")

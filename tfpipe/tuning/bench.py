@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -126,8 +127,11 @@ def measure(job: PipelineJob, config: PipelineConfig, processes: int, observer: 
         observer.phase("Starting the yardstick")
         no_accelerator = Accelerator(NO_TIME_S, _YARDSTICK_BATCH)
         yardstick_process = stack.enter_context(PipelineProcess(build_yardstick, no_accelerator, WarmUp(MAX_WARM_UP_S)))
+        began = time.monotonic()
         for number in range(processes):
-            observer.phase(f"Run {number + 1} of {processes}")
+            left_s = (time.monotonic() - began) / max(number, 1) * (processes - number)
+            left = f", about {left_s:,.0f} s left" if number else ""
+            observer.phase(f"Run {number + 1} of {processes}{left}")
             with job.start_process(config) as pipeline:
                 turn_s = choose_turn_s(job.get_accelerator(config), pipeline.start.images_per_second)
                 turns = take_turns({"pipeline": pipeline, "yardstick": yardstick_process}, _ROUNDS, turn_s)

@@ -11,6 +11,7 @@ from tests.profiler.profiles import PROFILE, SERVICE, make_profile, make_stage, 
 from tfpipe import profiler
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.diagnose.diagnosis import compute_idle_after_fixes, make_report
+from tfpipe.profiler.report.html import render
 from tfpipe.profiler.report.text_json import SERVICE_NOTE, explain_filling, format_budget, to_json, to_text
 from tfpipe.profiler.types import DatasetFacts, OptionCosts, Spread, Step, WorkerTiming
 
@@ -26,6 +27,19 @@ def test_the_budget_names_the_rates_and_the_bottleneck() -> None:
         "the accelerator needs 1,000 images/s; this pipeline gives 1,000 (0 % idle); this host's CPU allows 1,053; "
         "compute-bound: the bottleneck is the accelerator."
     )
+
+
+def test_records_without_images_are_called_records() -> None:
+    report = make_report(make_profile(dataset={"unit": "records", "name": "/data/images/s"}))
+    text, page = to_text(report), render(report)
+    assert "The accelerator needs 4,000 records/s; " in text
+    assert "\nstage      µs/record     low    high" in text
+    for shown in (text, page):
+        assert "images/s" not in shown.replace("/data/images/s", "")
+        assert "µs/image" not in shown
+        assert "records/s" in shown
+    assert "/data/images/s" in page
+    assert to_text(make_report(PROFILE)).replace("images/s", "records/s").count("records/s") == text.count("records/s")
 
 
 def test_the_text_fits_a_screen() -> None:
@@ -119,7 +133,7 @@ def test_the_json_has_the_same_names_as_ever() -> None:
         *("name", "records", "files", "record_bytes", "formats", "stored_size", "mean_size", "short_side"),
         *("decoded_size", "cycle_length", "exact", "in_lanes", "shuffled_records", "lacks_kernels", "own_stages"),
         *("late_caches", "filters", "unread_features", "unread_share", "foreign", "described", "compression"),
-        *("counted_records", "unpacked_record_bytes", "stage_moves", "declared"),
+        *("counted_records", "unpacked_record_bytes", "stage_moves", "declared", "unit"),
     ]
     assert list(document["what_if"]) == [
         *("now", "uint8", "device", "dct_scaling", "cached", "cached_device", "smaller", "native"),

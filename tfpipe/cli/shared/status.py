@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import click
+
 from tfpipe.cli.shared.console import clean_line
 from tfpipe.system.progress import Observer, Progress
 
@@ -33,18 +35,19 @@ class StatusLine(Observer):
 
 
 @contextmanager
-def status_line(first: str, seconds: float | None = None) -> Iterator[StatusLine]:
-    """Shows a line on a terminal, with the time that has passed or is left; shows nothing in a log.
+def status_line(first: str, seconds: float | None = None, *, in_log: bool = False) -> Iterator[StatusLine]:
+    """Shows a line on a terminal, with the time that has passed or is left.
 
     Args:
         first: The text at the beginning.
         seconds: Length of the job; None if it is unknown.
+        in_log: Whether each text becomes a line of its own where there is no terminal. Otherwise a log gets nothing.
 
     Yields:
         The observer that changes the text.
     """
     if not sys.stderr.isatty():
-        yield StatusLine(lambda _: None)
+        yield StatusLine((lambda text: click.echo(clean_line(text), err=True)) if in_log else lambda _: None)
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn

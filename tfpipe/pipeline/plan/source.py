@@ -119,6 +119,11 @@ class Source:
         return self.image_key is not None
 
     @property
+    def unit(self) -> str:
+        """The word for what a batch has many of, in every rate that is shown: "images", or "records" without images."""
+        return "images" if self.has_images else "records"
+
+    @property
     def num_records(self) -> int | None:
         """The number of records in all files; None if nobody counted them."""
         return self.counted_records if self.shard_records is None else sum(self.shard_records)

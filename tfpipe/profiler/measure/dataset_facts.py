@@ -73,6 +73,7 @@ def get_dataset_facts(
         compression=source.compression,
         counted_records=counted.records if counted else None,
         unpacked_record_bytes=_compute_record_bytes(source, payloads, counted),
+        unit=source.unit,
     )
 
 

@@ -35,6 +35,7 @@ from tfpipe.profiler.report.text_json import (
     format_shortfall,
     list_service_notes,
     name_bottleneck,
+    use_unit,
 )
 from tfpipe.profiler.types import Fix, IdleMethod, OptionValue, Report, Spread, StageTiming
 from tfpipe.system.units import human_bytes, human_rate, human_share
@@ -93,7 +94,7 @@ def render(report: Report) -> str:
     """
     profile, step = report.profile, report.profile.step
     budget, rows = format_budget(report), _list_rows(report)
-    return (
+    page = (
         _make_environment()
         .from_string(_read_file("page.html.j2"))
         .render(
@@ -127,6 +128,7 @@ def render(report: Report) -> str:
             version=__version__,
         )
     )
+    return use_unit(page, report)
 
 
 def render_hosts(report: HostsReport) -> str:

@@ -7,6 +7,7 @@ a new version; more may come.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -34,6 +35,13 @@ _BOTTLENECK_NAMES = {
     "service": "the service",
     "wire": "the wire",
 }
+_RECORDS = {
+    "images/s": "records/s",
+    " µs/image": "µs/record",  # as wide as before, in a table
+    ">µs/image": ">µs/record",
+    "an image may take": "a record may take",
+}
+_IMAGES = re.compile(rf"(?<![\w/.-])(?:{'|'.join(_RECORDS)})(?![\w/.-])")
 _MAX_FIXES = 5
 _NOTABLE_SHARE = 0.05
 
@@ -79,7 +87,13 @@ def to_text(report: Report) -> str:
     """Returns at most one screen: the budget, the stages, the bottleneck, the first fixes."""
     lines = [*_summary_lines(report), "", *_stage_lines(report), *_service_lines(report)]
     lines += ["", report.bottleneck.reason, *_fix_lines(report)]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    return use_unit("\n".join(line.rstrip() for line in lines) + "\n", report)
+
+
+def use_unit(text: str, report: Report) -> str:
+    """Returns a report's text with `DatasetFacts.unit` in the place of images. Paths such as `images/s` stay."""
+    unit = report.profile.dataset.unit
+    return text if unit == "images" else _IMAGES.sub(lambda found: _RECORDS[found[0]], text)
 
 
 def to_json(report: Report) -> dict[str, Any]:
