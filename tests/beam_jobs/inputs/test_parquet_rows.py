@@ -177,11 +177,12 @@ def test_a_second_column_of_images_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_masks_of_an_export_are_refused(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "t.parquet", JPEGS[:1], **{"image/mask": [b"1"]})
+@pytest.mark.parametrize("mask", [b"1", {"bytes": b"1", "path": None}], ids=["bytes", "struct"])
+def test_masks_of_an_export_are_refused(tmp_path: Path, mask: Any) -> None:
+    path = write_parquet(tmp_path / "t.parquet", JPEGS[:1], **{"image/mask": [mask]})
     assert refuse(path) == (
-        f"{path}: column 'image/mask' holds masks, which are not read from Parquet. Export the dataset with `to` "
-        "webdataset or folder instead."
+        f"{path}: column 'image/mask' holds masks, which are not read from Parquet. Take the images and their masks "
+        "from tars or a folder instead."
     )
 
 
