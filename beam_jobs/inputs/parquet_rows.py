@@ -181,8 +181,8 @@ def _check_rows(num_rows: int, file: IO[bytes], path: str) -> None:
 def _check_type(field: Any, path: str) -> None:
     if field.name == keys.IMAGE_MASK and _has_binary(field.type):
         raise DataError(
-            f"{path}: column {field.name!r} holds masks, which are not read from Parquet. Take the images and their masks "
-            "from tars or a folder instead."
+            f"{path}: column {field.name!r} holds masks, which are not read from Parquet. Take the images and their "
+            "masks from tars or a folder instead."
         )
     if not _is_flat(field.type) and _has_binary(field.type):
         raise DataError(
