@@ -202,6 +202,20 @@ def test_any_step_resumes(jpegs: Manifest, num_threads: int) -> None:
     assert list_names(make_images(jpegs, start_step=7)) == expected[7:9]
 
 
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_position_that_is_set_in_a_pass_counts_for_the_next(jpegs: Manifest, at: int) -> None:
+    expected = list_names(read_reference(jpegs, epochs=3))
+    images = make_images(jpegs)
+    given = []
+    for number, batch in enumerate(images, start=1):
+        given.append(batch["image/filename"])
+        if number == at:
+            images.set_epoch(2)
+    assert given == expected[:3]
+    assert images.position == (2, 0)
+    assert list_names(images) == expected[6:9]
+
+
 def test_hosts_share_each_batch(jpegs: Manifest) -> None:
     whole = list_names(read_reference(jpegs))
     parts = [list(make_images(jpegs, rank=(rank, 2))) for rank in range(2)]

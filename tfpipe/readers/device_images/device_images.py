@@ -145,17 +145,20 @@ class DeviceImages(Resumable):
         if ahead is None:
             steps = _list_positions(begin, len(self), goes_on=training)
             ahead = _Ahead(steps, self._host, self._maker, self._options)
-        is_whole = False
+        here, goes_on = begin, False
         try:
             for _ in range(begin.step, len(self)):
                 batch = ahead.take()
                 self.fallbacks.update(batch.fallbacks)
-                if training:  # before the trainer gets it, so that a state that is saved meanwhile includes it
-                    self._position = self._position.after(len(self))
+                # A position that somebody sets meanwhile counts for the next pass. Else it moves before the trainer
+                # gets the batch, so that a state that is saved meanwhile includes it.
+                is_ours, here = self._position == here, here.after(len(self))
+                if training and is_ours:
+                    self._position = here
                 yield batch.hand_over(self.config)
-            is_whole = training
+            goes_on = training and self._position == here and self._ahead is None
         finally:
-            if is_whole and self._ahead is None:
+            if goes_on:
                 self._ahead = ahead
             else:
                 ahead.close()
