@@ -79,6 +79,7 @@ HEAVY = {
         "tfpipe.pipeline.build",
         "tfpipe.pipeline.device",
         "tfpipe.pipeline.file_cache",
+        "tfpipe.pipeline.mask_operations",
         "tfpipe.pipeline.native_operations",
         "tfpipe.pipeline.native_stages",
         "tfpipe.pipeline.service_client",

@@ -179,7 +179,7 @@ def _make_input_options(strategy: tf.distribute.Strategy, plan: ReadPlan) -> tf.
     """Lets batches be copied to their device ahead of time, unless they hold text, which no accelerator holds."""
     kind = get_device_kind(strategy)
     specs = [feature.spec for feature in plan.features]
-    text = [spec.name for spec in specs if spec.dtype == "bytes" and spec.tensor is None]
+    text = [spec.name for spec in specs if spec.dtype == "bytes" and spec.kind in ("values", "text")]
     if text and kind == "TPU":
         raise ConfigError(
             f"`extra_features` must not name text for a TPU, which holds numbers only, got {', '.join(text)}. "

@@ -61,10 +61,11 @@ def build_dataset(
         Batches for one replica each. A host with several replicas takes one batch for each of them. Dictionaries of
         "image", [batch, height, width, 3] of `image_dtype`; "label", int32 [batch] or one-hot float32 [batch, classes];
         the features in `extra_features`, or all if the records have no image; those of open size are tf.RaggedTensor
-        unless `pad_to` gives them a size. In evaluation "mask", bool [batch], is False for the padding in the last
-        batch. With augment="device" images are uint8 of `decoded_size` and come with "height" and "width", int64
-        [batch], and in training "seed", int32 [batch, 2]. With `as_supervised` a batch is (image, label), and in
-        evaluation (image, label, mask) with a float32 mask. Training repeats without end; evaluation is one pass.
+        unless `pad_to` gives them a size, and masks are int32 [batch, height, width], cropped as their images. In
+        evaluation "mask", bool [batch], is False for the padding in the last batch. With augment="device" images are
+        uint8 of `decoded_size`, as masks are then, and come with "height" and "width", int64 [batch], and in training
+        "seed", int32 [batch, 2]. With `as_supervised` a batch is (image, label), and in evaluation (image, label, mask)
+        with a float32 mask. Training repeats without end; evaluation is one pass.
 
     Raises:
         ConfigError: The config does not fit the data or the number of hosts.

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from tfpipe.format.schema import IMAGE_ENCODED
 from tfpipe.pipeline import native_operations
+from tfpipe.pipeline.mask_operations import crop_masks
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Merge, Stage, without_autograph
 from tfpipe.pipeline.stages._exact_order import list_batches
@@ -107,7 +108,8 @@ def _decode_record(plan: ReadPlan, features: Features) -> Features:
     else:
         crop_box, flip = choose_crop(record, get_stored_size(record, images), features.get("seed"), images, config)
     image = native_operations.decode_and_resize(record[IMAGE_ENCODED], crop_box, flip, _describe_result(plan))
-    return {**_drop_used(plan, features), "image": image}
+    masks = crop_masks(plan, features, crop_box, flip)
+    return {**_drop_used(plan, features), **masks, "image": image}
 
 
 def _make_batches(

@@ -135,6 +135,11 @@ class BatchReader:
         self._reader = RecordReader(manifest.directory, manifest, split)
         self.form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
         self._resize, self._transform = resize, transform
+        if transform is not None and self.plan.masks:
+            raise ConfigError(
+                f"`transform` gets an image without its mask, so a batch cannot hold {self.plan.masks[0]!r} as well. "
+                "Leave one of them out."
+            )
         source.check()
 
     @cached_property
@@ -192,9 +197,9 @@ class BatchReader:
 
         Returns:
             "image", if records have one: uint8 [n, height, width, 3], or with a `transform` the list of its results;
-            "label", int64 [n] or one-hot float32 [n, classes], if there are labels; the features of the plan as
-            `make_columns` makes them; in evaluation "mask", bool [n] or float32 with `as_supervised`, False in rows
-            that fill the batch up with zeros.
+            "label", int64 [n] or one-hot float32 [n, classes], if there are labels; masks, int32 [n, height, width],
+            cropped as their images; the other features of the plan as `make_columns` makes them; in evaluation "mask",
+            bool [n] or float32 with `as_supervised`, False in rows that fill the batch up with zeros.
 
         Raises:
             FormatError: A file is missing or damaged, or an image is.
@@ -221,6 +226,7 @@ class BatchReader:
         features = self._read_all_features(numbers, memory)
         draws = _RandomDraws(self.config, epoch, numbers)
         images: list[EncodedImage] = []
+        masks = self._make_empty_masks()
         for row, record in enumerate(features):
             number = int(numbers[row])
             stored = self._get_stored_image(number, record)
@@ -229,7 +235,9 @@ class BatchReader:
             except BadImage as error:
                 raise self.name_bad_image(number, error) from None
             images.append(EncodedImage(number, stored, crop_box, bool(draws.flips[row])))
-        return EncodedBatch(images, self._collect_features(features))
+            for name, column in masks.items():
+                column[row] = self._make_mask(name, number, record, draws, row)
+        return EncodedBatch(images, {**masks, **self._collect_features(features)})
 
     def decode_crop(self, data: bytes, crop_box: numpy_crops.CropBox) -> Any:
         """Decodes a crop of a stored image by Pillow, at its full size: an RGB image of the box's size.
@@ -303,6 +311,7 @@ class BatchReader:
         if self._transform is not None:
             images = [None] * len(numbers)
         native = self._transform is None and self.plan.decoder == "native"
+        masks = self._make_empty_masks()
 
         def read_row(row: int) -> None:
             read_features(row)
@@ -310,10 +319,12 @@ class BatchReader:
             image = self._make_image(int(numbers[row]), features[row], draws, row, out)
             if out is None or image is not out:
                 images[row] = image
+            for name, column in masks.items():
+                column[row] = self._make_mask(name, int(numbers[row]), features[row], draws, row)
 
         for _ in run(read_row, range(len(numbers))):
             pass
-        return {"image": images, **self._collect_features(features)}
+        return {"image": images, **masks, **self._collect_features(features)}
 
     def _make_image(
         self,
@@ -344,6 +355,27 @@ class BatchReader:
         image = mirror(image) if draws.flips[row] else image
         return self._resize(image, self.config.size, self.config.augment_options.antialias)
 
+    def _make_empty_masks(self) -> dict[str, NDArray[np.int32]]:
+        return {name: np.zeros((self.batch_size, *self.config.size), np.int32) for name in self.plan.masks}
+
+    def _make_mask(
+        self, name: str, number: int, features: dict[str, Any], draws: _RandomDraws, row: int
+    ) -> NDArray[np.integer[Any]]:
+        """Makes the mask of a record, cropped and mirrored as its image."""
+        from tfpipe.images.masks import crop_nearest, read_mask
+
+        image = self._get_stored_image(number, features)
+        height, width = self._read_stored_size(image, features)[1]
+        try:
+            classes = read_mask(self.manifest.schema[name].check_stored(features), height * width)
+            if classes.shape != (height, width):
+                raise BadImage(f"it has {classes.shape[1]} x {classes.shape[0]} pixels, the image {width} x {height}")
+        except BadImage as error:
+            raise FormatError(f"Record {number} of {self.split!r}: {name!r} cannot be used, {error}.") from None
+        crop_box = self._choose_crop_box(image, features, draws, row)
+        mask = crop_nearest(classes, crop_box, self.config.size)
+        return mask[:, ::-1] if draws.flips[row] else mask
+
     def _decode_natively(
         self, encoded: bytes, crop_box: numpy_crops.CropBox, ratio: int, flip: bool, out: NDArray[np.uint8]
     ) -> bool:
@@ -358,19 +390,24 @@ class BatchReader:
     def _choose_crop_box(
         self, encoded: Any, features: dict[str, Any], draws: _RandomDraws, row: int
     ) -> numpy_crops.CropBox:
-        from tfpipe.images.image_header import read_image_header
-
-        config, squeezed = self.config, self.plan.source.images.size
-        size = _read_recorded_size(features) if self.plan.source.has_sizes else squeezed
-        if size is None:
-            header = read_image_header(bytes(encoded))
-            size = header.height, header.width
-        stored = squeezed or size
+        config = self.config
+        size, stored = self._read_stored_size(encoded, features)
         if config.augment == "none":
             return (0, 0, *stored)
         if not config.training:
             return numpy_crops.center_crop_box(size, stored, config.size, config.augment_options.crop_fraction)
         return numpy_crops.squeeze_crop_box(draws.sample_crop_box(row, size), size, stored)
+
+    def _read_stored_size(self, encoded: Any, features: dict[str, Any]) -> tuple[numpy_crops.Size, numpy_crops.Size]:
+        """Returns the size of the original, in whose shape crops are drawn, and that of the stored image."""
+        from tfpipe.images.image_header import read_image_header
+
+        squeezed = self.plan.source.images.size
+        size = _read_recorded_size(features) if self.plan.source.has_sizes else squeezed
+        if size is None:
+            header = read_image_header(bytes(encoded))
+            size = header.height, header.width
+        return size, squeezed or size
 
     def _collect_features(self, features: list[dict[str, Feature]]) -> Batch:
         """Collects all parts of a batch but the images."""
@@ -386,6 +423,8 @@ class BatchReader:
                 batch["label"] = (batch["label"][:, None] == classes).astype(np.float32)
                 batch["label"][len(features) :] = 0
         for feature in self.plan.features:
+            if feature.name in self.plan.masks:
+                continue  # made with the image
             batch |= make_columns(feature, features, config.max_boxes, filled)
         if not config.training:
             mask = np.arange(self.batch_size) < len(features)

@@ -41,6 +41,7 @@ __all__ = [
     "AugmentLayer",
     "AugmentOptions",
     "augment",
+    "augment_masks",
     "center_crop_boxes",
     "crop_and_resize",
     "cutmix",
@@ -145,21 +146,72 @@ def augment(
         ConfigError: There are no seeds in training.
     """
     options = options or AugmentOptions()
+    boxes, flips = _choose_crops(images, seeds, heights, widths, as_pair(size), training, options)
+    pixels = crop_and_resize(images, boxes, flips, size, matmul_dtype=options.matmul_dtype, antialias=options.antialias)
+    return normalize(pixels, dtype, options.mean, options.std)
+
+
+def augment_masks(
+    masks: tf.Tensor,
+    seeds: tf.Tensor | None,
+    heights: tf.Tensor | None,
+    widths: tf.Tensor | None,
+    size: ImageSize,
+    training: bool,
+    options: AugmentOptions | None = None,
+) -> tf.Tensor:
+    """Crops and flips masks as `augment` does their images. Each pixel takes the class under its center.
+
+    Args:
+        masks: Integers of shape [batch, height, width], height and width static.
+        seeds: As for `augment`; the other arguments are too.
+        heights: The originals' heights.
+        widths: The originals' widths.
+        size: The side of the output in pixels, or its height and width.
+        training: Whether crop and flip are random.
+        options: The options of the augmentation; None for the defaults.
+
+    Returns:
+        The dtype of `masks`, of shape [batch, height, width].
+
+    Raises:
+        ConfigError: There are no seeds in training.
+    """
+    options = options or AugmentOptions()
     height, width = as_pair(size)
+    boxes, flips = _choose_crops(masks, seeds, heights, widths, (height, width), training, options)
+    rows = _find_places(boxes[:, 0], boxes[:, 2], height, masks.shape[1])
+    columns = _find_places(boxes[:, 1], boxes[:, 3], width, masks.shape[2])
+    if flips is not None:
+        columns = tf.where(flips[:, None], columns[:, ::-1], columns)
+    return tf.gather(tf.gather(masks, rows, batch_dims=1), columns, axis=2, batch_dims=1)
+
+
+def _find_places(begin: tf.Tensor, end: tf.Tensor, count: int, pixels: int) -> tf.Tensor:
+    """Returns the pixels under the centers of `count` pixels that cover an axis of each box: int32 [batch, count]."""
+    centers = (tf.range(count, dtype=tf.float32) + 0.5) / count
+    places = (begin[:, None] + centers * (end - begin)[:, None]) * pixels
+    return tf.clip_by_value(tf.cast(tf.floor(places), tf.int32), 0, pixels - 1)
+
+
+def _choose_crops(
+    images: tf.Tensor,
+    seeds: tf.Tensor | None,
+    heights: tf.Tensor | None,
+    widths: tf.Tensor | None,
+    size: tuple[int, int],
+    training: bool,
+    options: AugmentOptions,
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """Returns the box of each image, float32 [batch, 4], and whether to mirror it; arguments as for `augment`."""
     if heights is None or widths is None:
         heights, widths = (tf.fill(tf.shape(images)[:1], images.shape[axis]) for axis in (1, 2))
-    flips = None
     if not training:
-        boxes = center_crop_boxes(heights, widths, options.crop_fraction, width / height)
-    elif seeds is None:
+        return center_crop_boxes(heights, widths, options.crop_fraction, size[1] / size[0]), None
+    if seeds is None:
         raise ConfigError("`augment` needs `seeds` in training, got None. Give each image two int32.")
-    else:
-        boxes = sample_crop_boxes(seeds, heights, widths, options.scale, options.ratio)
-        flips = sample_flips(seeds) if options.flip else None
-    pixels = crop_and_resize(
-        images, boxes, flips, (height, width), matmul_dtype=options.matmul_dtype, antialias=options.antialias
-    )
-    return normalize(pixels, dtype, options.mean, options.std)
+    boxes = sample_crop_boxes(seeds, heights, widths, options.scale, options.ratio)
+    return boxes, sample_flips(seeds) if options.flip else None
 
 
 @tf.keras.utils.register_keras_serializable(package="tfpipe")

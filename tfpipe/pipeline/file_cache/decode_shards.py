@@ -138,7 +138,7 @@ def _decode_runs(plan: ReadPlan, runs: NDArray[np.int64]) -> Iterator[bytes]:
             suspects = record_numbers(plan, runs)[done : done + batch_size]
             raise _explain(plan, suspects, error) from error
         for payload, image in zip(payloads.numpy(), images.numpy(), strict=True):
-            yield _replace_image(payload, image)
+            yield _replace_image(plan, payload, image)
         done += len(payloads)
 
 
@@ -169,9 +169,28 @@ def _decode(plan: ReadPlan, payload: tf.Tensor) -> tf.Tensor:
     )
 
 
-def _replace_image(payload: bytes, image: NDArray[np.uint8]) -> bytes:
-    """Replaces the image of an Example by raw pixels; all other features stay, also the original's height and width."""
+def _replace_image(plan: ReadPlan, payload: bytes, image: NDArray[np.uint8]) -> bytes:
+    """Replaces the image of an Example by raw pixels, and squeezes its masks to the size of the image.
+
+    All other features stay, also the original's height and width.
+
+    Raises:
+        FormatError: A mask is damaged.
+    """
     features: dict[str, Any] = dict(decode_example(payload))
+    masks = plan.source.schema.masks
+    if masks:
+        from tfpipe.images.errors import BadImage
+        from tfpipe.images.masks import encode_mask, read_mask, resize_nearest
+
+        height, width = plan.source.images.size or (int(features[key][0]) for key in (IMAGE_HEIGHT, IMAGE_WIDTH))
+    for spec in masks:
+        try:
+            classes = read_mask(spec.check_stored(features), height * width)
+        except BadImage as error:
+            text = f"Every mask must be whole to be cached, and one is not: {error.reason}. {ADVICE}."
+            raise FormatError(text) from None
+        features[spec.name] = encode_mask(resize_nearest(classes, (image.shape[0], image.shape[1])))
     features[IMAGE_ENCODED] = image.tobytes()
     features |= {IMAGE_FORMAT: b"RAW", IMAGE_CHANNELS: 3, IMAGE_COLORSPACE: b"RGB"}
     return encode_example(features)

@@ -139,4 +139,5 @@ def _get_element_bytes(plan: ReadPlan) -> float:
     if config.cache == "bytes":
         return plan.source.record_bytes
     height, width = plan.decoded_size
-    return (height * width * 3 if config.training else plan.image_bytes) + _ELEMENT_BYTES
+    # Masks are uint16 in a cache.
+    return (height * width * (3 + 2 * len(plan.masks)) if config.training else plan.image_bytes) + _ELEMENT_BYTES

@@ -249,7 +249,7 @@ class ReadPlan:
             ConfigError: There is such a feature.
         """
         specs = [feature.spec for feature in self.features]
-        text = [spec.name for spec in specs if spec.dtype == "bytes" and spec.tensor is None]
+        text = [spec.name for spec in specs if spec.dtype == "bytes" and spec.kind in ("values", "text")]
         ragged = [feature.name for feature in self.features if feature.is_ragged]
         if ragged:
             raise ConfigError(
@@ -284,6 +284,12 @@ class ReadPlan:
             ConfigError: A feature that the config names does not exist, or cannot be padded.
         """
         return list_batch_features(self.source, self.config)
+
+    @cached_property
+    def masks(self) -> tuple[str, ...]:
+        """The features of a batch that hold masks, which follow the crop of the image."""
+        named = tuple(feature.name for feature in self.features if feature.spec.kind == "mask")
+        return named if self.source.has_images else ()
 
     @property
     def is_ragged(self) -> bool:
@@ -558,12 +564,13 @@ class ReadPlan:
 
     @property
     def image_bytes(self) -> int:
-        """The bytes of an image in a batch; without images those of a record."""
+        """The bytes of an image and its masks in a batch; without images those of a record."""
         if not self.source.has_images:
             return math.ceil(self.source.record_bytes)
         on_device = self.config.augment == "device"
         height, width = self.decoded_size if on_device else self.config.size
-        return height * width * 3 * (1 if on_device else _VALUE_BYTES[self.config.image_dtype])
+        pixel_bytes = 3 * (1 if on_device else _VALUE_BYTES[self.config.image_dtype]) + 4 * len(self.masks)
+        return height * width * pixel_bytes
 
     @property
     def ready_bytes(self) -> int:
@@ -603,7 +610,8 @@ class ReadPlan:
         """Whether one call of tfpipe-kernels makes the images of a whole batch, from records of known sizes."""
         one_form = not self.caches_whole and not self.has_two_forms
         sized = self.source.has_sizes or self.source.images.size is not None
-        return self.decoder == "native" and self.config.training and one_form and sized and not self.is_ragged
+        plain = not self.is_ragged and not self.masks  # a mask follows the crop of one image
+        return self.decoder == "native" and self.config.training and one_form and sized and plain
 
     @property
     def reads_batches(self) -> bool:

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tfpipe.pipeline.config.augment_config import AugmentOptions, compute_scaling
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.mask_operations import crop_masks, resize_masks
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages._crop_box import Extent, choose_crop_box, choose_flip, crop
@@ -46,12 +47,17 @@ def _augment(plan: ReadPlan, features: Features) -> Features:
     """Replaces the decoded image by the image that the model gets."""
     config = plan.config
     image, flip = features["image"], features.get("flip")
+    masks: Features = {}
     if config.augment == "host" and plan.caches_whole:
         sizes = [tf.cast(features[name], tf.int32) for name in ("height", "width") if name in features]
-        image, flip = crop_for_host(image, (sizes[0], sizes[1]) if sizes else None, features["seed"], config)
+        original_size = (sizes[0], sizes[1]) if sizes else None
+        crop_box, flip = choose_decoded_crop(image, original_size, features["seed"], config)
+        image, masks = crop(image, crop_box), crop_masks(plan, features, crop_box, flip)
+    elif plan.caches_whole:
+        masks = resize_masks(plan, features, config.size)
     used = ("image", "flip", "seed", "height", "width")
     others = {name: value for name, value in features.items() if name not in used}
-    return {**others, "image": augment_on_host(image, flip, config)}
+    return {**others, **masks, "image": augment_on_host(image, flip, config)}
 
 
 def crop_for_host(
@@ -68,12 +74,24 @@ def crop_for_host(
     Returns:
         uint8 of shape [h, w, 3], the crop; and a scalar bool, whether to flip, None where nothing is flipped.
     """
+    crop_box, flip = choose_decoded_crop(image, original_size, seed, config)
+    return crop(image, crop_box), flip
+
+
+def choose_decoded_crop(
+    image: tf.Tensor, original_size: Extent | None, seed: tf.Tensor | None, config: PipelineConfig
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """Draws or centers the crop of a decoded image; arguments as in `crop_for_host`.
+
+    Returns:
+        The crop box, int32 of shape [4], and whether to flip: a scalar bool, None where nothing is flipped.
+    """
     height, width, _ = image.shape if image.shape.is_fully_defined() else tf.unstack(tf.shape(image))
     if original_size is None:
         crop_box = choose_crop_box((height, width), None, seed, config)
     else:
         crop_box = choose_crop_box(original_size, (height, width), seed, config)
-    return crop(image, crop_box), choose_flip(seed, config)
+    return crop_box, choose_flip(seed, config)
 
 
 def augment_on_host(image: tf.Tensor, flip: tf.Tensor | None, config: PipelineConfig) -> tf.Tensor:

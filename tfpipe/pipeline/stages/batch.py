@@ -89,14 +89,16 @@ def _make_zeros(spec: tf.TensorSpec) -> tf.Tensor:
 def _format_batch(plan: ReadPlan, batch: Features) -> Any:
     """Returns a batch as the trainer gets it: a dictionary, or (image, label[, mask]) with `as_supervised`.
 
-    Labels become int32, or with `one_hot` float32 [batch, classes]. In a tuple the mask is float32, as Keras takes
-    sample weights; and with augment="device" the first element is a dictionary of image, height, width and seed.
+    Labels become int32, or with `one_hot` float32 [batch, classes]; masks of pixels become int32. In a tuple the mask
+    of the padding is float32, as Keras takes sample weights; and with augment="device" the first element is a
+    dictionary of image, height, width and seed.
     """
     config, result = plan.config, dict(batch)
     if "label" in result:
         result["label"] = tf.cast(result["label"], tf.int32)
         if config.one_hot:
             result["label"] = tf.one_hot(result["label"], plan.source.num_classes)
+    result |= {name: tf.cast(result[name], tf.int32) for name in plan.masks}
     if not config.as_supervised:
         return result
     input_names = ("image", "height", "width", "seed", *config.extra_features)  # of records with images

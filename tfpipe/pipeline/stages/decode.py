@@ -25,11 +25,12 @@ import tensorflow as tf
 from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH
 from tfpipe.pipeline import native_operations
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.mask_operations import crop_masks, resize_masks
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.stored_images import StoredImages
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages._crop_box import Extent, choose_crop_box, choose_flip, crop
-from tfpipe.pipeline.stages.augment import convert_values, crop_for_host, resize_image
+from tfpipe.pipeline.stages.augment import choose_decoded_crop, convert_values, resize_image
 from tfpipe.pipeline.stages.parse import Features, map_in_parallel, parallel_settings
 
 
@@ -67,11 +68,20 @@ def _decode(plan: ReadPlan, features: Features) -> Features:
     elif config.augment == "host":
         seed = others.pop("seed", None)
         if plan.has_two_forms:
+            features = {**features, **resize_masks(plan, features, plan.decoded_size)}
             image = _decode_either_form(plan, record, features[IMAGE_FORMAT])
-            image, flip = crop_for_host(image, _original_size(record, images), seed, config)
+            crop_box, flip = choose_decoded_crop(image, _original_size(record, images), seed, config)
+            image = crop(image, crop_box)
         else:
-            image, flip = decode_for_host(record, seed, images, config)
+            size = get_stored_size(record, images)
+            crop_box, flip = choose_crop(record, size, seed, images, config)
+            image = decode_crop(record[IMAGE_ENCODED], crop_box, size, config.size, images, config.dct_scaling)
+        others |= crop_masks(plan, features, crop_box, flip)
         return {**others, "image": image} | ({} if flip is None else {"flip": flip})
+    whole_size = plan.decoded_size if config.augment == "device" or plan.caches_whole else config.size
+    if plan.has_two_forms:
+        features = {**features, **resize_masks(plan, features, plan.decoded_size)}
+    others |= resize_masks(plan, features, whole_size)
     if plan.has_two_forms:
         return {**others, "image": _decode_either_form(plan, record, features[IMAGE_FORMAT])}
     if config.augment == "device" or plan.caches_whole:

@@ -1,0 +1,31 @@
+"""Images that show their masks: large fields of one class, whose red value is 40 times the class."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from tests.mask_files import save
+
+MASK_NAME = "image/mask"
+
+
+def make_masked_images(count: int, kind: str = "PNG", *, as_classes: bool = False) -> dict[str, Any]:
+    """Returns images with masks by name, as `cat/0.png` and `cat/0.mask.png`; or the classes by the image's name."""
+    files: dict[str, Any] = {}
+    for k in range(count):
+        fields = np.random.default_rng(k).integers(0, 6, (4, 5), np.uint8)
+        classes = np.repeat(np.repeat(fields, 9 + k % 3, axis=0), 8 + k % 4, axis=1)
+        name = f"{'cat' if k % 2 else 'dog'}/{k}"
+        ending = "png" if kind == "PNG" else "jpg"
+        if as_classes:
+            files[f"{name}.{ending}"] = classes
+            continue
+        pixels = np.stack([classes * 40, 255 - classes, classes], axis=-1)
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, kind)
+        files |= {f"{name}.{ending}": buffer.getvalue(), f"{name}.mask.png": save(Image.fromarray(classes))}
+    return files

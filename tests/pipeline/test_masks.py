@@ -1,0 +1,260 @@
+"""Masks follow the crop, the flip and the size of their images: against NumPy, and in all readers alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import torch
+
+import tfpipe
+from tests.beam_jobs.datasets import make_dataset
+from tests.beam_jobs.images import write_files
+from tests.mask_files import make_classes
+from tests.mask_images import MASK_NAME, make_masked_images
+from tfpipe.errors import ConfigError
+from tfpipe.format.image_form import ImageForm
+from tfpipe.images.masks import encode_mask
+from tfpipe.pipeline.build import build_stages
+from tfpipe.pipeline.device.augment import augment, augment_masks, sample_crop_boxes, sample_flips
+from tfpipe.pipeline.device.random_boxes import center_crop_boxes
+from tfpipe.pipeline.mask_operations import crop_mask, decode_mask
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.source import Source
+from tfpipe.readers import numpy_crops
+from tfpipe.readers.jax import DeviceBatches
+from tfpipe.readers.record_reader import RecordReader
+from tfpipe.readers.torch import ShardedImages, data_loader
+
+SIZE = (12, 9)
+STEPS = 5
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
+    """PNGs, so that pixels are exact, whose red channel is their mask."""
+    return _write(tmp_path_factory.mktemp("masks"), "PNG")
+
+
+@pytest.fixture(scope="module")
+def jpegs(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
+    return _write(tmp_path_factory.mktemp("jpegs"), "JPEG")
+
+
+def _write(folder: Path, kind: str, **options: Any) -> tfpipe.Manifest:
+    make_dataset(write_files(folder / "in", make_masked_images(18, kind)), folder / "out", num_shards=3, **options)
+    return tfpipe.load_manifest(str(folder / "out"))
+
+
+def make_config(**options: Any) -> tfpipe.PipelineConfig:
+    defaults = {"global_batch_size": 6, "image_size": SIZE, "seed": 4, "extra_features": (MASK_NAME,)}
+    return tfpipe.PipelineConfig(**(defaults | options))
+
+
+def read(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig, **options: Any) -> list[dict[str, np.ndarray]]:
+    dataset = tfpipe.build_dataset(manifest, "train", config, **options)
+    return [{name: np.asarray(value) for name, value in batch.items()} for batch in dataset.take(STEPS)]
+
+
+def check_equal(left: list[dict[str, np.ndarray]], right: list[dict[str, np.ndarray]]) -> None:
+    assert len(left) == len(right) > 0
+    for first, second in zip(left, right, strict=True):
+        assert first[MASK_NAME].dtype == second[MASK_NAME].dtype == np.int32
+        np.testing.assert_array_equal(first[MASK_NAME], second[MASK_NAME])
+
+
+# The parts
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_classes_are_decoded(bits: int) -> None:
+    classes = np.random.default_rng(bits).integers(0, 2**bits, (7, 5)).astype(np.uint8 if bits == 8 else np.uint16)
+    decoded = decode_mask(tf.constant(encode_mask(classes)))
+    assert decoded.dtype == tf.uint16
+    np.testing.assert_array_equal(decoded, classes)
+
+
+def test_a_crop_takes_the_class_under_each_center() -> None:
+    classes = make_classes(0, (31, 23), 256)
+    for y, x, height, width in ((0, 0, 23, 31), (3, 5, 11, 13), (22, 30, 1, 1), (2, 0, 5, 31)):
+        part = classes[y : y + height, x : x + width]
+        for flip in (False, True):
+            result = crop_mask(tf.constant(classes), tf.constant([y, x, height, width]), tf.constant(flip), SIZE)
+            expected = np.empty(SIZE, np.uint8)
+            for i in range(SIZE[0]):  # slow and plain
+                for j in range(SIZE[1]):
+                    column = int((j + 0.5) * width / SIZE[1])
+                    expected[i, SIZE[1] - 1 - j if flip else j] = part[int((i + 0.5) * height / SIZE[0]), column]
+            np.testing.assert_array_equal(result, expected)
+
+
+# On the host
+
+
+def list_names(manifest: tfpipe.Manifest) -> list[str]:
+    """Lists the files of the images in the order of the records."""
+    with RecordReader(manifest.directory, manifest, "train") as reader:
+        return [record["image/filename"][0].decode() for record in reader]
+
+
+def find_boxes(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig) -> Iterator[tuple[str, tuple, bool]]:
+    """Yields the name, the crop box and the flip of each record, drawn without TensorFlow."""
+    plan = ReadPlan(Source.from_manifest(manifest, "train"), config)
+    with RecordReader(manifest.directory, manifest, "train") as reader:
+        for step in range(STEPS):
+            epoch, place = divmod(step, plan.steps_per_epoch or 1)
+            shard, record = plan.order.batch(epoch, place, 6, range(6)).T
+            numbers = plan.source.bases[shard] + record
+            seeds = numpy_crops.make_seeds(config.seed, epoch, numbers)
+            first, flips = numpy_crops.draw_first_numbers(seeds), numpy_crops.sample_flips(seeds)
+            for row, number in enumerate(numbers.tolist()):
+                features = reader[number]
+                size = int(features["image/height"][0]), int(features["image/width"][0])
+                box = numpy_crops.sample_crop_box(seeds[row], first[row], size, config.augment_options)
+                yield features["image/filename"][0].decode(), (*box, *size), bool(flips[row])
+
+
+def test_training_equals_a_slow_reference(manifest: tfpipe.Manifest) -> None:
+    config = make_config()
+    masks = np.concatenate([batch[MASK_NAME] for batch in read(manifest, config)])
+    files = make_masked_images(18, "PNG", as_classes=True)
+    for mask, (name, (y, x, height, width, *_), flip) in zip(masks, find_boxes(manifest, config), strict=True):
+        part = files[name][y : y + height, x : x + width]
+        rows = [int((i + 0.5) * height / SIZE[0]) for i in range(SIZE[0])]
+        columns = [int((j + 0.5) * width / SIZE[1]) for j in range(SIZE[1])]
+        expected = part[rows][:, columns]
+        np.testing.assert_array_equal(mask, expected[:, ::-1] if flip else expected)
+
+
+def test_evaluation_takes_the_middle(manifest: tfpipe.Manifest) -> None:
+    batches = read(manifest, make_config(training=False, global_batch_size=7, image_size=8))
+    masks = np.concatenate([batch[MASK_NAME] for batch in batches])
+    assert not masks[18:].any()  # the padding
+    names = list_names(manifest)
+    files = make_masked_images(18, "PNG", as_classes=True)
+    for mask, name in zip(masks, names, strict=False):
+        height, width = files[name].shape
+        side = min(height, width) * 0.875
+        crop = [int(np.floor(side + 0.5))] * 2
+        top, left = (height - crop[0]) // 2, (width - crop[1]) // 2
+        rows = [top + int((i + 0.5) * crop[0] / 8) for i in range(8)]
+        columns = [left + int((j + 0.5) * crop[1] / 8) for j in range(8)]
+        np.testing.assert_array_equal(mask, files[name][rows][:, columns])
+
+
+def test_a_cache_of_decoded_images_keeps_squeezed_masks(manifest: tfpipe.Manifest) -> None:
+    for batch in read(manifest, make_config(cache="decoded", decoded_size=20)):
+        assert (np.abs(batch["image"][..., 0].astype(int) - 40 * batch[MASK_NAME]) <= 1).mean() > 0.5
+
+
+@pytest.mark.slow
+def test_caches_change_no_value(manifest: tfpipe.Manifest, tmp_path: Path) -> None:
+    check_equal(read(manifest, make_config(cache="bytes")), read(manifest, make_config()))
+    in_memory = read(manifest, make_config(cache="decoded", decoded_size=20))
+    config = make_config(cache="decoded", decoded_size=20, cache_dir=str(tmp_path / "cache"))
+    check_equal(read(manifest, config), in_memory)  # while it is filled
+    filled = build_stages(manifest, "train", config).dataset()
+    check_equal([{k: np.asarray(v) for k, v in batch.items()} for batch in filled.take(STEPS)], in_memory)
+    plain = read(manifest, make_config(cache="decoded", decoded_size=20, augment="none"))
+    assert plain[0][MASK_NAME].shape == (6, *SIZE)
+    for batch in read(manifest, make_config(order="throughput")):
+        assert (np.abs(batch["image"][..., 0].astype(int) - 40 * batch[MASK_NAME]) <= 1).mean() > 0.5
+
+
+@pytest.mark.slow
+def test_hosts_share_the_masks_and_a_run_resumes(manifest: tfpipe.Manifest) -> None:
+    whole = read(manifest, make_config(global_batch_size=8))
+    for hosts in (2, 4):
+        contexts = [tf.distribute.InputContext(hosts, host, hosts) for host in range(hosts)]
+        config = make_config(global_batch_size=8)
+        parts = [read(manifest, config, context=context, start_step=2) for context in contexts]
+        for step in range(STEPS - 2):
+            joined = np.concatenate([part[step][MASK_NAME] for part in parts])
+            np.testing.assert_array_equal(joined, whole[step + 2][MASK_NAME])
+
+
+# On the device
+
+
+def test_the_device_crops_masks_as_their_images() -> None:
+    masks = np.stack([make_classes(k, (20, 20)) for k in range(6)])
+    seeds = np.random.default_rng(0).integers(-(2**31), 2**31, (6, 2)).astype(np.int32)
+    sides = np.arange(30, 36), np.arange(40, 46)
+    for training in (True, False):
+        result = augment_masks(tf.constant(masks), seeds, *sides, SIZE, training).numpy()
+        flips = np.zeros(6, bool)
+        if training:
+            boxes, flips = sample_crop_boxes(seeds, *sides).numpy(), sample_flips(tf.constant(seeds)).numpy()
+        else:
+            boxes = center_crop_boxes(*sides, 0.875, SIZE[1] / SIZE[0]).numpy()
+        for k, (top, left, bottom, right) in enumerate(boxes):
+            rows = [int((top + (i + 0.5) / SIZE[0] * (bottom - top)) * 20) for i in range(SIZE[0])]
+            columns = [int((left + (j + 0.5) / SIZE[1] * (right - left)) * 20) for j in range(SIZE[1])]
+            expected = masks[k][rows][:, columns]
+            expected = expected[:, ::-1] if flips[k] else expected
+            assert (result[k] == expected).mean() > 0.97  # float32 may round a center to the neighbor
+    with pytest.raises(ConfigError, match="`augment` needs `seeds` in training, got None"):
+        augment_masks(tf.constant(masks), None, None, None, SIZE, True)
+
+
+@pytest.mark.slow
+def test_masks_are_cropped_by_a_compiled_function(manifest: tfpipe.Manifest) -> None:
+    (batch, *_) = read(manifest, make_config(augment="device", decoded_size=20))
+    assert (batch[MASK_NAME].shape, batch[MASK_NAME].dtype) == ((6, 20, 20), np.int32)
+    arguments = [tf.constant(batch[name]) for name in ("seed", "height", "width")]
+    masks = augment_masks(tf.constant(batch[MASK_NAME]), *arguments, SIZE, True)
+    compiled = tf.function(augment_masks, jit_compile=True)(tf.constant(batch[MASK_NAME]), *arguments, SIZE, True)
+    assert (masks.numpy() == compiled.numpy()).mean() > 0.97
+    plain = tfpipe.AugmentOptions(mean=(0.0, 0.0, 0.0), std=(1 / 255,) * 3)
+    images = augment(tf.constant(batch["image"]), *arguments, SIZE, True, options=plain)
+    assert (np.abs(images.numpy()[..., 0] - 40 * masks.numpy()) <= 1).mean() > 0.5
+
+
+# Other readers
+
+
+@pytest.mark.parametrize("options", [{}, {"training": False, "global_batch_size": 8}])
+def test_torch_and_jax_give_equal_masks(manifest: tfpipe.Manifest, options: dict[str, Any]) -> None:
+    config = make_config(**options)
+    expected = read(manifest, config)[:3]
+    loader = data_loader(ShardedImages(manifest, "train", config, rank=(0, 1)), num_workers=0)
+    for batch, tensors in zip(expected, loader, strict=False):
+        assert tensors[MASK_NAME].dtype == torch.int32
+        np.testing.assert_array_equal(tensors[MASK_NAME].numpy(), batch[MASK_NAME])
+    arrays = DeviceBatches(manifest, "train", config, num_threads=1)
+    for batch, placed in zip(expected, arrays, strict=False):
+        np.testing.assert_array_equal(np.asarray(placed[MASK_NAME]), batch[MASK_NAME])
+
+
+def test_a_transform_cannot_have_a_mask(manifest: tfpipe.Manifest) -> None:
+    with pytest.raises(ConfigError) as error:
+        ShardedImages(manifest, "train", make_config(), transform=lambda image: image)
+    assert str(error.value) == (
+        "`transform` gets an image without its mask, so a batch cannot hold 'image/mask' as well. Leave one of them "
+        "out."
+    )
+
+
+# Stored squeezed, and tfpipe-kernels
+
+
+def test_squeezed_images_have_squeezed_masks(tmp_path: Path) -> None:
+    squeezed = _write(tmp_path, "PNG", form=ImageForm("raw", square=20))
+    expected = read(squeezed, make_config())
+    for batch in expected:
+        close = np.abs(batch["image"][..., 0].astype(int) - 40 * batch[MASK_NAME]) <= 20
+        assert close.mean() > 0.6  # the borders of fields are blended
+    loader = data_loader(ShardedImages(squeezed, "train", make_config(), rank=(0, 1)), num_workers=0)
+    for tensors, batch in zip(loader, expected, strict=False):
+        np.testing.assert_array_equal(tensors[MASK_NAME].numpy(), batch[MASK_NAME])
+
+
+def test_kernels_change_no_mask(jpegs: tfpipe.Manifest) -> None:
+    pytest.importorskip("tfpipe_kernels")
+    for options in ({}, {"training": False}, {"augment": "none"}, {"augment": "device", "decoded_size": 20}):
+        native = read(jpegs, make_config(**options))
+        check_equal(native, read(jpegs, make_config(decoder="tensorflow", **options)))
