@@ -1,6 +1,7 @@
 """The contact sheet: its layout, and every kind of image on it."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -137,3 +138,21 @@ def test_numbers_out_of_range_are_refused(count: int, columns: int | None, tile_
     with pytest.raises(ConfigError) as caught:
         draw_contact_sheet([Tile(None, "cat")] * count, columns, tile_px)
     assert str(caught.value) == message
+
+
+def test_masks_boxes_and_captions_are_drawn() -> None:
+    classes = np.zeros((4, 4), np.uint8)
+    classes[:, 2:] = 2
+    plain = Tile(Image.new("RGB", (160, 160), (100, 100, 100)), "cat", text="a caption")
+    sheet = draw_contact_sheet([plain])
+    assert sheet.height == draw_contact_sheet([Tile(plain.image, "cat")]).height + 16
+    masked = np.asarray(draw_contact_sheet([replace(plain, classes=classes)]))
+    drawn = np.asarray(sheet)
+    changed = (masked != drawn).any(axis=-1)
+    rows, columns = np.nonzero(changed)
+    assert changed.sum() == 160 * 80
+    assert columns.min() - np.nonzero((drawn == 100).all(axis=-1))[1].min() == 80  # class 0 is clear
+    assert masked[rows[0], columns[0]].tolist() == [92, 144, 173]
+    boxes = ((0.25, 0.25, 0.75, 0.75), (0.5, 0.5, float("nan"), 2.0))
+    framed = np.asarray(draw_contact_sheet([replace(plain, boxes=boxes)]))
+    assert (framed != drawn).any(axis=-1).sum() == 81 * 81 - 77 * 77  # 2 px wide

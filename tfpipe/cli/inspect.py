@@ -142,6 +142,7 @@ def _split_json(manifest: "Manifest", split: "SplitInfo") -> dict[str, Any]:
         "seekable_jpegs": split.seekable_jpegs,
         "sizes": asdict(split.sizes),
         **({"tensors": {name: stats.to_json() for name, stats in split.tensors.items()}} if split.tensors else {}),
+        **({"masks": {name: stats.to_json() for name, stats in split.masks.items()}} if split.masks else {}),
         "class_counts": list(split.class_counts),
         "mixing": None if mixed is None else {"score": mixed[0], "global_batch_size": mixed[1]},
     }

@@ -155,7 +155,9 @@ def draw_sheet(directory: str, manifest: Manifest, splits: list[str], count: int
             try:
                 data, kind = _get_image(manifest, f"{split}:{index}", features)
                 image, (width, height) = open_thumbnail(data, kind, _TILE_PX)
-                tiles.append(Tile(image, title, f"{split}:{index}", f"{width} x {height}"))
+                marks = {"classes": _read_mask(manifest, features, width * height), "boxes": _list_boxes(features)}
+                text = _find_caption(manifest, features)
+                tiles.append(Tile(image, title, f"{split}:{index}", f"{width} x {height}", text, **marks))
             except BadImage:
                 tiles.append(Tile(None, title, f"{split}:{index}"))
     write_file(path, _png(draw_contact_sheet(tiles, tile_px=_TILE_PX)))
@@ -191,6 +193,32 @@ def _get_image(manifest: Manifest, place: str, features: dict[str, Feature]) -> 
     if name not in ("JPEG", "PNG", "RAW"):
         raise FormatError(f"Record {place}: {keys.IMAGE_FORMAT} must be JPEG, PNG or RAW, got {name[:40]!r}.")
     return data[0], name
+
+
+def _read_mask(manifest: Manifest, features: dict[str, Feature], max_pixels: int) -> Any:
+    """Returns the classes of the record's first mask; None without one. Raises `BadImage` if it is damaged."""
+    from tfpipe.images.masks import read_mask
+
+    for spec in manifest.schema.masks:
+        value = features.get(spec.name)
+        if isinstance(value, list) and len(value) == 1:
+            return read_mask(value[0], max_pixels)
+    return None
+
+
+def _list_boxes(features: dict[str, Feature]) -> list[tuple[float, float, float, float]]:
+    """Returns the boxes of a record, as far as all four sides of each are there."""
+    sides = [features.get(key) for key in (keys.BBOX_XMIN, keys.BBOX_YMIN, keys.BBOX_XMAX, keys.BBOX_YMAX)]
+    lists = [side.tolist() for side in sides if isinstance(side, np.ndarray)]
+    return list(zip(*lists, strict=False)) if len(lists) == len(sides) else []
+
+
+def _find_caption(manifest: Manifest, features: dict[str, Feature]) -> str:
+    """Returns the first text of the record that is not tfpipe's own; empty without one."""
+    for spec in manifest.schema.features:
+        if spec.kind == "text":
+            return clean_line(_first_text(features, spec.name))
+    return ""
 
 
 def _title(manifest: Manifest, features: dict[str, Feature]) -> str:

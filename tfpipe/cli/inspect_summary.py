@@ -57,7 +57,7 @@ def print_summary(directory: str, manifest: Manifest, splits: Mapping[str, Split
     for table in _split_tables(manifest, splits, console.width):
         console.print()
         console.print(table)
-    for table in _tensor_tables(manifest, splits):
+    for table in (*_tensor_tables(manifest, splits), *_mask_tables(splits)):
         console.print()
         console.print(table)
     console.print()
@@ -189,6 +189,28 @@ def _tensor_tables(manifest: Manifest, splits: Mapping[str, SplitInfo]) -> Itera
                 kind = describe_type(spec, stats)
                 table.add_row(*map(Text, (clean_line(spec.name), kind, describe_range(stats), describe_nan(stats))))
         yield table
+
+
+def _mask_tables(splits: Mapping[str, SplitInfo]) -> Iterator["Table"]:
+    """Yields a table for each split that holds masks: the share of each class of the pixels, and its images."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    for name, split in splits.items():
+        for feature, stats in split.masks.items():
+            table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+            table.add_column(Text(f"{clean_line(feature)} of {name}"), overflow="fold")
+            for column in ("Pixels", "Images"):
+                table.add_column(column, justify="right")
+            total = max(sum(stats.pixels) + stats.higher, 1)
+            shown = [number for number, pixels in enumerate(stats.pixels) if pixels]
+            for number in shown[:_MAX_CLASSES_SHOWN]:
+                table.add_row(f"class {number}", f"{stats.pixels[number] / total:.2%}", f"{stats.images[number]:,}")
+            rest = sum(stats.pixels[number] for number in shown[_MAX_CLASSES_SHOWN:]) + stats.higher
+            if rest:
+                table.add_row("higher classes", f"{rest / total:.2%}", "")
+            yield table
 
 
 def describe_type(spec: FeatureSpec, stats: TensorStats) -> str:

@@ -2,6 +2,7 @@
 
 ```
 train/cat/12.jpg    the image file
+train/cat/12.mask.png   its mask, if it has one
 images.jsonl        a row for each image, as `tfpipe shard` reads it
 ```
 
@@ -25,6 +26,7 @@ from tfpipe.system.file_io import new_file, write_file
 TABLE = "images.jsonl"
 ROWS = "rows.jsonl"
 _MAX_NAME_BYTES = 180  # file systems take 255, and a number and an ending may follow
+_MASK = ".mask.png"
 _UNSAFE = frozenset('/\\:*?"<>|')
 
 
@@ -37,6 +39,10 @@ def write_files(folder: str, samples: Iterable[Sample], manifest: Manifest) -> i
         number = f"{sample.number:09d}"
         with open(os.path.join(folder, number), "wb") as file:
             file.write(sample.image)
+        for mask in sample.masks:
+            with open(os.path.join(folder, f"{number}{_MASK}"), "wb") as file:
+                file.write(mask)
+            num_bytes += len(mask)
         num_bytes += len(sample.image)
         row = make_table_row(columns, manifest.label_names, sample)
         lines.append(json.dumps([number, sample.label, _name_file(sample), row]))
@@ -58,6 +64,10 @@ def gather_files(parts: str, jobs: Sequence[ShardJob], data: str, manifest: Mani
                     folder = split if label is None else f"{split}/{class_folders.get(label, f'class-{label}')}"
                     path = _choose_free(f"{folder}/{name}", number, taken)
                     _move(os.path.join(part, number), os.path.join(data, path))
+                    if manifest.schema.masks:
+                        mask = _choose_free(f"{os.path.splitext(path)[0]}{_MASK}", number, taken)
+                        _move(os.path.join(part, f"{number}{_MASK}"), os.path.join(data, mask))
+                        row = {"mask": mask, **row}
                     table.write(_make_line({"image": path, "split": split, **row}))
 
 

@@ -1,7 +1,7 @@
 """Writes a shard as a Parquet file in the layout of Hugging Face's `datasets`.
 
 The column `image` is a struct of `bytes` and `path`, and `label` the class, counted from 0. The file says so in its
-metadata, so `datasets` shows images and names of classes. All other features are columns of their own names.
+metadata, so `datasets` shows images, masks and names of classes. All other features are columns of their own names.
 """
 
 import json
@@ -65,6 +65,8 @@ def _make_schema(columns: Mapping[str, FeatureSpec], manifest: Manifest) -> Any:
             features["label"] = {"_type": "ClassLabel", "names": list(manifest.label_names)}
     for name, spec in columns.items():
         fields.append(pyarrow.field(name, _get_type(spec)))
+        if spec.kind == "mask":
+            features[name] = {"_type": "Image"}
     return pyarrow.schema(fields, {"huggingface": json.dumps({"info": {"features": features}})})
 
 
@@ -77,6 +79,8 @@ def _get_type(spec: FeatureSpec) -> Any:
         for _ in spec.tensor.shape:
             kind = pyarrow.list_(kind)
         return kind
+    if spec.kind == "mask":
+        return pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
     kinds = {"bytes": pyarrow.binary(), "int64": pyarrow.int64(), "float": pyarrow.float32()}
     kind = pyarrow.string() if spec.kind == "text" or spec.name in _TEXTS else kinds[spec.dtype]
     return kind if spec.shape == () else pyarrow.list_(kind)
@@ -89,6 +93,8 @@ def _make_row(columns: Mapping[str, FeatureSpec], sample: Sample) -> dict[str, A
 
 
 def _make_cell(spec: FeatureSpec, feature: Any) -> Any:
+    if spec.kind == "mask":
+        return {"bytes": feature, "path": None}
     if spec.kind != "values":
         return feature.tolist() if spec.tensor is not None and feature is not None else feature
     values: list[Any] = [] if feature is None else list(feature)

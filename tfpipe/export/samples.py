@@ -11,7 +11,7 @@ from tfpipe.format.compressed import scan_compressed
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.schema import FeatureSpec
+from tfpipe.format.schema import IMAGE_MASK, FeatureSpec
 from tfpipe.format.tfrecord import FRAME_BYTES, scan_records
 from tfpipe.integrity.check_file import FileJob, FileReport, Progress
 from tfpipe.readers.record_lookup import find_name_key, get_label, get_text
@@ -35,7 +35,7 @@ class Sample:
         kind: The format of the image file, such as "jpeg"; empty for records without images.
         label: The class, counted from 0; None if there is none.
         features: The features of the record but the image and the class, by their names, and without sizes of tensors.
-            Text is str, a tensor is an array, and other values come as they are stored.
+            Text is str, a tensor is an array, a mask is the bytes of its PNG, and other values come as they are stored.
     """
 
     number: int
@@ -49,6 +49,12 @@ class Sample:
     def ending(self) -> str:
         """The ending of the image file's name, without a dot."""
         return _ENDINGS.get(self.kind, self.kind)
+
+    @property
+    def masks(self) -> list[bytes]:
+        """The PNG of the mask of the image; empty without one."""
+        mask = self.features.get(IMAGE_MASK)
+        return [mask] if isinstance(mask, bytes) else []
 
 
 @dataclass(frozen=True, slots=True)

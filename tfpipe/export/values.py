@@ -28,8 +28,10 @@ def to_json(spec: FeatureSpec, feature: Any) -> Any:
 
 
 def make_json_row(columns: Sequence[FeatureSpec], sample: Sample) -> dict[str, Any]:
-    """Returns the features of a sample but its tensors as JSON values, by their names in the record."""
-    return {spec.name: to_json(spec, sample.features.get(spec.name)) for spec in columns if spec.kind != "tensor"}
+    """Returns the features of a sample but its tensors and masks as JSON values, by their names in the record."""
+    return {
+        spec.name: to_json(spec, sample.features.get(spec.name)) for spec in columns if spec.kind in ("values", "text")
+    }
 
 
 def name_table_columns(columns: Sequence[FeatureSpec]) -> dict[str, FeatureSpec]:
@@ -39,9 +41,9 @@ def name_table_columns(columns: Sequence[FeatureSpec]) -> dict[str, FeatureSpec]
     this. What the writing job finds out anew is left out.
     """
     named: dict[str, FeatureSpec] = {}
-    reserved = {"image", "label", "split", *keys.BOX_COLUMNS.values()}
+    reserved = {"image", "label", "split", "mask", *keys.BOX_COLUMNS.values()}
     for spec in columns:
-        if spec.name in keys.DERIVED:
+        if spec.name in keys.DERIVED or spec.kind == "mask":  # a mask is a file of its own
             continue
         name = keys.BOX_COLUMNS.get(spec.name)
         if name is None:

@@ -5,6 +5,7 @@
 000000017.cls     the class, counted from 0, if there is one
 000000017.json    all other features
 000000017.latents.npy   the tensor `latents`
+000000017.mask.png      the mask, if there is one
 ```
 
 The key is the number of the record in its split, so no name of a file becomes a name in the tar.
@@ -37,6 +38,8 @@ def write_webdataset(path: str, samples: Iterable[Sample], manifest: Manifest) -
             key = f"{sample.number:09d}"
             if sample.kind:
                 _add(tar, f"{key}.{sample.ending}", sample.image)
+            for mask in sample.masks:
+                _add(tar, f"{key}.mask.png", mask)
             if sample.label is not None:
                 _add(tar, f"{key}.cls", str(sample.label).encode())
             _add(tar, f"{key}.json", json.dumps(make_json_row(columns, sample)).encode())

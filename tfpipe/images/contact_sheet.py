@@ -1,4 +1,8 @@
-"""Draws a contact sheet: many images in one picture, each in a tile of the same size with its caption below."""
+"""Draws a contact sheet: many images in one picture, each in a tile of the same size with its caption below.
+
+A mask lies over its image in half-transparent colors, one for each class; class 0 is left clear, because it is usually
+the background. Boxes are drawn as frames.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 
 from tfpipe.errors import ConfigError
 from tfpipe.images.errors import BadImage
+from tfpipe.images.exif import Box
+from tfpipe.images.masks import Classes, resize_nearest
 
 _PAGE = "#f4f5f7"
 _CARD = "#ffffff"
@@ -19,6 +27,14 @@ _EDGE = "#dfe2e7"
 _WELL = "#eceef1"
 _INK = "#1d2430"
 _FAINT = "#737b88"
+_BOX = "#ff3b30"
+
+# Colors that are told apart also by those who confuse red and green; classes beyond their number take them in turns.
+_CLASS_COLORS = np.array(
+    [(230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167)],
+    np.uint8,
+)
+_MASK_OPACITY = 0.55
 
 MAX_TILES = 1000
 """The most tiles of a sheet. At 160 px each, the sheet takes about 120 MB of memory."""
@@ -39,12 +55,18 @@ class Tile:
         title: The first line of the caption, such as the image's class.
         note: The left part of the second line, smaller and fainter, such as the record's number.
         size: The right part of the second line: width and height.
+        text: A line of text below, such as a caption. If a tile has one, all have room for it.
+        classes: The mask of the image, [height, width] of any size; None without one.
+        boxes: The boxes on the image, as fractions of its width and height.
     """
 
     image: Image.Image | None
     title: str
     note: str = ""
     size: str = ""
+    text: str = ""
+    classes: Classes | None = None
+    boxes: Sequence[Box] = ()
 
 
 def open_thumbnail(data: bytes, kind: str, fit_px: int) -> tuple[Image.Image, tuple[int, int]]:
@@ -107,7 +129,8 @@ def draw_contact_sheet(tiles: Sequence[Tile], columns: int | None = None, tile_p
         raise ConfigError(f"`tile_px` must be from {_MIN_TILE_PX} to {_MAX_TILE_PX}, got {tile_px}.")
     if columns is not None and not 1 <= columns <= _MAX_COLUMNS:
         raise ConfigError(f"`columns` must be from 1 to {_MAX_COLUMNS}, got {columns}.")
-    grid = _Grid(min(columns or _choose_columns(len(tiles)), len(tiles)), tile_px)
+    has_text = any(tile.text for tile in tiles)
+    grid = _Grid(min(columns or _choose_columns(len(tiles)), len(tiles)), tile_px, has_text)
     sheet = Image.new("RGB", grid.get_size(len(tiles)), _PAGE)
     draw = ImageDraw.Draw(sheet)
     for number, tile in enumerate(tiles):
@@ -121,6 +144,7 @@ class _Grid:
 
     columns: int
     tile_px: int
+    has_text: bool = False
 
     @property
     def pad(self) -> int:
@@ -142,7 +166,7 @@ class _Grid:
 
     @property
     def card(self) -> tuple[int, int]:
-        caption = round(1.5 * self.title_px) + round(1.5 * self.note_px)
+        caption = round(1.5 * self.title_px) + (2 if self.has_text else 1) * round(1.5 * self.note_px)
         return self.tile_px + 2 * self.pad, self.tile_px + 3 * self.pad + caption
 
     def get_corner(self, number: int) -> tuple[int, int]:
@@ -175,7 +199,7 @@ def _draw_tile(sheet: Image.Image, draw: ImageDraw.ImageDraw, tile: Tile, grid: 
         font = _load_font(grid.note_px)
         draw.text((left + side // 2, top + side // 2), "no image", fill=_FAINT, font=font, anchor="mm")
     else:
-        image = _fit(tile.image, side)
+        image = _draw_boxes(_lay_over(_fit(tile.image, side), tile.classes), tile.boxes)
         sheet.paste(image, (left + (side - image.width) // 2, top + (side - image.height) // 2))
     below = top + side + grid.pad
     font = _load_font(grid.title_px)
@@ -186,6 +210,28 @@ def _draw_tile(sheet: Image.Image, draw: ImageDraw.ImageDraw, tile: Tile, grid: 
     draw.text((left + side - font.getlength(size), below), size, fill=_FAINT, font=font)
     room = side - math.ceil(font.getlength(size)) - grid.pad
     draw.text((left, below), _shorten(tile.note, font, room), fill=_FAINT, font=font)
+    if tile.text:
+        below += round(1.5 * grid.note_px)
+        draw.text((left, below), _shorten(tile.text, font, side), fill=_INK, font=font)
+
+
+def _lay_over(image: Image.Image, classes: NDArray[np.integer] | None) -> Image.Image:
+    """Lays a mask over an image of mode "RGB"."""
+    if classes is None:
+        return image
+    shown = resize_nearest(classes, (image.height, image.width)).astype(np.int64)
+    pixels = np.asarray(image, np.float32)
+    blended = pixels + _MASK_OPACITY * (_CLASS_COLORS[(shown - 1) % len(_CLASS_COLORS)] - pixels)
+    return Image.fromarray(np.where(shown[..., None] > 0, blended, pixels).astype(np.uint8))
+
+
+def _draw_boxes(image: Image.Image, boxes: Sequence[Box]) -> Image.Image:
+    draw = ImageDraw.Draw(image)
+    for left, top, right, bottom in boxes:
+        if 0 <= left <= right <= 1 and 0 <= top <= bottom <= 1:  # a record may claim any number
+            width, height = image.width - 1, image.height - 1
+            draw.rectangle((left * width, top * height, right * width, bottom * height), outline=_BOX, width=2)
+    return image
 
 
 def _fit(image: Image.Image, side: int) -> Image.Image:

@@ -1,0 +1,104 @@
+"""A dataset of images with masks goes through all commands and comes back from exports."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+from PIL import Image
+
+import tfpipe as library
+from tests.beam_jobs.datasets import join_datasets, make_dataset
+from tests.beam_jobs.images import write_files
+from tests.conftest import Tfpipe
+from tests.mask_images import MASK_NAME, make_masked_images
+from tfpipe.export.config import ExportConfig, Format
+from tfpipe.export.run import export
+from tfpipe.images.masks import read_mask
+from tfpipe.integrity.repair import repair
+from tfpipe.integrity.verify import VerifyConfig, verify
+from tfpipe.readers.record_reader import RecordReader
+
+CLASSES = make_masked_images(12, as_classes=True)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 records in 3 shards, written once. Not to be changed: copy it."""
+    folder = tmp_path_factory.mktemp("masks")
+    make_dataset(write_files(folder / "in", make_masked_images(12)), folder / "out", num_shards=3)
+    return folder / "out"
+
+
+def read_masks(dataset: Path) -> dict[bytes, list[list[int]]]:
+    """Returns the classes of each mask by the image's SHA-256."""
+    masks = {}
+    manifest = library.load_manifest(str(dataset))
+    with RecordReader(str(dataset), manifest, "train") as reader:
+        for record in reader:
+            classes = read_mask(manifest.schema[MASK_NAME].decode(record), 100_000)
+            masks[record["image/sha256"][0]] = classes.tolist()
+    return masks
+
+
+def test_inspect_counts_pixels_and_shows_masks(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    pixels = sum(np.bincount(classes.reshape(-1), minlength=6) for classes in CLASSES.values())
+    document = json.loads(tfpipe("inspect", made, "--json").out)
+    stats = document["splits"]["train"]["masks"][MASK_NAME]
+    assert (document["format_version"], stats["pixels"], stats["records"]) == (4, pixels.tolist(), 12)
+    result = tfpipe("inspect", made, "--show", "12", tmp_path / "sheet.png")
+    lines = [" ".join(line.split()) for line in result.out.splitlines()]
+    assert f"class 2 {pixels[2] / pixels.sum():.2%} {stats['images'][2]}" in lines
+    colors = np.asarray(Image.open(tmp_path / "sheet.png")).reshape(-1, 3)
+    assert Image.open(tmp_path / "sheet.png").mode == "RGB"
+    # Class 5 has the red 200 in the image, and 0, 114, 178 lies over it.
+    assert (np.abs(colors.astype(int) - [90, 175, 100]).max(axis=1) < 4).sum() > 100
+
+
+def test_a_damaged_record_is_left_out_and_the_counts_follow(made: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(made, tmp_path / "damaged")
+    shard = damaged / "train-00001-of-00003.tfrecord"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    assert len(verify(str(damaged), VerifyConfig(workers=0)).damaged) == 1
+    repair(str(damaged), str(tmp_path / "repaired"), workers=0)
+    kept, whole = read_masks(tmp_path / "repaired"), read_masks(made)
+    assert len(kept) == 11
+    assert kept.items() <= whole.items()
+    manifest = library.load_manifest(str(tmp_path / "repaired"))
+    stats = manifest.splits["train"].masks[MASK_NAME]
+    assert (manifest.format_version, stats.records) == (4, 11)
+    assert stats.pixels == np.bincount([c for mask in kept.values() for row in mask for c in row]).tolist()
+
+
+def test_merged_datasets_keep_all_masks(made: Path, tmp_path: Path) -> None:
+    other = make_dataset(write_files(tmp_path / "in", make_masked_images(15)), tmp_path / "other")
+    merged = join_datasets([made, tmp_path / "other"], tmp_path / "merged", drop_duplicates=True)
+    assert read_masks(tmp_path / "merged") == read_masks(tmp_path / "other")
+    assert merged.splits["train"].masks == other.splits["train"].masks
+
+
+@pytest.mark.parametrize("to", ["webdataset", "folder"])
+def test_an_export_comes_back(made: Path, tmp_path: Path, to: Format) -> None:
+    export(ExportConfig(str(made), str(tmp_path / "out"), to, workers=0))
+    source = tmp_path / "out" / ("images.jsonl" if to == "folder" else "")
+    manifest = make_dataset(source, tmp_path / "back")
+    assert read_masks(tmp_path / "back") == read_masks(made)
+    assert manifest.splits["train"].masks == library.load_manifest(str(made)).splits["train"].masks
+
+
+def test_parquet_holds_masks_as_images(made: Path, tmp_path: Path) -> None:
+    export(ExportConfig(str(made), str(tmp_path / "out"), "parquet", workers=0))
+    (path, *_) = sorted((tmp_path / "out").glob("*.parquet"))
+    table = pyarrow.parquet.read_table(path)
+    features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
+    assert features[MASK_NAME] == {"_type": "Image"}
+    whole = read_masks(made)
+    for row in table.to_pylist():
+        classes = read_mask(row[MASK_NAME]["bytes"], 100_000)
+        assert classes.tolist() == whole[row["image/sha256"].encode()]
