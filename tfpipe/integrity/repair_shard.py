@@ -58,14 +58,14 @@ class RepairedShard:
         fields = {name: getattr(self, name) for name in ("file", "split", "records", "bytes", "sha256", "lost")}
         counts = self.stats.to_json()
         names = {"formats": "formats", "labels": "classes", "sizes": "pixels"}
-        names |= {name: name for name in ("seekable_jpegs", "tensors")}
+        names |= {name: name for name in ("seekable_jpegs", "tensors", "masks")}
         return fields | {name: counts[key] for key, name in names.items() if key in counts}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "RepairedShard":
         """Inverts `to_json`. Raises KeyError, TypeError, ValueError or AttributeError for any other value."""
         counts = {"formats": fields["formats"], "labels": fields["classes"], "sizes": fields["pixels"]}
-        counts |= {name: fields[name] for name in ("seekable_jpegs", "tensors") if name in fields}
+        counts |= {name: fields[name] for name in ("seekable_jpegs", "tensors", "masks") if name in fields}
         names = ("file", "split", "records", "bytes", "sha256", "lost")
         stats = ShardStats.from_json({**counts, "changed": {}, "noticed": {}}, fields["records"])
         return cls(**{name: fields[name] for name in names}, stats=stats)
