@@ -9,6 +9,7 @@ exif           the orientation tag, and boxes that turn with the pixels
 to_8bit        16-bit samples, alpha and CMYK to 8-bit gray or RGB
 transcode      resizing and encoding
 seekable       restart markers, from which a crop can be decoded
+masks          the classes of an image's pixels, which follow what is done to it
 normalize      the way through all of these: `prepare_image`
 image_header   the size and the odd properties of a file, without decoding it
 decode         a stored image as an array, or a crop of it
@@ -16,5 +17,6 @@ verify         the check of a stored image
 contact_sheet  many images in one picture
 ```
 
-Pillow decodes, and tfpipe-kernels adds restart markers without loss. NumPy is imported only for 16-bit images.
+Pillow decodes, and tfpipe-kernels adds restart markers without loss. NumPy is imported only for 16-bit
+images, masks and contact sheets.
 """

@@ -1,4 +1,4 @@
-"""What the pipeline does with masks, the classes of an image's pixels: it decodes them, and crops them as the image.
+"""Decodes masks, the classes of an image's pixels, and crops them as the pipeline crops their images.
 
 Each pixel of the result takes the class under its center, as in `tfpipe.images.masks`. The places are computed in whole
 numbers, so all readers give the same classes. Until a batch is made the classes are uint16, which a cache keeps in less

@@ -164,9 +164,9 @@ def augment_masks(
 
     Args:
         masks: Integers of shape [batch, height, width], height and width static.
-        seeds: As for `augment`; the other arguments are too.
-        heights: The originals' heights.
-        widths: The originals' widths.
+        seeds: The seeds, as for `augment`.
+        heights: The originals' heights, as for `augment`.
+        widths: The originals' widths, as for `augment`.
         size: The side of the output in pixels, or its height and width.
         training: Whether crop and flip are random.
         options: The options of the augmentation; None for the defaults.
