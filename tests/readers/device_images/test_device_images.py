@@ -9,7 +9,7 @@ import io
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -374,6 +374,37 @@ def test_pixels_of_another_size_are_refused(jpegs: Manifest) -> None:
 
     with pytest.raises(FormatError, match=r"as its header says, and the decoder returned 3 x \d+ x \d+\.$"):
         next(iter(make_images(jpegs, decoder=Wrong())))
+
+
+def test_files_are_released_when_the_device_is_done_with_them(jpegs: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls to a GPU's stream, in their order, on a machine that has none."""
+    order: list[str] = []
+
+    class Event:
+        def __init__(self, blocking: bool) -> None:
+            assert blocking  # else the thread would keep a core busy while it waits
+
+        def record(self, stream: str) -> None:
+            order.append(f"record on {stream}")
+
+        def synchronize(self) -> None:
+            order.append("wait")
+
+    @contextlib.contextmanager
+    def use_stream(stream: str) -> Iterator[None]:
+        order.append(f"begin {stream}")
+        yield
+        order.append(f"end {stream}")
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "stream", use_stream)
+    images = make_images(jpegs, device_config=DeviceConfig(prefetch_batches=1))
+    monkeypatch.setattr(images._maker, "_stream", "the side stream")
+    monkeypatch.setattr(images._host, "release", lambda batch: order.append("release"))
+    list(images)
+    images.close()
+    steps = ["begin the side stream", "record on the side stream", "wait", "end the side stream", "release"]
+    assert order[:15] == steps * 3
 
 
 @pytest.mark.parametrize(
