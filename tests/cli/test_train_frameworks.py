@@ -1,19 +1,24 @@
 """`tfpipe train --framework`: what it refuses, what it loads, and that no kill costs more than time."""
 
+import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from click import Abort
 
 from tests.cli.test_train import QUICK, finish, invoke, start, wait_for
 from tests.test_imports import list_loaded, run_cli_without, run_python
+from tfpipe.cli.main import tfpipe as commands
 from tfpipe.errors import ConfigError
 
 pytest.importorskip("torch")
 
 FRAMEWORKS = ("torch", "jax")
+INTERRUPTED = "Interrupted. The same command goes on from the last checkpoint, if there is one."
 
 
 def need(framework: str) -> None:
@@ -126,3 +131,60 @@ def test_sigterm_saves_although_workers_read(small_dataset: Path, tmp_path: Path
     assert code == 143, err
     assert err.splitlines()[-1].startswith("Stopped and saved at epoch ")
     assert sys.platform != "linux" or "Traceback" not in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_an_interrupt_is_one_sentence_although_workers_read(
+    small_dataset: Path, tmp_path: Path, framework: str
+) -> None:
+    need(framework)
+    options = (*QUICK[:4], "--epochs", "2000", "--framework", framework, "--num-workers", "2")
+    command = [sys.executable, "-m", "tfpipe", "train", str(small_dataset), *options, "--output", str(tmp_path / "run")]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    wait_for(process, tmp_path / "run" / "run.json")
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it too
+    code, _, err = finish(process)
+    assert code == 130, err
+    assert INTERRUPTED in err.splitlines()
+    assert "Traceback" not in err
+
+
+def test_an_interrupt_says_how_to_go_on(
+    small_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tfpipe.training.torch.learner.TorchLearner._train", interrupt)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises((KeyboardInterrupt, Abort)):
+        commands.main(
+            ["train", str(small_dataset), *QUICK, "--framework", "torch", "--output", str(tmp_path / "run")],
+            standalone_mode=False,
+        )
+    assert INTERRUPTED in capsys.readouterr().err.splitlines()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_checkpoint_that_does_not_fit_is_one_sentence(small_dataset: Path, tmp_path: Path, framework: str) -> None:
+    need(framework)
+    resource = pytest.importorskip("resource")
+    output = tmp_path / "run"
+    options = (*QUICK[:4], "--epochs", "4", "--framework", framework, "--num-workers", "1", "--output", str(output))
+    options = ("train", str(small_dataset), *options, "--checkpoint-every-steps", "1")
+    # A file of 100 kB stands for a full disk: the lines and curves fit, and no checkpoint does.
+    code = f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, {resource.RLIM_INFINITY}))"
+    code += f"; from tfpipe.cli.main import main; sys.argv = {['tfpipe', *options]!r}; main()"
+    result = run_python(code)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == "Error: A checkpoint cannot be written: [Errno 27] File too large."
+    # Orbax gives up while tensorstore still writes; on a busy machine that may say so later.
+    assert framework == "jax" or "Traceback" not in result.stderr
+    code, _, err = finish(start(*options[1:]))  # with room again the same command makes the whole run
+    assert code == 0, err
+    assert not list(output.rglob("*tmp*"))

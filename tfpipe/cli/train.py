@@ -16,6 +16,7 @@ from tfpipe.cli.train_output import Output
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.system.file_io import is_url
+from tfpipe.system.interrupts import restore_interrupts
 from tfpipe.training.config import MODELS, TrainConfig, default_batch_size, default_pipeline
 
 if TYPE_CHECKING:
@@ -127,7 +128,11 @@ def train(**options: Any) -> None:
     signals: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     try:
-        result = _TRAIN[framework](options, manifest, split, lambda: bool(signals))
+        with restore_interrupts():
+            result = _TRAIN[framework](options, manifest, split, lambda: bool(signals))
+    except KeyboardInterrupt:
+        click.echo("Interrupted. The same command goes on from the last checkpoint, if there is one.", err=True)
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
     if not result.finished:

@@ -42,6 +42,8 @@ def check_dataset(manifest: Manifest, config: TrainConfig) -> None:
         raise DataError(f"A classifier needs images, and {where} has none. Read it with `tfpipe.build_dataset`.")
     if manifest.label_key is None or not manifest.label_names:
         raise DataError(f"A classifier needs labels, and {where} has none. Shard images in one folder for each class.")
+    if len(manifest.label_names) == 1:
+        logger.warning("%s has one class only, %r, so there is nothing to learn.", where, manifest.label_names[0])
     if config.pipeline.order == "throughput" or config.pipeline.deterministic is False or manifest.compression:
         logger.warning("Without the exact order a run that goes on sees other records than one that was not stopped.")
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from numpy.typing import NDArray
 
 from tfpipe.errors import DataError, first_line
 from tfpipe.order import ORDER_VERSION, check_version
-from tfpipe.system import file_io
+from tfpipe.system import file_io, host_limits
 from tfpipe.training.checkpoints import Checkpoints, Position, Saved
 
 
@@ -55,13 +58,26 @@ class JaxCheckpoints(Checkpoints):
         # JSON keeps every bit of a float64 and of a seed of 64 bits, which JAX' arrays do not.
         notes = {"seed": position.seed, "epoch": position.epoch, "step": position.step, "order": ORDER_VERSION}
         notes["sums"] = sums.tolist()
-        arguments = ocp.args.Composite(state=ocp.args.StandardSave(self._get_state()), run=ocp.args.JsonSave(notes))
+        state = self._get_state()
+        arguments = ocp.args.Composite(state=ocp.args.StandardSave(state), run=ocp.args.JsonSave(notes))
         # The end of an epoch, before its evaluation, has a number of its own.
         number = position.count_steps(self._steps_per_epoch + 1)
         try:
+            self._check_room(state)
             self._manager.save(number, args=arguments, force=True)
         except (OSError, ValueError) as error:
-            raise DataError(f"A checkpoint cannot be written: {first_line(error)}.") from error
+            raise DataError(f"A checkpoint cannot be written: {_explain(error)}.") from error
+
+    def _check_room(self, state: Any) -> None:
+        """Refuses a disk without room for the state. Orbax would say so by a traceback of each of its writes.
+
+        Raises:
+            OSError: There is not enough room.
+        """
+        if not file_io.is_url(self.directory):
+            needed = sum(array.nbytes for array in jax.tree.leaves(state))
+            if host_limits.free_disk_bytes(self.directory) < needed:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _list(self) -> Sequence[str]:
         return [file_io.join(self.directory, str(number)) for number in sorted(self._manager.all_steps())]
@@ -75,3 +91,9 @@ class JaxCheckpoints(Checkpoints):
         for damaged in [later for later in self._manager.all_steps() if later > number]:
             self._manager.delete(damaged)  # Orbax saves no step below the last one
         return Saved(Position(notes["seed"], notes["epoch"], notes["step"]), np.array(notes["sums"]))
+
+
+def _explain(error: OSError | ValueError) -> str:
+    """Returns the error of the operating system, which tensorstore writes at the end of a long chain of paths."""
+    code = re.search(r"os_error_code='(\d+)'", str(error))
+    return first_line(error) if code is None else f"[Errno {code[1]}] {os.strerror(int(code[1]))}"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tfpipe.errors import TfpipeError
+from tfpipe.errors import DataError, TfpipeError, first_line
 from tfpipe.profiler.live.step_monitor import Devices
 from tfpipe.readers.torch import ShardedImages, ShardLoader, data_loader
 from tfpipe.system.hash_permutation import DROPOUT, key_of
@@ -31,6 +31,8 @@ from tfpipe.training.torch.models import BuildModel, build_model
 from tfpipe.training.torch.processes import Place
 
 Batch = dict[str, torch.Tensor]
+
+_COMPILER = ("torch._dynamo", "torch._inductor")  # the modules of the errors of `torch.compile`
 
 
 class TorchLearner(Learner):
@@ -120,12 +122,15 @@ class TorchLearner(Learner):
         for group in self._optimizer.param_groups:
             group["lr"] = self._rates.get(self._step)
         images, label = self._move(batch["image"]), self._move(batch["label"])
-        with self._compute():
-            logits = self._replica(images)
-        losses = nn.functional.cross_entropy(logits, label, reduction="none", label_smoothing=config.label_smoothing)
-        self._optimizer.zero_grad()
-        # The mean over this process; DistributedDataParallel takes the mean over processes, which have equal shares.
-        losses.mean().backward()
+        with _explained_compiler():
+            with self._compute():
+                logits = self._replica(images)
+            losses = nn.functional.cross_entropy(
+                logits, label, reduction="none", label_smoothing=config.label_smoothing
+            )
+            self._optimizer.zero_grad()
+            # The mean over this process; DistributedDataParallel takes the mean over processes of equal shares.
+            losses.mean().backward()
         self._optimizer.step()
         self._step += 1
         return self._count(losses.detach(), logits.detach(), label, torch.ones_like(label, dtype=torch.bool))
@@ -178,6 +183,24 @@ class _Readable:
             # A worker's error comes with its traceback, whose last line names the error and says its sentence.
             _, _, sentence = str(error).rstrip().rpartition(f".{type(error).__name__}: ")
             raise type(error)(sentence) from error
+
+
+@contextmanager
+def _explained_compiler() -> Iterator[None]:
+    """Makes one sentence of an error of `torch.compile`, which compiles in the first step.
+
+    Raises:
+        DataError: The model cannot be compiled here.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not type(error).__module__.startswith(_COMPILER):
+            raise
+        cause = getattr(error, "inner_exception", error)  # the first line of the error around it names no cause
+        raise DataError(
+            f"torch.compile cannot compile the model here: {first_line(cause)}. Mend that, or leave `compile` out."
+        ) from error
 
 
 def _choose_dtype(precision: str, place: Place) -> torch.dtype:
