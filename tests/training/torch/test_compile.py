@@ -118,9 +118,8 @@ def read_lines(output: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_compiled_run_of_two_processes_goes_on_and_learns_the_same(
-    processes: Any, colors: Path, tmp_path: Path, precision: str
+def test_a_compiled_run_of_two_processes_goes_on_in_one_and_learns_the_same(
+    processes: Any, colors: Path, tmp_path: Path
 ) -> None:
     import torch._inductor.cpp_builder as builder
 
@@ -129,29 +128,24 @@ def test_a_compiled_run_of_two_processes_goes_on_and_learns_the_same(
     except RuntimeError:
         pytest.skip("no C++ compiler")
 
-    def run(output: Path, count: int, epochs: int, *more: str) -> None:
+    def run(output: Path, count: int, *more: str) -> None:
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(processes.free_ports(1)[0]), "WORLD_SIZE": str(count)}
         shared.update(OMP_NUM_THREADS="1", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
-        options = (*OPTIONS, "--epochs", str(epochs), "--precision", precision, "--checkpoint-every-steps", "4")
+        options = (*OPTIONS, "--epochs", "2", "--checkpoint-every-steps", "4")
         command = ("-m", "tfpipe", "train", str(colors), *options, "--output", str(output), *more)
         started = [processes.start(*command, **shared, RANK=str(i), LOCAL_RANK=str(i)) for i in range(count)]
         for process in started:
             _, err = process.communicate(timeout=500)
             assert process.returncode == 0, err
 
-    run(tmp_path / "plain", 1, 2)
-    run(tmp_path / "two", 2, 2, "--compile")
-    run(tmp_path / "one", 1, 2, "--compile")
-    (tmp_path / "one" / "model" / "model.pt2").unlink()
-    for path in (tmp_path / "one" / "checkpoints").glob("ckpt-000002-*.pt"):
-        path.unlink()
-    run(tmp_path / "one", 1, 2, "--compile")  # goes on from a checkpoint, which an uncompiled run reads too
-    expected = read_lines(tmp_path / "plain")
-    tolerance = 1e-3 if precision == "float32" else 0.05
-    for output in (tmp_path / "two", tmp_path / "one"):
-        lines = read_lines(output)
-        assert [(line["kind"], line["step"]) for line in lines] == [(line["kind"], line["step"]) for line in expected]
-        for line, plain in zip(lines, expected, strict=True):
-            assert line["loss"] == pytest.approx(plain["loss"], rel=tolerance)
-        assert lines[-1]["evaluation"]["images"] == 27
-        assert (output / "model" / "model.pt2").exists()
+    run(tmp_path / "plain", 1)
+    run(tmp_path / "compiled", 2, "--compile")
+    (tmp_path / "compiled" / "model" / "model.pt2").unlink()
+    (tmp_path / "compiled" / "checkpoints" / "ckpt-000002-000000000.pt").unlink()
+    run(tmp_path / "compiled", 1, "--compile")  # goes on from the checkpoint before
+    lines, expected = read_lines(tmp_path / "compiled"), read_lines(tmp_path / "plain")
+    assert [(line["kind"], line["step"]) for line in lines] == [(line["kind"], line["step"]) for line in expected]
+    for line, plain in zip(lines, expected, strict=True):
+        assert line["loss"] == pytest.approx(plain["loss"], rel=1e-3)
+    assert lines[-1]["evaluation"]["images"] == 27
+    assert (tmp_path / "compiled" / "model" / "model.pt2").exists()
