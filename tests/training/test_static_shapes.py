@@ -10,44 +10,6 @@ import pytest
 COUNTS = (1, 2, 4, 8)
 BATCH, EXAMPLES = 8, 27
 
-TENSORFLOW = """
-import json, os, sys
-import tensorflow as tf
-import tfpipe
-from tfpipe.training.config import TrainConfig
-from tfpipe.training.learner import RunFacts
-from tfpipe.training.tensorflow.train_step import StrategyModel
-
-tf.config.threading.set_intra_op_parallelism_threads(1)
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 8)
-manifest = tfpipe.load_manifest(sys.argv[1])
-pipeline = tfpipe.PipelineConfig(global_batch_size=8, image_size=16, lanes=4, run_records=4)
-config = TrainConfig(pipeline=pipeline, output="run")
-
-def describe(function):
-    concrete = function._list_all_concrete_functions()
-    names = [tensor.name for one in concrete for operation in one.graph.get_operations() for tensor in operation.outputs
-             if tensor.dtype not in (tf.resource, tf.variant) and not tensor.shape.is_fully_defined()]
-    compiled = [one.function_def.attr["_XlaMustCompile"].b for one in concrete]
-    rows = [int(one.structured_input_signature[0][2]["image"].shape[0]) for one in concrete]
-    return [names, compiled, rows]
-
-results = []
-for count in map(int, sys.argv[2:]):
-    devices = [f"/CPU:{i}" for i in range(count)]
-    strategy = tf.distribute.MirroredStrategy(devices) if count > 1 else tf.distribute.OneDeviceStrategy(devices[0])
-    tf.keras.utils.set_random_seed(1)
-    trained = StrategyModel(strategy, RunFacts(manifest, config, 8, 6))
-    batches = iter(tfpipe.distribute_dataset(strategy, manifest, "train", config.training_pipeline))
-    sums = [trained.train(next(batches)).numpy().tolist() for _ in range(2)]
-    evaluation = tfpipe.distribute_dataset(strategy, manifest, "validation", config.evaluation_pipeline)
-    evaluated = sum(trained.evaluate(batch) for batch in evaluation).numpy().tolist()
-    results.append([describe(trained._gradients), describe(trained._predict), sums, evaluated])
-print(json.dumps(results), flush=True)
-os._exit(0)  # pipelines of 15 devices, which read ahead, take minutes to end
-"""
-
 JAX = """
 import json, os, sys
 os.environ.update(XLA_FLAGS="--xla_force_host_platform_device_count=8", JAX_PLATFORMS="cpu")
@@ -95,20 +57,6 @@ def check_figures(results: list[Any]) -> None:
         assert evaluated[-1] == EXAMPLES
         for figures, expected in zip((*sums, evaluated), (*expected_sums, expected_evaluation), strict=True):
             assert figures[0] == pytest.approx(expected[0], rel=1e-3)
-
-
-@pytest.mark.slow
-def test_tensorflow_compiles_each_step_with_known_shapes(processes: Any, colors: Path) -> None:
-    pytest.importorskip("tensorflow")
-    process = processes.start("-c", TENSORFLOW, str(colors), *map(str, COUNTS))
-    results = processes.finish(process, timeout_s=500)
-    for count, (gradients, predict, *_) in zip(COUNTS, results, strict=True):
-        for unknown, compiled, rows in (gradients, predict):
-            assert unknown == []
-            assert compiled
-            assert all(compiled)
-            assert set(rows) == {BATCH // count}
-    check_figures(results)
 
 
 @pytest.mark.slow
