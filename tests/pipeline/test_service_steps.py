@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from subprocess import DEVNULL, PIPE
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -217,6 +219,22 @@ def test_a_damaged_record_is_named(copied: Manifest, three: str, flip_bit: Any, 
     config = replace(CONFIG, global_batch_size=8, service=three)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"record 3 of .* is damaged"):
         read(copied, config)
+
+
+@pytest.mark.parametrize("kind", ["bytes", pytest.param("decoded", marks=pytest.mark.slow)])
+def test_workers_read_a_cache_in_files_and_nothing_of_the_source(
+    copied: Manifest, services: list[str], kind: Literal["bytes", "decoded"], tmp_path: Path
+) -> None:
+    config = replace(CONFIG, global_batch_size=8, cache=kind, cache_dir=str(tmp_path / "cache"))
+
+    def take(stages: Stages) -> list[Any]:  # more than two epochs of 23 records
+        return [[part.numpy() for part in tf.nest.flatten(batch)] for batch in stages.dataset().take(8)]
+
+    expected = take(build_stages(copied, "train", config))
+    served = build_stages(copied, "train", replace(config, service=services[0]))
+    shutil.rmtree(copied.directory)
+    check_same(take(served), expected)
+    assert str(served[0].settings["where"]).startswith(str(tmp_path / "cache"))
 
 
 def test_a_dispatcher_that_does_not_know_its_workers(many: Manifest) -> None:

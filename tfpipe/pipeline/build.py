@@ -6,6 +6,7 @@ print(build_stages(manifest, "train", config))
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import tensorflow as tf
@@ -46,7 +47,8 @@ def build_dataset(
 
     A cache in files (`cache_dir`) that is not whole is filled while the dataset is read, by a process of low priority.
     Until it has a record the source gives it, with the same pixels and in the same order. The process ends with this
-    one, and the next run goes on with what is there. If it fails, a warning says why, and the source serves on.
+    one, and the next run goes on with what is there. If it fails, a warning says why, and the source serves on. With a
+    `service` this host fills the cache before the first batch, and the workers read it: they need the same folder.
 
     Args:
         manifest: From `load_manifest`; several datasets from `mix`; or files that something else wrote, from
@@ -103,6 +105,9 @@ def build_stages(
         return build_planned_stages(ReadPlan.for_host(get_source(manifest, split), config, context, start_step))
     if not isinstance(manifest, Manifest) or split is None:
         raise ConfigError("`cache_dir` needs a split of a dataset with a manifest. Leave it out to use memory.")
+    if config.service is not None:
+        # Workers have other working folders, and cannot see what this process notes about a cache that it fills.
+        config, fill_first = replace(config, cache_dir=os.path.abspath(config.cache_dir)), True
     # A cache in files is a dataset like any other, or becomes one.
     cache = CacheFolder(manifest, split, config)
     plan = ReadPlan.for_host(get_source(manifest, split), without_cache(config), context, start_step)

@@ -168,8 +168,9 @@ class PipelineConfig:
         service: The dispatcher of a tf.data service, "grpc://host:port", whose workers run the pipeline. With `order`
             exact each worker makes the batches of its own steps, and the sequence is that of a pipeline without a
             service, for any number of workers; it needs a manifest and a dispatcher that knows its workers. Otherwise
-            workers give records to any host that asks, in no fixed order. A service excludes caches. None: this host
-            runs the pipeline. Begins with grpc://. Default: None.
+            workers give records to any host that asks, in no fixed order. A service excludes a cache in memory; a
+            `cache_dir` must be a folder that the workers reach too. None: this host runs the pipeline. Begins with
+            grpc://. Default: None.
         service_share: The share of the steps that this host makes itself in exact order, on cores that would be idle.
             They are always the same steps, so the order stays. "auto": a measurement of a few seconds, when the
             pipeline is built, finds the share at which neither this host nor the workers wait for each other. At least
@@ -356,10 +357,10 @@ def _check_pairs(config: PipelineConfig) -> None:
             )
     if config.service_share and (config.service is None or config.order != "exact"):
         raise ConfigError(f"`service_share` needs a `service` and `order` exact, got {config.service_share!r} without.")
-    if config.service is not None and config.cache != "none":
+    if config.service is not None and config.cache != "none" and config.cache_dir is None:
         raise ConfigError(
-            f"`service` excludes a cache, in memory or in `cache_dir`, got `cache` {config.cache!r}: no worker meets "
-            "the same records in each epoch. Leave one of them out."
+            f"`service` excludes a cache in memory, got `cache` {config.cache!r}: no worker meets the same records in "
+            "each epoch. Leave one of them out, or give a `cache_dir` that all workers reach."
         )
     if config.augment == "device" and config.image_dtype != "uint8":
         raise ConfigError(

@@ -39,8 +39,14 @@ def cache_in_files(plan: ReadPlan, kind: str, folder: str) -> Stage:
         reason = "filled before the first step; the stages below read it"
     else:
         reason = "filled meanwhile; the stages below read the source, and each shard from here once it is there"
-    # The stage yields the folder, so that it can be run alone; the stages below read the files themselves.
-    return Stage("cache", lambda _: tf.data.Dataset.from_tensors(folder), settings, reason)
+
+    def apply(steps: tf.data.Dataset | None) -> tf.data.Dataset | None:
+        if plan.by_steps:  # a worker begins with its steps
+            return steps
+        # The stage yields the folder, so that it can be run alone; the stages below read the files themselves.
+        return tf.data.Dataset.from_tensors(folder)
+
+    return Stage("cache", apply, settings, reason)
 
 
 def check_cache_fits(plan: ReadPlan) -> None:
