@@ -14,9 +14,11 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
+from beam_jobs.engine.search_steps import gather_duplicates, get_scratch, save_buckets, search_bucket
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.runners.metrics import ShardMetrics
-from beam_jobs.shards.finish_dataset import check_bad, check_present, finish_dataset
+from beam_jobs.shards.duplicates import find_duplicates
+from beam_jobs.shards.finish_dataset import SearchDuplicates, check_bad, check_present, finish_dataset
 from beam_jobs.shards.gather_rows import GatheredShards
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
 from beam_jobs.shards.worker_check import WorkerCheck
@@ -35,6 +37,7 @@ class JobConfig:
         file_options: The Beam arguments that the file systems need.
         progress: The folder for the workers' progress, as in `WorkDir`.
         worker_check: The versions and the plan that a worker must have. None: this process works alone.
+        search_tasks: The number of tasks that search for duplicates. 0: the process that finishes does it.
     """
 
     output: str
@@ -43,6 +46,7 @@ class JobConfig:
     file_options: tuple[str, ...] = ()
     progress: str | None = None
     worker_check: WorkerCheck | None = None
+    search_tasks: int = 0
 
     def open_plan(self) -> tuple[WorkDir, PlanHeader]:
         """Opens the dataset directory and its plan, and first configures the file systems of this process.
@@ -68,8 +72,21 @@ def build_graph(pipeline: beam.Pipeline, num_shards: int, settings: JobConfig, *
     """
     shards = pipeline | "List shards" >> ListShards(num_shards, in_graph=not whole)
     written_shards = shards | "Write shards" >> WriteShards(settings)
+    if settings.search_tasks:
+        written_shards = written_shards | "Sort digests" >> beam.ParDo(_SortDigestsFn(settings))
     if whole:
         _ = written_shards | "Finish dataset" >> FinishDataset(settings)
+
+
+def build_search_graph(pipeline: beam.Pipeline, settings: JobConfig) -> None:
+    """Adds the tasks that search for duplicates to a pipeline of their own, in which every task stands.
+
+    Args:
+        pipeline: An empty pipeline.
+        settings: The settings of the steps.
+    """
+    tasks = pipeline | "Create" >> beam.Create(range(settings.search_tasks), reshuffle=False)
+    _ = tasks | "Search duplicates" >> beam.ParDo(_SearchFn(settings))
 
 
 class ListShards(beam.PTransform):
@@ -106,7 +123,10 @@ class WriteShards(beam.PTransform):
 
 
 class FinishDataset(beam.PTransform):
-    """The last step: all written shards -> the manifest on disk. Its fingerprint is the one element that comes out."""
+    """The last step: all written shards -> the manifest on disk. Its fingerprint is the one element that comes out.
+
+    With `search_tasks` the gathered shards are saved, and tasks search for duplicates before the end.
+    """
 
     def __init__(self, settings: JobConfig) -> None:
         super().__init__()
@@ -115,7 +135,12 @@ class FinishDataset(beam.PTransform):
     def expand(self, written_shards: Any) -> Any:
         """Builds the step."""
         gathered = written_shards | "Gather rows" >> beam.CombineGlobally(_GatherFn())
-        return gathered | "Write manifest" >> beam.Map(_finish_gathered, self._settings)
+        if not self._settings.search_tasks:
+            return gathered | "Write manifest" >> beam.Map(_finish_gathered, self._settings)
+        tasks = gathered | "Save rows" >> beam.FlatMap(_save_gathered, self._settings) | "Spread" >> beam.Reshuffle()
+        searched = tasks | "Search duplicates" >> beam.ParDo(_SearchFn(self._settings))
+        counted = searched | "Count tasks" >> beam.CombineGlobally(sum)
+        return counted | "Write manifest" >> beam.Map(_finish_saved, self._settings)
 
 
 class _GatherFn(beam.CombineFn):
@@ -138,6 +163,49 @@ class _GatherFn(beam.CombineFn):
         return gathered
 
 
+class _SortDigestsFn(beam.DoFn):
+    """The step that puts the digests of each written shard into buckets, and passes the shard on."""
+
+    def __init__(self, settings: JobConfig) -> None:
+        super().__init__()
+        self._settings = settings
+
+    def setup(self) -> None:
+        self._work, _ = self._settings.open_plan()
+
+    def process(self, shard: WrittenShard) -> Iterator[WrittenShard]:
+        save_buckets(self._work, shard.file, self._settings.search_tasks)
+        yield shard
+
+
+class _SearchFn(beam.DoFn):
+    """The work of a task that searches a bucket for duplicates. It yields 1, which is counted."""
+
+    def __init__(self, settings: JobConfig) -> None:
+        super().__init__()
+        self._settings = settings
+
+    def setup(self) -> None:
+        self._work, self._header = self._settings.open_plan()
+
+    def process(self, bucket: int) -> Iterator[int]:
+        search_bucket(self._work, self._header, bucket, self._settings.search_tasks)
+        yield 1
+
+
+def _save_gathered(gathered: GatheredShards, settings: JobConfig) -> Iterator[int]:
+    """Saves the written shards for the end of the job, and yields the number of each task of the search."""
+    work, header = settings.open_plan()
+    check_present(work, header, gathered.shards)  # now, since a task would miss the digests
+    get_scratch(work).save("rows", gathered.list_shards())
+    yield from range(settings.search_tasks)
+
+
+def _finish_saved(_: int, settings: JobConfig) -> str:
+    work, _header = settings.open_plan()
+    return finish(get_scratch(work).load("rows"), settings)
+
+
 def _finish_gathered(gathered: GatheredShards, settings: JobConfig) -> str:
     return finish(gathered.list_shards(), settings)
 
@@ -152,7 +220,10 @@ def finish(written_shards: Iterable[WrittenShard], settings: JobConfig) -> str:
     shards = list(written_shards)
     check_present(work, header, shards)
     work.save_kept(shard.file for shard in shards if shard.kept)
-    return finish_dataset(work, header, shards, settings.max_bad).fingerprint
+    search: SearchDuplicates = find_duplicates
+    if settings.search_tasks:
+        search = partial(gather_duplicates, search_tasks=settings.search_tasks)
+    return finish_dataset(work, header, shards, settings.max_bad, search).fingerprint
 
 
 def _count_up(count: int) -> Iterator[int]:

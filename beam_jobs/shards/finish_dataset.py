@@ -1,7 +1,7 @@
 """Makes a dataset complete once its shards are written: quarantine, duplicates, TFDS files, and the manifest last."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,9 @@ from tfpipe.errors import DataError
 from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.manifest import Duplicates, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.shard_stats import merge_stats, sort_counts
+
+SearchDuplicates = Callable[[WorkDir, PlanHeader, Sequence[WrittenShard]], tuple[Duplicates, bytes]]
+"""A function with the arguments and the result of `find_duplicates`."""
 
 
 def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard], max_bad: int) -> None:
@@ -56,7 +59,13 @@ def check_present(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenSha
         )
 
 
-def finish_dataset(work: WorkDir, header: PlanHeader, shards: Iterable[WrittenShard], max_bad: int) -> Manifest:
+def finish_dataset(
+    work: WorkDir,
+    header: PlanHeader,
+    shards: Iterable[WrittenShard],
+    max_bad: int,
+    search: SearchDuplicates = find_duplicates,
+) -> Manifest:
     """Writes the files of a dataset besides its shards.
 
     Args:
@@ -64,6 +73,7 @@ def finish_dataset(work: WorkDir, header: PlanHeader, shards: Iterable[WrittenSh
         header: The header of its plan.
         shards: All planned shards as they were written, in any order.
         max_bad: The number of images that may be bad.
+        search: The function that finds equal images, such as `find_duplicates`, which searches in this process.
 
     Raises:
         DataError: More images are bad than allowed, or a split has no good one.
@@ -79,11 +89,8 @@ def finish_dataset(work: WorkDir, header: PlanHeader, shards: Iterable[WrittenSh
     lines = [line for shard in ordered for line in shard.quarantined]
     _write_quarantine(work, lines)
     _remove_stale_quarantine(work, lines)
-    duplicates, duplicate_lines = find_duplicates(work, header, ordered)
-    if duplicate_lines:
-        work.write(file_names.DUPLICATES, duplicate_lines)
-    else:
-        filesystem.remove(work.target(file_names.DUPLICATES))
+    duplicates, duplicate_lines = search(work, header, ordered)
+    _write_list(work, file_names.DUPLICATES, duplicate_lines)
     manifest = _make_manifest(header, _leave_out_empty(work, header, ordered), len(lines), duplicates)
     _write_tfds_files(work, manifest)
     work.write(file_names.MANIFEST, manifest_json.dumps(manifest).encode())
@@ -115,8 +122,19 @@ def _write_tfds_files(work: WorkDir, manifest: Manifest) -> None:
 
 
 def _write_quarantine(work: WorkDir, lines: Sequence[Mapping[str, Any]]) -> None:
-    if lines:
-        work.write(file_names.QUARANTINE, "".join(json.dumps(line) + "\n" for line in lines).encode())
+    _write_list(work, file_names.QUARANTINE, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+def _write_list(work: WorkDir, name: str, lines: bytes) -> None:
+    """Writes a list of lines, in parts if it is large, and removes the parts that a longer list of another run left."""
+    parts = list(file_names.cut_list(lines))
+    for part, part_lines in enumerate(parts):
+        work.write(file_names.list_part_name(name, part), part_lines)
+    folder, _, base = name.rpartition("/")
+    for file in filesystem.list_names(work.target(folder) if folder else work.output):
+        part_number = file_names.parse_list_part(base, file)
+        if part_number is not None and part_number >= len(parts):
+            filesystem.remove(work.target(folder, file) if folder else work.target(file))
 
 
 def _remove_stale_quarantine(work: WorkDir, lines: Sequence[Mapping[str, Any]]) -> None:

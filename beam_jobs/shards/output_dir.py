@@ -64,7 +64,8 @@ def check_outside(output: str, inputs: Iterable[str]) -> None:
 
 def _is_ours(name: str) -> bool:
     """Returns whether tfpipe gives this name to a file or folder of a dataset."""
-    if name in _OUR_NAMES or name.endswith(".labels.txt"):
+    is_list = file_names.parse_list_part(file_names.DUPLICATES, name) is not None
+    if name in _OUR_NAMES or is_list or name.endswith(".labels.txt"):
         return True
     try:
         file_names.parse_shard_name(name)

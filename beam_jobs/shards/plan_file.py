@@ -151,4 +151,10 @@ def _has_promised_lists(work: WorkDir, manifest: Manifest) -> bool:
     """Returns whether the lists that the manifest counts exist. Unlike the TFDS files, they cannot be made from it."""
     has_duplicates = bool(manifest.duplicates.within or manifest.duplicates.across)
     promised = {file_names.QUARANTINE: manifest.quarantined > 0, file_names.DUPLICATES: has_duplicates}
-    return all(filesystem.exists(work.target(name)) for name, is_promised in promised.items() if is_promised)
+    return not any(is_promised and _find_missing_parts(work, name) for name, is_promised in promised.items())
+
+
+def _find_missing_parts(work: WorkDir, name: str) -> list[str]:
+    """Returns the parts of a list in the dataset directory that are missing."""
+    folder, _, base = name.rpartition("/")
+    return file_names.find_missing_parts(base, filesystem.list_names(work.target(folder) if folder else work.output))

@@ -9,10 +9,11 @@ import pytest
 
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
+from beam_jobs.engine import search_steps
 from beam_jobs.plan_job import make_plan
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.engine.plans import CASES, plan_by_launcher, read_plan
-from tests.beam_jobs.images import make_photos, write_files
+from tests.beam_jobs.images import make_jpeg, make_photos, write_files
 from tests.observers import Recorder
 from tfpipe.errors import DataError
 
@@ -62,6 +63,35 @@ def test_a_dataset_of_the_engine_is_the_same_and_resumes(tmp_path: Path) -> None
     next((tmp_path / "out").glob("*.tfrecord")).unlink()
     assert shard_job.run(config).kept_shards == 2
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
+
+
+@pytest.mark.parametrize(
+    ("beam_args", "workers"),
+    [
+        ((), 1),
+        pytest.param((), 2, marks=pytest.mark.slow),
+        pytest.param(PROCESSES, 0, marks=pytest.mark.slow),
+        pytest.param(("--runner=DaskRunner",), 0, marks=pytest.mark.slow),
+    ],
+)
+def test_tasks_search_for_duplicates_as_the_launcher_does(
+    beam_args: tuple[str, ...], workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = {f"cat/{i}.jpg": make_jpeg(i % 4) for i in range(9)} | {"dog/bad.jpg": b"bad", "dog/a.jpg": make_jpeg(1)}
+    source = write_files(tmp_path / "in", images)
+    make_dataset(source, tmp_path / "straight", num_shards=3, max_bad=1)
+    searched: list[int] = []
+    count = search_steps.count_search_tasks
+    monkeypatch.setattr(search_steps, "_RECORDS_PER_TASK", 4)
+    monkeypatch.setattr(shard_job, "count_search_tasks", lambda images: searched.append(count(images)) or searched[-1])
+    config = ShardConfig(str(source), str(tmp_path / "out"), num_shards=3, max_bad=1, plan="engine", workers=workers)
+    shard_job.run(config, beam_args)
+    assert searched == [3]
+    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
+    if (beam_args, workers) != ((), 1):
+        next((tmp_path / "out").glob("*.tfrecord")).unlink()
+        assert shard_job.run(config, beam_args).kept_shards == 2  # of a complete dataset nothing is searched
+        assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
 
 
 def test_a_fault_of_a_task_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:

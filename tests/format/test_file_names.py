@@ -45,3 +45,29 @@ def test_other_splits_are_refused(name):
     assert str(error.value) == (
         "A split's name must be letters, digits and underscores and begin with a letter, got " + f"{name!r}."
     )
+
+
+def test_a_list_is_cut_at_the_ends_of_lines() -> None:
+    lines = b"".join(b"%03d\n" % number for number in range(10))
+    assert list(file_names.cut_list(lines)) == [lines]
+    assert list(file_names.cut_list(lines, 40)) == [lines]
+    assert list(file_names.cut_list(lines, 15)) == [lines[:12], lines[12:24], lines[24:36], lines[36:]]
+    assert list(file_names.cut_list(b"a long line\nb\n", 4)) == [b"a long line\n", b"b\n"]
+    assert list(file_names.cut_list(b"")) == []
+
+
+def test_parts_of_a_list_have_names() -> None:
+    assert [file_names.list_part_name(file_names.DUPLICATES, part) for part in (0, 1, 12)] == [
+        "duplicates.jsonl",
+        "duplicates.00001.jsonl",
+        "duplicates.00012.jsonl",
+    ]
+    names = ("duplicates.jsonl", "duplicates.00001.jsonl", "duplicates.00000.jsonl", "duplicates.1.jsonl", "x.jsonl")
+    assert [file_names.parse_list_part(file_names.DUPLICATES, name) for name in names] == [0, 1, None, None, None]
+
+
+def test_missing_parts_of_a_list_are_found() -> None:
+    first, second, third = (file_names.list_part_name(file_names.DUPLICATES, part) for part in range(3))
+    assert file_names.find_missing_parts(file_names.DUPLICATES, []) == [first]
+    assert file_names.find_missing_parts(file_names.DUPLICATES, ["manifest.json", first, second]) == []
+    assert file_names.find_missing_parts(file_names.DUPLICATES, [first, third]) == [second]

@@ -30,15 +30,33 @@ def list_duplicates(
         The counts, and one JSON line for each image that occurs more than once: `sha256` and its `records`, each with
         `split`, `index` in the split and `path`.
     """
+    groups = equal_rows(table)
+    return list_groups([(table[group[0]].tobytes(), group) for group in groups], shards, paths, dropped)
+
+
+def list_groups(
+    groups: Sequence[tuple[bytes, Sequence[int]]],
+    shards: Sequence[tuple[str, int]],
+    paths: Callable[[int, Sequence[int]], Sequence[str]],
+    dropped: int,
+) -> tuple[Duplicates, bytes]:
+    """Describes groups of equal images as `list_duplicates` does, whose other arguments and result it has.
+
+    Args:
+        groups: The SHA-256 of each group and the numbers of its images, counted from the first shard on, in rising
+            order. The groups are sorted by their first image.
+        shards: The split and the number of records of each shard.
+        paths: A function that returns the paths of some images of a shard.
+        dropped: The number of images that were left out before.
+    """
     starts = np.cumsum([0, *(records for _, records in shards)])[:-1]
     first_of_split: dict[str, int] = {}
     for (split, _), start in zip(shards, starts, strict=True):
         first_of_split.setdefault(split, int(start))
     within: Counter[str] = Counter()
     across, lines = 0, []
-    groups = equal_rows(table)
-    path = _read_paths(groups, starts, paths)
-    for group in groups:
+    path = _read_paths([group for _, group in groups], starts, paths)
+    for digest, group in groups:
         records = []
         for at in group:
             shard = int(np.searchsorted(starts, at, side="right")) - 1  # the last shard that begins at or before it
@@ -47,7 +65,7 @@ def list_duplicates(
         in_split = Counter(str(record["split"]) for record in records)
         within.update({split: count - 1 for split, count in in_split.items() if count > 1})
         across += len(in_split) > 1
-        lines.append(json.dumps({"sha256": table[group[0]].tobytes().hex(), "records": records}) + "\n")
+        lines.append(json.dumps({"sha256": digest.hex(), "records": records}) + "\n")
     return Duplicates(within=dict(sorted(within.items())), across=across, dropped=dropped), "".join(lines).encode()
 
 

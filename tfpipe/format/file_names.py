@@ -6,14 +6,16 @@ flowers/
   index/train-00003-of-00008.idx       its index, in a separate folder so that the glob `train-*` finds shards only
   manifest.json                        written last: its presence means that the dataset is complete
   features.json, dataset_info.json     the same for TensorFlow Datasets
-  duplicates.jsonl                     exact duplicates, if there are any
+  duplicates.jsonl                     exact duplicates, if there are any; if they are many, the first part of the list
+  duplicates.00001.jsonl               the next part
   repair.json                          the losses, if `tfpipe repair` wrote the dataset
-  quarantine/quarantined.jsonl         images that could not be repaired, if there are any
+  quarantine/quarantined.jsonl         images that could not be repaired, if there are any; in parts likewise
   quarantine/bytes/                    their bytes, if requested
 ```
 """
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tfpipe.errors import ConfigError, FormatError
@@ -30,13 +32,59 @@ QUARANTINED_BYTES_DIR = "quarantine/bytes"
 WORK_DIR = ".tfpipe"  # the state that an unfinished run resumes from; removed once the manifest is written
 INDEX_WORK_DIR = ".tfpipe-index"  # the working folder of `tfpipe index`, which does not resume
 
+LIST_PART_BYTES = 64 << 20
+"""The size above which a list of lines is written in parts, and the most that a part has, but for one long line."""
+
 MAX_SHARDS = 100_000
 """The most shards of a dataset: 10 TB and more at the usual shard size. Reading such a manifest takes 80 MB."""
 
 # TFDS names a split with \w+ and parses shard names back with it; ASCII keeps every file system happy.
 _SPLIT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _MAX_PATH = 4096
+_LIST_SUFFIX = ".jsonl"
+_MAX_PARTS = 100_000  # a file of a larger number is not ours
 _SHARD = re.compile(r"([A-Za-z][A-Za-z0-9_]*)-([0-9]{5,9})-of-([0-9]{5,9})\.tfrecord")
+
+
+def list_part_name(name: str, part: int) -> str:
+    """Returns the name of a part of a list of lines: the name itself for part 0, then `duplicates.00001.jsonl`."""
+    return name if part == 0 else f"{name.removesuffix(_LIST_SUFFIX)}.{part:05d}{_LIST_SUFFIX}"
+
+
+def parse_list_part(name: str, file: str) -> int | None:
+    """Returns which part of the list `name` a file is, from 0; None if it is not one of its parts."""
+    stem = re.escape(name.removesuffix(_LIST_SUFFIX))
+    match = re.fullmatch(rf"{stem}(?:\.([0-9]{{5,9}}))?{re.escape(_LIST_SUFFIX)}", file)
+    part = int(match[1] or 0) if match else None
+    return part if part is not None and list_part_name(name, part) == file else None
+
+
+def find_missing_parts(name: str, files: Iterable[str]) -> list[str]:
+    """Returns the missing parts of a list: the first one, and any that stands before another.
+
+    Args:
+        name: The name of the list, such as `duplicates.jsonl`.
+        files: The names in its folder.
+    """
+    parts = {part for file in files if (part := parse_list_part(name, file)) is not None}
+    wanted = range(min(max(parts, default=0), _MAX_PARTS) + 1)
+    return [list_part_name(name, part) for part in wanted if part not in parts]
+
+
+def cut_list(lines: bytes, part_bytes: int | None = None) -> Iterator[bytes]:
+    """Yields a list of lines in parts, each of whole lines and at most so many bytes, or of one longer line.
+
+    Args:
+        lines: The lines, each with its end.
+        part_bytes: The most bytes of a part. None: `LIST_PART_BYTES`.
+    """
+    limit, begin = part_bytes or LIST_PART_BYTES, 0
+    while begin < len(lines):
+        end = len(lines)
+        if end - begin > limit:
+            end = lines.rfind(b"\n", begin, begin + limit) + 1 or lines.find(b"\n", begin) + 1 or end
+        yield lines[begin:end]
+        begin = end
 
 
 class ShardName(NamedTuple):

@@ -216,7 +216,11 @@ def _find_extra_and_missing(directory: str, manifest: Manifest) -> Iterator[Dama
             yield Damage(f"{file_names.INDEX_DIR}/{name}", "extra", "the manifest knows no such index")
     duplicates = bool(manifest.duplicates.within or manifest.duplicates.across)
     promised = dict.fromkeys((file_names.TFDS_INFO, file_names.TFDS_FEATURES), tfds_metadata.can_hold(manifest))
-    promised |= {file_names.QUARANTINE: manifest.quarantined > 0, file_names.DUPLICATES: duplicates}
+    lists = {file_names.QUARANTINE: manifest.quarantined > 0, file_names.DUPLICATES: duplicates}
+    for name in (name for name, is_promised in lists.items() if is_promised):
+        folder, _, base = name.rpartition("/")
+        files = os.listdir(path) if os.path.isdir(path := os.path.join(directory, folder)) else ()
+        promised |= {f"{folder}/{part}".lstrip("/"): True for part in file_names.find_missing_parts(base, files)}
     for name, is_promised in promised.items():
         if is_promised and not os.path.exists(os.path.join(directory, name)):
             yield Damage(name, "missing", "the file is missing")

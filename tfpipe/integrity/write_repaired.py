@@ -54,7 +54,8 @@ def write_repaired(
         os.rename(staging.index(shard.file), os.path.join(data, file_names.index_name(name)))
         os.rename(staging.shard(shard.file), os.path.join(data, name))
     if lines:
-        file_io.write_file(os.path.join(data, file_names.DUPLICATES), lines)
+        for number, part in enumerate(file_names.cut_list(lines)):
+            file_io.write_file(os.path.join(data, file_names.list_part_name(file_names.DUPLICATES, number)), part)
     lost = [damage for shard in shards for damage in shard.lost]
     counts = {"records": sum(shard.records for shard, _ in named), "shards": len(named)}
     text = json.dumps({"version": 1, "tool_version": __version__, **document, **counts, "lost": lost}, indent=1)
@@ -110,12 +111,21 @@ def _read_image_path(staging: Staging, shard: RepairedShard, record: int) -> str
 
 def _copy_quarantine(source: str, data: str) -> bool:
     """Copies the list of quarantined images, and their bytes as far as they can be read."""
+    list_name = os.path.basename(file_names.QUARANTINE)
     try:
-        lines = file_io.read_bytes(os.path.join(source, file_names.QUARANTINE), _MAX_QUARANTINE_BYTES)
+        names = os.listdir(os.path.join(source, file_names.QUARANTINE_DIR))
+        if file_names.find_missing_parts(list_name, names):
+            return False
+        names = [name for name in names if file_names.parse_list_part(list_name, name) is not None]
+        parts: dict[str, bytes] = {}
+        for name in names:
+            left = _MAX_QUARANTINE_BYTES - sum(map(len, parts.values()))
+            parts[name] = file_io.read_bytes(os.path.join(source, file_names.QUARANTINE_DIR, name), left)
     except (OSError, DataError, FormatError):
         return False
     os.makedirs(os.path.join(data, file_names.QUARANTINE_DIR))
-    file_io.write_file(os.path.join(data, file_names.QUARANTINE), lines)
+    for name, lines in parts.items():
+        file_io.write_file(os.path.join(data, file_names.QUARANTINE_DIR, name), lines)
     folder = os.path.join(source, file_names.QUARANTINED_BYTES_DIR)
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         os.makedirs(os.path.join(data, file_names.QUARANTINED_BYTES_DIR), exist_ok=True)
