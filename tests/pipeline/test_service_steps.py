@@ -22,7 +22,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 
-from tfpipe.data_service import Service, ServiceConfig
+from tfpipe.data_service import Service, ServiceConfig, claim_ports
 from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline import service_steps
@@ -200,6 +200,45 @@ def test_a_lost_worker_that_comes_back_costs_no_batch_and_one_that_stays_away_is
         starter.join()
         check_same(got, read(many, CONFIG, count=2 * STEPS))
         check_that_a_worker_that_hangs_is_named(many, service)
+
+
+@pytest.mark.slow
+def test_a_dispatcher_that_starts_again_from_its_journal_costs_no_batch(many: Manifest, tmp_path: Path) -> None:
+    port, *ports = claim_ports([(0, "port")] * 3)
+    command = [sys.executable, "-m", "tfpipe", "serve", "--host", "127.0.0.1", "--json"]
+    dispatcher = [*command, "--dispatcher-only", "--port", str(port), "--work-dir", str(tmp_path / "journal")]
+    for worker in ports:
+        dispatcher += ["--worker-address", f"127.0.0.1:{worker}"]
+    address = f"grpc://127.0.0.1:{port}"
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(arguments, stdout=PIPE, stderr=DEVNULL))
+        assert started[-1].stdout is not None
+        assert started[-1].stdout.readline()  # it serves
+        return started[-1]
+
+    try:
+        first = start(*dispatcher)
+        for worker in ports:
+            start(*command, "--dispatcher", address, "--worker-port", str(worker))
+        batches = iter(build_dataset(many, "train", replace(CONFIG, service=address)))
+        got = []
+        for step in range(2 * STEPS):
+            if step == 10:
+                first.kill()
+                first.wait()
+                start(*dispatcher)
+            if step == 20:  # and a worker that is lost then begins a job at the new dispatcher
+                started[1].kill()
+                started[1].wait()
+                start(*command, "--dispatcher", address, "--worker-port", str(ports[0]))
+            got.append([part.numpy() for part in tf.nest.flatten(next(batches))])
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    check_same(got, read(many, CONFIG, count=2 * STEPS))
 
 
 def check_that_a_worker_that_hangs_is_named(many: Manifest, service: Service) -> None:
