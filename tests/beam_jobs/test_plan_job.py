@@ -88,7 +88,7 @@ def test_tasks_search_for_duplicates_as_the_launcher_does(
     shard_job.run(config, beam_args)
     assert searched == [3]
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
-    if (beam_args, workers) != ((), 1):
+    if workers == 2 or beam_args == PROCESSES:
         next((tmp_path / "out").glob("*.tfrecord")).unlink()
         assert shard_job.run(config, beam_args).kept_shards == 2  # of a complete dataset nothing is searched
         assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
