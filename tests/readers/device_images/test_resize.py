@@ -69,9 +69,11 @@ def test_a_batch_that_would_take_much_memory_is_divided(monkeypatch: pytest.Monk
     images, crops = draw_batch()
     whole, divided = (torch.empty(len(images), 3, *SIZE, dtype=torch.uint8) for _ in range(2))
     resize_by_torch(images, crops, whole, ResizeConfig(True))
-    monkeypatch.setattr(resize, "_MAX_VALUES", 100 * SIZE[1] * 3)
-    assert list(resize._divide(crops, SIZE[1]))[:3] == [3, 1, 1]
-    assert sum(resize._divide(crops, SIZE[1])) == len(crops)
+    max_values = 100 * SIZE[1] * 3
+    monkeypatch.setattr(resize, "_MAX_VALUES_ON_CPU", max_values)
+    counts = list(resize._divide(crops, SIZE[1], max_values))
+    assert counts[:3] == [3, 1, 1]
+    assert sum(counts) == len(crops)
     resize_by_torch(images, crops, divided, ResizeConfig(True))
     assert torch.equal(whole, divided)
 
