@@ -85,8 +85,8 @@ class PipelineConfig:
             uint8 takes a quarter of the bytes of float32 on the way to the device, which then normalizes.
             "uint8", "float32" or "bfloat16". Default: "uint8".
         one_hot: Whether labels are one-hot float32 vectors instead of integers. Default: False.
-        extra_features: The names of further features of the records that a batch holds. If the records have no image
-            and none is named, a batch holds all. Default: ().
+        extra_features: The names of further features of the records that a batch holds. Masks are cropped as their
+            images. If the records have no image and none is named, a batch holds all. Default: ().
         pad_to: The sizes that tensors are padded with zeros to, or cut to, if the manifest leaves sizes of their axes
             open: "tokens=77", or "frames=16x128" for two such axes. A batch then holds the stored sizes too, as
             "tokens.sizes". Without it batches hold tf.RaggedTensor. Default: ().
