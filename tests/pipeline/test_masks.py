@@ -18,6 +18,7 @@ from tests.mask_files import make_classes
 from tests.mask_images import MASK_NAME, make_masked_images
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
+from tfpipe.images.decode import resize_crop
 from tfpipe.images.masks import encode_mask
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.device.augment import augment, augment_masks, sample_crop_boxes, sample_flips
@@ -26,6 +27,7 @@ from tfpipe.pipeline.mask_operations import crop_mask, decode_mask
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
 from tfpipe.readers import numpy_crops
+from tfpipe.readers.batch_reader import BatchReader, Rank
 from tfpipe.readers.jax import DeviceBatches
 from tfpipe.readers.record_reader import RecordReader
 from tfpipe.readers.torch import ShardedImages, data_loader
@@ -228,6 +230,13 @@ def test_torch_and_jax_give_equal_masks(manifest: tfpipe.Manifest, options: dict
     arrays = DeviceBatches(manifest, "train", config, num_threads=1)
     for batch, placed in zip(expected, arrays, strict=False):
         np.testing.assert_array_equal(np.asarray(placed[MASK_NAME]), batch[MASK_NAME])
+
+
+def test_a_decoder_elsewhere_gets_the_same_masks(manifest: tfpipe.Manifest) -> None:
+    reader = BatchReader(manifest, "train", make_config(), Rank(), resize_crop)
+    masks = reader.read_encoded(1, 2).others[MASK_NAME]
+    np.testing.assert_array_equal(masks, reader.read(1, 2)[MASK_NAME])
+    assert masks.any()
 
 
 def test_a_transform_cannot_have_a_mask(manifest: tfpipe.Manifest) -> None:
