@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from tfpipe.training.config import TrainConfig  # noqa: E402
 from tfpipe.training.learner import RunFacts  # noqa: E402
 from tfpipe.training.torch.learner import TorchLearner  # noqa: E402
 from tfpipe.training.torch.processes import Place  # noqa: E402
+
+OPTIONS = ("--framework", "torch", "--global-batch-size", "8", "--image-size", "16", "--num-workers", "0")
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +111,41 @@ def test_a_step_computes_in_its_precision_and_memory_format(
     assert heads == [torch.float32]  # the last layer, in any precision
     assert {weight.dtype for weight in learner.model.parameters()} == {torch.float32}
     assert {weight.grad.dtype for weight in learner.model.parameters()} == {torch.float32}
+
+
+def read_lines(output: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_a_compiled_run_of_two_processes_goes_on_in_one_and_learns_the_same(
+    processes: Any, colors: Path, tmp_path: Path
+) -> None:
+    import torch._inductor.cpp_builder as builder
+
+    try:
+        builder.get_cpp_compiler()
+    except RuntimeError:
+        pytest.skip("no C++ compiler")
+
+    def run(output: Path, count: int, *more: str) -> None:
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(processes.free_ports(1)[0]), "WORLD_SIZE": str(count)}
+        shared.update(OMP_NUM_THREADS="1", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
+        options = (*OPTIONS, "--epochs", "2", "--checkpoint-every-steps", "4")
+        command = ("-m", "tfpipe", "train", str(colors), *options, "--output", str(output), *more)
+        started = [processes.start(*command, **shared, RANK=str(i), LOCAL_RANK=str(i)) for i in range(count)]
+        for process in started:
+            _, err = process.communicate(timeout=500)
+            assert process.returncode == 0, err
+
+    run(tmp_path / "plain", 1)
+    run(tmp_path / "compiled", 2, "--compile")
+    (tmp_path / "compiled" / "model" / "model.pt2").unlink()
+    (tmp_path / "compiled" / "checkpoints" / "ckpt-000002-000000000.pt").unlink()
+    run(tmp_path / "compiled", 1, "--compile")  # goes on from the checkpoint before
+    lines, expected = read_lines(tmp_path / "compiled"), read_lines(tmp_path / "plain")
+    assert [(line["kind"], line["step"]) for line in lines] == [(line["kind"], line["step"]) for line in expected]
+    for line, plain in zip(lines, expected, strict=True):
+        assert line["loss"] == pytest.approx(plain["loss"], rel=1e-3)
+    assert lines[-1]["evaluation"]["images"] == 27
+    assert (tmp_path / "compiled" / "model" / "model.pt2").exists()
