@@ -69,14 +69,14 @@ def read_one(directory: str, manifest: Manifest, split: str, index: int) -> Reco
 
 
 def record_json(record: Record) -> dict[str, Any]:
-    """Returns the record as JSON values: bytes are text if they are UTF-8, else their length, as is the image."""
+    """Returns the record as JSON values: bytes are text if they are UTF-8, else their length, as images and masks."""
     return {
         "split": record.split,
         "index": record.index,
         "shard": record.place.shard.file,
         "offset": record.place.offset,
         "features": {
-            name: _tensor_json(record, name) or _feature_json(feature, name == record.manifest.image_key)
+            name: _tensor_json(record, name) or _feature_json(feature, _holds_a_file(record.manifest, name))
             for name, feature in record.features.items()
         },
     }
@@ -99,7 +99,7 @@ def print_record(record: Record) -> None:
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     for name, feature in record.features.items():
-        text = _tensor_text(record, name) or _feature_text(feature, name == record.manifest.image_key)
+        text = _tensor_text(record, name) or _feature_text(feature, _holds_a_file(record.manifest, name))
         table.add_row(Text(clean_line(name)), Text(text))
     console.print(table)
 
@@ -266,6 +266,11 @@ def _tensor_json(record: Record, name: str) -> dict[str, Any]:
     assert spec.tensor is not None
     numbers = {key: getattr(stats, key) for key in ("low", "high", "nan", "infinite")}
     return {"dtype": spec.tensor.dtype, "shape": list(shape), **numbers}
+
+
+def _holds_a_file(manifest: Manifest, name: str) -> bool:
+    """Returns whether a feature is the image or a mask."""
+    return name == manifest.image_key or any(spec.name == name for spec in manifest.schema.masks)
 
 
 def _feature_text(feature: Feature, is_image: bool) -> str:
