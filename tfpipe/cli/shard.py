@@ -35,14 +35,14 @@ from tfpipe.format.image_form import ImageForm
     "input_format",
     "What folders and archives mean. tree: folders are classes. pairs: tars hold images beside KEY.txt, KEY.json and "
     "KEY.cls, as WebDataset and img2dataset write them. parquet: Parquet files hold the images, as Hugging Face's do. "
-    "coco, voc: boxes in annotations/instances_*.json, or in Annotations/*.xml. auto: look at the folder.",
+    "coco, voc: boxes in `annotations/instances_*.json`, or in `Annotations/*.xml`. auto: look at the folder.",
 )
 @click.option(
     "--annotations",
     multiple=True,
     metavar="FILE",
     help="Boxes or captions of the images in the folder INPUT, in COCO's form. Repeat it for several files. "
-    "Without it annotations/instances_*.json and captions_*.json in INPUT count, if there are such.",
+    "Without it `annotations/instances_*.json` and `captions_*.json` in INPUT count, if there are such.",
 )
 @click.option("--split", help="Name of the split, if there is only one.  [default: train]")
 @click.option(
