@@ -1,14 +1,14 @@
 """Chooses who makes the plan: this process, or the tasks of the engine on the runner of the job."""
 
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+import functools
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.annotations.coco import is_coco
 from beam_jobs.inputs.annotations.voc import is_voc
 from beam_jobs.inputs.archive import is_archive
+from beam_jobs.inputs.folder import Look, list_begin
 from beam_jobs.inputs.pairs import is_pairs
 from beam_jobs.inputs.table import is_table_input
 from beam_jobs.inputs.table_files import TablePart, count_rows, list_parts
@@ -16,7 +16,6 @@ from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError
 
 _ARCHIVED_IMAGE_BYTES = 100_000  # an image of ImageNet has 110,000
-_ENTRIES_LOOKED_AT = 10_000  # of a folder; more would take as long as listing its images
 _COUNTED_FILES = 8
 
 
@@ -44,9 +43,9 @@ def choose_planner(config: ShardConfig) -> Choice:
     """
     if config.plan == "launcher":
         return Choice(False, "`plan` says so")
-    obstacle = _find_obstacle(config)
+    obstacle, look = _find_obstacle(config), functools.cache(list_begin)
     if config.plan == "auto" and not obstacle:
-        count, what = _estimate_images(config)
+        count, what = _estimate_images(config, look)
         if count is None:
             return Choice(False, what)
         limit = f"`plan_engine_from` {config.plan_engine_from:,}"
@@ -55,7 +54,7 @@ def choose_planner(config: ShardConfig) -> Choice:
         reason = f"{what}, not less than {limit}"
     else:
         reason = "`plan` says so"
-    obstacle = obstacle or _find_late_facts(config)  # last, since it opens files
+    obstacle = obstacle or _find_late_facts(config, look)  # last, since it opens files
     if not obstacle:
         return Choice(True, reason)
     if config.plan == "engine":
@@ -69,21 +68,21 @@ def _find_obstacle(config: ShardConfig) -> str:
     return "" if config.shuffle else "only shuffled images can be sorted in pieces"
 
 
-def _find_late_facts(config: ShardConfig) -> str:
-    if is_coco(config) or is_voc(config):
+def _find_late_facts(config: ShardConfig, look: Look) -> str:
+    if is_coco(config, look) or is_voc(config, look):
         return "boxes are known once all annotations are read"
-    is_paired = not is_table_input(config) and is_pairs(config)
+    is_paired = not is_table_input(config, look) and is_pairs(config, look)
     return "the columns of pairs are known once all are read" if is_paired else ""
 
 
-def _estimate_images(config: ShardConfig) -> tuple[int | None, str]:
+def _estimate_images(config: ShardConfig, look: Look) -> tuple[int | None, str]:
     """Returns roughly how many images the input has, None if only listing them says it, and the same in words."""
     source = config.input
-    if is_table_input(config):
+    if is_table_input(config, look):
         parts = list_parts(source)
         count = _estimate_rows(parts)
         return count, f"the table has about {count:,} rows"
-    sizes = list(_list_archive_sizes(source))
+    sizes = list(_list_archive_sizes(source, look))
     if not sizes:
         return None, "the images of a folder are counted only by listing them"
     count = sum(sizes) // _ARCHIVED_IMAGE_BYTES
@@ -100,16 +99,9 @@ def _estimate_rows(parts: Sequence[TablePart]) -> int:
     return round(sum(rows for rows, _ in counts) * num_bytes / max(1, counted_bytes))
 
 
-def _list_archive_sizes(source: str) -> Iterator[int]:
+def _list_archive_sizes(source: str, look: Look) -> Iterator[int]:
     if is_archive(source):
         yield max(0, filesystem.get_size(source))
         return
-    names: Iterable[str]
-    if filesystem.is_url(source):
-        names = (name for name, _ in filesystem.list_children(source))
-    elif os.path.isdir(source):
-        names = (entry.name for entry in os.scandir(source))
-    else:
-        return
-    archives = [name for name in islice(names, _ENTRIES_LOOKED_AT) if is_archive(name)]
+    archives = [name for name in look(source) if is_archive(name)]
     yield from filesystem.get_sizes([filesystem.join(source, name) for name in archives])

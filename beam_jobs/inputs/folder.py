@@ -280,6 +280,10 @@ def list_folder(root: str) -> Iterator[ListedFile]:
     yield from _walk(root, "", ((status.st_dev, status.st_ino),))
 
 
+Look = Callable[[str], list[str]]
+"""A function that lists the begin of a folder, as `list_begin` does."""
+
+
 def list_begin(folder: str) -> list[str]:
     """Returns the names of the first entries in a folder, none if there is no such folder. Folders end with a slash."""
     if filesystem.is_url(folder):

@@ -4,6 +4,7 @@ A folder, an archive and a folder of archives are all walked as one tree: an arc
 with the archive's name without the ending. ImageNet ships like this: one tar per class, or a tar of these tars.
 """
 
+import functools
 import posixpath
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from beam_jobs.inputs.annotations.voc import is_voc, list_voc
 from beam_jobs.inputs.archive import is_archive, strip_archive_suffix
 from beam_jobs.inputs.dataset import list_datasets
 from beam_jobs.inputs.facts import Facts, Meaning
-from beam_jobs.inputs.folder import SPLIT_FOLDERS, list_tree
+from beam_jobs.inputs.folder import SPLIT_FOLDERS, list_begin, list_tree
 from beam_jobs.inputs.label_file import rename_labels
 from beam_jobs.inputs.pairs import is_pairs, list_pairs
 from beam_jobs.inputs.table import is_table_input, list_table
@@ -38,15 +39,16 @@ def list_images(config: ShardConfig, observer: Observer | None = None) -> Listin
     """
     if config.datasets:
         return list_datasets(config, observer)
-    if is_coco(config):
+    look = functools.cache(list_begin)  # in a store each look is a request
+    if is_coco(config, look):
         check_no_column(config)
         return list_coco(config, observer)
-    if is_table_input(config):
+    if is_table_input(config, look):
         return list_table(config, observer)
-    if is_voc(config):
+    if is_voc(config, look):
         check_no_column(config)
         return list_voc(config, observer)
-    if is_pairs(config):
+    if is_pairs(config, look):
         with filesystem.explain_os_errors(f"read {config.input}"):
             return list_pairs(config, observer)
     check_no_column(config)

@@ -36,6 +36,7 @@ from beam_jobs.inputs.folder import (
     MASK_ENDING,
     SPLIT_FOLDERS,
     Archive,
+    Look,
     Tree,
     check_folder,
     count_processes,
@@ -102,8 +103,12 @@ class _Files:
     mask: ListedFile | None = None
 
 
-def is_pairs(config: ShardConfig) -> bool:
+def is_pairs(config: ShardConfig, look: Look = list_begin) -> bool:
     """Checks whether the input is a tar file of pairs, or a folder of such. Looks into the first tar file.
+
+    Args:
+        config: The configuration that names the input.
+        look: The function that lists the begin of a folder.
 
     Raises:
         ConfigError: The configuration says so, but there is no tar file.
@@ -120,19 +125,19 @@ def is_pairs(config: ShardConfig) -> bool:
         if is_archive(source):
             return is_tar(source) and _looks_paired(source)
         check_folder(source)
-        first = _find_first_tar(source)
+        first = _find_first_tar(source, look)
         return first is not None and _looks_paired(first)
 
 
-def _find_first_tar(source: str) -> str | None:
+def _find_first_tar(source: str, look: Look) -> str | None:
     """Returns a tar file in a folder, or else in its folders that are named by splits; None if there is none.
 
     It lists only the begin of each folder: to list all images a second time would take as long as the first time.
     """
-    names = list_begin(source)
+    names = look(source)
     splits = sorted(name[:-1] for name in names if name.endswith("/") and name[:-1].lower() in SPLIT_FOLDERS)
     for folder in (source, *(filesystem.join(source, name) for name in splits)):
-        inside = names if folder == source else list_begin(folder)
+        inside = names if folder == source else look(folder)
         tars = [name for name in inside if is_listed_archive(name) and is_tar(name)]
         if tars:
             return filesystem.join(folder, min(tars))

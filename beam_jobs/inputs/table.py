@@ -25,6 +25,7 @@ import numpy as np
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.column_types import CAPTION, ColumnFacts
 from beam_jobs.inputs.facts import Facts, Meaning
+from beam_jobs.inputs.folder import Look, list_begin
 from beam_jobs.inputs.label_file import name_numbers, rename_labels
 from beam_jobs.inputs.parquet_rows import EmbeddedImage
 from beam_jobs.inputs.table_files import (
@@ -58,8 +59,12 @@ _DAMAGED = "row of a damaged row group"
 _SIZES_AT_ONCE = 10_000  # local files whose sizes are read in one call
 
 
-def is_table_input(config: ShardConfig) -> bool:
+def is_table_input(config: ShardConfig, look: Look = list_begin) -> bool:
     """Checks whether the input is a table: by its name, or a folder of Parquet files that hold images.
+
+    Args:
+        config: The configuration that names the input.
+        look: The function that lists the begin of a folder.
 
     Raises:
         DataError: The input is in a store that cannot be reached.
@@ -68,7 +73,7 @@ def is_table_input(config: ShardConfig) -> bool:
         return True
     if config.input_format == "auto":
         with filesystem.explain_os_errors(f"read {config.input}"):
-            return is_parquet_folder(config.input)
+            return is_parquet_folder(config.input, look)
     return config.input_format == "parquet"
 
 

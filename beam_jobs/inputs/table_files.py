@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from beam_jobs.inputs.archive import is_archive
-from beam_jobs.inputs.folder import SPLIT_FOLDERS, find_splits, list_begin
+from beam_jobs.inputs.folder import SPLIT_FOLDERS, Look, find_splits, list_begin
 from beam_jobs.inputs.parquet_rows import ImageColumns, find_image_columns, read_embedded_rows
 from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
@@ -99,18 +99,18 @@ def get_location(root: str, path: str) -> str:
     return path[len(root) :].lstrip("/") if root and path.startswith(root) else path
 
 
-def is_parquet_folder(path: str) -> bool:
+def is_parquet_folder(path: str, look: Look = list_begin) -> bool:
     """Checks whether a folder holds Parquet files with images and nothing else that could be an input.
 
     It looks into the first file, and at the begin of each folder.
     """
     if is_archive(path):
         return False
-    names = list_begin(path)
+    names = look(path)
     folders = {name[:-1].lower() for name in names if name.endswith("/") and name[0] not in "._"}
     if not folders <= {*SPLIT_FOLDERS, _DATA_FOLDER} or any(map(is_archive, names)):
         return False
-    files = _list_parquet_folder(path, list_begin)
+    files = _list_parquet_folder(path, look)
     if not files:
         return False
     try:
@@ -119,7 +119,7 @@ def is_parquet_folder(path: str) -> bool:
         return False  # whatever else the folder is, its Parquet files do not make it a table
 
 
-def _list_parquet_folder(path: str, list_names: Callable[[str], list[str]] = filesystem.list_names) -> list[str]:
+def _list_parquet_folder(path: str, list_names: Look = filesystem.list_names) -> list[str]:
     """Returns the Parquet files in a folder, and in its folders that are named by splits or `data`."""
     names = list_names(path)
     inner = [name for name in names if name.rstrip("/").lower() in (*SPLIT_FOLDERS, _DATA_FOLDER)]

@@ -22,7 +22,7 @@ from beam_jobs.inputs.annotations.boxes import BoxScaler, make_listing
 from beam_jobs.inputs.annotations.json_arrays import Element, iterate_objects
 from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.column_types import CAPTION
-from beam_jobs.inputs.folder import check_folder, find_split, find_splits, list_begin
+from beam_jobs.inputs.folder import Look, check_folder, find_split, find_splits, list_begin
 from beam_jobs.inputs.table_files import is_table
 from beam_jobs.plan.image_ref import ImageRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTableBuilder
@@ -70,8 +70,12 @@ class _Group:
     captions: list[str] = field(default_factory=list)
 
 
-def is_coco(config: ShardConfig) -> bool:
+def is_coco(config: ShardConfig, look: Look = list_begin) -> bool:
     """Checks whether the input has annotations in the form of COCO.
+
+    Args:
+        config: The configuration that names the input.
+        look: The function that lists the begin of a folder.
 
     Raises:
         ConfigError: `annotations` does not go with the input.
@@ -84,7 +88,7 @@ def is_coco(config: ShardConfig) -> bool:
     if config.input_format != "auto" or is_table(config.input) or is_archive(config.input):
         return config.input_format == "coco"
     with filesystem.explain_os_errors(f"read {config.input}"):
-        return f"{_FOLDER}/" in list_begin(config.input) and bool(_find_annotations(config.input))
+        return f"{_FOLDER}/" in look(config.input) and bool(_find_annotations(config.input))
 
 
 def _find_annotations(source: str) -> list[str]:

@@ -20,7 +20,7 @@ import numpy as np
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.annotations.boxes import BoxScaler, make_listing
 from beam_jobs.inputs.archive import is_archive
-from beam_jobs.inputs.folder import SPLIT_FOLDERS, check_folder, list_begin
+from beam_jobs.inputs.folder import SPLIT_FOLDERS, Look, check_folder, list_begin
 from beam_jobs.inputs.table_files import is_table
 from beam_jobs.plan.image_ref import ImageRef, MaskRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTableBuilder
@@ -58,8 +58,12 @@ class _Annotation:
     difficult: list[int] = field(default_factory=list)
 
 
-def is_voc(config: ShardConfig) -> bool:
+def is_voc(config: ShardConfig, look: Look = list_begin) -> bool:
     """Checks whether the input is a folder in the layout of Pascal VOC.
+
+    Args:
+        config: The configuration that names the input.
+        look: The function that lists the begin of a folder.
 
     Raises:
         DataError: The input is in a store that cannot be reached.
@@ -67,7 +71,7 @@ def is_voc(config: ShardConfig) -> bool:
     if config.input_format != "auto" or is_table(config.input) or is_archive(config.input):
         return config.input_format == "voc"
     with filesystem.explain_os_errors(f"read {config.input}"):
-        return {f"{_ANNOTATIONS}/", f"{_IMAGES}/"} <= {*list_begin(config.input)}
+        return {f"{_ANNOTATIONS}/", f"{_IMAGES}/"} <= {*look(config.input)}
 
 
 def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
