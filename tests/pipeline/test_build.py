@@ -185,7 +185,7 @@ def test_a_run_goes_on_where_it_was_left(few: Manifest, context: Callable[..., I
         ({"cache": "none"}, 6),
         ({"cache": "bytes"}, 3),
         pytest.param(*({"cache": "decoded"}, 6), marks=pytest.mark.slow),
-        ({"cache": "bytes", "cache_bytes": 15000}, 2),
+        pytest.param(*({"cache": "bytes", "cache_bytes": 15000}, 2), marks=pytest.mark.slow),
     ],
     ids=str,
 )

@@ -113,7 +113,9 @@ def test_any_number_of_workers_gives_the_batches_of_a_local_run(
         pytest.param(
             *(Host(1, 0, 4), 3, {"as_supervised": True, "one_hot": True, "extra_features": ()}), marks=pytest.mark.slow
         ),
-        (Host(4, 2, 4), 5, {"run_records": 4, "lanes": 1, "num_streams": 2}),  # turns that hosts cut apart
+        pytest.param(  # turns that hosts cut apart
+            *(Host(4, 2, 4), 5, {"run_records": 4, "lanes": 1, "num_streams": 2}), marks=pytest.mark.slow
+        ),
         pytest.param(  # turns of four
             *(None, 7, {"run_records": 4, "lanes": 2, "num_streams": 2}), marks=pytest.mark.slow
         ),

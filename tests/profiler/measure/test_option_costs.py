@@ -76,6 +76,7 @@ def test_a_planted_cost_is_measured_where_it_was_planted(
     The images themselves take some 0.2 ms. A fixed cost, or one that is not of a single image, would fail.
     """
     work_us = {"float32": 2_000.0, "uint8": 500.0}
+    monkeypatch.setattr(option_costs, "_MIN_TURNS", 11)  # a few turns beside other work do not move the median
     augment = plant(option_costs.augment_images, lambda plan: work_us[plan.config.image_dtype])
     monkeypatch.setattr(option_costs, "augment_images", augment)
     monkeypatch.setattr(option_costs, "decode_images", plant(option_costs.decode_images, lambda plan: 1_000.0))

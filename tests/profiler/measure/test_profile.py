@@ -163,6 +163,7 @@ def test_each_map_has_a_thread_for_each_core(manifest: Manifest, monkeypatch: py
     assert profile.config is narrow
 
 
+@pytest.mark.slow
 def test_a_cache_is_filled_first_or_the_profile_says_how_long_it_takes(
     manifest: Manifest, long_manifest: Manifest
 ) -> None:
@@ -220,6 +221,7 @@ def test_stages_that_change_the_number_are_counted(manifest: Manifest) -> None:
     assert read == pytest.approx(profile.images_per_second * profile.records_per_image)
 
 
+@pytest.mark.slow
 def test_calls_for_many_images_are_tried_and_counted(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The costs are measured without the cache; a batch that is taken apart again drops no image."""
     monkeypatch.setattr("tfpipe.profiler.measure.option_costs._SECONDS", 0.05)

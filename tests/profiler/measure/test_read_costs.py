@@ -35,8 +35,10 @@ def open_files(foreign: Any, folder: Path, compression: str, described: bool) ->
     return load_manifest(str(folder)), "train"
 
 
-@pytest.mark.parametrize("described", [True, False])
-@pytest.mark.parametrize("compression", ["", "GZIP"])
+@pytest.mark.parametrize(
+    ("compression", "described"),
+    [("", True), ("", False), ("GZIP", True), pytest.param("GZIP", False, marks=pytest.mark.slow)],
+)
 def test_reading_less_is_measured_with_the_records(
     foreign: Any, tmp_path: Path, compression: str, described: bool
 ) -> None:
