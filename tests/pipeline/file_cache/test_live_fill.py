@@ -110,7 +110,7 @@ def copy_shard(whole: Manifest, cache: CacheFolder, number: int) -> None:
 @pytest.mark.parametrize(
     ("cache", "options"),
     [
-        ("bytes", {}),
+        pytest.param("bytes", {}, marks=pytest.mark.slow),
         ("decoded", {}),
         pytest.param("decoded", {"augment": "device"}, marks=pytest.mark.slow),
         pytest.param("decoded", {"augment": "none", "on_bad_record": "skip"}, marks=pytest.mark.slow),

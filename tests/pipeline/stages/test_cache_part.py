@@ -43,7 +43,10 @@ def assert_equal(batches: list[dict[str, np.ndarray]], expected: list[dict[str, 
         pytest.param({"cache": "bytes", "cache_bytes": 9_000, "on_bad_record": "skip"}, marks=pytest.mark.slow),
         pytest.param({"cache": "bytes", "cache_bytes": 9_000, "run_records": 1, "lanes": None}, marks=pytest.mark.slow),
         {"cache": "decoded", "augment": "device", "cache_bytes": 7 * IMAGE},
-        {"cache": "decoded", "augment": "device", "cache_bytes": 22 * IMAGE, "order": "throughput"},
+        pytest.param(
+            {"cache": "decoded", "augment": "device", "cache_bytes": 22 * IMAGE, "order": "throughput"},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_batches_are_those_without_a_cache_from_any_step_on(few: Manifest, options: dict[str, Any]) -> None:

@@ -120,7 +120,10 @@ def test_a_run_that_is_finished_says_so(train: Train, undisturbed: Path) -> None
         ({"epochs": 4}, "begun with epochs 3, got 4. The learning rate falls to 0 with the last epoch. Ask for the"),
         ({"seed": 1}, "begun with seed 0, got 1. Ask for the same to go on, or choose another folder."),
         ({"global_batch_size": 16}, "begun with global_batch_size 8, got 16."),
-        ({"model": "resnet50", "learning_rate": 0.5}, "begun with model small_cnn, got resnet50."),
+        pytest.param(  # builds a large model
+            *({"model": "resnet50", "learning_rate": 0.5}, "begun with model small_cnn, got resnet50."),
+            marks=pytest.mark.slow,
+        ),
         ({"image_size": 24}, "begun with image_size 16, got 24."),
     ],
 )
