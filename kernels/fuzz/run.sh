@@ -1,12 +1,24 @@
 #!/bin/sh
-# Builds the library with AddressSanitizer and UndefinedBehaviorSanitizer and feeds it damaged JPEGs.
+# Builds a part of the library with AddressSanitizer and UndefinedBehaviorSanitizer, and feeds it what is damaged or lies.
 #
-# fuzz/run.sh SECONDS SEED FILE...
+# fuzz/run.sh images SECONDS SEED FILE...   JPEGs: decode, check, rewrite
+# fuzz/run.sh records SECONDS SEED          records: check, parse
+# fuzz/run.sh reads SECONDS SEED            files of records: read, for TensorFlow and for Python
 set -e
 kernels=$(cd "$(dirname "$0")/.." && pwd)
+target=$1
+case $target in
+images) sources="layout splice resize decode jpeg_input scan huffman transcode" libraries="-ljpeg -lm" ;;
+records) sources="crc32c read_records parse_examples" libraries="" ;;
+reads) sources="crc32c read_records tf_read tf_operations parallel" libraries="-pthread -Wl,--wrap=malloc,--wrap=syscall" ;;
+*) sed -n '4,6s/# //p' "$0" >&2 && exit 2 ;;
+esac
+shift
+paths=$(printf " csrc/%s.c" $sources)
 mkdir -p "$kernels/build"
-${CC:-cc} -std=gnu11 -g -O1 -ffp-contract=off -fno-omit-frame-pointer -fsanitize=address,undefined \
-    -fno-sanitize-recover=all -Wall -Wextra "$kernels/fuzz/fuzz.c" "$kernels/csrc/layout.c" "$kernels/csrc/splice.c" \
-    "$kernels/csrc/resize.c" "$kernels/csrc/decode.c" "$kernels/csrc/jpeg_input.c" "$kernels/csrc/scan.c" \
-    "$kernels/csrc/huffman.c" "$kernels/csrc/transcode.c" -o "$kernels/build/fuzz" -ljpeg -lm
-exec "$kernels/build/fuzz" "$@"
+(
+    cd "$kernels"
+    ${CC:-cc} -std=gnu11 -g -O1 -ffp-contract=off -fno-omit-frame-pointer -fsanitize=${SANITIZERS:-address,undefined} \
+        -fno-sanitize-recover=all -Wall -Wextra "fuzz/$target.c" $paths -o "build/fuzz_$target" $libraries
+)
+exec "$kernels/build/fuzz_$target" "$@"

@@ -1,4 +1,4 @@
-"""A few seconds of the kernels' fuzzers: images of every kind, and records."""
+"""A few seconds of the kernels' fuzzers: images of every kind, records, and files of records."""
 
 import random
 import re
@@ -24,7 +24,7 @@ def test_damaged_images_break_nothing(draw_jpeg: Draw, tmp_path: Path) -> None:
             if kind != "CMYK":
                 (tmp_path / f"{name}-seekable.jpg").write_bytes(make_seekable(data))
     seed = random.randrange(2**32)
-    command = [str(FUZZ / "run.sh"), "5", str(seed), *sorted(path.name for path in tmp_path.iterdir())]
+    command = [str(FUZZ / "run.sh"), "images", "5", str(seed), *sorted(path.name for path in tmp_path.iterdir())]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     found = re.fullmatch(rf"(\d+) cases from seed {seed}, (\d+) results with pixels, no finding\n", result.stdout)
@@ -33,11 +33,12 @@ def test_damaged_images_break_nothing(draw_jpeg: Draw, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_damaged_records_break_nothing() -> None:
+@pytest.mark.parametrize(("target", "counted"), [("records", "features"), ("reads", "records")])
+def test_damaged_records_break_nothing(target: str, counted: str) -> None:
     seed = random.randrange(2**32)
-    command = [str(FUZZ / "run_records.sh"), "3", str(seed)]
+    command = [str(FUZZ / "run.sh"), target, "3", str(seed)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    found = re.fullmatch(rf"(\d+) cases from seed {seed}, (\d+) features, no finding\n", result.stdout)
+    found = re.fullmatch(rf"(\d+) cases from seed {seed}, (\d+) {counted}, no finding\n", result.stdout)
     assert found
     assert int(found[2]) > int(found[1]) > 0

@@ -1,15 +1,11 @@
-/* Feeds damaged and lying records to the functions that read them, for some seconds.
+/* Feeds damaged and lying records to the functions that read and parse them: see fuzz.h.
 
-   fuzz_records SECONDS SEED
+   run.sh records SECONDS SEED */
 
-   Build it with sanitizers; `fuzz/run_records.sh` does. Every case is a function of its number, so one that fails is
-   repeated by giving its number as the seed: the first case of a run has the number of the seed. */
-
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "fuzz.h"
 
 #include "../csrc/tfpipe_kernels.h"
 
@@ -20,15 +16,8 @@ typedef struct {
     size_t size;
 } buffer;
 
-static uint64_t state, features_found;
-
-/* SplitMix64. */
-static uint64_t draw(uint64_t below) {
-    uint64_t z = state += 0x9E3779B97F4A7C15u;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return (z ^ z >> 31) % below;
-}
+static FILE *file;
+static uint64_t features_found;
 
 static void put(buffer *to, uint8_t byte) {
     if (to->size < MAX_BYTES) to->data[to->size++] = byte;
@@ -75,17 +64,11 @@ static void damage(uint8_t *data, size_t size) {
     }
 }
 
-static void demand(int holds, const char *what, uint64_t number) {
-    if (holds) return;
-    fprintf(stderr, "case %llu: %s\n", (unsigned long long)number, what);
-    abort();
-}
-
 static int is_inside(tfpipe_place place, size_t size) {
     return place.at >= 0 && place.size >= 0 && (uint64_t)place.at + (uint64_t)place.size <= size;
 }
 
-static void parse(const uint8_t *block, size_t size, uint64_t number) {
+static void parse(const uint8_t *block, size_t size) {
     tfpipe_place places[MAX_PLACES];
     int64_t counts[MAX_PLACES], sum = 0;
     tfpipe_examples out;
@@ -98,22 +81,22 @@ static void parse(const uint8_t *block, size_t size, uint64_t number) {
     }
     if (tfpipe_parse_examples(block, size, places, count, &out, counts) != TFPIPE_OK) return;
     for (size_t k = 0; k < count; k++) sum += counts[k] > 0 ? counts[k] : 0;
-    demand((size_t)sum == out.num_features, "the features of all Examples are not all features", number);
+    demand((size_t)sum == out.num_features, "the features of all Examples are not all features");
     for (size_t k = 0; k < out.num_features; k++) {
         const tfpipe_feature one = out.features[k];
         const size_t values = one.kind == TFPIPE_TEXTS ? out.num_texts : one.kind == TFPIPE_INTS ? out.num_ints
                             : one.kind == TFPIPE_FLOATS ? out.num_floats : SIZE_MAX / 4;
-        demand(one.key >= 0 && (size_t)one.key < out.num_keys, "a feature has no key", number);
-        demand(one.first >= 0 && one.count >= 0 && (size_t)(one.first + one.count) <= values, "a value is missing", number);
+        demand(one.key >= 0 && (size_t)one.key < out.num_keys, "a feature has no key");
+        demand(one.first >= 0 && one.count >= 0 && (size_t)(one.first + one.count) <= values, "a value is missing");
     }
-    for (size_t k = 0; k < out.num_keys; k++) demand(is_inside(out.keys[k], size), "a key leaves the block", number);
-    for (size_t k = 0; k < out.num_texts; k++) demand(is_inside(out.texts[k], size), "a text leaves the block", number);
+    for (size_t k = 0; k < out.num_keys; k++) demand(is_inside(out.keys[k], size), "a key leaves the block");
+    for (size_t k = 0; k < out.num_texts; k++) demand(is_inside(out.texts[k], size), "a text leaves the block");
     features_found += out.num_features;
     tfpipe_free_examples(&out);
 }
 
 /* Writes a frame, damages it, and reads it with parts of the file around it. */
-static void read_back(FILE *file, const buffer *payload, uint64_t number) {
+static void read_back(const buffer *payload) {
     uint8_t frame[MAX_BYTES + 16], *block, whole;
     const size_t size = payload->size + 16, block_size = size + draw(50);
     const int changed = draw(2) == 0;
@@ -132,37 +115,32 @@ static void read_back(FILE *file, const buffer *payload, uint64_t number) {
     const tfpipe_span span = {fileno(file), 0, (int64_t)block_size, 0};
     tfpipe_place place = {0, (int64_t)size};
     demand(tfpipe_read_records(&span, 1, &place, 1, block, block_size, &whole) == TFPIPE_OK && whole == !changed,
-           "the check of a record is wrong", number);
+           "the check of a record is wrong");
     place = (tfpipe_place){(int64_t)draw(block_size + 1), (int64_t)draw(block_size + 1)};
     tfpipe_read_records(&span, draw(2), &place, 1, block, block_size, &whole);
     free(block);
 }
 
-static void run_case(FILE *file, uint64_t number) {
+static void run_case(void) {
     buffer example = {.size = 0};
-    state = number * 0x2545F4914F6CDD1Du + 1;
     draw_example(&example);
-    read_back(file, &example, number);
+    read_back(&example);
     damage(example.data, example.size);
     const size_t size = draw(4) == 0 ? draw(example.size + 1) : example.size;
     uint8_t *tight = malloc(size > 0 ? size : 1); /* of exactly its size, so that a read behind the end is found */
     if (tight == NULL) exit(2);
     memcpy(tight, example.data, size);
-    parse(tight, size, number);
+    parse(tight, size);
     free(tight);
 }
 
 int main(int argc, char **argv) {
-    FILE *file = tmpfile();
+    file = tmpfile();
     if (argc != 3 || file == NULL) {
-        fprintf(stderr, "usage: fuzz_records SECONDS SEED\n");
+        fprintf(stderr, "usage: records SECONDS SEED\n");
         return 2;
     }
-    const time_t end = time(NULL) + atol(argv[1]);
-    uint64_t number = strtoull(argv[2], NULL, 10), first = number;
-    do run_case(file, number++);
-    while (time(NULL) < end);
-    printf("%llu cases from seed %llu, %llu features, no finding\n", (unsigned long long)(number - first),
-           (unsigned long long)first, (unsigned long long)features_found);
+    const uint64_t cases = run_cases(argv[1], argv[2], run_case);
+    print_end(cases, argv[2], features_found, "features");
     return 0;
 }

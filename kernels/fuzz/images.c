@@ -1,16 +1,10 @@
-/* Feeds damaged and lying JPEGs to every function of the library, for some seconds.
+/* Feeds damaged and lying JPEGs to the functions that decode, check and rewrite them: see fuzz.h.
 
-   fuzz SECONDS SEED FILE...
+   run.sh images SECONDS SEED FILE... */
 
-   Build it with sanitizers; `fuzz/run.sh` does. Every case is a function of its number, which is printed if it fails. It is
-   repeated by giving its number as the seed: the first case of a run has the number of the seed. */
-
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include <sanitizer/common_interface_defs.h>
+#include "fuzz.h"
 
 #include "../csrc/layout.h"
 #include "../csrc/tfpipe_kernels.h"
@@ -24,20 +18,9 @@ typedef struct {
     size_t size;
 } bytes;
 
-static uint64_t state;
-static uint64_t number; /* of the case */
+static bytes files[MAX_FILES];
+static int num_files;
 static uint64_t decoded; /* how many requests gave pixels */
-
-/* Says which case fails; sanitizers call it before they end the process. */
-static void print_case(void) { fprintf(stderr, "This was case %llu.\n", (unsigned long long)number); }
-
-/* SplitMix64. */
-static uint64_t draw(uint64_t below) {
-    uint64_t z = state += 0x9E3779B97F4A7C15u;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return (z ^ z >> 31) % below;
-}
 
 static bytes copy(bytes from) {
     bytes to = {malloc(from.size + 1), from.size};
@@ -157,19 +140,16 @@ static void decode_both(bytes image, tfpipe_request request, int intact) {
         codes[seeks] = tfpipe_decode(image.data, image.size, &request, results[seeks], message);
         decoded += codes[seeks] == TFPIPE_OK;
     }
-    if (intact && (codes[0] != codes[1] || (codes[0] == TFPIPE_OK && memcmp(results[0], results[1], size) != 0))) {
-        fprintf(stderr, "Pixels differ if the decoder seeks.\n");
-        print_case();
-        abort();
-    }
+    if (intact)
+        demand(codes[0] == codes[1] && (codes[0] != TFPIPE_OK || memcmp(results[0], results[1], size) == 0),
+               "Pixels differ if the decoder seeks.");
     free(results[0]);
     free(results[1]);
 }
 
-static void run_case(const bytes *files, int count) {
-    state = number * 0x2545F4914F6CDD1Du + 1;
+static void run_case(void) {
     char message[TFPIPE_MESSAGE_BYTES];
-    bytes image = copy(files[draw((uint64_t)count)]);
+    bytes image = copy(files[draw((uint64_t)num_files)]);
     uint8_t *rewritten = NULL;
     size_t rewritten_size = 0;
     if (draw(2) == 0 &&
@@ -203,21 +183,13 @@ static bytes read_file(const char *path) {
 }
 
 int main(int argc, char **argv) {
-    static bytes files[MAX_FILES];
     if (argc < 4 || argc - 3 > MAX_FILES) {
-        fprintf(stderr, "usage: fuzz SECONDS SEED FILE...\n");
+        fprintf(stderr, "usage: images SECONDS SEED FILE...\n");
         return 2;
     }
-    for (int i = 3; i < argc; i++) files[i - 3] = read_file(argv[i]);
-    const time_t end = time(NULL) + atol(argv[1]);
-    const uint64_t first = number = strtoull(argv[2], NULL, 10);
-    __sanitizer_set_death_callback(print_case);
-    do {
-        run_case(files, argc - 3);
-        number++;
-    } while (time(NULL) < end);
-    printf("%llu cases from seed %llu, %llu results with pixels, no finding\n", (unsigned long long)(number - first),
-           (unsigned long long)first, (unsigned long long)decoded);
-    for (int i = 3; i < argc; i++) free(files[i - 3].data);
+    for (num_files = 0; num_files < argc - 3; num_files++) files[num_files] = read_file(argv[num_files + 3]);
+    const uint64_t cases = run_cases(argv[1], argv[2], run_case);
+    print_end(cases, argv[2], decoded, "results with pixels");
+    for (int i = 0; i < num_files; i++) free(files[i].data);
     return 0;
 }
