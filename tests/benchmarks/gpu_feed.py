@@ -379,10 +379,10 @@ def run(images: str | None, device_name: str, sizes: Sizes) -> dict[str, Any]:
     """Measures everything, and prints each row as soon as it is there."""
     import torch
 
-    from tests.benchmarks.resnet50 import build_resnet50
     from tfpipe.format.image_form import ImageForm
     from tfpipe.readers.device_images.decoders import find_device, make_decoder
     from tfpipe.training.torch.models import SmallCNN
+    from tfpipe.training.torch.resnet50 import ResNet50
 
     device, cpu = find_device(device_name), torch.device("cpu")
     make_decoder(device, ImageForm())  # says at once that a library is missing
@@ -408,7 +408,7 @@ def run(images: str | None, device_name: str, sizes: Sizes) -> dict[str, Any]:
         if dali is None:
             click.echo("DALI is not installed, so its row is left out: pip install nvidia-dali-cuda120.")
         classes = len(feeds.manifest.label_names)
-        show("resnet50", measure_training(feeds, build_resnet50(classes), sizes, device, "ResNet-50"))
+        show("resnet50", measure_training(feeds, ResNet50(classes), sizes, device, "ResNet-50"))
         show("small_cnn", measure_training(Feeds(tiny, 32, sizes, device), SmallCNN(10), sizes, device, "small_cnn"))
         on_cpu = Feeds(tiny, 32, sizes, cpu)
         show("small_cnn_on_cpu", measure_training(on_cpu, SmallCNN(10), sizes, cpu, "small_cnn on the CPU"))

@@ -31,8 +31,9 @@ def need(framework: str) -> None:
     ("args", "message"),
     [
         (
-            ("--framework", "torch", "--model", "resnet50"),
-            "--model must be small_cnn or module:function where --framework is torch, got 'resnet50'.",
+            ("--framework", "torch", "--model", "mobilenet_v3_small"),
+            "--model must be small_cnn, resnet50 or module:function where --framework is torch, got "
+            "'mobilenet_v3_small'.",
         ),
         (
             ("--framework", "torch", "--tflite", "int8"),

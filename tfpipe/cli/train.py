@@ -39,7 +39,7 @@ _RUNNING = ("dataset", "output", "stages", "tpu", "as_json")
     metavar="NAME",
     help="small_cnn, resnet50, mobilenet_v3_small, or a function of yours as module:function. It gets the number of "
     "classes and (height, width), and returns a Keras model or a torch.nn.Module from normalized images to logits. "
-    "PyTorch has small_cnn and yours, JAX has small_cnn.",
+    "PyTorch has small_cnn, resnet50 and yours, JAX has small_cnn.",
 )
 @config_option(TrainConfig, "epochs", "Passes over all images.", metavar="N", default="100 for small_cnn, else 90")
 @click.option(

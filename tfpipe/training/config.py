@@ -22,7 +22,10 @@ SMALL_CHANNELS, SMALL_GROUPS, SMALL_EPSILON = (32, 64, 128), 8, 1e-3
 MOMENTUM = 0.9
 """The momentum of Nesterov's SGD (Goyal et al. 2017, "Accurate, large minibatch SGD", without look ahead)."""
 
-_MODELS_OUTSIDE_TENSORFLOW = {"torch": "small_cnn or module:function", "jax": "small_cnn"}
+_SMALLEST_SIDE = 32  # the last feature maps of the large models have no pixels for smaller images
+_OWN = "module:function"
+
+_MODELS_OUTSIDE_TENSORFLOW = {"torch": f"small_cnn, resnet50 or {_OWN}", "jax": "small_cnn"}
 _OPTIONS_OF_FRAMEWORKS = {
     "tflite": ("tensorflow",),
     "steps_per_execution": ("tensorflow",),
@@ -45,7 +48,7 @@ class TrainConfig:
         framework: The library that trains. All read the same records, in the same order and with the same crops.
             "tensorflow", "torch" or "jax". Default: "tensorflow".
         model: The model: small_cnn, resnet50, mobilenet_v3_small, or `module:function` for a model of the user.
-            PyTorch has small_cnn and the user's own, JAX has small_cnn. Default: "small_cnn".
+            PyTorch has small_cnn, resnet50 and the user's own, JAX has small_cnn. Default: "small_cnn".
         split: The split to train on. The evaluation reads `validation`, or else `test`, if there is one.
             Default: "train".
         epochs: The number of epochs. None: 100 for small_cnn; 90 for the others, as Goyal et al. 2017 train ResNet-50.
@@ -124,8 +127,7 @@ class TrainConfig:
         """
         framework = self.framework
         models = _MODELS_OUTSIDE_TENSORFLOW.get(framework)
-        is_own = ":" in self.model and framework == "torch"
-        if models is not None and self.model != "small_cnn" and not is_own:
+        if models is not None and (_OWN if ":" in self.model else self.model) not in models:
             raise ConfigError(f"`model` must be {models} where `framework` is {framework}, got {self.model!r}.")
         for name, frameworks in _OPTIONS_OF_FRAMEWORKS.items():
             if framework not in frameworks and (value := getattr(self, name)) not in (None, False):
@@ -206,6 +208,17 @@ def default_pipeline(model: str) -> dict[str, Any]:
     if model != "small_cnn":
         return {}
     return {"image_size": 64, "augment_options": AugmentOptions(scale=(0.5, 1.0))}
+
+
+def check_side(model: str, size: tuple[int, int]) -> None:
+    """Checks that a large model can take images of a (height, width), in pixels.
+
+    Raises:
+        ConfigError: They are too small.
+    """
+    if min(size) < _SMALLEST_SIDE:
+        height, width = size
+        raise ConfigError(f"{model} needs images of at least {_SMALLEST_SIDE} pixels a side, got {height} x {width}.")
 
 
 def default_batch_size(records: int, num_replicas: int) -> int:

@@ -10,14 +10,16 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.training.torch.program import mean_loss, predict_validation
+
 OPTIONS = ("--framework", "torch", "--global-batch-size", "8", "--image-size", "16", "--epochs", "2", "--json")
 
 
-def start_ranks(processes: Any, count: int, dataset: Path, output: Path) -> list[Any]:
+def start_ranks(processes: Any, count: int, dataset: Path, output: Path, *options: str) -> list[Any]:
     """Starts the processes as torchrun does."""
     port = str(processes.free_ports(1)[0])
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
-    command = ("-m", "tfpipe", "train", str(dataset), *OPTIONS, "--output", str(output), "--num-workers", "0")
+    command = ("-m", "tfpipe", "train", str(dataset), *OPTIONS, *options, "--output", str(output), "--num-workers", "0")
     return [processes.start(*command, **shared, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(count)]
 
 
@@ -42,6 +44,18 @@ def test_two_processes_train_as_one_does_and_one_goes_on(processes: Any, colors:
     assert sorted(path.name for path in (tmp_path / "two" / "hosts").iterdir()) == [
         *("host-00000.json", "host-00001.json")
     ]
+
+
+@pytest.mark.slow
+def test_two_processes_evaluate_with_the_averages_that_are_kept(processes: Any, colors: Path, tmp_path: Path) -> None:
+    # Batch normalization has other moving averages in each process. The exported program has those of the first.
+    resnet = ("--model", "resnet50", "--image-size", "32", "--epochs", "1")
+    ranks = start_ranks(processes, 2, colors, tmp_path / "two", *resnet)
+    evaluation = processes.finish(ranks[0])["last"]["evaluation"]
+    assert ranks[1].wait(timeout=60) == 0
+    probabilities, labels = predict_validation(tmp_path / "two", colors)
+    assert evaluation["images"] == len(labels)
+    assert evaluation["loss"] == pytest.approx(mean_loss(probabilities, labels), rel=1e-4)
 
 
 @pytest.mark.slow

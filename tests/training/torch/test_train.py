@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import logging
@@ -12,14 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 torch = pytest.importorskip("torch")
 
+from tests.training.torch.program import mean_loss, predict_validation  # noqa: E402
 from tfpipe.errors import ConfigError, DataError, FormatError  # noqa: E402
 from tfpipe.open_dataset import load_manifest  # noqa: E402
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig  # noqa: E402
-from tfpipe.readers.data_source import data_source  # noqa: E402
 from tfpipe.training.config import TrainConfig  # noqa: E402
 from tfpipe.training.torch import train as training  # noqa: E402
 from tfpipe.training.torch.processes import Place  # noqa: E402
@@ -102,17 +100,14 @@ def test_it_learns_and_writes_what_tensorflow_writes(undisturbed: Path) -> None:
 
 
 def test_the_exported_program_gives_the_evaluation(undisturbed: Path, colors: Path) -> None:
-    records = list(data_source(str(colors), "validation"))
-    pixels = torch.stack([torch.from_numpy(np.array(Image.open(io.BytesIO(r.encoded)))) for r in records])
-    served = torch.export.load(str(undisturbed / "model" / "model.pt2")).module()
-    probabilities = served(pixels).numpy()
-    labels = np.array([record.label for record in records])
+    probabilities, labels = predict_validation(undisturbed, colors)
     evaluation = read_lines(undisturbed)[-1]["evaluation"]
-    assert evaluation["images"] == len(records) == EXAMPLES
+    assert evaluation["images"] == len(labels) == EXAMPLES
     assert evaluation["accuracy"] == np.mean(probabilities.argmax(axis=1) == labels)
-    assert evaluation["loss"] == pytest.approx(-np.mean(np.log(probabilities[range(EXAMPLES), labels])), rel=1e-5)
+    assert evaluation["loss"] == pytest.approx(mean_loss(probabilities, labels), rel=1e-5)
     in_top5 = [label in row.argsort()[-5:] for row, label in zip(probabilities, labels, strict=True)]
     assert evaluation["top5"] == np.mean(in_top5)
+    served = torch.export.load(str(undisturbed / "model" / "model.pt2")).module()
     assert served(torch.zeros((1, 3, 70, 3), dtype=torch.uint8)).shape == (1, 6)  # any size
     assert (undisturbed / "model" / "labels.txt").read_text().splitlines() == sorted(
         ["blue", "cyan", "gray", "green", "red", "yellow"]

@@ -15,13 +15,11 @@ import tensorflow as tf
 
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.training.config import SMALL_CHANNELS, SMALL_EPSILON, SMALL_GROUPS
+from tfpipe.training.config import SMALL_CHANNELS, SMALL_EPSILON, SMALL_GROUPS, check_side
 
 BuildModel: TypeAlias = Callable[[int, tuple[int, int]], "tf.keras.Model"]
 """A function from the number of classes and the (height, width) of images to a model. The model takes normalized float
 images, [batch, height, width, 3], and returns logits, [batch, classes]."""
-
-_SMALLEST_SIDE = 32  # the last feature maps of the large models have no pixels for smaller images
 
 
 def build_model(name: str, num_classes: int, config: PipelineConfig, build: BuildModel | None = None) -> tf.keras.Model:
@@ -60,8 +58,7 @@ def build_model(name: str, num_classes: int, config: PipelineConfig, build: Buil
 def _build_by_name(name: str, num_classes: int, size: tuple[int, int]) -> tf.keras.Model:
     if name == "small_cnn":
         return _build_small_cnn(num_classes, size)
-    if min(size) < _SMALLEST_SIDE:
-        raise ConfigError(f"{name} needs images of at least {_SMALLEST_SIDE} pixels a side, got {size[0]} x {size[1]}.")
+    check_side(name, size)
     if name == "resnet50":
         body = tf.keras.applications.ResNet50(
             include_top=False, weights=None, input_shape=(*size, 3), pooling="avg", name="body"

@@ -77,6 +77,11 @@ class TorchLearner(Learner):
         if self._evaluation_loader is None:
             split_images = ShardedImages(self.facts.manifest, split, self.facts.config.evaluation_pipeline)
             self._evaluation_loader = data_loader(split_images, self.facts.config.num_workers)
+        if self._place.num_ranks > 1:
+            # Moving averages differ between processes until the next step of training. A checkpoint has those of the
+            # first, so all evaluate with them: a run that goes on there finds the same numbers.
+            for buffer in self.model.buffers():
+                torch.distributed.broadcast(buffer, 0)
         self.model.eval()
         try:
             for batch in _Readable(self._evaluation_loader):

@@ -1,6 +1,8 @@
 """Builds the models of the trainer for PyTorch: from images to float32 logits.
 
 small_cnn is that of `tfpipe.training.tensorflow.models`: the same layers, and weights drawn from the same ranges.
+resnet50 is that of most implementations. Its batch normalization is as PyTorch's: each process normalizes by its own
+part of the batch, and evaluation uses the moving averages of the first process.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from tfpipe.errors import ConfigError, first_line
 from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.readers.torch import normalize
-from tfpipe.training.config import SMALL_CHANNELS, SMALL_EPSILON, SMALL_GROUPS
+from tfpipe.training.config import SMALL_CHANNELS, SMALL_EPSILON, SMALL_GROUPS, check_side
+from tfpipe.training.torch.resnet50 import ResNet50
 
 BuildModel: TypeAlias = Callable[[int, tuple[int, int]], nn.Module]
 """A function from the number of classes and the (height, width) of images to a model. The model takes normalized float
@@ -27,7 +30,7 @@ def build_model(name: str, num_classes: int, config: PipelineConfig, build: Buil
     """Builds a model for the batches of `tfpipe.readers.torch`.
 
     Args:
-        name: small_cnn; for the user's own model the name to use in messages.
+        name: small_cnn or resnet50; for the user's own model the name to use in messages.
         num_classes: The number of logits for an image.
         config: The options of the pipeline, of which `size`, `image_dtype`, `mean` and `std` are used.
         build: A function that builds the user's own model.
@@ -37,9 +40,15 @@ def build_model(name: str, num_classes: int, config: PipelineConfig, build: Buil
         uint8 images itself. Floats come normalized from the reader.
 
     Raises:
-        ConfigError: `build` does not return such a model.
+        ConfigError: The images are too small for the model, or `build` does not return such a model.
     """
-    net = SmallCNN(num_classes) if build is None else _build_users_own(name, build, num_classes, config.size)
+    if build is not None:
+        net = _build_users_own(name, build, num_classes, config.size)
+    elif name == "resnet50":
+        check_side(name, config.size)
+        net = ResNet50(num_classes)
+    else:
+        net = SmallCNN(num_classes)
     return Classifier(net, config.augment_options)
 
 
