@@ -59,6 +59,8 @@ class ShardConfig:
             "coco" or "voc". Default: "auto".
         annotations: The files with boxes or captions in COCO's form, for the images in the folder `input`. Without them
             `annotations/instances_*.json` and `annotations/captions_*.json` in it count. Default: ().
+        segmentation_masks: Whether the segmentations in COCO's annotations become masks. Class 0 is the background; the
+            class of a box counts from 1 there. Default: False.
         split: The name of the one split. None: `train`, unless the input names splits or `splits` is given.
             Default: None.
         splits: The share of each split. Images are assigned by a stable hash of their path. Shares above 0 that add up
@@ -106,6 +108,7 @@ class ShardConfig:
     output: str
     input_format: str = option(Choice(("auto", "tree", "pairs", "parquet", "coco", "voc")), "auto")
     annotations: tuple[str, ...] = ()
+    segmentation_masks: bool = option(Flag(), False)
     split: str | None = None
     splits: Mapping[str, float] = option(_Shares(), default_factory=dict)
     group_by: str | None = None

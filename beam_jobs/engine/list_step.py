@@ -11,7 +11,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.engine.scratch import Run, Scratch
 from beam_jobs.inputs.facts import Facts, Meaning
 from beam_jobs.inputs.folder import TreeEntry, list_entries, list_entry
-from beam_jobs.inputs.list_inputs import check_no_column, resolve_tree
+from beam_jobs.inputs.list_inputs import check_no_column, check_no_segmentations, resolve_tree
 from beam_jobs.inputs.table import RUN_IMAGES, is_table_input, list_rows, read_columns, read_sizes, resolve_table
 from beam_jobs.inputs.table_files import TablePart, get_root, list_parts
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
@@ -135,6 +135,7 @@ def make_pieces(config: ShardConfig) -> Pieces:
         ConfigError: An option does not go with the input.
         DataError: The input is missing or empty.
     """
+    check_no_segmentations(config)
     if is_table_input(config):
         parts = list_parts(config.input)
         columns = read_columns(parts, config)

@@ -43,6 +43,7 @@ def list_images(config: ShardConfig, observer: Observer | None = None) -> Listin
     if is_coco(config, look):
         check_no_column(config)
         return list_coco(config, observer)
+    check_no_segmentations(config)
     if is_table_input(config, look):
         return list_table(config, observer)
     if is_voc(config, look):
@@ -67,6 +68,16 @@ def check_no_column(config: ShardConfig) -> None:
         raise ConfigError(
             "`group_by` names a column; it needs a CSV, JSONL or Parquet manifest, or tars of pairs, as input."
         )
+
+
+def check_no_segmentations(config: ShardConfig) -> None:
+    """Checks that no option asks for segmentations, for an input that is not in COCO's form.
+
+    Raises:
+        ConfigError: `segmentation_masks` does.
+    """
+    if config.segmentation_masks:
+        raise ConfigError("`segmentation_masks` needs a folder in COCO's layout, or `annotations` in COCO's form.")
 
 
 def resolve_tree(config: ShardConfig, facts: Facts) -> Meaning:

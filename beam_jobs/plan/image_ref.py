@@ -49,6 +49,8 @@ class MaskRef(NamedTuple):
         packed: The number of deflated bytes.
         crc: The CRC-32 that a zip archive promises.
         row_group: The row group of a Parquet file.
+        drawn: The shapes that a worker draws, as `beam_jobs.inputs.annotations.segmentation` packs them; empty if the
+            mask is a file.
     """
 
     path: str
@@ -58,6 +60,12 @@ class MaskRef(NamedTuple):
     packed: int = -1
     crc: int = -1
     row_group: int = -1
+    drawn: str = ""
+
+    @property
+    def as_image(self) -> "PlannedImage":
+        """The mask in the form in which an image is read."""
+        return PlannedImage(self.path, self.size, location=ImageLocation(*self[2:7]))
 
 
 class ImageRef(NamedTuple):
@@ -113,12 +121,9 @@ class PlannedImage(NamedTuple):
     mask: Sequence[str | int] = ()
 
     @property
-    def mask_file(self) -> "PlannedImage | None":
-        """The mask in the form in which an image is read; None if the image has none."""
-        if not self.mask:
-            return None
-        mask = MaskRef(*cast(Any, self.mask))
-        return PlannedImage(mask.path, mask.size, location=ImageLocation(*mask[2:]))
+    def mask_ref(self) -> MaskRef | None:
+        """The mask; None if the image has none."""
+        return MaskRef(*cast(Any, self.mask)) if self.mask else None
 
 
 _AFTER_LABEL = tuple(PlannedImage._field_defaults.values())[1:]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from beam_jobs.inputs.annotations.segmentation import draw_mask
 from beam_jobs.inputs.parquet_images import read_row_images
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import PlannedImage, Value
@@ -126,9 +127,15 @@ class ImageFiles:
     def _fetch_mask(self, planned: PlannedImage) -> bytes | None:
         if keys.IMAGE_MASK not in self.header.schema:
             return None
-        file = planned.mask_file
-        if file is None:
+        mask = planned.mask_ref
+        if mask is None:
             raise RejectedImage("bad", "it has no mask, and other images have one")
+        if mask.drawn:
+            try:
+                return draw_mask(mask.drawn, self.header.form.max_pixels)
+            except BadImage as error:
+                raise RejectedImage("bad", f"its mask: {error.reason}") from error
+        file = mask.as_image
         check_source_size(file)
         try:
             return read_image(self.header.root, file, self.header.unpacked)

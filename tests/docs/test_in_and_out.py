@@ -45,6 +45,7 @@ TESTS = {
     "COCO: `instances_*.json`, `captions_*.json`": [
         "beam_jobs/inputs/annotations/test_coco.py::test_records_hold_boxes_with_the_names_of_their_classes",
         "beam_jobs/inputs/annotations/test_coco.py::test_files_can_be_named",
+        "beam_jobs/inputs/annotations/test_coco.py::test_segmentations_become_masks",
     ],
     "Pascal VOC: `Annotations/*.xml`": [
         "beam_jobs/inputs/annotations/test_voc.py::test_the_layout_of_voc_gives_boxes_classes_and_splits",

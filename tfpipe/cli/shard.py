@@ -44,6 +44,11 @@ from tfpipe.format.image_form import ImageForm
     help="Boxes or captions of the images in the folder INPUT, in COCO's form. Repeat it for several files. "
     "Without it `annotations/instances_*.json` and `captions_*.json` in INPUT count, if there are such.",
 )
+@config_option(
+    ShardConfig,
+    "segmentation_masks",
+    "Draw the segmentations in COCO's annotations as the masks of the images. Class 0 is the background.",
+)
 @click.option("--split", help="Name of the split, if there is only one.  [default: train]")
 @click.option(
     "--splits",

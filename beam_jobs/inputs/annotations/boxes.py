@@ -44,6 +44,17 @@ class BoxScaler:
         return fractions, has_area
 
 
+def order_names(config: ShardConfig, class_names: Sequence[str]) -> Sequence[str]:
+    """Returns the names of classes in the order of the file of class names, if there is one.
+
+    Raises:
+        DataError: The file does not name each class.
+    """
+    if not config.labels:
+        return class_names
+    return rename_labels(config.labels, {}, class_names, is_numeric=False)[1]
+
+
 def make_listing(
     config: ShardConfig,
     builder: ImageTableBuilder,
@@ -65,9 +76,8 @@ def make_listing(
     """
     root = config.input
     images = read_sizes(builder.finish(), root)
-    names: Sequence[str] = class_names
-    if config.labels:
-        _, names = rename_labels(config.labels, {}, class_names, is_numeric=False)
+    names = order_names(config, class_names)
+    if list(names) != list(class_names):
         images = _renumber(images, [list(names).index(name) for name in class_names])
     return Listing(
         filesystem.make_absolute(root).rpartition("/")[2] or "images",

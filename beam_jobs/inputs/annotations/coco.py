@@ -1,30 +1,35 @@
-"""Lists the images of a folder with the boxes and captions of COCO's annotation files.
+"""Lists the images of a folder with the boxes, captions and segmentations of COCO's annotation files.
 
-    annotations/instances_train2017.json    boxes of the images in train2017/
+    annotations/instances_train2017.json    boxes and segmentations of the images in train2017/
     annotations/captions_train2017.json     captions of the same images
 
 Such a layout is recognized; `annotations` names other files. The files are read once, object by object. Only names,
 boxes and captions are kept until all are read: a million boxes in 100,000 images take 360 MB, and 13 s of a core.
+With `segmentation_masks` the segmentations wait in a temporary file, and the plan holds those of each image compressed.
+A million polygons of 36 corners then take 46 s.
 """
 
 import fnmatch
+import json
 import posixpath
+import tempfile
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.annotations.boxes import BoxScaler, make_listing
+from beam_jobs.inputs.annotations.boxes import BoxScaler, make_listing, order_names
 from beam_jobs.inputs.annotations.json_arrays import Element, iterate_objects
+from beam_jobs.inputs.annotations.segmentation import Shape, pack_shapes
 from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.column_types import CAPTION
 from beam_jobs.inputs.folder import Look, check_folder, find_split, find_splits, list_begin
 from beam_jobs.inputs.table_files import is_table
-from beam_jobs.plan.image_ref import ImageRef
+from beam_jobs.plan.image_ref import ImageRef, MaskRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
@@ -39,8 +44,28 @@ _MAX_IMAGES = 10_000_000
 _MAX_ANNOTATIONS = 20_000_000
 _INT64 = range(-(2**63), 2**63)
 _CROWD = "crowd annotation"
+_CROWD_BOX = "box of a crowd annotation"
 _NO_BOX = "annotation without a box"
+_NO_SHAPE = "annotation without a segmentation"
 _NO_IMAGE = "annotation of an image that is not listed"
+
+
+class _PlacedShape(NamedTuple):
+    """A segmentation in the temporary file.
+
+    Attributes:
+        number: The number of its annotation in the file.
+        category: The id of its category.
+        is_crowd: Whether it holds many objects.
+        begin: The place of its text in the temporary file.
+        size: The bytes of the text.
+    """
+
+    number: int
+    category: int
+    is_crowd: bool
+    begin: int
+    size: int
 
 
 @dataclass
@@ -57,6 +82,7 @@ class _Group:
         box_sides: Left, top, width and height of each box in pixels.
         caption_ids: The id of the image of each caption.
         captions: The captions.
+        shapes: The segmentations of each image, by its id.
     """
 
     name: str
@@ -68,6 +94,7 @@ class _Group:
     box_sides: "array[float]" = field(default_factory=lambda: array("d"))
     caption_ids: "array[int]" = field(default_factory=lambda: array("q"))
     captions: list[str] = field(default_factory=list)
+    shapes: dict[int, list[_PlacedShape]] = field(default_factory=lambda: defaultdict(list))
 
 
 def is_coco(config: ShardConfig, look: Look = list_begin) -> bool:
@@ -114,19 +141,26 @@ def list_coco(config: ShardConfig, observer: Observer | None = None) -> Listing:
     files = list(config.annotations) or _find_annotations(source)
     if not files:
         raise DataError(f"{source} must have {_FOLDER}/instances_*.json or captions_*.json, or name `annotations`.")
-    reader = _Reader(observer)
-    for path in files:
-        reader.read(path)
-    if not any(group.names for group in reader.groups.values()):
-        raise DataError(f"{', '.join(files)} must list images, but there are none.")
-    return reader.finish(config)
+    with tempfile.TemporaryFile() as shapes:
+        reader = _Reader(observer, shapes if config.segmentation_masks else None)
+        for path in files:
+            reader.read(path)
+        if not any(group.names for group in reader.groups.values()):
+            raise DataError(f"{', '.join(files)} must list images, but there are none.")
+        return reader.finish(config)
 
 
 class _Reader:
-    """The reader of annotation files, which joins what they say about one folder."""
+    """The reader of annotation files, which joins what they say about one folder.
 
-    def __init__(self, observer: Observer | None) -> None:
+    Args:
+        observer: The observer of the listing.
+        shapes: The temporary file for segmentations; None if they are not wanted.
+    """
+
+    def __init__(self, observer: Observer | None, shapes: IO[bytes] | None) -> None:
         self.groups: dict[str, _Group] = {}
+        self._shapes = shapes
         self._observer = observer or Observer()
         self._categories: dict[int, str] = {}
         self._scaler = BoxScaler()
@@ -185,8 +219,11 @@ class _Reader:
             group.caption_ids.append(image)
             group.captions.append(caption)
             self._has_captions = True
-        elif values.get("iscrowd"):
-            self._scaler.skipped[_CROWD] += 1
+            return
+        if self._shapes is not None:
+            self._add_shape(self._shapes, group, element, where)
+        if values.get("iscrowd"):
+            self._scaler.skipped[_CROWD_BOX if self._shapes is not None else _CROWD] += 1
         elif values.get("bbox") is None or values["bbox"] == []:
             self._scaler.skipped[_NO_BOX] += 1
         else:
@@ -194,9 +231,24 @@ class _Reader:
             group.box_classes.append(_read_int(values, "category_id", where))
             group.box_sides.extend(_read_box(values["bbox"], where))
 
+    def _add_shape(self, shapes: IO[bytes], group: _Group, element: Element, where: str) -> None:
+        values = element.values
+        if not values.get("segmentation"):
+            self._scaler.skipped[_NO_SHAPE] += 1
+            return
+        category = _read_int(values, "category_id", where)
+        try:
+            text = json.dumps(values["segmentation"], separators=(",", ":")).encode()
+        except RecursionError as error:
+            raise DataError(f"{where}: 'segmentation' must be polygons or runs, but is nested too deep.") from error
+        place = _PlacedShape(element.number, category, bool(values.get("iscrowd")), shapes.tell(), len(text))
+        shapes.write(text)
+        group.shapes[_read_int(values, "image_id", where)].append(place)
+
     def finish(self, config: ShardConfig) -> Listing:
         """Returns the listing of all images."""
-        class_names = list(dict.fromkeys(name for _, name in sorted(self._categories.items())))
+        names = list(dict.fromkeys(name for _, name in sorted(self._categories.items())))
+        class_names = order_names(config, names)  # now, since masks are drawn with the final numbers
         folders = [_find_folder(config.input, group.name) for group in self.groups.values()]
         splits = find_splits([f"{group.name}.json" for group in self.groups.values()])
         builder = ImageTableBuilder()
@@ -214,6 +266,7 @@ class _Reader:
                 captions[group.rows[image]].append(caption)
             else:
                 self._scaler.skipped[_NO_IMAGE] += 1
+        masks = self._make_masks(group, class_numbers) if self._shapes is not None else None
         rows = np.array([group.rows.get(image, -1) for image in group.box_ids], np.int64)
         self._scaler.skipped[_NO_IMAGE] += int((rows < 0).sum())
         listed = np.flatnonzero(rows >= 0)
@@ -234,11 +287,39 @@ class _Reader:
             own = slice(starts[row], starts[row + 1])
             numbers = tuple(self._number(category, class_numbers, name) for category in classes[own].tolist())
             extra = (captions.pop(row, []),) if self._has_captions else ()
-            yield ImageRef(name, boxes=tuple(map(tuple, boxes[own].tolist())), box_labels=numbers, extra=extra)
+            ref = ImageRef(name, boxes=tuple(map(tuple, boxes[own].tolist())), box_labels=numbers, extra=extra)
+            yield ref if masks is None else ref._replace(mask=next(masks))
+
+    def _make_masks(self, group: _Group, class_numbers: dict[str, int]) -> Iterator[tuple[str | int, ...]]:
+        """Yields the mask of each image of a group: class 0 is the background, so its classes count from 1."""
+        if not group.shapes:
+            raise DataError(
+                f"`segmentation_masks` needs a 'segmentation' in the annotations of {group.name or 'the images'}, but "
+                "none has one."
+            )
+        for (image, row), name in zip(group.rows.items(), group.names, strict=True):
+            width, height = map(int, group.sizes[2 * row : 2 * row + 2])
+            if not width or not height:
+                raise DataError(f"{name} gets a mask, so its 'width' and 'height' must be numbers above 0.")
+            shapes = [
+                Shape(
+                    shape.number,
+                    self._number(shape.category, class_numbers, name) + 1,
+                    shape.is_crowd,
+                    self._read_shape(shape),
+                )
+                for shape in group.shapes.get(image, ())
+            ]
+            yield tuple(MaskRef("", drawn=pack_shapes(height, width, shapes)))
+
+    def _read_shape(self, shape: _PlacedShape) -> str:
+        assert self._shapes is not None
+        self._shapes.seek(shape.begin)
+        return self._shapes.read(shape.size).decode()
 
     def _number(self, category: int, class_numbers: dict[str, int], name: str) -> int:
         if category not in self._categories:
-            raise DataError(f"{name} has a box of category {category}, which must be one of the 'categories'.")
+            raise DataError(f"{name} has an annotation of category {category}, which must be one of the 'categories'.")
         return class_numbers[self._categories[category]]
 
 

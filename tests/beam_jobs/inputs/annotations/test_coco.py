@@ -11,6 +11,7 @@ import pytest
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.engine.choose import choose_planner
+from beam_jobs.engine.list_step import make_pieces
 from beam_jobs.inputs.annotations import coco
 from beam_jobs.inputs.annotations.coco import is_coco
 from beam_jobs.inputs.list_inputs import list_images
@@ -18,7 +19,8 @@ from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_records
 from tests.beam_jobs.images import make_jpeg, write_files
 from tfpipe.errors import ConfigError, DataError, TfpipeError
-from tfpipe.format.schema import FeatureSpec
+from tfpipe.format.schema import IMAGE_FILENAME, IMAGE_MASK, FeatureSpec
+from tfpipe.images.masks import read_mask
 
 CATEGORIES = [{"id": 18, "name": "dog"}, {"id": 1, "name": "person"}]
 
@@ -206,7 +208,7 @@ def test_a_wrong_element_is_refused(tmp_path: Path, arrays: dict[str, Any], mess
 
 def test_parts_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     path = write_instances(tmp_path / "a.json", make_box(10, 0, 0, 9, 9, category=7))
-    assert refuse(tmp_path, path) == "a.jpg has a box of category 7, which must be one of the 'categories'."
+    assert refuse(tmp_path, path) == "a.jpg has an annotation of category 7, which must be one of the 'categories'."
     images = [{"id": 10, "file_name": "a.jpg", "width": 0, "height": 7}]
     path = write_json(tmp_path / "a.json", images=images, annotations=[make_box(10, 0, 0, 9, 9)], categories=CATEGORIES)
     assert refuse(tmp_path, path) == "a.jpg has boxes, so its 'width' and 'height' must be numbers above 0."
@@ -257,3 +259,99 @@ def test_many_boxes_stay_in_their_order(tmp_path: Path) -> None:
     listing = list_coco(tmp_path, write_instances(tmp_path / "a.json", *boxes, names=("a", "b", "c")))
     for k, ref in enumerate(listing.images):
         assert [box[2] * 40 for box in ref.boxes] == [1 + i % 39 for i in range(60) if owners[i] == k]
+
+
+SQUARE = [[2, 2, 12, 2, 12, 12, 2, 12]]
+
+
+def write_shapes(folder: Path, *annotations: dict[str, Any]) -> Path:
+    """Writes two images and their annotations."""
+    write_files(folder, {name: make_jpeg(k, size=(40, 20)) for k, name in enumerate(("a.jpg", "b.jpg"))})
+    return write_instances(folder / "a.json", *annotations)
+
+
+def read_masks(output: Path) -> dict[str, np.ndarray]:
+    return {
+        record[IMAGE_FILENAME][0].decode(): read_mask(record[IMAGE_MASK][0], 1000) for record in read_records(output)
+    }
+
+
+def test_segmentations_become_masks(tmp_path: Path) -> None:
+    crowd = {"size": [20, 40], "counts": [0, 100, 700]}
+    path = write_shapes(
+        tmp_path / "in",
+        make_box(10, 2, 2, 10, 10, segmentation=SQUARE, category=18),
+        make_box(10, 0, 0, 5, 20, segmentation=crowd, iscrowd=1),
+        make_box(10, 0, 0, 5, 20, segmentation=[]),
+        {"image_id": 10, "category_id": 18, "segmentation": [[30, 5, 34, 5, 34, 9, 30, 9]]},
+    )
+    options = {"annotations": (str(path),), "segmentation_masks": True}
+    manifest = make_dataset(tmp_path / "in", tmp_path / "out", **options)
+    masks = read_masks(tmp_path / "out")
+    expected = np.zeros((20, 40), np.uint8)
+    expected[:, :5] = 1  # person
+    expected[2:12, 2:12] = 2  # dog
+    expected[5:9, 30:34] = 2
+    np.testing.assert_array_equal(masks["a.jpg"], expected)
+    np.testing.assert_array_equal(masks["b.jpg"], np.zeros((20, 40), np.uint8))
+    stats = manifest.splits["train"].masks[IMAGE_MASK]
+    assert (stats.pixels[:3], stats.images[:3]) == ([1600 - 70 - 116, 70, 116], [2, 1, 1])
+    assert manifest.skipped == {
+        "annotation without a box": 1,
+        "annotation without a segmentation": 1,
+        "box of a crowd annotation": 1,
+    }
+    (tmp_path / "labels.txt").write_text("cat\ndog\nperson\n")
+    make_dataset(tmp_path / "in", tmp_path / "other", labels=str(tmp_path / "labels.txt"), **options)
+    np.testing.assert_array_equal(read_masks(tmp_path / "other")["a.jpg"], np.array([0, 3, 2], np.uint8)[expected])
+
+
+def test_a_bad_segmentation_is_quarantined_with_its_image(tmp_path: Path) -> None:
+    path = write_shapes(
+        tmp_path / "in",
+        make_box(10, 2, 2, 10, 10, segmentation=SQUARE),
+        make_box(11, 0, 0, 5, 20, segmentation={"size": [40, 20], "counts": "0"}),
+    )
+    make_dataset(
+        tmp_path / "in", tmp_path / "out", annotations=(str(path),), segmentation_masks=True, max_bad=1, num_shards=1
+    )
+    (line,) = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
+    row = json.loads(line)
+    assert (row["path"], row["kind"], row["reason"]) == (
+        "b.jpg",
+        "bad",
+        "its mask: the segmentation of annotation 2 must have the 'size' [20, 40] of its image, got [40, 20]",
+    )
+    assert list(read_masks(tmp_path / "out")) == ["a.jpg"]
+
+
+def test_an_image_of_another_size_than_its_file_says_is_quarantined(tmp_path: Path) -> None:
+    path = write_shapes(tmp_path / "in", make_box(10, 2, 2, 10, 10, segmentation=SQUARE))
+    write_files(tmp_path / "in", {"b.jpg": make_jpeg(1, size=(24, 16))})
+    make_dataset(tmp_path / "in", tmp_path / "out", annotations=(str(path),), segmentation_masks=True, max_bad=1)
+    (line,) = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
+    assert json.loads(line)["reason"] == "its mask has 40 x 20 pixels, the image 24 x 16"
+
+
+def test_masks_need_segmentations_and_sizes(tmp_path: Path) -> None:
+    folder = write_coco(tmp_path / "coco")
+    assert refuse(folder, segmentation_masks=True) == (
+        "`segmentation_masks` needs a 'segmentation' in the annotations of train2017, but none has one."
+    )
+    shape = {"image_id": 1, "category_id": 1, "segmentation": SQUARE}
+    image = {"id": 1, "file_name": "a.jpg", "width": 40}
+    path = write_json(tmp_path / "a.json", images=[image], annotations=[shape], categories=CATEGORIES)
+    assert refuse(tmp_path, path, segmentation_masks=True) == (
+        "a.jpg gets a mask, so its 'width' and 'height' must be numbers above 0."
+    )
+    path = write_json(tmp_path / "a.json", images=make_images("a.jpg"), annotations=[{**shape, "image_id": 10}])
+    assert refuse(tmp_path, path, segmentation_masks=True) == (
+        "a.jpg has an annotation of category 1, which must be one of the 'categories'."
+    )
+    write_files(tmp_path / "tree", {"cat/1.jpg": b"1"})
+    for list_input in (list_images, make_pieces):
+        with pytest.raises(ConfigError) as caught:
+            list_input(ShardConfig(str(tmp_path / "tree"), "/out", segmentation_masks=True))
+        assert str(caught.value) == (
+            "`segmentation_masks` needs a folder in COCO's layout, or `annotations` in COCO's form."
+        )

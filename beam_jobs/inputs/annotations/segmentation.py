@@ -1,0 +1,190 @@
+"""The segmentations of COCO's annotations, and the mask that they give together.
+
+    shapes = [Shape(number, mask_class, is_crowd, text), ...]
+    packed = pack_shapes(height, width, shapes)        # a text, which the plan carries to the worker
+    png = draw_mask(packed, max_pixels)                # class 0 where no shape lies
+
+A segmentation is a list of polygons, or a mask as runs, either numbers or packed as a text. Each becomes runs: the
+places at which the shape begins and ends, counted down the columns of the image from left to right. The pixels are
+those that COCO's own `pycocotools` gives. Shapes may overlap: crowds are drawn first, then the others from the largest
+to the smallest, so that a small one lies on top.
+"""
+
+import base64
+import itertools
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.images.errors import BadImage
+from tfpipe.images.masks import encode_mask
+
+Runs = NDArray[np.int64]
+"""The places at which a shape begins and ends in turns: int64 [2 * n], in ascending order."""
+
+_SCALE = 5  # a polygon is followed in fifths of a pixel, as pycocotools does
+_MAX_BORDER = 1 << 21  # points on the border of a polygon, which take 300 MB
+_MAX_SIGNS = 12  # of a number in a packed text, which has 5 bits a sign
+
+
+class Shape(NamedTuple):
+    """A segmentation in an image.
+
+    Attributes:
+        number: The number of its annotation in the file, for messages.
+        mask_class: The class of its pixels.
+        is_crowd: Whether it holds many objects.
+        text: The segmentation as JSON.
+    """
+
+    number: int
+    mask_class: int
+    is_crowd: bool
+    text: str
+
+
+def pack_shapes(height: int, width: int, shapes: Sequence[Shape]) -> str:
+    """Returns the size of an image and its shapes as one text of letters, digits and a few signs."""
+    rows = ",".join(f"[{shape.number},{shape.mask_class},{int(shape.is_crowd)},{shape.text}]" for shape in shapes)
+    return base64.b64encode(zlib.compress(f"[{height},{width},[{rows}]]".encode(), 1)).decode()
+
+
+def draw_mask(packed: str, max_pixels: int) -> bytes:
+    """Draws the shapes of an image; returns the PNG of their classes.
+
+    Args:
+        packed: The result of `pack_shapes`.
+        max_pixels: The largest number of pixels.
+
+    Raises:
+        BadImage: A segmentation is not valid, or the image is too large. The reason names the annotation.
+    """
+    height, width, shapes = json.loads(zlib.decompress(base64.b64decode(packed)))
+    if height * width > max_pixels:
+        raise BadImage(f"{width} x {height} pixels, more than {max_pixels}")
+    drawn = []
+    for number, mask_class, is_crowd, segmentation in shapes:
+        try:
+            runs = get_runs(segmentation, height, width)
+        except ValueError as error:
+            raise BadImage(f"the segmentation of annotation {number} {error}") from error
+        area = sum(int((part[1::2] - part[::2]).sum()) for part in runs)
+        drawn.append((not is_crowd, -area, mask_class, runs))
+    dtype = np.uint8 if all(mask_class < 256 for _, mask_class, *_ in shapes) else np.uint16
+    pixels = np.zeros(height * width, dtype)
+    for _, _, mask_class, parts in sorted(drawn, key=lambda shape: shape[:2]):
+        for begin, end in itertools.chain.from_iterable(part.reshape(-1, 2).tolist() for part in parts):
+            pixels[begin:end] = mask_class
+    return encode_mask(pixels.reshape(width, height).T)
+
+
+def get_runs(segmentation: Any, height: int, width: int) -> list[Runs]:
+    """Returns the runs of each part of a segmentation.
+
+    Args:
+        segmentation: The JSON value.
+        height: The height of the image in pixels.
+        width: Its width.
+
+    Raises:
+        ValueError: It is not valid. The message says what it must be, after the name of the segmentation.
+    """
+    if isinstance(segmentation, list):
+        return [_trace_polygon(_read_polygon(polygon, height, width), height, width) for polygon in segmentation]
+    if not isinstance(segmentation, dict):
+        raise ValueError(f"must be polygons or runs, got {segmentation!r:.100}")
+    size, counts = segmentation.get("size"), segmentation.get("counts")
+    if size != [height, width]:
+        raise ValueError(f"must have the 'size' [{height}, {width}] of its image, got {size!r:.100}")
+    lengths = _unpack_counts(counts) if isinstance(counts, str) else _read_counts(counts, height * width)
+    if (lengths < 0).any() or (lengths > height * width).any() or lengths.sum() != height * width:
+        raise ValueError(f"must have 'counts' from 0 that add up to the {height * width} pixels of its image")
+    return [_make_even(np.cumsum(lengths)[:-1], height * width)]
+
+
+def _make_even(places: Runs, end: int) -> Runs:
+    return np.append(places, end) if len(places) % 2 else places
+
+
+def _read_counts(counts: Any, num_pixels: int) -> Runs:
+    if not isinstance(counts, list) or not all(type(x) is int and 0 <= x <= num_pixels for x in counts) or not counts:
+        raise ValueError(f"must have a text or whole numbers from 0 as 'counts', got {counts!r:.100}")
+    return np.array(counts, np.int64)
+
+
+def _unpack_counts(text: str) -> Runs:
+    """Returns the lengths of runs that COCO packed into a text.
+
+    Each sign holds 5 bits of a number, the lowest first; its sixth bit says that more follow. From the fourth number on
+    it is the difference to the number two places before it.
+    """
+    codes = np.array([ord(sign) - 48 for sign in text], np.int64)
+    if not len(codes) or (codes < 0).any() or (codes > 63).any() or codes[-1] & 32:
+        raise ValueError(f"must have packed runs as 'counts', got {text!r:.100}")
+    lasts = np.flatnonzero(codes < 32)
+    begins = np.append(0, lasts[:-1] + 1)
+    num_signs = lasts - begins + 1
+    if (num_signs > _MAX_SIGNS).any():
+        raise ValueError(f"must have packed runs as 'counts', got {text!r:.100}")
+    shifts = 5 * (np.arange(len(codes)) - np.repeat(begins, num_signs))
+    numbers = np.add.reduceat((codes & 31) << shifts, begins)
+    numbers -= np.where(codes[lasts] & 16, np.int64(1) << 5 * num_signs, 0)
+    numbers[1::2] = np.cumsum(numbers[1::2])
+    numbers[2::2] = np.cumsum(numbers[2::2])
+    return numbers
+
+
+def _read_polygon(polygon: Any, height: int, width: int) -> NDArray[np.float64]:
+    """Returns the x and y of each corner, of shape [n, 2].
+
+    Raises:
+        ValueError: They are not pairs of numbers in the image or near it.
+    """
+    is_list = isinstance(polygon, list) and all(type(x) in (int, float) and abs(x) < 1e9 for x in polygon)
+    if not is_list or len(polygon) < 6 or len(polygon) % 2:
+        raise ValueError(f"must have polygons of 3 or more corners, each an x and a y, got {polygon!r:.100}")
+    corners = np.array(polygon, np.float64).reshape(-1, 2)
+    sides = np.array([width, height])
+    far = np.flatnonzero(((corners < -sides) | (corners > 2 * sides)).any(axis=1))
+    if len(far):
+        x, y = corners[far[0]].tolist()
+        raise ValueError(f"must lie in its image of {width} x {height} pixels, but has a corner at {x:g}, {y:g}")
+    return corners
+
+
+def _trace_polygon(corners: NDArray[np.float64], height: int, width: int) -> Runs:
+    """Returns the runs of a polygon.
+
+    The border is followed in fifths of a pixel from corner to corner. Where it passes the middle of a column of pixels,
+    the inside begins or ends.
+    """
+    points = np.trunc(_SCALE * corners + 0.5).astype(np.int64)
+    starts, ends = points, np.roll(points, -1, axis=0)
+    steps = ends - starts
+    lengths = np.abs(steps).max(axis=1) + 1
+    if lengths.sum() > _MAX_BORDER:
+        raise ValueError(f"must have polygons with less than {_MAX_BORDER // _SCALE:,} pixels of border")
+    # Along its longer axis each side has a point for every fifth, and it is rounded alike in both directions.
+    is_flat = np.abs(steps[:, 0]) >= np.abs(steps[:, 1])
+    long_axis = np.where(is_flat, 0, 1)
+    rows = np.arange(len(points))
+    is_flipped = steps[rows, long_axis] < 0
+    lows, highs = np.where(is_flipped[:, None], ends, starts), np.where(is_flipped[:, None], starts, ends)
+    long_steps = (highs - lows)[rows, long_axis]
+    slopes = (highs - lows)[rows, 1 - long_axis] / np.maximum(long_steps, 1)
+    side = np.repeat(rows, lengths)
+    place = np.arange(len(side)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    place = np.where(is_flipped[side], long_steps[side] - place, place)
+    along = lows[rows, long_axis][side] + place
+    across = np.trunc(lows[rows, 1 - long_axis][side] + slopes[side] * place + 0.5).astype(np.int64)
+    x, y = np.where(is_flat[side], along, across), np.where(is_flat[side], across, along)
+    passes = np.flatnonzero(np.diff(x))
+    columns = np.minimum(x[passes], x[passes + 1]) - _SCALE // 2
+    is_middle = (columns % _SCALE == 0) & (columns >= 0) & (columns < _SCALE * width)
+    lower = np.minimum(y[passes], y[passes + 1])[is_middle]
+    tops = np.ceil(np.clip((lower + 0.5) / _SCALE - 0.5, 0, height)).astype(np.int64)
+    return _make_even(np.sort(columns[is_middle] // _SCALE * height + tops), height * width)
