@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tfpipe.profiler.live.idle_monitor import IdleMonitor
     from tfpipe.profiler.live.measure_training import measure_training
     from tfpipe.readers.data_source import data_source
-    from tfpipe.writer.fields import Image, Label, Mask, Tensor, Text, Values
+    from tfpipe.writer.fields import Image, Images, Label, Mask, Tensor, Text, Values
     from tfpipe.writer.write import write
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "FormatError",
     "IdleMonitor",
     "Image",
+    "Images",
     "Label",
     "Manifest",
     "Mask",
@@ -76,6 +77,7 @@ _MODULES = {
     "FormatError": "tfpipe.errors",
     "IdleMonitor": "tfpipe.profiler.live.idle_monitor",
     "Image": "tfpipe.writer.fields",
+    "Images": "tfpipe.writer.fields",
     "Label": "tfpipe.writer.fields",
     "Mask": "tfpipe.writer.fields",
     "Manifest": "tfpipe.format.manifest",

@@ -67,7 +67,8 @@ def _get_own_schema(manifest: Manifest) -> Schema:
     labeled = bool(manifest.label_names) or (manifest.foreign is None and CLASS_LABEL in manifest.schema)
     if manifest.image_key is None:
         return class_schema() if labeled else Schema(())
-    return image_schema(labeled=labeled, boxes=False, box_labels=False)
+    images = manifest.schema[IMAGE_ENCODED].shape if manifest.has_several_images else ()
+    return image_schema(labeled=labeled, boxes=False, box_labels=False, images=images)
 
 
 def _check_names(manifest: Manifest, extra: Sequence[str], own: Sequence[str]) -> None:

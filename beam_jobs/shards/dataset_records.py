@@ -97,7 +97,8 @@ class DatasetRecords:
         if source.foreign is not None:
             return make_record(header, source, planned, features)
         has_image = keys.IMAGE_ENCODED in header.schema
-        stored = image = _get_image(features) if has_image else None
+        several = header.schema.has_several_images
+        stored = images = _get_images(features, several) if has_image else ()
         changes: dict[str, FeatureLike] = {}
         label = -1
         if header.label_names:
@@ -107,19 +108,21 @@ class DatasetRecords:
                 changes[keys.CLASS_LABEL] = label
                 if keys.CLASS_TEXT in features:
                     changes[keys.CLASS_TEXT] = header.label_names[label].encode()
-        if self.records.reformed and stored is not None:
+        if self.records.reformed:
             mask = _get_bytes(features, keys.IMAGE_MASK) if keys.IMAGE_MASK in header.schema else None
-            image = _reform(stored, mask, header.form, source)
-            if image.encoded != stored.encoded:
-                changes |= make_image_features(image)
-            if image.mask is not None and image.mask != mask:
-                changes[keys.IMAGE_MASK] = image.mask
+            images = _reform_all(stored, mask, header.form, source)
+            if any(new.encoded != old.encoded for new, old in zip(images, stored, strict=True)):
+                changes |= _make_lists(images) if several else make_image_features(images[0])
+            if images and images[0].mask is not None and images[0].mask != mask:
+                changes[keys.IMAGE_MASK] = images[0].mask
         dropped = features.keys() & self.records.dropped
         if changes or dropped:
             kept = {name: value for name, value in features.items() if name not in dropped}
             payload = encode_example(kept | changes)
-        name = _get_text(features, keys.IMAGE_FILENAME) if has_image else planned.path
-        return Record(payload, image, _get_digest(features), label, name)
+        name = planned.path
+        if has_image:
+            name = _get_text(_take(features, 0), keys.IMAGE_FILENAME)
+        return Record(payload, images, _get_digest(features), label, name)
 
     def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
         """Saves the names, which only the records hold."""
@@ -176,6 +179,28 @@ def _read_payload(path: str, offset: int, size: int) -> bytes:
     return read_record_at(lambda at, count: data[at - offset : at - offset + count], offset + len(data), offset, size)
 
 
+def _get_images(features: Mapping[str, Feature], several: bool) -> tuple[PreparedImage, ...]:
+    """Returns the image of a record, or its several images."""
+    if not several:
+        return (_get_image(features),)
+    counts = {0 if (value := features.get(name)) is None else len(value) for name in keys.IMAGE_KEYS}
+    if len(counts) > 1 or not max(counts):
+        raise BadImage(f"its record must have as many values of each of {', '.join(keys.IMAGE_KEYS)}, and one at least")
+    return tuple(_get_image(_take(features, number)) for number in range(max(counts)))
+
+
+def _take(features: Mapping[str, Feature], number: int) -> dict[str, Feature]:
+    """Returns the features of one of several images."""
+    values = {name: features.get(name) for name in keys.IMAGE_KEYS}
+    return {name: None if value is None else value[number : number + 1] for name, value in values.items()}
+
+
+def _make_lists(images: Sequence[PreparedImage]) -> dict[str, FeatureLike]:
+    """Returns the features of a record that describe its several images."""
+    rows = [make_image_features(image) for image in images]
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
 def _get_image(features: Mapping[str, Feature]) -> PreparedImage:
     return PreparedImage(
         encoded=_get_bytes(features, keys.IMAGE_ENCODED),
@@ -188,6 +213,19 @@ def _get_image(features: Mapping[str, Feature]) -> PreparedImage:
         noticed=(),
         boxes=(),  # fractions of an upright image, so they hold whatever its size
     )
+
+
+def _reform_all(
+    stored: Sequence[PreparedImage], mask: bytes | None, form: ImageForm, source: SourceDataset
+) -> tuple[PreparedImage, ...]:
+    """Returns all images of a record in another form. The error names one of several by its number, from 0."""
+    images = []
+    for number, image in enumerate(stored):
+        try:
+            images.append(_reform(image, mask, form, source))
+        except BadImage as error:
+            raise BadImage(f"image {number}: {error.reason}" if len(stored) > 1 else error.reason) from error
+    return tuple(images)
 
 
 def _reform(stored: PreparedImage, mask: bytes | None, form: ImageForm, source: SourceDataset) -> PreparedImage:
@@ -222,9 +260,15 @@ def _get_new_label(source: SourceDataset, features: Mapping[str, Feature]) -> in
 
 
 def _get_digest(features: Mapping[str, Feature]) -> bytes:
-    """Returns the SHA-256 of the original image; of a record without an image that of all its features."""
+    """Returns the SHA-256 of the original image.
+
+    Of several images it is that of their SHA-256, of a record without an image that of all its features.
+    """
     if keys.IMAGE_ENCODED not in features:
         return hashlib.sha256(encode_example(features)).digest()
+    several = features.get(keys.IMAGE_SHA256)
+    if isinstance(several, list) and len(several) > 1:
+        return hashlib.sha256(b"".join(several)).digest()
     text = _get_text(features, keys.IMAGE_SHA256)
     try:
         digest = bytes.fromhex(text)

@@ -19,7 +19,7 @@ from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature, encode_example
 from tfpipe.format.manifest import Foreign
 from tfpipe.format.schema import FeatureSpec
-from tfpipe.images.normalize import BadImage, prepare_image
+from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 
 NO_CLASS = -1
 """The label of an image without a class in a dataset that has classes. Its class text is empty."""
@@ -38,10 +38,12 @@ def make_record(header: PlanHeader, source: SourceDataset, planned: PlannedImage
         BadImage: Its image cannot be stored, or a feature has another kind or number of values than its dataset says.
     """
     assert source.foreign is not None
-    name, image, values = _get_name(old, planned), None, dict[str, Any]()
+    name, values = _get_name(old, planned), dict[str, Any]()
+    images: tuple[PreparedImage, ...] = ()
     digest = _get_digest(old, source.foreign)
     if source.foreign.image_key is not None:
         image = prepare_image(_get_encoded(old, source.foreign), header.form, plain=True)
+        images = (image,)
         values = {**make_image_features(image), keys.IMAGE_FILENAME: name, keys.IMAGE_SHA256: digest.hex()}
     label = NO_CLASS
     if header.label_names:
@@ -49,7 +51,7 @@ def make_record(header: PlanHeader, source: SourceDataset, planned: PlannedImage
         text = header.label_names[label] if label != NO_CLASS else ""
         values |= {keys.CLASS_LABEL: label, keys.CLASS_TEXT: text.encode("utf-8", "surrogateescape")}
     values |= {spec.name: _get_values(old, spec) for spec in header.schema.features if spec.name not in values}
-    return Record(header.schema.encode(values), image, digest, label, name.decode("utf-8", "surrogateescape"))
+    return Record(header.schema.encode(values), images, digest, label, name.decode("utf-8", "surrogateescape"))
 
 
 def identify_foreign(source: SourceDataset, old: Mapping[str, Feature]) -> tuple[bytes, int]:

@@ -150,7 +150,7 @@ class ImageFiles:
             raise RejectedImage("bad", error.reason, data) from error
         sha256 = hashlib.sha256(data)
         payload = self.header.schema.encode(_make_features(self.header, planned, image, sha256.hexdigest()))
-        return Record(payload, image, sha256.digest(), planned.label, planned.path)
+        return Record(payload, (image,), sha256.digest(), planned.label, planned.path)
 
     def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
         """Saves nothing, because the plan holds the names."""

@@ -16,14 +16,15 @@ class Record(NamedTuple):
 
     Attributes:
         payload: The serialized Example.
-        image: The image as it is stored; None if the record has none.
-        sha256: The SHA-256 of the original file, 32 bytes; without an image that of the payload.
+        images: The images as they are stored: one, several, or none.
+        sha256: The SHA-256 of the original file, 32 bytes; of several files that of their SHA-256, without an image
+            that of the payload.
         label: The number of its class; -1 if it has none.
         name: The name of the original file.
     """
 
     payload: bytes
-    image: PreparedImage | None
+    images: tuple[PreparedImage, ...]
     sha256: bytes
     label: int
     name: str

@@ -86,17 +86,20 @@ class _Tally:
             except BadImage as error:
                 raise RejectedImage("bad", f"its mask: {error.reason}") from error
             self.stats.add_tensors(schema, features)
-        image, label = record.image, record.label if record.label >= 0 else None
+        images, label = record.images, record.label if record.label >= 0 else None
         self.source_digests += record.sha256
         self.names.append(record.name)
-        if image is None:
+        if schema.has_several_images:
+            self.stats.add_several([(image.format, image.height, image.width) for image in images], label)
+        elif images:
+            self.stats.add(images[0].format, images[0].height, images[0].width, label)
+        else:
             self.stats.add(None, None, None, label)
-            return
-        self.stats.add(image.format, image.height, image.width, label)
-        if may_be_seekable and image.format == "JPEG":
-            self.stats.seekable_jpegs += is_seekable(image.encoded)
-        self.stats.changed.update(image.changed)
-        self.stats.noticed.update(image.noticed)
+        for image in images:
+            if may_be_seekable and image.format == "JPEG":
+                self.stats.seekable_jpegs += is_seekable(image.encoded)
+            self.stats.changed.update(image.changed)
+            self.stats.noticed.update(image.noticed)
 
 
 @dataclass(frozen=True)

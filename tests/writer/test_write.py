@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 import tfpipe
 from tests.conftest import ROOT
+from tests.several_images import LABEL_AND_TEXT, make_records
 from tests.writer.sources import SCHEMA, make_broken_shard, make_record, make_shard
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.tensors.tensor_stats import TensorStats
@@ -151,7 +153,7 @@ def test_nan_is_counted_or_refused(tmp_path: Path) -> None:
         ({"schema": {}}, "`schema` must name the values of a record, got none."),
         (
             {"schema": {"a": tfpipe.Values}},
-            "The kind of 'a' must be a Tensor, a Text, Values, a Label, an Image or a Mask, got",
+            "The kind of 'a' must be a Tensor, a Text, Values, a Label, an Image, Images or a Mask, got",
         ),
         ({"schema": {"mask": tfpipe.Text()}}, "A value must not be named 'mask': a batch has something else of that"),
         ({"schema": {"image/x": tfpipe.Text()}}, "An extra column must not be named 'image' or begin with 'image/'"),
@@ -343,10 +345,63 @@ def test_images_and_masks_that_do_not_fit(tmp_path: Path, values: dict[str, Any]
     ("schema", "message"),
     [
         ({"m": tfpipe.Mask()}, "The Mask 'm' needs an Image in the same record, got none."),
-        ({"a": tfpipe.Image(), "b": tfpipe.Image()}, "A record must have at most one Image, got 'a', 'b'."),
+        (
+            {"a": tfpipe.Image(), "b": tfpipe.Image()},
+            "A record must have at most one Image, got 'a', 'b'. Give them as one list, of the kind Images.",
+        ),
+        (
+            {"a": tfpipe.Image(), "b": tfpipe.Images(2)},
+            "A record must have an Image or Images, got 'a' and 'b'. Make it one list.",
+        ),
+        (
+            {"a": tfpipe.Images(2), "b": tfpipe.Mask()},
+            "The Mask 'b' needs an Image in the same record, got Images 'a'.",
+        ),
+        ({"a": tfpipe.Images(0)}, "'a': the number of Images must be from 1 to 1,024, got 0."),
     ],
 )
 def test_a_schema_of_images_that_does_not_fit(tmp_path: Path, schema: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         write(tmp_path / "out", [], schema=schema)
     assert str(error.value) == message
+
+
+# Several images in a record
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda views: views[:2], "Images 'views' must be a list of 3 images, got 2."),
+        (lambda views: b"", "Images 'views' must be a list of 3 images, got a bytes."),
+        (lambda views: [*views[:2], views[2][:-20]], "Image 2 of 'views' cannot be stored: truncated PNG."),
+        (
+            lambda views: [*views[:2], np.zeros((2, 3), np.int64)],
+            "Image 2 of 'views' must be the bytes of a file, or uint8 [height, width, 3] or [height, width], got int64 "
+            "[2, 3].",
+        ),
+    ],
+)
+def test_images_are_named_by_record_and_number(
+    tmp_path: Path, change: Callable[[list[bytes]], Any], message: str
+) -> None:
+    records = list(make_records(range(2)))
+    records[1]["views"] = change(records[1]["views"])
+    with pytest.raises(ConfigError) as error:
+        tfpipe.write(records, tmp_path / "out", {"views": tfpipe.Images(3), **LABEL_AND_TEXT}, num_shards=1, workers=0)
+    assert str(error.value) == f"Record 1 of 'train': {message}"
+
+
+def test_a_killed_run_counts_its_images_again(tmp_path: Path) -> None:
+    def make_some(stop: int) -> Iterator[Any]:
+        for k, record in enumerate(make_records(range(8), None)):
+            if k == stop:
+                raise KeyboardInterrupt
+            yield record
+
+    schema = {"views": tfpipe.Images(), **LABEL_AND_TEXT}
+    with pytest.raises(KeyboardInterrupt):
+        tfpipe.write(make_some(5), tmp_path / "out", schema, num_shards=2, workers=0)
+    manifest = tfpipe.write(make_some(8), tmp_path / "out", schema, num_shards=2, workers=0)
+    whole = tfpipe.write(make_some(8), tmp_path / "whole", schema, num_shards=2, workers=0)
+    assert manifest.splits == whole.splits

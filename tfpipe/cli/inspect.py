@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     nargs=2,
     type=(int, str),
     metavar="N OUT.png",
-    help="Draw N images, spread evenly over the records, on one sheet.",
+    help="Draw the images of N records, spread evenly, on one sheet. Several images of a record are one row.",
 )
 @click.option("--record", metavar="SPLIT:INDEX", help="Print one record, such as train:0; -1 is the last one.")
 @click.option(
     "--write",
     metavar="FILE",
-    help="With --record: write its image to this file, as it is stored; raw pixels become a PNG.",
+    help="With --record: write its image, or the first of several, to this file as it is stored; raw pixels become "
+    "a PNG.",
 )
 @json_option
 @debug_option
@@ -131,6 +132,7 @@ def _summary_json(dataset: str, manifest: "Manifest", splits: Mapping[str, "Spli
 
 def _split_json(manifest: "Manifest", split: "SplitInfo") -> dict[str, Any]:
     from tfpipe.cli.inspect_summary import mixing
+    from tfpipe.format.manifest_json import images_to_json
 
     mixed = mixing(manifest, split)
     return {
@@ -143,6 +145,7 @@ def _split_json(manifest: "Manifest", split: "SplitInfo") -> dict[str, Any]:
         "sizes": asdict(split.sizes),
         **({"tensors": {name: stats.to_json() for name, stats in split.tensors.items()}} if split.tensors else {}),
         **({"masks": {name: stats.to_json() for name, stats in split.masks.items()}} if split.masks else {}),
+        **({} if split.images_per_record is None else {"images_per_record": images_to_json(split.images_per_record)}),
         "class_counts": list(split.class_counts),
         "mixing": None if mixed is None else {"score": mixed[0], "global_batch_size": mixed[1]},
     }

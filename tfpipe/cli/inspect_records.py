@@ -2,9 +2,10 @@
 
 import contextlib
 import io
+import itertools
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,10 +22,14 @@ from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
 from tfpipe.readers.record_reader import RecordPlace, RecordReader
 
+if TYPE_CHECKING:
+    from tfpipe.images.contact_sheet import Tile
+
 _TILE_PX = 160
 _MAX_VALUES_SHOWN = 8
 _MAX_TEXT_SHOWN = 300
 _HEAD_BYTES = 8
+_MAX_IMAGES_SHOWN = 8  # of one record
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ def print_record(record: Record) -> None:
 
 
 def write_image(record: Record, path: str) -> Written:
-    """Writes the record's image as it is stored; raw pixels as PNG.
+    """Writes the record's image, or the first of several, as it is stored; raw pixels as PNG.
 
     Raises:
         ConfigError: `path` is something else than a file.
@@ -115,7 +120,7 @@ def write_image(record: Record, path: str) -> Written:
     from tfpipe.images.contact_sheet import make_raw_image
 
     try:
-        data, kind = _get_image(record.manifest, f"{record.split}:{record.index}", record.features)
+        data, kind = _get_images(record.manifest, f"{record.split}:{record.index}", record.features)[0]
         if kind == "RAW":
             data, kind = _png(make_raw_image(data)), "PNG"
     except BadImage as error:
@@ -125,43 +130,60 @@ def write_image(record: Record, path: str) -> Written:
 
 
 def draw_sheet(directory: str, manifest: Manifest, splits: list[str], count: int, path: str) -> int:
-    """Draws up to `count` images, spread evenly over the splits, on a contact sheet.
+    """Draws the images of up to `count` records, spread evenly over the splits, on a contact sheet.
+
+    Several images of a record make a row, up to 8.
 
     Returns:
-        How many there are on it.
+        How many records there are on it.
 
     Raises:
         ConfigError: `count` or `path` cannot be used.
         DataError: There is no record, or `path` cannot be written.
         FormatError: A record is missing or damaged.
     """
-    from tfpipe.images.contact_sheet import MAX_TILES, Tile, draw_contact_sheet, open_thumbnail
+    from tfpipe.images.contact_sheet import MAX_TILES, draw_contact_sheet
 
     if not 1 <= count <= MAX_TILES:
         raise ConfigError(f"--show must be from 1 to {MAX_TILES} images, got {count}.")
+    several = [info.images_per_record for name, info in manifest.splits.items() if name in splits]
+    columns = min(max((counts.largest for counts in several if counts is not None), default=0), _MAX_IMAGES_SHOWN)
+    if columns and count * columns > MAX_TILES:
+        most = MAX_TILES // columns
+        raise ConfigError(f"--show must be from 1 to {most} records of up to {columns} images, got {count}.")
     if not path.lower().endswith(".png"):
         raise ConfigError(f"--show writes a PNG: the file's name must end in .png, got {path!r}.")
     places = [(name, i) for name, chosen in _spread(manifest, splits, count).items() for i in chosen]
     if not places:
         raise DataError(f"{directory} has no record to show.")
-    tiles = []
+    rows = []
     readers = {name: RecordReader(directory, manifest, name) for name in splits}
     with contextlib.ExitStack() as stack:
         for reader in readers.values():
             stack.enter_context(reader)
         for split, index in places:
             features = readers[split][index]
-            title = _title(manifest, features)
-            try:
-                data, kind = _get_image(manifest, f"{split}:{index}", features)
-                image, (width, height) = open_thumbnail(data, kind, _TILE_PX)
-                marks = {"classes": _read_mask(manifest, features, width * height), "boxes": _list_boxes(features)}
-                text = _find_caption(manifest, features)
-                tiles.append(Tile(image, title, f"{split}:{index}", f"{width} x {height}", text, **marks))
-            except BadImage:
-                tiles.append(Tile(None, title, f"{split}:{index}"))
-    write_file(path, _png(draw_contact_sheet(tiles, tile_px=_TILE_PX)))
-    return len(tiles)
+            rows.append(_make_tiles(manifest, f"{split}:{index}", features))
+    tiles = [tile for row in rows for tile in ([*row, *[None] * columns][:columns] if columns else row)]
+    write_file(path, _png(draw_contact_sheet(tiles, columns=columns or None, tile_px=_TILE_PX)))
+    return len(rows)
+
+
+def _make_tiles(manifest: Manifest, place: str, features: dict[str, Feature]) -> list["Tile | None"]:
+    """Makes the tile of a record's image, or one for each of several."""
+    from tfpipe.images.contact_sheet import Tile, open_thumbnail
+
+    title, tiles = _title(manifest, features), list["Tile | None"]()
+    for number, (data, kind) in enumerate(_get_images(manifest, place, features, limit=_MAX_IMAGES_SHOWN)):
+        note = f"{place} image {number}" if manifest.has_several_images else place
+        try:
+            image, (width, height) = open_thumbnail(data, kind, _TILE_PX)
+            marks = {"classes": _read_mask(manifest, features, width * height), "boxes": _list_boxes(features)}
+            text = _find_caption(manifest, features)
+            tiles.append(Tile(image, title, note, f"{width} x {height}", text, **marks))
+        except BadImage:
+            tiles.append(Tile(None, title, note))
+    return tiles
 
 
 def _spread(manifest: Manifest, splits: list[str], count: int) -> dict[str, list[int]]:
@@ -176,6 +198,20 @@ def _spread(manifest: Manifest, splits: list[str], count: int) -> dict[str, list
         chosen[name] = [number - begin for number in middles if begin <= number < end]
         begin = end
     return chosen
+
+
+def _get_images(
+    manifest: Manifest, place: str, features: dict[str, Feature], limit: int | None = None
+) -> list[tuple[bytes, str]]:
+    """Returns the bytes and the format of a record's image, or of the first of several."""
+    data, kinds = features.get(keys.IMAGE_ENCODED), features.get(keys.IMAGE_FORMAT)
+    if not manifest.has_several_images:
+        return [_get_image(manifest, place, features)]
+    if not (isinstance(data, list) and isinstance(kinds, list) and 0 < len(data) == len(kinds)):
+        raise FormatError(f"Record {place} must have as many {keys.IMAGE_ENCODED} as {keys.IMAGE_FORMAT}.")
+    pairs = itertools.islice(zip(data, kinds, strict=True), limit)
+    rows: list[dict[str, Feature]] = [{keys.IMAGE_ENCODED: [one], keys.IMAGE_FORMAT: [kind]} for one, kind in pairs]
+    return [_get_image(manifest, place, row) for row in rows]
 
 
 def _get_image(manifest: Manifest, place: str, features: dict[str, Feature]) -> tuple[bytes, str]:

@@ -155,7 +155,9 @@ def _split_column(manifest: Manifest, split: SplitInfo) -> dict[str, str]:
     sizes = split.sizes
     mixed, unmixed = mixing(manifest, split), "not computed" if split.records else "none"
     formats = ", ".join(f"{count:,} {clean_line(name)}" for name, count in split.formats.items() if count)
+    several = split.images_per_record
     images = {
+        **({} if several is None else {"Images per record": _span(several.smallest, several.largest)}),
         "Width, px": f"{_span(sizes.min_width, sizes.max_width)}, mean {sizes.mean_width:,.0f}",
         "Height, px": f"{_span(sizes.min_height, sizes.max_height)}, mean {sizes.mean_height:,.0f}",
         "Formats": formats or "none",

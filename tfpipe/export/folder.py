@@ -38,12 +38,12 @@ def write_files(folder: str, samples: Iterable[Sample], manifest: Manifest) -> i
     for sample in samples:
         number = f"{sample.number:09d}"
         with open(os.path.join(folder, number), "wb") as file:
-            file.write(sample.image)
+            file.write(sample.files[0].data)
         for mask in sample.masks:
             with open(os.path.join(folder, f"{number}{_MASK}"), "wb") as file:
                 file.write(mask)
             num_bytes += len(mask)
-        num_bytes += len(sample.image)
+        num_bytes += len(sample.files[0].data)
         row = make_table_row(columns, manifest.label_names, sample)
         lines.append(json.dumps([number, sample.label, _name_file(sample), row]))
     os.sync()  # one for all files of the shard: one for each takes longer than to write them
@@ -94,13 +94,14 @@ def _name_file(sample: Sample) -> str:
     """Returns the safe name of an image file, with an ending that fits the format of the image."""
     name = make_safe(sample.name.rpartition("/")[2])
     stem, dot, ending = name.rpartition(".")
+    file = sample.files[0]
     if not dot or not ending.isalnum():
         stem = name
-    elif ending.lower() == sample.ending or (is_image(ending) and not name_differs(name, sample.kind)):
+    elif ending.lower() == file.ending or (is_image(ending) and not name_differs(name, file.kind)):
         return name
     elif not is_image(ending):
         stem = name
-    return f"{stem or f'{sample.number:09d}'}.{sample.ending}"
+    return f"{stem or f'{sample.number:09d}'}.{file.ending}"
 
 
 def is_image(ending: str) -> bool:

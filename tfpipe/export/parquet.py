@@ -1,7 +1,8 @@
 """Writes a shard as a Parquet file in the layout of Hugging Face's `datasets`.
 
-The column `image` is a struct of `bytes` and `path`, and `label` the class, counted from 0. The file says so in its
-metadata, so `datasets` shows images, masks and names of classes. All other features are columns of their own names.
+The column `image` is a struct of `bytes` and `path`. Several images of a record are a list of these in the column
+`images`. `label` is the class, counted from 0. The file says so in its metadata, so `datasets` shows images, masks and
+names of classes. All other features are columns of their own names.
 """
 
 import json
@@ -32,7 +33,7 @@ def write_parquet(path: str, samples: Iterable[Sample], manifest: Manifest) -> N
         num_bytes = 0
         for sample in samples:
             rows.append(_make_row(columns, sample))
-            num_bytes += len(sample.image)
+            num_bytes += sum(len(file.data) for file in sample.files)
             if len(rows) == _GROUP_ROWS or num_bytes >= _GROUP_BYTES:
                 writer.write_table(pyarrow.Table.from_pylist(rows, schema))
                 rows, num_bytes = [], 0
@@ -43,9 +44,10 @@ def write_parquet(path: str, samples: Iterable[Sample], manifest: Manifest) -> N
 def _name_columns(manifest: Manifest) -> dict[str, FeatureSpec]:
     """Returns the features by their columns: their own names, with a `_` behind one that the format uses itself."""
     named: dict[str, FeatureSpec] = {}
+    reserved = {"image", "label", *(["images"] if manifest.has_several_images else [])}
     for spec in list_columns(manifest):
         name = spec.name
-        while name in ("image", "label") or name in named:
+        while name in reserved or name in named:
             name += "_"
         named[name] = spec
     return named
@@ -56,8 +58,12 @@ def _make_schema(columns: Mapping[str, FeatureSpec], manifest: Manifest) -> Any:
 
     fields: list[Any] = []
     features: dict[str, Any] = {}
-    if manifest.image_key is not None:
-        fields.append(pyarrow.field("image", pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})))
+    image = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
+    if manifest.has_several_images:
+        fields.append(pyarrow.field("images", pyarrow.list_(image)))
+        features["images"] = [{"_type": "Image"}]
+    elif manifest.image_key is not None:
+        fields.append(pyarrow.field("image", image))
         features["image"] = {"_type": "Image"}
     if manifest.label_key is not None:
         fields.append(pyarrow.field("label", pyarrow.int64()))
@@ -88,7 +94,8 @@ def _get_type(spec: FeatureSpec) -> Any:
 
 def _make_row(columns: Mapping[str, FeatureSpec], sample: Sample) -> dict[str, Any]:
     path = sample.name.rpartition("/")[2].encode("utf-8", "replace").decode() or None
-    row: dict[str, Any] = {"image": {"bytes": sample.image, "path": path}, "label": sample.label}
+    images = [{"bytes": file.data, "path": path} for file in sample.files]
+    row: dict[str, Any] = {"image": images[0] if images else None, "images": images, "label": sample.label}
     return row | {name: _make_cell(spec, sample.features.get(spec.name)) for name, spec in columns.items()}
 
 

@@ -24,6 +24,24 @@ _ENDINGS = {"jpeg": "jpg", "tiff": "tif", "jpeg2000": "jp2"}
 
 
 @dataclass(frozen=True, slots=True)
+class ImageFile:
+    """An image file.
+
+    Attributes:
+        data: The bytes.
+        kind: The format, such as "jpeg".
+    """
+
+    data: bytes
+    kind: str
+
+    @property
+    def ending(self) -> str:
+        """The ending of the file's name, without a dot."""
+        return _ENDINGS.get(self.kind, self.kind)
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One record as another format takes it.
 
@@ -31,8 +49,7 @@ class Sample:
         number: The number of the record in its split, from 0.
         name: The file that the image came from, such as `daisy/12.jpg`; empty if the records do not say. Bytes that
             are not UTF-8 are kept as surrogates.
-        image: The image file: the bytes of the record, or a PNG of raw pixels; empty for records without images.
-        kind: The format of the image file, such as "jpeg"; empty for records without images.
+        files: The image files: the bytes of the record, or PNGs of raw pixels. One, or several, or none.
         label: The class, counted from 0; None if there is none.
         features: The features of the record but the image and the class, by their names, and without sizes of tensors.
             Text is str, a tensor is an array, a mask is the bytes of its PNG, and other values come as they are stored.
@@ -40,15 +57,9 @@ class Sample:
 
     number: int
     name: str
-    image: bytes
-    kind: str
+    files: tuple[ImageFile, ...]
     label: int | None
     features: dict[str, Any]
-
-    @property
-    def ending(self) -> str:
-        """The ending of the image file's name, without a dot."""
-        return _ENDINGS.get(self.kind, self.kind)
 
     @property
     def masks(self) -> list[bytes]:
@@ -116,15 +127,14 @@ def read_samples(job: ShardJob, manifest: Manifest, progress: Progress) -> Itera
         try:
             features = decode_example(payload)
             key = manifest.image_key
-            image, kind = (b"", "") if key is None else _get_image(features, key, form)
+            files = () if key is None else _get_files(features, key, form, manifest.has_several_images)
             values = {spec.name: _get_value(spec, features) for spec in columns if spec.name in features}
         except FormatError as error:
             raise FormatError(f"Record {number} of {job.file.split!r}: {error} {_ADVICE}") from None
         yield Sample(
             number,
             get_text(features, name_key).decode("utf-8", "surrogateescape"),
-            image,
-            kind,
+            files,
             get_label(features, manifest),
             values,
         )
@@ -137,19 +147,20 @@ def _get_value(spec: FeatureSpec, features: dict[str, Feature]) -> Any:
     return spec.decode(features)
 
 
-def _get_image(features: dict[str, Feature], key: str, form: ImageForm) -> tuple[bytes, str]:
-    """Returns a record's image as a file, and its format."""
+def _get_files(features: dict[str, Feature], key: str, form: ImageForm, several: bool) -> tuple[ImageFile, ...]:
+    """Returns a record's image as a file, or its several images."""
     from tfpipe.images.decode import decode_pixels, make_image
     from tfpipe.images.errors import BadImage
     from tfpipe.images.sniff import sniff_format
     from tfpipe.images.transcode import encode
 
     values = features.get(key)
-    if not (isinstance(values, list) and len(values) == 1):
-        raise FormatError(f"it must have one {key}.")
+    if not (isinstance(values, list) and values and (several or len(values) == 1)):
+        raise FormatError(f"it must have {'a list of' if several else 'one'} {key}.")
     try:
         if form.encoding == "raw":
-            return encode(make_image(decode_pixels(values[0], form)), "png", form), "png"
-        return values[0], sniff_format(values[0])
+            pixels = [make_image(decode_pixels(value, form)) for value in values]
+            return tuple(ImageFile(encode(image, "png", form), "png") for image in pixels)
+        return tuple(ImageFile(value, sniff_format(value)) for value in values)
     except BadImage as error:
         raise FormatError(f"its image cannot be used, {error}.") from None

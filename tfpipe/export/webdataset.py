@@ -8,6 +8,8 @@
 000000017.mask.png      the mask, if there is one
 ```
 
+Several images of a record are `000000017.0.jpg`, `000000017.1.jpg` and so on.
+
 The key is the number of the record in its split, so no name of a file becomes a name in the tar.
 """
 
@@ -36,8 +38,9 @@ def write_webdataset(path: str, samples: Iterable[Sample], manifest: Manifest) -
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
         for sample in samples:
             key = f"{sample.number:09d}"
-            if sample.kind:
-                _add(tar, f"{key}.{sample.ending}", sample.image)
+            for number, file in enumerate(sample.files):
+                place = f".{number}" if manifest.has_several_images else ""
+                _add(tar, f"{key}{place}.{file.ending}", file.data)
             for mask in sample.masks:
                 _add(tar, f"{key}.mask.png", mask)
             if sample.label is not None:

@@ -13,10 +13,10 @@ from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, Schema
 from tfpipe.format.tensors.mask_stats import MaskStats
 from tfpipe.format.tensors.tensor_stats import TensorStats
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """The highest version that is read. It rises when a reader of the version before could misread the data, and not for
-fields that such a reader may ignore. A manifest is written with the lowest version that it needs: 4 with masks; 3 with
-tensors or text, or without images; 2 with `foreign`; else 1."""
+fields that such a reader may ignore. A manifest is written with the lowest version that it needs: 5 with several
+images in a record; 4 with masks; 3 with tensors or text, or without images; 2 with `foreign`; else 1."""
 
 Compression: TypeAlias = Literal["", "GZIP", "ZLIB"]
 """The compression of a whole file, by TensorFlow's names; "" for none."""
@@ -64,6 +64,21 @@ class ImageSizes:
 
 
 @dataclass(frozen=True, slots=True)
+class ImagesPerRecord:
+    """The numbers of images in the records of a split whose records have several.
+
+    Attributes:
+        total: The number of all images.
+        smallest: The smallest number of a record.
+        largest: The largest number of a record.
+    """
+
+    total: int
+    smallest: int
+    largest: int
+
+
+@dataclass(frozen=True, slots=True)
 class SplitInfo:
     """One split: its shards and their contents.
 
@@ -76,6 +91,7 @@ class SplitInfo:
         seekable_jpegs: The number of JPEGs with restart markers from which a crop can be decoded; 0 if nobody looked.
         tensors: The numbers about the tensors of each feature that holds some.
         masks: The numbers about the masks of each feature that holds some.
+        images_per_record: The numbers of images in a record; None if each record has one, or none.
     """
 
     name: str
@@ -86,6 +102,7 @@ class SplitInfo:
     seekable_jpegs: int = 0
     tensors: Mapping[str, TensorStats] = field(default_factory=dict)
     masks: Mapping[str, MaskStats] = field(default_factory=dict)
+    images_per_record: ImagesPerRecord | None = None
 
     @property
     def seekable(self) -> bool:
@@ -196,6 +213,8 @@ class Manifest:
     @property
     def format_version(self) -> int:
         """The lowest format version that can hold this manifest."""
+        if self.has_several_images:
+            return 5
         if self.schema.masks:
             return 4
         if self.image_key is None or any(spec.kind != "values" for spec in self.schema.features):
@@ -209,6 +228,11 @@ class Manifest:
             return self.foreign.image_key
         has_images = IMAGE_ENCODED in self.schema or any(split.formats for split in self.splits.values())
         return IMAGE_ENCODED if has_images else None
+
+    @property
+    def has_several_images(self) -> bool:
+        """Whether every record has a list of images."""
+        return self.foreign is None and self.schema.has_several_images
 
     @property
     def label_key(self) -> str | None:

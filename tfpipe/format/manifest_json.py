@@ -17,11 +17,12 @@ from tfpipe.format.manifest import (
     Duplicates,
     Foreign,
     ImageSizes,
+    ImagesPerRecord,
     Manifest,
     ShardInfo,
     SplitInfo,
 )
-from tfpipe.format.schema import IMAGE_ENCODED, DType, Schema
+from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_KEYS, DType, Schema
 from tfpipe.format.tensors.mask_stats import MaskStats
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tfrecord import FRAME_BYTES
@@ -74,8 +75,14 @@ def _split_to_json(split: SplitInfo) -> dict[str, object]:
         "sizes": asdict(split.sizes),
         **({"tensors": {name: stats.to_json() for name, stats in split.tensors.items()}} if split.tensors else {}),
         **({"masks": {name: stats.to_json() for name, stats in split.masks.items()}} if split.masks else {}),
+        **({} if split.images_per_record is None else {"images_per_record": images_to_json(split.images_per_record)}),
         "shards": [asdict(shard) for shard in split.shards],
     }
+
+
+def images_to_json(counts: ImagesPerRecord) -> dict[str, int]:
+    """Returns the numbers of images in a record as JSON values."""
+    return {"total": counts.total, "min": counts.smallest, "max": counts.largest}
 
 
 def _sorted(mapping: Mapping[str, object]) -> dict[str, object]:
@@ -122,7 +129,12 @@ def loads(text: str, where: str = file_names.MANIFEST) -> Manifest:
     if version < 4 and schema.masks:
         raise root.field("format_version").error("4, since a feature holds masks")
     has_images = IMAGE_ENCODED in schema if foreign is None else foreign.image_key is not None
-    splits = _splits(root.field("splits"), len(label_names), foreign, has_images or version < 3)
+    several = foreign is None and schema.has_several_images
+    if several:
+        _check_several(root, schema, version)
+    splits = _splits(root.field("splits"), len(label_names), foreign, has_images or version < 3, several)
+    for name, split in splits.items() if several else ():
+        _check_number(root.field("splits").field(name), split, schema)
     duplicates = root.field("duplicates")
     return Manifest(
         name=root.field("name").text(),
@@ -196,7 +208,41 @@ def _names_a_path(text: str) -> bool:
         return False
 
 
-def _splits(node: Node, num_classes: int, foreign: Foreign | None, has_images: bool) -> dict[str, SplitInfo]:
+def _check_several(root: Node, schema: Schema, version: int) -> None:
+    """Checks the features of records with several images."""
+    if version < 5:
+        raise root.field("format_version").error("5, since a record has several images")
+    shape = schema[IMAGE_ENCODED].shape
+    if any(name not in schema or schema[name].shape != shape for name in IMAGE_KEYS) or schema.masks:
+        names = ", ".join(IMAGE_KEYS)
+        raise root.field("schema").refuse(f"several images need lists of one shape in {names}, and have no masks.")
+
+
+def _check_number(node: Node, split: SplitInfo, schema: Schema) -> None:
+    """Checks that a split can have these numbers of images in its records."""
+    counts, shape, records = split.images_per_record, schema[IMAGE_ENCODED].shape, split.records
+    if not records:
+        return
+    field = node.field("images_per_record")
+    assert counts is not None
+    if shape is not None and not counts.smallest == counts.largest == shape[0]:
+        raise field.refuse(f"`min` and `max` must be {shape[0]}, as the schema says.")
+    if not counts.smallest * records <= counts.total <= counts.largest * records:
+        raise field.refuse(f"`total` must fit {records} records with `min` to `max` images each.")
+
+
+def _images_per_record(node: Node) -> ImagesPerRecord | None:
+    """Reads the numbers of images in a record. Splits without records do not have the field."""
+    fields = dict(node.items())
+    if "images_per_record" not in fields:
+        return None
+    counts = fields["images_per_record"]
+    return ImagesPerRecord(counts.field("total").count(), counts.field("min").count(1), counts.field("max").count(1))
+
+
+def _splits(
+    node: Node, num_classes: int, foreign: Foreign | None, has_images: bool, several: bool
+) -> dict[str, SplitInfo]:
     """Reads every split. A list of shards that would take long to read is refused first."""
     nodes = dict(node.items())
     for name, split in nodes.items():
@@ -211,7 +257,7 @@ def _splits(node: Node, num_classes: int, foreign: Foreign | None, has_images: b
     factor = _MAX_INFLATION if foreign is not None and foreign.compression else 1
     splits = {}
     for name, split in nodes.items():
-        splits[name] = _split(name, split, num_classes, names)
+        splits[name] = _split(name, split, num_classes, names, several)
         _check_formats(split.field("formats"), splits[name], has_images)
         _check_sizes(split.field("shards"), splits[name], factor)
     return splits
@@ -228,8 +274,16 @@ def _check_sizes(node: Node, split: SplitInfo, factor: int) -> None:
         raise node.refuse(f"the sizes of the shards must sum to at most {MAX_COUNT}, got {split.bytes}.")
 
 
-def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | None) -> SplitInfo:
-    """Reads one split. `foreign_names` holds the names of foreign shards read so far; None for tfpipe's own names."""
+def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | None, several: bool) -> SplitInfo:
+    """Reads one split.
+
+    Args:
+        name: The name of the split.
+        node: Its entry.
+        num_classes: The number of classes.
+        foreign_names: The names of foreign shards read so far; None for tfpipe's own names.
+        several: Whether records have several images.
+    """
     shard_nodes = node.field("shards").elements()
     split = SplitInfo(
         name=name,
@@ -243,6 +297,7 @@ def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | No
         seekable_jpegs=_seekable_jpegs(node),
         tensors=_tensors(node),
         masks=_masks(node),
+        images_per_record=_images_per_record(node) if several else None,
     )
     if sum(split.class_counts) > split.records:
         raise node.field("class_counts").error(f"counts that sum to at most {split.records}, the records of the shards")
@@ -251,8 +306,11 @@ def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | No
 
 def _check_formats(node: Node, split: SplitInfo, has_images: bool) -> None:
     """Checks the counts by which readers choose a decoder: they must cover exactly the images of the split."""
-    if sum(split.formats.values()) != (split.records if has_images else 0):
-        what = f"the {split.records} records of the shards" if has_images else "0, since the records have no image"
+    several = split.images_per_record
+    images = split.records if several is None else several.total
+    if sum(split.formats.values()) != (images if has_images else 0):
+        records = f"the {split.records} records of the shards" if several is None else f"the {images} images"
+        what = records if has_images else "0, since the records have no image"
         raise node.error(f"counts that sum to {what}")
 
 

@@ -15,7 +15,7 @@ for spec in manifest.schema.features:
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import Any, Literal, TypeAlias, get_args
@@ -311,6 +311,11 @@ class Schema:
         """The features that hold masks."""
         return tuple(spec for spec in self.features if spec.kind == "mask")
 
+    @property
+    def has_several_images(self) -> bool:
+        """Whether every record has a list of images. The schema of another program's records may be taken for one."""
+        return IMAGE_ENCODED in self and self[IMAGE_ENCODED].shape != ()
+
     @cached_property
     def sizes_keys(self) -> frozenset[str]:
         """The features that hold sizes of tensors. A writer makes them, and no reader needs to name them."""
@@ -484,6 +489,7 @@ def image_schema(
     box_labels: bool,
     box_names: bool = False,
     masks: bool = False,
+    images: tuple[int, ...] | None = (),
     extra: Sequence[FeatureSpec] = (),
 ) -> Schema:
     """Returns the schema of a dataset of images.
@@ -494,6 +500,8 @@ def image_schema(
         box_labels: Whether every box has a class. This needs `boxes`.
         box_names: Whether these classes have names. This needs `box_labels`.
         masks: Whether every image has a mask.
+        images: The images of a record, as the shape of a feature: `()` for one, `(n,)` for a list of n, None for a list
+            of any length.
         extra: The user's own columns, which come after the others.
 
     Raises:
@@ -502,7 +510,7 @@ def image_schema(
     """
     if box_labels and not boxes:
         raise ConfigError("Box labels need boxes: set `boxes` too.")
-    features = list(_IMAGE)
+    features = [replace(spec, shape=images) for spec in _IMAGE]
     if labeled:
         features += _CLASS
     if boxes:
@@ -558,5 +566,7 @@ _BOXES = tuple(
         (BBOX_YMAX, "bottom", "height"),
     )
 )
+IMAGE_KEYS = tuple(spec.name for spec in _IMAGE)
+"""The features of an image. Of several images in a record each is a list with one value for each image."""
 MASK = FeatureSpec.make_mask(IMAGE_MASK, "PNG with the class of each pixel")
 """The feature that holds the mask of an image."""

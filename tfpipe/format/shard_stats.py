@@ -1,7 +1,8 @@
 """Counts of the images, masks and tensors in a shard: added record by record, merged, and given to a `SplitInfo`.
 
 stats = ShardStats()
-stats.add("JPEG", height=375, width=500, label=3)      # for each record
+stats.add("JPEG", height=375, width=500, label=3)      # for each record with one image
+stats.add_several([("JPEG", 375, 500), ...], label=3)  # for each record with several
 stats.add_tensors(schema, features)
 stats.add_mask("image/mask", classes)
 split_stats = merge_stats(stats_of_each_shard)         # for each split
@@ -10,22 +11,22 @@ split_stats.to_split_info("train", shards, num_classes=10)
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.format.json_reader import Node
-from tfpipe.format.manifest import ImageSizes, ShardInfo, SplitInfo
-from tfpipe.format.schema import Schema, find_tensors
+from tfpipe.format.manifest import ImageSizes, ImagesPerRecord, ShardInfo, SplitInfo
+from tfpipe.format.schema import IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, Schema, find_tensors
 from tfpipe.format.tensors.mask_stats import MaskStats
 from tfpipe.format.tensors.tensor_stats import TensorStats
 
 
 @dataclass(slots=True)
 class SideStats:
-    """The heights, or the widths, of images.
+    """The heights, or the widths, of images; or the numbers of images in records.
 
     Attributes:
         smallest: The smallest one in pixels; None before the first image.
@@ -66,6 +67,7 @@ class ShardStats:
         widths: The widths of the images.
         tensors: The numbers about the tensors of each feature that holds some.
         masks: The numbers about the masks of each feature that holds some.
+        per_record: The numbers of images in records that have several; empty for others.
     """
 
     images: int = 0
@@ -78,6 +80,7 @@ class ShardStats:
     widths: SideStats = field(default_factory=SideStats)
     tensors: dict[str, TensorStats] = field(default_factory=dict)
     masks: dict[str, MaskStats] = field(default_factory=dict)
+    per_record: SideStats = field(default_factory=SideStats)
 
     def add(self, image_format: str | None, height: int | None, width: int | None, label: int | None = None) -> None:
         """Adds one image. None stands for a value that its record does not give."""
@@ -90,6 +93,14 @@ class ShardStats:
             self.widths.add(width)
         if label is not None:
             self.labels[label] += 1
+
+    def add_several(self, images: Iterable[tuple[str | None, int | None, int | None]], label: int | None) -> None:
+        """Adds the images of one record with several: the format, the height and the width of each."""
+        count = 0
+        for image_format, height, width in images:
+            self.add(image_format, height, width, None if count else label)
+            count += 1
+        self.per_record.add(count)
 
     def add_tensors(self, schema: Schema, features: Mapping[str, Any]) -> list[str]:
         """Adds the tensors of a record that was checked or decoded; returns the features that hold NaN.
@@ -121,6 +132,7 @@ class ShardStats:
         self.seekable_jpegs += other.seekable_jpegs
         self.heights.merge(other.heights)
         self.widths.merge(other.widths)
+        self.per_record.merge(other.per_record)
         for name, stats in other.tensors.items():
             self.tensors.setdefault(name, TensorStats()).merge(stats)
         for name, mask_stats in other.masks.items():
@@ -147,6 +159,8 @@ class ShardStats:
             num_classes: The number of classes; 0 without labels.
             label_base: The label of class 0.
         """
+        per_record = self.per_record
+        counts = ImagesPerRecord(per_record.total, per_record.smallest or 0, per_record.largest)
         return SplitInfo(
             name=name,
             shards=tuple(shards),
@@ -156,10 +170,11 @@ class ShardStats:
             seekable_jpegs=self.seekable_jpegs,
             tensors=dict(sorted(self.tensors.items())),
             masks=dict(sorted(self.masks.items())),
+            images_per_record=None if per_record.smallest is None else counts,
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all counts except `images`, which the caller stores as the number of records."""
+        """Returns all counts except `images`: the caller stores the number of records, and `per_record` the images."""
         sizes: dict[str, int] = {}
         for name, side in (("height", self.heights), ("width", self.widths)):
             if side.smallest is not None:
@@ -173,6 +188,7 @@ class ShardStats:
             **({"seekable_jpegs": self.seekable_jpegs} if self.seekable_jpegs else {}),
             **({"tensors": {name: stats.to_json() for name, stats in self.tensors.items()}} if self.tensors else {}),
             **({"masks": {name: stats.to_json() for name, stats in self.masks.items()}} if self.masks else {}),
+            **({} if self.per_record.smallest is None else {"per_record": asdict(self.per_record)}),
         }
 
     @classmethod
@@ -181,7 +197,7 @@ class ShardStats:
 
         Args:
             fields: The counts by name. Other fields are ignored.
-            images: The number of images.
+            images: The number of images, or of records with several.
 
         Raises:
             KeyError, TypeError, ValueError, AttributeError: The fields do not come from `to_json`.
@@ -191,8 +207,9 @@ class ShardStats:
             SideStats(sizes.get(f"min_{name}"), sizes.get(f"max_{name}", 0), sizes.get(f"sum_{name}", 0))
             for name in ("height", "width")
         )
+        per_record = SideStats(**fields.get("per_record", {}))
         return cls(
-            images=images,
+            images=images if per_record.smallest is None else per_record.total,
             formats=Counter(fields["formats"]),
             labels=Counter({int(label): count for label, count in fields["labels"].items()}),
             changed=Counter(fields["changed"]),
@@ -202,7 +219,17 @@ class ShardStats:
             widths=widths,
             tensors={name: TensorStats.from_json(stats) for name, stats in Node(fields.get("tensors", {})).items()},
             masks={name: MaskStats.from_json(stats) for name, stats in Node(fields.get("masks", {})).items()},
+            per_record=per_record,
         )
+
+
+def list_images(features: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+    """Lists the format, the height and the width of each of several images of a record that was checked or decoded."""
+    formats, heights, widths = (features[key] for key in (IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH))
+    return [
+        (kind.decode() if isinstance(kind, bytes) else kind, int(height), int(width))
+        for kind, height, width in zip(formats, heights, widths, strict=True)
+    ]
 
 
 def merge_stats(stats: Iterable[ShardStats]) -> ShardStats:

@@ -108,11 +108,11 @@ def make_raw_image(data: bytes) -> Image.Image:
         raise BadImage(str(error)) from None
 
 
-def draw_contact_sheet(tiles: Sequence[Tile], columns: int | None = None, tile_px: int = 160) -> Image.Image:
+def draw_contact_sheet(tiles: Sequence[Tile | None], columns: int | None = None, tile_px: int = 160) -> Image.Image:
     """Draws images in tiles of one size, row by row.
 
     Args:
-        tiles: The images with their captions.
+        tiles: The images with their captions; None leaves a place empty.
         columns: The number of tiles in a row. None: chosen so that the sheet is a little wider than high, with a full
             last row if possible.
         tile_px: The side of the square that each image is fitted into. At 160, eight tiles fit a laptop's screen.
@@ -129,12 +129,13 @@ def draw_contact_sheet(tiles: Sequence[Tile], columns: int | None = None, tile_p
         raise ConfigError(f"`tile_px` must be from {_MIN_TILE_PX} to {_MAX_TILE_PX}, got {tile_px}.")
     if columns is not None and not 1 <= columns <= _MAX_COLUMNS:
         raise ConfigError(f"`columns` must be from 1 to {_MAX_COLUMNS}, got {columns}.")
-    has_text = any(tile.text for tile in tiles)
+    has_text = any(tile is not None and tile.text for tile in tiles)
     grid = _Grid(min(columns or _choose_columns(len(tiles)), len(tiles)), tile_px, has_text)
     sheet = Image.new("RGB", grid.get_size(len(tiles)), _PAGE)
     draw = ImageDraw.Draw(sheet)
     for number, tile in enumerate(tiles):
-        _draw_tile(sheet, draw, tile, grid, grid.get_corner(number))
+        if tile is not None:
+            _draw_tile(sheet, draw, tile, grid, grid.get_corner(number))
     return sheet
 
 

@@ -231,8 +231,8 @@ def _add_record(report: FileReport, record: Content, content: ContentCheck, numb
         label, kind = content.get_label(record.features), record.features.get(keys.IMAGE_FORMAT)
         if label is not None:
             report.classes[label] += 1
-        if isinstance(kind, list) and kind:
-            report.formats[kind[0].decode("ascii", "replace")] += 1
+        if isinstance(kind, list):
+            report.formats.update(one.decode("ascii", "replace") for one in kind)
 
 
 def check_content(reader: HashedReader, record: Intact, content: ContentCheck) -> Content:

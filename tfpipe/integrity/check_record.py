@@ -48,15 +48,22 @@ class Content:
         return "" if value is None else value.decode("utf-8", "replace")
 
     def find_markers(self) -> bool | None:
-        """Returns whether the image has the restart markers of a seekable JPEG; None if it is not a JPEG."""
-        image = self._image
-        return is_seekable(image) if sniff_format(image) == "jpeg" else None
+        """Returns whether the image has the restart markers of a seekable JPEG; None if it is not a JPEG.
+
+        Of several images every JPEG must have them.
+        """
+        jpegs = [image for image in self._images if sniff_format(image) == "jpeg"]
+        return all(map(is_seekable, jpegs)) if jpegs else None
+
+    def count_seekable(self) -> int:
+        """Returns the number of seekable JPEGs."""
+        return sum(sniff_format(image) == "jpeg" and is_seekable(image) for image in self._images)
 
     @property
     def identity(self) -> bytes:
         """A hash that is equal for equal images: of the source if its SHA-256 is known, else of the stored bytes.
 
-        Without an image it is that of all features.
+        Without an image it is that of all features, of several images that of all.
         """
         digest = _text(self.features, keys.IMAGE_SHA256)
         if digest is not None and len(digest) == 64:
@@ -64,12 +71,13 @@ class Content:
                 return bytes.fromhex(digest.decode())[:IDENTITY_BYTES]
             except ValueError:
                 pass
-        content = self._image if self.image_key is not None else encode_example(self.features)
+        content = b"".join(self._images) if self.image_key is not None else encode_example(self.features)
         return hashlib.blake2b(content, digest_size=IDENTITY_BYTES).digest()
 
     @property
-    def _image(self) -> bytes:
-        return (_text(self.features, self.image_key) if self.image_key is not None else None) or b""
+    def _images(self) -> list[bytes]:
+        images = self.features.get(self.image_key) if self.image_key is not None else None
+        return images if isinstance(images, list) else []
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,11 @@ class ContentCheck:
         """
         form, image_key = ImageForm.recorded(manifest.image), manifest.image_key
         return cls(manifest.schema, form, manifest.label_names, decode, manifest.foreign, image_key)
+
+    @property
+    def has_several_images(self) -> bool:
+        """Whether every record has a list of images."""
+        return self.foreign is None and self.schema is not None and self.schema.has_several_images
 
     def get_label(self, features: Mapping[str, Feature]) -> int | None:
         """Returns the class of a record, counted from 0, or None if it has no class."""
@@ -137,6 +150,25 @@ class ContentCheck:
         if self.foreign is not None:
             yield from _foreign_faults({key: features.get(key)}, sure=True) if self.decode else ()
             return
+        if self.has_several_images:
+            yield from self._several_faults(features)
+            return
+        yield from self._stored_faults(features)
+
+    def _several_faults(self, features: Mapping[str, Feature]) -> Iterator[Fault]:
+        """Yields what is wrong with several images. The number of the image stands first, from 0."""
+        lists = {name: list(values) for name in keys.IMAGE_KEYS if (values := features.get(name)) is not None}
+        count = len(lists.get(keys.IMAGE_ENCODED, ()))
+        wrong = [f"{len(lists.get(name, ()))} {name}" for name in keys.IMAGE_KEYS if len(lists.get(name, ())) != count]
+        if wrong or not count:
+            yield "image", f"it has {count} {keys.IMAGE_ENCODED}" + (f", but {wrong[0]}" if wrong else "")
+            return
+        for number in range(count):
+            row = {name: _take(features[name], number) for name in lists}
+            yield from ((kind, f"image {number}: {text}") for kind, text in self._stored_faults(row))
+
+    def _stored_faults(self, features: Mapping[str, Feature]) -> Iterator[Fault]:
+        """Yields what is wrong with one image."""
         encoded, kind = _text(features, keys.IMAGE_ENCODED), _text(features, keys.IMAGE_FORMAT)
         if encoded is None or kind is None:
             return
@@ -231,6 +263,11 @@ def _foreign_faults(features: Mapping[str, Feature], sure: bool = False) -> Iter
                     check_encoded(data)
                 except BadImage as error:
                     yield "image", f"feature {name[:80]!r}: {error.reason}"
+
+
+def _take(values: Feature, number: int) -> Feature:
+    """Returns one of several values as a feature that has just this one."""
+    return None if values is None else values[number : number + 1]
 
 
 def _text(features: Mapping[str, Feature], name: str) -> bytes | None:

@@ -72,6 +72,7 @@ class _RecordSummary:
         self.single: dict[str, bool] = {}
         self.texts: dict[int, str] = {}
         self.raw_bytes = 0
+        self.images: set[int] = set()
 
     def add(self, features: Mapping[str, Feature]) -> None:
         """Adds one record."""
@@ -90,13 +91,20 @@ class _RecordSummary:
             name = text[0].decode("utf-8", "surrogateescape") if isinstance(text, list) and len(text) == 1 else ""
             self.texts.setdefault(int(label[0]), name)
         stored = features.get(keys.IMAGE_ENCODED)
-        if features.get(keys.IMAGE_FORMAT) == [b"RAW"] and isinstance(stored, list) and stored:
+        if isinstance(stored, list):
+            self.images.add(len(stored))
+        formats = features.get(keys.IMAGE_FORMAT)
+        if isinstance(formats, list) and set(formats) == {b"RAW"} and isinstance(stored, list) and stored:
             self.raw_bytes = len(stored[0])
 
     def schema(self) -> keys.Schema:
         """Returns the schema: the format's own features, which are written together, then all other features."""
         boxes, box_labels = keys.BBOX_XMIN in self.counts, keys.BBOX_LABEL in self.counts
-        standard = image_schema(labeled=keys.CLASS_LABEL in self.counts, boxes=boxes, box_labels=boxes and box_labels)
+        most = max(self.images, default=0)
+        images = () if most <= 1 else (most,) if len(self.images) == 1 else None
+        standard = image_schema(
+            labeled=keys.CLASS_LABEL in self.counts, boxes=boxes, box_labels=boxes and box_labels, images=images
+        )
         extra = [
             FeatureSpec(name, self.kinds[name], () if self.single[name] else None)
             for name in sorted(self.counts.keys() - set(standard.names))

@@ -19,7 +19,7 @@ from tfpipe.format.record_index import decode_index
 from tfpipe.format.record_writer import RecordWriter
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.scan import Intact, scan
-from tfpipe.format.shard_stats import ShardStats
+from tfpipe.format.shard_stats import ShardStats, list_images
 from tfpipe.images.errors import BadImage
 from tfpipe.images.masks import count_masks
 from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, check_content, describe, load_places
@@ -29,6 +29,8 @@ from tfpipe.system.file_io import hash_file, new_file, open_file, write_file
 from tfpipe.system.working_folder import WorkingFolder
 
 DIGEST_BYTES = 32
+
+_OPTIONAL = ("seekable_jpegs", "tensors", "masks", "per_record")
 
 
 @dataclass(slots=True)
@@ -58,14 +60,14 @@ class RepairedShard:
         fields = {name: getattr(self, name) for name in ("file", "split", "records", "bytes", "sha256", "lost")}
         counts = self.stats.to_json()
         names = {"formats": "formats", "labels": "classes", "sizes": "pixels"}
-        names |= {name: name for name in ("seekable_jpegs", "tensors", "masks")}
+        names |= {name: name for name in _OPTIONAL}
         return fields | {name: counts[key] for key, name in names.items() if key in counts}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "RepairedShard":
         """Inverts `to_json`. Raises KeyError, TypeError, ValueError or AttributeError for any other value."""
         counts = {"formats": fields["formats"], "labels": fields["classes"], "sizes": fields["pixels"]}
-        counts |= {name: fields[name] for name in ("seekable_jpegs", "tensors", "masks") if name in fields}
+        counts |= {name: fields[name] for name in _OPTIONAL if name in fields}
         names = ("file", "split", "records", "bytes", "sha256", "lost")
         stats = ShardStats.from_json({**counts, "changed": {}, "noticed": {}}, fields["records"])
         return cls(**{name: fields[name] for name in names}, stats=stats)
@@ -135,13 +137,13 @@ def _write_shard(content: ContentCheck, staging: Staging, progress: Progress, re
                 for payload, record in _good_records(source, content, progress, report):
                     writer.write(payload)
                     digests += _source_digest(record)
-                    _count(row.stats, record.features)
+                    _count(row.stats, record.features, content.has_several_images)
                     if content.schema is not None:
                         row.stats.add_tensors(content.schema, record.features)
                         with contextlib.suppress(BadImage):  # only where images are not decoded as a check
                             count_masks(row.stats, content.schema, record.features, content.form.max_pixels)
-                    if job.seekable and record.find_markers():
-                        row.stats.seekable_jpegs += 1
+                    if job.seekable:
+                        row.stats.seekable_jpegs += record.count_seekable()
     info = writer.describe(job.name)
     row.records, row.bytes, row.sha256 = info.records, info.bytes, info.sha256
     row.lost = [damage.to_json() for damage in lost if damage.kind != "index"]
@@ -190,8 +192,11 @@ def _open(job: FileJob, lost: list[Damage]) -> BinaryIO | None:
     return None
 
 
-def _count(stats: ShardStats, features: Mapping[str, Feature]) -> None:
-    """Adds the image of one record, as far as the record describes it."""
+def _count(stats: ShardStats, features: Mapping[str, Feature], several: bool) -> None:
+    """Adds the image of one record, as far as the record describes it, or its several images."""
+    if several:  # the record was checked, so its lists are of one length
+        stats.add_several(list_images(features), _get_number(features, keys.CLASS_LABEL))
+        return
     texts = features.get(keys.IMAGE_FORMAT)
     image_format = texts[0].decode("ascii", "replace") if isinstance(texts, list) and len(texts) == 1 else None
     height, width = (_get_number(features, key) for key in (keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH))
@@ -211,7 +216,7 @@ def _get_number(features: Mapping[str, Feature], key: str) -> int | None:
 def _source_digest(record: Content) -> bytes:
     """Returns the SHA-256 of the image's source if the record gives it, else that of the stored bytes.
 
-    Without an image it is that of all features.
+    Without an image it is that of all features, of several images that of their digests.
     """
     value = record.features.get(keys.IMAGE_SHA256)
     if isinstance(value, list) and len(value) == 1 and len(value[0]) == 2 * DIGEST_BYTES:
@@ -219,6 +224,8 @@ def _source_digest(record: Content) -> bytes:
             return bytes.fromhex(value[0].decode())
         except ValueError:
             pass
+    if isinstance(value, list) and len(value) > 1:
+        return hashlib.sha256(b"".join(value)).digest()
     if record.image_key is None:
         return hashlib.sha256(encode_example(record.features)).digest()
     stored = record.features.get(keys.IMAGE_ENCODED)

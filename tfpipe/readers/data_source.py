@@ -24,6 +24,7 @@ from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import Feature
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
+from tfpipe.format.schema import IMAGE_ENCODED
 from tfpipe.open_dataset import load_manifest
 from tfpipe.readers.record_block import Column
 from tfpipe.readers.record_lookup import RecordLookup, find_name_key, get_label, get_text
@@ -33,7 +34,7 @@ from tfpipe.system.file_io import is_url
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One image with its class, its name and all features of its record.
+    """One image, or several, with the class, the name and all features of the record.
 
     Attributes:
         split: The name of its split.
@@ -42,7 +43,7 @@ class Record:
             are not UTF-8 are kept as surrogates.
         label: The class, counted from 0; None if there is none.
         label_name: The name of the class; None if there is none.
-        encoded: The image as it is stored: a file, or raw pixels.
+        encoded: The image as it is stored: a file, or raw pixels. The first one of several.
         features: All features of the record, as they are stored.
     """
 
@@ -54,23 +55,39 @@ class Record:
     encoded: bytes = field(repr=False)
     features: dict[str, Feature] = field(repr=False)
     _form: ImageForm = field(repr=False)
+    _has_several: bool = field(default=False, repr=False)
+
+    @property
+    def encoded_images(self) -> tuple[bytes, ...]:
+        """All images as they are stored: one, or several."""
+        images = self.features.get(IMAGE_ENCODED) if self._has_several else None
+        return tuple(images) if isinstance(images, list) else (self.encoded,)
+
+    @property
+    def images(self) -> list[NDArray[np.uint8]]:
+        """The pixels of all images, each as `image` has them. The error names one of several by its number, from 0."""
+        return [self._decode(encoded, number) for number, encoded in enumerate(self.encoded_images)]
 
     @property
     def image(self) -> NDArray[np.uint8]:
-        """The pixels: uint8 of shape [height, width, 3], decoded by Pillow at each access.
+        """The pixels: uint8 of shape [height, width, 3], decoded by Pillow at each access. Of several images the first.
 
         A JPEG's pixels may differ by a few levels from TensorFlow's, which rounds less exactly.
 
         Raises:
             FormatError: The image is damaged, or larger than the manifest allows.
         """
+        return self._decode(self.encoded, 0)
+
+    def _decode(self, encoded: bytes, number: int) -> NDArray[np.uint8]:
         from tfpipe.images.decode import decode_pixels
         from tfpipe.images.errors import BadImage
 
         try:
-            return decode_pixels(self.encoded, self._form)
+            return decode_pixels(encoded, self._form)
         except BadImage as error:
-            raise FormatError(f"Record {self.index} of {self.split!r}: its image cannot be used, {error}.") from None
+            which = f"image {number}" if self._has_several else "image"
+            raise FormatError(f"Record {self.index} of {self.split!r}: its {which} cannot be used, {error}.") from None
 
 
 class DataSource:
@@ -235,12 +252,13 @@ class DataSource:
         manifest = self.manifest
         key = manifest.image_key
         image = features.get(key) if key is not None else [b""]
-        if not (isinstance(image, list) and len(image) == 1):
-            raise FormatError(f"Record {number} of {self.split!r} must have one {key}.")
+        several = manifest.has_several_images
+        if not (isinstance(image, list) and image and (several or len(image) == 1)):
+            raise FormatError(f"Record {number} of {self.split!r} must have {'a list of' if several else 'one'} {key}.")
         label, names = get_label(features, manifest), manifest.label_names
         name = get_text(features, self._lookup.name_key).decode("utf-8", "surrogateescape")
         label_name = names[label] if label is not None and 0 <= label < len(names) else None
-        return Record(self.split, number, name, label, label_name, image[0], features, self._form)
+        return Record(self.split, number, name, label, label_name, image[0], features, self._form, several)
 
 
 def data_source(manifest: Manifest | str | os.PathLike[str], split: str) -> DataSource:

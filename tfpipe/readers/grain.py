@@ -95,8 +95,9 @@ class RecordSource:
             index: A number, from 0 or, below 0, counted from the end.
 
         Returns:
-            `image`: the pixels, or bytes; `label`: int32, -1 if the record has none; and each feature: bytes, int64 or
-            float32 for one value, else an array [values], of objects for bytes. A tensor is an array, and text is str.
+            `image`: the pixels, or bytes; of several images a list. `label`: int32, -1 if the record has none. And each
+            feature: bytes, int64 or float32 for one value, else an array [values], of objects for bytes. A tensor is an
+            array, and text is str.
 
         Raises:
             NoSuchRecord: There are fewer records; a ConfigError and an IndexError.
@@ -142,7 +143,8 @@ class RecordSource:
     def _make_element(self, record: Record) -> dict[str, Any]:
         element: dict[str, Any] = {}
         if self.manifest.image_key is not None:
-            element["image"] = record.image if self.decode else record.encoded
+            images = record.images if self.decode else record.encoded_images
+            element["image"] = list(images) if self.manifest.has_several_images else images[0]
         if self.manifest.label_key is not None:
             element["label"] = np.int32(NO_LABEL if record.label is None else record.label)
         for spec in self._specs:

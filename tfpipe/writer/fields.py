@@ -2,6 +2,7 @@
 
 schema = {"latents": Tensor("bfloat16", (4, 64, 64)), "caption": Text(), "class": Label(("cat", "dog"))}
 schema = {"image": Image(), "mask": Mask()}
+schema = {"views": Images(3)}
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import (
     CLASS_LABEL,
     CLASS_TEXT,
+    IMAGE_ENCODED,
     MASK,
     RESERVED,
     DType,
@@ -26,7 +28,7 @@ from tfpipe.format.schema import (
 )
 from tfpipe.format.tensors.tensor_proto import TensorDType
 from tfpipe.format.tensors.tensor_type import TensorType
-from tfpipe.writer.image_values import make_image_values
+from tfpipe.writer.image_values import MAX_IMAGES, make_image_values, make_list_values
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,18 @@ class Image:
 
 
 @dataclass(frozen=True)
+class Images:
+    """Several images of one record. A record gives a list of them, each as for `Image`; batches have them as "image".
+
+    Attributes:
+        number: The number of images in every record, from 1 to 1,024; None if records may have different numbers, at
+            least 1.
+    """
+
+    number: int | None = None
+
+
+@dataclass(frozen=True)
 class Mask:
     """The class of each pixel of the image, which the schema must have too. It is stored as "image/mask".
 
@@ -99,7 +113,7 @@ class Mask:
     """
 
 
-Field: TypeAlias = Tensor | Text | Values | Label | Image | Mask
+Field: TypeAlias = Tensor | Text | Values | Label | Image | Images | Mask
 
 
 class RecordForm:
@@ -114,7 +128,8 @@ class RecordForm:
         fields: The kind of each value by its name.
 
     Raises:
-        ConfigError: A name or a kind cannot be stored, or there are two labels, images or masks.
+        ConfigError: A name or a kind cannot be stored, or there are two labels, images or masks; or a number of
+            images is not valid.
     """
 
     def __init__(self, fields: Mapping[str, Field]) -> None:
@@ -125,19 +140,25 @@ class RecordForm:
             raise ConfigError("The names of a Label must be different, and at least one.")
         self._numbers = {name: number for number, name in enumerate(self.label_names)}
         self._image, self._mask = _find_only(fields, Image), _find_only(fields, Mask)
+        self._images = _find_only(fields, Images)
+        if self._image is not None and self._images is not None:
+            raise ConfigError(
+                f"A record must have an Image or Images, got {self._image!r} and {self._images!r}. Make it one list."
+            )
         if self._mask is not None and self._image is None:
-            raise ConfigError(f"The Mask {self._mask!r} needs an Image in the same record, got none.")
+            got = "none" if self._images is None else f"Images {self._images!r}"
+            raise ConfigError(f"The Mask {self._mask!r} needs an Image in the same record, got {got}.")
         specs = [spec for name, field in fields.items() for spec in _make_specs(name, field)]
         if not specs:
             raise ConfigError("`schema` must name the values of a record, got none.")
-        own = {self._label, self._image, self._mask}
+        own = {self._label, self._image, self._images, self._mask}
         others = [spec for name, field in fields.items() if name not in own for spec in _make_specs(name, field)]
         check_names(others)
         for spec in others:
             if spec.name in RESERVED:
                 raise ConfigError(f"A value must not be named {spec.name!r}: a batch has something else of that name.")
         self.schema = Schema(tuple(specs))
-        self.image_form = ImageForm() if self._image is not None else None
+        self.image_form = ImageForm() if self._image is not None or self._images is not None else None
 
     def check(self, record: Any) -> dict[str, FeatureLike]:
         """Returns a record in the form that `encode_example` takes.
@@ -147,10 +168,10 @@ class RecordForm:
         """
         if not isinstance(record, Mapping):
             raise ConfigError(f"A record must be a mapping from names to values, got a {type(record).__name__}.")
-        if self._label is None and self._image is None:
+        if self._label is None and self.image_form is None:
             return self.schema.check(record)
         values, made = dict(record), dict[str, Any]()
-        for name in (self._label, self._image, self._mask):
+        for name in (self._label, self._image, self._images, self._mask):
             if name is not None and name not in values:
                 raise ConfigError(f"A record must have exactly the schema's features: {name!r} missing.")
         if self._label is not None:
@@ -159,7 +180,11 @@ class RecordForm:
         if self._image is not None:
             assert self.image_form is not None
             mask = None if self._mask is None else (self._mask, values.pop(self._mask))
-            made |= make_image_values(self._image, values.pop(self._image), mask, self.image_form)
+            made |= make_image_values(f"Image {self._image!r}", values.pop(self._image), mask, self.image_form)
+        if self._images is not None:
+            assert self.image_form is not None
+            images = values.pop(self._images)
+            made |= make_list_values(self._images, images, self.schema[IMAGE_ENCODED].shape, self.image_form)
         return self.schema.check(values | made)
 
     def _find_class(self, label: Any) -> int:
@@ -174,17 +199,23 @@ class RecordForm:
         )
 
 
-def _find_only(fields: Mapping[str, Field], kind: type[Label] | type[Image] | type[Mask]) -> str | None:
+def _find_only(fields: Mapping[str, Field], kind: type[Label | Image | Images | Mask]) -> str | None:
     """Returns the name of the only value of a kind; None if there is none."""
     names = [name for name, field in fields.items() if isinstance(field, kind)]
     if len(names) > 1:
-        raise ConfigError(f"A record must have at most one {kind.__name__}, got {', '.join(map(repr, names))}.")
+        advice = " Give them as one list, of the kind Images." if kind is Image else ""
+        raise ConfigError(f"A record must have at most one {kind.__name__}, got {', '.join(map(repr, names))}.{advice}")
     return names[0] if names else None
 
 
 def _make_specs(name: str, field: Field) -> list[FeatureSpec]:
     if isinstance(field, Image):
         return list(image_schema(labeled=False, boxes=False, box_labels=False).features)
+    if isinstance(field, Images):
+        if field.number is not None and not (type(field.number) is int and 1 <= field.number <= MAX_IMAGES):
+            raise ConfigError(f"{name!r}: the number of Images must be from 1 to {MAX_IMAGES:,}, got {field.number!r}.")
+        shape = None if field.number is None else (field.number,)
+        return list(image_schema(labeled=False, boxes=False, box_labels=False, images=shape).features)
     if isinstance(field, Mask):
         return [MASK]
     if isinstance(field, Label):
@@ -196,7 +227,8 @@ def _make_specs(name: str, field: Field) -> list[FeatureSpec]:
         return [FeatureSpec(name, field.dtype, field.shape, field.doc)]
     if not isinstance(field, Tensor):
         raise ConfigError(
-            f"The kind of {name!r} must be a Tensor, a Text, Values, a Label, an Image or a Mask, got {field!r:.80}."
+            f"The kind of {name!r} must be a Tensor, a Text, Values, a Label, an Image, Images or a Mask, got "
+            f"{field!r:.80}."
         )
     try:
         tensor = TensorType(field.dtype, tuple(field.shape))

@@ -11,6 +11,9 @@ from tfpipe.errors import ConfigError
 from tfpipe.format import schema as keys
 from tfpipe.format.image_form import ImageForm
 
+MAX_IMAGES = 1024
+"""The most images of a record. A reader has all of a record in memory."""
+
 _MAX_CLASS = 65_535
 
 
@@ -18,7 +21,7 @@ def make_image_values(name: str, image: Any, mask: tuple[str, Any] | None, form:
     """Makes the features of an image.
 
     Args:
-        name: The name of the image, for messages.
+        name: The name of the image with what it is, for messages: "Image 'photo'".
         image: The bytes of a file, or uint8 [height, width, 3] or [height, width].
         mask: The name of its mask, and the bytes of a PNG or whole numbers [height, width]; None without one.
         form: The form in which the image is stored.
@@ -33,7 +36,7 @@ def make_image_values(name: str, image: Any, mask: tuple[str, Any] | None, form:
     try:
         prepared = prepare_image(data, form, mask=mask_data)
     except BadImage as error:
-        raise ConfigError(f"Image {name!r} cannot be stored: {error.reason}.") from None
+        raise ConfigError(f"{name} cannot be stored: {error.reason}.") from None
     values: dict[str, Any] = {
         keys.IMAGE_ENCODED: prepared.encoded,
         keys.IMAGE_FORMAT: prepared.format,
@@ -47,6 +50,27 @@ def make_image_values(name: str, image: Any, mask: tuple[str, Any] | None, form:
     return values if mask is None else values | {keys.IMAGE_MASK: prepared.mask}
 
 
+def make_list_values(name: str, images: Any, shape: tuple[int, ...] | None, form: ImageForm) -> dict[str, list[Any]]:
+    """Makes the features of several images: lists with one value for each.
+
+    Args:
+        name: The name of the images, for messages.
+        images: A list of images, each as for `make_image_values`, or an array of them.
+        shape: The shape of their features: `(n,)` for n images, None for any number.
+        form: The form in which the images are stored.
+
+    Raises:
+        ConfigError: The number is wrong, or an image cannot be stored. The message says which.
+    """
+    must = f"Images {name!r} must be a list of {f'1 to {MAX_IMAGES:,}' if shape is None else shape[0]} images"
+    if not isinstance(images, list | tuple) and not (isinstance(images, np.ndarray) and images.ndim):
+        raise ConfigError(f"{must}, got a {type(images).__name__}.")
+    if not 1 <= len(images) <= MAX_IMAGES or shape not in (None, (len(images),)):
+        raise ConfigError(f"{must}, got {len(images):,}.")
+    rows = [make_image_values(f"Image {k} of {name!r}", image, None, form) for k, image in enumerate(images)]
+    return {key: [row[key] for row in rows] for key in rows[0]}
+
+
 def _encode_image(name: str, image: Any) -> bytes:
     from tfpipe.images.decode import make_image
     from tfpipe.images.transcode import encode
@@ -58,7 +82,7 @@ def _encode_image(name: str, image: Any) -> bytes:
     if pixels.dtype != np.uint8 or not (is_gray or is_color) or not pixels.size:
         got = f"{pixels.dtype} {list(pixels.shape)}" if pixels.dtype.kind in "biuf" else f"a {type(image).__name__}"
         raise ConfigError(
-            f"Image {name!r} must be the bytes of a file, or uint8 [height, width, 3] or [height, width], got {got}."
+            f"{name} must be the bytes of a file, or uint8 [height, width, 3] or [height, width], got {got}."
         )
     return encode(make_image(np.ascontiguousarray(pixels)), "png", ImageForm())
 

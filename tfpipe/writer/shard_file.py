@@ -18,7 +18,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_writer import RecordWriter
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, Schema
-from tfpipe.format.shard_stats import ShardStats
+from tfpipe.format.shard_stats import ShardStats, list_images
 from tfpipe.format.tfrecord import record_footer, scan_records
 from tfpipe.writer.fields import RecordForm
 
@@ -128,10 +128,13 @@ def count_record(stats: ShardStats, schema: Schema, features: Mapping[str, Any],
     Raises:
         ConfigError: A tensor holds NaN, and that is refused.
     """
-    kind, height, width, label = (
-        _get_only(features, key) for key in (IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, CLASS_LABEL)
-    )
-    stats.add(kind.decode() if isinstance(kind, bytes) else kind, height, width, label)
+    if schema.has_several_images:
+        stats.add_several(list_images(features), _get_only(features, CLASS_LABEL))
+    else:
+        kind, height, width, label = (
+            _get_only(features, key) for key in (IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, CLASS_LABEL)
+        )
+        stats.add(kind.decode() if isinstance(kind, bytes) else kind, height, width, label)
     if schema.masks:
         from tfpipe.images.masks import count_masks  # Pillow loads only for records with images
 

@@ -237,6 +237,8 @@ class ReadPlan:
             raise ConfigError(f"`{option}` needs labels, and {source.name} has none.")
         if config.one_hot and not source.num_classes:
             raise ConfigError(f"`one_hot` needs the number of classes of {source.name}: give `num_classes`.")
+        if source.per_record is not None:
+            raise ConfigError(f"A batch needs one image a record, and {source.name} has several. Use `data_source`.")
         if not source.has_images:
             self._check_without_images()
         if not self.features and not source.has_images:

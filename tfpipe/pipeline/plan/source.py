@@ -17,7 +17,7 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.compressed import detect_compression, scan_compressed
 from tfpipe.format.example import Feature, decode_example
-from tfpipe.format.manifest import Compression, Manifest, SplitInfo
+from tfpipe.format.manifest import Compression, ImagesPerRecord, Manifest, SplitInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec, Schema
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, MAX_PAYLOAD_BYTES, decode_header, scan_records
@@ -50,6 +50,7 @@ class Source:
         label_key: The feature that holds the class; None if there is none.
         label_base: The stored value of class 0. Batches count classes from 0.
         has_sizes: Whether every record has the height and width of its image.
+        per_record: The numbers of images in a record; None if each record has one, or none.
         is_indexed: Whether `tfpipe index` described the files of another program.
         file_bytes: The size of each file, if a manifest says it.
         index_files: The path of each file's index, and the size of the file that it indexes.
@@ -69,6 +70,7 @@ class Source:
     label_key: str | None = CLASS_LABEL
     label_base: int = 0
     has_sizes: bool = False
+    per_record: ImagesPerRecord | None = None
     is_indexed: bool = False
     file_bytes: tuple[int, ...] = field(default=(), repr=False)
     index_files: tuple[tuple[str, int], ...] = field(default=(), repr=False)
@@ -108,6 +110,7 @@ class Source:
             label_key=manifest.label_key,
             label_base=manifest.label_base,
             has_sizes=manifest.foreign is None and manifest.image_key is not None,
+            per_record=info.images_per_record,
             is_indexed=manifest.foreign is not None,
             file_bytes=file_bytes,
             index_files=tuple(zip(indexes, file_bytes, strict=True)) if random_access else (),

@@ -1,0 +1,263 @@
+"""A dataset of records with several images goes through all commands and comes back from an export."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+from PIL import Image
+
+import tfpipe as library
+from tests.beam_jobs.datasets import join_datasets
+from tests.conftest import Tfpipe
+from tests.several_images import LABEL_AND_TEXT, count_images, make_file, make_pixels, write_several
+from tfpipe.errors import ConfigError, FormatError
+from tfpipe.export.config import ExportConfig
+from tfpipe.export.run import export
+from tfpipe.format import file_names, manifest_json
+from tfpipe.format.example import encode_example
+from tfpipe.format.manifest import ImagesPerRecord
+from tfpipe.integrity.check_record import ContentCheck
+from tfpipe.integrity.repair import repair
+from tfpipe.integrity.verify import VerifyConfig, verify
+from tfpipe.readers.record_reader import RecordReader
+
+RECORDS = 12
+Number = int | None
+
+
+@pytest.fixture(scope="module", params=[3, None], ids=["three", "any"])
+def number(request: pytest.FixtureRequest) -> Number:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, number: Number) -> Path:
+    """12 records in 3 shards, written once. Not to be changed: copy it."""
+    folder = tmp_path_factory.mktemp("several")
+    write_several(folder / "out", RECORDS, number)
+    return folder / "out"
+
+
+def read_records(dataset: Path) -> dict[str, dict[str, Any]]:
+    """Returns the records by their captions."""
+    manifest = library.load_manifest(str(dataset))
+    with RecordReader(str(dataset), manifest, "train") as reader:
+        return {record["caption"][0].decode(): record for record in reader}
+
+
+def count_all(number: Number, records: int = RECORDS) -> int:
+    return sum(count_images(record, number) for record in range(records))
+
+
+def test_records_hold_lists(made: Path, number: Number) -> None:
+    manifest = library.load_manifest(str(made))
+    assert manifest.format_version == 5
+    assert manifest.schema["image/encoded"].shape == (None if number is None else (number,))
+    total = count_all(number)
+    smallest, largest = (2, 5) if number is None else (number, number)
+    split = manifest.splits["train"]
+    assert split.images_per_record == ImagesPerRecord(total, smallest, largest)
+    assert (split.formats, split.class_counts, split.records) == ({"PNG": total}, (6, 6), RECORDS)
+    for k in range(RECORDS):
+        record, count = read_records(made)[f"record {k}"], count_images(k, number)
+        assert record["image/encoded"] == [make_file(k, place) for place in range(count)]
+        assert record["image/height"].tolist() == [make_pixels(k, place).shape[0] for place in range(count)]
+        assert record["image/format"] == [b"PNG"] * count
+        assert len(set(record["image/sha256"])) == count
+
+
+def test_inspect_counts_and_draws_rows(made: Path, number: Number, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    split = json.loads(tfpipe("inspect", made, "--json").out)["splits"]["train"]
+    smallest, largest = (2, 5) if number is None else (number, number)
+    assert split["images_per_record"] == {"total": count_all(number), "min": smallest, "max": largest}
+    result = tfpipe("inspect", made, "--show", "12", tmp_path / "sheet.png")
+    span = str(number) if number else "2–5"
+    assert f"Images per record {span}" in [" ".join(line.split()) for line in result.out.splitlines()]
+    sheet = np.asarray(Image.open(tmp_path / "sheet.png")).astype(int)
+    card, gap, records = (sheet.shape[0] - 52 - 11 * 13) // 12, 13, read_records(made).values()
+    for row, record in enumerate(records):  # each record is a row, and its images stand side by side
+        k = int(record["caption"][0].split()[1])
+        for place in range(largest):
+            top, left = 26 + row * (card + gap) + 60, 26 + place * (176 + gap) + 60
+            tile = sheet[top : top + 60, left : left + 60].reshape(-1, 3)
+            is_there = (np.abs(tile[:, :2] - [10 * k, 60 * place]).max(axis=1) < 4).mean() > 0.9
+            assert is_there == (place < count_images(k, number)), (row, place)
+
+
+def test_one_record_is_printed_and_its_first_image_written(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    document = json.loads(tfpipe("inspect", made, "--record", "train:0", "--write", tmp_path / "a.png", "--json").out)
+    sizes = document["features"]["image/encoded"]
+    assert len(sizes) > 1
+    assert (tmp_path / "a.png").stat().st_size == sizes[0]["bytes"]
+
+
+def test_too_many_tiles_are_refused(made: Path, number: Number, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    result = tfpipe("inspect", made, "--show", "500", tmp_path / "sheet.png")
+    most, columns = (200, 5) if number is None else (333, 3)
+    assert f"--show must be from 1 to {most} records of up to {columns} images, got 500." in " ".join(
+        result.err.split()
+    )
+    assert result.code == 2
+
+
+def test_a_flipped_bit_is_found_and_repaired(made: Path, number: Number, tmp_path: Path) -> None:
+    assert verify(str(made), VerifyConfig(workers=0)).damaged == []
+    damaged = shutil.copytree(made, tmp_path / "damaged")
+    shard = damaged / "train-00001-of-00003.tfrecord"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    assert len(verify(str(damaged), VerifyConfig(workers=0)).damaged) == 1
+    repair(str(damaged), str(tmp_path / "repaired"), workers=0)
+    kept, whole = read_records(tmp_path / "repaired"), read_records(made)
+    assert len(kept) == 11
+    assert all(kept[name]["image/encoded"] == whole[name]["image/encoded"] for name in kept)
+    assert verify(str(tmp_path / "repaired"), VerifyConfig(workers=0)).damaged == []
+    split = library.load_manifest(str(tmp_path / "repaired")).splits["train"]
+    counts = [len(record["image/encoded"]) for record in kept.values()]
+    assert split.images_per_record == ImagesPerRecord(sum(counts), min(counts), max(counts))
+
+
+def test_every_image_is_checked(made: Path) -> None:
+    check = ContentCheck.from_manifest(library.load_manifest(str(made)))
+    record = dict(read_records(made)["record 2"])
+    assert check.check(encode_example(record)).faults == ()
+    images = list(record["image/encoded"])
+    images[1] = images[1][:-20]
+    ((kind, text),) = check.check(encode_example(record | {"image/encoded": images})).faults
+    assert (kind, text[:9]) == ("image", "image 1: ")
+    heights = record["image/height"].copy()
+    heights[-1] += 1
+    ((kind, text),) = check.check(encode_example(record | {"image/height": heights})).faults
+    assert text == f"image {len(images) - 1}: image/height says {heights[-1]}, the image says {heights[-1] - 1}"
+
+
+def test_lists_of_other_lengths_are_damage(tmp_path: Path) -> None:
+    check = ContentCheck.from_manifest(write_several(tmp_path / "out", 3, None, num_shards=1))
+    record = read_records(tmp_path / "out")["record 0"]
+    ((_, text),) = check.check(encode_example(record | {"image/width": record["image/width"][:1]})).faults
+    assert text == "it has 2 image/encoded, but 1 image/width"
+    empty = {name: value[:0] for name, value in record.items() if name.startswith("image/") and "class" not in name}
+    ((_, text),) = check.check(encode_example(record | empty)).faults
+    assert text == "it has 0 image/encoded"
+
+
+def test_a_lost_manifest_is_made_again(made: Path, number: Number, tmp_path: Path) -> None:
+    lost = shutil.copytree(made, tmp_path / "lost")
+    (lost / file_names.MANIFEST).unlink()
+    repair(str(lost), str(tmp_path / "repaired"), workers=0)
+    manifest, old = (library.load_manifest(str(folder)) for folder in (tmp_path / "repaired", made))
+    assert manifest.schema["image/encoded"].shape == (None if number is None else (number,))
+    assert manifest.splits["train"].images_per_record == old.splits["train"].images_per_record
+
+
+def test_reshard_keeps_every_image(made: Path, tmp_path: Path) -> None:
+    new = join_datasets([made], tmp_path / "new", num_shards=2)
+    assert new.format_version == 5
+    assert new.splits["train"].images_per_record == library.load_manifest(str(made)).splits["train"].images_per_record
+    same = read_records(tmp_path / "new")
+    assert {name: record["image/encoded"] for name, record in read_records(made).items()} == {
+        name: record["image/encoded"] for name, record in same.items()
+    }
+
+
+def test_images_take_another_form(made: Path, number: Number, tmp_path: Path) -> None:
+    new = join_datasets([made], tmp_path / "new", form_changes={"encoding": "raw", "square": 16})
+    assert new.splits["train"].formats == {"RAW": count_all(number)}
+    for name, record in read_records(tmp_path / "new").items():
+        for place, pixels in enumerate(record["image/encoded"]):
+            image = np.frombuffer(pixels, np.uint8).reshape(16, 16, 3)
+            assert (abs(image[..., :2].astype(int) - [10 * int(name.split()[1]), 60 * place]) <= 1).all()
+    assert verify(str(tmp_path / "new"), VerifyConfig(workers=0)).damaged == []
+
+
+def test_duplicates_are_equal_lists(made: Path, tmp_path: Path) -> None:
+    merged = join_datasets([made, made], tmp_path / "merged", drop_duplicates=True)
+    assert (merged.splits["train"].records, merged.duplicates.dropped) == (RECORDS, RECORDS)
+
+
+def test_datasets_of_other_numbers_merge_to_any(tmp_path: Path) -> None:
+    for count in (2, 3):
+        write_several(tmp_path / str(count), 4, count)
+    merged = join_datasets([tmp_path / "2", tmp_path / "3"], tmp_path / "merged")
+    assert merged.schema["image/encoded"].shape is None
+    assert merged.splits["train"].images_per_record == ImagesPerRecord(20, 2, 3)
+
+
+def test_tars_hold_numbered_files(made: Path, number: Number, tmp_path: Path) -> None:
+    export(ExportConfig(str(made), str(tmp_path / "out"), "webdataset", workers=0))
+    found: dict[str, dict[str, bytes]] = {}
+    for path in sorted((tmp_path / "out").glob("*.tar")):
+        with tarfile.open(path) as tar:
+            for member in tar:
+                key, _, ending = member.name.partition(".")
+                found.setdefault(key, {})[ending] = tar.extractfile(member).read()  # type: ignore[union-attr]
+    assert len(found) == RECORDS
+    for files in found.values():
+        row = json.loads(files["json"])
+        k = int(row["caption"].split()[1])
+        assert [files[f"{place}.png"] for place in range(count_images(k, number))] == [
+            make_file(k, place) for place in range(count_images(k, number))
+        ]
+
+
+def test_parquet_comes_back(made: Path, number: Number, tmp_path: Path) -> None:
+    export(ExportConfig(str(made), str(tmp_path / "out"), "parquet", workers=0))
+    paths = sorted((tmp_path / "out").glob("*.parquet"))
+    rows = [row for path in paths for row in pyarrow.parquet.read_table(path).to_pylist()]
+    info = json.loads(pyarrow.parquet.read_schema(paths[0]).metadata[b"huggingface"])["info"]
+    assert info["features"]["images"] == [{"_type": "Image"}]
+    records = [
+        {"views": [image["bytes"] for image in row["images"]], "class": row["label"], "caption": row["caption"]}
+        for row in rows
+    ]
+    schema = {"views": library.Images(number), **LABEL_AND_TEXT}
+    library.write(records, str(tmp_path / "back"), schema, num_shards=1, workers=0)
+    whole, back = read_records(made), read_records(tmp_path / "back")
+    assert {name: record["image/encoded"] for name, record in whole.items()} == {
+        name: record["image/encoded"] for name, record in back.items()
+    }
+
+
+def test_a_folder_needs_one_image(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        export(ExportConfig(str(made), str(tmp_path / "out"), "folder", workers=0))
+    assert str(error.value) == f"`to` folder needs one image a record, and {made} has several. Choose webdataset."
+
+
+# The manifest
+
+
+def edit(made: Path, change: dict[str, Any], **split: Any) -> str:
+    document = json.loads((made / file_names.MANIFEST).read_text())
+    document["splits"]["train"] |= split
+    return json.dumps(document | change)
+
+
+def test_a_manifest_that_contradicts_itself_is_refused(made: Path, number: Number) -> None:
+    with pytest.raises(FormatError, match=r"format_version must be 5, since a record has several images"):
+        manifest_json.loads(edit(made, {"format_version": 4}))
+    counts = {"total": count_all(number), "min": 2, "max": 5} if number is None else {"total": 36, "min": 2, "max": 5}
+    wrong = counts | {"total": counts["total"] + 1, **({"min": 3, "max": 3} if number else {})}
+    with pytest.raises(FormatError, match=r"formats must be counts that sum to the \d+ images"):
+        manifest_json.loads(edit(made, {}, images_per_record=wrong))
+    if number is None:
+        with pytest.raises(FormatError, match=r"`total` must fit 12 records with `min` to `max` images each"):
+            manifest_json.loads(edit(made, {}, images_per_record=counts | {"max": 3}))
+    else:
+        with pytest.raises(FormatError, match=r"`min` and `max` must be 3, as the schema says"):
+            manifest_json.loads(edit(made, {}, images_per_record=counts))
+
+
+def test_images_have_lists_of_one_shape(made: Path) -> None:
+    document = json.loads((made / file_names.MANIFEST).read_text())
+    next(spec for spec in document["schema"]["features"] if spec["name"] == "image/width")["shape"] = [7]
+    with pytest.raises(FormatError, match=r"several images need lists of one shape in image/encoded"):
+        manifest_json.loads(json.dumps(document))
