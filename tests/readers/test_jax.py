@@ -58,6 +58,8 @@ except tfpipe.ConfigError as error:
     results["text"] = str(error)
 results["heavy"] = sorted({"tensorflow", "keras", "torch", "apache_beam", "rich"} & set(sys.modules))
 print(json.dumps(results))
+left_open = iter(of())  # until the interpreter ends
+next(left_open)
 """
 
 
@@ -67,7 +69,7 @@ def results(small_dataset: Path) -> dict:
         [sys.executable, "-c", CODE, str(small_dataset)], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return {**json.loads(done.stdout), "stderr": done.stderr}
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +110,10 @@ def test_floats_tuples_and_text(results: dict) -> None:
         results["text"]
         == "`extra_features` must not name text, which no device holds, got image/filename. Leave it out."
     )
+
+
+def test_a_program_that_ends_within_an_epoch_ends_without_a_word(results: dict) -> None:
+    assert "Exception ignored" not in results["stderr"]
 
 
 def test_no_other_framework_is_loaded(results: dict) -> None:

@@ -14,8 +14,9 @@ by a few levels where the decoders round differently.
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -97,6 +98,12 @@ class DeviceBatches(Resumable):
         return self.config.seed
 
     def __iter__(self) -> Iterator[Any]:
+        batches = self._iterate()
+        _close_at_exit(batches)
+        return batches
+
+    def _iterate(self) -> Generator[Any]:
+        """Yields the batches from the position on, to the end of the epoch."""
         epoch, step = self.position if self.config.training else Position(0, 0)
         with ThreadPoolExecutor(self._threads) as decoders, ThreadPoolExecutor(1) as mover:
             ready: deque[Future[Any]] = deque()
@@ -108,10 +115,11 @@ class DeviceBatches(Resumable):
                         yield self._wait_for(ready.popleft())
                 while ready:
                     yield self._wait_for(ready.popleft())
-            finally:  # the trainer may have left early
+            finally:  # the trainer may have left early, or the program ends and no thread takes new work
                 for future in ready:
                     future.cancel()
-                mover.submit(batches.close)
+                mover.shutdown()  # a generator that runs cannot be closed
+                batches.close()
 
     def _wait_for(self, batch: Future[Any]) -> Any:
         """Waits until a batch lies on the device, and moves the position behind it."""
@@ -136,6 +144,17 @@ class DeviceBatches(Resumable):
         shape = (self._batches.plan.global_batch_size, *values.shape[1:])
         placed: jax.Array = jax.make_array_from_process_local_data(self._sharding, values, shape)
         return placed
+
+
+def _close_at_exit(batches: Generator[Any]) -> None:
+    """Closes an iterator that the program still holds at its end, while the modules of its threads are there."""
+    reference = weakref.ref(batches)
+
+    def close() -> None:
+        if (left := reference()) is not None:
+            left.close()
+
+    weakref.finalize(batches, close)
 
 
 def normalize(images: jax.Array, dtype: Any = jnp.float32, options: AugmentOptions | None = None) -> jax.Array:
