@@ -58,15 +58,23 @@ def _write_csv(path: Path, begin: int, end: int) -> None:
 
 
 def _write_parquet(path: Path, begin: int, end: int) -> None:
+    """Writes the rows of `_write_csv`, by Arrow's own functions: in Python 100 million would take minutes."""
+    import numpy
     import pyarrow
+    import pyarrow.compute
     import pyarrow.parquet
 
+    classes = pyarrow.array([f"n{label:08d}" for label in range(_CLASSES)])
     schema = pyarrow.schema([("image", pyarrow.string()), ("label", pyarrow.string())])
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         for first in range(begin, end, 100_000):
-            rows = range(first, min(first + 100_000, end))
-            labels = [f"n{i % _CLASSES:08d}" for i in rows]
-            writer.write_table(pyarrow.table([[_make_path(i) for i in rows], labels], schema=schema))
+            rows = numpy.arange(first, min(first + 100_000, end))
+            labels = classes.take(pyarrow.array(rows % _CLASSES))
+            numbers = pyarrow.compute.utf8_lpad(pyarrow.array(rows).cast(pyarrow.string()), 8, "0")
+            names = pyarrow.compute.binary_join_element_wise(labels, numbers, "_")
+            names = pyarrow.compute.binary_join_element_wise(names, ".JPEG", "")
+            images = pyarrow.compute.binary_join_element_wise(labels, names, "/")
+            writer.write_table(pyarrow.table([images, labels], schema=schema))
 
 
 def _read_peak_mb() -> float:

@@ -26,12 +26,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tfpipe.data_service import Service, ServiceConfig
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = 2
+EARLY_STEPS = 30  # what was made before the first step, and buffers
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--decoder", choices=("auto", "tensorflow"), default="auto")
     for name in ("host", "hosts", "start"):
         parser.add_argument(f"--{name}", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--service", help=argparse.SUPPRESS)
@@ -73,7 +77,13 @@ def read_arguments() -> argparse.Namespace:
 
 def make_config(arguments: argparse.Namespace, **options: Any) -> PipelineConfig:
     return PipelineConfig(
-        **{"global_batch_size": arguments.batch, "image_size": arguments.size, "order": "exact", **options}
+        **{
+            "global_batch_size": arguments.batch,
+            "image_size": arguments.size,
+            "decoder": arguments.decoder,
+            "order": "exact",
+            **options,
+        }
     )
 
 
@@ -100,8 +110,9 @@ def digest(arrays: Iterator[Any]) -> str:
 
 def start_host(arguments: argparse.Namespace, host: int, hosts: int, start: int, service: str | None) -> Any:
     command = [sys.executable, __file__, arguments.dataset, "--check", str(arguments.check), "--batch"]
-    command += [str(arguments.batch), "--size", str(arguments.size), "--host", str(host), "--hosts", str(hosts)]
-    command += ["--start", str(start), *(["--service", service] if service else [])]
+    command += [str(arguments.batch), "--size", str(arguments.size), "--decoder", arguments.decoder]
+    command += ["--host", str(host), "--hosts", str(hosts), "--start", str(start)]
+    command += ["--service", service] if service else []
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT)
 
 
@@ -167,34 +178,54 @@ def run_hosts(
 
 
 def measure_rates(arguments: argparse.Namespace) -> None:
-    """Measures exact order beside a service without order, in turns; and how long a ready batch takes to be had."""
+    """Measures exact order beside a service without order, in turns; and how long a ready batch takes to be had.
+
+    The ratios are of runs of one round, since the speed of a shared machine changes from minute to minute. Processor
+    time is that of the workers and of this process, which is the trainer and the dispatcher.
+    """
     from tfpipe.pipeline.build import build_dataset
 
     manifest = load_manifest(arguments.dataset)
     for workers in arguments.workers:
         with Service(ServiceConfig(host="127.0.0.1", port=0, workers=workers)) as service:
             rates: dict[str, list[float]] = {"exact": [], "throughput": []}
+            cpu_rates: dict[str, list[float]] = {"exact": [], "throughput": []}
             waits: dict[str, list[float]] = {"exact": [], "throughput": []}
+            processes = [psutil.Process(), *(psutil.Process(worker.pid) for worker in service.workers)]
             for _ in range(arguments.rounds):
                 for order in rates:
                     config = replace(make_config(arguments, order=order), service=service.dispatcher)
                     batches = iter(build_dataset(manifest, "train", config))
-                    for _ in range(8):
+                    for _ in range(EARLY_STEPS):
                         next(batches)
-                    begin = time.perf_counter()
+                    begin, begin_cpu = time.perf_counter(), read_cpu_s(processes)
                     for _ in range(arguments.rates):
                         next(batches)
-                    rates[order].append(arguments.rates * arguments.batch / (time.perf_counter() - begin))
+                    images = arguments.rates * arguments.batch
+                    rates[order].append(images / (time.perf_counter() - begin))
+                    cpu_rates[order].append(images / (read_cpu_s(processes) - begin_cpu))
                     waits[order] += [measure_wait(batches) for _ in range(2)]
                     del batches
-            exact, throughput = (statistics.median(rates[order]) for order in rates)
             exact_ms, throughput_ms = (statistics.median(waits[order]) * 1e3 for order in rates)
             print(
-                f"{workers} workers: exact {exact:,.0f} images/s, without order {throughput:,.0f}, "
-                f"{exact / throughput:.2f} of it; a ready batch is had in {exact_ms:.2f} ms, without order in "
-                f"{throughput_ms:.2f} ms; rounds {rates}",
+                f"{workers} workers: images/s {compare_rates(rates)}; per CPU-second {compare_rates(cpu_rates)}; a "
+                f"ready batch is had in {exact_ms:.2f} ms, without order in {throughput_ms:.2f} ms",
                 flush=True,
             )
+
+
+def compare_rates(rates: dict[str, list[float]]) -> str:
+    """Returns the medians of both orders, and of the ratio in each round, with the ratios."""
+    ratios = [exact / other for exact, other in zip(rates["exact"], rates["throughput"], strict=True)]
+    exact, other = (statistics.median(rates[order]) for order in ("exact", "throughput"))
+    rounds = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    return f"exact {exact:,.0f}, without order {other:,.0f}, {statistics.median(ratios):.2f} of it ({rounds})"
+
+
+def read_cpu_s(processes: list[psutil.Process]) -> float:
+    """Returns the seconds of a core that processes have taken."""
+    times = [process.cpu_times() for process in processes]
+    return sum(each.user + each.system for each in times)
 
 
 def measure_wait(batches: Iterator[Any]) -> float:

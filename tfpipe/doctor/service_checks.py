@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfpipe.doctor import data_checks
 from tfpipe.doctor.result import Check, fail_check
 from tfpipe.errors import ConfigError, TfpipeError, first_line
 from tfpipe.pipeline import service_client, service_measure, service_steps
@@ -183,6 +185,23 @@ def check_delivery(source: Source, config: PipelineConfig, customize: Customize 
         yield fail_check("speed", error)
     except tf.errors.OpError as error:
         yield Check("speed", "failure", f"{first_line(error)}.")
+
+
+def check_decoder(plan: ReadPlan) -> Check:
+    """Tells who decodes the images on the workers.
+
+    Args:
+        plan: The read plan, whose config has a `service`.
+    """
+    assert plan.config.service is not None
+    try:
+        service_client.check_address(plan.config.service)
+    except ConfigError:
+        return Check("decoder", "skipped", "Not reached: see dispatcher.")
+    cpus = service_client.count_kernel_cpus(plan.config.service)
+    fits = replace(plan, worker_cpus=1).decoder == "native"
+    missing = "not every worker of the `service` has the release of this machine" if fits and cpus is None else None
+    return data_checks.check_decoder(replace(plan, worker_cpus=cpus).decoder, missing)
 
 
 def describe_speed(rates: Mapping[str, float]) -> Check:

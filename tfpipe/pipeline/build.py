@@ -34,6 +34,7 @@ from tfpipe.pipeline.stages.prefetch import prefetch_batches
 from tfpipe.pipeline.stages.read import read_exact, read_files, read_first_use, read_once, read_steps
 from tfpipe.pipeline.stages.repeat import repeat_cached, repeat_epochs, repeat_steps, repeat_uncounted
 from tfpipe.pipeline.stages.shuffle import shuffle_buffer
+from tfpipe.system import kernels
 
 
 def build_dataset(
@@ -111,13 +112,14 @@ def build_stages(
     # A cache in files is a dataset like any other, or becomes one.
     cache = CacheFolder(manifest, split, config)
     plan = ReadPlan.for_host(get_source(manifest, split), without_cache(config), context, start_step)
-    plan = plan_cached_read(plan, cache, fill_first)
+    plan = _ask_workers(plan_cached_read(plan, cache, fill_first))
     stages = (cache_in_files(plan, config.cache, cache.path), *_stages_from_files(plan))
     return _with_options(stages, plan, plan.deterministic)
 
 
 def build_planned_stages(plan: ReadPlan) -> Stages:
     """Builds the stages of a host from its read plan, whose config must not ask for a cache in files."""
+    plan = _ask_workers(plan)
     return _with_options(_stages_from_files(plan), plan, plan.deterministic)
 
 
@@ -198,7 +200,9 @@ def _mixture_stages(
         refused = "evaluated" if not config.training else "cached in files"
         raise ConfigError(f"A mixture cannot be {refused} as a whole. Take its datasets one by one.")
     # Each dataset has a cache of its own.
-    whole = ReadPlan.for_host(get_whole_source(mixture, split), replace(config, cache_bytes=None), context, start_step)
+    whole = _ask_workers(
+        ReadPlan.for_host(get_whole_source(mixture, split), replace(config, cache_bytes=None), context, start_step)
+    )
     if whole.by_steps:
         raise ConfigError("A `service` keeps the exact order of one dataset, not of a mixture. Leave one of them out.")
     shares = apportion(mixture.weights, whole.global_batch_size, whole.num_hosts)
@@ -225,10 +229,25 @@ def _mixture_stages(
     return _with_options(stages_of_all, whole, deterministic=False)
 
 
+def _ask_workers(plan: ReadPlan) -> ReadPlan:
+    """Asks a service whether its workers have tfpipe-kernels, and returns the plan with the answer."""
+    service, decoder = plan.config.service, plan.config.decoder
+    if service is None:
+        return plan
+    service_client.check_address(service)
+    if decoder == "tensorflow" or not kernels.has_kernels():
+        return plan
+    worker_cpus = service_client.count_kernel_cpus(service)
+    if decoder == "native" and worker_cpus is None:
+        raise ConfigError(
+            f"`decoder` native needs tfpipe-kernels {kernels.get_version()} in every worker of the `service`, and the "
+            f"dispatcher {service} does not know it of all. Install it there and start the workers again, or use auto."
+        )
+    return replace(plan, worker_cpus=worker_cpus)
+
+
 def _check(plan: ReadPlan) -> None:
     """Refuses a plan that the data, its files or this machine's memory cannot serve."""
-    if plan.config.service is not None:
-        service_client.check_address(plan.config.service)
     plan.check()
     plan.source.check()
     if plan.config.cache != "none":

@@ -22,14 +22,13 @@ from tfpipe.format.schema import IMAGE_ENCODED
 from tfpipe.pipeline import native_operations
 from tfpipe.pipeline.mask_operations import crop_masks
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.stage import Merge, Stage, without_autograph
-from tfpipe.pipeline.stages._exact_order import list_batches
+from tfpipe.pipeline.stage import Merge, Stage, tf_data_options, without_autograph
+from tfpipe.pipeline.stages._exact_order import list_batches, list_step_batches
 from tfpipe.pipeline.stages.batch import format_batches
 from tfpipe.pipeline.stages.decode import choose_crop, get_stored_size
 from tfpipe.pipeline.stages.list import list_batches_once
 from tfpipe.pipeline.stages.parse import Features, leave_out_bad, make_parser, map_in_parallel
 from tfpipe.pipeline.stages.read import read_batches
-from tfpipe.system import host_limits
 
 _BATCHES_AT_ONCE = 2  # the second one is read while the first is decoded, and takes its threads when it ends
 
@@ -64,6 +63,8 @@ def _read_batches(plan: ReadPlan, listing: Stage, read: Stage) -> tuple[Stage, S
     """Makes the stages that list and read the records of a batch at once."""
 
     def list_records(epochs: tf.data.Dataset | None) -> tf.data.Dataset:
+        if plan.by_steps:
+            return list_step_batches(plan, epochs)
         return list_batches(plan, epochs) if plan.config.training else list_batches_once(plan)
 
     settings = {**read.settings, "cycle_length": plan.batches_read, "block_length": plan.batch_size}
@@ -178,6 +179,11 @@ def _drop_used(plan: ReadPlan, features: Features) -> Features:
     return {name: value for name, value in features.items() if name not in used}
 
 
+def make_worker_options(plan: ReadPlan) -> tf.data.Options:
+    """Makes the `tf.data` options of a pipeline that the workers of a service run."""
+    return tf_data_options(plan.config, plan.deterministic, count_held_threads(plan), plan.worker_cpus)
+
+
 def count_held_threads(plan: ReadPlan) -> int:
     """Counts the threads of tf.data that calls of tfpipe-kernels hold while they make a batch."""
     return _count_threads(plan)[0] if plan.decodes_batches else 0
@@ -190,6 +196,6 @@ def _count_threads(plan: ReadPlan) -> tuple[int, int]:
     the one thread that tf.data counts.
     """
     config = plan.config
-    threads = config.num_parallel_calls or host_limits.usable_cpus()
+    threads = config.num_parallel_calls or plan.cpus
     threads = min(threads, config.threadpool_size or threads)
     return (min(threads, _BATCHES_AT_ONCE), threads) if config.map_fusion else (threads, 1)

@@ -8,6 +8,7 @@ paths or URLs there, and their TensorFlow should be the trainer's version.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import threading
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tfpipe.errors import ConfigError, TfpipeError
 from tfpipe.format.protobuf_wire import Budget, fields
+from tfpipe.system import host_limits, kernels
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 Compression = Literal["AUTO", "SNAPPY"]
 
 _ADDRESS = re.compile(r"grpc://(\[[0-9A-Fa-f:.%]+\]|[^:/\s\[\]]+):([0-9]{1,5})")
-_WORKERS_ID, _JOURNAL_ID = "tfpipe-workers", "tfpipe-journal"
+_WORKERS_ID, _JOURNAL_ID, _KERNELS_ID = "tfpipe-workers", "tfpipe-journal", "tfpipe-kernels"
 _LIST_WORKERS = "/tensorflow.data.DispatcherService/GetWorkers"
 _ANSWER_S = 3.0
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # with empty settings
@@ -141,6 +143,43 @@ def keeps_journal(address: str) -> bool:
     except ValueError:  # no such dataset
         return False
     return True
+
+
+def announce_kernels(address: str, worker: str) -> None:
+    """Tells trainers that a worker has tfpipe-kernels, of which version, and how many cores it has.
+
+    The first number of cores stays, if the dispatcher knows the worker from its journal.
+    """
+    import tensorflow as tf
+
+    cores = {str(host_limits.usable_cpus()): tf.constant(0)}
+    with contextlib.suppress(tf.errors.InvalidArgumentError):  # another number is known
+        tf.data.experimental.service.register_dataset(
+            address, tf.data.Dataset.from_tensors(cores), dataset_id=_name_kernels(worker)
+        )
+
+
+def count_kernel_cpus(address: str) -> int | None:
+    """Returns the cores of the largest worker, if every fixed worker has tfpipe-kernels as it is here; None if not.
+
+    One question for each worker, about a millisecond, and none for a dispatcher without fixed workers.
+    """
+    import tensorflow as tf
+
+    cores = []
+    for worker in find_workers(address):
+        try:
+            spec = tf.data.experimental.service.from_dataset_id(
+                "parallel_epochs", address, _name_kernels(worker)
+            ).element_spec
+        except ValueError:  # no such dataset
+            return None
+        cores += map(int, spec)
+    return max(cores, default=None)
+
+
+def _name_kernels(worker: str) -> str:
+    return f"{_KERNELS_ID} {kernels.get_version()} {worker}"
 
 
 def list_live_workers(address: str) -> tuple[str, ...]:

@@ -42,10 +42,11 @@ import tensorflow as tf
 
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline import service_client
+from tfpipe.pipeline.native_stages import make_worker_options
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.step_shares import StepShares
 from tfpipe.pipeline.service_measure import measure_rates
-from tfpipe.pipeline.stage import STAGE_NAMES, Stages, tf_data_options
+from tfpipe.pipeline.stage import STAGE_NAMES, Stages
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ def choose_shares(plan: ReadPlan, stages: Stages) -> StepShares:
     job = _begin_job(plan, stages, StepShares.from_share(0))
     first = tf.constant(plan.start_step, tf.int64)
     local = job.build(tf.data.Dataset.counter(first)).prefetch(1)
-    options = tf_data_options(plan.config, plan.deterministic)
+    options = make_worker_options(plan)
     sides = {"This host": local.with_options(options), "The tf.data service": job.read().with_options(options)}
     rates = measure_rates(sides, plan.config.service_timeout_s).values()
     shares = StepShares.from_rates(*rates)
@@ -212,7 +213,7 @@ class _Job:
         elements = tf.data.Dataset.zip((places, self.build(places.map(self.find_step))))
         if config.prefetch_batches != 0:
             elements = elements.prefetch(config.prefetch_batches or tf.data.AUTOTUNE)
-        elements = elements.with_options(tf_data_options(config, self.plan.deterministic))
+        elements = elements.with_options(make_worker_options(self.plan))
         expected = tf.data.Dataset.counter(begin, tf.constant(count, tf.int64))
         numbered = tf.data.Dataset.zip((expected, _start_job(str(config.service), elements)))
 

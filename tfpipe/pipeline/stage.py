@@ -284,7 +284,9 @@ def customize_stages(stages: Stages, customize: Customize | None, config: Pipeli
     return stages
 
 
-def tf_data_options(config: PipelineConfig, deterministic: bool, held_threads: int = 0) -> tf.data.Options:
+def tf_data_options(
+    config: PipelineConfig, deterministic: bool, held_threads: int = 0, worker_cpus: int | None = None
+) -> tf.data.Options:
     """Makes the `tf.data` options that a config asks for.
 
     Args:
@@ -293,6 +295,7 @@ def tf_data_options(config: PipelineConfig, deterministic: bool, held_threads: i
         held_threads: The number of threads that long operations hold, such as those that decode a batch. TensorFlow's
             pool has a thread for each core, and the others would not get on: reading stops until a batch is done. So
             the pipeline gets a pool of its own with as many more, unless `private_threadpool_size` says its size.
+        worker_cpus: The cores of the worker that runs the pipeline; None if this host does.
     """
     options = tf.data.Options()
     options.deterministic = deterministic
@@ -308,7 +311,8 @@ def tf_data_options(config: PipelineConfig, deterministic: bool, held_threads: i
     if config.threadpool_size is not None:
         options.threading.private_threadpool_size = config.threadpool_size
     if held_threads and config.private_threadpool_size is None:
-        options.threading.private_threadpool_size = config.max_threads + held_threads
+        free_threads = config.max_threads if worker_cpus is None or config.cpu_budget is not None else worker_cpus
+        options.threading.private_threadpool_size = free_threads + held_threads
     if config.max_intra_op_parallelism:
         options.threading.max_intra_op_parallelism = config.max_intra_op_parallelism
     # Without autotuning tf.data must not turn a serial `map` into a parallel one.

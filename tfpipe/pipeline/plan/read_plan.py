@@ -156,6 +156,8 @@ class ReadPlan:
             is then that of the cache.
         chosen: Whether each record is read, bool [records]; None for all. The others keep their places in the order, so
             that another plan may read them.
+        worker_cpus: The cores of the largest worker of the `service`, if all of them have this tfpipe-kernels. None: a
+            worker lacks it, or there is no service, or nobody asked.
 
     Raises:
         ConfigError: The start step or a number of hosts or replicas cannot be used.
@@ -169,6 +171,7 @@ class ReadPlan:
     start_step: int = 0
     filling: FillingCache | None = field(default=None, compare=False)
     chosen: NDArray[np.bool_] | None = field(default=None, compare=False, repr=False)
+    worker_cpus: int | None = None
 
     def __post_init__(self) -> None:
         if self.start_step < 0:
@@ -525,12 +528,22 @@ class ReadPlan:
     @property
     def batches_read(self) -> int:
         """The batches that are read at once where tfpipe-kernels reads them: about 5 % of the work is reading."""
-        return max(host_limits.usable_cpus() // _CORES_PER_READ, _MIN_BATCHES_READ)
+        return max(self.cpus // _CORES_PER_READ, _MIN_BATCHES_READ)
+
+    @property
+    def cpus(self) -> int:
+        """The cores of the machine that makes the batches."""
+        return self.worker_cpus or host_limits.usable_cpus()
 
     @property
     def ahead_records(self) -> int:
-        """The records that storage is asked for at once where tfpipe-kernels reads batches: a run, or a batch."""
-        return self.order.run_records if self.exact else self.batch_size
+        """The records that storage is asked for at once where tfpipe-kernels reads batches: a run, or a batch.
+
+        The rest of a run may be for other workers, so each asks for the records of its own steps.
+        """
+        if not self.exact:
+            return self.batch_size
+        return self.order.turn_records if self.by_steps else self.order.run_records
 
     @property
     def shuffle_records(self) -> int:
@@ -595,12 +608,18 @@ class ReadPlan:
     def decoder(self) -> Literal["native", "tensorflow"]:
         """The decoder of JPEGs: that of tfpipe-kernels, or TensorFlow's (in readers without TensorFlow: Pillow)."""
         fits = self.config.decoder != "tensorflow" and self._explain_misfit() is None
-        return "native" if fits and not self.has_two_forms and kernels.has_kernels() else "tensorflow"
+        return "native" if fits and not self.has_two_forms and self._has_kernels else "tensorflow"
+
+    @property
+    def _has_kernels(self) -> bool:
+        """Whether tfpipe-kernels is installed where the batches are made, and here, where they are planned."""
+        return kernels.has_kernels() and (self.config.service is None or self.worker_cpus is not None)
 
     @property
     def lacks_kernels(self) -> bool:
         """Whether tfpipe-kernels would decode if it were installed."""
-        return self.config.decoder == "auto" and self._explain_misfit() is None and not kernels.has_kernels()
+        asks = self.config.decoder == "auto" and self.config.service is None
+        return asks and self._explain_misfit() is None and not kernels.has_kernels()
 
     @property
     def fuses_augment(self) -> bool:
@@ -620,10 +639,10 @@ class ReadPlan:
         """Whether tfpipe-kernels reads the records of a batch, each from its place, in exact order or in evaluation."""
         config, source = self.config, self.source
         known = source.shard_records is not None and (self.exact or not config.training)
-        known = known and not self.by_steps and self.chosen is None and self.filling is None
+        known = known and self.chosen is None and self.filling is None
         plain = config.cache == "none" and config.on_bad_record == "raise" and not self.is_ragged
         here = not any(file_io.is_url(file) for file in source.files)
-        return known and plain and here and config.decoder != "tensorflow" and kernels.has_kernels()
+        return known and plain and here and config.decoder != "tensorflow" and self._has_kernels
 
     def check_decoder(self) -> None:
         """Refuses the native decoder if it is asked for and cannot be used.
@@ -642,8 +661,6 @@ class ReadPlan:
     def _explain_misfit(self) -> str | None:
         """Returns why the native decoder does not fit, as the rest of a sentence; None if it does."""
         config, formats = self.config, self.source.images.formats
-        if config.service is not None:
-            return "cannot run in the workers of a tf.data `service`"
         if config.augment_options.antialias:
             return "resizes without `antialias`"
         if not self.source.has_images:

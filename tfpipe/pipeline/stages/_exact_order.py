@@ -191,6 +191,24 @@ def list_step_tracks(plan: ReadPlan, steps: tf.data.Dataset) -> tf.data.Dataset:
     return steps.map(list_step)
 
 
+def list_step_batches(plan: ReadPlan, steps: tf.data.Dataset) -> tf.data.Dataset:
+    """Lists the records of each batch of a replica as `list_batches` does, for some global steps alone.
+
+    Args:
+        plan: The read plan of the host that gets the batches.
+        steps: int64: numbers of global steps, in any order.
+    """
+    epoch_steps, size = tf.constant(plan.steps_per_epoch or 0, tf.int64), plan.batch_size
+
+    def list_step(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        epoch, begin = step // epoch_steps, step % epoch_steps
+        numbers = _order_ops.number_records(plan.order, epoch, _place_records(plan, begin, begin + 1, plan.rows))
+        seeds = _order_ops.make_seeds(plan.config.seed, epoch, numbers % plan.order.num_records)
+        return tf.reshape(numbers, [-1, size]), tf.reshape(seeds, [-1, size, 2])
+
+    return steps.map(list_step).unbatch()
+
+
 def list_choices(plan: ReadPlan) -> tf.data.Dataset:
     """Lists whether each record is a `chosen` one, in the final order, from the start step on: int64, 1 or 0."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfpipe.pipeline import service_client, service_steps
+from tfpipe.pipeline.native_stages import make_worker_options
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.stage import Stage, Stages, tf_data_options
+from tfpipe.pipeline.stage import Stage, Stages
 
 
 def prefetch_batches(plan: ReadPlan) -> Stage:
@@ -19,7 +20,7 @@ def prefetch_batches(plan: ReadPlan) -> Stage:
             batches = batches.apply(tf.data.experimental.assert_cardinality(count))
         if config.service is not None and not plan.by_steps:
             # Workers obey the options that are set above the service.
-            batches = batches.with_options(tf_data_options(config, plan.deterministic))
+            batches = batches.with_options(make_worker_options(plan))
             batches = service_client.distribute(batches, config.service, training=config.training)
         return wait_ahead(batches)
 
