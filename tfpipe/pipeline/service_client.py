@@ -166,7 +166,7 @@ def count_kernel_cpus(address: str) -> int | None:
     """
     import tensorflow as tf
 
-    cores = []
+    cores: list[int] = []
     for worker in find_workers(address):
         try:
             spec = tf.data.experimental.service.from_dataset_id(
