@@ -59,6 +59,9 @@ class ShardConfig:
             "coco" or "voc". Default: "auto".
         annotations: The files with boxes or captions in COCO's form, for the images in the folder `input`. Without them
             `annotations/instances_*.json` and `annotations/captions_*.json` in it count. Default: ().
+        mask_column: The column of a table that holds masks: paths, or the masks themselves in Parquet files that hold
+            the images. None: `mask`, and in such Parquet files also `annotation`, `label`, `segmentation` and
+            `segmentation_mask`, if their values are images. Default: None.
         segmentation_masks: Whether the segmentations in COCO's annotations become masks. Class 0 is the background; the
             class of a box counts from 1 there. Default: False.
         split: The name of the one split. None: `train`, unless the input names splits or `splits` is given.
@@ -108,6 +111,7 @@ class ShardConfig:
     output: str
     input_format: str = option(Choice(("auto", "tree", "pairs", "parquet", "coco", "voc")), "auto")
     annotations: tuple[str, ...] = ()
+    mask_column: str | None = None
     segmentation_masks: bool = option(Flag(), False)
     split: str | None = None
     splits: Mapping[str, float] = option(_Shares(), default_factory=dict)

@@ -137,7 +137,7 @@ def make_pieces(config: ShardConfig) -> Pieces:
     """
     check_no_segmentations(config)
     if is_table_input(config):
-        parts = list_parts(config.input)
+        parts = list_parts(config.input, config.mask_column)
         columns = read_columns(parts, config)
         return Pieces(tuple(_group(parts, [part.size for part in parts], 1 << 24)), columns)
     check_no_column(config)

@@ -2,9 +2,10 @@
 
     image    a struct of `bytes` and `path`, or the bytes alone; another name, if only one column is such a struct
     label    optional: the number or the name of the class; another name, if only one column is a `ClassLabel`
+    mask     optional: the mask of the image, as `image`; or another column that looks like it or that the option names
 
-A row becomes one of a table, see `beam_jobs.inputs.table`. The bytes of the images are not read here, so a row has only
-the place of its image. Names of classes come from the metadata that `datasets` leaves in the schema.
+A row becomes one of a table, see `beam_jobs.inputs.table`. The bytes of images and masks are not read here, so a row
+has only their places. Names of classes come from the metadata that `datasets` leaves in the schema.
 """
 
 import json
@@ -21,13 +22,16 @@ _MAX_MEAN_BYTES = 512 << 20
 _MAX_NAME = 200
 _ROWS_AT_ONCE = 10_000
 
+_MASK_COLUMNS = ("image/mask", "mask")  # also with the bytes alone
+_LIKELY_MASK_COLUMNS = ("annotation", "label", "segmentation", "segmentation_mask")  # with values like images
+
 
 class EmbeddedImage(NamedTuple):
-    """The place of an image in a Parquet file.
+    """The place of an image or a mask in a Parquet file.
 
     Attributes:
-        name: The name of its file, without a folder; empty if there is none.
-        size: The mean number of bytes of the images in the row group.
+        name: The name of its file, without a folder; empty if there is none. For a mask the name of its column.
+        size: The mean number of bytes of such in the row group.
         row_group: The row group, from 0.
         row: The row in the row group, from 0.
     """
@@ -46,6 +50,7 @@ class ImageColumns:
         image: The column of the images.
         bytes_leaf: The name of the bytes in the image's column.
         path_leaf: The name of the path in the image's column; empty if there is none.
+        mask: The column of the masks; empty if there is none.
         label: The column of the classes; empty if there is none.
         class_names: The names of the classes; empty if the file does not give them.
         others: The further columns.
@@ -54,6 +59,7 @@ class ImageColumns:
     image: str
     bytes_leaf: str
     path_leaf: str
+    mask: str
     label: str
     class_names: tuple[str, ...]
     others: tuple[str, ...]
@@ -64,15 +70,17 @@ class ImageColumns:
         return [name for name in (self.path_leaf, self.label, *self.others) if name]
 
 
-def find_image_columns(schema: Any) -> ImageColumns | None:
+def find_image_columns(schema: Any, mask_column: str | None = None) -> ImageColumns | None:
     """Returns the columns of a Parquet file; None if no column holds images.
 
     Args:
         schema: The Arrow schema of the file.
+        mask_column: The column of the masks; None to look for one.
     """
-    structs = [field.name for field in schema if _is_struct(field.type)]
     names = list(schema.names)
-    if "image" in names:
+    mask = _find_mask(schema, names, mask_column)
+    structs = [field.name for field in schema if _is_struct(field.type) and field.name != mask]
+    if "image" in names and mask != "image":
         field = schema.field("image")
         image = "image" if _is_struct(field.type) or _is_binary(field.type) else ""
     else:
@@ -83,15 +91,29 @@ def find_image_columns(schema: Any) -> ImageColumns | None:
     has_path = image in structs and kind.get_field_index("path") >= 0
     classes = _read_classes(schema.metadata or {})
     classes = {name: value for name, value in classes.items() if name in names}
-    label = "label" if "label" in names else next(iter(classes)) if len(classes) == 1 else ""
+    labels = [name for name in ("label", *(classes if len(classes) == 1 else ())) if name in names and name != mask]
+    label = labels[0] if labels else ""
     return ImageColumns(
         image,
         f"{image}.bytes" if image in structs else image,
         f"{image}.path" if has_path else "",
+        mask,
         label,
         classes.get(label, ()),
-        tuple(name for name in names if name not in (image, label)),
+        tuple(name for name in names if name not in (image, mask, label)),
     )
+
+
+def _find_mask(schema: Any, names: Sequence[str], mask_column: str | None) -> str:
+    """Returns the column of the masks; empty if there is none."""
+    sure = _MASK_COLUMNS if mask_column is None else (mask_column,)
+    likely = _LIKELY_MASK_COLUMNS if mask_column is None else ()
+    candidates: tuple[str, ...] = (*sure, *likely)
+    for name in candidates:
+        kind = schema.field(name).type if names.count(name) == 1 else None
+        if kind is not None and (_is_struct(kind) or (name in sure and _is_binary(kind))):
+            return name
+    return ""
 
 
 def _is_struct(kind: Any) -> bool:
@@ -153,22 +175,32 @@ def read_embedded_rows(
     _check_rows(table.metadata.num_rows, file, path)
     for name in columns.others:
         _check_type(table.schema_arrow.field(name), path)
-    leaf = next(k for k in range(len(table.schema)) if table.schema.column(k).path == columns.bytes_leaf)
     for group in groups:
-        metadata = table.metadata.row_group(group)
-        chunk, row = metadata.column(leaf), 0
-        size = min(max(0, chunk.total_uncompressed_size) // max(1, metadata.num_rows), _MAX_MEAN_BYTES)
+        metadata, row = table.metadata.row_group(group), 0
+        size, mask_size = (_get_mean_size(metadata, name) for name in (columns.bytes_leaf, columns.mask))
         batches = table.iter_batches(_ROWS_AT_ONCE, [group], columns.listed, use_threads=False)
         try:
             for batch in batches:
                 for values in _read_batch(batch, columns):
-                    values["image"] = EmbeddedImage(_get_name(values["image"]), max(1, size), group, row)
+                    values["image"] = EmbeddedImage(_get_name(values["image"]), size, group, row)
+                    if columns.mask:
+                        values["mask"] = EmbeddedImage(columns.mask, mask_size, group, row)
                     yield values
                     row += 1
         except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # the store failed, not the file
         yield from [None] * (metadata.num_rows - row)
+
+
+def _get_mean_size(group: Any, name: str) -> int:
+    """Returns the mean number of bytes in a row group of a column, or of its field `bytes`; at least 1."""
+    chunks = [group.column(k) for k in range(group.num_columns)]
+    num_bytes = sum(
+        max(0, chunk.total_uncompressed_size) for chunk in chunks if chunk.path_in_schema in (name, f"{name}.bytes")
+    )
+    mean: int = num_bytes // max(1, group.num_rows)
+    return max(1, min(mean, _MAX_MEAN_BYTES))
 
 
 def _check_rows(num_rows: int, file: IO[bytes], path: str) -> None:
@@ -179,15 +211,11 @@ def _check_rows(num_rows: int, file: IO[bytes], path: str) -> None:
 
 
 def _check_type(field: Any, path: str) -> None:
-    if field.name == keys.IMAGE_MASK and _has_binary(field.type):
-        raise DataError(
-            f"{path}: column {field.name!r} holds masks, which are not read from Parquet. Take the images and their "
-            "masks from tars or a folder instead."
-        )
     if not _is_flat(field.type) and _has_binary(field.type):
         raise DataError(
             f"{path}: column {field.name!r} must hold numbers, texts, or lists and structs of such, got {field.type}. "
-            "Only one column can hold images; write the table without the others."
+            "Only one column can hold images, and one masks, which `mask_column` names; write the table without the "
+            "others."
         )
 
 
@@ -210,6 +238,8 @@ def _is_flat(kind: Any) -> bool:
 def _read_batch(batch: Any, columns: ImageColumns) -> Iterator[dict[str, Any]]:
     """Yields the rows of a batch by the names of a table's columns. The path of an image stands in for the image."""
     cells: dict[str, list[Any]] = {"image": [None] * batch.num_rows}
+    if columns.mask:
+        cells["mask"] = [None] * batch.num_rows  # its place comes later
     if columns.path_leaf:
         images = batch.column(columns.image).to_pylist()
         cells["image"] = [image and image.get("path") for image in images]

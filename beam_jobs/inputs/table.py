@@ -6,7 +6,8 @@
     xmin, ymin, xmax, ymax
                 optional: boxes as fractions of width and height; a number, or a list for several boxes
     box_label   optional: class number of the box, or a list
-    mask        optional: path of the image's mask, a PNG whose values are classes; relative as that of the image
+    mask        optional: path of the image's mask, a PNG whose values are classes; relative as that of the image.
+                `mask_column` gives this column another name
 
 Every further column becomes a feature of the same name. A CSV cell holds a list as JSON: `[0.1, 0.5]`.
 """
@@ -73,7 +74,7 @@ def is_table_input(config: ShardConfig, look: Look = list_begin) -> bool:
         return True
     if config.input_format == "auto":
         with filesystem.explain_os_errors(f"read {config.input}"):
-            return is_parquet_folder(config.input, look)
+            return is_parquet_folder(config.input, look, config.mask_column)
     return config.input_format == "parquet"
 
 
@@ -88,7 +89,7 @@ def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing
         ConfigError: The manifest has no column named `group_by`.
         DataError: The table cannot be read, or a cell does not fit its column. The message names the row.
     """
-    parts = list_parts(config.input)
+    parts = list_parts(config.input, config.mask_column)
     columns = read_columns(parts, config)
     builder, facts = ImageTableBuilder(), Facts()
     for part in parts:
@@ -247,13 +248,15 @@ def _parse_row(row: Row, number: int, part: TablePart, extra_columns: Sequence[s
         extra=cast(
             tuple[Value, ...], tuple(row.get(name) for name in extra_columns)
         ),  # converted when all rows are known
-        mask=_parse_mask(row.get("mask"), where),
+        mask=_parse_mask(row.get("mask"), image.location.file, where),
     )
 
 
-def _parse_mask(value: Any, where: str) -> tuple[str | int, ...]:
+def _parse_mask(value: Any, file: str, where: str) -> tuple[str | int, ...]:
     if value is None:
         return ()
+    if isinstance(value, EmbeddedImage):
+        return tuple(MaskRef(value.name, value.size, file, value.row, row_group=value.row_group))
     if not isinstance(value, str) or not value or "\0" in value:
         raise DataError(f"{where}: 'mask' must be the path of a PNG, got {value!r}.")
     return tuple(MaskRef(value if filesystem.is_url(value) else posixpath.normpath(value)))

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.folder import SPLIT_FOLDERS, Look, find_splits, list_begin
-from beam_jobs.inputs.parquet_rows import ImageColumns, find_image_columns, read_embedded_rows
+from beam_jobs.inputs.parquet_rows import EmbeddedImage, ImageColumns, find_image_columns, read_embedded_rows
 from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
 
@@ -40,6 +40,7 @@ class TablePart(NamedTuple):
         num_parts: The number of parts that the file has.
         size: The bytes of the part.
         split: The split that the names of the files give, for images in the table itself; empty if they give none.
+        mask_column: The column of the masks; None for the usual ones.
     """
 
     path: str
@@ -48,6 +49,7 @@ class TablePart(NamedTuple):
     num_parts: int = 1
     size: int = 0
     split: str = ""
+    mask_column: str | None = None
 
 
 def is_table(path: str) -> bool:
@@ -76,8 +78,12 @@ def make_name(path: str) -> str:
     return until_wildcard.rstrip("-_. ") or posixpath.basename(posixpath.dirname(path)) or "images"
 
 
-def list_parts(path: str) -> list[TablePart]:
+def list_parts(path: str, mask_column: str | None = None) -> list[TablePart]:
     """Returns the parts of a table in their order.
+
+    Args:
+        path: The file, the folder or the pattern.
+        mask_column: The column of the masks; None for the usual ones.
 
     Raises:
         DataError: There is no such file, or none that fits the pattern.
@@ -90,7 +96,10 @@ def list_parts(path: str) -> list[TablePart]:
         # A CSV file has one part: where a row begins is known only to the reader of all rows before it. So has one
         # with images, which has few rows.
         num_parts = max(1, -(-size // _PART_BYTES)) if get_suffix(file) == ".parquet" and is_table(path) else 1
-        parts += [TablePart(file, number, k, num_parts, size // num_parts, splits[number]) for k in range(num_parts)]
+        parts += [
+            TablePart(file, number, k, num_parts, size // num_parts, splits[number], mask_column)
+            for k in range(num_parts)
+        ]
     return parts
 
 
@@ -99,10 +108,15 @@ def get_location(root: str, path: str) -> str:
     return path[len(root) :].lstrip("/") if root and path.startswith(root) else path
 
 
-def is_parquet_folder(path: str, look: Look = list_begin) -> bool:
+def is_parquet_folder(path: str, look: Look = list_begin, mask_column: str | None = None) -> bool:
     """Checks whether a folder holds Parquet files with images and nothing else that could be an input.
 
     It looks into the first file, and at the begin of each folder.
+
+    Args:
+        path: The folder.
+        look: The function that lists the begin of a folder.
+        mask_column: The column of the masks; None for the usual ones.
     """
     if is_archive(path):
         return False
@@ -114,7 +128,7 @@ def is_parquet_folder(path: str, look: Look = list_begin) -> bool:
     if not files:
         return False
     try:
-        return find_columns(TablePart(min(files))) is not None
+        return find_columns(TablePart(min(files), mask_column=mask_column)) is not None
     except (DataError, OSError):
         return False  # whatever else the folder is, its Parquet files do not make it a table
 
@@ -193,7 +207,7 @@ def find_columns(part: TablePart) -> ImageColumns | None:
 
     with filesystem.explain_os_errors(f"read {part.path}"), filesystem.open_read(part.path) as file:
         try:
-            return find_image_columns(pyarrow.parquet.ParquetFile(file).schema_arrow)
+            return find_image_columns(pyarrow.parquet.ParquetFile(file).schema_arrow, part.mask_column)
         except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             raise _explain_parquet(part, error) from error
 
@@ -205,7 +219,23 @@ def read_rows(part: TablePart) -> Iterator[tuple[int, Row | None]]:
         DataError: The file cannot be read.
     """
     with filesystem.explain_os_errors(f"read {part.path}"), filesystem.open_read(part.path) as file:
-        yield from _READERS[get_suffix(part.path)](file, part)
+        for number, row in _READERS[get_suffix(part.path)](file, part):
+            if part.mask_column is not None and row is not None:
+                _rename_mask(row, part, number)
+            yield number, row
+
+
+def _rename_mask(row: Row, part: TablePart, number: int) -> None:
+    """Gives the column that the option names the name `mask`. Another column of this name would not be a mask."""
+    assert part.mask_column is not None
+    if isinstance(row.get("mask"), EmbeddedImage):
+        return
+    if part.mask_column not in row:
+        raise DataError(f"{part.path}, row {number}: must have the column {part.mask_column!r} of `mask_column`.")
+    mask = row.pop(part.mask_column)
+    if "mask" in row:
+        row["mask_"] = row["mask"]
+    row["mask"] = mask
 
 
 def _read_csv(file: Any, part: TablePart) -> Iterator[tuple[int, Row]]:
@@ -247,7 +277,7 @@ def _read_parquet(file: Any, part: TablePart) -> Iterator[tuple[int, Row | None]
         begin, end = (num_groups * k // part.num_parts for k in (part.part, part.part + 1))
         first_row = sum(table.metadata.row_group(k).num_rows for k in range(begin)) + 1
         groups = list(range(begin, end))
-        columns = find_image_columns(table.schema_arrow)
+        columns = find_image_columns(table.schema_arrow, part.mask_column)
         if columns is not None:
             yield from enumerate(read_embedded_rows(table, file, part.path, columns, groups), start=first_row)
             return

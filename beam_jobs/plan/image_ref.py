@@ -42,7 +42,7 @@ class MaskRef(NamedTuple):
     """The mask of an image in the input.
 
     Attributes:
-        path: The path of the mask, as `ImageRef.path` is that of an image.
+        path: The path of the mask, as `ImageRef.path` is that of an image. In a Parquet file the name of its column.
         size: The number of bytes once they are unpacked; 0 if it is unknown.
         file: The file that holds the bytes, as in `ImageLocation`, like the fields after it.
         offset: The position at which they begin.

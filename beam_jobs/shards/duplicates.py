@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.inputs.archive import is_compressed_tar, open_unpacked
-from beam_jobs.inputs.parquet_images import read_row_images
+from beam_jobs.inputs.parquet_images import list_cells, read_cells
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import ImageRef
 from beam_jobs.plan.image_table import ImageTable
@@ -202,7 +202,7 @@ def _map_batches(
 
 def _hash_batch(root: str, batch: _Batch) -> list[Identity]:
     in_rows = [(index, image) for index, image in batch if image.location.row_group >= 0]
-    found = read_row_images(root, [image for _, image in in_rows], MAX_SOURCE_BYTES)
+    found = read_cells(root, list_cells([image for _, image in in_rows]), MAX_SOURCE_BYTES)
     identities = [
         Identity(in_rows[k][0], hashlib.sha256(data).digest()) for k, data in found if isinstance(data, bytes)
     ]

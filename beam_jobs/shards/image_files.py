@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from beam_jobs.inputs.annotations.segmentation import draw_mask
-from beam_jobs.inputs.parquet_images import read_row_images
+from beam_jobs.inputs.parquet_images import Cell, get_row_mask, list_cells, read_cells
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import PlannedImage, Value
 from beam_jobs.shards.record import MAX_SOURCE_BYTES, Record, RejectedImage, check_source_size, make_image_features
@@ -54,6 +54,10 @@ class ImageFiles:
         return self.header.form.to_json()
 
     @property
+    def _has_masks(self) -> bool:
+        return keys.IMAGE_MASK in self.header.schema
+
+    @property
     def may_be_seekable(self) -> bool:
         """Whether the form asks for seekable JPEGs."""
         return self.header.form.seekable
@@ -73,15 +77,25 @@ class ImageFiles:
 
     def _read_blocks(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
         for images in _cut_blocks(planned):
-            block = _Block(self.header.root, images)
-            for position, image in enumerate(images):
+            block = _Block(self.header.root, list_cells(images, masks=True))
+            position = 0
+            for image in images:
                 yield image, partial(self._make_from_block, image, block, position)
+                position += 1 if get_row_mask(image) is None else 2
 
     def _make_from_block(self, planned: PlannedImage, block: "_Block", position: int) -> Record:
+        """Makes the record of an image at a position in a block, where its mask follows it if that lies in a row."""
         try:
-            return self._make_record(planned, _Fetched(block.take(position), self._fetch_mask(planned)))
+            data = block.take(position)
         except UnreadableError as error:
             raise RejectedImage("unreadable", str(error)) from error
+        if get_row_mask(planned) is None:
+            return self._make_record(planned, _Fetched(data, self._fetch_mask(planned)))
+        try:
+            mask = block.take(position + 1)
+        except UnreadableError as error:
+            raise RejectedImage("unreadable", f"its mask: {error}") from error
+        return self._make_record(planned, _Fetched(data, mask))
 
     def _read_files(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
         fetched: deque[tuple[PlannedImage, Future[_Fetched]]] = deque()
@@ -125,7 +139,7 @@ class ImageFiles:
         return _Fetched(data, self._fetch_mask(planned))
 
     def _fetch_mask(self, planned: PlannedImage) -> bytes | None:
-        if keys.IMAGE_MASK not in self.header.schema:
+        if not self._has_masks:
             return None
         mask = planned.mask_ref
         if mask is None:
@@ -187,28 +201,28 @@ def _cut_blocks(planned: Iterable[PlannedImage]) -> Iterator[list[PlannedImage]]
 
 @dataclass(slots=True)
 class _Block:
-    """Some images in Parquet files, which are read together when the first of them is taken.
+    """Some images and masks in Parquet files, which are read together when the first of them is taken.
 
     Attributes:
         root: The folder that relative locations start from.
-        images: The images.
+        cells: The images, each with its mask after it if that lies in a row too.
         data: The bytes of those that are read and not taken yet, by their positions, or the reasons why they cannot be
             read.
     """
 
     root: str
-    images: list[PlannedImage]
+    cells: list[Cell]
     data: dict[int, bytes | UnreadableError] = field(default_factory=dict)
 
     def take(self, position: int) -> bytes:
-        """Returns the bytes of an image, which are then forgotten.
+        """Returns the bytes of a cell, which are then forgotten.
 
         Raises:
             UnreadableError: It cannot be read.
         """
         if position not in self.data:
-            self._read(range(position, len(self.images)))
-        if position not in self.data:  # the images before it in their files were much larger than planned
+            self._read(range(position, len(self.cells)))
+        if position not in self.data:  # the cells before it in their files were much larger than planned
             self._read(range(position, position + 1))
         data = self.data.pop(position)
         if isinstance(data, UnreadableError):
@@ -217,7 +231,7 @@ class _Block:
 
     def _read(self, positions: range) -> None:
         num_bytes = 0
-        for k, data in read_row_images(self.root, self.images[positions.start : positions.stop], MAX_SOURCE_BYTES):
+        for k, data in read_cells(self.root, self.cells[positions.start : positions.stop], MAX_SOURCE_BYTES):
             self.data[positions.start + k] = data
             num_bytes += len(data) if isinstance(data, bytes) else 0
             if num_bytes > 2 * _BLOCK_BYTES:

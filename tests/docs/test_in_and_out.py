@@ -33,6 +33,7 @@ TESTS = {
         "beam_jobs/inputs/test_parquet_rows.py::test_a_folder_of_the_hub_gives_splits_classes_and_texts",
         "beam_jobs/inputs/test_parquet_rows.py::test_one_file_or_a_pattern_is_an_input_too",
         "beam_jobs/inputs/test_parquet_rows.py::test_records_hold_the_bytes_the_class_and_the_text",
+        "beam_jobs/inputs/test_parquet_rows.py::test_masks_of_parquet_files_are_stored_with_their_images",
     ],
     "a Parquet file that `tfpipe export` wrote": [
         "beam_jobs/inputs/test_parquet_rows.py::test_an_export_to_parquet_comes_back",

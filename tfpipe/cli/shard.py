@@ -44,6 +44,11 @@ from tfpipe.format.image_form import ImageForm
     help="Boxes or captions of the images in the folder INPUT, in COCO's form. Repeat it for several files. "
     "Without it `annotations/instances_*.json` and `captions_*.json` in INPUT count, if there are such.",
 )
+@click.option(
+    "--mask-column",
+    metavar="COLUMN",
+    help="Column of the masks in a table or in Parquet files with images.  [default: mask, or what looks like one]",
+)
 @config_option(
     ShardConfig,
     "segmentation_masks",

@@ -11,7 +11,7 @@ import pytest
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import parquet_images
 from beam_jobs.inputs.list_inputs import list_images
-from beam_jobs.inputs.parquet_images import read_row_images
+from beam_jobs.inputs.parquet_images import list_cells, read_cells
 from beam_jobs.inputs.read_image import UnreadableError
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef
 from beam_jobs.shards import image_files
@@ -38,7 +38,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def read_all(path: Path, refs: list[ImageRef], max_bytes: int = 1 << 20) -> list[bytes | str]:
     """Returns the bytes of each image, or the reason why there are none."""
-    found = dict(read_row_images(str(path.parent), refs, max_bytes))
+    found = dict(read_cells(str(path.parent), list_cells(refs), max_bytes))
     assert sorted(found) == list(range(len(refs)))
     return [str(data) if isinstance(data, UnreadableError) else data for _, data in sorted(found.items())]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.engine.choose import choose_planner
 from beam_jobs.inputs.list_inputs import list_images
 from beam_jobs.inputs.table import is_table_input
-from beam_jobs.plan.image_ref import ImageLocation
+from beam_jobs.plan.image_ref import ImageLocation, MaskRef
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import make_dataset, read_records
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.beam_jobs.inputs.parquet_files import damage, describe_classes, write_parquet
 from tests.export.datasets import describe_records, make_photo_dataset
+from tests.mask_files import make_mask
 from tfpipe.errors import DataError
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
@@ -170,20 +172,80 @@ def test_columns_of_other_types_become_text(tmp_path: Path) -> None:
 
 
 def test_a_second_column_of_images_is_refused(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "t.parquet", JPEGS[:1], mask=[{"bytes": b"1", "path": "1.png"}])
+    path = write_parquet(tmp_path / "t.parquet", JPEGS[:1], depth=[{"bytes": b"1", "path": "1.png"}])
     assert refuse(path) == (
-        f"{path}: column 'mask' must hold numbers, texts, or lists and structs of such, got struct<bytes: binary, "
-        "path: string>. Only one column can hold images; write the table without the others."
+        f"{path}: column 'depth' must hold numbers, texts, or lists and structs of such, got struct<bytes: binary, "
+        "path: string>. Only one column can hold images, and one masks, which `mask_column` names; write the table "
+        "without the others."
     )
 
 
-@pytest.mark.parametrize("mask", [b"1", {"bytes": b"1", "path": None}], ids=["bytes", "struct"])
-def test_masks_of_an_export_are_refused(tmp_path: Path, mask: Any) -> None:
-    path = write_parquet(tmp_path / "t.parquet", JPEGS[:1], **{"image/mask": [mask]})
-    assert refuse(path) == (
-        f"{path}: column 'image/mask' holds masks, which are not read from Parquet. Take the images and their masks "
-        "from tars or a folder instead."
-    )
+MASKS = [make_mask(k) for k in range(5)]
+STRUCTS = [{"bytes": mask, "path": None} for mask in MASKS]
+
+
+@pytest.mark.parametrize("name", ["image/mask", "mask", "annotation", "label", "segmentation", "segmentation_mask"])
+def test_a_column_of_masks_is_recognized(tmp_path: Path, name: str) -> None:
+    path = write_parquet(tmp_path / "t.parquet", JPEGS, **{name: STRUCTS}, text=["x"] * 5)
+    listing = list_parquet(path)
+    assert (listing.label_names, listing.extra) == ((), (FeatureSpec.make_text("text"),))
+    (size,) = {MaskRef(*ref.mask).size for ref in list(listing.images)[:2]}
+    assert [MaskRef(*ref.mask) for ref in listing.images][:2] == [
+        MaskRef(name, size, "t.parquet", row, row_group=0) for row in (0, 1)
+    ]
+    assert size >= len(MASKS[0])
+
+
+def read_pairs(output: Path) -> set[tuple[bytes, bytes]]:
+    return {(record["image/encoded"][0], record["image/mask"][0]) for record in read_records(output)}
+
+
+def test_masks_of_parquet_files_are_stored_with_their_images(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", JPEGS, annotation=STRUCTS, label=[0, 1, 0, 1, 0])
+    manifest = make_dataset(path, tmp_path / "out", num_shards=2)
+    assert read_pairs(tmp_path / "out") == set(zip(JPEGS, MASKS, strict=True))
+    assert (manifest.label_names, manifest.format_version) == (("0", "1"), 4)
+    # With other names only the option can say which column is which.
+    table = pyarrow.parquet.read_table(path).rename_columns(["photo", "classes", "label"])
+    pyarrow.parquet.write_table(table, tmp_path / "other.parquet")
+    assert "must have a column 'image'" in refuse(tmp_path / "other.parquet")
+    make_dataset(tmp_path / "other.parquet", tmp_path / "again", mask_column="classes", drop_duplicates=True)
+    assert read_pairs(tmp_path / "again") == set(zip(JPEGS, MASKS, strict=True))
+
+
+def test_masks_that_are_bytes_or_paths(tmp_path: Path) -> None:
+    write_files(tmp_path, {f"{k}.png": mask for k, mask in enumerate(MASKS)})
+    for name, values in (("bytes", MASKS), ("paths", [f"{k}.png" for k in range(5)])):
+        path = write_parquet(tmp_path / f"{name}.parquet", JPEGS, mask=values)
+        make_dataset(path, tmp_path / name)
+        assert read_pairs(tmp_path / name) == set(zip(JPEGS, MASKS, strict=True))
+
+
+def test_a_row_without_a_mask_is_quarantined(tmp_path: Path) -> None:
+    masks = [*STRUCTS[:2], None, {"bytes": b"GIF89a", "path": None}, {"bytes": None, "path": "gone.png"}]
+    path = write_parquet(tmp_path / "t.parquet", JPEGS, mask=masks)
+    make_dataset(path, tmp_path / "out", max_bad=3)
+    lines = map(json.loads, (tmp_path / "out/quarantine/quarantined.jsonl").read_text().splitlines())
+    assert {(line["path"], line["kind"], line["reason"]) for line in lines} == {
+        ("t/00000003", "unreadable", "its mask: the row holds neither bytes nor a path"),
+        ("t/00000004", "bad", "its mask: it is not a PNG"),
+        ("t/00000005", "unreadable", "its mask: cannot be read: No such file or directory"),
+    }
+    write_parquet(tmp_path / "u-1.parquet", JPEGS[:2], mask=STRUCTS[:2])
+    write_parquet(tmp_path / "u-2.parquet", JPEGS[2:4])
+    make_dataset(tmp_path / "u-*.parquet", tmp_path / "some", max_bad=2)
+    lines = map(json.loads, (tmp_path / "some/quarantine/quarantined.jsonl").read_text().splitlines())
+    assert {line["reason"] for line in lines} == {"it has no mask, and other images have one"}
+
+
+def test_a_missing_column_of_masks_is_named(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", JPEGS[:1])
+    assert refuse(path, mask_column="x") == f"{path}, row 1: must have the column 'x' of `mask_column`."
+    table = tmp_path / "t.csv"
+    table.write_text("image,mask,seg\na.jpg,1,a.png\n")
+    assert refuse(table, mask_column="x") == f"{table}, row 1: must have the column 'x' of `mask_column`."
+    (ref,) = list_parquet(table, mask_column="seg").images
+    assert (ref.mask[0], ref.extra) == ("a.png", (1,))
 
 
 def test_rows_of_a_damaged_row_group_are_counted(tmp_path: Path) -> None:
