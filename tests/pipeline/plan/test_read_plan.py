@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.plan import read_plan
 from tfpipe.pipeline.plan.read_plan import ReadPlan, split_batch
 from tfpipe.pipeline.plan.source import Source, tfrecord_files
 
@@ -137,6 +139,31 @@ def test_which_order(
             _ = ReadPlan(uncounted, PipelineConfig(global_batch_size=1, **options)).exact
     else:
         assert not ReadPlan(uncounted, PipelineConfig(global_batch_size=1, **options)).exact
+
+
+@pytest.mark.parametrize(
+    ("options", "exact"),
+    [
+        ({"order": "throughput"}, True),
+        ({"order": "throughput", "deterministic": False}, True),
+        ({"deterministic": False}, True),
+        ({"order": "throughput", "shuffle_buffer_size": "1KB"}, False),  # holds few
+        ({"order": "throughput", "shuffle_buffer_size": 200}, False),  # the user wants this many
+        ({"order": "throughput", "service": "grpc://a:1"}, False),
+        ({"order": "throughput", "training": False}, False),
+    ],
+)
+def test_small_records_come_in_exact_order(
+    plan: Callable[..., ReadPlan],
+    uncounted: Source,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    exact: bool,
+) -> None:
+    monkeypatch.setattr(read_plan, "_SCATTERED_BUFFER", 50)  # as if a buffer of 256 MiB held very many of them
+    small = plan(**options)
+    assert (small.exact, small.scatters) == (exact, "service" in options)
+    assert not ReadPlan(uncounted, PipelineConfig(global_batch_size=1, **options)).exact
 
 
 def test_workers_of_a_service_read_near_files_with_few_threads(plan: Callable[..., ReadPlan]) -> None:

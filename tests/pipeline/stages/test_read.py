@@ -82,13 +82,13 @@ def test_two_hosts_share_the_files_between_them(many: Manifest) -> None:
 
 
 @pytest.mark.parametrize("on_bad_record", ["raise", "skip"])
-def test_small_records_come_in_short_runs_from_all_files(
+def test_workers_of_a_service_read_small_records_in_short_runs_from_all_files(
     many: Manifest, monkeypatch: pytest.MonkeyPatch, on_bad_record: str
 ) -> None:
     monkeypatch.setattr(read_plan, "_SCATTERED_BUFFER", 50)  # as if a buffer of 256 MiB held very many of them
     parts = []
     for host in range(2):
-        plan = plan_of(many, 2, host, on_bad_record=on_bad_record, deterministic=True)
+        plan = plan_of(many, 2, host, on_bad_record=on_bad_record, deterministic=True, service="grpc://a:1")
         assert plan.scatters
         assert plan.shuffle_records == 50
         seen = numbers(read_epochs(plan, 2))
@@ -99,7 +99,8 @@ def test_small_records_come_in_short_runs_from_all_files(
         assert 0.6 < follows < 0.9  # runs of eight, shorter at the ends of files
         parts.append(epochs[0])
     assert sorted(parts[0] + parts[1]) == list(range(RECORDS))
-    assert not plan_of(many, shuffle_buffer_size=200).scatters  # the user wants this many
+    asked = plan_of(many, shuffle_buffer_size=200, service="grpc://a:1")
+    assert not asked.scatters  # the user wants this many
 
 
 def test_seeds_are_those_of_the_exact_order(many: Manifest) -> None:

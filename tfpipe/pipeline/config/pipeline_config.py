@@ -99,7 +99,7 @@ class PipelineConfig:
             hosts, and in which a run can start at any step. "throughput": interleaved files, then a shuffle buffer.
             "auto": exact with a manifest; throughput for files that match a pattern, with a `service`, and if
             `deterministic` is false. A cache in memory always gives the exact order, because all of its records cost
-            the same. "auto", "exact" or "throughput". Default: "auto".
+            the same; so do small records, see `shuffle_buffer_size`. "auto", "exact" or "throughput". Default: "auto".
         num_streams: The number of parts of an epoch that exact order reads side by side, see
             `tfpipe.order.ExactOrder`. None: the largest power of two that divides the global batch size, at most 8. At
             least 1. Default: None.
@@ -111,8 +111,9 @@ class PipelineConfig:
             records of the stream, so that no two records of a run meet in a batch, but at most 256 in all streams;
             up to 128 in any case if records are small. At least 1. Default: None.
         shuffle_buffer_size: The size of the shuffle buffer of throughput order: a number counts records, text such as
-            "256MiB" counts bytes. Of small records that lie in an index, 32,768 mix as well, and no more are held.
-            At least 1, as a number or a size such as 128MiB. Default: "256MiB".
+            "256MiB" counts bytes. If so many bytes hold more than 32,768 records that lie in an index, the exact order
+            is taken instead, which begins at once and is faster; by a `service` a buffer of 32,768. At least 1, as a
+            number or a size such as 128MiB. Default: "256MiB".
         cycle_length: The number of files that are read side by side; in exact order with `run_records` 1, of records.
             None: 8 files, or 32 records; fewer if these take more than 64 MiB. At least 1. Default: None.
         block_length: The number of records taken from one file before the next one has its turn. At least 1.
