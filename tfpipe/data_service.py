@@ -6,8 +6,8 @@
 
 One worker is usually enough: it uses all cores, and takes 0.6 GB before it does anything. Each worker is a process, so
 the kernel can kill one for its memory without ending the dispatcher or the others. A lost worker starts again *on its
-port*, because a trainer in the middle of an epoch asks for it there. The trainer waits; in a test it waited for more
-than 5 minutes.
+port*, because a trainer in the middle of an epoch asks for it there. The trainer waits for it, as long as
+`service_timeout_s` says.
 
 No password protects the service: everybody who reaches the ports can run TensorFlow graphs, and graphs can read and
 write files. Keep the ports inside a trusted network.

@@ -85,7 +85,7 @@ def check_that_an_evaluation_comes_exactly_once_and_in_order(dispatcher: str) ->
     # Two sources that must stay side by side, and a last batch that is short: sharding would break both.
     runs = tf.data.Dataset.range(0, 200, 16).flat_map(lambda at: tf.data.Dataset.range(at, tf.minimum(at + 16, 200)))
     dataset = tf.data.Dataset.zip((runs.map(lambda x: x * x), tf.data.Dataset.range(200))).batch(16)
-    distributed = distribute(dataset, dispatcher, training=False)
+    distributed = distribute(dataset, dispatcher, training=False, limit_s=60)
     for _ in range(2):
         got = [pair for batch in distributed.as_numpy_iterator() for pair in zip(*batch, strict=True)]
         assert got == [(i * i, i) for i in range(200)]
@@ -95,7 +95,7 @@ def check_that_an_evaluation_comes_exactly_once_and_in_order(dispatcher: str) ->
 
 def check_that_workers_share_the_epochs_of_training(dispatcher: str) -> Iterator[Any]:
     dataset = epochs().batch(10).apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-    distributed = distribute(dataset, dispatcher, training=True)
+    distributed = distribute(dataset, dispatcher, training=True, limit_s=60)
     assert distributed.cardinality() == tf.data.INFINITE_CARDINALITY
     batches = distributed.as_numpy_iterator()
     counts = Counter(pair for batch in islice(batches, 400) for pair in zip(*batch, strict=True))
@@ -122,7 +122,7 @@ def test_a_dispatcher_that_does_not_answer() -> None:
         r"refused\). Start one with: tfpipe serve"
     )
     with pytest.raises(ConfigError, match=sentence):
-        distribute(tf.data.Dataset.range(3), "grpc://127.0.0.1:9", training=True)
+        distribute(tf.data.Dataset.range(3), "grpc://127.0.0.1:9", training=True, limit_s=60)
     with pytest.raises(ConfigError, match="`--x` must name a running dispatcher"):
         check_address("grpc://no-such-host.invalid:5050", "`--x`")
 

@@ -202,6 +202,7 @@ def test_a_lost_worker_that_comes_back_costs_no_batch_and_one_that_stays_away_is
         starter.join()
         check_same(got, read(many, CONFIG, count=2 * STEPS))
         check_that_a_worker_that_hangs_is_named(many, service)
+        check_that_a_service_without_order_ends_too(many, service)
 
 
 @pytest.mark.slow
@@ -253,6 +254,27 @@ def check_that_a_worker_that_hangs_is_named(many: Manifest, service: Service) ->
         "4 s (`service_timeout_s`), and did not give that of step 0: start it again under this address, then run the "
         "same command."
     )
+
+
+def check_that_a_service_without_order_ends_too(many: Manifest, service: Service) -> None:
+    os.kill(service.workers[0].pid or 0, signal.SIGCONT)
+    config = replace(CONFIG, order="throughput", service=service.dispatcher, service_timeout_s=20)
+    batches = iter(build_dataset(many, "train", config))
+    for _ in range(STEPS):
+        next(batches)
+    once = replace(config, order="auto", training=False)
+    assert len(list(build_dataset(many, "train", once))) == 17
+    for worker in service.workers:  # nobody starts them again
+        os.kill(worker.pid or 0, signal.SIGKILL)
+    for dataset in (batches, build_dataset(many, "train", replace(once, service_timeout_s=2))):
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            list(dataset)
+        limit_s = 20 if dataset is batches else 2
+        assert str(explain_pipeline_error(caught.value)) == (
+            f"The pipeline failed: The tf.data service {service.dispatcher} must give a batch within {limit_s} s "
+            "(`service_timeout_s`), and gave none: find the worker that is gone with tfpipe serve --check, start it "
+            "again, then run the same command."
+        )
 
 
 def test_a_damaged_record_is_named(copied: Manifest, three: str, flip_bit: Any, shard_paths: Any) -> None:

@@ -38,6 +38,7 @@ def distribute(
     address: str,
     *,
     training: bool,
+    limit_s: int,
     job_name: str | None = None,
     compression: Compression | None = None,
 ) -> tf.data.Dataset:
@@ -59,6 +60,8 @@ def distribute(
         dataset: The finished batches. Options that are to hold on the workers must be set on it already.
         address: The address of the dispatcher, "grpc://host:port".
         training: Whether the dataset repeats without end; otherwise it is one pass.
+        limit_s: The seconds to wait for a batch, as `service_timeout_s` says. Then an error ends the dataset.
+            TensorFlow itself asks a worker that is gone again without end.
         job_name: The name of a job that several trainers share: each batch goes to one of them. Their datasets must be
             equal, and the name must be new to this dispatcher. None: a job for this dataset alone.
         compression: The compression of the batches that workers send. None: no compression. "AUTO", TensorFlow's
@@ -75,6 +78,8 @@ def distribute(
     """
     import tensorflow as tf
 
+    from tfpipe.pipeline.service_limit import limit_wait
+
     check_address(address)
     count = dataset.cardinality()
     # A source of one element goes to one worker.
@@ -83,9 +88,17 @@ def distribute(
     batches = whole.apply(
         service.distribute(service.ShardingPolicy.DYNAMIC, address, job_name=job_name, compression=compression)
     )
+    batches = limit_wait(batches, limit_s, lambda _: tf.constant(_explain_silence(address, limit_s)))
     if job_name is not None or count == tf.data.UNKNOWN_CARDINALITY:
         return batches
     return batches.apply(tf.data.experimental.assert_cardinality(count))
+
+
+def _explain_silence(address: str, limit_s: int) -> str:
+    return (
+        f"The tf.data service {address} must give a batch within {limit_s} s (`service_timeout_s`), and gave none: "
+        "find the worker that is gone with tfpipe serve --check, start it again, then run the same command."
+    )
 
 
 def announce_workers(address: str, workers: Sequence[str]) -> None:

@@ -45,13 +45,12 @@ from tfpipe.pipeline import service_client
 from tfpipe.pipeline.native_stages import make_worker_options
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.step_shares import StepShares
+from tfpipe.pipeline.service_limit import get_tick_s, limit_wait, tick
 from tfpipe.pipeline.service_measure import measure_rates
 from tfpipe.pipeline.stage import STAGE_NAMES, Stages
 
 logger = logging.getLogger(__name__)
 
-_MAX_TICK_S, _MIN_TICKS = 1.0, 20
-"""The time between two looks at the clock, and between two attempts to begin a job; and the looks before an error."""
 _HINT_MODE = b"\x08\x05"  # the serialized `ProcessingModeDef` of ShardingPolicy.HINT
 _REQUESTS = 1  # a worker prepares the next batch meanwhile
 
@@ -171,11 +170,6 @@ class _Job:
         self.spec = batches.element_spec
         return batches
 
-    @property
-    def tick_s(self) -> float:
-        """The time between two looks at the clock."""
-        return min(_MAX_TICK_S, self.plan.config.service_timeout_s / _MIN_TICKS)
-
     def find_step(self, place: tf.Tensor) -> tf.Tensor:
         """Returns the step at a place among those that workers make: int64 of the same shape."""
         remote = self.shares.remote
@@ -199,7 +193,8 @@ class _Job:
 
     def _read_worker(self, memory: _Memory, first: tf.Tensor) -> tf.data.Dataset:
         """Reads every batch of the worker that makes the one at place `first`, by one job after the other."""
-        attempts = tf.data.Dataset.range(1).concatenate(_tick(tf.data.Dataset.counter(), self.tick_s))
+        pause_s = get_tick_s(self.plan.config.service_timeout_s)
+        attempts = tf.data.Dataset.range(1).concatenate(tick(tf.data.Dataset.counter(), pause_s))
         return attempts.flat_map(lambda _: self._read_until_broken(memory, first))
 
     def _read_until_broken(self, memory: _Memory, first: tf.Tensor) -> tf.data.Dataset:
@@ -224,50 +219,22 @@ class _Job:
         return numbered.take_while(lambda place, element: tf.equal(place, element[0])).map(note_progress)
 
     def _limit_wait(self, first: int, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Ends with an error that names the worker if no batch comes for `service_timeout_s`.
+        """Ends with an error that names the worker if no batch comes for `service_timeout_s`."""
+        limit_s = self.plan.config.service_timeout_s
 
-        A clock runs beside the batches. Its ticks are empty, which a first axis of unknown length allows.
-        """
-        limit, parts = self.plan.config.service_timeout_s, tf.nest.flatten(self.spec)
-        loose = (
-            tf.TensorSpec([], tf.bool),
-            tuple(tf.TensorSpec([None, *part.shape[1:]], part.dtype) for part in parts),
-        )
-        empty = tuple(tf.zeros([0, *part.shape[1:]], part.dtype) for part in parts)
-        ticks = _tick(tf.data.Dataset.counter(), self.tick_s).map(lambda _: (tf.constant(False), empty))
-        marked = batches.map(lambda *batch: (tf.constant(True), batch))
-        variants = tf.stack([tf.data.experimental.to_variant(one) for one in (marked, ticks)])
-
-        def explain(place: tf.Tensor) -> tf.Tensor:
+        def explain(count: tf.Tensor) -> tf.Tensor:
+            place = first + count
             sentence = [
                 "The worker ",
                 tf.gather(tf.constant(self.workers), place % len(self.workers)),
-                f" of the tf.data service must give a batch within {limit} s (`service_timeout_s`), and did not give "
+                f" of the tf.data service must give a batch within {limit_s} s (`service_timeout_s`), and did not give "
                 "that of step ",
                 tf.strings.as_string(self.find_step(place)),
                 ": start it again under this address, then run the same command.",
             ]
             return tf.strings.join(sentence)
 
-        def count_ticks(state: tuple[tf.Tensor, tf.Tensor], element: Any) -> Any:
-            (ticks, place), is_batch = state, element[0]
-            ticks = tf.where(is_batch, 0, ticks + 1)
-            too_long = ticks > round(limit / self.tick_s)
-            sentence = tf.cond(too_long, lambda: explain(place), lambda: tf.constant(""))
-            with tf.control_dependencies([tf.debugging.Assert(~too_long, [sentence])]):
-                return (tf.identity(ticks), place + tf.cast(is_batch, tf.int64)), element
-
-        both = tf.data.Dataset.range(2).interleave(
-            lambda which: tf.data.experimental.from_variant(tf.gather(variants, which), loose),
-            cycle_length=2,
-            num_parallel_calls=2,
-            deterministic=False,
-        )
-        counted = both.scan((tf.constant(0), tf.constant(first, tf.int64)), count_ticks)
-        only_batches = counted.filter(lambda is_batch, _: is_batch)
-        return only_batches.map(
-            lambda _, batch: tuple(tf.ensure_shape(value, part.shape) for value, part in zip(batch, parts, strict=True))
-        )
+        return limit_wait(batches, limit_s, explain)
 
 
 def _read_in_turns(places: tf.data.Dataset, read_worker: Callable[[tf.Tensor], tf.data.Dataset]) -> tf.data.Dataset:
@@ -329,18 +296,6 @@ def _start_job(service: str, elements: tf.data.Dataset) -> tf.data.Dataset:
         uncompress_fn=tf.function(uncompress, input_signature=signature, autograph=False).get_concrete_function(),
     )
     return tf.data.experimental.from_variant(variant, elements.element_spec)
-
-
-def _tick(dataset: tf.data.Dataset, seconds: float) -> tf.data.Dataset:
-    """Gives the elements of a dataset one by one, some time apart. To end it, nobody waits for it."""
-    spec = dataset.element_spec
-    variant = tf.raw_ops.SleepDataset(
-        input_dataset=tf.data.experimental.to_variant(dataset),
-        sleep_microseconds=tf.constant(round(seconds * 1e6), tf.int64),
-        output_types=[spec.dtype],
-        output_shapes=[spec.shape],
-    )
-    return tf.data.experimental.from_variant(variant, spec)
 
 
 def _join_local_steps(job: _Job, remote: tf.data.Dataset) -> tf.data.Dataset:

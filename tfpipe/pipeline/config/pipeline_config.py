@@ -176,9 +176,9 @@ class PipelineConfig:
             They are always the same steps, so the order stays. "auto": a measurement of a few seconds, when the
             pipeline is built, finds the share at which neither this host nor the workers wait for each other. At least
             0 and below 1, or "auto". Default: 0.0.
-        service_timeout_s: The seconds that exact order waits for a step of the service. Then an error names the worker
-            that is late. A worker that starts again under its address within them ends nothing. At least 1. Default:
-            300.
+        service_timeout_s: The seconds that this host waits for a batch of the service. Then an error ends the pipeline;
+            in exact order it names the worker that is late. A worker that starts again under its address within them
+            ends nothing. At least 1. Default: 300.
 
     Raises:
         ConfigError: A value cannot be used, or two options exclude each other.

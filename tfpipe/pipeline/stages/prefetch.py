@@ -21,7 +21,9 @@ def prefetch_batches(plan: ReadPlan) -> Stage:
         if config.service is not None and not plan.by_steps:
             # Workers obey the options that are set above the service.
             batches = batches.with_options(make_worker_options(plan))
-            batches = service_client.distribute(batches, config.service, training=config.training)
+            batches = service_client.distribute(
+                batches, config.service, training=config.training, limit_s=config.service_timeout_s
+            )
         return wait_ahead(batches)
 
     def apply_around(stages: Stages) -> tf.data.Dataset:

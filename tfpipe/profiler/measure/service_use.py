@@ -73,7 +73,7 @@ def measure_service(plan: ReadPlan, stages: Stages, run: ServedRun) -> ServiceUs
     else:
         workers = dict.fromkeys(service_client.list_live_workers(plan.config.service))
         endless = tf.data.Dataset.range(1).flat_map(lambda _: _repeat_empty_batch(size))
-        empty = {"": service_client.distribute(endless, plan.config.service, training=True)}
+        empty = {"": service_client.distribute(endless, plan.config.service, training=True, limit_s=limit_s)}
         rates = {}
     intervals = measure_intervals(name_workers(empty) if plan.by_steps else {"The tf.data service": empty[""]}, limit_s)
     return describe_service(run, list(workers), rates, intervals, compression)
