@@ -83,6 +83,7 @@ HEAVY = {
         "tfpipe.pipeline.native_operations",
         "tfpipe.pipeline.native_stages",
         "tfpipe.pipeline.service_client",
+        "tfpipe.pipeline.service_limit",
         "tfpipe.pipeline.service_measure",
         "tfpipe.pipeline.service_steps",
         "tfpipe.pipeline.stage",
