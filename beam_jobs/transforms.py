@@ -6,58 +6,19 @@ the data, and shuffling costs nothing.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
-from beam_jobs.engine.search_steps import gather_duplicates, get_scratch, save_buckets, search_bucket
-from beam_jobs.process_pool import map_unordered
+from beam_jobs.engine.search_steps import get_scratch, save_buckets, search_bucket
+from beam_jobs.job_steps import JobConfig, finish, write_in_pool
 from beam_jobs.runners.metrics import ShardMetrics
-from beam_jobs.shards.duplicates import find_duplicates
-from beam_jobs.shards.finish_dataset import SearchDuplicates, check_bad, check_present, finish_dataset
+from beam_jobs.shards.finish_dataset import check_bad, check_present
 from beam_jobs.shards.gather_rows import GatheredShards
-from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
-from beam_jobs.shards.worker_check import WorkerCheck
+from beam_jobs.shards.work_dir import WrittenShard
 from beam_jobs.shards.write_shard import write_shard
-from beam_jobs.storage import filesystem
-
-
-@dataclass(frozen=True)
-class JobConfig:
-    """The settings that all steps share. Beam pickles them and sends them to the workers.
-
-    Attributes:
-        output: The dataset directory under construction: a path or URL that every worker reaches.
-        max_bad: The number of bad images beyond which the job stops.
-        workers: The number of processes that each Beam worker starts. 0: the Beam worker writes shards itself.
-        file_options: The Beam arguments that the file systems need.
-        progress: The folder for the workers' progress, as in `WorkDir`.
-        worker_check: The versions and the plan that a worker must have. None: this process works alone.
-        search_tasks: The number of tasks that search for duplicates. 0: the process that finishes does it.
-    """
-
-    output: str
-    max_bad: int
-    workers: int = 0
-    file_options: tuple[str, ...] = ()
-    progress: str | None = None
-    worker_check: WorkerCheck | None = None
-    search_tasks: int = 0
-
-    def open_plan(self) -> tuple[WorkDir, PlanHeader]:
-        """Opens the dataset directory and its plan, and first configures the file systems of this process.
-
-        Raises:
-            DataError: This worker may not take part, see `WorkerCheck`.
-        """
-        if self.file_options and filesystem.get_options() != self.file_options:
-            filesystem.configure(self.file_options)
-        work = WorkDir(self.output, self.progress)
-        return work, self.worker_check.open_plan(work) if self.worker_check else work.read_header()
 
 
 def build_graph(pipeline: beam.Pipeline, num_shards: int, settings: JobConfig, *, whole: bool = True) -> None:
@@ -210,22 +171,6 @@ def _finish_gathered(gathered: GatheredShards, settings: JobConfig) -> str:
     return finish(gathered.list_shards(), settings)
 
 
-def finish(written_shards: Iterable[WrittenShard], settings: JobConfig) -> str:
-    """Writes the files beside the shards, the manifest last, and returns the dataset's fingerprint.
-
-    Raises:
-        DataError: A shard is missing, more images are bad than allowed, or this process may not take part.
-    """
-    work, header = settings.open_plan()
-    shards = list(written_shards)
-    check_present(work, header, shards)
-    work.save_kept(shard.file for shard in shards if shard.kept)
-    search: SearchDuplicates = find_duplicates
-    if settings.search_tasks:
-        search = partial(gather_duplicates, search_tasks=settings.search_tasks)
-    return finish_dataset(work, header, shards, settings.max_bad, search).fingerprint
-
-
 def _count_up(count: int) -> Iterator[int]:
     yield from range(count)  # Beam reads no element type from `range` itself
 
@@ -248,24 +193,18 @@ class _WriteShardFn(beam.DoFn):
     def process(self, shard_number: int) -> Iterator[WrittenShard]:
         if self._settings.workers:
             self._waiting.append(shard_number)
-        else:
-            shard = write_shard(self._work, self._header, shard_number, self._metrics.count_image)
-            yield self._count(shard, by_image=True)
+            return
+        shard = write_shard(self._work, self._header, shard_number, self._metrics.count_image)
+        self._metrics.count_shard(shard, by_image=True)
+        if shard.quarantined:
+            self._bad_shards.append(shard)
+            check_bad(self._work, self._header, self._bad_shards, self._settings.max_bad)
+        yield shard
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         if not self._waiting:
             return
-        shared = self._work, self._header
-        options = self._settings.file_options
-        set_up = partial(filesystem.configure, options) if options else None
         window = GlobalWindow()
-        workers = min(self._settings.workers, len(self._waiting))
-        for shard in map_unordered(write_shard, self._waiting, workers, shared=shared, set_up=set_up):
-            yield WindowedValue(self._count(shard, by_image=False), window.max_timestamp(), (window,))
-
-    def _count(self, shard: WrittenShard, *, by_image: bool) -> WrittenShard:
-        self._metrics.count_shard(shard, by_image=by_image)
-        if shard.quarantined:
-            self._bad_shards.append(shard)
-            check_bad(self._work, self._header, self._bad_shards, self._settings.max_bad)
-        return shard
+        for shard in write_in_pool(self._work, self._header, self._waiting, self._settings):
+            self._metrics.count_shard(shard, by_image=False)
+            yield WindowedValue(shard, window.max_timestamp(), (window,))

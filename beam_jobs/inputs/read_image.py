@@ -32,9 +32,10 @@ def read_image(root: str, image: PlannedImage | ImageRef, unpacked: Mapping[str,
     path = filesystem.join(root, unpacked.get(file, file))
     try:
         if location.offset < 0:
-            if not filesystem.is_url(path) and filesystem.get_size(path) < 0 and filesystem.exists(path):
-                raise UnreadableError("is not a regular file")  # reading a pipe or a device may never end
-            return filesystem.read_bytes(path)
+            data = filesystem.read_regular(path)
+            if data is None:
+                raise UnreadableError("is not a regular file")
+            return data
         if location.packed < 0:
             data = filesystem.read_range(path, location.offset, image.size)
         else:

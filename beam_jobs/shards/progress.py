@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from types import TracebackType
+from typing import IO
 
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from beam_jobs.storage import filesystem
@@ -29,17 +30,23 @@ class ProgressFile:
         self._num_images = shard.images
         self._images = self._bytes = self._bad = 0
         self._next_write = 0.0
+        self._file: IO[bytes] | None = None
 
     def __enter__(self) -> "ProgressFile":
+        # Progress is a courtesy: a disk too full for this line ends the job at the shard itself, with its name.
+        with contextlib.suppress(OSError):
+            self._file = None if self._path is None else open(self._path, "wb", buffering=0)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if kind is None:
             self._images = self._num_images  # a kept shard is done without a step
             self._write()
+        if self._file is not None:
+            self._file.close()
 
     def step(self, num_bytes: int, bad: int) -> None:
-        """Counts one image. Writes the line five times a second at most: it costs as much as a small image.
+        """Counts one image. Writes the line five times a second at most.
 
         Args:
             num_bytes: The size of the image's source.
@@ -54,11 +61,10 @@ class ProgressFile:
             self._write()
 
     def _write(self) -> None:
-        if self._path is None:
+        if self._file is None:
             return
-        # Progress is a courtesy: a disk too full for this line ends the job at the shard itself, with its name.
-        with contextlib.suppress(OSError), open(self._path, "wb", buffering=0) as file:
-            file.write(b"%d %d %d\n" % (self._images, self._bytes, self._bad))
+        with contextlib.suppress(OSError):  # in place: to open the file anew costs as much as to check an image
+            os.pwrite(self._file.fileno(), b"%d %d %d\n" % (self._images, self._bytes, self._bad), 0)
 
 
 def read_progress(work: WorkDir, header: PlanHeader) -> Progress:

@@ -73,6 +73,11 @@ def read_bytes(path: str) -> bytes:
         return file.read()
 
 
+def read_regular(path: str) -> bytes | None:
+    """Returns the whole file, or None if it is a folder, a pipe or a device, whose reading may never end."""
+    return _get_store(path).read(path) if is_url(path) else file_io.read_regular(path)
+
+
 def read_range(path: str, offset: int, size: int) -> bytes:
     """Returns `size` bytes from `offset`; fewer only at the end of the file."""
     if is_url(path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import socket
 import sys
 from pathlib import Path
 
@@ -145,3 +146,23 @@ def test_a_file_appears_whole_in_a_new_folder_here_and_behind_a_url(tmp_path: Pa
             file_io.write_anywhere(file_io.join(folder, "none", "x"), b"123")
         with pytest.raises(OSError, match=r"exist|directory"):
             file_io.make_folder(path)
+
+
+def test_whole_files_are_read_and_nothing_waits_for_others(tmp_path: Path) -> None:
+    for name, data in (("empty", b""), ("some", b"abc" * 1000)):
+        (tmp_path / name).write_bytes(data)
+        assert file_io.read_regular(str(tmp_path / name)) == data
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        for other in (tmp_path, tmp_path / "pipe", tmp_path / "socket", Path("/dev/zero")):
+            assert file_io.read_regular(str(other)) is None
+    with pytest.raises(FileNotFoundError):
+        file_io.read_regular(str(tmp_path / "none"))
+
+
+@pytest.mark.skipif(
+    not Path("/proc/version").exists(), reason="needs Linux's /proc, whose files say that they are empty"
+)
+def test_a_file_that_is_larger_than_it_says_is_read_to_its_end() -> None:
+    assert file_io.read_regular("/proc/version") == Path("/proc/version").read_bytes()

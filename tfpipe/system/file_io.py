@@ -82,6 +82,33 @@ def open_file(path: str) -> BinaryIO:
         raise
 
 
+def read_regular(path: str) -> bytes | None:
+    """Returns the whole of a local file, or None if it is not a regular one: nothing waits for a FIFO or a device.
+
+    It takes four system calls, half as many as `open` and a look at the file before it.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, or a device that is not there
+            return None
+        raise
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        data = os.read(descriptor, status.st_size + 1)
+        if len(data) != status.st_size:  # it grows or shrinks, or is larger than one call reads
+            while more := os.read(descriptor, _HASH_CHUNK_BYTES):
+                data += more
+        return data
+    finally:
+        os.close(descriptor)
+
+
 @contextlib.contextmanager
 def new_file(path: str, temporary: str | None = None) -> Iterator[BinaryIO]:
     """Opens a new local file that appears under `path` when the block ends without an error.

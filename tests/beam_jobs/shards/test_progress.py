@@ -31,10 +31,9 @@ def header() -> PlanHeader:
 
 def test_sums(work: WorkDir, header: PlanHeader) -> None:
     assert read_progress(work, header) == Progress(0, 5, num_shards=2)
-    first = ProgressFile(work, SHARDS[0])
-    first.step(100, bad=0)
-    assert read_progress(work, header) == Progress(1, 5, bytes=100, num_shards=2)
-    with first:
+    with ProgressFile(work, SHARDS[0]) as first:
+        first.step(100, bad=0)
+        assert read_progress(work, header) == Progress(1, 5, bytes=100, num_shards=2)
         first.step(50, bad=1)
         first.step(50, bad=1)
     assert read_progress(work, header) == Progress(3, 5, bytes=200, bad=1, shards=1, num_shards=2)

@@ -1,0 +1,93 @@
+"""The steps of the job as functions without Beam: open the plan, write shards in a pool of processes, finish.
+
+On this machine `shard_job.run` calls them one after another, since importing Beam costs a second. The graph in
+`transforms` calls the same functions wherever Beam runs it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from beam_jobs.engine.search_steps import gather_duplicates
+from beam_jobs.process_pool import map_unordered
+from beam_jobs.shards.duplicates import find_duplicates
+from beam_jobs.shards.finish_dataset import SearchDuplicates, check_bad, check_present, finish_dataset
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
+from beam_jobs.shards.worker_check import WorkerCheck
+from beam_jobs.shards.write_shard import write_shard
+from beam_jobs.storage import filesystem
+
+
+@dataclass(frozen=True)
+class JobConfig:
+    """The settings that all steps share. Beam pickles them and sends them to the workers.
+
+    Attributes:
+        output: The dataset directory under construction: a path or URL that every worker reaches.
+        max_bad: The number of bad images beyond which the job stops.
+        workers: The number of processes that each Beam worker starts. 0: the Beam worker writes shards itself.
+        file_options: The Beam arguments that the file systems need.
+        progress: The folder for the workers' progress, as in `WorkDir`.
+        worker_check: The versions and the plan that a worker must have. None: this process works alone.
+        search_tasks: The number of tasks that search for duplicates. 0: the process that finishes does it.
+    """
+
+    output: str
+    max_bad: int
+    workers: int = 0
+    file_options: tuple[str, ...] = ()
+    progress: str | None = None
+    worker_check: WorkerCheck | None = None
+    search_tasks: int = 0
+
+    def open_plan(self) -> tuple[WorkDir, PlanHeader]:
+        """Opens the dataset directory and its plan, and first configures the file systems of this process.
+
+        Raises:
+            DataError: This worker may not take part, see `WorkerCheck`.
+        """
+        if self.file_options and filesystem.get_options() != self.file_options:
+            filesystem.configure(self.file_options)
+        work = WorkDir(self.output, self.progress)
+        return work, self.worker_check.open_plan(work) if self.worker_check else work.read_header()
+
+
+def write_in_pool(
+    work: WorkDir, header: PlanHeader, shard_numbers: Sequence[int], settings: JobConfig
+) -> Iterator[WrittenShard]:
+    """Writes shards in a pool of `settings.workers` processes, and yields each when it is done.
+
+    Args:
+        work: The dataset directory under construction.
+        header: The header of its plan.
+        shard_numbers: The positions of the shards in `header.shards`.
+        settings: The settings of the job.
+
+    Raises:
+        DataError: A file cannot be written, a worker died, or more of these images are bad than allowed in all.
+    """
+    options = settings.file_options
+    set_up = partial(filesystem.configure, options) if options else None
+    workers = min(settings.workers, len(shard_numbers))
+    bad_shards: list[WrittenShard] = []
+    for shard in map_unordered(write_shard, shard_numbers, workers, shared=(work, header), set_up=set_up):
+        if shard.quarantined:
+            bad_shards.append(shard)
+            check_bad(work, header, bad_shards, settings.max_bad)
+        yield shard
+
+
+def finish(written_shards: Iterable[WrittenShard], settings: JobConfig) -> str:
+    """Writes the files beside the shards, the manifest last, and returns the dataset's fingerprint.
+
+    Raises:
+        DataError: A shard is missing, more images are bad than allowed, or this process may not take part.
+    """
+    work, header = settings.open_plan()
+    shards = list(written_shards)
+    check_present(work, header, shards)
+    work.save_kept(shard.file for shard in shards if shard.kept)
+    search: SearchDuplicates = find_duplicates
+    if settings.search_tasks:
+        search = partial(gather_duplicates, search_tasks=settings.search_tasks)
+    return finish_dataset(work, header, shards, settings.max_bad, search).fingerprint
