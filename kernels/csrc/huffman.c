@@ -8,8 +8,6 @@ enum {
     LEAVES = SYMBOLS + 1, /* one code more, because none may consist of ones alone */
     MOST_BITS = 16,       /* of a code in a JPEG */
     MOST_DEPTH = 64,      /* of a tree: with 2^32 symbols it is 46, by Fibonacci's numbers */
-    MOST_DC_BITS = 11,    /* of a value in a JPEG of 8 bits a sample */
-    MOST_AC_BITS = 10,
 };
 
 typedef uint32_t counts[SYMBOLS];
@@ -33,12 +31,6 @@ static const uint8_t PLACES[64] = {
     61, 54, 47, 55, 62, 63,
 };
 
-/* Counts the bits of a value without its sign. No branch depends on the sign, which nothing predicts. */
-static inline int count_bits(int value) {
-    const int sign = value >> 31;
-    return 32 - __builtin_clz((unsigned)((value ^ sign) - sign) << 1 | 1) - 1;
-}
-
 /* Counts the symbols of all coefficients but the first. Returns the bits of the largest one. No zero costs a branch. */
 static inline int count_ac(const JCOEF *block, uint32_t *ac) {
     uint64_t left = 0;
@@ -46,7 +38,7 @@ static inline int count_ac(const JCOEF *block, uint32_t *ac) {
     for (int k = 1; k < 64; k++) left |= (uint64_t)(block[PLACES[k]] != 0) << k;
     int last = 0, most = 0;
     while (left) {
-        const int k = __builtin_ctzll(left), bits = count_bits(block[PLACES[k]]);
+        const int k = __builtin_ctzll(left), bits = tfpipe_count_bits(block[PLACES[k]]);
         int run = k - last - 1;
         for (; run > 15; run -= 16) ac[0xF0]++;
         ac[(run << 4 | bits) & 255]++;
@@ -87,7 +79,7 @@ static int count_row(JBLOCKARRAY rows, JDIMENSION mcu_row, const grid *blocks, u
                     continue;
                 }
                 const JCOEF *block = rows[y][across];
-                const int bits = count_bits(block[0] - last), ac_bits = count_ac(block, ac);
+                const int bits = tfpipe_count_bits(block[0] - last), ac_bits = count_ac(block, ac);
                 last = block[0];
                 dc[bits & 255]++;
                 if (bits > most_dc) most_dc = bits;
@@ -95,7 +87,7 @@ static int count_row(JBLOCKARRAY rows, JDIMENSION mcu_row, const grid *blocks, u
             }
         }
     }
-    return most_dc > MOST_DC_BITS || most_ac > MOST_AC_BITS ? -1 : 0;
+    return most_dc > TFPIPE_MOST_DC_BITS || most_ac > TFPIPE_MOST_AC_BITS ? -1 : 0;
 }
 
 /* Puts rare symbols first, and the code that is left out before all. */
@@ -165,6 +157,14 @@ static JHUFF_TBL *get_table(struct jpeg_compress_struct *output, JHUFF_TBL **tab
     return *table;
 }
 
+void tfpipe_make_codes_of(struct jpeg_compress_struct *output, counts *dc, counts *ac) {
+    for (int i = 0; i < output->num_components; i++) {
+        const jpeg_component_info *to = &output->comp_info[i];
+        make_code(dc[to->dc_tbl_no], get_table(output, &output->dc_huff_tbl_ptrs[to->dc_tbl_no]));
+        make_code(ac[to->ac_tbl_no], get_table(output, &output->ac_huff_tbl_ptrs[to->ac_tbl_no]));
+    }
+}
+
 int tfpipe_make_codes(struct jpeg_decompress_struct *input, struct jpeg_compress_struct *output,
                       jvirt_barray_ptr *coefficients) {
     counts dc[NUM_HUFF_TBLS] = {{0}}, ac[NUM_HUFF_TBLS] = {{0}};
@@ -178,10 +178,6 @@ int tfpipe_make_codes(struct jpeg_decompress_struct *input, struct jpeg_compress
                 return -1;
         }
     }
-    for (int i = 0; i < output->num_components; i++) {
-        const jpeg_component_info *to = &output->comp_info[i];
-        make_code(dc[to->dc_tbl_no], get_table(output, &output->dc_huff_tbl_ptrs[to->dc_tbl_no]));
-        make_code(ac[to->ac_tbl_no], get_table(output, &output->ac_huff_tbl_ptrs[to->ac_tbl_no]));
-    }
+    tfpipe_make_codes_of(output, dc, ac);
     return 0;
 }

@@ -19,4 +19,16 @@
 int tfpipe_make_codes(struct jpeg_decompress_struct *input, struct jpeg_compress_struct *output,
                       jvirt_barray_ptr *coefficients);
 
+/* Makes the codes of `output` for symbols that were counted by the number of its tables. */
+void tfpipe_make_codes_of(struct jpeg_compress_struct *output, uint32_t (*dc)[256], uint32_t (*ac)[256]);
+
+/* Counts the bits of a value without its sign. No branch depends on the sign, which nothing predicts. */
+static inline int tfpipe_count_bits(int value) {
+    const int sign = value >> 31;
+    return 32 - __builtin_clz((unsigned)((value ^ sign) - sign) << 1 | 1) - 1;
+}
+
+/* The most bits of a value in a baseline JPEG of 8 bits a sample. */
+enum { TFPIPE_MOST_DC_BITS = 11, TFPIPE_MOST_AC_BITS = 10 };
+
 #endif

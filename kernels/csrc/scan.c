@@ -6,6 +6,8 @@
 #define JPEG_INTERNALS
 #include <jpegint.h>
 
+#include "huffman.h"
+
 enum {
     LOOK_BITS = 10, /* a table of 4 KB; AC codes of photographs with their bits are rarely longer */
     PADDING = 16,   /* bytes that may be read behind the last interval */
@@ -13,6 +15,8 @@ enum {
     RST0 = 0xD0,
     RST7 = 0xD7,
     EOI = 0xD9,
+    MOST_TOKENS = 65, /* of a block: no coefficient takes more than one, and one says that the rest is zero */
+    SIXTEEN_ZEROS = 0xF0,
 };
 
 /* What the next LOOK_BITS bits begin with.
@@ -320,12 +324,146 @@ tfpipe_scan *tfpipe_take_scan(struct jpeg_decompress_struct *jpeg, jmp_buf *leav
     return scan;
 }
 
+static int is_at_end(const tfpipe_scan *scan) {
+    const int is_last = scan->interval + 1 == scan->intervals;
+    return is_last && scan->ends_image && count_used(scan) == scan->ends[scan->interval];
+}
+
 int tfpipe_read_past_scan(struct jpeg_decompress_struct *jpeg) {
-    const tfpipe_scan *scan = tfpipe_scan_of(jpeg);
     const size_t mcus = (size_t)jpeg->MCUs_per_row * (size_t)jpeg->MCU_rows_in_scan;
     for (size_t i = 0; i < mcus; i++) decode_mcu(jpeg, NULL);
-    const int is_last = scan->interval + 1 == scan->intervals;
-    return is_last && scan->ends_image && count_used(scan) == scan->ends[scan->interval] ? 0 : -1;
+    return is_at_end(tfpipe_scan_of(jpeg)) ? 0 : -1;
+}
+
+/* Returns a symbol with its bits: a negative value has those of the number before it. */
+static inline uint32_t make_token(int run, int bits, int value) {
+    return (uint32_t)(run << 4 | bits) << 16 | ((uint32_t)(value + (value >> 31)) & ((1u << bits) - 1));
+}
+
+/* Reads the symbols of a block but the first, in the one form that a coder gives them: no zeros stand in front of the
+   symbol that says that the rest is zero. Returns the place behind the last token, or NULL if a value is too large. */
+static inline uint32_t *take_ac_tokens(reader *in, tfpipe_scan *scan, const table *from, uint32_t *to,
+                                       uint32_t *counts) {
+    int zeros = 0;
+    for (int k = 1; k < 64;) {
+        refill(in, scan);
+        const look entry = look_ahead(in, from);
+        int run = entry.run, value = entry.value, bits;
+        if (entry.kind == COEFFICIENT) {
+            skip(in, entry.length);
+            bits = tfpipe_count_bits(value);
+        } else {
+            if (entry.kind == LONG) {
+                const uint8_t symbol = take_long_code(in, scan, from);
+                run = symbol >> 4;
+                bits = symbol & 15;
+            } else {
+                skip(in, entry.length);
+                bits = entry.kind == CODE ? value : 0;
+                if (entry.kind == ZEROS) run = 15;
+                if (entry.kind == END) run = 0;
+            }
+            if (bits == 0) {
+                if (run != 15) break;
+                zeros++;
+                k += 16;
+                if (k > 64) leave(scan);
+                continue;
+            }
+            value = extend(take(in, bits), bits);
+        }
+        k += run + 1;
+        if (k > 64) leave(scan);
+        if (bits > TFPIPE_MOST_AC_BITS) return NULL;
+        for (; zeros > 0; zeros--) {
+            *to++ = SIXTEEN_ZEROS << 16;
+            counts[SIXTEEN_ZEROS]++;
+        }
+        *to++ = make_token(run, bits, value);
+        counts[run << 4 | bits]++;
+        if (k == 64) {
+            to[-1] |= TFPIPE_LAST_OF_BLOCK;
+            return to;
+        }
+    }
+    *to++ = TFPIPE_LAST_OF_BLOCK;
+    counts[0]++;
+    return to;
+}
+
+/* Makes sure that there is room for the tokens of an MCU. */
+static int make_room(tfpipe_symbols *symbols, size_t at_least) {
+    const size_t needed = D_MAX_BLOCKS_IN_MCU * MOST_TOKENS;
+    if (symbols->capacity - symbols->count >= needed) return 0;
+    const size_t capacity = 2 * symbols->capacity + at_least + needed;
+    uint32_t *tokens = realloc(symbols->tokens, capacity * sizeof *tokens);
+    if (tokens == NULL) return -1;
+    symbols->tokens = tokens;
+    symbols->capacity = capacity;
+    return 0;
+}
+
+/* Reads the symbols of an MCU.
+
+   across, down  the place of its first block among those of each component, in MCUs
+   last          the first coefficient of each component's block before, as the output codes it */
+static int read_mcu_symbols(j_decompress_ptr jpeg, const struct jpeg_compress_struct *output, tfpipe_symbols *symbols,
+                            JDIMENSION across, JDIMENSION down, int *last) {
+    tfpipe_scan *scan = tfpipe_scan_of(jpeg);
+    uint32_t ignored[MOST_TOKENS];
+    uint32_t *to = symbols->tokens + symbols->count;
+    reader in = scan->in;
+    int place = 0, component = -1; /* of the block among those of its component */
+    for (int i = 0; i < jpeg->blocks_in_MCU; i++) {
+        place = jpeg->MCU_membership[i] == component ? place + 1 : 0;
+        component = jpeg->MCU_membership[i];
+        const jpeg_component_info *info = jpeg->cur_comp_info[component];
+        const jpeg_component_info *target = &output->comp_info[info->component_index];
+        uint32_t *dc = symbols->dc[target->dc_tbl_no], *ac = symbols->ac[target->ac_tbl_no];
+        refill(&in, scan);
+        scan->last_dc[component] += take_dc(&in, scan, scan->dc[info->dc_tbl_no]);
+        const JDIMENSION x = across * (JDIMENSION)info->MCU_width + (JDIMENSION)(place % info->MCU_width);
+        const JDIMENSION y = down * (JDIMENSION)info->MCU_height + (JDIMENSION)(place / info->MCU_width);
+        if (x >= info->width_in_blocks || y >= info->height_in_blocks) {
+            if (take_ac_tokens(&in, scan, scan->ac[info->ac_tbl_no], ignored, symbols->ignored) == NULL) return -1;
+            *to++ = 0;
+            *to++ = TFPIPE_LAST_OF_BLOCK;
+            dc[0]++;
+            ac[0]++;
+            continue;
+        }
+        const int value = (JCOEF)scan->last_dc[component], difference = value - last[component];
+        const int bits = tfpipe_count_bits(difference);
+        if (bits > TFPIPE_MOST_DC_BITS) return -1;
+        last[component] = value;
+        *to++ = make_token(0, bits, difference);
+        dc[bits]++;
+        to = take_ac_tokens(&in, scan, scan->ac[info->ac_tbl_no], to, ac);
+        if (to == NULL) return -1;
+    }
+    symbols->count = (size_t)(to - symbols->tokens);
+    scan->in = in;
+    if (count_used(scan) > scan->ends[scan->interval]) leave(scan);
+    return 0;
+}
+
+int tfpipe_read_symbols(struct jpeg_decompress_struct *jpeg, const struct jpeg_compress_struct *output,
+                        tfpipe_symbols *symbols) {
+    tfpipe_scan *scan = tfpipe_scan_of(jpeg);
+    int last[MAX_COMPS_IN_SCAN] = {0};
+    const size_t at_least = jpeg->src->bytes_in_buffer; /* most photographs have a symbol in each 6 or 7 bits */
+    for (JDIMENSION down = 0; down < jpeg->MCU_rows_in_scan; down++) {
+        for (JDIMENSION across = 0; across < jpeg->MCUs_per_row; across++) {
+            if (make_room(symbols, at_least) != 0) return -1;
+            if (jpeg->restart_interval) {
+                if (scan->restarts_to_go == 0) begin_interval(scan, jpeg);
+                scan->restarts_to_go--;
+            }
+            if (across % output->restart_interval == 0) memset(last, 0, sizeof last);
+            if (read_mcu_symbols(jpeg, output, symbols, across, down, last) != 0) return -1;
+        }
+    }
+    return is_at_end(scan) ? 0 : -1;
 }
 
 void tfpipe_free_scan(tfpipe_scan *scan) {

@@ -33,6 +33,28 @@ tfpipe_scan *tfpipe_take_scan(struct jpeg_decompress_struct *jpeg, jmp_buf *leav
    Returns 0 if all of its bytes are used up and the image ends behind it; or -1, to leave it to libjpeg. */
 int tfpipe_read_past_scan(struct jpeg_decompress_struct *jpeg);
 
+/* The symbols of a scan in the order of its blocks, each with the bits behind it: what is needed to code it anew.
+
+   tokens    the symbols: TFPIPE_LAST_OF_BLOCK if it is that, the symbol itself from bit 16 on, and its bits below
+   dc, ac    how often each symbol occurs, by the number of the output's table
+   ignored   how often each occurs in blocks outside the image */
+typedef struct {
+    uint32_t *tokens;
+    size_t count, capacity;
+    uint32_t dc[NUM_HUFF_TBLS][256], ac[NUM_HUFF_TBLS][256], ignored[256];
+} tfpipe_symbols;
+
+#define TFPIPE_LAST_OF_BLOCK (1u << 31)
+
+/* Reads the symbols of the scan that tfpipe_take_scan returned, as `output` has to code them: with its restart interval,
+   which divides a row of MCUs, and with empty blocks outside the image.
+
+   symbols  all zeros before; `tokens` is to be freed, also after an error or a jump
+
+   Returns as tfpipe_read_past_scan; -1 also if a coefficient is too large for a baseline JPEG, or without memory. */
+int tfpipe_read_symbols(struct jpeg_decompress_struct *jpeg, const struct jpeg_compress_struct *output,
+                        tfpipe_symbols *symbols);
+
 void tfpipe_free_scan(tfpipe_scan *scan);
 
 /* The scan that belongs to a decompressor; the caller of tfpipe_take_scan defines it. */

@@ -32,6 +32,19 @@ def test_the_pixels_stay(draw_jpeg: Draw, options: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
+    "options", [{}, {"subsampling": 0}, {"subsampling": 1}, {"mode": "L"}, {"mode": "CMYK"}], ids=str
+)
+def test_symbols_and_coefficients_give_the_same_bytes(draw_jpeg: Draw, options: dict[str, object]) -> None:
+    """A progressive JPEG is rewritten by its coefficients, one of a single scan by its symbols alone."""
+    for size in ((1, 1), (8, 9), (17, 130), (97, 64)):
+        for quality in (20, 100):  # with long runs of zeros, and with long codes
+            progressive = draw_jpeg(*size, quality=quality, progressive=True, **options)
+            for scan in ({}, {"optimize": True}, {"restart_marker_blocks": 3}):
+                single = draw_jpeg(*size, quality=quality, **options, **scan)
+                assert make_seekable(single) == make_seekable(progressive), (size, quality, scan)
+
+
+@pytest.mark.parametrize(
     ("width", "options", "interval"),
     [
         (640, {"subsampling": 2}, 5),  # 40 MCUs of 16 pixels: 80 pixels
