@@ -272,6 +272,8 @@ class DatasetFacts:
 
 OPTION_COST_STAGES = ("parse", "decode", "augment", "batch")
 """The stages whose processor time `OptionCosts` adds up."""
+READING_STAGES = ("read", "shuffle")
+"""The stages whose processor time is `OptionCosts.read`."""
 
 
 @dataclass(frozen=True)
@@ -291,7 +293,7 @@ class OptionCosts:
         smaller: The cost with images that are stored with a short side of `DatasetFacts.short_side`.
         native: The cost with tfpipe-kernels as the decoder.
         seekable: The cost with JPEGs that have restart markers, from which tfpipe-kernels decodes no more than a crop.
-        read: The cost of reading a record from a file, apart from `now`; None unless one of the next two was tried.
+        read: The cost of reading a record from a local file in memory, apart from `now`.
         read_without_unread: The cost of reading without `DatasetFacts.unread_features`.
         read_unpacked: The cost of reading from a file that is not compressed.
     """
@@ -403,6 +405,8 @@ class Profile:
         dataset: The data that was read.
         option_costs: The costs of other options.
         call_costs: The costs of the user's own stages that declare `per_image`, by name; those that were tried.
+        behind_us: The processor time of an image behind a cache that follows a stage which declares `random=False`, in
+            microseconds by the stage's name; those that were tried.
         timeline: The first measured steps in a row. Time 0 is the beginning of measuring. Empty if steps are not seen
             one by one.
         fill_s: The seconds until the cache in memory is full, if the figures are of the epoch that fills it. 0: it was
@@ -425,6 +429,7 @@ class Profile:
     dataset: DatasetFacts
     option_costs: OptionCosts = OptionCosts()
     call_costs: Mapping[str, CallCosts] = field(default_factory=dict)
+    behind_us: Mapping[str, float] = field(default_factory=dict)
     timeline: tuple[Step, ...] = ()
     fill_s: float = 0.0
     records_per_image: float = 1.0

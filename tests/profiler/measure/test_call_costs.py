@@ -14,9 +14,9 @@ from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.source import get_source
-from tfpipe.pipeline.stage import Stage, customize_stages
+from tfpipe.pipeline.stage import Stage, Stages, customize_stages
 from tfpipe.profiler.measure import call_costs, option_costs
-from tfpipe.profiler.measure.call_costs import measure_call_costs
+from tfpipe.profiler.measure.call_costs import measure_behind_costs, measure_call_costs
 from tfpipe.profiler.types import CallCosts
 
 CONFIG = PipelineConfig(global_batch_size=4, image_size=16)
@@ -99,3 +99,28 @@ def test_the_call_of_a_numpy_function_is_what_it_costs(measure: Measure, monkeyp
     costs = measure(in_numpy)["own"]
     assert costs.same_values
     assert costs.many_us < costs.one_us
+
+
+def test_what_is_left_behind_a_cache_is_measured_for_stages_that_are_the_same_in_each_epoch(
+    small_dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of 4 were counted as batches of the sample's 32 images. What the stage draws proves that it is cached."""
+    manifest, drawn = load_manifest(str(small_dataset)), []
+
+    def own(features: Any) -> Any:
+        return {**features, "drawn": tf.random.uniform([])}
+
+    def add(stages: Stages) -> Stages:
+        steady = Stage("steady", lambda dataset: dataset.map(own), random=False)
+        return stages.insert_after("decode", steady).insert_after("augment", Stage("other", lambda dataset: dataset))
+
+    def take_batches(datasets: dict[str, tf.data.Dataset]) -> dict[str, float]:
+        batches = datasets["behind"].take(16).as_numpy_iterator()
+        drawn.extend(value for batch in batches for value in batch["drawn"])
+        return {"behind": 16.0}
+
+    monkeypatch.setattr(call_costs, "measure_costs_us", take_batches)
+    stages = customize_stages(build_stages(manifest, "train", CONFIG), add, CONFIG)
+    assert measure_behind_costs(get_source(manifest, "train"), CONFIG, stages) == {"steady": 16.0 * 32 / 4}
+    assert drawn[:32] == drawn[32:]
+    assert len(set(drawn)) == 32

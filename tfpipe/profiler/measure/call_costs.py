@@ -46,6 +46,39 @@ def measure_call_costs(source: Source, config: PipelineConfig, stages: Stages) -
     return {name: cost for name, cost in costs.items() if cost is not None}
 
 
+def measure_behind_costs(source: Source, config: PipelineConfig, stages: Stages) -> dict[str, float]:
+    """Measures what is left of an image's processor time if a cache keeps what a stage gives, up to `batch`.
+
+    Args:
+        source: The data; its first records are taken.
+        config: The pipeline's options.
+        stages: The stages of the pipeline, built without a cache.
+
+    Returns:
+        The processor time in microseconds, by the name of each stage before `batch` that declares `random=False`. A
+        stage is left out if the sample does not pass through it.
+    """
+    names = stages.names
+    if config.service or "parse" not in names or "batch" not in names or "mix" in names:
+        return {}
+    parse, batch = names.index("parse"), names.index("batch")
+    payloads = sample_records(source)
+    batch_size = config.global_batch_size or config.per_replica_batch_size or BATCH
+    costs_us: dict[str, float] = {}
+    for place in range(parse, batch) if payloads else ():
+        if stages[place].random is not False:
+            continue
+        kept = Stages(stages[parse : place + 1]).apply_to(list_records(payloads)).cache().repeat()
+        left = Stages(stages[place + 1 : batch + 1]).apply_to(kept)
+        try:
+            cost_us = measure_costs_us({"behind": left})["behind"]
+        except tf.errors.OpError as error:  # of the user's functions, or of images that make no batch
+            logger.info("A cache behind the stage %s was not tried: %s", names[place], error)
+            continue
+        costs_us[names[place]] = cost_us * BATCH / batch_size  # each batch was counted as one of the sample's size
+    return costs_us
+
+
 def _measure(stages: Stages, name: str, payloads: list[bytes]) -> CallCosts | None:
     """Returns the costs of one stage; None if it cannot run on a group of images."""
     parse, place = stages.names.index("parse"), stages.names.index(name)

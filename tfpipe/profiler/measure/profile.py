@@ -24,7 +24,7 @@ from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.service_measure import SAMPLED_BATCHES
 from tfpipe.pipeline.stage import Customize, Stages, customize_stages, explain_customize_errors
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, compute_idle_fraction
-from tfpipe.profiler.measure.call_costs import measure_call_costs
+from tfpipe.profiler.measure.call_costs import measure_behind_costs, measure_call_costs
 from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
 from tfpipe.profiler.measure.host_usage import HostTime, measure_storage_rate
 from tfpipe.profiler.measure.option_costs import measure_option_costs
@@ -41,6 +41,7 @@ from tfpipe.profiler.measure.simulated_accelerator import (
 from tfpipe.profiler.measure.stage_matching import BuiltStage, find_python_stages, list_planned_operations
 from tfpipe.profiler.measure.stage_timings import compute_stage_timings, count_records_per_image
 from tfpipe.profiler.measure.tfdata_counters import Sample, Sampler
+from tfpipe.profiler.measure.uncounted_time import book_uncounted_time
 from tfpipe.profiler.types import CallCosts, HostUse, OptionCosts, Profile, Step, StepTiming
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer, Progress
@@ -143,16 +144,22 @@ def profile_pipeline(
         raise explain_pipeline_error(error) from error
     costs = OptionCosts()
     call_costs: dict[str, CallCosts] = {}
+    behind_us: dict[str, float] = {}
     if compute_idle_fraction(timing) > NO_IDLE:  # otherwise no change of the pipeline makes the training faster
         costs = measure_option_costs(source, config, facts.short_side, bool(facts.late_caches))
         costs = replace(costs, **measure_read_costs(source, config, facts))
         if any(stage.per_image for stage in stages):
             call_costs = measure_call_costs(source, config, _build_uncached(data, split, config, customize))
+        if any(stage.random is False for stage in stages):
+            behind_us = measure_behind_costs(source, config, _build_uncached(data, split, config, customize))
     if service is None:
         planned, python_stages = list_planned_operations(built), find_python_stages(built)
         timings = compute_stage_timings(run.samples, planned, python_stages, accelerator.images_per_step)
         at_once = _count_records_at_once(built, plan)
         records_per_image = count_records_per_image(timings, accelerator.images_per_step, at_once)
+        if not call_costs:  # these say what a Python function hides
+            cpu_us = 1e6 * (run.after.process - run.before.process) / (timing.steps * timing.images_per_step)
+            timings = book_uncounted_time(timings, cpu_us, costs, facts, records_per_image)
     else:
         timings, records_per_image = (time_taking(run.before, run.after, timing, service),), 1.0
     return Profile(
@@ -166,6 +173,7 @@ def profile_pipeline(
         dataset=facts,
         option_costs=costs,
         call_costs=call_costs,
+        behind_us=behind_us,
         timeline=make_timeline(run.steps),
         fill_s=run.missing_steps * timing.wall_s / timing.steps,
         records_per_image=records_per_image,

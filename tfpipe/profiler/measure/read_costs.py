@@ -1,4 +1,4 @@
-"""The cost of reading a record, as it is and from files that `tfpipe reshard` would write.
+"""The cost of reading a record of local files, as it is and from files that `tfpipe reshard` would write.
 
 A few of the records are written into files of their own, and the pipeline's own stages read these again and again. So
 the figures hold for files that the system has in memory.
@@ -25,6 +25,7 @@ from tfpipe.profiler.measure.option_costs import BATCH, measure_costs_us
 from tfpipe.profiler.measure.record_sample import leave_out, sample_records
 from tfpipe.profiler.types import DatasetFacts
 from tfpipe.system import host_limits
+from tfpipe.system.file_io import is_url
 
 _FILES = 64
 """How often the file is listed. An epoch has a cost of its own, which many records must share as they do elsewhere."""
@@ -39,14 +40,15 @@ def measure_read_costs(source: Source, config: PipelineConfig, facts: DatasetFac
         facts: The facts about the data.
 
     Returns:
-        The costs by the fields of `OptionCosts`; empty if nothing could be saved, or if the files cannot be written.
+        The costs by the fields of `OptionCosts`. None are measured of files that are not local, where records are not
+        read in each epoch, or if the files cannot be written.
     """
     changes: dict[str, tuple[str, ...]] = {}
     if facts.unread_features:
         changes["read_without_unread"] = facts.unread_features
     if source.compression:
         changes["read_unpacked"] = ()
-    if not changes or config.cache != "none" or config.service:
+    if config.cache != "none" or config.service or is_url(source.files[0]):
         return {}
     payloads = sample_records(source)
     if not payloads:
@@ -95,8 +97,16 @@ def _write(folder: str, name: str, payloads: Sequence[bytes], source: Source, re
 def _read_without_end(source: Source, config: PipelineConfig) -> tf.data.Dataset:
     """Returns the sizes of records, which the stages up to `read` read without end. A batch of records is a copy."""
     threads = host_limits.usable_cpus()
-    config = replace(config, training=True, autotune=False, read_parallel_calls=config.read_parallel_calls or threads)
+    config = replace(
+        config,
+        training=True,
+        autotune=False,
+        global_batch_size=BATCH,
+        per_replica_batch_size=None,
+        read_parallel_calls=config.read_parallel_calls or threads,
+    )
     stages = build_planned_stages(ReadPlan.for_host(source, config, None, 0))
     names = [stage.name for stage in stages]
     read = Stages(stages[: names.index("read") + 1], stages.options).dataset()
-    return read.map(lambda record, _: tf.strings.length(record[1])).batch(BATCH)
+    sizes = read.map(lambda record, _: tf.strings.length(record[1]))
+    return sizes if sizes.element_spec.shape.rank else sizes.batch(BATCH)  # tfpipe-kernels reads whole batches

@@ -135,6 +135,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "dataset": asdict(profile.dataset),
         "config": asdict(profile.config),
         "call_costs": {name: asdict(costs) for name, costs in profile.call_costs.items()},
+        "behind_us": dict(profile.behind_us),
         "what_if": {name: cost for name, cost in costs.items() if cost is not None},
         "timeline": [asdict(step) for step in profile.timeline],
     }

@@ -1,0 +1,73 @@
+"""Books processor time that tf.data's counters miss to the stage that took it. Pure.
+
+The kernel counts the processor time of all threads exactly. The counters of the stages miss three parts of it:
+
+- An operation that computes in threads of its own, such as a convolution, is counted by the time of the thread that
+  called it.
+- Threads that read ahead of a stage, such as those that unpack a file, are counted nowhere.
+- The counted time of all stages is divided by how much longer threads took than they ran. A thread that wakes up and
+  waits for a core is not counted meanwhile, so on a busy machine this makes every stage look too cheap.
+
+A few percent are always missing: see `MOST_OTHER_PER_STAGE_TIME`. What is missing beyond that is given to the stages
+that cost more than was counted when a few records were tried, and then to a stage of the user's own that computes much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tfpipe.profiler.diagnose.calibration import ALLOCATION_PER_STAGE_TIME, MOST_OTHER_PER_STAGE_TIME
+from tfpipe.profiler.types import OPTION_COST_STAGES, READING_STAGES, DatasetFacts, OptionCosts, Spread, StageTiming
+
+_MUCH = 0.3
+"""The share of the counted time from which on a stage of the user's own may have threads that nobody counts."""
+
+
+def book_uncounted_time(
+    stages: Sequence[StageTiming], cpu_us: float, costs: OptionCosts, dataset: DatasetFacts, records_per_image: float
+) -> tuple[StageTiming, ...]:
+    """Returns the figures of the stages with the time that the counters missed.
+
+    Args:
+        stages: The counted figures.
+        cpu_us: The processor time of all threads for an image that leaves the pipeline, in microseconds.
+        costs: The costs that were tried with a few records.
+        dataset: The facts about the stages.
+        records_per_image: The records that are taken for an image that leaves the pipeline.
+    """
+    us = {stage.name: stage.cpu_us_per_image.median for stage in stages}
+    missed_us = cpu_us / (1 + MOST_OTHER_PER_STAGE_TIME) - sum(us.values())
+    booked = dict(us)
+    for names, cost_us in ((READING_STAGES, costs.read), (OPTION_COST_STAGES, _get_decode_cost(us, costs, dataset))):
+        counted_us = sum(us.get(name, 0.0) for name in names)
+        if cost_us is None or counted_us <= 0:
+            continue
+        # The trial's time includes its allocations.
+        tried_us = cost_us * records_per_image / (1 + ALLOCATION_PER_STAGE_TIME)
+        more_us = min(max(tried_us - counted_us, 0.0), max(missed_us, 0.0))
+        booked |= {name: us[name] * (1 + more_us / counted_us) for name in names if name in us}
+        missed_us -= more_us
+    own = [
+        stage
+        for stage in stages
+        if stage.name in dataset.own_stages and stage.wait_us_per_image <= stage.cpu_us_per_image.median
+    ]
+    largest = max(own, key=lambda stage: us[stage.name], default=None)
+    if largest is not None and missed_us > 0 and us[largest.name] >= _MUCH * sum(us.values()):
+        booked[largest.name] += missed_us
+    return tuple(_scale(stage, us[stage.name], booked) for stage in stages)
+
+
+def _get_decode_cost(us: Mapping[str, float], costs: OptionCosts, dataset: DatasetFacts) -> float | None:
+    """Returns the tried cost from `parse` to `batch`; None where a filter in between leaves fewer records to decode."""
+    names = list(us)
+    end = names.index("augment") if "augment" in us else len(names)
+    return None if set(names[:end]) & set(dataset.filters) else costs.now
+
+
+def _scale(stage: StageTiming, counted_us: float, booked: Mapping[str, float]) -> StageTiming:
+    if booked[stage.name] == counted_us:
+        return stage
+    factor, cpu = booked[stage.name] / counted_us, stage.cpu_us_per_image
+    return replace(stage, cpu_us_per_image=Spread(cpu.median * factor, cpu.low * factor, cpu.high * factor))
