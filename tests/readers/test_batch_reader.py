@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -18,6 +20,7 @@ from tfpipe.images import seekable
 from tfpipe.images.decode import resize_crop
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.readers import batch_reader
 from tfpipe.readers.batch_reader import BatchReader, Rank
 from tfpipe.readers.record_reader import RecordReader
 
@@ -55,6 +58,20 @@ def test_records_of_the_next_steps_are_read_at_once(reader: BatchReader, monkeyp
     started = time.monotonic()
     assert len(list(reader.iterate((0, step) for step in range(3)))) == 3
     assert time.monotonic() - started < 0.9
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the call is Linux's")
+def test_storage_is_asked_for_the_records_of_later_steps(reader: BatchReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, begin, size, advice: asked.append((begin, size, advice)))
+    monkeypatch.setattr(batch_reader, "_STEPS_ANNOUNCED", 1)
+    records = RecordReader(reader.manifest.directory, reader.manifest, "train")
+    batches = reader.iterate((epoch, step) for epoch in range(2) for step in range(3))
+    next(batches)
+    steps = ((0, 0), (0, 1), (0, 2), (1, 0))  # one that is made, two that are read, one that is announced
+    places = [[records.locate(int(number)) for number in sorted(reader.list_numbers(*step))] for step in steps]
+    assert asked == [(place.offset, place.size, os.POSIX_FADV_WILLNEED) for step in places for place in step]
+    batches.close()
 
 
 def test_who_leaves_early_leaves_no_thread(reader: BatchReader) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -46,9 +46,12 @@ Transform = Callable[[Any, int], Any]
 Run = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
 """A function that calls another once for each number, in any order or at once: `map`, or that of a thread pool."""
 
-_READS_AT_ONCE = 64  # of one process: 900 records a second from storage that answers after 50 ms
+_READS_AT_ONCE = (
+    64  # of one process: 900 records a second from storage that answers after 50 ms and is not asked before
+)
 _RECORDS_PER_READ = 3  # a task of a thread costs about 40 us
-_STEPS_AHEAD = 2
+_STEPS_AHEAD = 2  # are read
+_STEPS_ANNOUNCED = 4  # beyond these storage is asked for, which takes no memory of this process
 
 
 @dataclass(frozen=True)
@@ -172,14 +175,14 @@ class BatchReader:
     def iterate(self, positions: Iterable[tuple[int, int]], run: Run = map) -> Generator[Batch]:
         """Yields the batches of several (epoch, step); results and errors are those of `read`.
 
-        The records of the next steps are read meanwhile, by threads that do nothing else. So many reads wait at once
-        for storage that answers late.
+        The records of the next steps are read meanwhile, by threads that do nothing else. Storage that answers late is
+        asked for those of some steps more, so that a thread seldom waits.
         """
         with ThreadPoolExecutor(_READS_AT_ONCE, "tfpipe-read") as readers:
             started: deque[_StartedReads] = deque()
             try:
-                for epoch, step in positions:
-                    started.append(self._start_reads(epoch, step, readers))
+                for epoch, numbers in self._announce_steps(positions):
+                    started.append(self._start_reads(epoch, numbers, readers))
                     if len(started) > _STEPS_AHEAD:
                         yield self._finish(started.popleft(), run)
                 while started:
@@ -283,9 +286,24 @@ class BatchReader:
             raise FormatError(f"Record {number} of {self.split!r} must have one {self.manifest.image_key}.")
         return stored[0]
 
-    def _start_reads(self, epoch: int, step: int, readers: ThreadPoolExecutor) -> _StartedReads:
+    def _announce_steps(self, positions: Iterable[tuple[int, int]]) -> Iterator[tuple[int, IntArray]]:
+        """Yields the epoch and the records of several (epoch, step), and asks storage for those of the next steps.
+
+        These grow by one with each step, so the first batch waits for nothing but its own records.
+        """
+        announced: deque[tuple[int, IntArray]] = deque()
+        steps_ahead = 0
+        for epoch, step in positions:
+            numbers = self.list_numbers(epoch, step)
+            self._reader.announce(numbers)
+            announced.append((epoch, numbers))
+            if len(announced) > steps_ahead:
+                yield announced.popleft()
+                steps_ahead = min(steps_ahead + 1, _STEPS_ANNOUNCED)
+        yield from announced
+
+    def _start_reads(self, epoch: int, numbers: IntArray, readers: ThreadPoolExecutor) -> _StartedReads:
         """Lets threads read the records of a step, a few records each."""
-        numbers = self.list_numbers(epoch, step)
         parts = [numbers[at : at + _RECORDS_PER_READ].tolist() for at in range(0, len(numbers), _RECORDS_PER_READ)]
         return _StartedReads(epoch, numbers, [readers.submit(self._read_payloads, part) for part in parts])
 

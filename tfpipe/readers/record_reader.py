@@ -9,6 +9,7 @@ reader.read_columns([17, 4], ["label"]) # some features of many, without a copy
 
 import operator
 import os
+import sys
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -159,6 +160,24 @@ class RecordReader:
             raise FormatError(f"{self._shard_path(place.shard)}: {error} {_ADVICE}") from None
         except OSError as error:
             raise _describe_os_error(self._shard_path(place.shard), error) from error
+
+    def announce(self, numbers: NDArray[np.int64]) -> None:
+        """Asks storage for records that are read soon, all at once, if the system has a call for that.
+
+        Each takes about 3 us of a core. What is wrong with a file is met again by whoever reads it.
+
+        Args:
+            numbers: The numbers of the records, from 0.
+        """
+        if sys.platform != "linux":
+            return
+        try:
+            shards, begins, sizes = self._locate_many(np.unique(numbers))
+            files = {shard: self._open(self._shards[shard]) for shard in np.unique(shards).tolist()}
+            for shard, begin, size in zip(shards.tolist(), begins.tolist(), sizes.tolist(), strict=True):
+                os.posix_fadvise(files[shard].descriptor, begin, size, os.POSIX_FADV_WILLNEED)
+        except (FormatError, DataError, OSError):
+            return
 
     def read_payloads(self, indices: Numbers) -> list[bytes]:
         """Reads many records at once, in any order and with repetitions.
