@@ -32,7 +32,7 @@ from tfpipe.pipeline.stages.list import (
 )
 from tfpipe.system.hash_permutation import IntArray
 
-_FILE_BUFFER_BYTES = 2**20  # of each whole file; with tf.data's 256 KiB, far storage is waited for four times as often
+_FILE_BUFFER_BYTES = 2**21  # of each whole file; with tf.data's 256 KiB, far storage is waited for eight times as often
 _MAX_RUN_BUFFER_BYTES = 2**22  # a shorter run is read at once, and no byte behind it
 _NUMBERS_PER_FILE = 2**40  # record numbers set aside for each file whose records nobody counted
 
