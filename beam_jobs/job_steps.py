@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from beam_jobs.engine.search_steps import gather_duplicates
+from beam_jobs.engine.search_steps import gather_classes, gather_duplicates
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.duplicates import find_duplicates
 from beam_jobs.shards.finish_dataset import SearchDuplicates, check_bad, check_present, finish_dataset
@@ -29,7 +29,8 @@ class JobConfig:
         file_options: The Beam arguments that the file systems need.
         progress: The folder for the workers' progress, as in `WorkDir`.
         worker_check: The versions and the plan that a worker must have. None: this process works alone.
-        search_tasks: The number of tasks that search for duplicates. 0: the process that finishes does it.
+        search_tasks: The number of tasks that search for duplicates and count classes. 0: the process that finishes
+            does it.
     """
 
     output: str
@@ -90,4 +91,5 @@ def finish(written_shards: Iterable[WrittenShard], settings: JobConfig) -> str:
     search: SearchDuplicates = find_duplicates
     if settings.search_tasks:
         search = partial(gather_duplicates, search_tasks=settings.search_tasks)
+        shards = gather_classes(work, header, shards, settings.search_tasks)
     return finish_dataset(work, header, shards, settings.max_bad, search).fingerprint

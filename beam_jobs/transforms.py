@@ -12,7 +12,7 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
-from beam_jobs.engine.search_steps import get_scratch, save_buckets, search_bucket
+from beam_jobs.engine.search_steps import get_scratch, save_shard, search_bucket
 from beam_jobs.job_steps import JobConfig, finish, write_in_pool
 from beam_jobs.runners.metrics import ShardMetrics
 from beam_jobs.shards.finish_dataset import check_bad, check_present
@@ -125,7 +125,7 @@ class _GatherFn(beam.CombineFn):
 
 
 class _SortDigestsFn(beam.DoFn):
-    """The step that puts the digests of each written shard into buckets, and passes the shard on."""
+    """The step that puts the digests of each written shard into buckets, and passes the shard on without its counts."""
 
     def __init__(self, settings: JobConfig) -> None:
         super().__init__()
@@ -135,8 +135,7 @@ class _SortDigestsFn(beam.DoFn):
         self._work, _ = self._settings.open_plan()
 
     def process(self, shard: WrittenShard) -> Iterator[WrittenShard]:
-        save_buckets(self._work, shard.file, self._settings.search_tasks)
-        yield shard
+        yield save_shard(self._work, shard, self._settings.search_tasks)
 
 
 class _SearchFn(beam.DoFn):

@@ -1,23 +1,31 @@
-"""The search for images with equal bytes by tasks that know nothing of each other, each with a part of all digests.
+"""The end of a large job by tasks that know nothing of each other: equal images are found, and classes are counted.
 
 ```
 OUTPUT/.tfpipe/search/
   rows                      the written shards, for the end of the job
   digests/NAME              the digests of a shard's records, in buckets by their first bytes
+  labels/NAME               how many images of each class a shard has
   groups/3                  the groups of equal digests of bucket 3
+  classes/3                 how many images of each class the shards of task 3 have, by split
 ```
 
 Equal digests fall into one bucket, so a task finds whole groups. It takes about 70 bytes of memory for each of its
 records. The end of the job joins the groups, which are only the duplicates.
+
+Each shard counts the images of each class, and a hundred thousand shards with a thousand classes would take 10 GB. So a
+task adds up the counts of its share of the shards, and the shards themselves travel without them.
 """
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.engine.scratch import Scratch
+from beam_jobs.shards.gather_rows import GatheredShards
 from beam_jobs.shards.record_source import open_source
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
@@ -42,7 +50,14 @@ def get_scratch(work: WorkDir) -> Scratch:
     return Scratch(work.path("search"))
 
 
-def save_buckets(work: WorkDir, file: str, tasks: int) -> None:
+def save_shard(work: WorkDir, shard: WrittenShard, tasks: int) -> WrittenShard:
+    """Saves what the tasks need of a written shard, and returns it without its counts of classes."""
+    get_scratch(work).save(f"labels/{shard.file}", shard.stats.labels)
+    _save_buckets(work, shard.file, tasks)
+    return replace(shard, stats=replace(shard.stats, labels=Counter()))
+
+
+def _save_buckets(work: WorkDir, file: str, tasks: int) -> None:
     """Writes the digests of a written shard in buckets, one for each task."""
     path = work.digests_path(file)
     if not filesystem.exists(path):  # a shard of a complete dataset, of which nothing is searched
@@ -54,10 +69,11 @@ def save_buckets(work: WorkDir, file: str, tasks: int) -> None:
 
 
 def search_bucket(work: WorkDir, header: PlanHeader, bucket: int, tasks: int) -> None:
-    """Finds the groups of equal digests of a bucket, and saves them."""
+    """Finds the groups of equal digests of a bucket, and counts the classes of a share of the shards; saves both."""
     if work.find_manifest(header) is not None:
         return
     scratch = get_scratch(work)
+    _count_classes(scratch, header, bucket, tasks)
     shards: list[NDArray[np.int64]] = []
     numbers: list[NDArray[np.int64]] = []
     tables = [np.zeros((0, _DIGEST_BYTES), np.uint8)]
@@ -72,6 +88,28 @@ def search_bucket(work: WorkDir, header: PlanHeader, bucket: int, tasks: int) ->
         for rows in equal_rows(table)
     ]
     scratch.save(f"groups/{bucket}", groups)
+
+
+def _count_classes(scratch: Scratch, header: PlanHeader, task: int, tasks: int) -> None:
+    """Adds up the images of each class in a task's share of the shards, by split, and saves the sums."""
+    counts: dict[str, Counter[int]] = {}
+    for shard in header.shards[task::tasks]:
+        counts.setdefault(shard.split, Counter()).update(scratch.load(f"labels/{shard.file}"))
+    scratch.save(f"classes/{task}", counts)
+
+
+def gather_classes(
+    work: WorkDir, header: PlanHeader, shards: Iterable[WrittenShard], search_tasks: int
+) -> list[WrittenShard]:
+    """Joins the counts of the tasks, and returns the shards with them: the first of a split has those of the split.
+
+    The arguments are those of `gather_duplicates`, with the shards in any order.
+    """
+    gathered = GatheredShards(list(shards))
+    if work.find_manifest(header) is None:  # of a complete dataset nothing was counted
+        for task in range(search_tasks):
+            gathered.merge(GatheredShards(labels=get_scratch(work).load(f"classes/{task}")))
+    return gathered.list_shards()
 
 
 def gather_duplicates(
