@@ -126,6 +126,7 @@ class Meaning:
         columns: The further columns of a table.
         skipped: The number of files or rows that were passed over, by reason; None for a table without such.
         unpack: The compressed tar files that must be unpacked.
+        row_files: The Parquet files that hold the images themselves.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Meaning:
     columns: tuple[Column, ...] = ()
     skipped: Counter[str] | None = None
     unpack: tuple[str, ...] = ()
+    row_files: tuple[str, ...] = ()
 
     def make_listing(self, images: ImageTable) -> Listing:
         """Returns the listing of all images or of some: with classes, splits and values as they are stored."""
@@ -155,4 +157,5 @@ class Meaning:
             tuple(column.spec for column in self.columns),
             skipped=self.skipped,
             unpack=self.unpack,
+            row_files=self.row_files,
         )

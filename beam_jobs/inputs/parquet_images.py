@@ -1,22 +1,38 @@
-"""Reads images and masks out of the rows of Parquet files, each row group once for all that is wanted of it."""
+"""Reads images and masks out of the rows of Parquet files, each row group once for all that is wanted of it.
+
+A row group can only be read as a whole, and each of many shuffled shards needs some images of each row group. Before
+such a job each file is read once: its images and masks are written one after another, with their places beside them.
+
+    HASH.rows            the bytes
+    HASH.rows.places     int64: the number of row groups and of columns, the first row of each group, and the number of
+                         all rows; then for each row and column the offset and the size, -1 for what cannot be read
+"""
 
 import posixpath
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple, cast
 
-from beam_jobs.inputs.parquet_rows import ImageColumns, find_image_columns
+import numpy as np
+from numpy.typing import NDArray
+
+from beam_jobs.inputs.parquet_rows import ImageColumns, find_image_columns, get_mean_size
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import ImageRef, MaskRef, PlannedImage
 from beam_jobs.storage import filesystem
 
 _BATCH_BYTES = 4 << 20
 _MAX_BATCH_ROWS = 1000
+_PLACES = ".places"
 _BUFFER_BYTES = 1 << 20  # of a column that is read in a stream, so that a row group is never in memory whole
 
-Found = tuple[int, bytes | UnreadableError]
-"""The position of a cell among those that are wanted, and its bytes or the reason why they cannot be read."""
+Found = tuple[int, memoryview | UnreadableError]
+"""The position of a cell among those that are wanted, and its bytes or the reason why they cannot be read.
+
+The bytes are those in the memory of many cells. Who keeps them for long should copy them.
+"""
 
 
 class Cell(NamedTuple):
@@ -54,6 +70,35 @@ def list_cells(images: Sequence[PlannedImage] | Sequence[ImageRef], *, masks: bo
         if masks and mask:
             cells.append(cells[-1]._replace(size=mask.size, is_mask=True))
     return cells
+
+
+def list_all_cells(root: str, file: str, mask_column: str | None) -> tuple[list[int], list[Cell]]:
+    """Returns the number of rows of each row group of a Parquet file, and all cells; none of a damaged file.
+
+    Args:
+        root: The folder that relative locations start from.
+        file: The file.
+        mask_column: The column of the masks, as the job names it.
+    """
+    import pyarrow.parquet
+
+    with filesystem.open_read(filesystem.join(root, file)) as opened:
+        try:
+            table = pyarrow.parquet.ParquetFile(opened)
+            columns = find_image_columns(table.schema_arrow, mask_column)
+        except (pyarrow.ArrowException, UnicodeDecodeError):
+            return [], []
+    group_rows, cells = [], []
+    groups = [table.metadata.row_group(k) for k in range(table.num_row_groups)] if columns else []
+    for number, group in enumerate(groups):
+        assert columns is not None
+        size, mask_size = (get_mean_size(group, name) for name in (columns.bytes_leaf, columns.mask))
+        group_rows.append(group.num_rows)
+        for row in range(group.num_rows):
+            cells.append(Cell(file, number, row, size, mask_column=columns.mask or None))
+            if columns.mask:
+                cells.append(cells[-1]._replace(size=mask_size, is_mask=True))
+    return group_rows, cells
 
 
 def get_row_mask(image: PlannedImage | ImageRef) -> MaskRef | None:
@@ -111,7 +156,7 @@ def _read_file(root: str, file: str, cells: Sequence[Cell], positions: list[int]
 def _read_group(
     table: Any, columns: ImageColumns, group: int, cells: Sequence[Cell], positions: list[int]
 ) -> Iterator[tuple[int, Any]]:
-    """Yields the position of each cell in a row group, with its struct or its bytes."""
+    """Yields the position of each cell in a row group, with Arrow's scalar of its struct or its bytes."""
     if group >= table.num_row_groups:
         return
     batch_rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // max(1, cells[positions[0]].size)))
@@ -124,30 +169,106 @@ def _read_group(
         while waiting and cells[waiting[0]].row < end:
             cell = cells[waiting[0]]
             column = batch.column(columns.mask if cell.is_mask else columns.image)
-            yield waiting.popleft(), column[cell.row - begin].as_py()
+            yield waiting.popleft(), column[cell.row - begin]
         if not waiting:
             return
         begin = end
 
 
-def _check(cell: Any, folder: str, max_bytes: int) -> bytes | UnreadableError:
-    """Returns the bytes of an image's cell, or those of the file that it names."""
-    data, path = (cell.get("bytes"), cell.get("path")) if isinstance(cell, dict) else (cell, None)
+def _check(scalar: Any, folder: str, max_bytes: int) -> memoryview | UnreadableError:
+    """Returns the bytes of a cell, or those of the file that it names."""
+    import pyarrow
+
+    data, path = scalar, None
+    if isinstance(scalar, pyarrow.StructScalar):
+        fields = {name: scalar[name] for name in ("bytes", "path") if scalar.type.get_field_index(name) >= 0}
+        data, path = fields["bytes"], fields["path"].as_py() if "path" in fields else None
     try:
-        if data is None:
+        if data.is_valid:
+            found = memoryview(data.as_buffer()).cast("B")
+            size = len(found)
+        else:
             if not path or "\0" in path:
                 raise UnreadableError("the row holds neither bytes nor a path")
             size = filesystem.get_size(filesystem.join(folder, path))
-            data = b"" if size > max_bytes else read_image(folder, ImageRef(path))
-        else:
-            size = len(data)
+            found = memoryview(b"" if size > max_bytes else read_image(folder, ImageRef(path)))
     except UnreadableError as error:
         return error
     if size > max_bytes:
         return UnreadableError(f"{size} bytes, more than the {max_bytes} that one record can hold")
-    return bytes(data)
+    return found
 
 
 def _shorten(error: Exception) -> str:
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return str(text).splitlines()[0].rstrip(".")
+
+
+def copy_rows(root: str, mask_column: str | None, max_bytes: int, file: tuple[str, str]) -> None:
+    """Copies the images and the masks of a Parquet file, so that each can be read alone.
+
+    What cannot be read is left out; whoever needs it finds the reason in the Parquet file.
+
+    Args:
+        root: The folder that relative locations start from.
+        mask_column: The column of the masks, as the job names it.
+        max_bytes: The size from which on an image is refused.
+        file: The location of the Parquet file, and the path of the file to write.
+    """
+    location, target = file
+    if filesystem.exists(target + _PLACES):  # an earlier run copied it
+        return
+    group_rows, cells = list_all_cells(root, location, mask_column)
+    places = np.full((len(cells), 2), -1, np.int64)
+    with filesystem.create(target) as out:
+        for position, data in read_cells(root, cells, max_bytes):
+            if not isinstance(data, UnreadableError):
+                places[position] = out.tell(), len(data)
+                out.write(data)
+    num_columns = 2 if any(cell.is_mask for cell in cells[:2]) else 1
+    header = [len(group_rows), num_columns, *np.cumsum([0, *group_rows])]
+    filesystem.write_bytes(target + _PLACES, np.concatenate([header, places.ravel()]).astype("<i8").tobytes())
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedRows:
+    """The copied images and masks of a Parquet file.
+
+    Attributes:
+        path: The file with their bytes.
+        group_begins: The number of the first row of each row group, and the number of all rows.
+        places: The offset and the size of each, of shape [rows, columns, 2].
+    """
+
+    path: str
+    group_begins: NDArray[np.int64]
+    places: NDArray[np.int64]
+
+    @classmethod
+    def open(cls, path: str) -> "CopiedRows":
+        """Returns the copy that `copy_rows` wrote.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        numbers = np.frombuffer(filesystem.read_bytes(path + _PLACES), "<i8")
+        num_groups, num_columns = numbers[:2].tolist()
+        end = 3 + num_groups
+        return cls(path, numbers[2:end], numbers[end:].reshape(-1, num_columns, 2))
+
+    def read(self, cell: Cell) -> bytes | None:
+        """Returns the bytes of a cell; None if they were not copied.
+
+        Raises:
+            OSError: They cannot be read.
+        """
+        if cell.row_group >= len(self.group_begins) - 1 or cell.is_mask >= self.places.shape[1]:
+            return None
+        row = int(self.group_begins[cell.row_group]) + cell.row
+        if row >= self.group_begins[cell.row_group + 1]:
+            return None
+        offset, size = self.places[row, int(cell.is_mask)].tolist()
+        if size < 0:
+            return None
+        data = filesystem.read_range(self.path, offset, size)
+        return data if len(data) == size else None

@@ -177,7 +177,7 @@ def read_embedded_rows(
         _check_type(table.schema_arrow.field(name), path)
     for group in groups:
         metadata, row = table.metadata.row_group(group), 0
-        size, mask_size = (_get_mean_size(metadata, name) for name in (columns.bytes_leaf, columns.mask))
+        size, mask_size = (get_mean_size(metadata, name) for name in (columns.bytes_leaf, columns.mask))
         batches = table.iter_batches(_ROWS_AT_ONCE, [group], columns.listed, use_threads=False)
         try:
             for batch in batches:
@@ -193,7 +193,7 @@ def read_embedded_rows(
         yield from [None] * (metadata.num_rows - row)
 
 
-def _get_mean_size(group: Any, name: str) -> int:
+def get_mean_size(group: Any, name: str) -> int:
     """Returns the mean number of bytes in a row group of a column, or of its field `bytes`; at least 1."""
     chunks = [group.column(k) for k in range(group.num_columns)]
     num_bytes = sum(

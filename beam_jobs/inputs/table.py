@@ -194,7 +194,9 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
         names = next(iter(facts.class_names))
         labels, label_names = name_numbers(f"The metadata of {path}", labels, label_names, names), names
     skipped = facts.skipped or None
-    return Meaning(make_name(path), get_root(path), label_names, labels, columns=typed, skipped=skipped)
+    root = get_root(path)
+    row_files = tuple(get_location(root, file) for file in files) if facts.is_embedded else ()
+    return Meaning(make_name(path), root, label_names, labels, columns=typed, skipped=skipped, row_files=row_files)
 
 
 def _show(names: Sequence[str]) -> str:

@@ -31,6 +31,7 @@ class Listing:
         dropped: The number of images that were left out because others hold the same bytes.
         unpack: The compressed tar files and foreign shards that must be unpacked before a worker can read from them at
             an offset.
+        row_files: The Parquet files that hold the images themselves.
         box_names: The names of the classes of boxes; a name's position is its number. It is empty if they have none.
     """
 
@@ -42,6 +43,7 @@ class Listing:
     skipped: Counter[str] | None = None
     dropped: int = 0
     unpack: tuple[str, ...] = ()
+    row_files: tuple[str, ...] = ()
     box_names: tuple[str, ...] = ()
 
     @property

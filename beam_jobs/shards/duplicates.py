@@ -204,7 +204,9 @@ def _hash_batch(root: str, batch: _Batch) -> list[Identity]:
     in_rows = [(index, image) for index, image in batch if image.location.row_group >= 0]
     found = read_cells(root, list_cells([image for _, image in in_rows]), MAX_SOURCE_BYTES)
     identities = [
-        Identity(in_rows[k][0], hashlib.sha256(data).digest()) for k, data in found if isinstance(data, bytes)
+        Identity(in_rows[k][0], hashlib.sha256(data).digest())
+        for k, data in found
+        if not isinstance(data, UnreadableError)
     ]
     for index, image in batch:
         if image.location.row_group >= 0:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from beam_jobs.inputs.annotations.segmentation import draw_mask
-from beam_jobs.inputs.parquet_images import Cell, get_row_mask, list_cells, read_cells
+from beam_jobs.inputs.parquet_images import Cell, CopiedRows, get_row_mask, list_cells, read_cells
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import PlannedImage, Value
 from beam_jobs.shards.record import MAX_SOURCE_BYTES, Record, RejectedImage, check_source_size, make_image_features
@@ -45,6 +45,7 @@ class ImageFiles:
     """
 
     header: PlanHeader
+    _copies: dict[str, CopiedRows] = field(default_factory=dict, repr=False, compare=False)
     advice = "mend them and run again with `overwrite`"
     changed = noticed = _NONE
 
@@ -77,7 +78,7 @@ class ImageFiles:
 
     def _read_blocks(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
         for images in _cut_blocks(planned):
-            block = _Block(self.header.root, list_cells(images, masks=True))
+            block = _Block(self.header, list_cells(images, masks=True), self._copies)
             position = 0
             for image in images:
                 yield image, partial(self._make_from_block, image, block, position)
@@ -204,14 +205,16 @@ class _Block:
     """Some images and masks in Parquet files, which are read together when the first of them is taken.
 
     Attributes:
-        root: The folder that relative locations start from.
+        header: The header of the plan.
         cells: The images, each with its mask after it if that lies in a row too.
+        copies: The opened copies of Parquet files, by their locations.
         data: The bytes of those that are read and not taken yet, by their positions, or the reasons why they cannot be
             read.
     """
 
-    root: str
+    header: PlanHeader
     cells: list[Cell]
+    copies: dict[str, CopiedRows]
     data: dict[int, bytes | UnreadableError] = field(default_factory=dict)
 
     def take(self, position: int) -> bytes:
@@ -220,6 +223,9 @@ class _Block:
         Raises:
             UnreadableError: It cannot be read.
         """
+        copied = self._read_copy(self.cells[position])
+        if copied is not None:
+            return copied
         if position not in self.data:
             self._read(range(position, len(self.cells)))
         if position not in self.data:  # the cells before it in their files were much larger than planned
@@ -229,11 +235,24 @@ class _Block:
             raise data
         return data
 
+    def _read_copy(self, cell: Cell) -> bytes | None:
+        path = self.header.unpacked.get(cell.file)
+        if path is None:
+            return None
+        try:
+            if cell.file not in self.copies:
+                self.copies[cell.file] = CopiedRows.open(path)
+            return self.copies[cell.file].read(cell)
+        except OSError as error:
+            raise UnreadableError(f"cannot be read: {error.strerror or error}") from error
+
     def _read(self, positions: range) -> None:
+        # Of a file with a copy only what the copy lacks is read here, when it is needed.
+        wanted = [k for k in positions if k == positions.start or self.cells[k].file not in self.header.unpacked]
         num_bytes = 0
-        for k, data in read_cells(self.root, self.cells[positions.start : positions.stop], MAX_SOURCE_BYTES):
-            self.data[positions.start + k] = data
-            num_bytes += len(data) if isinstance(data, bytes) else 0
+        for k, data in read_cells(self.header.root, [self.cells[k] for k in wanted], MAX_SOURCE_BYTES):
+            self.data[wanted[k]] = data if isinstance(data, UnreadableError) else bytes(data)
+            num_bytes += 0 if isinstance(data, UnreadableError) else len(data)
             if num_bytes > 2 * _BLOCK_BYTES:
                 return
 

@@ -89,7 +89,7 @@ def open_work_dir(config: ShardConfig, plan: Plan) -> Iterator[WorkDir]:
         with filesystem.explain_os_errors(f"write to {config.output}"):
             work, header, is_staged = _choose_directory(config, plan)
             with _leave_nothing_on_failure(work):
-                prepare_work(work, header, plan)
+                prepare_work(work, header, plan, config)
             if isinstance(plan, PlanOnDisk):
                 filesystem.remove_tree(plan.base)  # it may be as large as all names of the images
         yield work

@@ -2,14 +2,19 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 
 from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.parquet_images import copy_rows
 from beam_jobs.inputs.unpack import unpack
 from beam_jobs.plan.image_ref import encode_line
 from beam_jobs.plan.split_and_shard import Plan, ShardPlan, cut_parts
+from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.plan_on_disk import PlanOnDisk
+from beam_jobs.shards.record import MAX_SOURCE_BYTES
 from beam_jobs.shards.record_source import open_source
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard, get_part_path
 from beam_jobs.storage import filesystem
@@ -19,6 +24,10 @@ from tfpipe.format.manifest import FORMAT_VERSION, Manifest
 from tfpipe.format.shard_stats import ShardStats, sort_counts
 from tfpipe.images.normalize import get_codec_versions
 from tfpipe.system import kernels
+from tfpipe.system.host_limits import usable_cpus
+
+_COPY_ROWS_FROM_SHARDS = 4
+_FREE_FOR_COPIES = 3  # times the size of the files: the copies, the dataset, and some more
 
 
 def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
@@ -116,7 +125,7 @@ def write_plan(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
     filesystem.write_bytes(work.path("plan.json"), header.dumps())
 
 
-def prepare_work(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
+def prepare_work(work: WorkDir, header: PlanHeader, plan: Plan, config: ShardConfig) -> None:
     """Writes the files that workers need, the plan last. Leaves finished shards alone."""
     filesystem.remove_tree(work.path("tmp"))
     unpacked = {location: work.path("unpacked", _name_unpacked(location)) for location in plan.listing.unpack}
@@ -131,11 +140,40 @@ def prepare_work(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
         manifest = None
     if manifest is not None:
         _trust_manifest(work, manifest)
-    write_plan(work, replace(header, unpacked=unpacked), plan)
+    copies = _copy_row_files(work, header, plan, config)
+    write_plan(work, replace(header, unpacked=unpacked | copies), plan)
 
 
-def _name_unpacked(location: str) -> str:
-    return hashlib.sha256(location.encode("utf-8", "surrogateescape")).hexdigest()[:16] + ".tar"
+def _copy_row_files(work: WorkDir, header: PlanHeader, plan: Plan, config: ShardConfig) -> dict[str, str]:
+    """Copies the images of Parquet files if many shards would otherwise read each row group again.
+
+    A store would take a request for each image, and a disk may be too small. Then the shards read the row groups.
+
+    Returns:
+        The path of the copy of each file, by its location.
+    """
+    files = plan.listing.row_files
+    num_missing = len(header.shards) - len(work.list_written())
+    if not files or not config.shuffle or num_missing < _COPY_ROWS_FROM_SHARDS or filesystem.is_url(work.output):
+        return {}
+    num_bytes = sum(filesystem.get_sizes([filesystem.join(header.root, file) for file in files]))
+    if shutil.disk_usage(work.output).free < _FREE_FOR_COPIES * num_bytes:
+        return {}
+    copies = {file: work.path("unpacked", _name_unpacked(file, ".rows")) for file in files}
+    shared = header.root, config.mask_column, MAX_SOURCE_BYTES
+    workers = min(config.workers or usable_cpus(), len(files))
+    if workers == 1:
+        for file in copies.items():
+            copy_rows(*shared, file)
+    else:
+        set_up = partial(filesystem.configure, filesystem.get_options())
+        for _ in map_unordered(copy_rows, copies.items(), workers, shared=shared, set_up=set_up):
+            pass
+    return copies
+
+
+def _name_unpacked(location: str, ending: str = ".tar") -> str:
+    return hashlib.sha256(location.encode("utf-8", "surrogateescape")).hexdigest()[:16] + ending
 
 
 def _trust_manifest(work: WorkDir, manifest: Manifest) -> None:

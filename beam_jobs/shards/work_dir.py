@@ -9,7 +9,8 @@ OUTPUT/.tfpipe/
   names/NAME.json      the names of a shard's images, if its records come from finished datasets
   kept.json            the names of the shards that the workers found finished
   tmp/                 files being written
-  unpacked/            compressed tar files and foreign shards, unpacked so that workers can read at an offset
+  unpacked/            compressed tar files and foreign shards, unpacked so that workers can read at an offset, and
+                       the images of Parquet files
   lock                 held by the process that writes (local only)
 ```
 
@@ -79,7 +80,8 @@ class PlanHeader:
         skipped: The number of files that were passed over, by reason.
         dropped: The number of images left out because others hold the same bytes.
         keep_quarantined: Whether the bytes of bad images are kept.
-        unpacked: The path of each unpacked tar file or foreign shard by the location of the compressed one.
+        unpacked: The path of each unpacked tar file or foreign shard by the location of the compressed one, and of the
+            copied images of each Parquet file.
         shards: All shards, split after split.
         records: The finished datasets that records come from; None if they are made of image files.
         box_names: The name of class 0, 1, ... of boxes; empty if these have no names.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ import pytest
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import parquet_images
 from beam_jobs.inputs.list_inputs import list_images
-from beam_jobs.inputs.parquet_images import list_cells, read_cells
+from beam_jobs.inputs.parquet_images import Cell, CopiedRows, copy_rows, list_cells, read_cells
 from beam_jobs.inputs.read_image import UnreadableError
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef
-from beam_jobs.shards import image_files
+from beam_jobs.shards import image_files, plan_file
 from tests.beam_jobs.datasets import make_dataset, read_images, read_tree
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.beam_jobs.inputs.parquet_files import damage, write_parquet
+from tests.mask_files import make_mask
 
 JPEGS = [make_jpeg(k, size=(16 + 8 * k, 16)) for k in range(9)]
 
@@ -133,6 +135,63 @@ def test_shards_are_the_same_whatever_is_read_at_once(
     names = [name for name in shards[0] if name.endswith((".tfrecord", ".idx"))]
     assert len(names) == 2
     assert all(shards[0][name] == other[name] for other in shards[1:] for name in names)
+
+
+NAMES = [f"train-{k:05}-of-00004.tfrecord" for k in range(4)]
+
+
+def test_many_shuffled_shards_read_each_row_group_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: list[int]
+) -> None:
+    masks = [{"bytes": make_mask(k, size=(16 + 8 * k, 16)), "path": None} for k in range(9)]
+    rows = [*JPEGS[:6], {"bytes": None, "path": "x.jpg"}, {"bytes": None, "path": "gone.jpg"}, None]
+    write_files(tmp_path, {"x.jpg": JPEGS[6]})
+    for number in (1, 2):
+        write_parquet(tmp_path / f"t-{number}.parquet", rows, group_rows=3, mask=masks)
+    damage(tmp_path / "t-2.parquet", "image.bytes", 1)
+    options = {"num_shards": 4, "max_bad": 1.0, "workers": 1}
+    make_dataset(tmp_path / "t-*.parquet", tmp_path / "copied", **options)
+    assert groups[:6] == [0, 1, 2, 0, 1, 2]
+    assert set(groups[6:]) == {1, 2}  # again for what could not be read
+    monkeypatch.setattr(plan_file, "_COPY_ROWS_FROM_SHARDS", 99)
+    make_dataset(tmp_path / "t-*.parquet", tmp_path / "direct", **options)
+    copied, direct = read_tree(tmp_path / "copied"), read_tree(tmp_path / "direct")
+    assert copied.keys() == direct.keys()
+    same = [*NAMES, "quarantine/quarantined.jsonl"]
+    assert {name: copied[name] for name in same} == {name: direct[name] for name in same}
+    assert len(copied["quarantine/quarantined.jsonl"].splitlines()) == 2 * 2 + 3
+
+
+def test_rows_are_copied_only_where_it_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_parquet(tmp_path / "t.parquet", JPEGS)
+    copied: list[str] = []
+    monkeypatch.setattr(plan_file, "copy_rows", lambda root, mask, size, file: copied.append(file[0]))
+    make_dataset(path, tmp_path / "few", num_shards=3)
+    make_dataset(path, tmp_path / "in_order", num_shards=9, shuffle=False)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2 * len(b"".join(JPEGS))))
+    make_dataset(path, tmp_path / "full", num_shards=9)
+    assert copied == []
+
+
+def test_a_copy_is_used_again_and_knows_what_it_lacks(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", [*JPEGS[:2], None])
+    copy_rows(str(tmp_path), None, 1 << 20, ("t.parquet", str(tmp_path / "t.rows")))
+    path.unlink()
+    copy_rows(str(tmp_path), None, 1 << 20, ("t.parquet", str(tmp_path / "t.rows")))
+    copy = CopiedRows.open(str(tmp_path / "t.rows"))
+    cell = Cell("t.parquet", 0, 1, 1)
+    assert copy.read(cell) == JPEGS[1]
+    missing = {"row_group": 1}, {"row_group": 2}, {"row": 2}, {"is_mask": True}
+    assert [copy.read(cell._replace(**{"row": 0, **change})) for change in missing] == [None] * 4
+    (tmp_path / "t.rows").write_bytes(JPEGS[0])  # it was cut
+    assert (copy.read(cell._replace(row=0)), copy.read(cell)) == (JPEGS[0], None)
+
+
+def test_a_damaged_file_gives_an_empty_copy(tmp_path: Path) -> None:
+    write_files(tmp_path, {"t.parquet": b"x"})
+    copy_rows(str(tmp_path), None, 1 << 20, ("t.parquet", str(tmp_path / "t.rows")))
+    assert CopiedRows.open(str(tmp_path / "t.rows")).read(Cell("t.parquet", 0, 0, 1)) is None
 
 
 def test_copies_are_found_in_different_row_groups(tmp_path: Path) -> None:
