@@ -80,6 +80,7 @@ HEAVY = {
         "tfpipe.pipeline.build",
         "tfpipe.pipeline.device",
         "tfpipe.pipeline.file_cache",
+        "tfpipe.pipeline.image_choice",
         "tfpipe.pipeline.mask_operations",
         "tfpipe.pipeline.native_operations",
         "tfpipe.pipeline.native_stages",

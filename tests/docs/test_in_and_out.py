@@ -63,6 +63,10 @@ TESTS = {
     "a prepared dataset of TFDS": ["integrity/foreign/test_index_tfds.py::test_tfds_is_indexed_verified_and_resumed"],
     "several datasets": ["beam_jobs/test_merge.py::test_records_and_labels"],
     "any Python code": ["writer/test_write.py::test_every_record_comes_back"],
+    "several images a record, from Python code": [
+        "cli/test_several_images.py::test_records_hold_lists",
+        "pipeline/test_several_images.py::test_training_equals_a_slow_reference",
+    ],
     "WebDataset": [
         "export/test_formats.py::test_webdataset",
         "export/test_own_libraries.py::test_other_libraries_read_the_same",

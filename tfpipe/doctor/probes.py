@@ -125,7 +125,7 @@ def read_first_shape(source: Source, config: PipelineConfig) -> tuple[int, ...]:
     features = next(iter(stages.until("parse").dataset()))
     if not source.has_images:
         return ()
-    return tuple(tf.io.decode_image(features["encoded"], 3, expand_animations=False).shape)
+    return tuple(tf.io.decode_image(tf.reshape(features["encoded"], [-1])[0], 3, expand_animations=False).shape)
 
 
 def read_labels(source: Source, file: int, count: int, config: PipelineConfig) -> IntArray:

@@ -62,7 +62,8 @@ def build_dataset(
 
     Returns:
         Batches for one replica each. A host with several replicas takes one batch for each of them. Dictionaries of
-        "image", [batch, height, width, 3] of `image_dtype`; "label", int32 [batch] or one-hot float32 [batch, classes];
+        "image", [batch, height, width, 3] of `image_dtype`, or for several images of a record
+        [batch, images, height, width, 3]; "label", int32 [batch] or one-hot float32 [batch, classes];
         the features in `extra_features`, or all if the records have no image; those of open size are tf.RaggedTensor
         unless `pad_to` gives them a size, and masks are int32 [batch, height, width], cropped as their images. In
         evaluation "mask", bool [batch], is False for the padding in the last batch. With augment="device" images are
@@ -106,6 +107,8 @@ def build_stages(
         return build_planned_stages(ReadPlan.for_host(get_source(manifest, split), config, context, start_step))
     if not isinstance(manifest, Manifest) or split is None:
         raise ConfigError("`cache_dir` needs a split of a dataset with a manifest. Leave it out to use memory.")
+    if config.cache == "decoded" and manifest.has_several_images:
+        raise ConfigError("`cache` decoded in files keeps one image a record, and these have several. Use bytes.")
     if config.service is not None:
         # Workers have other working folders, and cannot see what this process notes about a cache that it fills.
         config, fill_first = replace(config, cache_dir=os.path.abspath(config.cache_dir)), True
@@ -218,6 +221,12 @@ def _mixture_stages(
         # Each host makes one batch of the part, whatever the number of its replicas: `batch` deals it out.
         source = get_source(manifest, split)
         plans.append(replace(whole, source=source, config=part_config, num_replicas=whole.num_hosts))
+    numbers = [plan.num_images or 1 for plan in plans]
+    if len({plan.num_images for plan in plans}) > 1:
+        raise ConfigError(
+            "The datasets of a mixture must give the same number of images a record, got "
+            f"{', '.join(map(str, numbers))}. Set `images` to first, or to a number that all have."
+        )
     parts = []
     cache_bytes = share_cache_bytes(plans, config.cache_bytes)
     for manifest, whole_plan, part_bytes in zip(mixture.manifests, plans, cache_bytes, strict=True):

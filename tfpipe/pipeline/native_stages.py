@@ -101,8 +101,10 @@ def _decode_and_augment(plan: ReadPlan, decode: Stage, augment: Stage) -> tuple[
 
 
 def _decode_record(plan: ReadPlan, features: Features) -> Features:
-    """Replaces the bytes by the image that the model gets."""
+    """Replaces the bytes by the image that the model gets, or by several."""
     config, images = plan.config, plan.source.images
+    if plan.num_images is not None:
+        return _decode_several(plan, features)
     record = {f"image/{name}": features[name] for name in ("encoded", "height", "width") if name in features}
     if config.augment == "none":
         crop_box, flip = tf.stack([0, 0, *get_stored_size(record, images)]), None
@@ -111,6 +113,27 @@ def _decode_record(plan: ReadPlan, features: Features) -> Features:
     image = native_operations.decode_and_resize(record[IMAGE_ENCODED], crop_box, flip, _describe_result(plan))
     masks = crop_masks(plan, features, crop_box, flip)
     return {**_drop_used(plan, features), **masks, "image": image}
+
+
+def _decode_several(plan: ReadPlan, features: Features) -> Features:
+    """Replaces the bytes of several images of a record by what the model gets, in one call."""
+    config, images, number = plan.config, plan.source.images, plan.num_images or 1
+    boxes, flips = [], []
+    for k in range(number):
+        record = {f"image/{name}": features[name][k] for name in ("encoded", "height", "width") if name in features}
+        size = get_stored_size(record, images)
+        if config.augment == "none":
+            crop_box, flip = tf.stack([0, 0, *size]), None
+        else:
+            seed = features["seed"][k] if "seed" in features else None
+            crop_box, flip = choose_crop(record, size, seed, images, config)
+        boxes.append(crop_box)
+        flips.append(flip)
+    flipped = None if flips[0] is None else tf.stack(flips)
+    result = _describe_result(plan)
+    encoded = tf.ensure_shape(features["encoded"], [number])
+    image = native_operations.decode_and_resize(encoded, tf.stack(boxes), flipped, result)
+    return {**_drop_used(plan, features), "image": image}
 
 
 def _make_batches(
@@ -149,18 +172,24 @@ def _make_batches(
 
 
 def _decode_batch(plan: ReadPlan, features: Features, threads: int) -> Features:
-    """Replaces the bytes of all records by the images that the model gets."""
+    """Replaces the bytes of all records by the images that the model gets. Several of a record are rows meanwhile."""
     config, stored = plan.config, plan.source.images.size
+    rows = plan.batch_size * (plan.num_images or 1)
     if "height" in features:
-        sizes = tf.cast(tf.stack([features["height"], features["width"]], axis=1), tf.int32)
+        sizes = tf.cast(tf.stack([features["height"], features["width"]], axis=-1), tf.int32)
+        sizes = tf.reshape(sizes, [rows, 2])
     else:
-        sizes = tf.tile(tf.constant([stored]), [plan.batch_size, 1])
+        sizes = tf.tile(tf.constant([stored]), [rows, 1])
     if config.augment == "host":
-        boxes, flips = native_operations.draw_crops(features["seed"], sizes, stored, config.augment_options)
+        seeds = tf.reshape(features["seed"], [rows, 2])
+        boxes, flips = native_operations.draw_crops(seeds, sizes, stored, config.augment_options)
     else:
-        boxes = tf.pad(sizes if stored is None else tf.tile([stored], [plan.batch_size, 1]), [[0, 0], [2, 0]])
+        boxes = tf.pad(sizes if stored is None else tf.tile([stored], [rows, 1]), [[0, 0], [2, 0]])
     flip = flips if config.augment == "host" and config.augment_options.flip else None
-    images = native_operations.decode_and_resize(features["encoded"], boxes, flip, _describe_result(plan), threads)
+    encoded = tf.reshape(features["encoded"], [rows])
+    images = native_operations.decode_and_resize(encoded, boxes, flip, _describe_result(plan), threads)
+    if plan.num_images is not None:
+        images = tf.reshape(images, [plan.batch_size, plan.num_images, *images.shape[1:]])
     return {**_drop_used(plan, features), "image": images}
 
 

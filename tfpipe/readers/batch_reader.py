@@ -199,7 +199,8 @@ class BatchReader:
             run: A `map` that may work on several records at once.
 
         Returns:
-            "image", if records have one: uint8 [n, height, width, 3], or with a `transform` the list of its results;
+            "image", if records have one: uint8 [n, height, width, 3], or for several images of a record
+            [n, images, height, width, 3], or with a `transform` the list of its results for all images;
             "label", int64 [n] or one-hot float32 [n, classes], if there are labels; masks, int32 [n, height, width],
             cropped as their images; the other features of the plan as `make_columns` makes them; in evaluation "mask",
             bool [n] or float32 with `as_supervised`, False in rows that fill the batch up with zeros.
@@ -227,11 +228,12 @@ class BatchReader:
         """
         numbers = self.list_numbers(epoch, step)
         features = self._read_all_features(numbers, memory)
-        draws = _RandomDraws(self.config, epoch, numbers)
+        draws = _RandomDraws(self.plan, epoch, numbers)
         images: list[EncodedImage] = []
         masks = self._make_empty_masks()
-        for row, record in enumerate(features):
+        for row, whole_record in enumerate(features):
             number = int(numbers[row])
+            record = self._choose_records(number, whole_record, draws, row)[0][1]
             stored = self._get_stored_image(number, record)
             try:
                 crop_box = self._choose_crop_box(stored, record, draws, row)
@@ -252,13 +254,16 @@ class BatchReader:
 
         return decode_crop(data, self.form, crop_box, 1, self.plan.source.images.seekable)
 
-    def name_bad_image(self, number: int, error: BadImage) -> FormatError:
-        """Returns the error that names the record of an image that cannot be used."""
-        return FormatError(f"Record {number} of {self.split!r}: its image cannot be used, {error}.")
+    def name_bad_image(self, number: int, error: BadImage, place: int | None = None) -> FormatError:
+        """Returns the error that names the record of an image that cannot be used, and its place among several."""
+        which = "image" if place is None else f"image {place}"
+        return FormatError(f"Record {number} of {self.split!r}: its {which} cannot be used, {error}.")
 
     def make_example_image(self) -> Any:
         """Returns the result of the transform for the split's first image."""
-        return self._make_image(0, self._reader[0], _RandomDraws(self.config, 0, np.zeros(1, np.int64)), 0)
+        draws = _RandomDraws(self.plan, 0, np.zeros(1, np.int64))
+        place, record = self._choose_records(0, self._reader[0], draws, 0)[0]
+        return self._make_image(0, record, draws, draws.find(0, place), place)
 
     def _read_all_features(self, numbers: IntArray, memory: NDArray[np.uint8] | None) -> list[dict[str, Any]]:
         """Reads what a batch needs of its records. Where each has one value of everything, images are not copied."""
@@ -324,25 +329,49 @@ class BatchReader:
             for _ in run(read_features, range(len(numbers))):
                 pass
             return self._collect_features(features)
-        draws = _RandomDraws(self.config, epoch, numbers)
-        images: Any = np.zeros((self.batch_size, *self.config.size, 3), np.uint8)
+        draws = _RandomDraws(self.plan, epoch, numbers)
+        of_record = self.plan.num_images or 1
+        images: Any = np.zeros((self.batch_size * of_record, *self.config.size, 3), np.uint8)
         if self._transform is not None:
-            images = [None] * len(numbers)
+            images = [None] * (len(numbers) * of_record)
         native = self._transform is None and self.plan.decoder == "native"
         masks = self._make_empty_masks()
 
         def read_row(row: int) -> None:
             read_features(row)
-            out = images[row] if native else None
-            image = self._make_image(int(numbers[row]), features[row], draws, row, out)
-            if out is None or image is not out:
-                images[row] = image
+            number = int(numbers[row])
+            for k, (place, record) in enumerate(self._choose_records(number, features[row], draws, row)):
+                at = row * of_record + k
+                out = images[at] if native else None
+                image = self._make_image(number, record, draws, draws.find(row, place), place, out)
+                if out is None or image is not out:
+                    images[at] = image
             for name, column in masks.items():
                 column[row] = self._make_mask(name, int(numbers[row]), features[row], draws, row)
 
         for _ in run(read_row, range(len(numbers))):
             pass
+        if self.plan.num_images is not None and self._transform is None:
+            images = images.reshape(self.batch_size, of_record, *images.shape[1:])
         return {"image": images, **masks, **self._collect_features(features)}
+
+    def _choose_records(
+        self, number: int, features: dict[str, Any], draws: _RandomDraws, row: int
+    ) -> list[tuple[int, dict[str, Any]]]:
+        """Chooses the images of a record: the place of each, and the features of a record with this image alone."""
+        counts, key = self.plan.source.per_record, self.manifest.image_key
+        if counts is None or key is None:
+            return [(0, features)]
+        stored, chosen = features.get(key), self.plan.num_images or 1
+        count = len(stored) if isinstance(stored, list) else 0
+        lists = {name: features[name] for name in (key, IMAGE_HEIGHT, IMAGE_WIDTH) if features.get(name) is not None}
+        if count < chosen or any(len(values) != count for values in lists.values()):
+            raise FormatError(
+                f"Record {number} of {self.split!r} must have {chosen} images or more, and the size of each, got "
+                f"{count} images."
+            )
+        places = draws.choose_images(row, count, chosen)
+        return [(place, {name: values[place : place + 1] for name, values in lists.items()}) for place in places]
 
     def _make_image(
         self,
@@ -350,11 +379,13 @@ class BatchReader:
         features: dict[str, Feature],
         draws: _RandomDraws,
         row: int,
+        place: int,
         out: NDArray[np.uint8] | None = None,
     ) -> Any:
-        """Makes the image of a record. It lies in `out` if that is given and tfpipe-kernels can decode the record.
+        """Makes an image of a record. It lies in `out` if that is given and tfpipe-kernels can decode the record.
 
-        What tfpipe-kernels refuses is left to Pillow, whose error then says why.
+        What tfpipe-kernels refuses is left to Pillow, whose error then says why. `row` is that of the image among the
+        random numbers, and `place` its place in the record.
         """
         from tfpipe.images.decode import decode_crop, decode_pixels, make_image, mirror
 
@@ -369,7 +400,8 @@ class BatchReader:
             seeks = self.plan.source.images.seekable
             image = decode_crop(stored, self.form, crop_box, ratio, seeks)
         except BadImage as error:
-            raise self.name_bad_image(number, error) from None
+            several = self.plan.source.per_record is not None
+            raise self.name_bad_image(number, error, place if several else None) from None
         image = mirror(image) if draws.flips[row] else image
         return self._resize(image, self.config.size, self.config.augment_options.antialias)
 
@@ -469,14 +501,35 @@ class _StartedReads(NamedTuple):
 
 
 class _RandomDraws:
-    """The random numbers of a batch."""
+    """The random numbers of a batch: a row for each image that may be in it.
 
-    def __init__(self, config: PipelineConfig, epoch: int, numbers: IntArray) -> None:
+    Where images are drawn among more, there is a row for each image that a record may have, 2 us each.
+    """
+
+    def __init__(self, plan: ReadPlan, epoch: int, numbers: IntArray) -> None:
+        config, counts = plan.config, plan.source.per_record
         self._options = config.augment_options
         draws = config.training and config.augment == "host"
-        self._seeds = numpy_crops.make_seeds(config.seed, epoch, numbers)
+        seeds = numpy_crops.make_seeds(config.seed, epoch, numbers)
+        self._choices = None
+        self._rows_of_record = plan.num_images or 1
+        if plan.draws_images and counts is not None:
+            self._choices = numpy_crops.draw_choices(seeds, counts.largest)
+            self._rows_of_record = counts.largest
+        self._seeds = numpy_crops.make_image_seeds(seeds, self._rows_of_record).reshape(-1, 2)
         self._numbers = numpy_crops.draw_first_numbers(self._seeds) if draws else []
-        self.flips = numpy_crops.sample_flips(self._seeds) if draws and self._options.flip else [False] * len(numbers)
+        flips = draws and self._options.flip
+        self.flips = numpy_crops.sample_flips(self._seeds) if flips else [False] * len(self._seeds)
+
+    def find(self, row: int, place: int) -> int:
+        """Returns the row of the image at a place of a record."""
+        return row * self._rows_of_record + place
+
+    def choose_images(self, row: int, count: int, number: int) -> list[int]:
+        """Chooses images of a record that has `count`, by their places: drawn, or the first ones."""
+        if self._choices is None:
+            return list(range(number))
+        return numpy_crops.choose_images(self._choices[row, :count], number)
 
     def get_seed(self, row: int) -> int:
         return int(self._seeds[row : row + 1].astype("<i4").view("<u8")[0, 0])

@@ -61,7 +61,8 @@ class DeviceBatches(Resumable):
             every other. None: rows over all devices, process after process.
         num_threads: The number of threads that read and decode. None: one for each core.
 
-    A batch is a dictionary of "image", uint8 [batch, height, width, 3] or normalized if `image_dtype` is a float,
+    A batch is a dictionary of "image", uint8 [batch, height, width, 3] or normalized if `image_dtype` is a float, for
+    several images of a record [batch, images, height, width, 3],
     "label", int32 [batch] or one-hot float32, the features in `extra_features`, and in evaluation "mask", bool [batch];
     or with `as_supervised` (image, label[, mask]). JAX keeps 32 bits of 64-bit integers unless told otherwise.
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.pipeline.config.augment_config import AugmentOptions
+from tfpipe.pipeline.plan.image_seeds import CHOICE_KEY, list_image_words
 from tfpipe.system.hash_permutation import EXAMPLE, IntArray, key_of
 
 CropBox = tuple[int, int, int, int]
@@ -54,6 +55,31 @@ def make_seeds(seed: int, epoch: int, records: IntArray) -> NDArray[np.int32]:
     """
     keys = [key_of(EXAMPLE, seed, epoch, record) for record in records.tolist()]
     return np.array(keys, "<u8").view("<i4").astype(np.int32).reshape(-1, 2)
+
+
+def make_image_seeds(seeds: NDArray[np.int32], count: int) -> NDArray[np.int32]:
+    """Makes the seeds of several images of each record, as `tfpipe.pipeline.image_choice` does.
+
+    Args:
+        seeds: int32 of shape [n, 2].
+        count: The number of images.
+
+    Returns:
+        int32 of shape [n, count, 2].
+    """
+    words = np.stack([list_image_words(count), np.zeros(count, np.int32)], axis=-1)
+    return seeds[:, None] ^ words
+
+
+def draw_choices(seeds: NDArray[np.int32], count: int) -> NDArray[np.int32]:
+    """Draws the numbers by which `choose_images` chooses, for records with up to `count` images: int32 [n, count]."""
+    return _numbers(seeds ^ np.array(CHOICE_KEY, np.int32), -(-count // 4) * 4)[:, :count].view(np.int32)
+
+
+def choose_images(choices: NDArray[np.int32], number: int) -> list[int]:
+    """Chooses images by a random number for each: those with the smallest ones, in the order of the record."""
+    chosen: list[int] = np.sort(np.argsort(choices, kind="stable")[:number]).tolist()
+    return chosen
 
 
 def draw_first_numbers(seeds: NDArray[np.int32]) -> list[list[int]]:

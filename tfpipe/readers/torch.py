@@ -66,7 +66,8 @@ class ShardedImages(IterableDataset[Any]):
             processes of `torch.distributed` if it is initialized, else one process.
 
     A batch is a dictionary of "image", uint8 [n, 3, height, width] in channels-last memory format, or normalized if
-    `image_dtype` is a float, or the stacked results of `transform`; "label", int64 [n] or one-hot float32 [n, classes];
+    `image_dtype` is a float, or the stacked results of `transform`, for several images of a record with an axis for
+    them behind the first; "label", int64 [n] or one-hot float32 [n, classes];
     and the features in `extra_features`, or all if records have no image: text as lists of bytes, tensors of open size
     as lists of tensors unless `pad_to` gives them a size. In evaluation "mask", bool [n], is False in rows that fill a
     batch up, so that all ranks step together. With `as_supervised`: (image, label), in evaluation with the mask
@@ -148,12 +149,16 @@ class ShardedImages(IterableDataset[Any]):
         if image is None:
             return others
         if isinstance(image, np.ndarray):
-            image = torch.from_numpy(image).permute(0, 3, 1, 2)
+            image = torch.from_numpy(image).movedim(-1, -3)
             if config.image_dtype != "uint8":
                 image = normalize(image, config.augment_options, DTYPES[config.image_dtype])
         else:
             # A rank may have fewer records to evaluate than others, and none for its last batch.
-            image = _stack(image or [self._batches.make_example_image()], self._batches.batch_size)
+            of_record = self._batches.plan.num_images
+            rows = self._batches.batch_size * (of_record or 1)
+            image = _stack(image or [self._batches.make_example_image()], rows)
+            if of_record is not None:
+                image = image.reshape(-1, of_record, *image.shape[1:])
             image[len(batch["mask"].nonzero()[0]) if "mask" in batch else len(image) :] = 0
         return form_batch({"image": image, **others}, config)
 

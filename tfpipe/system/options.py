@@ -63,21 +63,29 @@ class Count(Kind):
         lowest: The lowest value.
         highest: The highest value. None: there is none.
         zero: The meaning of 0 if `lowest` is 0, for messages, as in "all cores". None: 0 is a plain number.
+        words: The words that may stand in place of a number.
     """
 
     lowest: int
     highest: int | None = None
     zero: str | None = None
+    words: tuple[str, ...] = ()
 
     @property
     def allowed(self) -> str:
         """The limits."""
+        if self.words:
+            return f"{self._quoted}, or from {self.lowest} to {self.highest}."
         if self.highest is not None:
             return f"From {self.lowest} to {self.highest}."
         return f"At least {self.lowest}."
 
     def check(self, name: str, value: object) -> None:
-        """Checks that the value is a whole number within the limits; `True` is not one."""
+        """Checks that the value is a whole number within the limits, or a word; `True` is not a number."""
+        if value in self.words:
+            return
+        if self.words and not (_is_whole(value) and self.lowest <= value <= (self.highest or value)):
+            raise ConfigError(f"`{name}` must be {self.allowed.removesuffix('.')}, got {value!r}.")
         if not _is_whole(value):
             raise ConfigError(f"`{name}` must be a whole number, got {value!r}.")
         if self.highest is not None and not self.lowest <= value <= self.highest:
@@ -85,6 +93,10 @@ class Count(Kind):
         if value < self.lowest:
             limit = f"at least {self.lowest}" if self.zero is None else f"at least 1, or 0 for {self.zero}"
             raise ConfigError(f"`{name}` must be {limit}, got {value}.")
+
+    @property
+    def _quoted(self) -> str:
+        return ", ".join(f'"{word}"' for word in self.words)
 
 
 @dataclass(frozen=True)

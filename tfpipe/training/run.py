@@ -40,6 +40,11 @@ def check_dataset(manifest: Manifest, config: TrainConfig) -> None:
         raise ConfigError(f"{where} has no split {config.split!r}; it has {', '.join(manifest.splits)}.")
     if manifest.image_key is None:
         raise DataError(f"A classifier needs images, and {where} has none. Read it with `tfpipe.build_dataset`.")
+    if manifest.has_several_images and config.pipeline.images != "first":
+        raise ConfigError(
+            f"A classifier needs one image a record, and {where} has several. Set `images` to first, or read them with "
+            "`tfpipe.build_dataset`."
+        )
     if manifest.label_key is None or not manifest.label_names:
         raise DataError(f"A classifier needs labels, and {where} has none. Shard images in one folder for each class.")
     if len(manifest.label_names) == 1:

@@ -49,6 +49,10 @@ IMAGES_PER_CALL = 32
 """The images that a stage in `vectorized_stages` treats in one call. More save little, and take memory."""
 
 
+MAX_IMAGES = 64
+"""The most images of a record in a batch. The graph of TensorFlow has a part for each."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PipelineConfig:
     """The options of an input pipeline: the batches, the images, the order, the caches, and the limits of tf.data.
@@ -65,6 +69,10 @@ class PipelineConfig:
             224 is the size of He et al. 2015. A side from 1 to 65500, or (height, width). Default: 224.
         training: Whether the pipeline shuffles, draws random crops and flips, and repeats without end. Otherwise it
             makes one pass in order, and every pass is the same. Default: True.
+        images: The images of a record that a batch holds, if records have several. "all": all of them, where each
+            record has the same number. "first": the first one, without an axis for more, as of records with one image.
+            A number: so many, drawn anew in each epoch by the record's seed, in the order of the record; in evaluation
+            the first ones. "all", "first", or from 1 to 64. Default: "all".
         augment: The place where images are cropped and flipped. "host": a random resized crop and a flip in training, a
             center crop in evaluation, fused with decoding. "device": the batch holds whole images, squeezed to
             `decoded_size`, with the original heights and widths and a seed each;
@@ -191,6 +199,9 @@ class PipelineConfig:
     # image
     image_size: ImageSize = option(Size(MAX_SIDE), 224, affects="images")
     training: bool = option(Flag(), True)
+    images: int | Literal["all", "first"] = option(
+        Count(1, MAX_IMAGES, words=("all", "first")), "all", affects="images"
+    )
     augment: Augment = option(Choice(get_args(Augment)), "host", affects="images", without_tensorflow=("host", "none"))
     augment_options: AugmentOptions = option(Nested(AugmentOptions), default_factory=AugmentOptions)
     decoded_size: ImageSize | None = option(Size(MAX_SIDE), None, affects="images")

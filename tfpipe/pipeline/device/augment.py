@@ -130,7 +130,8 @@ def augment(
     """Makes a model's input from stored images: crops and flips them at random or takes the middle, and normalizes.
 
     Args:
-        images: uint8 or float of shape [batch, height, width, channels], in 0..255; all but batch static.
+        images: uint8 or float of shape [batch, height, width, channels], in 0..255; all but batch static. Where records
+            have several images, [batch, images, height, width, channels]; then the next three have an axis more too.
         seeds: int32 of shape [batch, 2], one for each image and epoch; not used in evaluation.
         heights: The originals' heights, of shape [batch]; None where stored images have the originals' shape.
         widths: The originals' widths, of shape [batch]; None where stored images have the originals' shape.
@@ -140,12 +141,16 @@ def augment(
         options: The options of the augmentation; None for the defaults.
 
     Returns:
-        `dtype` of shape [batch, height, width, channels].
+        `dtype` of shape [batch, height, width, channels], or [batch, images, height, width, channels].
 
     Raises:
         ConfigError: There are no seeds in training.
     """
     options = options or AugmentOptions()
+    if images.shape.rank == 5:
+        seeds, heights, widths = (None if part is None else _join_rows(part) for part in (seeds, heights, widths))
+        result = augment(_join_rows(images), seeds, heights, widths, size, training, dtype, options)
+        return tf.reshape(result, [-1, images.shape[1], *result.shape[1:]])
     boxes, flips = _choose_crops(images, seeds, heights, widths, as_pair(size), training, options)
     pixels = crop_and_resize(images, boxes, flips, size, matmul_dtype=options.matmul_dtype, antialias=options.antialias)
     return normalize(pixels, dtype, options.mean, options.std)
@@ -185,6 +190,11 @@ def augment_masks(
     if flips is not None:
         columns = tf.where(flips[:, None], columns[:, ::-1], columns)
     return tf.gather(tf.gather(masks, rows, batch_dims=1), columns, axis=2, batch_dims=1)
+
+
+def _join_rows(values: tf.Tensor) -> tf.Tensor:
+    """Makes one axis of the first two."""
+    return tf.reshape(values, [-1, *values.shape[2:]])
 
 
 def _find_places(begin: tf.Tensor, end: tf.Tensor, count: int, pixels: int) -> tf.Tensor:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tfpipe.errors import ConfigError
 from tfpipe.order import ExactOrder, host_rows
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.pipeline.config.pipeline_config import MAX_IMAGES, PipelineConfig
 from tfpipe.pipeline.plan.batch_features import BatchFeature, list_batch_features
 from tfpipe.pipeline.plan.filling_cache import FillingCache
 from tfpipe.pipeline.plan.source import Source
@@ -241,12 +241,32 @@ class ReadPlan:
             raise ConfigError(f"`{option}` needs labels, and {source.name} has none.")
         if config.one_hot and not source.num_classes:
             raise ConfigError(f"`one_hot` needs the number of classes of {source.name}: give `num_classes`.")
-        if source.per_record is not None:
-            raise ConfigError(f"A batch needs one image a record, and {source.name} has several. Use `data_source`.")
+        self._check_images()
         if not source.has_images:
             self._check_without_images()
         if not self.features and not source.has_images:
             raise ConfigError(f"A batch must hold a feature, and the records of {source.name} have none.")
+
+    def _check_images(self) -> None:
+        """Refuses a number of images that records do not have."""
+        chosen, counts, name = self.config.images, self.source.per_record, self.source.name
+        if counts is None:
+            if isinstance(chosen, int):
+                raise ConfigError(f"`images` {chosen} needs records with several images, and {name} has none such.")
+            return
+        advice = f"Use first, or a number up to {min(counts.smallest, MAX_IMAGES)}."
+        if chosen == "all" and counts.smallest != counts.largest:
+            raise ConfigError(
+                f"`images` all needs the same number of images in every record, and {name} has {counts.smallest} to "
+                f"{counts.largest}. {advice}"
+            )
+        if (self.num_images or 0) > min(counts.smallest, MAX_IMAGES):
+            raise ConfigError(
+                f"`images` {chosen} must give at most {MAX_IMAGES} images, and no more than each record of {name} has, "
+                f"got {self.num_images}. {advice}"
+            )
+        if self.config.cache == "decoded" and self.num_images is not None:
+            raise ConfigError("`cache` decoded keeps one image a record. Set `cache` to bytes, or `images` to first.")
 
     def check_fits_devices(self) -> None:
         """Refuses features that devices do not hold: text, and tensors of several shapes.
@@ -296,6 +316,20 @@ class ReadPlan:
         """The features of a batch that hold masks, which follow the crop of the image."""
         named = tuple(feature.name for feature in self.features if feature.spec.kind == "mask")
         return named if self.source.has_images else ()
+
+    @cached_property
+    def num_images(self) -> int | None:
+        """The number of images of a record in a batch; None if there is one, without an axis for more."""
+        counts, chosen = self.source.per_record, self.config.images
+        if counts is None or chosen == "first":
+            return None
+        return counts.smallest if chosen == "all" else chosen
+
+    @property
+    def draws_images(self) -> bool:
+        """Whether the images of a record are drawn among more."""
+        counts, number = self.source.per_record, self.num_images
+        return self.config.training and counts is not None and number is not None and number < counts.largest
 
     @property
     def is_ragged(self) -> bool:
@@ -584,13 +618,13 @@ class ReadPlan:
 
     @property
     def image_bytes(self) -> int:
-        """The bytes of an image and its masks in a batch; without images those of a record."""
+        """The bytes of a record's images and masks in a batch; without images those of the record."""
         if not self.source.has_images:
             return math.ceil(self.source.record_bytes)
         on_device = self.config.augment == "device"
         height, width = self.decoded_size if on_device else self.config.size
         pixel_bytes = 3 * (1 if on_device else _VALUE_BYTES[self.config.image_dtype]) + 4 * len(self.masks)
-        return height * width * pixel_bytes
+        return height * width * pixel_bytes * (self.num_images or 1)
 
     @property
     def ready_bytes(self) -> int:

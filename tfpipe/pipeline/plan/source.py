@@ -118,13 +118,16 @@ class Source:
 
     @property
     def has_images(self) -> bool:
-        """Whether every record has an image."""
+        """Whether every record has an image, or several."""
         return self.image_key is not None
 
     @property
     def unit(self) -> str:
-        """The word for what a batch has many of, in every rate that is shown: "images", or "records" without images."""
-        return "images" if self.has_images else "records"
+        """The word for what a batch has many of, in every rate that is shown: "images", or "records".
+
+        Records that have no image or several count as records.
+        """
+        return "images" if self.has_images and self.per_record is None else "records"
 
     @property
     def num_records(self) -> int | None:

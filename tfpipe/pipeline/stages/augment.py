@@ -57,6 +57,10 @@ def _augment(plan: ReadPlan, features: Features) -> Features:
         masks = resize_masks(plan, features, config.size)
     used = ("image", "flip", "seed", "height", "width")
     others = {name: value for name, value in features.items() if name not in used}
+    if plan.num_images is not None:
+        flips = [None] * plan.num_images if flip is None else tf.unstack(flip, plan.num_images)
+        images = [augment_on_host(one, is_flipped, config) for one, is_flipped in zip(image, flips, strict=True)]
+        return {**others, "image": tf.stack(images)}
     return {**others, **masks, "image": augment_on_host(image, flip, config)}
 
 

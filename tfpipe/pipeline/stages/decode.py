@@ -57,6 +57,18 @@ def decode_images(plan: ReadPlan) -> Stage:
 
 
 def _decode(plan: ReadPlan, features: Features) -> Features:
+    """Replaces the bytes by the image, or by a tuple of several, which may differ in size."""
+    if plan.num_images is None:
+        return _decode_image(plan, features)
+    own = [name for name in ("encoded", "height", "width", "seed") if name in features]
+    others = {name: value for name, value in features.items() if name not in own}
+    images = [_decode_image(plan, {name: features[name][k] for name in own}) for k in range(plan.num_images)]
+    made = {name: tf.stack([image[name] for image in images]) for name in images[0] if name != "image"}
+    pixels = [image["image"] for image in images]
+    return {**others, **made, "image": tf.stack(pixels) if plan.config.augment == "device" else (*pixels,)}
+
+
+def _decode_image(plan: ReadPlan, features: Features) -> Features:
     """Replaces the bytes by the image, and adds whether to flip it if that is drawn with the crop."""
     config, images = plan.config, plan.source.images
     used = ("encoded", "height", "width", *([IMAGE_FORMAT] if plan.has_two_forms else []))

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfpipe.format.schema import IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, FeatureSpec
+from tfpipe.pipeline.image_choice import choose_images
 from tfpipe.pipeline.plan.batch_features import BatchFeature
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage
@@ -45,6 +46,8 @@ def make_parser(plan: ReadPlan) -> Callable[..., Features]:
         if in_order and not _skips_bad(plan):
             payload = _bad_records.or_raise(plan, payload, place, record)
         features = parse_example(plan, payload)
+        if plan.source.per_record is not None:
+            features, seed = choose_images(plan, features, seed)
         if not plan.caches_whole:
             return add_seed(plan, features, seed)
         # The stage `repeat` behind the cache adds seeds, in an order that is not exact from the record's number.
@@ -68,13 +71,14 @@ def parse_example(plan: ReadPlan, payload: tf.Tensor) -> Features:
         "encoded" (string), "label" (int64) where there are labels, "height" and "width" (int64, of the original)
         where the manifest vouches for them, "image/format" (string) where records come in two forms, and each further
         feature under its own name. Lists are padded or cut to `max_boxes`, tensors to `pad_to`. Of several Examples
-        each has an axis more. Without images there is no "encoded".
+        each has an axis more. Without images there is no "encoded". Of several images "encoded", "height" and "width"
+        have one value for each, as dense or ragged tensors.
     """
     source, keys = plan.source, _choose_keys(plan)
     parsers = {key: _make_parser(source.schema[key]) for key in list_parsed_features(plan)}
     parse = tf.io.parse_single_example if payload.shape.rank == 0 else tf.io.parse_example
     example = parse(payload, parsers)
-    features = {name: example[key] for name, key in keys.items()}
+    features = {name: _densify(example[key]) for name, key in keys.items()}
     if source.label_base:
         features["label"] -= source.label_base
     for feature in plan.features:
@@ -108,7 +112,10 @@ def _choose_keys(plan: ReadPlan) -> dict[str, str]:
 
 
 def add_seed(plan: ReadPlan, features: Mapping[str, tf.Tensor], seed: tf.Tensor) -> Features:
-    """Adds "seed", int32 [2], the record's seed in this epoch, where the augmentation draws random numbers."""
+    """Adds "seed" where the augmentation draws random numbers.
+
+    It is the record's seed in this epoch, int32 [2], or one for each of several images.
+    """
     if not plan.config.training or plan.config.augment == "none" or not plan.source.has_images:
         return dict(features)
     return {**features, "seed": seed}
@@ -126,6 +133,13 @@ def map_in_parallel(plan: ReadPlan, dataset: tf.data.Dataset, function: Callable
 def parallel_settings(plan: ReadPlan) -> dict[str, object]:
     """Returns what `map_in_parallel` is built with, for the settings of a stage."""
     return {"num_parallel_calls": plan.config.num_parallel_calls, "deterministic": plan.deterministic}
+
+
+def _densify(value: Any) -> Any:
+    """Returns lists of any length without their places: dense for one record, ragged for several."""
+    if not isinstance(value, tf.SparseTensor):
+        return value
+    return value.values if value.shape.rank == 1 else tf.RaggedTensor.from_sparse(value)
 
 
 def _make_parser(spec: FeatureSpec) -> Any:

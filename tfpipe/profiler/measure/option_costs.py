@@ -56,9 +56,11 @@ def measure_option_costs(
             device is tried, too.
 
     Returns:
-        The costs. There are none without images, if nothing is decoded in training, or if a record is damaged.
+        The costs. There are none without images or with several in a record, if nothing is decoded in training, or if
+        a record is damaged.
     """
-    if not config.training or config.service or config.cache == "decoded" or not source.has_images:
+    one_image = source.has_images and source.per_record is None
+    if not config.training or config.service or config.cache == "decoded" or not one_image:
         return OptionCosts()
     try:
         costs: OptionCosts = _measure(source, config, short_side, late_cache)

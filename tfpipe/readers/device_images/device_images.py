@@ -106,6 +106,11 @@ class DeviceImages(Resumable):
             raise ConfigError(
                 f"`DeviceImages` needs images, and {batches.plan.source.name} has none. Use ShardedImages."
             )
+        if batches.plan.num_images is not None:
+            raise ConfigError(
+                f"`DeviceImages` decodes one image a record, and {batches.plan.source.name} has several. Set `images` "
+                "to first, or use ShardedImages."
+            )
         decoder = make_decoder(self.device, batches.form) if decoder is None else decoder
         self.fallbacks: Counter[str] = Counter()
         self._batches = batches

@@ -1,0 +1,322 @@
+"""Several images of a record in batches: against a slow reference, and in all readers alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import torch
+
+import tfpipe
+from tests.several_images import count_images, make_pixels, write_several
+from tfpipe.errors import ConfigError, FormatError
+from tfpipe.pipeline.build import build_stages
+from tfpipe.pipeline.device.augment import augment
+from tfpipe.pipeline.image_choice import choose_images
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.source import Source
+from tfpipe.pipeline.stages._crop_box import sample_crop_box, sample_flip
+from tfpipe.readers import numpy_crops
+from tfpipe.readers.jax import DeviceBatches
+from tfpipe.readers.record_reader import RecordReader
+from tfpipe.readers.torch import ShardedImages, data_loader
+
+SIZE = (12, 9)
+STEPS = 4
+Batch = dict[str, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
+    """PNGs, so that pixels are exact: 18 records of 3 images."""
+    return write_several(tmp_path_factory.mktemp("three") / "out")
+
+
+@pytest.fixture(scope="module")
+def some(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
+    """18 records of 2 to 5 images."""
+    return write_several(tmp_path_factory.mktemp("some") / "out", number=None)
+
+
+@pytest.fixture(scope="module")
+def jpegs(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
+    return write_several(tmp_path_factory.mktemp("jpegs") / "out", number=None, kind="JPEG")
+
+
+def make_config(**options: Any) -> tfpipe.PipelineConfig:
+    defaults = {"global_batch_size": 6, "image_size": SIZE, "seed": 4, "extra_features": ("caption",)}
+    return tfpipe.PipelineConfig(**(defaults | options))
+
+
+def read(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig, **options: Any) -> list[Batch]:
+    dataset = tfpipe.build_dataset(manifest, "train", config, **options)
+    return [{name: np.asarray(value) for name, value in batch.items()} for batch in dataset.take(STEPS)]
+
+
+def get_numbers(batch: Batch) -> list[int]:
+    """Returns the record of each row, by its caption."""
+    return [int(caption.decode().split()[1]) for caption in batch["caption"].tolist() if caption]
+
+
+def check_equal(left: list[Batch], right: list[Batch]) -> None:
+    assert len(left) == len(right) > 0
+    for first, second in zip(left, right, strict=True):
+        assert first.keys() == second.keys()
+        for name, values in first.items():
+            np.testing.assert_array_equal(values, second[name])
+
+
+# A slow reference
+
+
+class Row(NamedTuple):
+    record: int
+    seed: np.ndarray
+
+
+def list_rows(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig) -> Iterator[Row]:
+    """Yields the record and the seed of each row, by the exact order."""
+    plan = ReadPlan(Source.from_manifest(manifest, "train"), config)
+    with RecordReader(manifest.directory, manifest, "train") as reader:
+        for step in range(STEPS):
+            epoch, place = divmod(step, plan.steps_per_epoch or 1)
+            shard, record = plan.order.batch(epoch, place, 6, range(6)).T
+            for number in (plan.source.bases[shard] + record).tolist():
+                name = int(reader[number]["caption"][0].split()[1])
+                yield Row(name, numpy_crops.make_seeds(config.seed, epoch, np.array([number]))[0])
+
+
+def choose_slowly(seed: np.ndarray, count: int, number: int) -> list[int]:
+    """Chooses images by TensorFlow's numbers, one record at a time."""
+    key = tf.constant(seed) ^ tf.constant((0x13198A2E, 0x03707344), tf.int32)
+    numbers = tf.random.stateless_uniform([count], key, minval=None, maxval=None, dtype=tf.int32).numpy().tolist()
+    return sorted(sorted(range(count), key=lambda k: numbers[k])[:number])
+
+
+def make_slowly(record: int, place: int, seed: np.ndarray) -> np.ndarray:
+    """Makes an image as the model gets it: cropped and flipped by its own seed."""
+    word = (place * 0x9E3779B1 + 2**31) % 2**32 - 2**31
+    own = tf.constant([int(seed[0]) ^ word, int(seed[1])], tf.int32)
+    pixels = make_pixels(record, place)
+    y, x, height, width = sample_crop_box(own, pixels.shape[:2], None, tfpipe.AugmentOptions()).numpy()
+    image = np.floor(tf.image.resize(pixels[y : y + height, x : x + width], SIZE).numpy() + 0.5).astype(np.uint8)
+    return image[:, ::-1] if sample_flip(own) else image
+
+
+@pytest.mark.parametrize("images", ["all", 2, "first"])
+def test_training_equals_a_slow_reference(three: tfpipe.Manifest, images: Any) -> None:
+    config = make_config(images=images)
+    batches = read(three, config)
+    assert batches[0]["image"].shape == (6, *{"all": (3,), 2: (2,), "first": ()}[images], *SIZE, 3)
+    rows = list_rows(three, config)
+    for batch in batches:
+        assert batch.keys() == {"image", "label", "caption"}
+        for image, number, row in zip(batch["image"], get_numbers(batch), rows, strict=False):
+            assert number == row.record
+            places = {"all": [0, 1, 2], 2: choose_slowly(row.seed, 3, 2), "first": [0]}[images]
+            expected = [make_slowly(number, place, row.seed) for place in places]
+            np.testing.assert_array_equal(image, expected[0] if images == "first" else expected)
+
+
+def test_images_are_drawn_among_as_many_as_a_record_has(some: tfpipe.Manifest) -> None:
+    config, drawn = make_config(images=2), set()
+    rows = list_rows(some, config)
+    for batch in read(some, config):
+        for image, number, row in zip(batch["image"], get_numbers(batch), rows, strict=False):
+            places = choose_slowly(row.seed, count_images(number, None), 2)
+            drawn.add((count_images(number, None), *places))
+            np.testing.assert_array_equal(image, [make_slowly(number, place, row.seed) for place in places])
+    assert len(drawn) > 8  # other ones in other records
+
+
+def test_each_choice_is_as_likely_and_each_image_has_its_own_seed(some: tfpipe.Manifest) -> None:
+    plan = ReadPlan(Source.from_manifest(some, "train"), make_config(images=2))
+    seeds = np.random.default_rng(0).integers(-(2**31), 2**31, (3000, 2)).astype(np.int32)
+    encoded = tf.RaggedTensor.from_row_lengths(tf.fill([3000 * 4], "x"), tf.fill([3000], 4))
+    numbered = {"encoded": encoded, "height": encoded.with_flat_values(tf.tile(tf.range(4), [3000]))}
+    features, own = tf.function(lambda lists, seed: choose_images(plan, lists, seed))(numbered, tf.constant(seeds))
+    pairs, counts = np.unique(features["height"].numpy(), axis=0, return_counts=True)
+    assert pairs.tolist() == [[a, b] for a in range(4) for b in range(a + 1, 4)]
+    assert (abs(counts - 500) < 110).all()  # five standard deviations
+    choices = numpy_crops.draw_choices(seeds, 5)
+    assert [numpy_crops.choose_images(row[:4], 2) for row in choices] == features["height"].numpy().tolist()
+    alike = numpy_crops.make_image_seeds(seeds, 5)
+    np.testing.assert_array_equal(own, np.take_along_axis(alike, features["height"].numpy()[..., None], 1))
+    assert len(np.unique(alike.reshape(-1, 2), axis=0)) == 3000 * 5
+
+
+def test_evaluation_takes_the_first_ones_and_the_middle(some: tfpipe.Manifest) -> None:
+    batches = read(some, make_config(training=False, global_batch_size=7, images=2))
+    assert sorted(number for batch in batches for number in get_numbers(batch)[: batch["mask"].sum()]) == [*range(18)]
+    assert not batches[-1]["image"][batches[-1]["mask"].sum() :].any()  # the padding
+    single = tfpipe.PipelineConfig(global_batch_size=7, image_size=SIZE, training=False, images="first")
+    first = [batch["image"].numpy() for batch in tfpipe.build_dataset(some, "train", single)]
+    for batch, images in zip(batches, first, strict=True):
+        np.testing.assert_array_equal(batch["image"][:, 0], images)
+        for image, number in zip(batch["image"][:, 1], get_numbers(batch)[: batch["mask"].sum()], strict=False):
+            assert (image[..., :2] == [10 * number, 60]).all()
+
+
+# Order, hosts, caches
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_hosts_share_the_records_and_a_run_resumes(some: tfpipe.Manifest, hosts: int) -> None:
+    config = make_config(global_batch_size=8, images=2)
+    whole = read(some, config)
+    contexts = [tf.distribute.InputContext(hosts, host, hosts) for host in range(hosts)]
+    parts = [read(some, config, context=context, start_step=1) for context in contexts]
+    for step in range(STEPS - 1):
+        joined = {name: np.concatenate([part[step][name] for part in parts]) for name in whole[0]}
+        check_equal([joined], [whole[step + 1]])
+
+
+@pytest.mark.slow
+def test_caches_of_bytes_and_the_throughput_order_change_no_image(some: tfpipe.Manifest, tmp_path: Path) -> None:
+    expected = read(some, make_config(images=2))
+    check_equal(read(some, make_config(images=2, cache="bytes")), expected)
+    config = make_config(images=2, cache="bytes", cache_dir=str(tmp_path / "cache"))
+    check_equal(read(some, config), expected)  # while it is filled
+    filled = build_stages(some, "train", config).dataset()
+    check_equal([{k: np.asarray(v) for k, v in batch.items()} for batch in filled.take(STEPS)], expected)
+    (batch, *_) = read(some, make_config(images=2, order="throughput"))
+    for images, number in zip(batch["image"], get_numbers(batch), strict=True):
+        assert (images[..., 0] == 10 * number).all()
+        assert (images[0, ..., 1] < images[1, ..., 1]).all()
+    first = make_config(images="first", cache="decoded", decoded_size=20)
+    assert read(some, first)[0]["image"].shape == (6, *SIZE, 3)
+
+
+def test_whole_images_are_resized(three: tfpipe.Manifest) -> None:
+    for batch in read(three, make_config(augment="none", images=2)):
+        for images, number in zip(batch["image"], get_numbers(batch), strict=True):
+            assert (images[..., 0] == 10 * number).all()
+            assert images.shape == (2, *SIZE, 3)
+
+
+def test_the_device_crops_each_image_by_its_seed(three: tfpipe.Manifest) -> None:
+    (batch, *_) = read(three, make_config(augment="device", decoded_size=20))
+    assert batch["image"].shape == (6, 3, 20, 20, 3)
+    assert batch["seed"].shape == (6, 3, 2)
+    assert batch["height"].shape == (6, 3)
+    places = batch["seed"], batch["height"], batch["width"]
+    together = augment(tf.constant(batch["image"]), *places, SIZE, True)
+    assert together.shape == (6, 3, *SIZE, 3)
+    for place in range(3):
+        alone = augment(tf.constant(batch["image"][:, place]), *(part[:, place] for part in places), SIZE, True)
+        np.testing.assert_allclose(together[:, place], alone, atol=1e-5)
+
+
+# Other readers
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"images": 2},
+        {"images": 2, "training": False, "global_batch_size": 8},
+        pytest.param({"images": "first"}, marks=pytest.mark.slow),
+        pytest.param({"images": 2, "augment": "none"}, marks=pytest.mark.slow),
+    ],
+)
+def test_torch_and_jax_give_equal_images(some: tfpipe.Manifest, options: dict[str, Any]) -> None:
+    config = make_config(**{**options, "extra_features": ("image/class/label",)})
+    expected = read(some, config)[:3]
+    loader = data_loader(ShardedImages(some, "train", config, rank=(0, 1)), num_workers=0)
+    arrays = DeviceBatches(some, "train", config, num_threads=1)
+    for batch, tensors, placed in zip(expected, loader, arrays, strict=False):
+        np.testing.assert_array_equal(tensors["image/class/label"].numpy(), batch["image/class/label"])
+        images = tensors["image"].movedim(-3, -1).numpy()
+        assert images.shape == batch["image"].shape
+        assert np.abs(images.astype(int) - batch["image"]).max() <= 1  # resized by torch
+        assert np.abs(np.asarray(placed["image"]).astype(int) - batch["image"]).max() <= 1
+
+
+def test_a_transform_gets_each_image(some: tfpipe.Manifest) -> None:
+    seeds = []
+
+    def transform(image: Any) -> torch.Tensor:
+        seeds.append(torch.initial_seed())
+        return torch.tensor(np.asarray(image)[0, 0])
+
+    images = ShardedImages(some, "train", make_config(images=2), rank=(0, 1), transform=transform)
+    (batch, *_) = data_loader(images, num_workers=0)
+    assert batch["image"].shape == (6, 2, 3)
+    assert len(set(seeds[:12])) == 12
+    for pixels, caption in zip(batch["image"], batch["caption"], strict=True):
+        assert (pixels[:, 0] == 10 * int(caption.split()[1])).all()
+
+
+# tfpipe-kernels
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"training": False},
+        pytest.param({"augment": "none"}, marks=pytest.mark.slow),
+        pytest.param({"augment": "device", "decoded_size": 20}, marks=pytest.mark.slow),
+        pytest.param({"map_fusion": False}, marks=pytest.mark.slow),
+    ],
+)
+def test_kernels_change_no_image(jpegs: tfpipe.Manifest, options: dict[str, Any]) -> None:
+    pytest.importorskip("tfpipe_kernels")
+    for images in (2, "first"):
+        config = make_config(images=images, **options)
+        check_equal(read(jpegs, config), read(jpegs, make_config(images=images, decoder="tensorflow", **options)))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {},
+            "`images` all needs the same number of images in every record, and 'train' of {} has 2 to 5. Use first, or "
+            "a number up to 2.",
+        ),
+        (
+            {"images": 3},
+            "`images` 3 must give at most 64 images, and no more than each record of 'train' of {} has, got 3. Use "
+            "first, or a number up to 2.",
+        ),
+        (
+            {"images": 2, "cache": "decoded"},
+            "`cache` decoded keeps one image a record. Set `cache` to bytes, or `images` to first.",
+        ),
+        (
+            {"images": "first", "cache": "decoded", "cache_dir": "cache"},
+            "`cache` decoded in files keeps one image a record, and these have several. Use bytes.",
+        ),
+        ({"images": 65}, '`images` must be "all", "first", or from 1 to 64, got 65.'),
+        ({"images": True}, '`images` must be "all", "first", or from 1 to 64, got True.'),
+        ({"images": "last"}, '`images` must be "all", "first", or from 1 to 64, got \'last\'.'),
+    ],
+)
+def test_what_cannot_be(some: tfpipe.Manifest, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        tfpipe.build_dataset(some, "train", make_config(**options))
+    assert str(error.value) == message.format(some.directory)
+
+
+def test_a_record_without_the_promised_images_is_named(some: tfpipe.Manifest) -> None:
+    config = make_config(images=2, extra_features=())
+    reader = ShardedImages(some, "train", config, rank=(0, 1))._batches
+    original = reader._reader.decode
+    reader._reader.decode = (
+        lambda number, payload: {  # type: ignore[method-assign]
+            name: value[:1] if name.startswith("image/") else value for name, value in original(number, payload).items()
+        }
+    )
+    with pytest.raises(
+        FormatError, match=r"Record \d+ of 'train' must have 2 images or more, and the size of each, got"
+    ):
+        reader.read(0, 0)
