@@ -289,11 +289,12 @@ def uneven_batches(stages: Stages) -> Stages:
 
 FAULTS: dict[str, Fault] = {
     "slow_storage": Fault(
-        why="Each read of the storage takes 20 ms and two are made at once: more at once wait together.",
+        why="Each read of the storage takes 0.2 s, and two whole files are read at once: more at once wait together.",
         stage="read",
         fix={"cycle_length": ...},
-        config={"cycle_length": 2, "decoder": "tensorflow"},  # tfpipe-kernels asks for all records of a batch at once
-        delay_us=20_000,
+        # In exact order and with tfpipe-kernels, many records are asked for at once.
+        config={"order": "throughput", "cycle_length": 2, "shuffle_buffer_size": 256, "decoder": "tensorflow"},
+        delay_us=200_000,
     ),
     "single_shard": Fault(
         why="An evaluation reads each file once, and a file whose records nobody counted has one reader.",

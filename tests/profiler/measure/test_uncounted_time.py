@@ -64,6 +64,35 @@ def test_fewer_records_are_decoded_behind_a_filter() -> None:
 BLUR = replace(make_stage("blur", 8000), cpu_us_per_image=Spread(8000.0, 6000.0, 10_000.0))
 
 
+def test_a_filter_behind_decode_leaves_nothing_out() -> None:
+    stages = (*STAGES[:4], make_stage("few", 1), *STAGES[4:])
+    booked = book(20_000.0, OptionCosts(now=4640.0), stages, 2.0, own_stages=("few",), filters=("few",))
+    assert booked["decode"] == pytest.approx(2400 * 8000 / 3290)
+
+
+def test_reading_that_was_not_counted_at_all_gets_its_cost() -> None:
+    stages = (make_stage("read", 0), *STAGES[2:])
+    assert book(7000.0, OptionCosts(read=348.0), stages)["read"] == pytest.approx(300)
+
+
+def test_a_stage_that_has_more_time_than_was_spent_gives_it_back() -> None:
+    stages = (*STAGES[:5], BLUR, STAGES[5])
+    booked = book(10_000.0, OptionCosts(), stages, own_stages=("blur",))
+    assert booked == {**COUNTED, "blur": pytest.approx(10_000 / 1.19 - 3500)}
+    assert book(11_600.0, OptionCosts(), stages, own_stages=("blur",))["blur"] == 8000
+
+
+@pytest.mark.parametrize(("threads", "wait_us"), [(8, 11_500 - 3_000 / 1.19), (7, 0.0)])
+def test_time_that_was_given_back_is_waiting_if_the_threads_have_it(threads: int, wait_us: float) -> None:
+    """A stage of 8 ms at 1,000 images/s keeps 8 threads busy."""
+    blur = replace(BLUR, max_parallelism=threads)
+    (*_, booked) = book_uncounted_time(
+        (*STAGES, blur), 3000.0, OptionCosts(), replace(PROFILE.dataset, own_stages=("blur",)), 1.0
+    )
+    assert booked.wait_us_per_image == pytest.approx(min(wait_us, 8000))
+    assert booked.cpu_us_per_image.median == 0
+
+
 def test_threads_of_its_own_belong_to_a_stage_that_computes_much() -> None:
     stages = (*STAGES[:5], BLUR, STAGES[5])
     booked = book(20_000 * 1.19, OptionCosts(now=4640.0), stages, own_stages=("blur",))

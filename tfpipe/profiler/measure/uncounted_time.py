@@ -10,6 +10,10 @@ The kernel counts the processor time of all threads exactly. The counters of the
 
 A few percent are always missing: see `MOST_OTHER_PER_STAGE_TIME`. What is missing beyond that is given to the stages
 that cost more than was counted when a few records were tried, and then to a stage of the user's own that computes much.
+
+Such a stage can also be counted too high: its operations wait for their own threads, and few of its batches end while
+it is measured. If the stages together have more time than the processor spent, this stage gives it back. If its threads
+can have waited that long, for files of its own say, they did.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from dataclasses import replace
 from tfpipe.profiler.diagnose.calibration import ALLOCATION_PER_STAGE_TIME, MOST_OTHER_PER_STAGE_TIME
 from tfpipe.profiler.types import OPTION_COST_STAGES, READING_STAGES, DatasetFacts, OptionCosts, Spread, StageTiming
 
+_POSSIBLE = 1.1
+"""The busy threads of a stage, by those that it has, up to which its counted time is believed."""
 _MUCH = 0.3
 """The share of the counted time from which on a stage of the user's own may have threads that nobody counts."""
 
@@ -41,12 +47,16 @@ def book_uncounted_time(
     booked = dict(us)
     for names, cost_us in ((READING_STAGES, costs.read), (OPTION_COST_STAGES, _get_decode_cost(us, costs, dataset))):
         counted_us = sum(us.get(name, 0.0) for name in names)
-        if cost_us is None or counted_us <= 0:
+        first = next((name for name in names if name in us), None)
+        if cost_us is None or first is None:
             continue
         # The trial's time includes its allocations.
         tried_us = cost_us * records_per_image / (1 + ALLOCATION_PER_STAGE_TIME)
         more_us = min(max(tried_us - counted_us, 0.0), max(missed_us, 0.0))
-        booked |= {name: us[name] * (1 + more_us / counted_us) for name in names if name in us}
+        if counted_us > 0:
+            booked |= {name: us[name] * (1 + more_us / counted_us) for name in names if name in us}
+        else:
+            booked[first] = more_us
         missed_us -= more_us
     own = [
         stage
@@ -54,20 +64,35 @@ def book_uncounted_time(
         if stage.name in dataset.own_stages and stage.wait_us_per_image <= stage.cpu_us_per_image.median
     ]
     largest = max(own, key=lambda stage: us[stage.name], default=None)
-    if largest is not None and missed_us > 0 and us[largest.name] >= _MUCH * sum(us.values()):
-        booked[largest.name] += missed_us
+    if largest is not None and us[largest.name] >= _MUCH * sum(us.values()):
+        if missed_us > 0:
+            booked[largest.name] += missed_us
+        elif sum(us.values()) > cpu_us:
+            booked[largest.name] = max(us[largest.name] + missed_us, 0.0)
+            stages = [_add_wait(stage, -missed_us) if stage is largest else stage for stage in stages]
     return tuple(_scale(stage, us[stage.name], booked) for stage in stages)
 
 
 def _get_decode_cost(us: Mapping[str, float], costs: OptionCosts, dataset: DatasetFacts) -> float | None:
-    """Returns the tried cost from `parse` to `batch`; None where a filter in between leaves fewer records to decode."""
+    """Returns the tried cost from `parse` to `batch`; None where a filter in front leaves fewer records to decode."""
     names = list(us)
-    end = names.index("augment") if "augment" in us else len(names)
+    end = names.index("decode") if "decode" in us else len(names)
     return None if set(names[:end]) & set(dataset.filters) else costs.now
+
+
+def _add_wait(stage: StageTiming, us: float) -> StageTiming:
+    """Returns a stage whose threads waited for some of their time, if they have that much time."""
+    busy_threads = stage.images_per_second * stage.cpu_us_per_image.median / 1e6
+    if busy_threads > _POSSIBLE * max(stage.parallelism, stage.max_parallelism or 1):
+        return stage
+    return replace(stage, wait_us_per_image=stage.wait_us_per_image + min(us, stage.cpu_us_per_image.median))
 
 
 def _scale(stage: StageTiming, counted_us: float, booked: Mapping[str, float]) -> StageTiming:
     if booked[stage.name] == counted_us:
         return stage
+    if counted_us <= 0:
+        us = booked[stage.name]
+        return replace(stage, cpu_us_per_image=Spread(us, us, us))
     factor, cpu = booked[stage.name] / counted_us, stage.cpu_us_per_image
     return replace(stage, cpu_us_per_image=Spread(cpu.median * factor, cpu.low * factor, cpu.high * factor))
