@@ -26,7 +26,10 @@ from tfpipe.format.manifest import ImagesPerRecord
 from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
+from tfpipe.readers.grain import RecordSource
 from tfpipe.readers.record_reader import RecordReader
+from tfpipe.training.config import TrainConfig
+from tfpipe.training.run import check_dataset
 
 RECORDS = 12
 Number = int | None
@@ -261,3 +264,44 @@ def test_images_have_lists_of_one_shape(made: Path) -> None:
     next(spec for spec in document["schema"]["features"] if spec["name"] == "image/width")["shape"] = [7]
     with pytest.raises(FormatError, match=r"several images need lists of one shape in image/encoded"):
         manifest_json.loads(json.dumps(document))
+
+
+# Other readers
+
+
+def test_a_data_source_decodes_all_images(made: Path, number: Number) -> None:
+    with library.data_source(str(made), "train") as records:
+        for record in records:
+            k = int(record.features["caption"][0].split()[1])
+            expected = [make_pixels(k, place) for place in range(count_images(k, number))]
+            assert [image.tolist() for image in record.images] == [image.tolist() for image in expected]
+            assert record.encoded == record.encoded_images[0] == make_file(k, 0)
+            np.testing.assert_array_equal(record.image, expected[0])
+
+
+def test_grain_gets_lists(made: Path) -> None:
+    source = RecordSource(str(made), "train", features=("caption",))
+    element = source[0]
+    k = int(element["caption"].split()[1])
+    assert all((image[..., :2] == [10 * k, 60 * place]).all() for place, image in enumerate(element["image"]))
+    batch = source.read_batch([0, 1])
+    assert [len(images) for images in batch["image"]] == [len(source[0]["image"]), len(source[1]["image"])]
+
+
+def test_a_classifier_needs_one_image(made: Path) -> None:
+    manifest = library.load_manifest(str(made))
+    with pytest.raises(ConfigError) as error:
+        check_dataset(manifest, TrainConfig(pipeline=library.PipelineConfig(global_batch_size=4), output="run"))
+    assert str(error.value) == (
+        f"A classifier needs one image a record, and {made} has several. Set `images` to first, or read them with "
+        "`tfpipe.build_dataset`."
+    )
+
+
+@pytest.mark.slow
+def test_tfds_gives_the_bytes(made: Path, number: Number) -> None:
+    tfds = pytest.importorskip("tensorflow_datasets")
+    for example in tfds.as_numpy(tfds.builder_from_directory(made).as_dataset(split="train")):
+        k = int(example["caption"].split()[1])
+        expected = [make_file(k, place) for place in range(count_images(k, number))]
+        assert example["image"]["encoded"].tolist() == expected

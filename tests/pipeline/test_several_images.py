@@ -12,7 +12,7 @@ import tensorflow as tf
 import torch
 
 import tfpipe
-from tests.several_images import count_images, make_pixels, write_several
+from tests.several_images import LABEL_AND_TEXT, count_images, make_pixels, write_several
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.device.augment import augment
@@ -21,6 +21,7 @@ from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stages._crop_box import sample_crop_box, sample_flip
 from tfpipe.readers import numpy_crops
+from tfpipe.readers.device_images.device_images import DeviceImages
 from tfpipe.readers.jax import DeviceBatches
 from tfpipe.readers.record_reader import RecordReader
 from tfpipe.readers.torch import ShardedImages, data_loader
@@ -320,3 +321,45 @@ def test_a_record_without_the_promised_images_is_named(some: tfpipe.Manifest) ->
         FormatError, match=r"Record \d+ of 'train' must have 2 images or more, and the size of each, got"
     ):
         reader.read(0, 0)
+
+
+def test_a_decoder_on_a_device_takes_one_image(some: tfpipe.Manifest) -> None:
+    with pytest.raises(ConfigError) as error:
+        DeviceImages(some, "train", make_config(images=2, extra_features=()), "cpu", rank=(0, 1))
+    assert str(error.value) == (
+        f"`DeviceImages` decodes one image a record, and 'train' of {some.directory} has several. Set `images` to "
+        "first, or use ShardedImages."
+    )
+
+
+def test_a_mixture_needs_one_number(some: tfpipe.Manifest, three: tfpipe.Manifest) -> None:
+    single = tfpipe.write(
+        ({"image": make_pixels(k, 0), **{"class": 0, "caption": "a"}} for k in range(8)),
+        f"{some.directory}-single",
+        {"image": tfpipe.Image(), **LABEL_AND_TEXT},
+        num_shards=1,
+        workers=0,
+    )
+    assert single.format_version == 3
+    mixture = tfpipe.mix({three.directory: 0.5, f"{some.directory}-single": 0.5})
+    with pytest.raises(ConfigError) as error:
+        tfpipe.build_dataset(mixture, "train", make_config(extra_features=()))
+    assert str(error.value) == (
+        "The datasets of a mixture must give the same number of images a record, got 3, 1. Set `images` to first, or "
+        "to a number that all have."
+    )
+    (batch, *_) = tfpipe.build_dataset(mixture, "train", make_config(extra_features=(), images="first")).take(1)
+    assert batch["image"].shape == (6, *SIZE, 3)
+
+
+def test_records_of_one_image_have_no_number(tmp_path: Path) -> None:
+    schema = {"image": tfpipe.Image()}
+    tfpipe.write([{"image": make_pixels(0, 0)}], tmp_path / "out", schema, num_shards=1, workers=0)
+    with pytest.raises(ConfigError) as error:
+        tfpipe.build_dataset(
+            tfpipe.load_manifest(str(tmp_path / "out")), "train", make_config(images=2, extra_features=())
+        )
+    assert (
+        str(error.value)
+        == f"`images` 2 needs records with several images, and 'train' of {tmp_path}/out has none such."
+    )

@@ -132,20 +132,15 @@ def _nest(tree: _Json) -> _Json:
 
 
 def _feature(spec: FeatureSpec, manifest: Manifest) -> _Json:
-    if spec.name == IMAGE_ENCODED:
-        return _image(manifest) if spec.shape == () else _sequence(_image(manifest), spec.shape)
+    if spec.name == IMAGE_ENCODED and spec.shape == ():  # several images are bytes: TFDS would stack them, of one size
+        return _image(manifest)
     if spec.name == CLASS_LABEL and manifest.label_names:
         return _node("class_label_feature.ClassLabel", "classLabel", {"numClasses": str(len(manifest.label_names))})
     if spec.tensor is not None:
         return _stored_tensor(spec.name, spec.tensor)
     if spec.shape is None:
-        return _sequence(_value(spec, ()), None)
+        return _node("sequence_feature.Sequence", "sequence", {"feature": _value(spec, ()), "length": "-1"})
     return _value(spec, spec.shape)
-
-
-def _sequence(feature: _Json, shape: tuple[int, ...] | None) -> _Json:
-    length = "-1" if shape is None else str(shape[0])
-    return _node("sequence_feature.Sequence", "sequence", {"feature": feature, "length": length})
 
 
 def _value(spec: FeatureSpec, shape: tuple[int, ...]) -> _Json:
