@@ -24,7 +24,7 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 
 from beam_jobs.records.job import DIGEST_BYTES, RecordsJob
 from beam_jobs.records.write_shard import Element, list_finished, write_record_shard
-from tfpipe.errors import ConfigError
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.example import encode_example
 from tfpipe.format.file_names import check_split_name, shard_name
 from tfpipe.format.shard_stats import ShardStats
@@ -119,14 +119,28 @@ class WriteRecords(beam.PTransform):
         prepared = (
             pipeline | "Start" >> beam.Create([None], reshuffle=False) | "Prepare" >> _place_by(_PrepareFn(job, files))
         )
-        placed = [prepared]
+        placed: list[Any] = []
         first = 0
         for split, collection in by_split.items():
             windowed = collection | f"Gather {split}" >> beam.WindowInto(beam.window.GlobalWindows())
             placed.append(windowed | f"Check {split}" >> _place_by(_PlaceFn(job, split, counts[split], first)))
             first += counts[split]
-        shards = placed | beam.Flatten() | beam.GroupByKey() | "Write shard" >> beam.ParDo(_WriteShardFn(job, files))
-        return shards | "Gather shards" >> beam.GroupByKey() | "Write manifest" >> beam.MapTuple(_FinishFn(job, files))
+        grouped = [prepared, *placed] | beam.Flatten() | beam.GroupByKey()
+        shards = grouped | "Write shard" >> beam.ParDo(_WriteShardFn(job, files))
+        ones = placed | "Join splits" >> beam.Flatten() | "One" >> beam.Map(_count_one)
+        given = (
+            ones | "Count records" >> beam.CombineGlobally(sum).without_defaults() | "Place count" >> beam.Map(_place)
+        )
+        gathered = [shards, given] | "Join count" >> beam.Flatten() | "Gather shards" >> beam.GroupByKey()
+        return gathered | "Write manifest" >> beam.MapTuple(_FinishFn(job, files))
+
+
+def _count_one(_: object) -> int:
+    return 1
+
+
+def _place(count: int) -> tuple[int, int]:
+    return 0, count
 
 
 def _place_by(step: beam.DoFn) -> Any:
@@ -190,21 +204,33 @@ class _WriteShardFn(beam.DoFn):
         self._job, self._files = job, files
         self._shards, self._kept = Metrics.counter("tfpipe", "shards"), Metrics.counter("tfpipe", "kept")
 
-    def process(self, group: tuple[int, Iterable[Element]]) -> Iterator[tuple[int, WrittenShard]]:
+    def process(self, group: tuple[int, Iterable[Element]]) -> Iterator[tuple[int, tuple[WrittenShard, int]]]:
         number, elements = group
-        shard, is_kept = write_record_shard(self._job, self._files[number], elements)
+        shard, is_kept, num_records = write_record_shard(self._job, self._files[number], elements)
         self._shards.inc()
         self._kept.inc(int(is_kept))
-        yield 0, shard
+        yield 0, (shard, num_records)
 
 
 class _FinishFn:
-    """The writing of the manifest."""
+    """The writing of the manifest, if the runner has brought every record to a shard."""
 
     def __init__(self, job: RecordsJob, files: list[str]) -> None:
         self._job, self._files = job, files
 
-    def __call__(self, _: int, shards: Iterable[WrittenShard]) -> str:
+    def __call__(self, _: int, gathered: Iterable[tuple[WrittenShard, int] | int]) -> str:
+        given, arrived, shards = 0, 0, []
+        for each in gathered:
+            if isinstance(each, int):
+                given += each
+            else:
+                shards.append(each[0])
+                arrived += each[1]
+        if arrived != given:
+            raise DataError(
+                f"All {given:,} records must reach a shard of {self._job.output}, and {arrived:,} did: Beam's runner "
+                "lost or repeated the others. Run it again with another runner, or without worker processes."
+            )
         return self._job.finish(self._files, shards)
 
 

@@ -31,7 +31,7 @@ Element = tuple[bytes, bytes]
 """The hash of a record's key, and its payload. Both are empty in the element that stands for a shard itself."""
 
 
-def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) -> tuple[WrittenShard, bool]:
+def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) -> tuple[WrittenShard, bool, int]:
     """Writes one shard with its index, or keeps the one that an earlier run finished with the same keys.
 
     Args:
@@ -40,7 +40,7 @@ def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) 
         elements: Its records in any order. They may be read twice.
 
     Returns:
-        The shard, and whether it was kept.
+        The shard, whether it was kept, and the number of the records that came.
 
     Raises:
         ConfigError: Two records have one key.
@@ -51,16 +51,19 @@ def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) 
         job.check_prepared(work)
         finished = _find_finished(job, work, file, elements)
         if finished is not None:
-            return finished, True
+            return finished[0], True, finished[1]
         with _Spool() as spool:
             for digest, payload in elements:
                 if digest:
                     spool.add(digest, payload)
-            return _write(job, work, file, spool), False
+            written = _write(job, work, file, spool)
+            return written, False, written.info.records
 
 
-def _find_finished(job: RecordsJob, work: WorkDir, file: str, elements: Iterable[Element]) -> WrittenShard | None:
-    """Returns the shard of an earlier run if it is still whole and has the keys of the elements."""
+def _find_finished(
+    job: RecordsJob, work: WorkDir, file: str, elements: Iterable[Element]
+) -> tuple[WrittenShard, int] | None:
+    """Returns the shard of an earlier run if it is still whole and has the keys of the elements, and their number."""
     written = read_row(work, file)
     if written is None:
         return None
@@ -75,7 +78,7 @@ def _find_finished(job: RecordsJob, work: WorkDir, file: str, elements: Iterable
     digests = np.sort(to_digests(b"".join([digest for digest, _ in elements])))
     stored = read_digests(work, file)
     if np.array_equal(digests, stored):
-        return written
+        return written, len(digests)
     if not job.skips:
         return None
     if not np.isin(digests, stored).all():
@@ -83,7 +86,7 @@ def _find_finished(job: RecordsJob, work: WorkDir, file: str, elements: Iterable
             f"Records with new keys came for {work.target(file)}, which an earlier run finished, so others may have "
             f"been left out. Remove {job.output} and run again, or run without `skip_finished`."
         )
-    return written
+    return written, len(digests)
 
 
 def _is_whole(work: WorkDir, written: WrittenShard) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
 import beam_jobs
 import tfpipe
+from beam_jobs.records.job import RecordsJob
 from beam_jobs.records.write_records import _find_file_options, _PlaceFn, _SkipFn
+from beam_jobs.records.write_shard import Element, write_record_shard
 from tests.beam_jobs.datasets import read_tree
 from tests.beam_jobs.records.records import SCHEMA, make_job, make_record, make_writer, run, write
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.readers.record_reader import RecordReader
+from tfpipe.writer.shard_file import WrittenShard
 
 
 def read_ids(output: Path, split: str = "train") -> list[str]:
@@ -195,6 +199,20 @@ def test_the_stores_get_the_options_of_the_pipeline() -> None:
     args = ["--s3_endpoint_url=http://store", "--s3_disable_ssl", "--project=p", "--region=r", "--no_auth"]
     expected = ("--no_auth", "--project=p", "--s3_disable_ssl", "--s3_endpoint_url=http://store")
     assert _find_file_options(PipelineOptions(args)) == expected
+
+
+def test_records_that_the_runner_loses_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(job: RecordsJob, file: str, elements: Iterable[Element]) -> tuple[WrittenShard, bool, int]:
+        return write_record_shard(job, file, sorted(elements)[:-1])
+
+    monkeypatch.setattr("beam_jobs.records.write_records.write_record_shard", lose)
+    with pytest.raises(DataError) as caught:
+        write(tmp_path / "out", range(40))
+    message = f"All 40 records must reach a shard of {tmp_path}/out, and 37 did: Beam's runner lost or repeated the "
+    assert str(caught.value).startswith(
+        message + "others. Run it again with another runner, or without worker processes."
+    )
+    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -39,9 +39,9 @@ def prepare(output: Path, **options: Any) -> RecordsJob:
 
 
 def test_memory_does_not_change_the_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_memory, _ = write_record_shard(prepare(tmp_path / "a"), FILE, ELEMENTS)
+    in_memory, *_ = write_record_shard(prepare(tmp_path / "a"), FILE, ELEMENTS)
     monkeypatch.setattr(write_shard, "_MEMORY_BYTES", 100)
-    on_disk, is_kept = write_record_shard(prepare(tmp_path / "b"), FILE, reversed(ELEMENTS))
+    on_disk, is_kept, _ = write_record_shard(prepare(tmp_path / "b"), FILE, reversed(ELEMENTS))
     assert (in_memory, is_kept) == (on_disk, False)
     assert (on_disk.info.records, on_disk.stats.labels) == (20, {0: 10, 1: 10})
     assert read_tree(tmp_path / "a") == read_tree(tmp_path / "b")
@@ -73,22 +73,22 @@ def test_a_bundle_that_fails_leaves_nothing_half_written(tmp_path: Path, monkeyp
 
 def test_a_finished_shard_is_kept_for_the_same_keys_only(tmp_path: Path) -> None:
     job = prepare(tmp_path / "out")
-    written, _ = write_record_shard(job, FILE, ELEMENTS)
+    written, *_ = write_record_shard(job, FILE, ELEMENTS)
     before = (tmp_path / "out" / FILE).stat()
     prepare(tmp_path / "out")
-    assert write_record_shard(job, FILE, reversed(ELEMENTS)) == (written, True)
+    assert write_record_shard(job, FILE, reversed(ELEMENTS)) == (written, True, 20)
     assert (tmp_path / "out" / FILE).stat().st_ino == before.st_ino
-    more, is_kept = write_record_shard(job, FILE, [*ELEMENTS, make_element(20)])
+    more, is_kept, _ = write_record_shard(job, FILE, [*ELEMENTS, make_element(20)])
     assert (more.info.records, is_kept) == (21, False)
 
 
 def test_what_was_skipped_is_never_lost(tmp_path: Path) -> None:
-    written, _ = write_record_shard(prepare(tmp_path / "out"), FILE, ELEMENTS)
+    written, *_ = write_record_shard(prepare(tmp_path / "out"), FILE, ELEMENTS)
     job = make_job(tmp_path / "out", skips=True)
     (digests,) = list_finished(job, [FILE])
     assert digests.tolist() == sorted(digest for digest, _ in ELEMENTS[1:])
-    assert write_record_shard(job, FILE, ELEMENTS[:1]) == (written, True)
-    assert write_record_shard(job, FILE, ELEMENTS[:9]) == (written, True)
+    assert write_record_shard(job, FILE, ELEMENTS[:1]) == (written, True, 0)
+    assert write_record_shard(job, FILE, ELEMENTS[:9]) == (written, True, 8)
     with pytest.raises(
         DataError, match=r"^Records with new keys came for .*FILE, which an earlier run".replace("FILE", FILE)
     ):
@@ -142,7 +142,7 @@ def test_a_dataset_without_all_shards_is_not_finished(tmp_path: Path) -> None:
         f"All shards must be in {tmp_path / 'out'}, but 1 are not, the first {FILE}. Do all workers write to the same "
         "place?"
     )
-    empty, _ = write_record_shard(job, FILE, ELEMENTS[:1])
+    empty, *_ = write_record_shard(job, FILE, ELEMENTS[:1])
     with pytest.raises(DataError) as error:
         job.finish([FILE], iter([empty]))
     assert str(error.value) == "Split 'train' must have a record, got none."
@@ -155,7 +155,7 @@ def test_a_finished_dataset_may_be_finished_twice(tmp_path: Path) -> None:
         yield written
 
     job = prepare(tmp_path / "out")
-    written, _ = write_record_shard(job, FILE, ELEMENTS)
+    written, *_ = write_record_shard(job, FILE, ELEMENTS)
     fingerprint = job.finish([FILE], give())
     files = read_tree(tmp_path / "out")
     assert job.finish([FILE], give()) == fingerprint
