@@ -70,6 +70,14 @@ def test_a_filter_behind_decode_leaves_nothing_out() -> None:
     assert booked["decode"] == pytest.approx(2400 * 8000 / 3290)
 
 
+def test_reading_keeps_at_most_twice_what_it_cost_and_its_bytes() -> None:
+    stages = (STAGES[0], make_stage("read", 900), *STAGES[2:])
+    booked = book(4200 * 1.19, OptionCosts(now=9000.0, read=100.0), stages)
+    assert booked["read"] == pytest.approx(250)  # 100 KB more are 50 µs
+    assert sum(booked.values()) == pytest.approx(4200)  # the rest was decoding
+    assert book(4200 * 1.19, OptionCosts(read=425.0), stages)["read"] == 900
+
+
 def test_reading_that_was_not_counted_at_all_gets_its_cost() -> None:
     stages = (make_stage("read", 0), *STAGES[2:])
     assert book(7000.0, OptionCosts(read=348.0), stages)["read"] == pytest.approx(300)
@@ -85,7 +93,7 @@ def test_a_stage_that_has_more_time_than_was_spent_gives_it_back() -> None:
 @pytest.mark.parametrize(("threads", "wait_us"), [(8, 11_500 - 3_000 / 1.19), (7, 0.0)])
 def test_time_that_was_given_back_is_waiting_if_the_threads_have_it(threads: int, wait_us: float) -> None:
     """A stage of 8 ms at 1,000 images/s keeps 8 threads busy."""
-    blur = replace(BLUR, max_parallelism=threads)
+    blur = replace(BLUR, parallelism=threads)
     (*_, booked) = book_uncounted_time(
         (*STAGES, blur), 3000.0, OptionCosts(), replace(PROFILE.dataset, own_stages=("blur",)), 1.0
     )
