@@ -60,6 +60,13 @@ def test_records_of_the_next_steps_are_read_at_once(reader: BatchReader, monkeyp
     assert time.monotonic() - started < 0.9
 
 
+def test_a_rank_may_have_no_record_in_the_last_step_of_an_evaluation(small_dataset: Path) -> None:
+    config = PipelineConfig(global_batch_size=5, image_size=8, training=False)
+    reader = BatchReader(tfpipe.load_manifest(str(small_dataset)), "train", config, Rank(0, 5, 5), resize_crop)
+    batches = list(reader.iterate((0, step) for step in range(3)))  # of two of the twelve records
+    assert [batch["mask"].tolist() for batch in batches] == [[True], [True], [False]]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the call is Linux's")
 def test_storage_is_asked_for_the_records_of_later_steps(reader: BatchReader, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int, int]] = []
