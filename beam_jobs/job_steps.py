@@ -1,7 +1,6 @@
 """The steps of the job as functions without Beam: open the plan, write shards in a pool of processes, finish.
 
-On this machine `shard_job.run` calls them one after another, since importing Beam costs a second. The graph in
-`transforms` calls the same functions wherever Beam runs it.
+The graph in `transforms` calls them wherever Beam runs it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

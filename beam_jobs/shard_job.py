@@ -1,31 +1,24 @@
-"""The job: list, plan, write shards, finish. `run` is what `tfpipe shard`, `reshard` and `merge` call.
-
-Without arguments for Beam the job runs on this machine, and its steps are called one after another: Beam would take a
-second to import, and would do nothing but call them. Only where the engine plans does a graph run here too.
-"""
+"""The job: list, plan, write shards, finish. `run` is what `tfpipe shard`, `reshard` and `merge` call."""
 
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.engine.search_steps import count_search_tasks
-from beam_jobs.job_steps import JobConfig, finish, write_in_pool
+from beam_jobs.job_steps import JobConfig
 from beam_jobs.plan.split_and_shard import Plan
 from beam_jobs.plan_job import make_plan
 from beam_jobs.runners.base import Job, Runner, ShardObserver
-from beam_jobs.shards.gather_rows import GatheredShards
+from beam_jobs.runners.choose import make_runner
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.plan_on_disk import PlanOnDisk
-from beam_jobs.shards.progress import progress_folder, read_progress
 from beam_jobs.shards.worker_check import WorkerCheck
 from beam_jobs.storage import filesystem
+from beam_jobs.write_graph import write_by_beam
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest
-from tfpipe.system.host_limits import usable_cpus
-from tfpipe.system.progress import poll_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,34 +55,21 @@ def run(config: ShardConfig, beam_args: Sequence[str] = (), observer: ShardObser
         DataError: The input cannot be used, the output cannot be written, too many images are bad, or a worker died.
     """
     observer, started = observer or ShardObserver(), time.monotonic()
-    runner = _load_runner(beam_args) if beam_args else None
-    if runner is not None:
-        runner.check(config)  # a wrong option should be reported before the listing, which may take minutes
-    with _make_told_plan(config, beam_args, observer) as plan, open_work_dir(config, plan) as work:
-        if isinstance(plan, PlanOnDisk):
-            runner = runner or _load_runner(beam_args)
-        make_folder = progress_folder if runner is None else runner.make_progress_folder
-        with make_folder(work) as folder:
-            finished_before = work.list_written()
-            header = work.read_header()
-            job = Job(config, replace(work, progress=folder), header.name, len(header.shards), header)
-            settings = _make_settings(job, plan, runner)
-            if runner is None:
-                _write_here(job, settings, observer)
-            else:
-                from beam_jobs.write_graph import write_by_beam
-
-                write_by_beam(job, settings, runner, beam_args, observer)
+    runner = make_runner(beam_args)
+    runner.check(config)  # a wrong option should be reported before the listing, which may take minutes
+    with (
+        _make_told_plan(config, beam_args, observer) as plan,
+        open_work_dir(config, plan) as work,
+        runner.make_progress_folder(work) as folder,
+    ):
+        finished_before = work.list_written()
+        header = work.read_header()
+        job = Job(config, replace(work, progress=folder), header.name, len(header.shards), header)
+        write_by_beam(job, _make_settings(job, plan, runner), runner, beam_args, observer)
         # Beam may try a bundle again, which then finds shards that this very run has finished.
         kept_shards = len(work.read_kept() & finished_before)
         manifest = manifest_json.loads(filesystem.read_bytes(work.target(file_names.MANIFEST)).decode())
     return ShardResult(manifest, kept_shards, time.monotonic() - started)
-
-
-def _load_runner(beam_args: Sequence[str]) -> Runner:
-    from beam_jobs.runners.choose import make_runner
-
-    return make_runner(beam_args)
 
 
 @contextlib.contextmanager
@@ -100,26 +80,15 @@ def _make_told_plan(config: ShardConfig, beam_args: Sequence[str], observer: Sha
         yield plan
 
 
-def _write_here(job: Job, settings: JobConfig, observer: ShardObserver) -> None:
-    """Writes the shards in a pool of processes of this machine, and makes the dataset complete."""
-    work, header, gathered = job.work, job.header, GatheredShards()
-    assert header is not None
-    with poll_progress(partial(read_progress, work, header), observer):
-        for shard in write_in_pool(work, header, range(len(header.shards)), settings):
-            gathered.add(shard)
-        with filesystem.explain_os_errors(f"write to {work.output}"):
-            finish(gathered.list_shards(), settings)
-
-
-def _make_settings(job: Job, plan: Plan, runner: Runner | None) -> JobConfig:
+def _make_settings(job: Job, plan: Plan, runner: Runner) -> JobConfig:
     config, work = job.config, job.work
     assert job.header is not None
     return JobConfig(
         output=work.output,
         max_bad=config.max_bad_images(plan.num_images),
-        workers=config.workers or usable_cpus() if runner is None else runner.get_pool_workers(config.workers),
+        workers=runner.get_pool_workers(config.workers),
         progress=work.progress,
         file_options=filesystem.get_options(),
-        worker_check=None if runner is None else WorkerCheck.make(job.header, codecs=runner.has_same_codecs),
+        worker_check=WorkerCheck.make(job.header, codecs=runner.has_same_codecs),
         search_tasks=count_search_tasks(plan.num_images) if isinstance(plan, PlanOnDisk) else 0,
     )

@@ -92,7 +92,7 @@ def run_job(config: ShardConfig, run_args: RunArgs) -> None:
         return
     from beam_jobs import process_pool
 
-    process_pool.start_early()  # it imports while this process does
+    process_pool.start_early()  # before Beam, whose import takes a second
     with ShardDisplay() as display:
         from beam_jobs import shard_job
         from beam_jobs.runners.base import GraphWritten
