@@ -203,11 +203,11 @@ def _mixture_stages(
         refused = "evaluated" if not config.training else "cached in files"
         raise ConfigError(f"A mixture cannot be {refused} as a whole. Take its datasets one by one.")
     # Each dataset has a cache of its own.
-    whole = _ask_workers(
-        ReadPlan.for_host(get_whole_source(mixture, split), replace(config, cache_bytes=None), context, start_step)
-    )
+    source = get_whole_source(mixture, split)
+    whole = ReadPlan.for_host(source, replace(config, cache_bytes=None), context, start_step)
     if whole.by_steps:
         raise ConfigError("A `service` keeps the exact order of one dataset, not of a mixture. Leave one of them out.")
+    whole = _ask_workers(whole)
     shares = apportion(mixture.weights, whole.global_batch_size, whole.num_hosts)
     plans = []
     for manifest, share in zip(mixture.manifests, shares, strict=True):
@@ -219,8 +219,8 @@ def _mixture_stages(
             decoded_size=whole.decoded_size,
         )
         # Each host makes one batch of the part, whatever the number of its replicas: `batch` deals it out.
-        source = get_source(manifest, split)
-        plans.append(replace(whole, source=source, config=part_config, num_replicas=whole.num_hosts))
+        part = get_source(manifest, split)
+        plans.append(replace(whole, source=part, config=part_config, num_replicas=whole.num_hosts))
     numbers = [plan.num_images or 1 for plan in plans]
     if len({plan.num_images for plan in plans}) > 1:
         raise ConfigError(

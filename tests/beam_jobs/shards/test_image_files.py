@@ -40,7 +40,8 @@ def test_a_record_is_made_of_an_image(open_files: OpenSource) -> None:
     data = make_jpeg(1)
     record = open_files().read(PlannedImage("cat/a.jpg", len(data), 0))
     assert (record.label, record.name, record.sha256) == (0, "cat/a.jpg", hashlib.sha256(data).digest())
-    assert (record.image.encoded, record.image.format, record.image.changed) == (data, "JPEG", ())
+    (image,) = record.images
+    assert (image.encoded, image.format, image.changed) == (data, "JPEG", ())
     features = decode_example(record.payload)
     assert (features["image/encoded"], features["image/class/text"]) == ([data], [b"cat"])
 
@@ -48,7 +49,8 @@ def test_a_record_is_made_of_an_image(open_files: OpenSource) -> None:
 def test_the_digest_is_that_of_the_file_and_not_of_what_is_stored(open_files: OpenSource) -> None:
     data = make_image(2, (30, 10), "GIF")
     record = open_files().read(PlannedImage("dog/b.gif", len(data), 1))
-    assert (record.image.format, record.image.changed) == ("PNG", ("gif_to_png",))
+    (image,) = record.images
+    assert (image.format, image.changed) == ("PNG", ("gif_to_png",))
     assert record.sha256 == hashlib.sha256(data).digest()
 
 
