@@ -241,6 +241,23 @@ def test_features_that_nobody_reads_are_left_out(described: bool, command: str) 
         assert not any("--drop-feature" in fix.instruction for fix in list_fixes(few))
 
 
+def test_a_fix_that_gives_little_stands_behind_one_that_gives_much() -> None:
+    """New shards take more effort than any option, but give ten times the images of the last two."""
+    data = {"unread_features": ("blob",), "unread_share": 0.9}
+    stages = (make_stage("read", 3500), *(stage for stage in PROFILE.stages if stage.name != "read"))
+    costs = {"read": 3500.0, "read_without_unread": 100.0, "now": 3290.0, "device": 3100.0}
+    fixes = list_fixes(make_profile(stages=stages, dataset=data, option_costs=costs, images_per_second=540.0))
+    assert [(fix.action, next(iter(fix.changes), None)) for fix in fixes] == [
+        ("set_option", "augment"),
+        ("write_data", None),
+        ("set_option", "read_parallel_calls"),
+        ("set_option", "cache"),
+        ("add_machines", None),
+    ]
+    gains = [round(fix.predicted_images_per_second - 540) for fix in fixes]
+    assert gains == [210, 685, 73, 72, 3460]
+
+
 def test_waiting_for_the_storage_falls_with_the_bytes() -> None:
     host = {"storage_bytes_per_second": 99e6, "storage_limit_bytes_per_second": 100e6, "cpu_fraction": 0.3}
     data = {"unread_features": ("blob",), "unread_share": 0.5}

@@ -36,9 +36,10 @@ from tfpipe.system import host_limits
 
 BATCH = RECORDS
 _SECONDS, _TURN_S, _MIN_TURNS = 0.3, 0.03, 5
-_REST_S, _MAX_REST_S, _SHORT_REST_S = 0.003, 1.0, 0.02
+_REST_S, _MAX_REST_S, _SHORT_REST_S = 0.003, 5.0, 0.02
 """A process counts as idle when it used less than a tenth of `_REST_S`. After `_MAX_REST_S` nobody waits any longer,
-since a process may have other threads that never rest; from then on a turn is followed by `_SHORT_REST_S`."""
+since a process may have other threads that never rest; from then on a turn is followed by `_SHORT_REST_S`. Buffers of
+800 records of 3 MB took more than one second to fill for the first time."""
 _RECORDS_ALONE = "records alone"
 _FROM_CACHE = ("cached", "cached_device")
 
