@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import tfpipe
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_payloads
 from tests.beam_jobs.images import make_png, write_files
 from tests.export.datasets import describe_records
+from tests.flipped_bit import copy_with_flipped_bit
 from tests.mask_images import MASK_NAME, make_masked_images
 from tfpipe.cli.main import tfpipe as command
 from tfpipe.export.config import ExportConfig
@@ -84,11 +84,8 @@ def test_it_is_inspected_and_whole(dataset: Path) -> None:
 
 
 def test_a_flipped_bit_is_found_and_repaired(dataset: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(dataset, tmp_path / "copy")
-    shard = next(copy.glob("train-00001-*.tfrecord"))
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
+    shard = next(dataset.glob("train-00001-*.tfrecord"))
+    copy = copy_with_flipped_bit(dataset, tmp_path / "copy", shard.name)
     records, num_damages = check(copy)
     assert records < COUNT
     assert num_damages > 0

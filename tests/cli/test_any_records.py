@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 import tfpipe as library
 from tests.conftest import Tfpipe
+from tests.flipped_bit import copy_with_flipped_bit
 from tfpipe.readers.record_reader import RecordReader
 
 SCHEMA = {
@@ -73,11 +73,7 @@ def test_inspect_shows_types_ranges_and_nan(made: Path, tfpipe: Tfpipe) -> None:
 
 def test_a_flipped_bit_is_found_and_repaired(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
     assert "20 intact records" in run(tfpipe, "verify", made)
-    damaged = shutil.copytree(made, tmp_path / "damaged")
-    shard = damaged / "train-00001-of-00004.tfrecord"
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
+    damaged = copy_with_flipped_bit(made, tmp_path / "damaged", "train-00001-of-00004.tfrecord")
     assert tfpipe("verify", damaged).code == 1
     repaired = tfpipe("repair", damaged, tmp_path / "repaired")
     assert repaired.code in (0, 1), repaired.err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import tfpipe as library
 from tests.beam_jobs.datasets import join_datasets, make_dataset
 from tests.beam_jobs.images import write_files
 from tests.conftest import Tfpipe
+from tests.flipped_bit import copy_with_flipped_bit
 from tests.mask_images import MASK_NAME, make_masked_images
 from tfpipe.export.config import ExportConfig, Format
 from tfpipe.export.run import export
@@ -62,11 +62,7 @@ def test_inspect_counts_pixels_and_shows_masks(made: Path, tmp_path: Path, tfpip
 
 
 def test_a_damaged_record_is_left_out_and_the_counts_follow(made: Path, tmp_path: Path) -> None:
-    damaged = shutil.copytree(made, tmp_path / "damaged")
-    shard = damaged / "train-00001-of-00003.tfrecord"
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
+    damaged = copy_with_flipped_bit(made, tmp_path / "damaged", "train-00001-of-00003.tfrecord")
     assert len(verify(str(damaged), VerifyConfig(workers=0)).damaged) == 1
     repair(str(damaged), str(tmp_path / "repaired"), workers=0)
     kept, whole = read_masks(tmp_path / "repaired"), read_masks(made)

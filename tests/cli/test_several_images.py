@@ -16,6 +16,7 @@ from PIL import Image
 import tfpipe as library
 from tests.beam_jobs.datasets import join_datasets
 from tests.conftest import Tfpipe
+from tests.flipped_bit import copy_with_flipped_bit
 from tests.several_images import LABEL_AND_TEXT, count_images, make_file, make_pixels, write_several
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.export.config import ExportConfig
@@ -112,11 +113,7 @@ def test_too_many_tiles_are_refused(made: Path, number: Number, tmp_path: Path, 
 
 def test_a_flipped_bit_is_found_and_repaired(made: Path, number: Number, tmp_path: Path) -> None:
     assert verify(str(made), VerifyConfig(workers=0)).damaged == []
-    damaged = shutil.copytree(made, tmp_path / "damaged")
-    shard = damaged / "train-00001-of-00003.tfrecord"
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
+    damaged = copy_with_flipped_bit(made, tmp_path / "damaged", "train-00001-of-00003.tfrecord")
     assert len(verify(str(damaged), VerifyConfig(workers=0)).damaged) == 1
     repair(str(damaged), str(tmp_path / "repaired"), workers=0)
     kept, whole = read_records(tmp_path / "repaired"), read_records(made)
