@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WHEELS = (
     "torch>=2.4",
     "torchvision>=0.20",
-    "apache-beam>=2.62",
+    "apache-beam>=2.74",
     "psutil",
     "./kernels",
     "nvidia-dali-cuda120 (optional)",

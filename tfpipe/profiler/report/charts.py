@@ -30,7 +30,7 @@ _VARIABLES = {
     **{BUSY: "busy", IDLE: "idle", GAIN: "gain", FAINT: "faint"},
 }
 _SIZE = 12.0  # of text
-_BOLD = 700
+_BOLD = "bold"  # by name: Matplotlib before 3.11 draws no SVG with a number
 _ROW = 26  # of a bar and the room around it
 _NO_METADATA = {"Creator": None, "Date": None, "Format": None, "Type": None}
 
@@ -240,7 +240,7 @@ def _add_label(
 ) -> None:
     """Writes text beside a point; nothing in it is taken for mathematics."""
     label = axes.annotate(text, (x, y), (dx, 0), textcoords="offset points", ha=ha, va="center_baseline")
-    label.set(size=size, color=MUTED if muted else INK, weight=_BOLD if strong else 400, parse_math=False)
+    label.set(size=size, color=MUTED if muted else INK, weight=_BOLD if strong else "normal", parse_math=False)
 
 
 def _to_svg(figure: Figure, name: str, title: str) -> str:
