@@ -12,7 +12,7 @@ import posixpath
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -26,6 +26,7 @@ from beam_jobs.storage import filesystem
 _BATCH_BYTES = 4 << 20
 _MAX_BATCH_ROWS = 1000
 _PLACES = ".places"
+_CELLS_AT_ONCE = 1 << 16  # are listed; 20 MB
 _BUFFER_BYTES = 1 << 20  # of a column that is read in a stream, so that a row group is never in memory whole
 
 Found = tuple[int, memoryview | UnreadableError]
@@ -72,8 +73,11 @@ def list_cells(images: Sequence[PlannedImage] | Sequence[ImageRef], *, masks: bo
     return cells
 
 
-def list_all_cells(root: str, file: str, mask_column: str | None) -> tuple[list[int], list[Cell]]:
-    """Returns the number of rows of each row group of a Parquet file, and all cells; none of a damaged file.
+def _list_groups(root: str, file: str, mask_column: str | None) -> Iterator[list[list[Cell]]]:
+    """Yields the cells of some row groups of a Parquet file after the other; none of a damaged file.
+
+    They are few enough for the memory, and many enough that the footer is seldom read again. A footer that names more
+    rows than the file has bytes is not believed.
 
     Args:
         root: The folder that relative locations start from.
@@ -82,23 +86,32 @@ def list_all_cells(root: str, file: str, mask_column: str | None) -> tuple[list[
     """
     import pyarrow.parquet
 
-    with filesystem.open_read(filesystem.join(root, file)) as opened:
+    path = filesystem.join(root, file)
+    with filesystem.open_read(path) as opened:
         try:
             table = pyarrow.parquet.ParquetFile(opened)
             columns = find_image_columns(table.schema_arrow, mask_column)
         except (pyarrow.ArrowException, UnicodeDecodeError):
-            return [], []
-    group_rows, cells = [], []
-    groups = [table.metadata.row_group(k) for k in range(table.num_row_groups)] if columns else []
+            return
+    metadata = table.metadata
+    groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
+    if columns is None or sum(group.num_rows for group in groups) > filesystem.get_size(path):
+        return
+    listed: list[list[Cell]] = []
+    num_listed = 0
     for number, group in enumerate(groups):
-        assert columns is not None
         size, mask_size = (get_mean_size(group, name) for name in (columns.bytes_leaf, columns.mask))
-        group_rows.append(group.num_rows)
+        cells: list[Cell] = []
         for row in range(group.num_rows):
             cells.append(Cell(file, number, row, size, mask_column=columns.mask or None))
             if columns.mask:
                 cells.append(cells[-1]._replace(size=mask_size, is_mask=True))
-    return group_rows, cells
+        listed.append(cells)
+        num_listed += len(cells)
+        if num_listed >= _CELLS_AT_ONCE:
+            yield listed
+            listed, num_listed = [], 0
+    yield listed
 
 
 def get_row_mask(image: PlannedImage | ImageRef) -> MaskRef | None:
@@ -218,16 +231,22 @@ def copy_rows(root: str, mask_column: str | None, max_bytes: int, file: tuple[st
     location, target = file
     if filesystem.exists(target + _PLACES):  # an earlier run copied it
         return
-    group_rows, cells = list_all_cells(root, location, mask_column)
-    places = np.full((len(cells), 2), -1, np.int64)
+    num_columns, begins = 1, [0]
+    places: list[NDArray[np.int64]] = []
     with filesystem.create(target) as out:
-        for position, data in read_cells(root, cells, max_bytes):
-            if not isinstance(data, UnreadableError):
-                places[position] = out.tell(), len(data)
-                out.write(data)
-    num_columns = 2 if any(cell.is_mask for cell in cells[:2]) else 1
-    header = [len(group_rows), num_columns, *np.cumsum([0, *group_rows])]
-    filesystem.write_bytes(target + _PLACES, np.concatenate([header, places.ravel()]).astype("<i8").tobytes())
+        for groups in _list_groups(root, location, mask_column):
+            cells = list(chain.from_iterable(groups))
+            of_cells = np.full((len(cells), 2), -1, np.int64)
+            for position, data in read_cells(root, cells, max_bytes):
+                if not isinstance(data, UnreadableError):
+                    of_cells[position] = out.tell(), len(data)
+                    out.write(data)
+            num_columns = 2 if any(cell.is_mask for cell in cells[:2]) else num_columns
+            for group in groups:
+                begins.append(begins[-1] + len(group) // num_columns)
+            places.append(of_cells.ravel())
+    header = [len(begins) - 1, num_columns, *begins]
+    filesystem.write_bytes(target + _PLACES, np.concatenate([header, *places]).astype("<i8").tobytes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +270,7 @@ class CopiedRows:
         Raises:
             OSError: It cannot be read.
         """
-        numbers = np.frombuffer(filesystem.read_bytes(path + _PLACES), "<i8")
+        numbers = np.memmap(path + _PLACES, "<i8", "r")  # 16 bytes a row, which the workers of a machine share
         num_groups, num_columns = numbers[:2].tolist()
         end = 3 + num_groups
         return cls(path, numbers[2:end], numbers[end:].reshape(-1, num_columns, 2))

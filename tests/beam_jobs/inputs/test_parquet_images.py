@@ -188,6 +188,28 @@ def test_a_copy_is_used_again_and_knows_what_it_lacks(tmp_path: Path) -> None:
     assert (copy.read(cell._replace(row=0)), copy.read(cell)) == (JPEGS[0], None)
 
 
+def test_a_copy_is_made_of_some_row_groups_after_the_other(
+    tmp_path: Path, groups: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_images, "_CELLS_AT_ONCE", 3)
+    masks = [make_mask(k) for k in range(9)]
+    write_parquet(tmp_path / "t.parquet", JPEGS, mask=masks)
+    copy_rows(str(tmp_path), None, 1 << 20, ("t.parquet", str(tmp_path / "t.rows")))
+    copy = CopiedRows.open(str(tmp_path / "t.rows"))
+    cells = [Cell("t.parquet", k // 2, k % 2, 1) for k in range(9)]
+    assert [copy.read(cell) for cell in cells] == JPEGS
+    assert [copy.read(cell._replace(is_mask=True)) for cell in cells] == masks
+    assert groups == [0, 1, 2, 3, 4]
+
+
+def test_more_rows_than_bytes_are_not_believed(tmp_path: Path, groups: list[int]) -> None:
+    path = write_parquet(tmp_path / "t.parquet", [None] * 100_000, group_rows=100_000)
+    assert path.stat().st_size < 100_000
+    copy_rows(str(tmp_path), None, 1 << 20, ("t.parquet", str(tmp_path / "t.rows")))
+    assert CopiedRows.open(str(tmp_path / "t.rows")).read(Cell("t.parquet", 0, 0, 1)) is None
+    assert groups == []
+
+
 def test_a_damaged_file_gives_an_empty_copy(tmp_path: Path) -> None:
     write_files(tmp_path, {"t.parquet": b"x"})
     copy_rows(str(tmp_path), None, 1 << 20, ("t.parquet", str(tmp_path / "t.rows")))
