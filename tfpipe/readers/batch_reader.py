@@ -46,9 +46,7 @@ Transform = Callable[[Any, int], Any]
 Run = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
 """A function that calls another once for each number, in any order or at once: `map`, or that of a thread pool."""
 
-_READS_AT_ONCE = (
-    64  # of one process: 900 records a second from storage that answers after 50 ms and is not asked before
-)
+_READS_AT_ONCE = 64  # of one process: 900 records a second from storage that answers in 50 ms, if not asked before
 _RECORDS_PER_READ = 3  # a task of a thread costs about 40 us
 _STEPS_AHEAD = 2  # are read
 _STEPS_ANNOUNCED = 4  # beyond these storage is asked for, which takes no memory of this process
