@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.several_images import write_several
 from tfpipe.doctor import probes
 from tfpipe.doctor.result import Check, TargetConfig
 from tfpipe.doctor.run import run_checks
@@ -55,6 +56,17 @@ def test_all_checks_pass_on_a_good_dataset(manifest: Manifest) -> None:
     }
     assert checks["labels"].found.startswith("12 labels were looked at, too few")
     assert checks["memory"].found.startswith("12 records that are read ahead and finished batches take about ")
+
+
+def test_records_with_several_images(tmp_path: Path) -> None:
+    several = write_several(tmp_path / "several", number=None)
+    first, labels, shapes, xla = some(
+        several, "first record, labels, shapes, xla", dataclasses.replace(CONFIG, images=2)
+    )
+    assert (first.status, first.found) == ("ok", "It decodes to 35 × 36 × 3.")
+    assert labels.found.startswith("18 labels were looked at")
+    assert (shapes.status, shapes.found) == ("ok", "label int32 [8], image uint8 [8, 2, 16, 16, 3].")
+    assert xla.found.startswith("A step on a batch of 8 images compiled and ran in ")
 
 
 def test_a_split_that_is_not_there(manifest: Manifest) -> None:

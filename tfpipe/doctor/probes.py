@@ -136,8 +136,10 @@ def read_labels(source: Source, file: int, count: int, config: PipelineConfig) -
 
 
 def _in_file_order(config: PipelineConfig) -> PipelineConfig:
-    """Returns a config for one pass over the images and labels alone. A damaged record ends the pass."""
-    return PipelineConfig(global_batch_size=1, training=False, augment="none", image_size=config.image_size)
+    """Returns a config for one pass over the first images and labels alone. A damaged record ends the pass."""
+    return PipelineConfig(
+        global_batch_size=1, training=False, augment="none", image_size=config.image_size, images="first"
+    )
 
 
 def _one_file(source: Source, file: int) -> Source:
@@ -199,7 +201,8 @@ def compile_step(batch: Batch, plan: ReadPlan) -> tuple[str | None, float]:
             tape.watch([kernel, head])
             images = _model_input(batch, plan.config)
             activations = tf.nn.relu(tf.nn.conv2d(images, tf.cast(kernel, images.dtype), 4, "SAME"))
-            logits = tf.matmul(tf.cast(tf.reduce_mean(activations, [1, 2]), tf.float32), head)
+            inner = list(range(1, images.shape.rank - 1))  # height and width, and before them several images
+            logits = tf.matmul(tf.cast(tf.reduce_mean(activations, inner), tf.float32), head)
             loss = _loss(logits, batch.get("label"))
         gradients: list[tf.Tensor] = tape.gradient(loss, [kernel, head])
         return gradients
