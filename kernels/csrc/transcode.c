@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include <jpeglib.h>
+#include <jerror.h>
 #define JPEG_INTERNALS
 #include <jpegint.h>
 
@@ -15,19 +16,20 @@
    on each side. */
 enum { MOST_PIXELS = 96, LEAST_PIXELS = 24 };
 
-enum { STUFFED = 0xFF, RST0 = 0xD0, MARKER_BYTES = 2, WORD_BYTES = 4, MOST_BITS = 16 };
+enum { STUFFED = 0xFF, RST0 = 0xD0, MARKER_BYTES = 2, WORD_BYTES = 4, MOST_BITS = 16, FIRST_BYTES = 1 << 16 };
 
 /* What rewriting needs, in one place: after a longjmp local variables may be lost.
 
-   bytes, size  the result
-   symbols      of the input's scan
-   scan         the output's, and how many bytes of it are used */
+   bytes, room, size  the result, what is allocated for it, and what it takes
+   symbols            of the input's scan
+   scan               the output's, and how many bytes of it are used */
 typedef struct {
     tfpipe_input input;
     struct jpeg_compress_struct output;
+    struct jpeg_destination_mgr destination;
     int output_opened;
-    unsigned char *bytes;
-    unsigned long size;
+    uint8_t *bytes;
+    size_t room, size;
     tfpipe_symbols symbols;
     uint8_t *scan;
     size_t scan_size;
@@ -83,6 +85,31 @@ static int open_coefficients(transcoder *self, const uint8_t *data, size_t size,
     return *coefficients == NULL ? TFPIPE_DAMAGED : TFPIPE_OK;
 }
 
+/* Makes room for the result, and says where libjpeg goes on to write. */
+static void make_room(j_compress_ptr output, size_t room) {
+    transcoder *self = (transcoder *)output->client_data;
+    uint8_t *bytes = realloc(self->bytes, room);
+    if (bytes == NULL) ERREXIT1(output, JERR_OUT_OF_MEMORY, 0);
+    self->destination.next_output_byte = bytes + self->room;
+    self->destination.free_in_buffer = room - self->room;
+    self->bytes = bytes;
+    self->room = room;
+}
+
+static void begin_result(j_compress_ptr output) { make_room(output, FIRST_BYTES); }
+
+/* Takes the place of jpeg_mem_dest, which does not say where its bytes are until it has written all of them: nobody could
+   free them after an error. */
+static boolean grow_result(j_compress_ptr output) {
+    make_room(output, 2 * ((transcoder *)output->client_data)->room);
+    return TRUE;
+}
+
+static void end_result(j_compress_ptr output) {
+    transcoder *self = (transcoder *)output->client_data;
+    self->size = self->room - self->destination.free_in_buffer;
+}
+
 /* Makes the compressor, with the parameters of the input. */
 static void open_output(transcoder *self) {
     struct jpeg_decompress_struct *jpeg = &self->input.jpeg;
@@ -91,7 +118,9 @@ static void open_output(transcoder *self) {
     output->client_data = &self->input;
     jpeg_create_compress(output);
     self->output_opened = 1;
-    jpeg_mem_dest(output, &self->bytes, &self->size);
+    self->destination = (struct jpeg_destination_mgr){
+        .init_destination = begin_result, .empty_output_buffer = grow_result, .term_destination = end_result};
+    output->dest = &self->destination;
     jpeg_copy_critical_parameters(jpeg, output);
     /* A single component is not interleaved: its MCU is a block. */
     unsigned mcu_width = 8 * (jpeg->num_components == 1 ? 1 : (unsigned)jpeg->max_h_samp_factor);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "fuzz.h"
+#include "memory.h"
 
 #include "../csrc/layout.h"
 #include "../csrc/tfpipe_kernels.h"
@@ -163,8 +164,10 @@ static void run_case(void) {
     image = tighten(image);
     for (int i = 0; i < 3; i++) decode_both(image, draw_request(image), 0);
     tfpipe_check(image.data, image.size, MAX_PIXELS, message);
-    if (tfpipe_make_seekable(image.data, image.size, MAX_PIXELS, &rewritten, &rewritten_size, message) == TFPIPE_OK)
-        tfpipe_free(rewritten);
+    fail_after = draw(4) == 0 ? (int)draw(8) : -1;
+    const int result = tfpipe_make_seekable(image.data, image.size, MAX_PIXELS, &rewritten, &rewritten_size, message);
+    fail_after = -1;
+    if (result == TFPIPE_OK) tfpipe_free(rewritten);
     free(image.data);
 }
 

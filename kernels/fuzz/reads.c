@@ -15,6 +15,7 @@
 #include "../csrc/tf_operations.h"
 #include "../csrc/tfpipe_kernels.h"
 #include "fuzz.h"
+#include "memory.h"
 
 enum {
     MAX_FILES = 4,
@@ -65,19 +66,6 @@ static record_file files[MAX_FILES];
 static uint64_t records_found;
 static void *(*create)(TF_OpKernelConstruction *);
 static void (*compute)(void *, TF_OpKernelContext *);
-static int fail_after = -1, failed; /* calls of malloc until one fails; whether one did */
-
-void *__real_malloc(size_t size);
-
-void *__wrap_malloc(size_t size) {
-    if (__atomic_load_n(&fail_after, __ATOMIC_RELAXED) >= 0 &&
-        __atomic_fetch_sub(&fail_after, 1, __ATOMIC_RELAXED) == 0) {
-        __atomic_store_n(&failed, 1, __ATOMIC_RELAXED);
-        return NULL;
-    }
-    return __real_malloc(size);
-}
-
 /* preadv2, as if any part of what is asked for lay in the page cache. A file may shrink just before. */
 long __wrap_syscall(long number, ...) {
     va_list arguments;
