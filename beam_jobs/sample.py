@@ -21,6 +21,7 @@ import numpy as np
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.unpack import unpack_parts
+from beam_jobs.plan.image_ref import list_files
 from beam_jobs.plan.split_and_shard import Plan, ShardPlan
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.finish_dataset import finish_dataset
@@ -191,8 +192,10 @@ def _unpack_sample(plan: Plan, folder: str) -> tuple[dict[str, str], float]:
     unpack_s = 0.0
     ranges: dict[str, set[tuple[int, int]]] = {archive: set() for archive in plan.listing.unpack}  # offsets and sizes
     for image in (image for shard in plan.shards for image in plan.lines(shard)):
-        if image.location.file in ranges:
-            ranges[image.location.file].add((image.location.offset, image.size))
+        mask = image.mask_ref
+        for file in (*list_files(image), *([] if mask is None else [mask.as_image])):
+            if file.location.file in ranges:
+                ranges[file.location.file].add((file.location.offset, file.size))
     os.makedirs(folder, exist_ok=True)
     for archive in filter(ranges.__getitem__, ranges):
         started = time.monotonic()

@@ -8,13 +8,17 @@ So no process needs to hold all images.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from beam_jobs.inputs.archive import is_compressed_tar
 from beam_jobs.inputs.column_types import Column, ColumnFacts
+from beam_jobs.plan.image_ref import SINGLE, UNKNOWN_NUMBER
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
+from tfpipe.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Facts:
             masks.
         is_embedded: Whether the images lie in a table itself.
         class_names: The names of classes in the metadata of each file of a table that has some.
+        nums_images: The numbers of images of a record, as `ImageRef.num_images`: the least ones, two of them known.
     """
 
     num_images: int = 0
@@ -47,6 +52,7 @@ class Facts:
     details: frozenset[str] = frozenset()
     is_embedded: bool = False
     class_names: frozenset[tuple[str, ...]] = frozenset()
+    nums_images: frozenset[int] = frozenset()
 
     @classmethod
     def read_tree(cls, images: ImageTable, skipped: Counter[str]) -> "Facts":
@@ -88,6 +94,7 @@ class Facts:
             columns=tuple(columns),
             details=images.details,
             is_embedded=bool(images.in_row_groups.any()),
+            nums_images=find_nums_images(images),
         )
 
     def __add__(self, other: "Facts") -> "Facts":
@@ -110,7 +117,36 @@ class Facts:
             details=self.details | other.details,
             is_embedded=self.is_embedded or other.is_embedded,
             class_names=self.class_names | other.class_names,
+            nums_images=_keep_least(self.nums_images | other.nums_images),
         )
+
+    def infer_images_shape(self, source: str) -> tuple[int, ...] | None:
+        """Returns the images of a record as `image_schema` takes them. Records without an image are not counted.
+
+        Args:
+            source: The input, for the message.
+
+        Raises:
+            DataError: Some records have one image, and some a list.
+        """
+        if self.nums_images <= {SINGLE}:
+            return ()
+        if SINGLE in self.nums_images:
+            raise DataError(f"Every row of {source} must hold one image, or every row a list of images.")
+        known = self.nums_images - {0, UNKNOWN_NUMBER}
+        return tuple(known) if len(known) == 1 and UNKNOWN_NUMBER not in self.nums_images else None
+
+
+_NUMS_KEPT = 5  # SINGLE, UNKNOWN_NUMBER, 0, and two numbers that differ
+
+
+def find_nums_images(images: ImageTable) -> frozenset[int]:
+    """Returns the numbers of images of the records in a table, as `Facts` keeps them."""
+    return _keep_least(np.unique(images.nums_images).tolist())
+
+
+def _keep_least(numbers: Iterable[int]) -> frozenset[int]:
+    return frozenset(sorted(numbers)[:_NUMS_KEPT])
 
 
 @dataclass(frozen=True)
@@ -127,6 +163,7 @@ class Meaning:
         skipped: The number of files or rows that were passed over, by reason; None for a table without such.
         unpack: The compressed tar files that must be unpacked.
         row_files: The Parquet files that hold the images themselves.
+        images_shape: The images of a record, as for `Listing`.
     """
 
     name: str
@@ -138,6 +175,7 @@ class Meaning:
     skipped: Counter[str] | None = None
     unpack: tuple[str, ...] = ()
     row_files: tuple[str, ...] = ()
+    images_shape: tuple[int, ...] | None = ()
 
     def make_listing(self, images: ImageTable) -> Listing:
         """Returns the listing of all images or of some: with classes, splits and values as they are stored."""
@@ -158,4 +196,5 @@ class Meaning:
             skipped=self.skipped,
             unpack=self.unpack,
             row_files=self.row_files,
+            images_shape=self.images_shape,
         )

@@ -6,15 +6,18 @@
     00017.cls     optional: the number of its class, or its name
     00017.mask.png  optional: its mask, whose values are classes
 
-Files belong together if their names are equal up to the first dot, as in WebDataset. Images are read in place, like
-those of any archive. The other files are read when the tar is listed, so each tar is read once before the job.
+Files belong together if their names are equal up to the first dot, as in WebDataset. A pair may have several images,
+`00017.0.jpg` and `00017.1.jpg`, or `00017.left.jpg` and `00017.right.jpg`, if no pair has a single one. Images are
+read in place, like those of any archive. The other files are read when the tar is listed, so each tar is read once
+before the job.
 """
 
 import json
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, NamedTuple, cast
@@ -31,7 +34,7 @@ from beam_jobs.inputs.archive import (
     strip_archive_suffix,
 )
 from beam_jobs.inputs.column_types import CAPTION, Column, ColumnFacts, to_float
-from beam_jobs.inputs.facts import Facts, Meaning
+from beam_jobs.inputs.facts import Facts, Meaning, find_nums_images
 from beam_jobs.inputs.folder import (
     MASK_ENDING,
     SPLIT_FOLDERS,
@@ -49,7 +52,7 @@ from beam_jobs.inputs.folder import (
 )
 from beam_jobs.inputs.label_file import rename_labels
 from beam_jobs.inputs.table import number_labels, parse_box_labels, parse_boxes
-from beam_jobs.plan.image_ref import ImageRef, MaskRef, Value
+from beam_jobs.plan.image_ref import SINGLE, ImageRef, MaskRef, RecordImage, Value
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
@@ -61,6 +64,8 @@ from tfpipe.system.progress import Observer, Progress
 
 _IMAGES = frozenset("jpg jpeg jpe jfif png webp gif bmp tif tiff avif jp2 j2k ppm pgm pbm pnm".split())
 _BESIDE = frozenset(("txt", "json", "cls"))
+_FURTHER = "further file of a pair"
+_WITHOUT_IMAGE = "pair without an image"
 _MASK = MASK_ENDING.removeprefix(".")
 _MAX_BYTES_BESIDE = 1 << 20
 _MEMBERS_LOOKED_AT = 64
@@ -68,6 +73,8 @@ _OPEN_PAIRS = 10_000  # the files of one pair may lie this many pairs apart
 _ROWS_AT_ONCE = 1000
 _MAX_COLUMNS = 1000
 _INT64 = range(-(2**63), 2**63)
+_DIGITS = "0123456789"  # of which the empty text is a part too: a zero without its zeros
+_NUMBER = re.compile(r"([0-9]+)")
 
 
 class _BadPairError(Exception):
@@ -96,11 +103,17 @@ class _Files:
         image: The image; None if it was not found.
         beside: The bytes of the other files by their ending; None for one that was not read.
         mask: The mask; None without one.
+        several: The images with a name before their ending, by this name.
     """
 
     image: ListedFile | None
     beside: dict[str, bytes | None]
     mask: ListedFile | None = None
+    several: dict[str, ListedFile] = field(default_factory=dict)
+
+    def list_several(self) -> list[ListedFile]:
+        """Returns the images with a name in its order, by which 10 comes after 9."""
+        return [self.several[name] for name in sorted(self.several, key=_split_numbers)]
 
 
 def is_pairs(config: ShardConfig, look: Look = list_begin) -> bool:
@@ -150,7 +163,7 @@ def _looks_paired(path: str) -> bool:
     for file in islice(list_archive(path, ""), _MEMBERS_LOOKED_AT):
         key, ending = _split_name(file.path)
         endings.setdefault(key, set()).add(ending)
-    with_image = [found for found in endings.values() if found & _IMAGES]
+    with_image = [found for found in endings.values() if any(map(_is_image, found))]
     return bool(with_image) and 2 * sum(bool(found & _BESIDE) for found in with_image) >= len(with_image)
 
 
@@ -159,6 +172,17 @@ def _split_name(path: str) -> tuple[str, str]:
     folder, slash, name = path.rpartition("/")
     key, _, ending = name.partition(".")
     return f"{folder}{slash}{key}", ending.lower()
+
+
+def _is_image(ending: str) -> bool:
+    """Checks whether an ending is that of an image, which may have a name before it, as in `left.jpg`."""
+    return ending != _MASK and ending.rpartition(".")[2] in _IMAGES
+
+
+def _split_numbers(name: str) -> list[tuple[bool, int, str]]:
+    """Returns the parts of a name in the form in which they are compared: digits as a number, before other texts."""
+    parts = [part.lstrip("0") if part[0] in _DIGITS else part for part in _NUMBER.split(name) if part]
+    return [(part[:1] not in _DIGITS, len(part) if part[:1] in _DIGITS else 0, part) for part in parts]
 
 
 def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing:
@@ -194,7 +218,7 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
     names, typed = _type_columns(columns, tars)
     for images, own_names in tables:
         builder.extend(_order_values(images, own_names, names))
-    tree = _drop_unlabeled(drop_equal_paths(Tree(builder.finish(), skipped), source))
+    tree = _drop_unlabeled(drop_equal_paths(_drop_several(Tree(builder.finish(), skipped)), source))
     return _resolve(config, tree, typed).make_listing(tree.images) if num_images else _make_empty(source, tree)
 
 
@@ -229,14 +253,16 @@ def _list_one(numbered: tuple[int, Archive], group_by: str | None, *, is_input: 
             key, ending = _split_name(file.path)
             reason = file.skip or get_skip_reason(file.path)
             is_beside = ending in _BESIDE and (not reason or reason.startswith("*"))
-            if not is_beside and (reason or (ending not in _IMAGES and ending != _MASK)):
-                builder.skipped[reason or "further file of a pair"] += 1
+            if not is_beside and (reason or not (_is_image(ending) or ending == _MASK)):
+                builder.skipped[reason or _FURTHER] += 1
                 continue
             files = pairs.get(key) or pairs.setdefault(key, _Files(None, {}))
             if is_beside:
                 files.beside[ending] = file.content
             elif ending == _MASK:
                 files.mask = file
+            elif ending not in _IMAGES:
+                files.several[ending] = file
             elif files.image is None or files.image.path == file.path:
                 files.image = file
             else:
@@ -263,6 +289,8 @@ class _PairsBuilder:
 
     def add(self, files: _Files) -> None:
         """Adds a pair, or counts the reason why it is left out."""
+        if files.image is not None and files.several:
+            self.skipped[_FURTHER] += len(files.several)
         try:
             image, values = _read_pair(files)
         except _BadPairError as error:
@@ -274,7 +302,8 @@ class _PairsBuilder:
                 _check_count(self._columns)
         extra = cast(tuple[Value, ...], tuple(values.get(name) for name in self._columns))  # converted at the end
         group = "" if self._group_by is None else str(values.get(self._group_by))
-        self._images.append(image._replace(path=self._folder + image.path, group=group, extra=extra))
+        parts = tuple((self._folder + str(part[0]), *part[1:]) for part in image.images)
+        self._images.append(image._replace(path=self._folder + image.path, group=group, extra=extra, images=parts))
         self._rows.append(values)
         if len(self._rows) == _ROWS_AT_ONCE:
             self._add_facts()
@@ -342,6 +371,15 @@ def _order_values(images: ImageTable, names: Sequence[str], wanted: Sequence[str
     return images.map_extras(order)
 
 
+def _drop_several(tree: Tree) -> Tree:
+    """Leaves out the pairs with nothing but named images if others have a single image: these are something else."""
+    is_single = tree.images.nums_images == SINGLE
+    if is_single.all() or not is_single.any():
+        return tree
+    skipped = tree.skipped + Counter({_WITHOUT_IMAGE: int((~is_single).sum())})
+    return Tree(tree.images.take(np.flatnonzero(is_single)), skipped)
+
+
 def _drop_unlabeled(tree: Tree) -> Tree:
     """Leaves out the pairs without a class if others have one."""
     counts = tree.images.count_values("label")
@@ -356,13 +394,24 @@ def _drop_unlabeled(tree: Tree) -> Tree:
 def _resolve(config: ShardConfig, tree: Tree, columns: tuple[Column, ...]) -> Meaning:
     """Returns the meaning of classes and columns."""
     images, source = tree.images, config.input
-    facts = Facts(num_images=len(images), labels=Counter(images.count_values("label")))
+    facts = Facts(
+        num_images=len(images), labels=Counter(images.count_values("label")), nums_images=find_nums_images(images)
+    )
     labels, label_names, is_numeric = number_labels(facts, source)
     if config.labels:
         labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=is_numeric)
     name, root = _get_place(source)
     unpack = tuple(sorted(file for file in images.count_values("file") if file and is_compressed_tar(file)))
-    return Meaning(name, root, label_names, labels, columns=columns, skipped=tree.skipped, unpack=unpack)
+    return Meaning(
+        name,
+        root,
+        label_names,
+        labels,
+        columns=columns,
+        skipped=tree.skipped,
+        unpack=unpack,
+        images_shape=facts.infer_images_shape(source),
+    )
 
 
 def _get_place(source: str) -> tuple[str, str]:
@@ -377,13 +426,14 @@ def _make_empty(source: str, tree: Tree) -> Listing:
 
 
 def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
-    """Returns the image of a pair, without its values, and these by their names.
+    """Returns the image of a pair, or its several images, without its values, and these by their names.
 
     Raises:
         _BadPairError: The pair is left out.
     """
-    if files.image is None:
-        raise _BadPairError("pair without an image")
+    images = [files.image] if files.image is not None else files.list_several()
+    if not images:
+        raise _BadPairError(_WITHOUT_IMAGE)
     row = _parse_object(_decode(files, "json")) if "json" in files.beside else {}
     label = _decode(files, "cls").strip() if "cls" in files.beside else None
     if label is None and isinstance(row.get("label"), str | int) and not isinstance(row["label"], bool):
@@ -403,9 +453,17 @@ def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
         raise _BadPairError("pair whose boxes are not valid") from None
     if len(box_labels) not in (0, len(sides)):
         raise _BadPairError("pair whose boxes are not valid")
+    if files.image is None and (sides or files.mask is not None):
+        raise _BadPairError("pair with several images and boxes or a mask")
     image = ImageRef(
-        files.image.path, files.image.size, files.image.location, label=None if label in ("", "-1") else label
+        images[0].path,
+        sum(file.size for file in images),
+        images[0].location,
+        label=None if label in ("", "-1") else label,
     )
+    if files.image is None:
+        several = tuple((*RecordImage(file.path, file.size, *file.location[:4]),) for file in images)
+        image = image._replace(images=several, num_images=len(images))
     if files.mask is not None:
         image = image._replace(mask=tuple(MaskRef(files.mask.path, files.mask.size, *files.mask.location)))
     return image._replace(boxes=sides, box_labels=box_labels), values

@@ -12,7 +12,7 @@ import posixpath
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -22,6 +22,7 @@ from beam_jobs.inputs.parquet_rows import ImageColumns, find_image_columns, get_
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import ImageRef, MaskRef, PlannedImage
 from beam_jobs.storage import filesystem
+from tfpipe.format.schema import MAX_IMAGES
 
 _BATCH_BYTES = 4 << 20
 _MAX_BATCH_ROWS = 1000
@@ -31,6 +32,8 @@ _BUFFER_BYTES = 1 << 20  # of a column that is read in a stream, so that a row g
 
 Found = tuple[int, memoryview | UnreadableError]
 """The position of a cell among those that are wanted, and its bytes or the reason why they cannot be read.
+
+A list of images is packed into one piece of bytes, which `unpack_images` takes apart.
 
 The bytes are those in the memory of many cells. Who keeps them for long should copy them.
 """
@@ -90,7 +93,7 @@ def _list_groups(root: str, file: str, mask_column: str | None) -> Iterator[list
     with filesystem.open_read(path) as opened:
         try:
             table = pyarrow.parquet.ParquetFile(opened)
-            columns = find_image_columns(table.schema_arrow, mask_column)
+            columns = find_image_columns(table, mask_column)
         except (pyarrow.ArrowException, UnicodeDecodeError):
             return
     metadata = table.metadata
@@ -147,7 +150,7 @@ def _read_file(root: str, file: str, cells: Sequence[Cell], positions: list[int]
     with filesystem.open_read(path) as opened:
         try:
             table = pyarrow.parquet.ParquetFile(opened, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-            columns = find_image_columns(table.schema_arrow, cells[positions[0]].mask_column)
+            columns = find_image_columns(table, cells[positions[0]].mask_column)
         except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             raise OSError(f"{file} is damaged ({_shorten(error)})") from error
         if columns is None:
@@ -189,9 +192,11 @@ def _read_group(
 
 
 def _check(scalar: Any, folder: str, max_bytes: int) -> memoryview | UnreadableError:
-    """Returns the bytes of a cell, or those of the file that it names."""
+    """Returns the bytes of a cell, or those of the file that it names. A list of images comes packed."""
     import pyarrow
 
+    if isinstance(scalar, pyarrow.ListScalar):
+        return _check_list(scalar, folder, max_bytes)
     data, path = scalar, None
     if isinstance(scalar, pyarrow.StructScalar):
         fields = {name: scalar[name] for name in ("bytes", "path") if scalar.type.get_field_index(name) >= 0}
@@ -210,6 +215,30 @@ def _check(scalar: Any, folder: str, max_bytes: int) -> memoryview | UnreadableE
     if size > max_bytes:
         return UnreadableError(f"{size} bytes, more than the {max_bytes} that one record can hold")
     return found
+
+
+def _check_list(scalar: Any, folder: str, max_bytes: int) -> memoryview | UnreadableError:
+    values = scalar.values if scalar.is_valid else ()
+    if not 1 <= len(values) <= MAX_IMAGES:
+        return UnreadableError(f"the row holds {len(values):,} images, and a record has 1 to {MAX_IMAGES:,}")
+    images, size = [], 0
+    for number, value in enumerate(values):
+        image = _check(value, folder, max_bytes)
+        if isinstance(image, UnreadableError):
+            return UnreadableError(f"image {number}: {image}")
+        images.append(image)
+        size += len(image)
+        if size > max_bytes:
+            return UnreadableError(f"images of more than the {max_bytes} bytes that one record can hold")
+    sizes = np.array([len(images), *map(len, images)], "<i8").tobytes()
+    return memoryview(b"".join((sizes, *images)))
+
+
+def unpack_images(cell: bytes) -> list[bytes]:
+    """Returns the images of a cell that holds a list: their number, the size of each, and their bytes."""
+    (count,) = np.frombuffer(cell, "<i8", 1).tolist()
+    ends = (8 + 8 * count + np.cumsum(np.frombuffer(cell, "<i8", count, 8))).tolist()
+    return [cell[begin:end] for begin, end in pairwise((8 + 8 * count, *ends))]
 
 
 def _shorten(error: Exception) -> str:

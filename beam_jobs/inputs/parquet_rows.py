@@ -1,6 +1,7 @@
 """Lists the rows of Parquet files that hold the images themselves, as Hugging Face's `datasets` writes them.
 
     image    a struct of `bytes` and `path`, or the bytes alone; another name, if only one column is such a struct
+    images   several images of a record: a list of such; another name, if only one column is a list of such structs
     label    optional: the number or the name of the class; another name, if only one column is a `ClassLabel`
     mask     optional: the mask of the image, as `image`; or another column that looks like it or that the option names
 
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
 
+from beam_jobs.plan.image_ref import SINGLE, UNKNOWN_NUMBER
 from tfpipe.errors import DataError
 from tfpipe.format import schema as keys
 
@@ -34,12 +36,14 @@ class EmbeddedImage(NamedTuple):
         size: The mean number of bytes of such in the row group.
         row_group: The row group, from 0.
         row: The row in the row group, from 0.
+        num_images: The number of images in the row, as `ImageRef.num_images`.
     """
 
     name: str
     size: int
     row_group: int
     row: int
+    num_images: int = SINGLE
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class ImageColumns:
         label: The column of the classes; empty if there is none.
         class_names: The names of the classes; empty if the file does not give them.
         others: The further columns.
+        is_list: Whether a row has a list of images.
     """
 
     image: str
@@ -63,6 +68,7 @@ class ImageColumns:
     label: str
     class_names: tuple[str, ...]
     others: tuple[str, ...]
+    is_list: bool = False
 
     @property
     def listed(self) -> list[str]:
@@ -70,38 +76,59 @@ class ImageColumns:
         return [name for name in (self.path_leaf, self.label, *self.others) if name]
 
 
-def find_image_columns(schema: Any, mask_column: str | None = None) -> ImageColumns | None:
+def find_image_columns(table: Any, mask_column: str | None = None) -> ImageColumns | None:
     """Returns the columns of a Parquet file; None if no column holds images.
 
     Args:
-        schema: The Arrow schema of the file.
+        table: The `ParquetFile`.
         mask_column: The column of the masks; None to look for one.
     """
+    schema = table.schema_arrow
     names = list(schema.names)
     mask = _find_mask(schema, names, mask_column)
-    structs = [field.name for field in schema if _is_struct(field.type) and field.name != mask]
-    if "image" in names and mask != "image":
-        field = schema.field("image")
-        image = "image" if _is_struct(field.type) or _is_binary(field.type) else ""
-    else:
-        image = structs[0] if len(structs) == 1 else ""
+    image = _find_image(schema, names, mask)
     if not image or len(set(names)) < len(names):
         return None
     kind = schema.field(image).type
-    has_path = image in structs and kind.get_field_index("path") >= 0
+    is_list = _is_list(kind)
+    kind = kind.value_type if is_list else kind
+    has_path = _is_struct(kind) and kind.get_field_index("path") >= 0
     classes = _read_classes(schema.metadata or {})
     classes = {name: value for name, value in classes.items() if name in names}
     labels = [name for name in ("label", *(classes if len(classes) == 1 else ())) if name in names and name != mask]
     label = labels[0] if labels else ""
     return ImageColumns(
         image,
-        f"{image}.bytes" if image in structs else image,
-        f"{image}.path" if has_path else "",
+        _find_leaf(table, image, "bytes" if _is_struct(kind) else ""),
+        _find_leaf(table, image, "path") if has_path else "",
         mask,
         label,
         classes.get(label, ()),
         tuple(name for name in names if name not in (image, mask, label)),
+        is_list,
     )
+
+
+def _find_image(schema: Any, names: Sequence[str], mask: str) -> str:
+    """Returns the column of the images; empty if there is none, or if it could be one of several."""
+    kinds = {name: schema.field(name).type for name in names if names.count(name) == 1 and name != mask}
+    structs = [name for name, kind in kinds.items() if _is_struct(kind)]
+    lists = [name for name, kind in kinds.items() if _is_list(kind) and _is_struct(kind.value_type)]
+    if "image" in kinds:
+        kind = kinds["image"]
+        return "image" if _is_struct(kind) or _is_binary(kind) or "image" in lists else ""
+    if structs or "images" not in lists:
+        candidates = structs or lists
+        return candidates[0] if len(candidates) == 1 else ""
+    return "images"
+
+
+def _find_leaf(table: Any, column: str, field: str) -> str:
+    """Returns the name by which a column's values, or those of a field of its structs, are read."""
+    leaves = [table.schema.column(k).path for k in range(len(table.schema.names))]
+    if not field:
+        return next((leaf for leaf in leaves if leaf == column or leaf.startswith(f"{column}.")), column)
+    return next((leaf for leaf in leaves if leaf.startswith(f"{column}.") and leaf.endswith(f".{field}")), column)
 
 
 def _find_mask(schema: Any, names: Sequence[str], mask_column: str | None) -> str:
@@ -124,6 +151,12 @@ def _is_struct(kind: Any) -> bool:
         return False
     index = kind.get_field_index("bytes")
     return index >= 0 and _is_binary(kind.field(index).type)
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _is_binary(kind: Any) -> bool:
@@ -173,6 +206,11 @@ def read_embedded_rows(
     import pyarrow
 
     _check_rows(table.metadata.num_rows, file, path)
+    if columns.is_list and columns.mask:
+        raise DataError(
+            f"{path}: a mask belongs to a single image, and column {columns.image!r} holds lists of images. Write the "
+            f"table without the column {columns.mask!r}."
+        )
     for name in columns.others:
         _check_type(table.schema_arrow.field(name), path)
     for group in groups:
@@ -182,7 +220,8 @@ def read_embedded_rows(
         try:
             for batch in batches:
                 for values in _read_batch(batch, columns):
-                    values["image"] = EmbeddedImage(_get_name(values["image"]), size, group, row)
+                    name, num_images = ("", values["image"]) if columns.is_list else (values["image"], SINGLE)
+                    values["image"] = EmbeddedImage(_get_name(name), size, group, row, num_images)
                     if columns.mask:
                         values["mask"] = EmbeddedImage(columns.mask, mask_size, group, row)
                     yield values
@@ -227,7 +266,7 @@ def _is_flat(kind: Any) -> bool:
     """Checks whether the values of a type are numbers or texts, or lists of such."""
     import pyarrow.types as types
 
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if _is_list(kind):
         kind = kind.value_type
     if types.is_dictionary(kind):
         kind = kind.value_type
@@ -240,7 +279,9 @@ def _read_batch(batch: Any, columns: ImageColumns) -> Iterator[dict[str, Any]]:
     cells: dict[str, list[Any]] = {"image": [None] * batch.num_rows}
     if columns.mask:
         cells["mask"] = [None] * batch.num_rows  # its place comes later
-    if columns.path_leaf:
+    if columns.is_list:
+        cells["image"] = _count_images(batch, columns)
+    elif columns.path_leaf:
         images = batch.column(columns.image).to_pylist()
         cells["image"] = [image and image.get("path") for image in images]
     if columns.label:
@@ -256,6 +297,16 @@ def _read_batch(batch: Any, columns: ImageColumns) -> Iterator[dict[str, Any]]:
         cells[_name_column(name, cells)] = values
     for row in zip(*cells.values(), strict=True):
         yield dict(zip(cells, row, strict=True))
+
+
+def _count_images(batch: Any, columns: ImageColumns) -> list[int]:
+    """Returns the number of images of each row. Without paths only their bytes would tell, which are not read here."""
+    import pyarrow.compute
+
+    if not columns.path_leaf:
+        return [UNKNOWN_NUMBER] * batch.num_rows
+    lengths: list[int | None] = pyarrow.compute.list_value_length(batch.column(columns.image)).to_pylist()
+    return [length or 0 for length in lengths]
 
 
 def _name_column(name: str, taken: Mapping[str, Any]) -> str:

@@ -42,7 +42,7 @@ from beam_jobs.inputs.table_files import (
     make_name,
     read_rows,
 )
-from beam_jobs.plan.image_ref import Box, ImageLocation, ImageRef, MaskRef, Value
+from beam_jobs.plan.image_ref import SINGLE, Box, ImageLocation, ImageRef, MaskRef, Value
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
@@ -196,7 +196,16 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
     skipped = facts.skipped or None
     root = get_root(path)
     row_files = tuple(get_location(root, file) for file in files) if facts.is_embedded else ()
-    return Meaning(make_name(path), root, label_names, labels, columns=typed, skipped=skipped, row_files=row_files)
+    return Meaning(
+        make_name(path),
+        root,
+        label_names,
+        labels,
+        columns=typed,
+        skipped=skipped,
+        row_files=row_files,
+        images_shape=facts.infer_images_shape(path),
+    )
 
 
 def _show(names: Sequence[str]) -> str:
@@ -222,7 +231,7 @@ def _locate(row: Row, number: int, part: TablePart, root: str) -> ImageRef:
         file = get_location(root, part.path)
         path = f"{file[: -len('.parquet')]}/{number:08}{'-' * bool(image.name)}{image.name}"
         location = ImageLocation(file, image.row, row_group=image.row_group)
-        return ImageRef(path, image.size, location, part.split)
+        return ImageRef(path, image.size, location, part.split, num_images=image.num_images)
     if not isinstance(image, str) or not image or "\0" in image:
         raise DataError(f"{part.path}, row {number}: 'image' must be a path, got {image!r}.")
     return ImageRef(image if filesystem.is_url(image) else posixpath.normpath(image))
@@ -239,6 +248,8 @@ def _parse_row(row: Row, number: int, part: TablePart, extra_columns: Sequence[s
         raise DataError(
             f"{where}: 'box_label' must hold one number for each of the {len(boxes)} boxes, got {len(box_labels)}."
         )
+    if boxes and image.num_images != SINGLE:
+        raise DataError(f"{where}: boxes belong to a single image, and this row holds a list of images.")
     split = row.get("split")
     group = "" if config.group_by is None else str(row.get(config.group_by))
     return image._replace(

@@ -207,7 +207,7 @@ def find_columns(part: TablePart) -> ImageColumns | None:
 
     with filesystem.explain_os_errors(f"read {part.path}"), filesystem.open_read(part.path) as file:
         try:
-            return find_image_columns(pyarrow.parquet.ParquetFile(file).schema_arrow, part.mask_column)
+            return find_image_columns(pyarrow.parquet.ParquetFile(file), part.mask_column)
         except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             raise _explain_parquet(part, error) from error
 
@@ -277,7 +277,7 @@ def _read_parquet(file: Any, part: TablePart) -> Iterator[tuple[int, Row | None]
         begin, end = (num_groups * k // part.num_parts for k in (part.part, part.part + 1))
         first_row = sum(table.metadata.row_group(k).num_rows for k in range(begin)) + 1
         groups = list(range(begin, end))
-        columns = find_image_columns(table.schema_arrow, part.mask_column)
+        columns = find_image_columns(table, part.mask_column)
         if columns is not None:
             yield from enumerate(read_embedded_rows(table, file, part.path, columns, groups), start=first_row)
             return

@@ -68,8 +68,37 @@ class MaskRef(NamedTuple):
         return PlannedImage(self.path, self.size, location=ImageLocation(*self[2:7]))
 
 
+class RecordImage(NamedTuple):
+    """One of several images of a record, where each is a file of its own.
+
+    Attributes:
+        path: The path of the image, as `ImageRef.path` is that of a single one.
+        size: The number of bytes once they are unpacked.
+        file: The file that holds the bytes, as in `ImageLocation`, like the fields after it.
+        offset: The position at which they begin.
+        packed: The number of deflated bytes.
+        crc: The CRC-32 that a zip archive promises.
+    """
+
+    path: str
+    size: int = 0
+    file: str = ""
+    offset: int = -1
+    packed: int = -1
+    crc: int = -1
+
+    @property
+    def as_image(self) -> "PlannedImage":
+        """The image in the form in which a single one is read."""
+        return PlannedImage(self.path, self.size, location=ImageLocation(*self[2:]))
+
+
+SINGLE, UNKNOWN_NUMBER = -1, -2
+"""What `ImageRef.num_images` says of a single image, and of a list whose length is known to nobody yet."""
+
+
 class ImageRef(NamedTuple):
-    """One image in the input, with the facts that are known before its bytes are read.
+    """One image in the input, or a list of images, with the facts that are known before its bytes are read.
 
     Attributes:
         path: The name in the dataset, with `/` between folders. Sorting, splitting and shuffling use it.
@@ -83,6 +112,9 @@ class ImageRef(NamedTuple):
         box_labels: One class number for each box, or none at all.
         extra: The values of the table's further columns, in the order of `Listing.extra`.
         mask: The fields of a `MaskRef`; empty if the image has no mask.
+        images: The fields of a `RecordImage` for each of several images; empty for a single one, and for a list in a
+            row of a Parquet file. `size` is that of all of them, and `location` the place of the first one.
+        num_images: The number of several images; `SINGLE` for a single one, or `UNKNOWN_NUMBER`.
     """
 
     path: str
@@ -95,6 +127,8 @@ class ImageRef(NamedTuple):
     box_labels: tuple[int, ...] = ()
     extra: tuple[Value, ...] = ()
     mask: Sequence[str | int] = ()
+    images: Sequence[Sequence[str | int]] = ()
+    num_images: int = SINGLE
 
 
 class PlannedImage(NamedTuple):
@@ -109,6 +143,7 @@ class PlannedImage(NamedTuple):
         box_labels: One class number for each box, or none at all.
         extra: The values of the table's further columns.
         mask: The fields of a `MaskRef`; empty if the image has no mask.
+        images: The fields of a `RecordImage` for each of several images, as for `ImageRef`.
     """
 
     path: str
@@ -119,6 +154,7 @@ class PlannedImage(NamedTuple):
     box_labels: Sequence[int] = ()
     extra: Sequence[Value] = ()
     mask: Sequence[str | int] = ()
+    images: Sequence[Sequence[str | int]] = ()
 
     @property
     def mask_ref(self) -> MaskRef | None:
@@ -126,8 +162,15 @@ class PlannedImage(NamedTuple):
         return MaskRef(*cast(Any, self.mask)) if self.mask else None
 
 
+def list_files(image: PlannedImage | ImageRef) -> list[PlannedImage]:
+    """Returns an image in the form in which it is read, or each of several that are files of their own."""
+    if not image.images:
+        return [PlannedImage(image.path, image.size, location=image.location)]
+    return [RecordImage(*cast(Any, fields)).as_image for fields in image.images]
+
+
 _AFTER_LABEL = tuple(PlannedImage._field_defaults.values())[1:]
-_LINE_DEFAULTS = ("", 0, -1, *WHOLE_FILE[:4], (), (), (), WHOLE_FILE.row_group, ())
+_LINE_DEFAULTS = ("", 0, -1, *WHOLE_FILE[:4], (), (), (), WHOLE_FILE.row_group, (), ())
 _REQUIRED = 2  # path and size
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -140,7 +183,7 @@ def encode_line(image: PlannedImage) -> bytes:
     fields: Sequence[object] = image[:3]
     if image[3:] != _AFTER_LABEL:  # for nearly every image this one comparison is enough
         location, details = image.location, (image.boxes, image.box_labels, image.extra)
-        fields = (*fields, *location[:4], *details, location.row_group, image.mask)
+        fields = (*fields, *location[:4], *details, location.row_group, image.mask, image.images)
     end = len(fields)
     while end > _REQUIRED and fields[end - 1] == _LINE_DEFAULTS[end - 1]:
         end -= 1

@@ -88,7 +88,7 @@ _FEW_TEXTS = _Column("", pa.dictionary(pa.int32(), pa.large_binary()), _encode_t
 _LABELS = _Column(None, pa.dictionary(pa.int32(), pa.large_binary()), _encode_text, _decode_text)
 _OPTIONAL_NUMBER = _Column(-1, pa.int64())
 _TUPLES = _Column((), pa.large_binary(), _encode_tuple, _decode_tuple)
-_DETAILS = ("boxes", "box_labels", "extra", "mask")
+_DETAILS = ("boxes", "box_labels", "extra", "mask", "images")
 _COLUMNS = {
     "path": _TEXT,
     "size": _Column(0, pa.int64()),
@@ -98,6 +98,7 @@ _COLUMNS = {
     "label": _LABELS,
     "group": _TEXT,
     **dict.fromkeys(_DETAILS, _TUPLES),
+    "num_images": _OPTIONAL_NUMBER,
 }
 
 
@@ -129,7 +130,7 @@ class ImageTable:
         for begin in range(0, len(indices), _ROWS_AT_ONCE):
             rows = indices[begin : begin + _ROWS_AT_ONCE]
             path, size, *others = (self._decode(name, rows) for name in ("path", "size", "split", "label", "group"))
-            details = (self._decode(name, rows) for name in _DETAILS)
+            details = (self._decode(name, rows) for name in (*_DETAILS, "num_images"))
             yield from map(ImageRef, path, size, self._decode_locations(rows), *others, *details)
 
     def _decode(self, name: str, indices: _Indices) -> list[Any]:
@@ -177,6 +178,11 @@ class ImageTable:
     def in_row_groups(self) -> NDArray[np.bool_]:
         """Whether each image lies in a row of a Parquet file, so that its exact size is unknown."""
         return self._get_numbers("row_group") >= 0
+
+    @property
+    def nums_images(self) -> NDArray[np.int64]:
+        """The number of images of each record, as `ImageRef.num_images`."""
+        return self._get_numbers("num_images")
 
     def _get_numbers(self, name: str) -> NDArray[np.int64]:
         if name not in self._columns:

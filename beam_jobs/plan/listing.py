@@ -33,6 +33,8 @@ class Listing:
             an offset.
         row_files: The Parquet files that hold the images themselves.
         box_names: The names of the classes of boxes; a name's position is its number. It is empty if they have none.
+        images_shape: The images of a record, as `image_schema` takes them: `()` for one, `(n,)` for a list of n, None
+            for a list of any length.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Listing:
     unpack: tuple[str, ...] = ()
     row_files: tuple[str, ...] = ()
     box_names: tuple[str, ...] = ()
+    images_shape: tuple[int, ...] | None = ()
 
     @property
     def datasets(self) -> InputDatasets | None:
@@ -72,6 +75,7 @@ class Listing:
             box_labels=self.images.has_box_labels,
             box_names=bool(self.box_names) and self.images.has_box_labels,
             masks=self.images.has_masks,
+            images=self.images_shape,
             extra=self.extra,
         )
 

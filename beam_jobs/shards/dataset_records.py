@@ -16,7 +16,7 @@ from beam_jobs.inputs.read_image import UnreadableError
 from beam_jobs.plan.image_ref import ImageRef, PlannedImage
 from beam_jobs.plan.merge_manifests import InputDatasets, SourceDataset
 from beam_jobs.shards.foreign_records import NO_CLASS, identify_foreign, make_record
-from beam_jobs.shards.record import Record, RejectedImage, check_source_size, make_image_features
+from beam_jobs.shards.record import Record, RejectedImage, check_source_size, make_image_features, make_list_features
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
 from tfpipe.errors import FormatError
@@ -112,7 +112,7 @@ class DatasetRecords:
             mask = _get_bytes(features, keys.IMAGE_MASK) if keys.IMAGE_MASK in header.schema else None
             images = _reform_all(stored, mask, header.form, source)
             if any(new.encoded != old.encoded for new, old in zip(images, stored, strict=True)):
-                changes |= _make_lists(images) if several else make_image_features(images[0])
+                changes |= make_list_features(images) if several else make_image_features(images[0])
             if images and images[0].mask is not None and images[0].mask != mask:
                 changes[keys.IMAGE_MASK] = images[0].mask
         dropped = features.keys() & self.records.dropped
@@ -193,12 +193,6 @@ def _take(features: Mapping[str, Feature], number: int) -> dict[str, Feature]:
     """Returns the features of one of several images."""
     values = {name: features.get(name) for name in keys.IMAGE_KEYS}
     return {name: None if value is None else value[number : number + 1] for name, value in values.items()}
-
-
-def _make_lists(images: Sequence[PreparedImage]) -> dict[str, FeatureLike]:
-    """Returns the features of a record that describe its several images."""
-    rows = [make_image_features(image) for image in images]
-    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def _get_image(features: Mapping[str, Feature]) -> PreparedImage:

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from beam_jobs.inputs.archive import is_compressed_tar, open_unpacked
 from beam_jobs.inputs.parquet_images import list_cells, read_cells
 from beam_jobs.inputs.read_image import UnreadableError, read_image
-from beam_jobs.plan.image_ref import ImageRef
+from beam_jobs.plan.image_ref import ImageRef, list_files
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import DatasetListing, Listing
 from beam_jobs.plan.merge_manifests import InputDatasets
@@ -147,18 +147,41 @@ def hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) ->
     direct = array("q")
     # By archive, then by place in it: one pass over each, and a link in a tar shares the place of its target.
     streamed: dict[str, dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
+    several: dict[int, list[tuple[int, int]]] = {}  # of records with several images: the place of each
     for index, image in zip(candidates.tolist(), listing.images.iterate(candidates), strict=True):
-        if is_compressed_tar(image.location.file):
-            streamed[image.location.file][image.location.offset, image.size].append(index)
-        else:
+        if not is_compressed_tar(image.location.file):
             direct.append(index)
-    for location, places in streamed.items():
-        with open_unpacked(filesystem.join(listing.root, location)) as tar:
-            for (offset, size), indices in sorted(places.items()):
-                tar.seek(offset)
-                digest = hashlib.sha256(tar.read(size)).digest()
-                yield from (Identity(index, digest) for index in indices)
+            continue
+        places = [(file.location.offset, file.size) for file in list_files(image)]
+        for place in places:
+            streamed[image.location.file][place].append(index)
+        if len(places) > 1:
+            several[index] = places
+    for location, indices_at in streamed.items():
+        yield from _hash_streamed(filesystem.join(listing.root, location), indices_at, several)
     yield from _map_batches(_hash_batch, listing, direct, workers, listing.root)
+
+
+def _hash_streamed(
+    path: str, indices_at: Mapping[tuple[int, int], Sequence[int]], several: Mapping[int, Sequence[tuple[int, int]]]
+) -> Iterator[Identity]:
+    """Yields the identities of records in a compressed tar file, which is read once.
+
+    Args:
+        path: The file.
+        indices_at: The indices of the images at each place, an offset and a size.
+        several: The places of the images of a record with several, by its index.
+    """
+    digests: dict[tuple[int, int], bytes] = {}
+    with open_unpacked(path) as tar:
+        for (offset, size), indices in sorted(indices_at.items()):
+            tar.seek(offset)
+            digest = hashlib.sha256(tar.read(size)).digest()
+            if not several.keys().isdisjoint(indices):
+                digests[offset, size] = digest
+            yield from (Identity(index, digest) for index in indices if index not in several)
+    for index in dict.fromkeys(index for indices in indices_at.values() for index in indices if index in several):
+        yield Identity(index, hashlib.sha256(b"".join(digests[place] for place in several[index])).digest())
 
 
 def _identify_records(listing: DatasetListing, workers: int) -> Iterator[Identity]:
@@ -212,8 +235,14 @@ def _hash_batch(root: str, batch: _Batch) -> list[Identity]:
         if image.location.row_group >= 0:
             continue
         with contextlib.suppress(UnreadableError):  # it will be quarantined, with the reason
-            identities.append(Identity(index, hashlib.sha256(read_image(root, image)).digest()))
+            identities.append(Identity(index, _hash_all([read_image(root, file) for file in list_files(image)])))
     return identities
+
+
+def _hash_all(files: Sequence[bytes]) -> bytes:
+    """Returns the SHA-256 of a file, or that of the SHA-256 of several."""
+    digests = [hashlib.sha256(data).digest() for data in files]
+    return digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digests)).digest()
 
 
 def _identify_batch(datasets: InputDatasets, batch: _Batch) -> list[Identity]:

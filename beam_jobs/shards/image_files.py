@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from beam_jobs.inputs.annotations.segmentation import draw_mask
-from beam_jobs.inputs.parquet_images import Cell, CopiedRows, get_row_mask, list_cells, read_cells
+from beam_jobs.inputs.parquet_images import Cell, CopiedRows, get_row_mask, list_cells, read_cells, unpack_images
 from beam_jobs.inputs.read_image import UnreadableError, read_image
-from beam_jobs.plan.image_ref import PlannedImage, Value
-from beam_jobs.shards.record import MAX_SOURCE_BYTES, Record, RejectedImage, check_source_size, make_image_features
+from beam_jobs.plan.image_ref import PlannedImage, Value, list_files
+from beam_jobs.shards.record import MAX_SOURCE_BYTES, Record, RejectedImage, check_source_size, make_list_features
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
 from tfpipe.format import schema as keys
-from tfpipe.format.schema import FeatureSpec
+from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 
 _NONE: Mapping[str, int] = MappingProxyType({})
@@ -30,9 +30,9 @@ _FETCHED_AHEAD = 16  # images on other machines: a store answers in tens of mill
 
 
 class _Fetched(NamedTuple):
-    """The bytes of an image and of its mask; None without a mask."""
+    """The bytes of a record's images, and of the mask of a single one; None without a mask."""
 
-    image: bytes
+    images: Sequence[bytes]
     mask: bytes | None
 
 
@@ -90,13 +90,15 @@ class ImageFiles:
             data = block.take(position)
         except UnreadableError as error:
             raise RejectedImage("unreadable", str(error)) from error
+        if self.header.schema.has_several_images:
+            return self._make_record(planned, _Fetched(unpack_images(data), None))
         if get_row_mask(planned) is None:
-            return self._make_record(planned, _Fetched(data, self._fetch_mask(planned)))
+            return self._make_record(planned, _Fetched([data], self._fetch_mask(planned)))
         try:
             mask = block.take(position + 1)
         except UnreadableError as error:
             raise RejectedImage("unreadable", f"its mask: {error}") from error
-        return self._make_record(planned, _Fetched(data, mask))
+        return self._make_record(planned, _Fetched([data], mask))
 
     def _read_files(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
         fetched: deque[tuple[PlannedImage, Future[_Fetched]]] = deque()
@@ -127,17 +129,20 @@ class ImageFiles:
         return planned, lambda: self._make_record(planned, data.result())
 
     def _fetch(self, planned: PlannedImage) -> _Fetched:
-        """Reads an image and its mask.
+        """Reads an image and its mask, or several images.
 
         Raises:
             RejectedImage: One of them cannot be read, or the image has no mask although others have one.
         """
         check_source_size(planned)
-        try:
-            data = read_image(self.header.root, planned, self.header.unpacked)
-        except UnreadableError as error:
-            raise RejectedImage("unreadable", str(error)) from error
-        return _Fetched(data, self._fetch_mask(planned))
+        images: list[bytes] = []
+        for file in list_files(planned):
+            try:
+                images.append(read_image(self.header.root, file, self.header.unpacked))
+            except UnreadableError as error:
+                place = f"image {len(images)}: " if planned.images else ""
+                raise RejectedImage("unreadable", f"{place}{error}") from error
+        return _Fetched(images, self._fetch_mask(planned))
 
     def _fetch_mask(self, planned: PlannedImage) -> bytes | None:
         if not self._has_masks:
@@ -158,14 +163,21 @@ class ImageFiles:
             raise RejectedImage("unreadable", f"its mask {file.path} {error}") from error
 
     def _make_record(self, planned: PlannedImage, fetched: _Fetched) -> Record:
-        data, form = fetched.image, self.header.form
-        try:
-            image = prepare_image(data, form, filename=planned.path, boxes=planned.boxes, mask=fetched.mask)
-        except BadImage as error:
-            raise RejectedImage("bad", error.reason, data) from error
-        sha256 = hashlib.sha256(data)
-        payload = self.header.schema.encode(_make_features(self.header, planned, image, sha256.hexdigest()))
-        return Record(payload, (image,), sha256.digest(), planned.label, planned.path)
+        header, several = self.header, self.header.schema.has_several_images
+        names = [planned.path] if not several else _name_images(header.schema, planned, len(fetched.images))
+        images: list[PreparedImage] = []
+        for data, name in zip(fetched.images, names, strict=True):
+            try:
+                image = prepare_image(data, header.form, filename=name, boxes=planned.boxes, mask=fetched.mask)
+            except BadImage as error:
+                place = f"image {len(images)}: " if several else ""
+                raise RejectedImage("bad", f"{place}{error.reason}", data) from error
+            images.append(image)
+        digests = [hashlib.sha256(data) for data in fetched.images]
+        sha256 = [digest.hexdigest() for digest in digests]
+        payload = header.schema.encode(_make_features(header, planned, images, names, sha256))
+        digest = digests[0] if len(digests) == 1 else hashlib.sha256("".join(sha256).encode())
+        return Record(payload, tuple(images), digest.digest(), planned.label, planned.path)
 
     def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
         """Saves nothing, because the plan holds the names."""
@@ -257,14 +269,31 @@ class _Block:
                 return
 
 
-def _make_features(header: PlanHeader, planned: PlannedImage, image: PreparedImage, sha256: str) -> dict[str, Any]:
+def _name_images(schema: Schema, planned: PlannedImage, count: int) -> list[str]:
+    """Returns the names of several images.
+
+    Raises:
+        RejectedImage: There are too many, or not as many as the schema says.
+    """
+    if count > keys.MAX_IMAGES:
+        raise RejectedImage("bad", f"it has {count:,} images, and a record has at most {keys.MAX_IMAGES:,}")
+    shape = schema[keys.IMAGE_ENCODED].shape
+    if shape is not None and shape != (count,):  # the input has changed since it was listed
+        raise RejectedImage("bad", f"it has {count:,} images, and other records have {shape[0]:,}")
+    if planned.images:
+        return [file.path for file in list_files(planned)]
+    return [f"{planned.path}/{number}" for number in range(count)]
+
+
+def _make_features(
+    header: PlanHeader, planned: PlannedImage, images: Sequence[PreparedImage], names: Sequence[str], sha256: list[str]
+) -> dict[str, Any]:
     """Returns one record's values by feature name, for the features of the schema."""
-    schema = header.schema
-    values: dict[str, Any] = {
-        **make_image_features(image),
-        keys.IMAGE_FILENAME: _to_bytes(planned.path),
-        keys.IMAGE_SHA256: sha256,
-    }
+    schema, image = header.schema, images[0]
+    values: dict[str, Any] = make_list_features(images)
+    values |= {keys.IMAGE_FILENAME: list(map(_to_bytes, names)), keys.IMAGE_SHA256: sha256}
+    if not schema.has_several_images:
+        values = {name: value for name, (value,) in values.items()}
     if keys.CLASS_LABEL in schema:
         values[keys.CLASS_LABEL] = planned.label
         values[keys.CLASS_TEXT] = _to_bytes(header.label_names[planned.label])

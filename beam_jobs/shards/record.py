@@ -1,6 +1,7 @@
 """The record that a source gives for a planned image, or the reason why it gives none."""
 
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 from beam_jobs.plan.image_ref import PlannedImage
 from tfpipe.format import schema as keys
@@ -52,6 +53,12 @@ def check_source_size(planned: PlannedImage) -> None:
     """
     if planned.size > MAX_SOURCE_BYTES:
         raise RejectedImage("bad", f"{planned.size} bytes, more than the {MAX_SOURCE_BYTES} that one record can hold")
+
+
+def make_list_features(images: Sequence[PreparedImage]) -> dict[str, Any]:
+    """Returns the features of a record that describe its several images."""
+    rows = [make_image_features(image) for image in images]
+    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def make_image_features(image: PreparedImage) -> dict[str, FeatureLike]:

@@ -568,5 +568,7 @@ _BOXES = tuple(
 )
 IMAGE_KEYS = tuple(spec.name for spec in _IMAGE)
 """The features of an image. Of several images in a record each is a list with one value for each image."""
+MAX_IMAGES = 1024
+"""The most images of a record. A reader has all of a record in memory."""
 MASK = FeatureSpec.make_mask(IMAGE_MASK, "PNG with the class of each pixel")
 """The feature that holds the mask of an image."""

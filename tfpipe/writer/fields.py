@@ -19,6 +19,7 @@ from tfpipe.format.schema import (
     CLASS_TEXT,
     IMAGE_ENCODED,
     MASK,
+    MAX_IMAGES,
     RESERVED,
     DType,
     FeatureSpec,
@@ -28,7 +29,7 @@ from tfpipe.format.schema import (
 )
 from tfpipe.format.tensors.tensor_proto import TensorDType
 from tfpipe.format.tensors.tensor_type import TensorType
-from tfpipe.writer.image_values import MAX_IMAGES, make_image_values, make_list_values
+from tfpipe.writer.image_values import make_image_values, make_list_values
 
 
 @dataclass(frozen=True)

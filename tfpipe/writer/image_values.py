@@ -10,9 +10,7 @@ import numpy as np
 from tfpipe.errors import ConfigError
 from tfpipe.format import schema as keys
 from tfpipe.format.image_form import ImageForm
-
-MAX_IMAGES = 1024
-"""The most images of a record. A reader has all of a record in memory."""
+from tfpipe.format.schema import MAX_IMAGES
 
 _MAX_CLASS = 65_535
 

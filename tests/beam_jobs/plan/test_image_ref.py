@@ -18,6 +18,7 @@ names = st.binary(min_size=1).map(lambda raw: raw.decode("utf-8", "surrogateesca
 numbers = st.integers(-(2**63), 2**63 - 1)
 fractions = st.floats(0, 1)
 values = names | numbers | st.floats(allow_nan=False) | st.lists(numbers) | st.lists(names)
+files = st.tuples(names, st.integers(0, 2**50), names, *[st.integers(-1, 2**32 - 1)] * 3)
 images = st.builds(
     PlannedImage,
     path=names,
@@ -34,7 +35,8 @@ images = st.builds(
     boxes=st.lists(st.tuples(fractions, fractions, fractions, fractions), max_size=3),
     box_labels=st.lists(st.integers(0, 100), max_size=3),
     extra=st.lists(values, max_size=4),
-    mask=st.just(()) | st.tuples(names, st.integers(0, 2**50), names, *[st.integers(-1, 2**32 - 1)] * 3),
+    mask=st.just(()) | files,
+    images=st.just(()) | st.lists(files, min_size=1, max_size=3),
 )
 
 
@@ -80,8 +82,8 @@ def test_a_name_that_is_not_utf8_is_kept() -> None:
         (b"[]", "not enough values to unpack (expected at least 2, got 0)"),
         (b"7", "cannot unpack non-iterable int object"),
         (
-            b'["a",1,2,3,4,5,6,7,8,9,10,11,12]',
-            "PlannedImage.__new__() takes from 3 to 9 positional arguments but 10 were given",
+            b'["a",1,2,3,4,5,6,7,8,9,10,11,12,13]',
+            "PlannedImage.__new__() takes from 3 to 10 positional arguments but 11 were given",
         ),
     ],
 )

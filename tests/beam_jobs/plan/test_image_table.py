@@ -26,7 +26,10 @@ LOCATIONS = st.tuples(NAMES, OFFSETS, OFFSETS, OFFSETS, OFFSETS).map(ImageLocati
 LABELS = st.one_of(st.none(), NAMES)
 BOX_LABELS = st.sampled_from([(), (1,), (2, 3)])
 MASKS = st.sampled_from([(), ("a.mask.png", 7, "", -1, -1, -1), ("b.png", 0, "x.tar", 512, -1, -1)])
-ANY = st.tuples(PATHS, SIZES, LOCATIONS, NAMES, LABELS, NAMES, BOXES, BOX_LABELS, EXTRA, MASKS).map(ImageRef._make)
+IMAGES = st.sampled_from([(), (("a.0.jpg", 7, "", -1, -1, -1), ("a.1.jpg", 9, "x.tar", 512, -1, -1))])
+ANY = st.tuples(
+    *(PATHS, SIZES, LOCATIONS, NAMES, LABELS, NAMES, BOXES, BOX_LABELS, EXTRA, MASKS, IMAGES, st.integers(-2, 3))
+).map(ImageRef._make)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -53,6 +56,7 @@ def test_a_table_is_a_sequence_of_its_images(files: list[ImageRef], others: list
     assert table.has_boxes == any(ref.boxes for ref in refs)
     assert table.has_box_labels == any(ref.box_labels for ref in refs)
     assert table.has_masks == any(ref.mask for ref in refs)
+    assert table.nums_images.tolist() == [ref.num_images for ref in refs]
 
 
 @given(st.lists(FILES, min_size=1, max_size=8), st.data())
@@ -131,7 +135,7 @@ def test_lines_of_the_plan_are_those_of_single_images(refs: list[ImageRef]) -> N
             ref.path,
             ref.size,
             -1 if ref.label is None else labels.index(ref.label),
-            *(ref.location, ref.boxes, ref.box_labels, ref.extra, ref.mask),
+            *(ref.location, ref.boxes, ref.box_labels, ref.extra, ref.mask, ref.images),
         )
         for ref in refs[::-1]
     ]
