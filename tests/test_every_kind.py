@@ -1,6 +1,6 @@
 """One dataset of each kind goes all the way: written, checked, damaged, repaired, sharded anew, read, exported, back.
 
-The kinds are latents without images, images with captions, and images with masks.
+The kinds are latents without images, images with captions, images with masks, and three images a record.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 import tfpipe
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_payloads
-from tests.beam_jobs.images import make_png, write_files
+from tests.beam_jobs.images import make_png, write_files, write_tar
 from tests.export.datasets import describe_records
 from tests.flipped_bit import copy_with_flipped_bit
 from tests.mask_images import MASK_NAME, make_masked_images
@@ -33,10 +33,11 @@ from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.readers.jax import DeviceBatches
 from tfpipe.readers.torch import ShardedImages, data_loader
 
-KINDS = ("latents", "captions", "masks")
+KINDS = ("latents", "captions", "masks", "views")
 COUNT, BATCH, STEPS = 24, 4, 8  # an epoch has 6 steps
 SCHEMA = {"id": tfpipe.Values("int64"), "latents": tfpipe.Tensor("bfloat16", (2, 3))}
-FEATURES = {"latents": ("id", "latents"), "captions": ("caption", "n"), "masks": (MASK_NAME,)}
+VIEWS = ("back", "front", "side")
+FEATURES = {"latents": ("id", "latents"), "captions": ("caption", "n"), "masks": (MASK_NAME,), "views": ("caption",)}
 
 
 def write_dataset(kind: str, folder: Path) -> Path:
@@ -48,6 +49,13 @@ def write_dataset(kind: str, folder: Path) -> Path:
         return output
     if kind == "masks":
         make_dataset(write_files(folder / "in", make_masked_images(COUNT)), output, num_shards=4, workers=1)
+        return output
+    if kind == "views":
+        files: dict[str, bytes] = {}
+        for k in range(COUNT):
+            files |= {f"{k:02}.{place}.png": make_png(3 * k + n) for n, place in enumerate(VIEWS)}
+            files[f"{k:02}.txt"] = f"Größe {k}".encode()
+        make_dataset(write_tar(folder / "in.tar", files), output, num_shards=4, workers=1)
         return output
     rows = [{"image": f"{k}.png", "caption": f"Größe {k}", "n": k} for k in range(COUNT)]
     images = {f"{k}.png": make_png(k) for k in range(COUNT)}
@@ -113,7 +121,7 @@ def to_array(value: Any) -> NDArray[Any]:
 
     if isinstance(value, torch.Tensor):
         value = value.float() if value.dtype == torch.bfloat16 else value
-        value = value.permute(0, 2, 3, 1) if value.ndim == 4 else value
+        value = value.movedim(-3, -1) if value.ndim >= 4 else value
     value = np.asarray(value)
     return value.astype(np.float32) if value.dtype.name == "bfloat16" else value
 

@@ -170,7 +170,8 @@ def _read_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]
     data = metadata.get(b"huggingface", b"")
     try:
         features = json.loads(data)["info"]["features"] if len(data) <= _MAX_METADATA_BYTES else {}
-        labels = {name: feature for name, feature in features.items() if feature.get("_type") == "ClassLabel"}
+        kinds = {name: feature for name, feature in features.items() if isinstance(feature, dict)}  # not those of lists
+        labels = {name: feature for name, feature in kinds.items() if feature.get("_type") == "ClassLabel"}
         classes = {name: feature["names"] for name, feature in labels.items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}

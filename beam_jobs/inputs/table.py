@@ -215,7 +215,8 @@ def _show(names: Sequence[str]) -> str:
 def _check_header(row: Row, path: str, config: ShardConfig) -> tuple[str, ...]:
     """Checks the names of the columns, and returns those of the further columns in the table's order."""
     if "image" not in row:
-        raise DataError(f"{path} must have a column 'image', got {', '.join(map(str, row))}.")
+        advice = " Records without images are written with `tfpipe.write`." if get_suffix(path) == ".parquet" else ""
+        raise DataError(f"{path} must have a column 'image', got {', '.join(map(str, row))}.{advice}")
     boxes = [name for name in _BOX_COLUMNS if name in row]
     if boxes and len(boxes) < len(_BOX_COLUMNS):
         raise DataError(f"Boxes need the columns xmin, ymin, xmax and ymax; {path} has only {', '.join(boxes)}.")

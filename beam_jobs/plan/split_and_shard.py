@@ -287,4 +287,9 @@ def _explain_skipped(skipped: Mapping[str, int] | None) -> str:
     if not skipped:
         return ""
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
-    return f" Skipped by name: {reasons}."
+    advice = (
+        " If the Parquet files hold no images, write their records with `tfpipe.write`."
+        if "*.parquet" in skipped
+        else ""
+    )
+    return f" Skipped by name: {reasons}.{advice}"

@@ -14,12 +14,13 @@ import pytest
 from PIL import Image
 
 import tfpipe as library
-from tests.beam_jobs.datasets import join_datasets
+from tests.beam_jobs.datasets import join_datasets, make_dataset
 from tests.conftest import Tfpipe
+from tests.export.datasets import describe_records
 from tests.flipped_bit import copy_with_flipped_bit
 from tests.several_images import LABEL_AND_TEXT, count_images, make_file, make_pixels, write_several
 from tfpipe.errors import ConfigError, FormatError
-from tfpipe.export.config import ExportConfig
+from tfpipe.export.config import ExportConfig, Format
 from tfpipe.export.run import export
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.example import encode_example
@@ -224,6 +225,18 @@ def test_parquet_comes_back(made: Path, number: Number, tmp_path: Path) -> None:
     assert {name: record["image/encoded"] for name, record in whole.items()} == {
         name: record["image/encoded"] for name, record in back.items()
     }
+
+
+@pytest.mark.parametrize("to", ["webdataset", "parquet"])
+def test_an_export_comes_back_by_a_job(made: Path, to: Format, tmp_path: Path) -> None:
+    export(ExportConfig(str(made), str(tmp_path / "out"), to, workers=0))
+    labels = str(tmp_path / "out/labels.txt") if to == "webdataset" else None
+    again = make_dataset(tmp_path / "out", tmp_path / "again", labels=labels, num_shards=2)
+    manifest = library.load_manifest(str(made))
+    assert again.schema.names == manifest.schema.names
+    assert again.schema["image/encoded"].shape == manifest.schema["image/encoded"].shape
+    assert again.splits["train"].images_per_record == manifest.splits["train"].images_per_record
+    assert describe_records(tmp_path / "again", "train") == describe_records(made, "train")
 
 
 def test_a_folder_needs_one_image(made: Path, tmp_path: Path) -> None:

@@ -39,6 +39,11 @@ TESTS = {
         "beam_jobs/inputs/test_parquet_rows.py::test_an_export_to_parquet_comes_back",
         "beam_jobs/inputs/test_parquet_rows.py::test_tensors_of_an_export_come_back_as_json",
     ],
+    "several images a record, in tars of WebDataset or lists in Parquet": [
+        "beam_jobs/inputs/test_several_images.py::test_named_images_of_a_tar_become_a_list",
+        "beam_jobs/inputs/test_several_images.py::test_lists_in_a_parquet_file_become_records",
+        "cli/test_several_images.py::test_an_export_comes_back_by_a_job",
+    ],
     "captions in a table, one or several for an image": [
         "beam_jobs/inputs/test_table.py::test_captions_are_text",
         "beam_jobs/inputs/test_table.py::test_an_image_may_have_several_captions",

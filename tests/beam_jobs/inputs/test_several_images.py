@@ -1,0 +1,279 @@
+"""Several images a record: from tars of pairs, and from lists in Parquet files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.list_inputs import list_images
+from beam_jobs.list_and_plan import plan_in_process
+from beam_jobs.plan.listing import Listing
+from beam_jobs.sample import take_sample, write_sample
+from beam_jobs.shards import image_files, plan_file
+from tests.beam_jobs.datasets import make_dataset, read_records, read_tree
+from tests.beam_jobs.engine.plans import plan_by_launcher, plan_by_tasks
+from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar
+from tests.beam_jobs.inputs.parquet_files import IMAGE, damage
+from tfpipe.errors import DataError
+from tfpipe.format.manifest import ImagesPerRecord
+
+LISTS = pyarrow.list_(IMAGE)
+
+
+def make_files(counts: Sequence[int], names: Sequence[str] = "0123456789") -> dict[str, bytes]:
+    """Returns the files of pairs with these numbers of images, a caption and a class."""
+    files: dict[str, bytes] = {}
+    for record, count in enumerate(counts):
+        files |= {f"{record:03}.{name}.jpg": make_jpeg(10 * record + k) for k, name in enumerate(names[:count])}
+        files |= {f"{record:03}.txt": f"caption {record}".encode(), f"{record:03}.cls": b"%d" % (record % 2)}
+    return files
+
+
+def write_lists(path: Path, lists: Sequence[Any], group_rows: int = 2, **columns: Any) -> Path:
+    """Writes a Parquet file with a list of images in each row: bytes, or structs."""
+    rows = [
+        images and [{"bytes": image, "path": None} if isinstance(image, bytes) else image for image in images]
+        for images in lists
+    ]
+    table = pyarrow.table({"images": pyarrow.array(rows, LISTS), **columns})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(table, path, row_group_size=group_rows, use_dictionary=False)
+    return path
+
+
+def list_source(source: Path, **options: Any) -> Listing:
+    return list_images(ShardConfig(str(source), "/out", **options))
+
+
+def read_lists(output: Path) -> dict[str, list[bytes]]:
+    """Returns the images of each record by its caption."""
+    return {record["caption"][0].decode(): record["image/encoded"] for record in read_records(output)}
+
+
+def read_reasons(output: Path) -> list[str]:
+    lines = (output / "quarantine/quarantined.jsonl").read_text().splitlines()
+    return sorted(json.loads(line)["reason"] for line in lines)
+
+
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
+def test_named_images_of_a_tar_become_a_list(tmp_path: Path, suffix: str) -> None:
+    files = make_files([3, 3, 3])
+    source = write_tar(tmp_path / f"a.{suffix}", files, "w:gz" if suffix == "tar.gz" else "w")
+    manifest = make_dataset(source, tmp_path / "out")
+    assert manifest.format_version == 5
+    assert manifest.schema["image/encoded"].shape == (3,)
+    assert manifest.splits["train"].images_per_record == ImagesPerRecord(9, 3, 3)
+    assert read_lists(tmp_path / "out") == {
+        f"caption {record}": [make_jpeg(10 * record + k) for k in range(3)] for record in range(3)
+    }
+    for record in read_records(tmp_path / "out"):
+        key = int(record["caption"][0].split()[1])
+        assert record["image/filename"] == [f"{key:03}.{k}.jpg".encode() for k in range(3)]
+
+
+def test_images_come_in_the_order_of_their_names_and_numbers(tmp_path: Path) -> None:
+    names = ("10", "9", "right", "left", "img2", "img10", "007")
+    source = write_tar(tmp_path / "a.tar", make_files([len(names)], names))
+    (image,) = list_source(source).images
+    ordered = ("007", "9", "10", "img2", "img10", "left", "right")
+    assert [part[0] for part in image.images] == [f"000.{name}.jpg" for name in ordered]
+    assert image.size == sum(len(make_jpeg(k)) for k in range(len(names)))
+
+
+def test_records_may_have_different_numbers(tmp_path: Path) -> None:
+    listing = list_source(write_tar(tmp_path / "a.tar", make_files([2, 3, 1])))
+    assert listing.make_schema()["image/encoded"].shape is None
+    assert sorted(image.num_images for image in listing.images) == [1, 2, 3]
+
+
+def test_beside_a_single_image_others_are_no_list(tmp_path: Path) -> None:
+    files = {"1.jpg": make_jpeg(1), "1.depth.png": make_png(2), "1.txt": b"a", "2.depth.png": make_png(3), "2.txt": b""}
+    write_tar(tmp_path / "in/a.tar", files)
+    write_tar(tmp_path / "in/b.tar", {"3.depth.png": make_png(4), "3.txt": b""})
+    listing = list_source(tmp_path / "in")
+    assert [image.path for image in listing.images] == ["a/1.jpg"]
+    assert listing.make_schema()["image/encoded"].shape == ()
+    assert listing.skipped == {"further file of a pair": 1, "pair without an image": 2}
+
+
+def test_masks_and_boxes_belong_to_a_single_image(tmp_path: Path) -> None:
+    files = make_files([2, 2, 2]) | {"000.mask.png": make_png(1)}
+    files["001.json"] = json.dumps({f"image/object/bbox/{s}": [0.5] for s in ("xmin", "ymin", "xmax", "ymax")}).encode()
+    listing = list_source(write_tar(tmp_path / "a.tar", files))
+    assert [image.path for image in listing.images] == ["002.0.jpg"]
+    assert listing.skipped == {"pair with several images and boxes or a mask": 2}
+
+
+def test_a_bad_image_is_named_by_its_number(tmp_path: Path) -> None:
+    files = make_files([2, 2]) | {"001.1.jpg": b"damaged"}
+    manifest = make_dataset(write_tar(tmp_path / "a.tar", files), tmp_path / "out", max_bad=1)
+    assert (manifest.quarantined, manifest.splits["train"].records) == (1, 1)
+    (reason,) = read_reasons(tmp_path / "out")
+    assert reason.startswith("image 1: ")
+
+
+def test_a_folder_of_tars_gives_each_image_the_name_of_its_tar(tmp_path: Path) -> None:
+    write_tar(tmp_path / "in/a.tar", make_files([2]))
+    write_tar(tmp_path / "in/b.tar", make_files([2]))
+    make_dataset(tmp_path / "in", tmp_path / "out")
+    names = sorted(record["image/filename"] for record in read_records(tmp_path / "out"))
+    assert names == [[b"a/000.0.jpg", b"a/000.1.jpg"], [b"b/000.0.jpg", b"b/000.1.jpg"]]
+
+
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
+def test_equal_lists_of_a_tar_are_copies(tmp_path: Path, suffix: str) -> None:
+    files = make_files([2, 2, 2])
+    files |= {f"001.{k}.jpg": files[f"000.{k}.jpg"] for k in (0, 1)}  # equal to the first
+    files |= {f"002.{k}.jpg": files[f"000.{1 - k}.jpg"] for k in (0, 1)}  # the same in another order
+    source = write_tar(tmp_path / f"a.{suffix}", files, "w:gz" if suffix == "tar.gz" else "w")
+    manifest = make_dataset(source, tmp_path / "out", drop_duplicates=True)
+    assert (manifest.splits["train"].records, manifest.duplicates.dropped) == (2, 1)
+    kept = make_dataset(source, tmp_path / "kept")
+    assert kept.duplicates.within == {"train": 1}
+
+
+def test_a_sample_unpacks_all_images_of_a_record(tmp_path: Path) -> None:
+    source = tmp_path / "a.tar.gz"
+    write_tar(source, make_files([3, 3]), "w:gz")
+    assert gzip.decompress(source.read_bytes())
+    config = ShardConfig(str(source), str(tmp_path / "out"), workers=1)
+    sample = take_sample(plan_in_process(config), 0, 2, (2,), str(tmp_path / "sample"))
+    costs = write_sample(config, sample, str(tmp_path / "sample/out"), 1).costs
+    assert all(image.stored_bytes > 0 for shard in costs for image in shard.images)
+
+
+# Parquet
+
+
+def make_lists(counts: Sequence[int]) -> list[list[bytes]]:
+    return [[make_jpeg(10 * row + k) for k in range(count)] for row, count in enumerate(counts)]
+
+
+def write_captioned(path: Path, lists: Sequence[Any], **options: Any) -> Path:
+    return write_lists(path, lists, caption=[f"caption {row}" for row in range(len(lists))], **options)
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_lists_in_a_parquet_file_become_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, copies: bool
+) -> None:
+    lists = make_lists([3] * 7)
+    source = write_captioned(tmp_path / "t.parquet", lists)
+    monkeypatch.setattr(plan_file, "_COPY_ROWS_FROM_SHARDS", 1 if copies else 99)
+    manifest = make_dataset(source, tmp_path / "out", num_shards=3, workers=1)
+    assert manifest.schema["image/encoded"].shape == (3,)
+    assert read_lists(tmp_path / "out") == {f"caption {row}": images for row, images in enumerate(lists)}
+    names = sorted(record["image/filename"] for record in read_records(tmp_path / "out"))
+    assert names[0] == [b"t/00000001/0", b"t/00000001/1", b"t/00000001/2"]
+
+
+def test_small_blocks_and_large_ones_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_captioned(tmp_path / "t.parquet", make_lists([3, 1, 2, 4, 2]))
+    make_dataset(source, tmp_path / "large", num_shards=2)
+    monkeypatch.setattr(image_files, "_MAX_BLOCK_IMAGES", 1)
+    make_dataset(source, tmp_path / "small", num_shards=2)
+    assert read_tree(tmp_path / "small") == read_tree(tmp_path / "large")
+
+
+def test_rows_without_images_and_with_bad_ones_are_quarantined(tmp_path: Path) -> None:
+    good = make_lists([2, 2])
+    lists = [*good, [], None, [make_jpeg(1), b"damaged"], [{"bytes": None, "path": None}, make_jpeg(2)]]
+    manifest = make_dataset(write_captioned(tmp_path / "t.parquet", lists), tmp_path / "out", max_bad=4)
+    assert manifest.schema["image/encoded"].shape == (2,)
+    assert manifest.splits["train"].records == 2
+    empty, damaged, *others = read_reasons(tmp_path / "out")
+    assert empty == "image 0: the row holds neither bytes nor a path"
+    assert damaged.startswith("image 1: ")
+    assert others == [
+        "the row holds 0 images, and a record has 1 to 1,024",
+        "the row holds 0 images, and a record has 1 to 1,024",
+    ]
+
+
+def test_a_damaged_row_group_costs_its_rows(tmp_path: Path) -> None:
+    source = write_captioned(tmp_path / "t.parquet", make_lists([2] * 6))
+    names = pyarrow.parquet.ParquetFile(source).schema
+    (leaf,) = [names.column(k).path for k in range(len(names.names)) if names.column(k).path.endswith(".bytes")]
+    damage(source, leaf, 1)
+    manifest = make_dataset(source, tmp_path / "out", max_bad=2)
+    assert (manifest.splits["train"].records, manifest.quarantined) == (4, 2)
+
+
+def test_files_beside_the_table_are_read(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a.jpg": make_jpeg(1), "b.jpg": make_jpeg(2)})
+    row = [{"bytes": None, "path": name} for name in ("a.jpg", "b.jpg")]
+    make_dataset(write_captioned(tmp_path / "t.parquet", [row]), tmp_path / "out")
+    assert read_lists(tmp_path / "out") == {"caption 0": [make_jpeg(1), make_jpeg(2)]}
+
+
+@pytest.mark.parametrize("kind", [pyarrow.large_list(IMAGE), pyarrow.list_(IMAGE, 2)], ids=["large", "fixed"])
+def test_other_kinds_of_lists_are_taken(tmp_path: Path, kind: Any) -> None:
+    rows = [[{"bytes": image, "path": None} for image in images] for images in make_lists([2, 2])]
+    pyarrow.parquet.write_table(pyarrow.table({"views": pyarrow.array(rows, kind)}), tmp_path / "t.parquet")
+    manifest = make_dataset(tmp_path / "t.parquet", tmp_path / "out")
+    assert manifest.schema["image/encoded"].shape == (2,)
+
+
+def test_without_paths_the_number_is_open(tmp_path: Path) -> None:
+    kind = pyarrow.list_(pyarrow.struct({"bytes": pyarrow.binary()}))
+    rows = [[{"bytes": image} for image in images] for images in make_lists([2, 2])]
+    pyarrow.parquet.write_table(pyarrow.table({"images": pyarrow.array(rows, kind)}), tmp_path / "t.parquet")
+    manifest = make_dataset(tmp_path / "t.parquet", tmp_path / "out")
+    assert manifest.schema["image/encoded"].shape is None
+    assert manifest.splits["train"].images_per_record == ImagesPerRecord(4, 2, 2)
+
+
+def test_a_folder_of_parquet_files_is_recognized(tmp_path: Path) -> None:
+    for split, count in (("train", 3), ("test", 2)):
+        write_captioned(tmp_path / f"in/data/{split}-00000-of-00001.parquet", make_lists([2] * count))
+    manifest = make_dataset(tmp_path / "in", tmp_path / "out")
+    assert {name: split.records for name, split in manifest.splits.items()} == {"test": 2, "train": 3}
+
+
+def test_equal_lists_in_rows_are_copies(tmp_path: Path) -> None:
+    lists = make_lists([2, 2])
+    source = write_captioned(tmp_path / "t.parquet", [*lists, lists[0], lists[0][::-1]])
+    manifest = make_dataset(source, tmp_path / "out", drop_duplicates=True)
+    assert (manifest.splits["train"].records, manifest.duplicates.dropped) == (3, 1)
+
+
+def test_tasks_make_the_plan_that_one_process_makes(tmp_path: Path) -> None:
+    for number in range(3):
+        write_captioned(tmp_path / f"in/{number}.parquet", make_lists([2] * 4))
+    options = {"num_shards": 2, "drop_duplicates": True}
+    by_tasks = plan_by_tasks(tmp_path / "in", tmp_path / "tasks", **options)
+    assert by_tasks == plan_by_launcher(tmp_path / "in", tmp_path / "launcher", **options)
+
+
+def refuse(source: Path) -> str:
+    with pytest.raises(DataError) as caught:
+        list_source(source)
+    return str(caught.value)
+
+
+def test_masks_and_boxes_do_not_go_with_lists(tmp_path: Path) -> None:
+    mask = pyarrow.array([{"bytes": make_png(1), "path": None}], IMAGE)
+    path = write_lists(tmp_path / "t.parquet", make_lists([2]), mask=mask)
+    assert refuse(path) == (
+        f"{path}: a mask belongs to a single image, and column 'images' holds lists of images. Write the table without "
+        "the column 'mask'."
+    )
+    sides = {name: [[0.5]] for name in ("xmin", "ymin", "xmax", "ymax")}
+    path = write_lists(tmp_path / "t.parquet", make_lists([2]), **sides)
+    assert refuse(path) == f"{path}, row 1: boxes belong to a single image, and this row holds a list of images."
+
+
+def test_all_rows_have_one_image_or_all_a_list(tmp_path: Path) -> None:
+    write_lists(tmp_path / "in/a.parquet", make_lists([2]))
+    one = pyarrow.array([{"bytes": make_jpeg(1), "path": None}], IMAGE)
+    pyarrow.parquet.write_table(pyarrow.table({"image": one}), tmp_path / "in/b.parquet")
+    message = refuse(tmp_path / "in")
+    assert message == f"Every row of {tmp_path / 'in'} must hold one image, or every row a list of images."
