@@ -112,6 +112,7 @@ HEAVY = {
         "tfpipe.training.torch",
     ),
     "torchvision": ("tfpipe.readers.device_images",),
+    "torchcodec": ("tfpipe.readers.device_images",),
     "triton": ("tfpipe.readers.device_images",),
     "jax": ("tfpipe.readers.jax", "tfpipe.training.jax"),
     "orbax": ("tfpipe.training.jax",),

@@ -436,14 +436,16 @@ def test_a_gpu_that_is_not_there_is_refused(jpegs: Manifest, monkeypatch: pytest
     assert str(caught.value) == "`device` must be one of the 2 GPUs from cuda:0 to cuda:1, got 'cuda:2'."
 
 
-def test_a_missing_torchvision_is_named(jpegs: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named(jpegs: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setitem(sys.modules, "torchvision.io", None)
+    for library in ("torchvision.io", "torchcodec.decoders"):
+        monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingDependencyError) as caught:
         make_images(jpegs, device="cuda:0")
     assert str(caught.value) == (
-        "`DeviceImages` on a GPU needs torchvision. Install it with: pip install 'tfpipe[torch-gpu]'."
+        "`DeviceImages` on a GPU needs torchvision or torchcodec 0.16. Install it with: pip install "
+        "'tfpipe[torch-gpu]'."
     )
 
 

@@ -1,4 +1,4 @@
-"""The decoders of whole batches: torchvision's on a GPU, Pillow on the CPU, or one of your own.
+"""The decoders of whole batches: torchvision's or torchcodec's on a GPU, Pillow on the CPU, or one of your own.
 
 A decoder is one function, so that another library can take its place:
 
@@ -10,15 +10,20 @@ A decoder is one function, so that another library can take its place:
 
 from __future__ import annotations
 
+import io
 from typing import Protocol
 
 import torch
+from PIL import Image
 
-from tfpipe.errors import ConfigError
+from tfpipe.errors import ConfigError, DataError, MissingDependencyError, first_line
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.decode import decode_pixels
 from tfpipe.images.errors import BadImage
 from tfpipe.system.extras import importing
+
+_USER = "`DeviceImages` on a GPU"
+_OUT_OF_MEMORY = "out of memory"
 
 
 class JpegDecoder(Protocol):
@@ -40,25 +45,51 @@ class JpegDecoder(Protocol):
         """
 
 
-class TorchvisionDecoder:
-    """A decoder by torchvision's `decode_jpeg`: the JPEG engine of an A100 or later GPU, else its other cores.
+class GpuDecoder:
+    """A decoder by torchvision's `decode_jpeg`, or torchcodec's: an A100's or later GPU's JPEG engine, else its cores.
 
     Args:
         device: The GPU.
 
     Raises:
-        MissingDependencyError: torchvision is not installed.
+        MissingDependencyError: Neither library is installed, or the one that is does not decode on the GPU.
+        DataError: The GPU's memory is full.
     """
 
     def __init__(self, device: torch.device) -> None:
-        with importing("`DeviceImages` on a GPU", "torchvision", "tfpipe[torch-gpu]"):
-            from torchvision.io import ImageReadMode, decode_jpeg
+        library = "torchvision"
+        try:
+            with importing(_USER, "torchvision or torchcodec 0.16", "tfpipe[torch-gpu]"):
+                try:
+                    from torchvision.io import ImageReadMode, decode_jpeg
+                except ImportError:
+                    library = "torchcodec"
+                    from torchcodec.decoders import ImageReadMode, decode_jpeg
+        except (OSError, RuntimeError) as error:  # its native code does not fit this PyTorch
+            raise _describe_misfit(library, error) from error
+        self._library = library
         self._device, self._decode, self._mode = device, decode_jpeg, ImageReadMode.RGB
+        self._check()
 
     def decode(self, files: list[torch.Tensor]) -> list[torch.Tensor]:
         """Decodes JPEGs; see `JpegDecoder.decode`."""
         images: list[torch.Tensor] = self._decode(files, mode=self._mode, device=self._device)
         return images
+
+    def _check(self) -> None:
+        """Decodes a tiny JPEG. A library for CPUs would refuse each image, which the CPU would then decode unnoticed.
+
+        Raises:
+            MissingDependencyError: The library does not decode on the GPU.
+        """
+        buffer = io.BytesIO()
+        Image.new("RGB", (16, 16)).save(buffer, "JPEG")
+        try:
+            self.decode([torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)])
+        except (AttributeError, RuntimeError) as error:  # an AttributeError if native code did not load
+            if is_full(error):
+                raise describe_full_memory() from error
+            raise _describe_misfit(self._library, error) from error
 
 
 class CpuDecoder:
@@ -78,6 +109,26 @@ class CpuDecoder:
         except BadImage as error:
             raise RuntimeError(str(error)) from error
         return [torch.from_numpy(image).permute(2, 0, 1) for image in pixels]
+
+
+def is_full(error: Exception) -> bool:
+    """Returns whether an error says that the GPU's memory is full."""
+    return isinstance(error, torch.cuda.OutOfMemoryError) or _OUT_OF_MEMORY in str(error).lower()
+
+
+def _describe_misfit(library: str, error: Exception) -> MissingDependencyError:
+    return MissingDependencyError(
+        f"{_USER} needs a {library} that decodes JPEGs there, and the installed one does not: {first_line(error)}. "
+        f"Install a build for CUDA that fits PyTorch {torch.__version__}."
+    )
+
+
+def describe_full_memory() -> DataError:
+    """Returns the error for a user whose GPU's memory is full."""
+    return DataError(
+        "The GPU's memory must hold the batches that are ready beside the model, and it is full. Lower "
+        "`prefetch_batches`, or the batch size."
+    )
 
 
 def find_device(name: str | torch.device) -> torch.device:
@@ -112,6 +163,7 @@ def make_decoder(device: torch.device, form: ImageForm) -> JpegDecoder:
     """Makes the decoder for a device.
 
     Raises:
-        MissingDependencyError: The device is a GPU, and torchvision is not installed.
+        MissingDependencyError: The device is a GPU, and no library is installed that decodes there.
+        DataError: The GPU's memory is full.
     """
-    return CpuDecoder(form) if device.type == "cpu" else TorchvisionDecoder(device)
+    return CpuDecoder(form) if device.type == "cpu" else GpuDecoder(device)

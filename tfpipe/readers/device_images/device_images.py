@@ -25,14 +25,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from tfpipe.errors import ConfigError, DataError, FormatError, explain_pipeline_error
+from tfpipe.errors import ConfigError, FormatError, explain_pipeline_error
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config.augment_config import compute_scaling
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.readers.batch_reader import BatchReader, Rank, form_batch
 from tfpipe.readers.device_images.config import DeviceConfig
 from tfpipe.readers.device_images.crops import Crop, ResizeConfig
-from tfpipe.readers.device_images.decoders import JpegDecoder, find_device, make_decoder
+from tfpipe.readers.device_images.decoders import (
+    JpegDecoder,
+    describe_full_memory,
+    find_device,
+    is_full,
+    make_decoder,
+)
 from tfpipe.readers.device_images.host_batches import HostBatch, HostBatches, HostImage
 from tfpipe.readers.device_images.resize import find_resize
 from tfpipe.readers.resume import Position, Resumable
@@ -43,8 +49,6 @@ if TYPE_CHECKING:
 
 REFUSED = "JPEG that the decoder refused"
 """The kind of a fallback that no header tells."""
-
-_OUT_OF_MEMORY = "out of memory"
 
 
 class DeviceImages(Resumable):
@@ -67,7 +71,7 @@ class DeviceImages(Resumable):
         start_step: The global step of the run with which training begins, in whichever epoch it lies.
         rank: The number of this process, from 0, and the number of processes, or a mesh, as for `ShardedImages`.
         device_config: The number of threads and of batches ahead, and the memory format. None: the defaults.
-        decoder: A decoder in place of torchvision's, or on the CPU of Pillow's.
+        decoder: A decoder in place of torchvision's or torchcodec's, or on the CPU of Pillow's.
 
     A batch is a dictionary of "image", uint8 [n, 3, height, width] or normalized if `image_dtype` is a float; "label",
     int64 [n] or one-hot float32 [n, classes]; and the features in `extra_features`: text as lists of bytes, all other
@@ -84,7 +88,7 @@ class DeviceImages(Resumable):
         ConfigError: The config does not fit this reader, the data or the number of ranks, or there is no such device.
         DataError: There are no records. While reading: the device's memory is full, or it fails.
         FormatError: While reading: a file is missing or damaged, or an image is.
-        MissingDependencyError: The device is a GPU, and torchvision is not installed.
+        MissingDependencyError: The device is a GPU, and neither torchvision nor torchcodec is there to decode on it.
     """
 
     def __init__(
@@ -263,7 +267,7 @@ class _BatchMaker:
                 batch = self._make(host)
                 self._wait()
         except RuntimeError as error:
-            raise (_describe_full_memory() if _is_full(error) else explain_pipeline_error(error)) from error
+            raise (describe_full_memory() if is_full(error) else explain_pipeline_error(error)) from error
         self._host.release(host)
         return batch
 
@@ -293,7 +297,7 @@ class _BatchMaker:
         try:
             pixels = self._decoder.decode([image.tensor for image in images])
         except RuntimeError as error:
-            if _is_full(error):
+            if is_full(error):
                 raise
             if middle := len(images) // 2:
                 halves = images[:middle], images[middle:]
@@ -340,17 +344,6 @@ def _list_positions(begin: Position, steps_per_epoch: int, goes_on: bool) -> Ite
     while position.epoch == begin.epoch or goes_on:
         yield position
         position = position.after(steps_per_epoch)
-
-
-def _is_full(error: RuntimeError) -> bool:
-    return isinstance(error, torch.cuda.OutOfMemoryError) or _OUT_OF_MEMORY in str(error).lower()
-
-
-def _describe_full_memory() -> DataError:
-    return DataError(
-        "The GPU's memory must hold the batches that are ready beside the model, and it is full. Lower "
-        "`prefetch_batches`, or the batch size."
-    )
 
 
 def _refuse_to_resize(image: Any, size: tuple[int, int], antialias: bool) -> Any:
