@@ -1,10 +1,10 @@
 """Whether a GPU that decodes its own images waits for them, and what that costs the host.
 
-pip install '.[torch-gpu,beam]' ./kernels psutil      # PyTorch and torchvision for CUDA
-pip install nvidia-dali-cuda120                       # for the row of DALI; without it the row is left out
+pip install '.[torch-gpu]' ./kernels psutil nvidia-ml-py      # PyTorch and torchvision for CUDA, and no TensorFlow
+pip install nvidia-dali-cuda130                               # for the row of DALI; without it the row is left out
 python tests/benchmarks/gpu_feed.py --device cuda --json gpu_feed.json
-python tests/benchmarks/gpu_feed.py IMAGES            # a folder of JPEGs, or a dataset that exists
-python tests/benchmarks/gpu_feed.py --device cpu --quick   # does it run at all
+python tests/benchmarks/gpu_feed.py IMAGES                    # a folder of JPEGs, or a dataset that exists
+python tests/benchmarks/gpu_feed.py --device cpu --quick      # does it run at all
 
 Without IMAGES it draws photographs of 500 x 375 itself. Everything runs in one process, one after the other. A rate is
 that of the steps after a warm-up. At most two steps are ahead of the GPU, so the loop waits where the GPU does.
@@ -13,15 +13,19 @@ CPU-seconds are those of all threads and worker processes.
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import platform
+import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,17 +34,15 @@ import click
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-WHEELS = (
-    "torch>=2.4",
-    "torchvision>=0.20",
-    "apache-beam>=2.74",
-    "psutil",
-    "./kernels",
-    "nvidia-dali-cuda120 (optional)",
-)
+WHEELS = ("torch>=2.4", "torchvision>=0.20", "tfpipe", "tfpipe-kernels", "psutil")
+OPTIONAL_WHEELS = ("triton", "nvidia-ml-py", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "torchcodec")
 THREADS = (1, 2, 4)
 PHOTO, TINY = (375, 500), (32, 32)
+SHARDS, CLASSES = 8, 10
 STEPS_AHEAD = 2
+COMPARED_IMAGES = 1024
+GOAL_RATE, GOAL_IDLE, GOAL_CORES = 7834, 0.02, 1.0
+"""The images/s of torchvision's decoder alone on an A100, by one thread; and what a fed ResNet-50 may lack and cost."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Sizes:
 
     Attributes:
         photos: The number of photographs that are drawn.
-        tiny: The number of images of 32 x 32 that are drawn.
+        tiny: The number of images of 32 x 32 that are drawn: as many as CIFAR-10 has for training.
         batch: The images of a batch.
         side: The side of ResNet-50's images in pixels.
         seconds: How long each row is measured.
@@ -58,7 +60,7 @@ class Sizes:
     """
 
     photos: int = 2048
-    tiny: int = 20_000
+    tiny: int = 50_000
     batch: int = 256
     side: int = 224
     seconds: float = 10.0
@@ -66,64 +68,116 @@ class Sizes:
     workers: int | None = None
 
 
-QUICK = Sizes(photos=16, tiny=16, batch=4, side=32, seconds=0.2, warm_up_steps=1, workers=0)
+QUICK = Sizes(photos=16, tiny=16, batch=4, side=32, seconds=0.2, warm_up_steps=1, workers=1)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement.
+    """One measurement. Three shares of the loop's time sum to 1: it waits for input, it steps, it waits for the device.
 
     Attributes:
         name: What was measured.
         images_per_s: The images per second.
         cpu_s_per_1000: The CPU-seconds of the host for 1,000 images.
         waits: The share of the time in which the loop waited for the next batch.
+        steps: The share in which it was in the step: on a GPU it starts the work, on a CPU it does it.
+        device: The share in which it waited for the GPU to finish earlier steps.
         idle: The share of the time in which the device had no step, by the rate without input; None if unknown.
         fallbacks: The share of images that the CPU decoded in the GPU's place; None where a GPU does not decode.
+        engine: The share of the time in which the GPU's JPEG engine was busy; None if nobody can tell.
     """
 
     name: str
     images_per_s: float
     cpu_s_per_1000: float
     waits: float
+    steps: float = 0.0
+    device: float = 0.0
     idle: float | None = None
     fallbacks: float | None = None
+    engine: float | None = None
+
+    @property
+    def host_cores(self) -> float:
+        """The cores of the host that are busy at this rate."""
+        return self.images_per_s * self.cpu_s_per_1000 / 1000
 
 
-def draw_images(folder: Path, count: int, size: tuple[int, int]) -> Path:
-    """Draws JPEGs of waves and grain, about as large as photographs of this size, in ten classes."""
-    from PIL import Image
+@dataclass(frozen=True)
+class Difference:
+    """The distance of the pixels of two readers in levels of 256, over the same records, crops and flips.
 
-    rng = np.random.default_rng(0)
-    y, x = np.mgrid[: size[0], : size[1]]
-    grain = rng.normal(0, 12, (size[0], size[1], 3))
-    for number in range(count):
-        slopes = rng.uniform(0.02, 0.2, (3, 2))
-        waves = [128 + 80 * np.sin(a * x + b * y) for a, b in slopes]
-        pixels = np.stack(waves, -1) + np.roll(grain, number * 7, (0, 1))
-        path = folder / f"class_{number % 10}" / f"{number}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(path, quality=90)
-    return folder
+    Attributes:
+        name: The readers.
+        images: The number of images that were compared.
+        same_records: Whether the labels of all batches are equal.
+        mean: The mean of the absolute differences.
+        largest: The largest difference.
+    """
+
+    name: str
+    images: int
+    same_records: bool
+    mean: float
+    largest: int
 
 
-def shard(images: Path, output: Path, sizes: Sizes) -> Path:
-    from beam_jobs import shard_job
-    from beam_jobs.config import ShardConfig
+@dataclass(frozen=True)
+class DrawnShard:
+    """The records of a shard of drawn images: waves and grain, about as large as photographs of this size.
 
-    shard_job.run(
-        ShardConfig(input=str(images), output=str(output), num_shards=4, workers=None if sizes.workers is None else 1)
-    )
+    Attributes:
+        count: The number of images of all shards.
+        size: The height and width of each.
+    """
+
+    count: int
+    size: tuple[int, int]
+
+    def __call__(self, shard: int) -> Iterator[dict[str, Any]]:
+        """Draws the images of a shard."""
+        from PIL import Image
+
+        y, x = np.mgrid[: self.size[0], : self.size[1]]
+        grain = np.random.default_rng(0).normal(0, 12, (*self.size, 3))
+        for number in range(shard, self.count, SHARDS):
+            slopes = np.random.default_rng(number).uniform(0.02, 0.2, (3, 2))
+            waves = [128 + 80 * np.sin(a * x + b * y) for a, b in slopes]
+            pixels = np.stack(waves, -1) + np.roll(grain, number * 7, (0, 1))
+            buffer = io.BytesIO()
+            Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
+            yield {"image": buffer.getvalue(), "label": number % CLASSES}
+
+
+def write_drawn(output: Path, count: int, size: tuple[int, int], sizes: Sizes) -> Path:
+    import tfpipe
+
+    schema = {"image": tfpipe.Image(), "label": tfpipe.Label(tuple(f"class_{k}" for k in range(CLASSES)))}
+    tfpipe.write(DrawnShard(count, size), output, schema, num_shards=SHARDS, workers=sizes.workers)
+    return output
+
+
+def write_folder(images: Path, output: Path) -> Path:
+    """Writes the JPEGs of a folder; the folder around each names its class."""
+    import tfpipe
+
+    files = sorted(path for path in images.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    if not files:
+        raise click.ClickException(f"{images} must hold .jpg or .jpeg files, got none.")
+    names = tuple(sorted({path.parent.name for path in files}))
+    order = np.random.default_rng(0).permutation(len(files))
+    records = ({"image": files[k].read_bytes(), "label": files[k].parent.name} for k in order)
+    tfpipe.write(records, output, {"image": tfpipe.Image(), "label": tfpipe.Label(names)}, num_shards=SHARDS)
     return output
 
 
 def prepare(images: str | None, folder: Path, sizes: Sizes) -> tuple[Path, Path]:
     """Returns the dataset of photographs and that of tiny images."""
-    tiny = shard(draw_images(folder / "tiny_images", sizes.tiny, TINY), folder / "tiny", sizes)
+    tiny = write_drawn(folder / "tiny", sizes.tiny, TINY, sizes)
     if images is None:
-        return shard(draw_images(folder / "photo_images", sizes.photos, PHOTO), folder / "photos", sizes), tiny
+        return write_drawn(folder / "photos", sizes.photos, PHOTO, sizes), tiny
     given = Path(images)
-    return given if (given / "manifest.json").exists() else shard(given, folder / "photos", sizes), tiny
+    return given if (given / "manifest.json").exists() else write_folder(given, folder / "photos"), tiny
 
 
 class Clock:
@@ -170,22 +224,79 @@ class Pace:
             self._steps.popleft().synchronize()
 
 
+class JpegEngine:
+    """The share of the time in which a GPU's JPEG engine is busy, by NVML, asked by a thread ten times a second.
+
+    Args:
+        device: The device; on a CPU the share is unknown.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._ask = _find_engine(device)
+        self._shares: list[float] = []
+        self._ends = threading.Event()
+
+    def __enter__(self) -> JpegEngine:
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    @property
+    def share(self) -> float | None:
+        """The mean of what NVML said; None if it says nothing."""
+        return statistics.mean(self._shares) if self._shares else None
+
+    def _sample(self) -> None:
+        while self._ask is not None and not self._ends.wait(0.1):
+            self._shares.append(self._ask())
+
+
+def _find_engine(device: Any) -> Callable[[], float] | None:
+    """Returns a function that asks for the engine's share, or None if NVML does not tell it."""
+    if device.type != "cuda":
+        return None
+    import torch
+
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+        pynvml.nvmlDeviceGetJpgUtilization(handle)
+    except (AttributeError, pynvml.NVMLError):  # an older PyTorch, library or driver
+        return None
+    return lambda: pynvml.nvmlDeviceGetJpgUtilization(handle)[0] / 100
+
+
 def measure(name: str, batches: Iterator[Any], step: Callable[[Any], object], sizes: Sizes, device: Any) -> Row:
     """Takes batches and steps for some seconds, after the warm-up."""
     pace = Pace(device)
     for _ in range(sizes.warm_up_steps):
         step(next(batches))
         pace.end_step()
-    clock, steps, waited_s = Clock(), 0, 0.0
-    while clock.wall_s < sizes.seconds or not steps:
-        began = time.perf_counter()
-        batch = next(batches)
-        waited_s += time.perf_counter() - began
-        step(batch)
-        pace.end_step()
-        steps += 1
-    wall_s, cpu_s, images = clock.wall_s, clock.cpu_s, steps * sizes.batch
-    return Row(name, images / wall_s, 1000 * cpu_s / images, waited_s / wall_s)
+    with JpegEngine(device) as engine:
+        clock, count, spent_s = Clock(), 0, [0.0, 0.0, 0.0]
+        while clock.wall_s < sizes.seconds or not count:
+            times = [time.perf_counter()]
+            batch = next(batches)
+            times.append(time.perf_counter())
+            step(batch)
+            times.append(time.perf_counter())
+            pace.end_step()
+            times.append(time.perf_counter())
+            spent_s = [
+                total + end - begin for total, (begin, end) in zip(spent_s, itertools.pairwise(times), strict=True)
+            ]
+            count += 1
+        wall_s, cpu_s, images = clock.wall_s, clock.cpu_s, count * sizes.batch
+    shares = [part / sum(spent_s) for part in spent_s]
+    return Row(name, images / wall_s, 1000 * cpu_s / images, *shares, engine=engine.share)
 
 
 def repeat(batches: Iterable[Any]) -> Iterator[Any]:
@@ -231,24 +342,26 @@ class Feeds:
         self.manifest = tfpipe.load_manifest(str(dataset))
         self._dataset, self._side, self._sizes, self._device = dataset, side, sizes, device
 
-    def make_config(self, image_dtype: str) -> Any:
+    def make_config(self, image_dtype: str, whole: bool = False) -> Any:
+        """Returns the options. With `whole` the host decodes each image at full size, as a GPU does."""
         import tfpipe
 
-        return tfpipe.PipelineConfig(
-            global_batch_size=self._sizes.batch, image_size=self._side, image_dtype=image_dtype, seed=1
-        )
+        size = {"global_batch_size": self._sizes.batch, "image_size": self._side}
+        return tfpipe.PipelineConfig(**size, image_dtype=image_dtype, seed=1, dct_scaling=not whole)
 
-    def decode_on_device(self, num_threads: int) -> Any:
+    def decode_on_device(self, num_threads: int, image_dtype: str | None = None, device: Any = None) -> Any:
         from tfpipe.readers.torch import DeviceConfig, DeviceImages
 
-        dtype = "bfloat16" if self._device.type == "cuda" else "float32"
-        config = DeviceConfig(num_threads=num_threads)
-        return DeviceImages(self.manifest, "train", self.make_config(dtype), self._device, device_config=config)
+        dtype = image_dtype or ("bfloat16" if self._device.type == "cuda" else "float32")
+        options = DeviceConfig(num_threads=num_threads)
+        return DeviceImages(
+            self.manifest, "train", self.make_config(dtype), device or self._device, device_config=options
+        )
 
-    def decode_on_host(self) -> Iterator[Any]:
+    def decode_on_host(self, whole: bool = False) -> Iterator[Any]:
         from tfpipe.readers.torch import ShardedImages, data_loader
 
-        images = ShardedImages(self.manifest, "train", self.make_config("uint8"))
+        images = ShardedImages(self.manifest, "train", self.make_config("uint8", whole))
         return repeat(data_loader(images, num_workers=self._sizes.workers))
 
     def decode_by_dali(self) -> Iterator[Any]:
@@ -300,6 +413,25 @@ def _read_scaling() -> tuple[tuple[float, ...], tuple[float, ...]]:
     return IMAGENET_MEAN, IMAGENET_STD
 
 
+def compare_pixels(feeds: Feeds, sizes: Sizes) -> list[Difference]:
+    """Compares what the device decodes with both decoders on the CPU."""
+    on_device, on_cpu = (feeds.decode_on_device(2, "uint8", device) for device in (None, "cpu"))
+    differences = []
+    for name, others in (("Pillow", repeat(on_cpu)), ("ShardedImages", feeds.decode_on_host(whole=True))):
+        on_device.set_epoch(0)
+        count = max(min(COMPARED_IMAGES // sizes.batch, len(on_device)), 1)
+        pairs = list(zip(range(count), on_device, others, strict=False))
+        same = all(ours["label"].tolist() == theirs["label"].tolist() for _, ours, theirs in pairs)
+        levels = [(ours["image"].cpu().int() - theirs["image"].cpu().int()).abs() for _, ours, theirs in pairs]
+        mean = statistics.mean(part.float().mean().item() for part in levels)
+        largest = max(int(part.max()) for part in levels)
+        readers = f"DeviceImages on {on_device.device} beside {name} on the CPU"
+        differences.append(Difference(readers, count * sizes.batch, same, mean, largest))
+    for images in (on_device, on_cpu):
+        images.close()
+    return differences
+
+
 def measure_decoded(feeds: Feeds, num_threads: int, name: str, step: Callable[[Any], object], sizes: Sizes) -> Row:
     """Measures a loop over DeviceImages, with the share of images that the CPU had to decode."""
     images = feeds.decode_on_device(num_threads)
@@ -312,7 +444,7 @@ def measure_decoded(feeds: Feeds, num_threads: int, name: str, step: Callable[[A
 
     row = measure(name, repeat(images), count, sizes, images.device)
     images.close()
-    return Row(**{**asdict(row), "fallbacks": sum(images.fallbacks.values()) / given})
+    return replace(row, fallbacks=sum(images.fallbacks.values()) / given)
 
 
 def measure_feeds(feeds: Feeds, sizes: Sizes, device: Any) -> list[Row]:
@@ -349,7 +481,7 @@ def measure_training(feeds: Feeds, model: Any, sizes: Sizes, device: Any, name: 
     fed = [measure_decoded(feeds, 2, f"{name}, DeviceImages", step, sizes)]
     host = feeds.decode_on_host()
     fed.append(measure(f"{name}, ShardedImages", host, step, sizes, device))
-    return [fixed, *(Row(**{**asdict(row), "idle": max(1 - row.images_per_s / fixed.images_per_s, 0)}) for row in fed)]
+    return [fixed, *(replace(row, idle=max(1 - row.images_per_s / fixed.images_per_s, 0)) for row in fed)]
 
 
 def describe_machine(device: Any) -> dict[str, Any]:
@@ -358,21 +490,63 @@ def describe_machine(device: Any) -> dict[str, Any]:
     from tfpipe.system.host_limits import usable_cpus
 
     versions = {}
-    for package in ("torch", "torchvision", "triton", "tfpipe-kernels", "nvidia-dali-cuda120"):
-        try:
+    for package in (*(name.split(">")[0] for name in WHEELS), *OPTIONAL_WHEELS):
+        with suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = None
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
-    return {"gpu": gpu, "cores": usable_cpus(), "python": platform.python_version(), "versions": versions}
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "gpu": gpu,
+        "cores": usable_cpus(),
+        "python": platform.python_version(),
+        "cuda": torch.version.cuda,
+        "versions": versions,
+    }
+
+
+def name_dali_wheel() -> str:
+    """Names the wheel of DALI for the CUDA that PyTorch was built for."""
+    import torch
+
+    return f"nvidia-dali-cuda{(torch.version.cuda or '12').split('.')[0]}0"
+
+
+def list_goals(results: dict[str, list[Row]]) -> list[str]:
+    """Lists what a GPU should reach, what it reached, and whether that is enough."""
+    fastest = max((row for row in results["feed"] if row.fallbacks is not None), key=lambda row: row.images_per_s)
+    trained = next(row for row in results["resnet50"] if row.fallbacks is not None)
+    goals = [
+        (f"images/s of {fastest.name}", "more than", GOAL_RATE, fastest.images_per_s),
+        *(
+            (f"images/s of {fastest.name}", "more than", row.images_per_s, fastest.images_per_s)
+            for row in results["dali"]
+        ),
+        (f"idle of {trained.name}", "less than", GOAL_IDLE, trained.idle),
+        (f"host cores of {trained.name}", "less than", GOAL_CORES, trained.host_cores),
+    ]
+    lines = []
+    for name, relation, goal, reached in goals:
+        met = reached > goal if relation == "more than" else reached < goal
+        lines.append(f"{name}: {relation} {goal:,.4g}, got {reached:,.4g}: {'met' if met else 'MISSED'}")
+    return lines
 
 
 def format_row(row: Row) -> str:
-    parts = [f"{row.name:48} {row.images_per_s:10,.0f} images/s", f"{row.cpu_s_per_1000:8.2f} CPU-s/1,000"]
-    parts.append(f"waits {row.waits:5.0%}")
-    parts += [f"idle {row.idle:5.0%}"] if row.idle is not None else []
+    parts = [f"{row.name:40} {row.images_per_s:9,.0f} images/s", f"{row.cpu_s_per_1000:8.2f} CPU-s/1,000"]
+    parts.append(f"{row.host_cores:5.2f} cores")
+    parts.append(f"waits {row.waits:4.0%}  steps {row.steps:4.0%}  device {row.device:4.0%}")
+    parts += [f"idle {row.idle:6.1%}"] if row.idle is not None else []
     parts += [f"fallbacks {row.fallbacks:5.1%}"] if row.fallbacks is not None else []
+    parts += [f"engine {row.engine:4.0%}"] if row.engine is not None else []
     return "  ".join(parts)
+
+
+def format_difference(difference: Difference) -> str:
+    records = "the same records" if difference.same_records else "OTHER RECORDS"
+    return (
+        f"{difference.name}: {difference.images:,} images, {records}, pixels differ by {difference.mean:.3f} levels in "
+        f"the mean and {difference.largest} at most"
+    )
 
 
 def run(images: str | None, device_name: str, sizes: Sizes) -> dict[str, Any]:
@@ -387,32 +561,44 @@ def run(images: str | None, device_name: str, sizes: Sizes) -> dict[str, Any]:
     device, cpu = find_device(device_name), torch.device("cpu")
     make_decoder(device, ImageForm())  # says at once that a library is missing
     torch.backends.cudnn.benchmark = True
-    results: dict[str, Any] = {
-        "device": device_name,
-        "wheels": WHEELS,
-        "sizes": asdict(sizes),
-        **describe_machine(device),
-    }
+    machine = describe_machine(device)
+    click.echo(json.dumps(machine))
+    parts: dict[str, list[Row]] = {}
 
-    def show(part: str, rows: Iterable[Row]) -> None:
-        results[part] = [asdict(row) for row in rows]
-        for row in results[part]:
-            click.echo(format_row(Row(**row)))
+    def show(part: str, rows: list[Row]) -> None:
+        parts[part] = rows
+        for row in rows:
+            click.echo(format_row(row))
 
     with tempfile.TemporaryDirectory() as folder:
         photos, tiny = prepare(images, Path(folder), sizes)
         feeds = Feeds(photos, sizes.side, sizes, device)
+        differences = compare_pixels(feeds, sizes)
+        for difference in differences:
+            click.echo(format_difference(difference))
         show("feed", measure_feeds(feeds, sizes, device))
         dali = measure_dali(feeds, sizes, device)
         show("dali", [] if dali is None else [dali])
         if dali is None:
-            click.echo("DALI is not installed, so its row is left out: pip install nvidia-dali-cuda120.")
+            click.echo(f"DALI is not installed, so its row is left out: pip install {name_dali_wheel()}.")
         classes = len(feeds.manifest.label_names)
         show("resnet50", measure_training(feeds, ResNet50(classes), sizes, device, "ResNet-50"))
-        show("small_cnn", measure_training(Feeds(tiny, 32, sizes, device), SmallCNN(10), sizes, device, "small_cnn"))
-        on_cpu = Feeds(tiny, 32, sizes, cpu)
-        show("small_cnn_on_cpu", measure_training(on_cpu, SmallCNN(10), sizes, cpu, "small_cnn on the CPU"))
-    return results
+        tiny_feeds = Feeds(tiny, TINY[0], sizes, device)
+        show("small_cnn", measure_training(tiny_feeds, SmallCNN(CLASSES), sizes, device, "small_cnn"))
+        on_cpu = Feeds(tiny, TINY[0], sizes, cpu)
+        show("small_cnn_on_cpu", measure_training(on_cpu, SmallCNN(CLASSES), sizes, cpu, "small_cnn on the CPU"))
+    goals = list_goals(parts) if device.type == "cuda" else []
+    for goal in goals:
+        click.echo(goal)
+    return {
+        **machine,
+        "device": device_name,
+        "wheels": [*WHEELS, *OPTIONAL_WHEELS],
+        "sizes": asdict(sizes),
+        "pixels": [asdict(difference) for difference in differences],
+        **{part: [{**asdict(row), "host_cores": row.host_cores} for row in rows] for part, rows in parts.items()},
+        "goals": goals,
+    }
 
 
 @click.command()
