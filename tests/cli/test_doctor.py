@@ -212,3 +212,23 @@ def test_the_report_of_an_error_needs_no_dataset(tfpipe: Tfpipe, small_dataset: 
 def test_a_check_needs_a_dataset(tfpipe: Tfpipe) -> None:
     message = "Name the DATASET to check, or give --report for the facts that a report of an error needs."
     assert tfpipe("doctor") == (2, "", f"Error: {message}\n")
+
+
+def test_images_for_a_gpu_are_checked_without_tensorflow(small_dataset: Path) -> None:
+    code = """
+import importlib.util, sys
+sys.modules["tensorflow"] = None
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "tensorflow" else find(name, *more)
+from tfpipe.cli.main import main
+main()
+"""
+    done = run(small_dataset, "--gpu-decode", "--json", code=code)
+    assert (done.code, done.err) == (0, "")
+    assert [(check["name"], check["status"]) for check in json.loads(done.out)["checks"]] == [
+        ("gpu decode", "warning"),  # one of its images is no JPEG
+        ("others", "skipped"),
+    ]
+    done = run(small_dataset, code=code)
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "Error: `tfpipe doctor` needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'.\n"

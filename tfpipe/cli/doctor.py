@@ -20,7 +20,7 @@ from tfpipe.cli.shared.params import (
     split_option,
     stages_option,
 )
-from tfpipe.cli.shared.requirements import require_tensorflow
+from tfpipe.cli.shared.requirements import is_installed, require_tensorflow
 from tfpipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     "--gpu-decode",
     is_flag=True,
     help="Check whether a GPU can decode the images, as DeviceImages of tfpipe.readers.torch does: names the kinds of "
-    "images that are left to the CPU, by the manifest or by the headers of up to 2,000 images.",
+    "images that are left to the CPU, by the manifest or by the headers of up to 2,000 images. Needs no TensorFlow.",
 )
 @click.option(
     "--report",
@@ -146,6 +146,8 @@ def _run_checks(
     tuned: dict[str, Any],
     stages: str | None,
 ) -> "Iterable[Check]":
+    if target.gpu_decode and not is_installed("tensorflow"):
+        return _check_images_alone(dataset, split)
     require_tensorflow("doctor")
     with quiet_start():
         from tfpipe.doctor.probes import count_local_replicas
@@ -168,6 +170,15 @@ def _run_checks(
 
     place = get_place(data, split)
     return chain([check_tuned(tuned, {**asdict(place), "key": place.key})], checks)
+
+
+def _check_images_alone(dataset: str, split: str | None) -> "Iterable[Check]":
+    """Yields what can be said of images for a GPU where TensorFlow is missing, as a trainer in PyTorch needs none."""
+    from tfpipe.doctor.image_kinds import check_images
+    from tfpipe.doctor.result import Check
+
+    yield check_images(*open_data(dataset, split))
+    yield Check("others", "skipped", "All other checks need TensorFlow.", "pip install 'tfpipe[tensorflow]'")
 
 
 def _name_options(check: "Check") -> "Check":

@@ -10,7 +10,6 @@ import dataclasses
 import glob
 import os
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,20 +18,14 @@ import numpy as np
 import tensorflow as tf
 
 from tfpipe.doctor.data_checks import IntArray
-from tfpipe.doctor.gpu_checks import UNREADABLE, ImageKinds
 from tfpipe.doctor.runtime_checks import TensorFact
 from tfpipe.doctor.tpu_checks import TpuHostFacts
 from tfpipe.errors import TfpipeError, first_line
-from tfpipe.format.image_form import ImageForm
-from tfpipe.format.manifest import Manifest, SplitInfo
-from tfpipe.images.errors import BadImage
-from tfpipe.images.hardware_jpeg import read_hardware_header
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.device import augment
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
-from tfpipe.readers.data_source import data_source
 from tfpipe.system.file_io import is_url
 
 WARM_UP_S, MEASURE_S = 2.0, 3.0
@@ -41,7 +34,6 @@ READ_ERRORS = (TfpipeError, tf.errors.OpError)
 
 _CLASSES = 1000  # classes of the model, if their number is unknown
 _FEATURES = 8
-_HEADERS = 2000  # of images to look at: what one in a thousand is, is found with 86 % probability
 _THREADS = 16  # an object store answers in tens of milliseconds
 
 Batch = Mapping[str, tf.Tensor]
@@ -155,34 +147,6 @@ def _one_file(source: Source, file: int) -> Source:
 
 
 # The compiler
-
-
-def count_image_kinds(manifest: Manifest, info: SplitInfo) -> ImageKinds:
-    """Counts the images that a GPU's decoder does not take: by the manifest where it tells, else by their headers.
-
-    Raises:
-        FormatError: A file is missing or damaged.
-        DataError: A file cannot be read.
-    """
-    records = info.records
-    if manifest.foreign is None and (info.seekable or manifest.image.get("reencode_progressive") is True):
-        others = {kind: count for kind, count in info.formats.items() if kind != "JPEG" and count}
-        return ImageKinds(others, records, records, promised=True)
-    chosen = np.unique(np.linspace(0, records - 1, min(records, _HEADERS)).astype(np.int64))
-    max_pixels = ImageForm.recorded(manifest.image).max_pixels if manifest.foreign is None else ImageForm().max_pixels
-    refused: Counter[str] = Counter()
-    with data_source(manifest, info.name)[chosen] as images:
-        for image in images:
-            refused[_name_refusal(image.encoded, max_pixels)] += 1
-    del refused[""]
-    return ImageKinds(refused, len(chosen), records)
-
-
-def _name_refusal(data: bytes, max_pixels: int) -> str:
-    try:
-        return read_hardware_header(data, max_pixels).refusal
-    except BadImage:
-        return UNREADABLE
 
 
 def compile_step(batch: Batch, plan: ReadPlan) -> tuple[str | None, float]:

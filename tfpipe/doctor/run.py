@@ -15,8 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.doctor import data_checks, gpu_checks, probes, runtime_checks, service_checks, tpu_checks
+from tfpipe.doctor import data_checks, probes, runtime_checks, service_checks, tpu_checks
 from tfpipe.doctor.data_checks import FileFacts, ImageFacts, LabelFacts
+from tfpipe.doctor.image_kinds import check_images
 from tfpipe.doctor.result import Check, TargetConfig, fail_check
 from tfpipe.doctor.runtime_checks import BatchFacts, CacheFacts
 from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error, first_line
@@ -104,7 +105,7 @@ class _Facts:
     ) -> None:
         self.config, self.target, self.customize = config, target, customize
         self.num_hosts = target.num_hosts or 1
-        self.source = get_source(data, split)
+        self.data, self.split, self.source = data, split, get_source(data, split)
         self.info: SplitInfo | None = None
         self.manifest = data if isinstance(data, Manifest) else None
         self.directory = os.path.dirname(self.source.files[0])
@@ -252,16 +253,7 @@ def _check_decoder(facts: _Facts) -> Check:
 
 
 def _check_gpu_decode(facts: _Facts) -> Check:
-    name = "gpu decode"
-    if not facts.source.has_images:
-        return Check(name, "ok", "The records have no image.")
-    if facts.manifest is None or facts.info is None:
-        return Check(name, "skipped", "Files without a manifest have no index. Describe them with `tfpipe index`.")
-    if facts.source.images.formats == {"RAW"}:
-        return Check(name, "ok", "The images are raw pixels, which nobody decodes.")
-    if is_url(facts.directory) or facts.manifest.compression:
-        return Check(name, "skipped", "Headers are read from files on a local disk that are not compressed.")
-    return gpu_checks.check_gpu_decode(probes.count_image_kinds(facts.manifest, facts.info))
+    return check_images(facts.data, facts.split)
 
 
 def _check_labels(facts: _Facts) -> Check:
