@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from tfpipe.images.errors import BadImage
-from tfpipe.images.hardware_jpeg import read_hardware_header
+from tfpipe.images.hardware_jpeg import make_baseline_jpeg, read_hardware_header
 
 
 def write(mode: str = "RGB", kind: str = "JPEG", **options: object) -> bytes:
@@ -40,3 +40,10 @@ def test_only_baseline_jpegs_of_one_or_three_channels_are_taken(data: bytes, ref
 def test_too_many_pixels_are_refused_from_the_header() -> None:
     with pytest.raises(BadImage, match="16 x 24 pixels, more than `max_pixels` 383 allows"):
         read_hardware_header(write(), 383)
+
+
+def test_the_jpeg_that_tries_a_decoder_is_one_that_is_taken() -> None:
+    found = read_hardware_header(make_baseline_jpeg(), 256)
+    assert found.refusal == ""
+    assert found.jpeg is not None
+    assert (found.jpeg.height, found.jpeg.width, found.jpeg.components) == (16, 16, 3)

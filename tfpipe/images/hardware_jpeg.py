@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from typing import NamedTuple
+
+from PIL import Image
 
 from tfpipe.images import jpeg
 from tfpipe.images.sniff import TITLES, sniff_format
@@ -35,3 +38,10 @@ def read_hardware_header(data: bytes, max_pixels: int) -> HardwareHeader:
     reasons = {"arithmetic JPEG": header.arithmetic, "CMYK JPEG": header.components == 4}
     reasons["progressive JPEG"] = header.progressive
     return HardwareHeader(next((reason for reason, holds in reasons.items() if holds), ""), header)
+
+
+def make_baseline_jpeg() -> bytes:
+    """Makes a tiny JPEG that every decoder in hardware takes, to try one with."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(buffer, "JPEG")
+    return buffer.getvalue()

@@ -10,16 +10,15 @@ A decoder is one function, so that another library can take its place:
 
 from __future__ import annotations
 
-import io
 from typing import Protocol
 
 import torch
-from PIL import Image
 
 from tfpipe.errors import ConfigError, DataError, MissingDependencyError, first_line
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.decode import decode_pixels
 from tfpipe.images.errors import BadImage
+from tfpipe.images.hardware_jpeg import make_baseline_jpeg
 from tfpipe.system.extras import importing
 
 _USER = "`DeviceImages` on a GPU"
@@ -82,10 +81,8 @@ class GpuDecoder:
         Raises:
             MissingDependencyError: The library does not decode on the GPU.
         """
-        buffer = io.BytesIO()
-        Image.new("RGB", (16, 16)).save(buffer, "JPEG")
         try:
-            self.decode([torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)])
+            self.decode([torch.frombuffer(bytearray(make_baseline_jpeg()), dtype=torch.uint8)])
         except (AttributeError, RuntimeError) as error:  # an AttributeError if native code did not load
             if is_full(error):
                 raise describe_full_memory() from error
