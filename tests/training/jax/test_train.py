@@ -102,7 +102,8 @@ def test_a_loss_that_is_not_a_number_ends_the_run(train: Train) -> None:
 def test_bfloat16_learns_nearly_the_same(train: Train, tmp_path: Path) -> None:
     losses = []
     for precision in ("float32", "bfloat16"):
-        train(output=str(tmp_path / precision), precision=precision)
+        # At the default rate the loss falls to a tenth in these steps, which enlarges what rounding began.
+        train(output=str(tmp_path / precision), precision=precision, learning_rate=0.1)
         losses.append([line["loss"] for line in read_lines(tmp_path / precision) if line["kind"] == "step"])
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.15)
