@@ -216,6 +216,16 @@ def test_options_go_with_the_dataset_however_far_it_is_cut() -> None:
         assert dataset.options().threading.private_threadpool_size == 3
 
 
+def test_autotune_goes_by_stages_beside_a_stage_of_the_users_own() -> None:
+    plain = Stages(counting(), tf_data_options(CONFIG, deterministic=True))
+    own = plain.insert_after("decode", Stage("noise", lambda dataset: dataset.map(lambda x: x)))
+    algorithms = [stages.dataset().options().autotune.autotune_algorithm for stages in (plain, own)]
+    assert algorithms == [None, tf.data.experimental.AutotuneAlgorithm.STAGE_BASED]
+    assert own.dataset().options().threading == plain.dataset().options().threading
+    assert plain.options is not None
+    assert plain.options.autotune.autotune_algorithm is None  # the stages share them
+
+
 @pytest.mark.parametrize(
     ("changes", "path", "value"),
     [

@@ -32,10 +32,12 @@ class Cure:
     Attributes:
         shards: Other shards; None for the same ones.
         own: Other stages of the user's own; None for the same ones.
+        indexed: Whether `tfpipe index` describes the files.
     """
 
     shards: Shards | None = None
     own: Customize | None = None
+    indexed: bool = False
 
 
 @dataclass(frozen=True)
@@ -299,12 +301,12 @@ FAULTS: dict[str, Fault] = {
     "single_shard": Fault(
         why="An evaluation reads each file once, and a file whose records nobody counted has one reader.",
         stage="read",
-        fix="tfpipe shard INPUT OUTPUT --num-shards",
+        fix="tfpipe index FILES, and set read_parallel_calls",
         config={"training": False},
         shards=Shards(PHOTOS, ("--num-shards", "1"), 8, joined=True),
         foreign=True,
         delay_us=10_000,
-        cure=Cure(shards=Shards(PHOTOS, ("--num-shards", "16"), 8, joined=True)),
+        cure=Cure(indexed=True),
     ),
     "unread_feature": Fault(
         why="Of each record, 3 MB are a feature that nobody reads, and all of it is read and checked.",

@@ -103,6 +103,14 @@ def _rewrite(source: Path, output: Path, shards: Shards) -> None:
             out.write(record_header(len(payload)) + payload + record_footer(payload))
 
 
+def index_files(shards: Shards, folder: Path) -> Manifest:
+    """Returns the manifest of the files that make_files writes, from `tfpipe index`."""
+    output = folder / f"{shards.folder}-index"
+    if not output.exists():
+        _run_tfpipe("index", make_files(shards, folder), "--output", str(output))
+    return load_manifest(str(output))
+
+
 def make_shards(shards: Shards, folder: Path) -> Manifest:
     """Returns the manifest of the shards, and writes them first if they are not there yet."""
     output = folder / shards.folder
@@ -111,11 +119,14 @@ def make_shards(shards: Shards, folder: Path) -> Manifest:
         copy(make_shards(replace(shards, copies=1, joined=False), folder), shards.copies, output)
     if not output.exists():
         source = draw_images(shards.images, folder)
-        command = [sys.executable, "-m", "tfpipe", "shard", str(source), str(output), *shards.options]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+        _run_tfpipe("shard", str(source), str(output), *shards.options)
     return load_manifest(str(output))
+
+
+def _run_tfpipe(*arguments: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "tfpipe", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"tfpipe {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
 
 
 def join_copies(manifest: Manifest, copies: int, output: Path) -> None:

@@ -20,10 +20,10 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from tests.profiler.faults.cases import FAULTS, Cure, Fault
-from tests.profiler.faults.data import Shards, make_files, make_shards
+from tests.profiler.faults.data import index_files, make_files, make_shards
+from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.source import tfrecord_files
-from tfpipe.pipeline.stage import Customize
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.measure.host_usage import HostTime
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline, tell_stages_apart
@@ -39,6 +39,7 @@ CALM_S = 15.0
 """The longest wait for a quiet machine before each run, in seconds."""
 STARTS, ROUNDS, TURN_S = 3, 3, 1.0
 """AUTOTUNE does not choose the same in each start, and can take a quarter of a minute to change its mind."""
+NO_CURE = Cure()
 QUIET, TRIES = 0.05, 3
 """The disturbance below which a measurement counts, and the number of tries; see `_get_disturbance`."""
 
@@ -84,7 +85,7 @@ def diagnose_fault(name: str, folder: Path, follow: bool = True) -> dict[str, An
 
 def profile_fault(fault: Fault, folder: Path, config: PipelineConfig) -> Profile:
     """Profiles the fault's pipeline until the machine was quiet, and returns the least disturbed profile."""
-    job = make_job(fault, folder, fault.shards, fault.own, config)
+    job = make_job(fault, folder, config)
     run_config = ProfileConfig(SECONDS, MAX_WARM_UP_S)
     profiles = []
     for _ in range(TRIES):
@@ -101,9 +102,10 @@ def compare_with_fix(
     fault: Fault, folder: Path, config: PipelineConfig, fix: Fix
 ) -> tuple[dict[str, list[Turn]], tuple[float, float]]:
     """Returns the turns "before" and "after" the fix, and the seconds until the first batch without and with it."""
-    before = make_job(fault, folder, fault.shards, fault.own, config)
-    changed, shards, own = apply_fix(fault, fix, config)
-    after = make_job(fault, folder, shards, own, changed)
+    changes: dict[str, Any] = dict(fix.changes)
+    changed = replace(config, **changes)
+    before = make_job(fault, folder, config)
+    after = make_job(fault, folder, changed, fault.cure if fix.instruction else Cure())
     turns: dict[str, list[Turn]] = {"before": [], "after": []}
     for _ in range(STARTS):
         without_fix, with_fix = (
@@ -117,18 +119,17 @@ def compare_with_fix(
     return turns, first_batch_s
 
 
-def make_job(fault: Fault, folder: Path, shards: Shards, own: Customize | None, config: PipelineConfig) -> PipelineJob:
-    """Returns the data and the accelerator of a fault, with shards and stages of the user's own."""
-    data: Any = tfrecord_files(make_files(shards, folder)) if fault.foreign else make_shards(shards, folder)
+def make_job(fault: Fault, folder: Path, config: PipelineConfig, cure: Cure = NO_CURE) -> PipelineJob:
+    """Returns the data and the accelerator of a fault; what a fix says beyond the config is done as the case has it."""
+    shards, own = cure.shards or fault.shards, cure.own or fault.own
+    data: Any
+    if cure.indexed:
+        data = index_files(shards, folder)
+    else:
+        data = tfrecord_files(make_files(shards, folder)) if fault.foreign else make_shards(shards, folder)
     batch = config.global_batch_size or BATCH
-    return PipelineJob(data, None if fault.foreign else "train", Accelerator(batch / fault.required, batch), own)
-
-
-def apply_fix(fault: Fault, fix: Fix, config: PipelineConfig) -> tuple[PipelineConfig, Shards, Customize | None]:
-    """Returns the pipeline after the fix; what it says beyond the config is done as the case has it."""
-    cure = fault.cure if fix.instruction else Cure()
-    changes: dict[str, Any] = dict(fix.changes)
-    return replace(config, **changes), cure.shards or fault.shards, cure.own or fault.own
+    split = "train" if isinstance(data, Manifest) else None
+    return PipelineJob(data, split, Accelerator(batch / fault.required, batch), own)
 
 
 def is_right(fault: Fault, fix: Fix | None) -> bool:

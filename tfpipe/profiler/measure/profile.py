@@ -261,8 +261,9 @@ def _count_records_at_once(built: list[BuiltStage], plan: ReadPlan) -> int:
 def _finish(built: list[BuiltStage], stages: Stages, config: PipelineConfig) -> tf.data.Dataset:
     """Returns the last stage's dataset, repeated without end, with the options of all stages."""
     dataset = built[-1].dataset
-    if stages.options is not None:
-        dataset = dataset.with_options(stages.options)
+    options = stages.make_options()
+    if options is not None:
+        dataset = dataset.with_options(options)
     return dataset if config.training else dataset.repeat()
 
 
