@@ -299,13 +299,13 @@ FAULTS: dict[str, Fault] = {
         delay_us=200_000,
     ),
     "single_shard": Fault(
-        why="An evaluation reads each file once, and a file whose records nobody counted has one reader.",
+        why="A file whose records nobody counted has one reader in an evaluation, and it waits 0.1 s for each 2 MiB.",
         stage="read",
         fix="tfpipe index FILES, and set read_parallel_calls",
         config={"training": False},
         shards=Shards(PHOTOS, ("--num-shards", "1"), 8, joined=True),
         foreign=True,
-        delay_us=10_000,
+        delay_us=100_000,
         cure=Cure(indexed=True),
     ),
     "unread_feature": Fault(

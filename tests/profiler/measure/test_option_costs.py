@@ -125,6 +125,20 @@ def test_a_thread_that_never_rests_is_waited_for_once(monkeypatch: pytest.Monkey
     assert waited_s == pytest.approx(limits, abs=option_costs._REST_S)
 
 
+def test_a_short_pause_is_not_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that fill buffers wait for a core now and then, and compute after that."""
+    now_s, spent_s, computes = 0.0, 0.0, [0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 1]
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s, spent_s
+        now_s, spent_s = now_s + seconds, spent_s + seconds * computes.pop(0)
+
+    clock = SimpleNamespace(perf_counter=lambda: now_s, process_time=lambda: spent_s, sleep=sleep)
+    monkeypatch.setattr(option_costs, "time", clock)
+    option_costs._Rest().wait()
+    assert computes == [1]
+
+
 def test_nothing_is_tried_where_no_image_is_decoded_in_training(source: Source) -> None:
     assert measure_option_costs(source, replace(CONFIG, training=False), None) == OptionCosts()
     assert measure_option_costs(source, replace(CONFIG, cache="decoded"), None) == OptionCosts()

@@ -8,7 +8,7 @@ import pytest
 
 from tfpipe.profiler.diagnose.calibration import UNCOUNTED_CPU_SHARE
 from tfpipe.profiler.measure.stage_matching import PlannedOperation
-from tfpipe.profiler.measure.stage_timings import compute_stage_timings, count_records_per_image
+from tfpipe.profiler.measure.stage_timings import compute_stage_timings, compute_stretch, count_records_per_image
 from tfpipe.profiler.measure.tfdata_counters import Node, Sample
 from tfpipe.profiler.types import StageTiming
 
@@ -78,6 +78,27 @@ def test_time_that_nobody_ran_was_a_wait_for_files() -> None:
     assert read.cpu_us_per_image.median == pytest.approx(200)
     assert read.blocked_fraction == pytest.approx(100 * 0.3e-3)
     assert read.wait_us_per_image == pytest.approx(300)
+
+
+@pytest.mark.parametrize(("held", "decoded", "wait_us"), [(8, 3, 0), (8, 1, 300), (2, 3, 300)])
+def test_files_are_waited_for_unless_records_wait_for_all(held: int, decoded: int, wait_us: float) -> None:
+    """Of 10 places for read records 8 are taken, and 1 of 4 for decoded ones: the turn of other files has not come."""
+    samples = [make_sample(i, 100 * i, cpu_s=100 * i * 3.2e-3 / (1 - UNCOUNTED_CPU_SHARE)) for i in (1, 2)]
+    for i, sample in enumerate(samples):
+        read, decode = (
+            replace(
+                sample.nodes[node], buffered=held, parameters={"max_buffered_elements": size, "parallelism": threads}
+            )
+            for node, held, size, threads in ((3, held, 10, 1), (2, decoded, 4, 4))
+        )
+        samples[i] = replace(sample, nodes={**sample.nodes, 2: decode, 3: read})
+    assert compute_stage_timings(samples, PLANNED, (), 10)[1].wait_us_per_image == pytest.approx(wait_us)
+
+
+def test_the_stretch_is_the_time_for_which_threads_waited_for_a_core() -> None:
+    samples = [make_sample(1, 100, cpu_s=1.0, queue_s=0.5), make_sample(2, 200, cpu_s=3.0, queue_s=3.5)]
+    assert compute_stretch(samples) == 2.5
+    assert compute_stretch(samples[::-1]) == compute_stretch(samples[:1]) == 1.0
 
 
 def test_time_that_nobody_ran_was_first_a_wait_of_python() -> None:

@@ -36,10 +36,11 @@ from tfpipe.system import host_limits
 
 BATCH = RECORDS
 _SECONDS, _TURN_S, _MIN_TURNS = 0.3, 0.03, 5
-_REST_S, _MAX_REST_S, _SHORT_REST_S = 0.003, 5.0, 0.02
-"""A process counts as idle when it used less than a tenth of `_REST_S`. After `_MAX_REST_S` nobody waits any longer,
-since a process may have other threads that never rest; from then on a turn is followed by `_SHORT_REST_S`. Buffers of
-800 records of 3 MB took more than one second to fill for the first time."""
+_REST_S, _RESTS, _MAX_REST_S, _SHORT_REST_S = 0.003, 4, 5.0, 0.02
+"""A process counts as idle when it used less than a tenth of `_REST_S`, `_RESTS` times in a row: on a busy machine its
+threads wait for a core for longer than once. After `_MAX_REST_S` nobody waits any longer, since a process may have
+other threads that never rest; from then on a turn is followed by `_SHORT_REST_S`. Buffers of 800 records of 3 MB took
+more than one second to fill for the first time."""
 _RECORDS_ALONE = "records alone"
 _FROM_CACHE = ("cached", "cached_device")
 
@@ -239,10 +240,11 @@ class _Rest:
 
     def wait(self) -> None:
         """Waits for the end of the pause."""
-        until = time.perf_counter() + self._max_s
+        until, rests = time.perf_counter() + self._max_s, 0
         while time.perf_counter() < until:
             before = time.process_time()
             time.sleep(_REST_S)
-            if time.process_time() - before < _REST_S / 10:
+            rests = rests + 1 if time.process_time() - before < _REST_S / 10 else 0
+            if rests == _RESTS:
                 return
         self._max_s = _SHORT_REST_S

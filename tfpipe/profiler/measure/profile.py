@@ -39,9 +39,9 @@ from tfpipe.profiler.measure.simulated_accelerator import (
     make_timeline,
 )
 from tfpipe.profiler.measure.stage_matching import BuiltStage, find_python_stages, list_planned_operations
-from tfpipe.profiler.measure.stage_timings import compute_stage_timings, count_records_per_image
+from tfpipe.profiler.measure.stage_timings import compute_stage_timings, compute_stretch, count_records_per_image
 from tfpipe.profiler.measure.tfdata_counters import Sample, Sampler
-from tfpipe.profiler.measure.uncounted_time import book_uncounted_time
+from tfpipe.profiler.measure.uncounted_time import ProcessorTime, book_uncounted_time
 from tfpipe.profiler.types import CallCosts, HostUse, OptionCosts, Profile, Step, StepTiming
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer, Progress
@@ -159,7 +159,8 @@ def profile_pipeline(
         records_per_image = count_records_per_image(timings, accelerator.images_per_step, at_once)
         if not call_costs:  # these say what a Python function hides
             cpu_us = 1e6 * (run.after.process - run.before.process) / (timing.steps * timing.images_per_step)
-            timings = book_uncounted_time(timings, cpu_us, costs, facts, records_per_image)
+            spent = ProcessorTime(cpu_us, compute_stretch(run.samples))
+            timings = book_uncounted_time(timings, spent, costs, facts, records_per_image)
     else:
         timings, records_per_image = (time_taking(run.before, run.after, timing, service),), 1.0
     return Profile(

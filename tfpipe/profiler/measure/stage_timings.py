@@ -149,12 +149,19 @@ def compute_stage_timings(
         settings = _read_settings(name, samples, labels)
         timing = _make_timing(name, whole, parts, blocked.get(name), life, settings)
         timings.append(replace(timing, python=name in python_stages, elements_out_per_in=chain.out_per_in[name]))
-    if _is_backed_up(samples, labels):
+    if _is_backed_up(timings):
         timings = [
             replace(timing, blocked_fraction=0.0, wait_us_per_image=0.0) if timing.name == "read" else timing
             for timing in timings
         ]
     return tuple(timings)
+
+
+def compute_stretch(samples: Sequence[Sample]) -> float:
+    """Returns the factor by which the threads of the process took longer than they ran, at least 1."""
+    if len(samples) < 2 or samples[-1].cpu_s <= samples[0].cpu_s:
+        return 1.0
+    return 1 + max(samples[-1].queue_s - samples[0].queue_s, 0.0) / (samples[-1].cpu_s - samples[0].cpu_s)
 
 
 def count_records_per_image(stages: Sequence[StageTiming], images_per_batch: int, records_per_element: int) -> float:
@@ -343,12 +350,17 @@ def _compute_blocked_s(whole: _Part, python_stages: Collection[str]) -> dict[str
     return {**blocked_s, "read": min(left_s, whole.busy_s["read"])}
 
 
-def _is_backed_up(samples: Sequence[Sample], labels: Sequence[str]) -> bool:
+def _is_backed_up(timings: Sequence[StageTiming]) -> bool:
     """Returns whether records that were read waited to be taken, so that no thread of `read` waited for files.
 
-    Then its own buffer is full. A shuffle buffer is full by its nature.
+    Then its own buffer is full, and the next one too. Its own may be full alone: it holds the records of several files,
+    and those of other files wait while the file whose turn it is gives none. A shuffle buffer is full by its nature.
     """
-    return (_read_settings("read", samples, labels).buffer_fill or 0.0) > _FULL
+    fills = {timing.name: timing.buffer_fill for timing in timings if timing.buffer_fill is not None}
+    fills.pop("shuffle", None)
+    names = list(fills)
+    place = names.index("read") if "read" in fills else len(names)
+    return "read" in fills and all((fills[name] or 0.0) > _FULL for name in names[place : place + 2])
 
 
 def _read_settings(name: str, samples: Sequence[Sample], labels: Sequence[str]) -> _Settings:
