@@ -8,7 +8,12 @@ import pytest
 
 from tfpipe.profiler.diagnose.calibration import UNCOUNTED_CPU_SHARE
 from tfpipe.profiler.measure.stage_matching import PlannedOperation
-from tfpipe.profiler.measure.stage_timings import compute_stage_timings, compute_stretch, count_records_per_image
+from tfpipe.profiler.measure.stage_timings import (
+    compute_stage_timings,
+    compute_stretch,
+    count_records_per_image,
+    leave_out_false_wait,
+)
 from tfpipe.profiler.measure.tfdata_counters import Node, Sample
 from tfpipe.profiler.types import StageTiming
 
@@ -92,7 +97,9 @@ def test_files_are_waited_for_unless_records_wait_for_all(held: int, decoded: in
             for node, held, size, threads in ((3, held, 10, 1), (2, decoded, 4, 4))
         )
         samples[i] = replace(sample, nodes={**sample.nodes, 2: decode, 3: read})
-    assert compute_stage_timings(samples, PLANNED, (), 10)[1].wait_us_per_image == pytest.approx(wait_us)
+    timings = compute_stage_timings(samples, PLANNED, (), 10)
+    assert timings[1].wait_us_per_image == pytest.approx(300)
+    assert leave_out_false_wait(timings)[1].wait_us_per_image == pytest.approx(wait_us)
 
 
 def test_the_stretch_is_the_time_for_which_threads_waited_for_a_core() -> None:

@@ -49,6 +49,15 @@ def test_threads_that_unpack_files_count_as_reading() -> None:
     assert book(7000.0, OptionCosts(read=348.0))["read"] == pytest.approx(300)
 
 
+def test_what_is_left_of_reading_by_the_clock_is_a_wait_for_files() -> None:
+    """Read took 2 x 200 us by the clock. All others were divided by 2, and should have been divided by 1.25."""
+    spent, costs = ProcessorTime((3300 * 1.6 + 200) * 1.19, 2.0), OptionCosts(read=232.0)
+    read = book_uncounted_time(STAGES, spent, costs, PROFILE.dataset, 1.0)[1]
+    assert read.wait_us_per_image == pytest.approx(400 - 200 * 1.25)
+    assert read.blocked_fraction == pytest.approx(150e-6 * read.images_per_second / read.parallelism)
+    assert book_uncounted_time(STAGES, spent, OptionCosts(), PROFILE.dataset, 1.0)[1] == STAGES[1]
+
+
 def test_all_records_that_make_an_image_count() -> None:
     assert book(20_000.0, OptionCosts(read=348.0), records=2.0)["read"] == pytest.approx(600)
 

@@ -39,7 +39,12 @@ from tfpipe.profiler.measure.simulated_accelerator import (
     make_timeline,
 )
 from tfpipe.profiler.measure.stage_matching import BuiltStage, find_python_stages, list_planned_operations
-from tfpipe.profiler.measure.stage_timings import compute_stage_timings, compute_stretch, count_records_per_image
+from tfpipe.profiler.measure.stage_timings import (
+    compute_stage_timings,
+    compute_stretch,
+    count_records_per_image,
+    leave_out_false_wait,
+)
 from tfpipe.profiler.measure.tfdata_counters import Sample, Sampler
 from tfpipe.profiler.measure.uncounted_time import ProcessorTime, book_uncounted_time
 from tfpipe.profiler.types import CallCosts, HostUse, OptionCosts, Profile, Step, StepTiming
@@ -161,6 +166,7 @@ def profile_pipeline(
             cpu_us = 1e6 * (run.after.process - run.before.process) / (timing.steps * timing.images_per_step)
             spent = ProcessorTime(cpu_us, compute_stretch(run.samples))
             timings = book_uncounted_time(timings, spent, costs, facts, records_per_image)
+        timings = leave_out_false_wait(timings)
     else:
         timings, records_per_image = (time_taking(run.before, run.after, timing, service),), 1.0
     return Profile(

@@ -149,12 +149,17 @@ def compute_stage_timings(
         settings = _read_settings(name, samples, labels)
         timing = _make_timing(name, whole, parts, blocked.get(name), life, settings)
         timings.append(replace(timing, python=name in python_stages, elements_out_per_in=chain.out_per_in[name]))
-    if _is_backed_up(timings):
-        timings = [
-            replace(timing, blocked_fraction=0.0, wait_us_per_image=0.0) if timing.name == "read" else timing
-            for timing in timings
-        ]
     return tuple(timings)
+
+
+def leave_out_false_wait(timings: Sequence[StageTiming]) -> tuple[StageTiming, ...]:
+    """Returns the figures of the stages, without a wait of `read` if its records waited to be taken."""
+    if not _is_backed_up(timings):
+        return tuple(timings)
+    return tuple(
+        replace(timing, blocked_fraction=0.0, wait_us_per_image=0.0) if timing.name == "read" else timing
+        for timing in timings
+    )
 
 
 def compute_stretch(samples: Sequence[Sample]) -> float:

@@ -13,9 +13,11 @@ The kernel counts the processor time of all threads exactly. A few percent of it
 3. A stage of the user's own that computes much. Its operations can compute in threads of their own, as a convolution
    does, and only the time of the thread that called them is counted.
 
-Such a stage can also be counted too high: its operations wait for their own threads. If the stages together have more
-time than the processor spent, this stage gives it back. If its threads can have waited that long, for files of its own
-say, they did.
+What is then left of the time that threads of `read` took by the clock is their wait for files.
+
+A stage of the user's own can also be counted too high: its operations wait for their own threads. If the stages
+together have more time than the processor spent, this stage gives it back. If its threads can have waited that long, for
+files of its own say, they did.
 """
 
 from __future__ import annotations
@@ -76,6 +78,10 @@ def book_uncounted_time(
     factor = min(max(factor, 1.0), spent.stretch)
     booked = {name: reading_us.get(name, us * factor) for name, us in counted.items()}
     missed_us = in_stages_us - sum(booked.values())
+    if costs.read is not None:
+        stages = [
+            _find_wait(stage, booked, spent.stretch, factor) if stage.name == "read" else stage for stage in stages
+        ]
     own = [
         stage
         for stage in stages
@@ -106,6 +112,14 @@ def _believe_reading(
     if total_us <= 0:
         return {name: believed_us if place == 0 else 0.0 for place, name in enumerate(reading_us)}
     return {name: us * believed_us / total_us for name, us in reading_us.items()}
+
+
+def _find_wait(read: StageTiming, booked: Mapping[str, float], stretch: float, factor: float) -> StageTiming:
+    """Returns `read` with the wait that its booked time leaves. The arguments are those of the caller."""
+    clock_us = read.cpu_us_per_image.median * stretch + read.wait_us_per_image
+    wait_us = max(clock_us - booked["read"] * stretch / factor, 0.0)
+    blocked = min(wait_us * read.images_per_second / 1e6 / read.parallelism, 1.0)
+    return replace(read, wait_us_per_image=wait_us, blocked_fraction=blocked)
 
 
 def _add_wait(stage: StageTiming, us: float) -> StageTiming:
