@@ -195,6 +195,18 @@ def test_a_python_function_has_one_core() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("us", "cores_busy", "read_us", "bound"),
+    [(600, 0.55, 300, True), (600, 0.65, 300, False), (600, 0.55, 650, False), (480, 0.3, 300, False)],
+)
+def test_beside_other_programs_the_busiest_station_is_enough(
+    us: float, cores_busy: float, read_us: float, bound: bool
+) -> None:
+    stages = (make_stage("read", read_us, max_parallelism=1), make_stage("jitter", us, python=True, max_parallelism=4))
+    demand = compute_demand(make_profile(stages=stages, host={"cpu_fraction": cores_busy}))
+    assert demand.lock_bound == ({"jitter"} if bound else set())
+
+
 def test_a_python_function_that_waits_is_not_bound_by_the_lock() -> None:
     python_stage = make_stage("lookup", 100, python=True, max_parallelism=4, wait_us_per_image=3800.0)
     profile = make_profile(stages=(python_stage,), host={"cpu_fraction": 0.1})

@@ -21,6 +21,8 @@ NO_IDLE = 0.01
 SLOW_FIRST_BATCH_S = 5.0
 _FULL_MEMORY = 0.9
 _MIN_CORES = 0.1
+_MOSTLY = 0.5
+"""The share of the time for which a Python function must hold Python's lock at least, to be limited by it."""
 
 
 def compute_idle_fraction(step: StepTiming) -> float:
@@ -72,9 +74,7 @@ def compute_demand(profile: Profile) -> ServiceDemand:
     cpu_s = {name: seconds + hidden_s.get(name, 0.0) for name, seconds in cpu_s.items()}
     cpu_s["other"] -= sum(hidden_s.values())
     # A function that holds Python's lock most of the time waits for nothing else.
-    lock_bound = frozenset(
-        stage.name for stage in profile.stages if stage.python and rate * cpu_s[stage.name] > SATURATED - THREADS_SLACK
-    )
+    lock_bound = _find_lock_bound(profile, cpu_s)
     wait_s = {
         stage.name: stage.wait_us_per_image / 1e6 - hidden_s.get(stage.name, 0.0)
         for stage in profile.stages
@@ -91,6 +91,25 @@ def compute_demand(profile: Profile) -> ServiceDemand:
         storage_limit=compute_storage_limit(profile),
         take_batch_s=take_s,
     )
+
+
+def _find_lock_bound(profile: Profile, cpu_s: Mapping[str, float]) -> frozenset[str]:
+    """Returns the stages whose Python functions hold Python's lock nearly all the time.
+
+    Beside other programs no station is busy all the time. Then more than half of the time is enough, if neither the
+    cores nor the threads of another stage are as busy.
+    """
+    rate, host = profile.images_per_second, profile.host
+    others = max(
+        (
+            rate * (cpu_s[stage.name] + stage.wait_us_per_image / 1e6) / _count_threads(stage, profile)
+            for stage in profile.stages
+            if not stage.python
+        ),
+        default=0.0,
+    )
+    enough = min(max(_MOSTLY, others, host.cpu_fraction + host.other_cpu_fraction), SATURATED - THREADS_SLACK)
+    return frozenset(stage.name for stage in profile.stages if stage.python and rate * cpu_s[stage.name] > enough)
 
 
 def _find_hidden_work(profile: Profile, cpu_s: Mapping[str, float]) -> dict[str, float]:

@@ -16,8 +16,8 @@ The kernel counts the processor time of all threads exactly. A few percent of it
 What is then left of the time that threads of `read` took by the clock is their wait for files.
 
 A stage of the user's own can also be counted too high: its operations wait for their own threads. If the stages
-together have more time than the processor spent, this stage gives it back. If its threads can have waited that long, for
-files of its own say, they did.
+together have more time than the processor spent, this stage gives it back. If its threads can have waited that long,
+for files of its own say, they did.
 """
 
 from __future__ import annotations
