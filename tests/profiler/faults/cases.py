@@ -299,13 +299,15 @@ FAULTS: dict[str, Fault] = {
         delay_us=200_000,
     ),
     "single_shard": Fault(
-        why="A file whose records nobody counted has one reader in an evaluation, and it waits 0.1 s for each 2 MiB.",
+        why="In an evaluation a file whose records nobody counted has one reader, which waits 0.1 s for each 2 MiB. "
+        "It does not fit into memory.",
         stage="read",
         fix="tfpipe index FILES, and set read_parallel_calls",
         config={"training": False},
-        shards=Shards(PHOTOS, ("--num-shards", "1"), 8, joined=True),
+        shards=Shards(PHOTOS, ("--num-shards", "1"), 32, joined=True),
         foreign=True,
         delay_us=100_000,
+        memory_limit=1_400_000_000,
         cure=Cure(indexed=True),
     ),
     "unread_feature": Fault(

@@ -76,6 +76,7 @@ def diagnose_fault(name: str, folder: Path, follow: bool = True) -> dict[str, An
         gain = get_paired_ratio(turns["after"], turns["before"])
         result["turns"] = {name: [turn.images_per_second for turn in done] for name, done in turns.items()}
         result["gain"] = [gain.ratio, gain.low, gain.high]
+        result["gain_by_cpu"] = _compute_cpu_us(turns["before"]) / _compute_cpu_us(turns["after"])
         result["predicted"] = first.predicted_images_per_second
         result["measured"] = result["before"] * gain.ratio
         result["ratio"] = result["measured"] / result["predicted"]
@@ -139,6 +140,11 @@ def is_right(fault: Fault, fix: Fix | None) -> bool:
     if isinstance(fault.fix, str):
         return fix.instruction.startswith(fault.fix)
     return all(name in fix.changes and value in (..., fix.changes[name]) for name, value in fault.fix.items())
+
+
+def _compute_cpu_us(turns: list[Turn]) -> float:
+    """Returns the processor time of an image, in microseconds, which other programs change less than a rate."""
+    return 1e6 * sum(turn.cpu_s for turn in turns) / sum(turn.images for turn in turns)
 
 
 def _get_disturbance(profile: Profile) -> float:
