@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -26,6 +27,19 @@ def test_a_busy_process_uses_its_core() -> None:
     process, others = HostTime.now().compute_fractions(before, 1)
     assert process > 0
     assert 0 <= others <= 1
+
+
+@pytest.mark.parametrize(("states", "ready"), [("SS", False), ("SR", True), ("DS", True), ("", False)])
+def test_a_thread_that_waits_for_a_core_is_ready(states: str, ready: bool, tmp_path: Path) -> None:
+    for number, state in enumerate(states):
+        (tmp_path / f"task/{number}").mkdir(parents=True)
+        (tmp_path / f"task/{number}/stat").write_text(f"{number} (a) R (b) {state} 1 2 3")
+    own = tmp_path / f"task/{threading.get_native_id()}"
+    own.mkdir(parents=True)
+    (own / "stat").write_text("7 (python) R 1 2 3")
+    (tmp_path / "task/9").mkdir()  # it has ended
+    assert host_usage.has_ready_thread(str(tmp_path)) is ready
+    assert not host_usage.has_ready_thread(str(tmp_path / "none"))
 
 
 def test_the_machine_counts_only_where_all_its_cores_are_usable(

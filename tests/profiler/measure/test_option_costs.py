@@ -125,18 +125,21 @@ def test_a_thread_that_never_rests_is_waited_for_once(monkeypatch: pytest.Monkey
     assert waited_s == pytest.approx(limits, abs=option_costs._REST_S)
 
 
-def test_a_short_pause_is_not_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that fill buffers wait for a core now and then, and compute after that."""
-    now_s, spent_s, computes = 0.0, 0.0, [0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 1]
+def test_a_process_does_not_rest_while_a_thread_waits_for_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It computes in the second pause, a thread waits for a core in the third, and the fourth is a rest."""
+    now_s, spent_s, computes, waits = 0.0, 0.0, [0, 1, 0, 0, 0], [True, True, False, False]
 
     def sleep(seconds: float) -> None:
         nonlocal now_s, spent_s
         now_s, spent_s = now_s + seconds, spent_s + seconds * computes.pop(0)
 
-    clock = SimpleNamespace(perf_counter=lambda: now_s, process_time=lambda: spent_s, sleep=sleep)
+    clock = SimpleNamespace(
+        perf_counter=lambda: now_s, process_time=lambda: spent_s, thread_time=lambda: 0.0, sleep=sleep
+    )
     monkeypatch.setattr(option_costs, "time", clock)
-    option_costs._Rest().wait()
-    assert computes == [1]
+    monkeypatch.setattr(option_costs, "has_ready_thread", lambda: waits.pop(0))
+    assert option_costs._Rest().wait() == pytest.approx(option_costs._REST_S)
+    assert (computes, waits) == ([0], [False])
 
 
 def test_nothing_is_tried_where_no_image_is_decoded_in_training(source: Source) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -46,6 +47,19 @@ class HostTime:
         if self.machine is not None and before.machine is not None:
             others = (self.machine - before.machine) / total_s - process
         return min(process, 1.0), min(max(others, 0.0), 1.0)
+
+
+def has_ready_thread(process: str = "/proc/self") -> bool:
+    """Returns whether another thread of this process runs, or waits for a core or a disk; False if nobody knows."""
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"{process}/task"):
+            if int(thread) == threading.get_native_id():
+                continue
+            with contextlib.suppress(OSError), open(f"{process}/task/{thread}/stat", "rb", buffering=0) as file:
+                # The state follows the thread's name, which may hold anything.
+                if file.read(256).rpartition(b") ")[2][:1] in (b"R", b"D"):
+                    return True
+    return False
 
 
 def measure_storage_rate(paths: Sequence[str]) -> float | None:

@@ -30,17 +30,17 @@ from tfpipe.pipeline.stages.augment import augment_images
 from tfpipe.pipeline.stages.batch import batch_examples
 from tfpipe.pipeline.stages.decode import decode_images
 from tfpipe.pipeline.stages.parse import add_seed, parse_records
+from tfpipe.profiler.measure.host_usage import has_ready_thread
 from tfpipe.profiler.measure.record_sample import RECORDS, sample_records
 from tfpipe.profiler.types import OptionCosts
 from tfpipe.system import host_limits
 
 BATCH = RECORDS
 _SECONDS, _TURN_S, _MIN_TURNS = 0.3, 0.03, 5
-_REST_S, _RESTS, _MAX_REST_S, _SHORT_REST_S = 0.003, 4, 5.0, 0.02
-"""A process counts as idle when it used less than a tenth of `_REST_S`, `_RESTS` times in a row: on a busy machine its
-threads wait for a core for longer than once. After `_MAX_REST_S` nobody waits any longer, since a process may have
-other threads that never rest; from then on a turn is followed by `_SHORT_REST_S`. Buffers of 800 records of 3 MB took
-more than one second to fill for the first time."""
+_REST_S, _MAX_REST_S, _SHORT_REST_S = 0.003, 5.0, 0.02
+"""A process counts as idle when it used less than a tenth of `_REST_S`, and no thread waits for a core. After
+`_MAX_REST_S` nobody waits any longer, since a process may have other threads that never rest; from then on a turn is
+followed by `_SHORT_REST_S`. Buffers of 800 records of 3 MB took more than one second to fill for the first time."""
 _RECORDS_ALONE = "records alone"
 _FROM_CACHE = ("cached", "cached_device")
 
@@ -228,8 +228,7 @@ def _run_turn_us(batches: Iterator[Any], rest: _Rest) -> float:
     while not images or time.perf_counter() - started < _TURN_S:
         next(batches)
         images += BATCH
-    rest.wait()
-    return (time.process_time() - cpu_s) / images * 1e6
+    return (rest.wait() - cpu_s) / images * 1e6
 
 
 class _Rest:
@@ -238,13 +237,22 @@ class _Rest:
     def __init__(self) -> None:
         self._max_s = _MAX_REST_S
 
-    def wait(self) -> None:
-        """Waits for the end of the pause."""
-        until, rests = time.perf_counter() + self._max_s, 0
+    def wait(self) -> float:
+        """Waits for the end of the pause.
+
+        Returns:
+            The processor time of the process until then in seconds, without that of looking at the threads.
+        """
+        until, looking_s = time.perf_counter() + self._max_s, 0.0
         while time.perf_counter() < until:
             before = time.process_time()
             time.sleep(_REST_S)
-            rests = rests + 1 if time.process_time() - before < _REST_S / 10 else 0
-            if rests == _RESTS:
-                return
+            if time.process_time() - before > _REST_S / 10:
+                continue
+            looked_s = time.thread_time()
+            rests = not has_ready_thread()
+            looking_s += time.thread_time() - looked_s
+            if rests:
+                return time.process_time() - looking_s
         self._max_s = _SHORT_REST_S
+        return time.process_time() - looking_s
