@@ -58,6 +58,11 @@ def test_what_is_left_of_reading_by_the_clock_is_a_wait_for_files() -> None:
     assert book_uncounted_time(STAGES, spent, OptionCosts(), PROFILE.dataset, 1.0)[1] == STAGES[1]
 
 
+def test_no_more_is_booked_than_is_missing() -> None:
+    booked = book(3700 * 1.19, OptionCosts(read=9000.0))
+    assert booked == {**COUNTED, "read": pytest.approx(400)}
+
+
 def test_all_records_that_make_an_image_count() -> None:
     assert book(20_000.0, OptionCosts(read=348.0), records=2.0)["read"] == pytest.approx(600)
 

@@ -39,7 +39,7 @@ def _drop_unread_features(profile: Profile, demand: ServiceDemand) -> Iterator[P
     left, cached = 1 - dataset.unread_share, profile.config.cache != "none"
     if dataset.unread_share < _MUCH_UNREAD or cached or costs.read is None or costs.read_without_unread is None:
         return
-    lighter = _save_reading(demand, profile.records_per_image * (costs.read - costs.read_without_unread))
+    lighter = _scale_reading(demand, costs.read_without_unread / costs.read)
     wait_s = {**demand.wait_s, "read": demand.wait_s.get("read", 0.0) * left}
     storage_limit = None if demand.storage_limit is None else demand.storage_limit / left
     lighter = replace(lighter, wait_s=wait_s, storage_limit=storage_limit)
@@ -55,17 +55,12 @@ def _unpack_files(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedF
     dataset, costs = profile.dataset, profile.option_costs
     if costs.read is None or costs.read_unpacked is None or profile.config.cache != "none":
         return
-    lighter = _save_reading(demand, profile.records_per_image * (costs.read - costs.read_unpacked))
+    lighter = _scale_reading(demand, costs.read_unpacked / costs.read)
     reason = f"Nothing has to be unpacked: the files are {dataset.compression} compressed."
     yield ProposedFix(Effort.NEW_SHARDS, reason, lighter, instruction=describe_rewrite(dataset), action="write_data")
 
 
-def _save_reading(demand: ServiceDemand, saved_us: float) -> ServiceDemand:
-    """Returns the demand with cheaper reading: in `read`, and where threads that read ahead are counted, in "other"."""
-    saved_s = max(saved_us, 0.0) / 1e6
-    from_read_s = min(saved_s, demand.cpu_s.get("read", 0.0))
-    from_other_s = min(saved_s - from_read_s, demand.cpu_s.get("other", 0.0))
-    cpu_s = {**demand.cpu_s, "other": demand.cpu_s.get("other", 0.0) - from_other_s}
-    if "read" in cpu_s:
-        cpu_s["read"] -= from_read_s
+def _scale_reading(demand: ServiceDemand, left: float) -> ServiceDemand:
+    """Returns the demand with the share of the processor time of reading that was left when it was tried."""
+    cpu_s = {name: seconds * (min(left, 1.0) if name == "read" else 1.0) for name, seconds in demand.cpu_s.items()}
     return replace(demand, cpu_s=cpu_s)

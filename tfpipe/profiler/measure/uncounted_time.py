@@ -5,8 +5,8 @@ The kernel counts the processor time of all threads exactly. A few percent of it
 
 1. Reading. Threads that unpack a file ahead, or read for a call of tfpipe-kernels, are counted nowhere. On a busy
    machine reading can also be counted too high, since its many threads wait for a core. So it has at least what it cost
-   when it was tried with a few records. It has at most twice as much, and the time of copying its bytes from memory,
-   which the trial has in the processor's caches.
+   when it was tried with a few records, as far as time is missing. It has at most twice as much, and the time of
+   copying its bytes from memory, which the trial has in the processor's caches.
 2. All others. Their counted time was divided by how much longer threads took than they ran. A thread that wakes up and
    waits for a core is not counted meanwhile, so on a busy machine this makes every stage look too cheap. The division
    is taken back as far as time is missing.
@@ -72,7 +72,8 @@ def book_uncounted_time(
     """
     counted = {stage.name: stage.cpu_us_per_image.median for stage in stages}
     in_stages_us = spent.us_per_image / (1 + MOST_OTHER_PER_STAGE_TIME)
-    reading_us = _believe_reading(counted, costs, dataset, records_per_image)
+    missed_us = max(in_stages_us - sum(counted.values()), 0.0)
+    reading_us = _believe_reading(counted, missed_us, costs, dataset, records_per_image)
     others_us = sum(us for name, us in counted.items() if name not in reading_us)
     factor = (in_stages_us - sum(reading_us.values())) / others_us if others_us else 1.0
     factor = min(max(factor, 1.0), spent.stretch)
@@ -98,7 +99,11 @@ def book_uncounted_time(
 
 
 def _believe_reading(
-    counted: Mapping[str, float], costs: OptionCosts, dataset: DatasetFacts, records_per_image: float
+    counted: Mapping[str, float],
+    missed_us: float,
+    costs: OptionCosts,
+    dataset: DatasetFacts,
+    records_per_image: float,
 ) -> dict[str, float]:
     """Returns the time of the stages that read, within the bounds of the trial; without one, what was counted."""
     reading_us = {name: counted[name] for name in READING_STAGES if name in counted}
@@ -108,7 +113,7 @@ def _believe_reading(
     least_us = costs.read * records_per_image / (1 + ALLOCATION_PER_STAGE_TIME)
     copy_us = RAW_READ_US_PER_KB * dataset.record_bytes / 1e3 * records_per_image
     total_us = sum(reading_us.values())
-    believed_us = min(max(total_us, least_us), _MOST_READING * least_us + copy_us)
+    believed_us = min(max(total_us, min(least_us, total_us + missed_us)), _MOST_READING * least_us + copy_us)
     if total_us <= 0:
         return {name: believed_us if place == 0 else 0.0 for place, name in enumerate(reading_us)}
     return {name: us * believed_us / total_us for name, us in reading_us.items()}
