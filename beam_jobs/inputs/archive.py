@@ -164,6 +164,8 @@ def _read_member(tar: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
 
 def _iterate_infos(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """Yields the members without tarfile's list of all members, which takes a kilobyte for each."""
+    if tar.offset == 0:  # no member, and Python 3.10 would look for the next one at -1
+        return
     for count, info in enumerate(iter(tar.next, None)):
         yield info
         if count % _FORGET_EVERY == _FORGET_EVERY - 1:

@@ -7,7 +7,9 @@ connection, with growing pauses. It leaves a body that breaks off to its caller,
 
 import contextlib
 import io
+import random
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import IO, Any, BinaryIO, cast
 
@@ -25,6 +27,8 @@ with importing("s3://", "Amazon's client", "tfpipe[aws]"):
 
 _DELETE_AT_ONCE = 1000  # the protocol allows no more
 _CONNECTIONS = 16
+_LONGEST_PAUSE_S = 16
+_TOO_MANY_REQUESTS = 429
 _LOGIN = (
     "s3:// needs credentials, and none were found. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in with "
     "`aws configure`."
@@ -49,7 +53,7 @@ class S3Store:
         self._read_body = with_exponential_backoff(
             num_retries=retries.attempts - 1,
             initial_delay_secs=retries.first_pause_s,
-            max_delay_secs=16,
+            max_delay_secs=_LONGEST_PAUSE_S,
             logger=object_store.ignore_warning,
             retry_filter=lambda error: isinstance(error, _BROKEN_BODY),
         )(self._read_body_once)
@@ -147,7 +151,7 @@ class S3Store:
         )
         try:
             self._session = self._session or boto3.session.Session()
-            return self._session.client(
+            client = self._session.client(
                 "s3",
                 region_name=options.s3_region_name,
                 api_version=options.s3_api_version,
@@ -159,6 +163,8 @@ class S3Store:
                 aws_session_token=options.s3_session_token,
                 config=config,
             )
+            client.meta.events.register("needs-retry.s3", partial(_wait_after_429, attempts))
+            return client
         except (*_FAILURES, ValueError) as error:  # a wrong endpoint, or a damaged file of the `aws` command
             raise DataError(f"S3's client refuses its options: {object_store.shorten(str(error))}.") from error
 
@@ -169,6 +175,19 @@ class S3Store:
             if error.response["Error"].get("Code") == "InvalidRange":  # the range begins behind the end
                 return b""
             raise
+
+
+def _wait_after_429(
+    most_attempts: int, response: tuple[Any, Any] | None = None, attempts: int = 1, **_: Any
+) -> float | None:
+    """Returns the seconds before the next attempt of a request that was one too many, and None for other requests.
+
+    Amazon's stores say so with 503, and other stores with 429. Before release 1.44 the client repeats a request after
+    429 only if the store names the reason in Amazon's words. A newer one answers before it asks this function.
+    """
+    if response is None or response[0].status_code != _TOO_MANY_REQUESTS or attempts >= most_attempts:
+        return None
+    return random.uniform(0, min(2 ** (attempts - 1), _LONGEST_PAUSE_S))
 
 
 class _Upload(io.BufferedIOBase):

@@ -34,7 +34,7 @@ import click
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-WHEELS = ("torch>=2.4", "torchvision>=0.20", "tfpipe", "tfpipe-kernels", "psutil")
+WHEELS = ("torch>=2.5", "torchvision>=0.20", "tfpipe", "tfpipe-kernels", "psutil")
 OPTIONAL_WHEELS = ("triton", "nvidia-ml-py", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "torchcodec")
 THREADS = (1, 2, 4)
 PHOTO, TINY = (375, 500), (32, 32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from botocore import endpoint
@@ -80,6 +81,18 @@ def test_faults_that_pass_are_survived(
     make_dataset(source, output, num_shards=2)
     assert sum(seen.fault is not None for seen in cloud.proxy.log) > 5
     assert cloud.tree(output) == read_tree(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("status", "attempts", "waits"), [(429, 1, True), (429, 3, True), (429, 4, False), (200, 1, False), (503, 1, False)]
+)
+def test_429_without_a_word_of_amazons_is_repeated(status: int, attempts: int, waits: bool) -> None:
+    """Amazon's client does so itself since release 1.44."""
+    response = SimpleNamespace(status_code=status), {"Error": {"Code": str(status)}}
+    pause = s3._wait_after_429(4, response=response, attempts=attempts, caught_exception=None)
+    assert (pause is not None) == waits
+    assert 0 <= (pause or 0) <= 2 ** (attempts - 1)
+    assert s3._wait_after_429(4, response=None, attempts=1) is None
 
 
 @pytest.mark.usefixtures("willing")

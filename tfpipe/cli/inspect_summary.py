@@ -260,11 +260,14 @@ def _charts(manifest: Manifest, splits: Mapping[str, SplitInfo], width: int) -> 
     at_once = max(1, min(len(shown), (width + _GAP) // (_CHART_WIDTH + _GAP)))
     each = min(_MAX_CHART_WIDTH, (width + _GAP) // at_once - _GAP)
     for k in range(0, len(shown), at_once):
-        row = Table.grid(padding=(0, _GAP, 0, 0), pad_edge=False)
-        charts = [_chart(manifest.label_names, split, each) for split in shown[k : k + at_once]]
-        for _ in charts:
+        row, cells = Table.grid(), list["Text | str"]()
+        for split in shown[k : k + at_once]:
+            if cells:  # a column of its own, because versions of Rich differ in whether `width` has room for padding
+                row.add_column(width=_GAP)
+                cells.append("")
             row.add_column(width=each)
-        row.add_row(*charts)
+            cells.append(_chart(manifest.label_names, split, each))
+        row.add_row(*cells)
         yield row
 
 

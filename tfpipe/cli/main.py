@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 the data or the machine does not allow it; 2 a wrong optio
 import io
 import logging
 import sys
+import warnings
 from typing import Any
 
 import click
@@ -135,3 +136,5 @@ def _configure_logging(debug: bool) -> None:
         sentence = logging.StreamHandler(sys.stderr)
         sentence.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
         logging.getLogger("tfpipe").addHandler(sentence)
+        # Beam loads Google's clients, and each of them warns of Python 3.10 once more.
+        warnings.filterwarnings("ignore", message="You are using a .*Python version", category=FutureWarning)

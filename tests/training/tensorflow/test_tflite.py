@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ def batches(as_supervised: bool, one_hot: bool = False) -> Any:
 
 def read_details(path: Path) -> tuple[dict[str, Any], list[str]]:
     """Returns the properties of a file's input, and the names of its operations."""
-    with pytest.warns(UserWarning, match="deprecated"):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*deprecated", category=UserWarning)  # since TensorFlow 2.19
         interpreter = tf.lite.Interpreter(str(path))
     interpreter.allocate_tensors()
     return interpreter.get_input_details()[0], [operation["op_name"] for operation in interpreter._get_ops_details()]
