@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from tfpipe.errors import DataError
 from tfpipe.format.schema import FeatureSpec
 
@@ -129,7 +131,7 @@ def _infer_kind(value: Any) -> int:
     """Returns the position of a value's kind in `_KINDS`, or -1."""
     if isinstance(value, int):
         return 0 if value in _INT64 else 1
-    if isinstance(value, float):
+    if isinstance(value, (float, np.floating)):  # Arrow before release 21 gives half precision as a number of NumPy
         return 1
     if isinstance(value, bytes):
         return _BYTES

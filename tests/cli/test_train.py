@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,8 @@ def test_kills_at_any_moment_change_nothing(small_dataset: Path, tmp_path: Path)
 
 
 def invoke(*args: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(tfpipe, ["train", *args])
+    separate = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}  # Click before 8.2
+    result = CliRunner(**separate).invoke(tfpipe, ["train", *args])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.stdout, result.stderr
