@@ -141,5 +141,6 @@ def test_the_program_runs_as_the_launcher_starts_it(tmp_path: Path) -> None:
     """On this machine, since no parameter names Dataflow."""
     arguments = [f"--input={ROOT / 'sample_data'}", f"--output={tmp_path / 'out'}", "--square=32", "--encoding=raw"]
     done = subprocess.run([sys.executable, PROGRAM, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "24 images, 317.6 KB, 1 shard (train)\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[0] == "24 images, 317.6 KB, 1 shard (train)"  # a slow machine adds its progress
     assert done.stdout.splitlines()[0].startswith("train: 23 records, 1 shard")
