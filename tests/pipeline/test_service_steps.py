@@ -22,6 +22,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 
+from tests.several_images import write_several
 from tfpipe.data_service import Service, ServiceConfig, claim_ports
 from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error
 from tfpipe.format.manifest import Manifest
@@ -129,6 +130,15 @@ def test_any_host_and_start_gives_the_batches_of_a_local_run(
     local = replace(CONFIG, **{name: value for name, value in options.items() if name != "service_share"})
     served = replace(CONFIG, service=three, **options)
     check_same(read(many, served, host, start), read(many, local, host, start))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("images", ["all", 2])
+def test_several_images_a_record_are_those_of_a_local_run(three: str, tmp_path: Path, images: Any) -> None:
+    manifest = write_several(tmp_path / "out", 24)
+    local = replace(CONFIG, global_batch_size=8, extra_features=(), images=images)
+    served = replace(local, service=three)
+    check_same(read(manifest, served, start=2, count=10), read(manifest, local, start=2, count=10))
 
 
 @pytest.mark.slow
