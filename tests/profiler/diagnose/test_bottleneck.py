@@ -180,6 +180,18 @@ def test_a_start_that_costs_more_than_an_epoch_is_the_bottleneck() -> None:
     assert find(make_profile(first_batch_s=8.0)).stage == "decode"
 
 
+@pytest.mark.parametrize(
+    ("cores_busy", "stage", "why"),
+    [(0.7, "read", "read takes most of it"), (0.3, "decode", "decode is the busiest, 40% of the time")],
+)
+def test_where_nothing_is_busy_all_the_time_the_busiest_station_counts(cores_busy: float, stage: str, why: str) -> None:
+    """Many threads read, so they are hardly busy, but reading takes most of the cores' time."""
+    stages = (make_stage("read", 1500, max_parallelism=8), make_stage("decode", 800, max_parallelism=2))
+    bottleneck = find(make_profile(stages=stages, host={"cpu_fraction": cores_busy}))
+    assert bottleneck.stage == stage
+    assert bottleneck.reason == f"The cores are {cores_busy:.0%} busy and no stage all the time: {why}."
+
+
 def test_a_python_function_has_one_core() -> None:
     """It holds Python's lock for 0.9 s of every second; the wait of its threads for the lock is not a demand."""
     python_stage = make_stage("jitter", 900, python=True, max_parallelism=4, wait_us_per_image=2000.0)

@@ -277,6 +277,10 @@ def _unbuffered_stage(profile: Profile, demand: ServiceDemand) -> Bottleneck:
         name, why = "prefetch", "no batch is made while the accelerator works"
     else:
         name = min(limits, key=lambda stage: limits[stage])
-        why = f"{name} is the busiest, {profile.images_per_second / limits[name]:.0%} of the time"
+        busy = profile.images_per_second / limits[name]
+        why = f"{name} is the busiest, {busy:.0%} of the time"
+        if busy < profile.host.cpu_fraction:  # the cores are the busiest station
+            name = max(demand.threads, key=lambda stage: demand.cpu_s[stage])
+            why = f"{name} takes most of it"
     cpu = profile.host.cpu_fraction
     return Bottleneck(name, f"The cores are {cpu:.0%} busy and no stage all the time: {why}.", demand.limit)
