@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from beam_jobs.engine.search_steps import gather_classes, gather_duplicates
+from beam_jobs.engine.list_files import finish_lists
+from beam_jobs.engine.search_steps import EndOfJob, load_shards, save_rows
 from beam_jobs.process_pool import map_unordered
-from beam_jobs.shards.duplicates import find_duplicates
-from beam_jobs.shards.finish_dataset import SearchDuplicates, check_bad, check_present, finish_dataset
+from beam_jobs.shards.finish_dataset import WriteLists, check_bad, check_present, finish_dataset, write_lists
+from beam_jobs.shards.gather_rows import GatheredShards
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
 from beam_jobs.shards.worker_check import WorkerCheck
 from beam_jobs.shards.write_shard import write_shard
@@ -28,8 +29,8 @@ class JobConfig:
         file_options: The Beam arguments that the file systems need.
         progress: The folder for the workers' progress, as in `WorkDir`.
         worker_check: The versions and the plan that a worker must have. None: this process works alone.
-        search_tasks: The number of tasks that search for duplicates and count classes. 0: the process that finishes
-            does it.
+        search_tasks: The number of tasks that search for duplicates, count classes and write lists. 0: the process that
+            finishes does it.
     """
 
     output: str
@@ -46,10 +47,22 @@ class JobConfig:
         Raises:
             DataError: This worker may not take part, see `WorkerCheck`.
         """
-        if self.file_options and filesystem.get_options() != self.file_options:
-            filesystem.configure(self.file_options)
+        self.configure()
         work = WorkDir(self.output, self.progress)
         return work, self.worker_check.open_plan(work) if self.worker_check else work.read_header()
+
+    def configure(self) -> None:
+        """Configures the file systems of this process."""
+        if self.file_options and filesystem.get_options() != self.file_options:
+            filesystem.configure(self.file_options)
+
+    def open(self) -> EndOfJob:
+        """Returns what the tasks at the end of the job share.
+
+        Raises:
+            DataError: This worker may not take part.
+        """
+        return EndOfJob(*self.open_plan(), self.search_tasks)
 
 
 def write_in_pool(
@@ -71,10 +84,28 @@ def write_in_pool(
     workers = min(settings.workers, len(shard_numbers))
     bad_shards: list[WrittenShard] = []
     for shard in map_unordered(write_shard, shard_numbers, workers, shared=(work, header), set_up=set_up):
-        if shard.quarantined:
-            bad_shards.append(shard)
+        if shard.num_bad:
+            bad_shards.append(shard.strip())
             check_bad(work, header, bad_shards, settings.max_bad)
         yield shard
+
+
+def begin_end(gathered: GatheredShards, settings: JobConfig) -> None:
+    """Checks the written shards and saves them for the tasks at the end of the job.
+
+    Raises:
+        DataError: A shard is missing, or more images are bad than allowed.
+    """
+    end, shards = settings.open(), gathered.list_shards()
+    check_present(end.work, end.header, shards)  # now, since a task would miss the digests
+    check_bad(end.work, end.header, shards, settings.max_bad)
+    save_rows(end, shards)
+
+
+def finish_end(settings: JobConfig) -> str:
+    """Finishes a dataset whose lists tasks have written, as `finish` does."""
+    end = settings.open()
+    return _finish(end.work, end.header, load_shards(end), settings.max_bad, lambda *_: finish_lists(end))
 
 
 def finish(written_shards: Iterable[WrittenShard], settings: JobConfig) -> str:
@@ -84,11 +115,10 @@ def finish(written_shards: Iterable[WrittenShard], settings: JobConfig) -> str:
         DataError: A shard is missing, more images are bad than allowed, or this process may not take part.
     """
     work, header = settings.open_plan()
-    shards = list(written_shards)
+    return _finish(work, header, list(written_shards), settings.max_bad, write_lists)
+
+
+def _finish(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard], max_bad: int, write: WriteLists) -> str:
     check_present(work, header, shards)
     work.save_kept(shard.file for shard in shards if shard.kept)
-    search: SearchDuplicates = find_duplicates
-    if settings.search_tasks:
-        search = partial(gather_duplicates, search_tasks=settings.search_tasks)
-        shards = gather_classes(work, header, shards, settings.search_tasks)
-    return finish_dataset(work, header, shards, settings.max_bad, search).fingerprint
+    return finish_dataset(work, header, shards, max_bad, write).fingerprint

@@ -12,13 +12,15 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
-from beam_jobs.engine.search_steps import get_scratch, save_shard, search_bucket
-from beam_jobs.job_steps import JobConfig, finish, write_in_pool
+from beam_jobs.engine.list_files import list_end_steps
+from beam_jobs.engine.search_steps import save_shard
+from beam_jobs.job_steps import JobConfig, begin_end, finish, finish_end, write_in_pool
 from beam_jobs.runners.metrics import ShardMetrics
-from beam_jobs.shards.finish_dataset import check_bad, check_present
+from beam_jobs.shards.finish_dataset import check_bad
 from beam_jobs.shards.gather_rows import GatheredShards
 from beam_jobs.shards.work_dir import WrittenShard
 from beam_jobs.shards.write_shard import write_shard
+from beam_jobs.step_graph import add_steps
 
 
 def build_graph(pipeline: beam.Pipeline, num_shards: int, settings: JobConfig, *, whole: bool = True) -> None:
@@ -37,17 +39,6 @@ def build_graph(pipeline: beam.Pipeline, num_shards: int, settings: JobConfig, *
         written_shards = written_shards | "Sort digests" >> beam.ParDo(_SortDigestsFn(settings))
     if whole:
         _ = written_shards | "Finish dataset" >> FinishDataset(settings)
-
-
-def build_search_graph(pipeline: beam.Pipeline, settings: JobConfig) -> None:
-    """Adds the tasks that search for duplicates to a pipeline of their own, in which every task stands.
-
-    Args:
-        pipeline: An empty pipeline.
-        settings: The settings of the steps.
-    """
-    tasks = pipeline | "Create" >> beam.Create(range(settings.search_tasks), reshuffle=False)
-    _ = tasks | "Search duplicates" >> beam.ParDo(_SearchFn(settings))
 
 
 class ListShards(beam.PTransform):
@@ -86,7 +77,7 @@ class WriteShards(beam.PTransform):
 class FinishDataset(beam.PTransform):
     """The last step: all written shards -> the manifest on disk. Its fingerprint is the one element that comes out.
 
-    With `search_tasks` the gathered shards are saved, and tasks search for duplicates before the end.
+    With `search_tasks` the gathered shards are saved, and tasks search for duplicates and write lists before the end.
     """
 
     def __init__(self, settings: JobConfig) -> None:
@@ -98,10 +89,9 @@ class FinishDataset(beam.PTransform):
         gathered = written_shards | "Gather rows" >> beam.CombineGlobally(_GatherFn())
         if not self._settings.search_tasks:
             return gathered | "Write manifest" >> beam.Map(_finish_gathered, self._settings)
-        tasks = gathered | "Save rows" >> beam.FlatMap(_save_gathered, self._settings) | "Spread" >> beam.Reshuffle()
-        searched = tasks | "Search duplicates" >> beam.ParDo(_SearchFn(self._settings))
-        counted = searched | "Count tasks" >> beam.CombineGlobally(sum)
-        return counted | "Write manifest" >> beam.Map(_finish_saved, self._settings)
+        saved = gathered | "Save rows" >> beam.Map(_begin_end, self._settings)
+        ended = add_steps(saved, list_end_steps(), self._settings)
+        return ended | "Write manifest" >> beam.Map(_finish_end, self._settings)
 
 
 class _GatherFn(beam.CombineFn):
@@ -125,45 +115,26 @@ class _GatherFn(beam.CombineFn):
 
 
 class _SortDigestsFn(beam.DoFn):
-    """The step that puts the digests of each written shard into buckets, and passes the shard on without its counts."""
+    """The step that saves what tasks need of each written shard, and passes the rest on."""
 
     def __init__(self, settings: JobConfig) -> None:
         super().__init__()
         self._settings = settings
 
     def setup(self) -> None:
-        self._work, _ = self._settings.open_plan()
+        self._end = self._settings.open()
 
     def process(self, shard: WrittenShard) -> Iterator[WrittenShard]:
-        yield save_shard(self._work, shard, self._settings.search_tasks)
+        yield save_shard(self._end, shard)
 
 
-class _SearchFn(beam.DoFn):
-    """The work of a task that searches a bucket for duplicates. It yields 1, which is counted."""
-
-    def __init__(self, settings: JobConfig) -> None:
-        super().__init__()
-        self._settings = settings
-
-    def setup(self) -> None:
-        self._work, self._header = self._settings.open_plan()
-
-    def process(self, bucket: int) -> Iterator[int]:
-        search_bucket(self._work, self._header, bucket, self._settings.search_tasks)
-        yield 1
+def _begin_end(gathered: GatheredShards, settings: JobConfig) -> int:
+    begin_end(gathered, settings)
+    return 0
 
 
-def _save_gathered(gathered: GatheredShards, settings: JobConfig) -> Iterator[int]:
-    """Saves the written shards for the end of the job, and yields the number of each task of the search."""
-    work, header = settings.open_plan()
-    check_present(work, header, gathered.shards)  # now, since a task would miss the digests
-    get_scratch(work).save("rows", gathered.list_shards())
-    yield from range(settings.search_tasks)
-
-
-def _finish_saved(_: int, settings: JobConfig) -> str:
-    work, _header = settings.open_plan()
-    return finish(get_scratch(work).load("rows"), settings)
+def _finish_end(_: int, settings: JobConfig) -> str:
+    return finish_end(settings)
 
 
 def _finish_gathered(gathered: GatheredShards, settings: JobConfig) -> str:
@@ -195,8 +166,8 @@ class _WriteShardFn(beam.DoFn):
             return
         shard = write_shard(self._work, self._header, shard_number, self._metrics.count_image)
         self._metrics.count_shard(shard, by_image=True)
-        if shard.quarantined:
-            self._bad_shards.append(shard)
+        if shard.num_bad:
+            self._bad_shards.append(shard.strip())
             check_bad(self._work, self._header, self._bad_shards, self._settings.max_bad)
         yield shard
 

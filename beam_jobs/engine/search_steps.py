@@ -1,16 +1,20 @@
-"""The end of a large job by tasks that know nothing of each other: equal images are found, and classes are counted.
+"""The search for duplicates by tasks that know nothing of each other, and the counting of classes.
 
 ```
-OUTPUT/.tfpipe/search/
+OUTPUT/.tfpipe/end/
   rows                      the written shards, for the end of the job
+  sizes                     `ShardSizes`
   digests/NAME              the digests of a shard's records, in buckets by their first bytes
   labels/NAME               how many images of each class a shard has
-  groups/3                  the groups of equal digests of bucket 3
   classes/3                 how many images of each class the shards of task 3 have, by split
+  members/3                 the records of bucket 3 that have a copy, by the task that finds their paths
+  paths/3                   the same records of the shards of task 3 with their paths, by the piece of the list
+  cuts, lines/..., pieces   see `list_files`
 ```
 
 Equal digests fall into one bucket, so a task finds whole groups. It takes about 70 bytes of memory for each of its
-records. The end of the job joins the groups, which are only the duplicates.
+records. The path of a record stands in the plan or beside its shard, so another task reads those of its shards. A group
+goes to the piece of the list in which its first record lies, where its line is written.
 
 Each shard counts the images of each class, and a hundred thousand shards with a thousand classes would take 10 GB. So a
 task adds up the counts of its share of the shards, and the shards themselves travel without them.
@@ -18,8 +22,9 @@ task adds up the counts of its share of the shards, and the shards themselves tr
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,14 +34,96 @@ from beam_jobs.shards.gather_rows import GatheredShards
 from beam_jobs.shards.record_source import open_source
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
-from tfpipe.format.digest_groups import equal_rows, list_groups
-from tfpipe.format.manifest import Duplicates
+from tfpipe.format.digest_groups import GroupCounts, encode_group, equal_rows
 
 _DIGEST_BYTES = 32
 _RECORDS_PER_TASK = 2_000_000
+_NUMBER_BITS = 32  # of a place: the number of a record in its shard; the shard stands before it
 
-Group = tuple[bytes, list[tuple[int, int]]]
-"""A digest, and the shard and the number in it of each record that has it, in order."""
+
+@dataclass(frozen=True)
+class EndOfJob:
+    """The settings that all tasks at the end of a job share.
+
+    Attributes:
+        work: The dataset directory under construction.
+        header: The header of its plan.
+        search_tasks: The number of tasks that search for duplicates.
+    """
+
+    work: WorkDir
+    header: PlanHeader
+    search_tasks: int
+
+    @property
+    def scratch(self) -> Scratch:
+        """The folder for the files of the tasks."""
+        return Scratch(self.work.path("end"))
+
+
+@dataclass(frozen=True)
+class ShardSizes:
+    """The number of records and of bad images of each shard, in the order of the plan.
+
+    Attributes:
+        records: The number of records: [shards].
+        bad: The number of bad images: [shards].
+        is_complete: Whether a complete dataset is mended, so that its lists stay.
+    """
+
+    records: NDArray[np.int64]
+    bad: NDArray[np.int64]
+    is_complete: bool
+
+
+@dataclass(frozen=True)
+class Found:
+    """The duplicates that some tasks have found. Those of others can be added.
+
+    Attributes:
+        members: The number of records in groups of equal ones, by the shard of the first: [shards].
+        counts: The counts of the groups.
+    """
+
+    members: NDArray[np.int64]
+    counts: GroupCounts = field(default_factory=GroupCounts)
+
+    def __add__(self, other: "Found") -> "Found":
+        return Found(self.members + other.members, self.counts + other.counts)
+
+
+@dataclass(frozen=True)
+class _Members:
+    """Records that have a copy.
+
+    Attributes:
+        firsts: The place of the first record of the group of each.
+        places: The place of each.
+        digests: The digest of each that is the first of its group: [groups, 32].
+        paths: The path of each, once it is known.
+    """
+
+    firsts: NDArray[np.int64]
+    places: NDArray[np.int64]
+    digests: NDArray[np.uint8]
+    paths: list[str] = field(default_factory=list)
+
+    def choose(self, rows: NDArray[np.int64]) -> "_Members":
+        """Returns some of the records, given their numbers in rising order."""
+        are_first = self.firsts == self.places
+        digests = self.digests[(np.cumsum(are_first) - 1)[rows[are_first[rows]]]]
+        return _Members(self.firsts[rows], self.places[rows], digests, [self.paths[row] for row in rows if self.paths])
+
+    @classmethod
+    def join(cls, parts: Iterable["_Members"]) -> "_Members":
+        """Returns the records of all parts."""
+        parts = [cls(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, _DIGEST_BYTES), np.uint8)), *parts]
+        return cls(
+            np.concatenate([part.firsts for part in parts]),
+            np.concatenate([part.places for part in parts]),
+            np.concatenate([part.digests for part in parts]),
+            [path for part in parts for path in part.paths],
+        )
 
 
 def count_search_tasks(num_images: int) -> int:
@@ -45,95 +132,123 @@ def count_search_tasks(num_images: int) -> int:
     return tasks if tasks > 1 else 0
 
 
-def get_scratch(work: WorkDir) -> Scratch:
-    """Returns the folder of the search."""
-    return Scratch(work.path("search"))
+def save_shard(end: EndOfJob, shard: WrittenShard) -> WrittenShard:
+    """Saves what the tasks need of a written shard, and returns it without what they count."""
+    end.scratch.save(f"labels/{shard.file}", shard.stats.labels)
+    path = end.work.digests_path(shard.file)
+    if filesystem.exists(path):  # not of a complete dataset, of which nothing is searched
+        table = np.frombuffer(filesystem.read_bytes(path), np.uint8).reshape(-1, _DIGEST_BYTES)
+        buckets = np.ascontiguousarray(table[:, :4]).view("<u4").ravel() % end.search_tasks
+        rows = [np.flatnonzero(buckets == bucket) for bucket in range(end.search_tasks)]
+        end.scratch.write_buckets(f"digests/{shard.file}", [(numbers, table[numbers]) for numbers in rows])
+    return shard.strip()
 
 
-def save_shard(work: WorkDir, shard: WrittenShard, tasks: int) -> WrittenShard:
-    """Saves what the tasks need of a written shard, and returns it without its counts of classes."""
-    get_scratch(work).save(f"labels/{shard.file}", shard.stats.labels)
-    _save_buckets(work, shard.file, tasks)
-    return replace(shard, stats=replace(shard.stats, labels=Counter()))
+def save_rows(end: EndOfJob, shards: list[WrittenShard]) -> None:
+    """Saves the written shards, which come in any order, for the tasks and the end of the job."""
+    by_file = {shard.file: shard for shard in shards}
+    ordered = [by_file[shard.file] for shard in end.header.shards]
+    sizes = ShardSizes(
+        np.array([shard.records for shard in ordered], np.int64),
+        np.array([shard.num_bad for shard in ordered], np.int64),
+        end.work.find_manifest(end.header) is not None,
+    )
+    end.scratch.save("rows", ordered)
+    end.scratch.save("sizes", sizes)
 
 
-def _save_buckets(work: WorkDir, file: str, tasks: int) -> None:
-    """Writes the digests of a written shard in buckets, one for each task."""
-    path = work.digests_path(file)
-    if not filesystem.exists(path):  # a shard of a complete dataset, of which nothing is searched
-        return
-    table = np.frombuffer(filesystem.read_bytes(path), np.uint8).reshape(-1, _DIGEST_BYTES)
-    buckets = np.ascontiguousarray(table[:, :4]).view("<u4").ravel() % tasks
-    rows = [np.flatnonzero(buckets == bucket) for bucket in range(tasks)]
-    get_scratch(work).write_buckets(f"digests/{file}", [(numbers, table[numbers]) for numbers in rows])
+def load_sizes(end: EndOfJob) -> ShardSizes:
+    """Returns the sizes that `save_rows` saved."""
+    sizes: ShardSizes = end.scratch.load("sizes")
+    return sizes
 
 
-def search_bucket(work: WorkDir, header: PlanHeader, bucket: int, tasks: int) -> None:
+def count_buckets(end: EndOfJob) -> int:
+    """Returns the number of tasks that search, and of those that find paths; none for a complete dataset."""
+    return 0 if load_sizes(end).is_complete else end.search_tasks
+
+
+def search_bucket(end: EndOfJob, bucket: int) -> Found:
     """Finds the groups of equal digests of a bucket, and counts the classes of a share of the shards; saves both."""
-    if work.find_manifest(header) is not None:
-        return
-    scratch = get_scratch(work)
-    _count_classes(scratch, header, bucket, tasks)
-    shards: list[NDArray[np.int64]] = []
-    numbers: list[NDArray[np.int64]] = []
+    header, scratch, tasks = end.header, end.scratch, end.search_tasks
+    _count_classes(end, bucket)
+    all_places: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     tables = [np.zeros((0, _DIGEST_BYTES), np.uint8)]
     for position, shard in enumerate(header.shards):
-        own_numbers, table = scratch.read_bucket(f"digests/{shard.file}", bucket, tasks)
-        shards.append(np.full(len(own_numbers), position))
-        numbers.append(own_numbers)
+        numbers, table = scratch.read_bucket(f"digests/{shard.file}", bucket, tasks)
+        all_places.append((position << _NUMBER_BITS) | numbers)
         tables.append(table)
-    table, shard_of, number_of = np.concatenate(tables), np.concatenate(shards), np.concatenate(numbers)
-    groups: list[Group] = [
-        (table[rows[0]].tobytes(), [(int(shard_of[row]), int(number_of[row])) for row in rows])
-        for rows in equal_rows(table)
-    ]
-    scratch.save(f"groups/{bucket}", groups)
+    table, places = np.concatenate(tables), np.concatenate(all_places)
+    groups, counts = equal_rows(table), GroupCounts()
+    for group in groups:
+        counts.add(header.shards[place >> _NUMBER_BITS].split for place in places[group].tolist())
+    rows = np.array([row for group in groups for row in group], np.int64)
+    heads = np.array([group[0] for group in groups], np.int64)
+    firsts = np.repeat(places[heads], [len(group) for group in groups])
+    members = _Members(firsts, places[rows], table[heads])
+    scratch.write_buckets(
+        f"members/{bucket}",
+        [members.choose(np.flatnonzero((members.places >> _NUMBER_BITS) % tasks == task)) for task in range(tasks)],
+    )
+    return Found(np.bincount(firsts >> _NUMBER_BITS, minlength=len(header.shards)), counts)
 
 
-def _count_classes(scratch: Scratch, header: PlanHeader, task: int, tasks: int) -> None:
-    """Adds up the images of each class in a task's share of the shards, by split, and saves the sums."""
-    counts: dict[str, Counter[int]] = {}
-    for shard in header.shards[task::tasks]:
-        counts.setdefault(shard.split, Counter()).update(scratch.load(f"labels/{shard.file}"))
-    scratch.save(f"classes/{task}", counts)
-
-
-def gather_classes(
-    work: WorkDir, header: PlanHeader, shards: Iterable[WrittenShard], search_tasks: int
-) -> list[WrittenShard]:
-    """Joins the counts of the tasks, and returns the shards with them: the first of a split has those of the split.
-
-    The arguments are those of `gather_duplicates`, with the shards in any order.
-    """
-    gathered = GatheredShards(list(shards))
-    if work.find_manifest(header) is None:  # of a complete dataset nothing was counted
-        for task in range(search_tasks):
-            gathered.merge(GatheredShards(labels=get_scratch(work).load(f"classes/{task}")))
-    return gathered.list_shards()
-
-
-def gather_duplicates(
-    work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard], search_tasks: int
-) -> tuple[Duplicates, bytes]:
-    """Joins what the tasks have found; the result is that of `find_duplicates`.
+def find_paths(end: EndOfJob, task: int, piece_ends: NDArray[np.int64]) -> None:
+    """Reads the paths of the duplicates in a share of the shards, and saves them by the piece of the list.
 
     Args:
-        work: The dataset directory under construction.
-        header: The header of its plan.
-        shards: All shards, in the order of the plan.
-        search_tasks: The number of tasks.
+        end: The settings of the tasks.
+        task: The number of the task.
+        piece_ends: The shard after the last one of each piece of the list.
     """
-    starts = np.cumsum([0, *(shard.records for shard in shards)]).tolist()
-    scratch, groups = get_scratch(work), []
-    for bucket in range(search_tasks):
-        for digest, members in scratch.load(f"groups/{bucket}"):
-            groups.append((digest, [starts[shard] + number for shard, number in members]))
-    groups.sort(key=lambda group: group[1][0])
-    source = open_source(header)
+    scratch, tasks, header = end.scratch, end.search_tasks, end.header
+    members = _Members.join(scratch.read_bucket(f"members/{bucket}", task, tasks) for bucket in range(tasks))
+    source, paths = open_source(header), [""] * len(members.places)
+    order = np.argsort(members.places)
+    shards = members.places[order] >> _NUMBER_BITS
+    for rows in np.split(order, np.flatnonzero(np.diff(shards)) + 1) if len(order) else ():
+        names = source.list_names(end.work, header.shards[members.places[rows[0]] >> _NUMBER_BITS])
+        for row in rows.tolist():
+            paths[row] = names[members.places[row] & ((1 << _NUMBER_BITS) - 1)]
+    members.paths.extend(paths)
+    pieces = np.searchsorted(piece_ends, members.firsts >> _NUMBER_BITS, side="right")
+    chosen = [members.choose(np.flatnonzero(pieces == piece)) for piece in range(len(piece_ends))]
+    scratch.write_buckets(f"paths/{task}", chosen)
 
-    def list_paths(shard_index: int, records: Sequence[int]) -> list[str]:
-        names = source.list_names(work, header.shards[shard_index], shards[shard_index])
-        return [names[record] for record in records]
 
-    split_sizes = [(planned.split, shard.records) for planned, shard in zip(header.shards, shards, strict=True)]
-    return list_groups(groups, split_sizes, list_paths, header.dropped)
+def encode_piece(end: EndOfJob, piece: int, num_pieces: int) -> Iterator[bytes]:
+    """Yields the lines of a piece of the list of duplicates."""
+    tasks, splits = end.search_tasks, [shard.split for shard in end.header.shards]
+    members = _Members.join(end.scratch.read_bucket(f"paths/{task}", piece, num_pieces) for task in range(tasks))
+    starts = np.cumsum([0, *load_sizes(end).records])[:-1]
+    begin_of_split = {split: int(starts[splits.index(split)]) for split in dict.fromkeys(splits)}
+    order = np.lexsort((members.places, members.firsts))
+    digests = members.digests[np.argsort(members.firsts[members.firsts == members.places])]
+    cuts = np.flatnonzero(np.diff(members.firsts[order], prepend=-1, append=-1)).tolist() if len(order) else [0]
+    for digest, (begin, after) in zip(digests, pairwise(cuts), strict=True):
+        records = []
+        for row in order[begin:after].tolist():
+            shard, number = divmod(int(members.places[row]), 1 << _NUMBER_BITS)
+            split = splits[shard]
+            records.append((split, int(starts[shard]) - begin_of_split[split] + number, members.paths[row]))
+        yield encode_group(digest.tobytes(), records)
+
+
+def _count_classes(end: EndOfJob, task: int) -> None:
+    """Adds up the images of each class in a task's share of the shards, by split, and saves the sums."""
+    counts: dict[str, Counter[int]] = {}
+    for shard in end.header.shards[task :: end.search_tasks]:
+        counts.setdefault(shard.split, Counter()).update(end.scratch.load(f"labels/{shard.file}"))
+    end.scratch.save(f"classes/{task}", counts)
+
+
+def load_shards(end: EndOfJob) -> list[WrittenShard]:
+    """Returns the shards that `save_rows` saved, with the classes that the tasks have counted.
+
+    The first shard of a split that has records holds the counts of the whole split.
+    """
+    gathered = GatheredShards(end.scratch.load("rows"))
+    if not load_sizes(end).is_complete:
+        for task in range(end.search_tasks):
+            gathered.merge(GatheredShards(labels=end.scratch.load(f"classes/{task}")))
+    return gathered.list_shards()

@@ -32,3 +32,8 @@ class PlanSettings:
         if self.file_options and filesystem.get_options() != self.file_options:
             filesystem.configure(self.file_options)
         check_versions(dict(self.versions))
+
+    def open(self) -> EngineConfig:
+        """Prepares this process as `configure` does, and returns the settings of the tasks."""
+        self.configure()
+        return self.engine

@@ -1,4 +1,4 @@
-"""The steps in which the engine makes a plan.
+"""The steps of work that tasks do on the runner. The engine makes a plan in these:
 
 ```
 list pieces -> [hash images -> choose copies] -> count images -> cut parts
@@ -9,7 +9,7 @@ A step has tasks that know nothing of each other. The sum of their results decid
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.engine.copy_steps import choose_copies, hash_run
@@ -17,10 +17,12 @@ from beam_jobs.engine.count_step import count_run, cut
 from beam_jobs.engine.cut_step import cut_part, finish_plan
 from beam_jobs.engine.list_step import EngineConfig, list_piece, resolve
 
+Shared = TypeVar("Shared")
+
 
 @dataclass(frozen=True)
-class Step:
-    """A step.
+class Step(Generic[Shared]):
+    """A step. Its functions get what all tasks share, such as an `EngineConfig`.
 
     Attributes:
         name: The name.
@@ -30,16 +32,30 @@ class Step:
     """
 
     name: str
-    count_tasks: Callable[[EngineConfig], int]
-    run: Callable[[EngineConfig, int], Any]
-    finish: Callable[[EngineConfig, Any], None]
+    count_tasks: Callable[[Shared], int]
+    run: Callable[[Shared, int], Any]
+    finish: Callable[[Shared, Any], None]
 
 
-def list_steps(config: ShardConfig) -> list[Step]:
-    """Returns the steps in their order."""
+class StepSettings(Protocol):
+    """The settings of steps. Beam pickles them and sends them to the workers."""
+
+    @property
+    def workers(self) -> int:
+        """The number of processes that each Beam worker starts. 0: the Beam worker does the tasks itself."""
+
+    def configure(self) -> None:
+        """Prepares this process for tasks."""
+
+    def open(self) -> Any:
+        """Prepares this process, and returns what all tasks share."""
+
+
+def list_steps(config: ShardConfig) -> list[Step[EngineConfig]]:
+    """Returns the steps that make a plan, in their order."""
     copies = [
-        Step("Hash images", _count_runs, hash_run, _do_nothing),
-        Step("Choose copies", _count_buckets, choose_copies, _do_nothing),
+        Step("Hash images", _count_runs, hash_run, do_nothing),
+        Step("Choose copies", _count_buckets, choose_copies, do_nothing),
     ]
     return [
         Step("List pieces", _count_pieces, list_piece, resolve),
@@ -73,5 +89,5 @@ def _count_parts(engine: EngineConfig) -> int:
     return len(engine.scratch.load("counted").parts)
 
 
-def _do_nothing(engine: EngineConfig, result: None) -> None:
-    pass
+def do_nothing(shared: Any, result: None) -> None:
+    """Ends a step whose tasks have no result."""

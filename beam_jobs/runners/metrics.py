@@ -53,7 +53,7 @@ class ShardMetrics:
         self._shards.inc()
         self._kept.inc(int(shard.kept))
         if shard.kept or not by_image:
-            self._images.inc(shard.records + len(shard.quarantined))
+            self._images.inc(shard.records + shard.num_bad)
             for line in shard.quarantined:
                 self._bad[line["kind"]].inc()
 

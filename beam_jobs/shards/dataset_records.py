@@ -17,7 +17,7 @@ from beam_jobs.plan.image_ref import ImageRef, PlannedImage
 from beam_jobs.plan.merge_manifests import InputDatasets, SourceDataset
 from beam_jobs.shards.foreign_records import NO_CLASS, identify_foreign, make_record
 from beam_jobs.shards.record import Record, RejectedImage, check_source_size, make_image_features, make_list_features
-from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
+from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from beam_jobs.storage import filesystem
 from tfpipe.errors import FormatError
 from tfpipe.format import schema as keys
@@ -128,9 +128,9 @@ class DatasetRecords:
         """Saves the names, which only the records hold."""
         filesystem.write_bytes(work.names_path(file), json.dumps(names).encode())
 
-    def list_names(self, work: WorkDir, planned: PlannedShard, written: WrittenShard) -> list[str]:
+    def list_names(self, work: WorkDir, planned: PlannedShard) -> list[str]:
         """Returns the names that `save_names` saved."""
-        names: list[str] = json.loads(filesystem.read_bytes(work.names_path(written.file)))
+        names: list[str] = json.loads(filesystem.read_bytes(work.names_path(planned.file)))
         return names
 
 

@@ -48,7 +48,9 @@ class Identity(NamedTuple):
     label: int = -1
 
 
-def find_duplicates(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard]) -> tuple[Duplicates, bytes]:
+def find_duplicates(
+    work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard]
+) -> tuple[Duplicates, list[bytes]]:
     """Compares the digests of all records.
 
     It takes about 70 bytes of memory for each record, and the path of each duplicate.
@@ -67,7 +69,7 @@ def find_duplicates(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenS
     source = open_source(header)
 
     def list_paths(shard_index: int, records: Sequence[int]) -> list[str]:
-        names = source.list_names(work, header.shards[shard_index], shards[shard_index])
+        names = source.list_names(work, header.shards[shard_index])
         return [names[record] for record in records]
 
     split_sizes = [(planned.split, shard.records) for planned, shard in zip(header.shards, shards, strict=True)]

@@ -1,11 +1,10 @@
 """Makes a dataset complete once its shards are written: quarantine, duplicates, TFDS files, and the manifest last."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from beam_jobs.shards.duplicates import find_duplicates
+from beam_jobs.shards.line_lists import encode_quarantine, write_list
 from beam_jobs.shards.record_source import open_source
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
@@ -15,8 +14,8 @@ from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.manifest import Duplicates, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.shard_stats import merge_stats, sort_counts
 
-SearchDuplicates = Callable[[WorkDir, PlanHeader, Sequence[WrittenShard]], tuple[Duplicates, bytes]]
-"""A function with the arguments and the result of `find_duplicates`."""
+WriteLists = Callable[[WorkDir, PlanHeader, Sequence[WrittenShard]], Duplicates]
+"""A function with the arguments and the result of `write_lists`."""
 
 
 def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard], max_bad: int) -> None:
@@ -31,14 +30,15 @@ def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard],
     Raises:
         DataError: More images are bad.
     """
-    lines = [line for shard in shards for line in shard.quarantined]
-    if len(lines) <= max_bad:
+    num_bad = sum(shard.num_bad for shard in shards)
+    if num_bad <= max_bad:
         return
-    _write_quarantine(work, lines)
+    write_list(work, file_names.QUARANTINE, encode_quarantine(work, shards))
     num_images = sum(shard.images for shard in header.shards)
+    first = next(line for shard in shards if shard.num_bad for line in work.read_quarantined(shard.file))
     raise DataError(
-        f"At most {max_bad} of {num_images} images may be bad, got {len(lines)}, the first {lines[0]['path']}: "
-        f"{lines[0]['reason']}. They are listed in {work.target(file_names.QUARANTINE)}; "
+        f"At most {max_bad} of {num_images} images may be bad, got {num_bad}, the first {first['path']}: "
+        f"{first['reason']}. They are listed in {work.target(file_names.QUARANTINE)}; "
         f"{open_source(header).advice}, or allow more with `max_bad`.",
         page="docs/howto/damaged-data.md#images-that-are-broken",
     )
@@ -59,12 +59,26 @@ def check_present(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenSha
         )
 
 
+def write_lists(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard]) -> Duplicates:
+    """Writes the lists of bad images and of duplicates, and returns the counts of the duplicates.
+
+    Args:
+        work: The dataset directory under construction.
+        header: The header of its plan.
+        shards: All shards, in the order of the plan.
+    """
+    write_list(work, file_names.QUARANTINE, encode_quarantine(work, shards))
+    duplicates, lines = find_duplicates(work, header, shards)
+    write_list(work, file_names.DUPLICATES, lines)
+    return duplicates
+
+
 def finish_dataset(
     work: WorkDir,
     header: PlanHeader,
     shards: Iterable[WrittenShard],
     max_bad: int,
-    search: SearchDuplicates = find_duplicates,
+    write: WriteLists = write_lists,
 ) -> Manifest:
     """Writes the files of a dataset besides its shards.
 
@@ -73,7 +87,7 @@ def finish_dataset(
         header: The header of its plan.
         shards: All planned shards as they were written, in any order.
         max_bad: The number of images that may be bad.
-        search: The function that finds equal images, such as `find_duplicates`, which searches in this process.
+        write: The function that writes the lists; the default writes them in this process.
 
     Raises:
         DataError: More images are bad than allowed, or a split has no good one.
@@ -86,12 +100,10 @@ def finish_dataset(
         _check_unchanged(work, manifest, _leave_out_empty(work, header, ordered))
         _write_tfds_files(work, manifest)
         return manifest
-    lines = [line for shard in ordered for line in shard.quarantined]
-    _write_quarantine(work, lines)
-    _remove_stale_quarantine(work, lines)
-    duplicates, duplicate_lines = search(work, header, ordered)
-    _write_list(work, file_names.DUPLICATES, duplicate_lines)
-    manifest = _make_manifest(header, _leave_out_empty(work, header, ordered), len(lines), duplicates)
+    duplicates = write(work, header, ordered)
+    _remove_stale_quarantine(work, ordered)
+    num_bad = sum(shard.num_bad for shard in ordered)
+    manifest = _make_manifest(header, _leave_out_empty(work, header, ordered), num_bad, duplicates)
     _write_tfds_files(work, manifest)
     work.write(file_names.MANIFEST, manifest_json.dumps(manifest).encode())
     return manifest
@@ -121,28 +133,16 @@ def _write_tfds_files(work: WorkDir, manifest: Manifest) -> None:
             work.write(name, text.encode())
 
 
-def _write_quarantine(work: WorkDir, lines: Sequence[Mapping[str, Any]]) -> None:
-    _write_list(work, file_names.QUARANTINE, "".join(json.dumps(line) + "\n" for line in lines).encode())
-
-
-def _write_list(work: WorkDir, name: str, lines: bytes) -> None:
-    """Writes a list of lines, in parts if it is large, and removes the parts that a longer list of another run left."""
-    parts = list(file_names.cut_list(lines))
-    for part, part_lines in enumerate(parts):
-        work.write(file_names.list_part_name(name, part), part_lines)
-    folder, _, base = name.rpartition("/")
-    for file in filesystem.list_names(work.target(folder) if folder else work.output):
-        part_number = file_names.parse_list_part(base, file)
-        if part_number is not None and part_number >= len(parts):
-            filesystem.remove(work.target(folder, file) if folder else work.target(file))
-
-
-def _remove_stale_quarantine(work: WorkDir, lines: Sequence[Mapping[str, Any]]) -> None:
+def _remove_stale_quarantine(work: WorkDir, shards: Sequence[WrittenShard]) -> None:
     """Removes the images that an earlier run quarantined and this one could read."""
-    if not lines:
+    if not any(shard.num_bad for shard in shards):
         filesystem.remove_tree(work.target(file_names.QUARANTINE_DIR))
-    kept = {line["bytes"] for line in lines if "bytes" in line}
-    for name in filesystem.list_names(work.target(file_names.QUARANTINED_BYTES_DIR)):
+    names = filesystem.list_names(work.target(file_names.QUARANTINED_BYTES_DIR))
+    if not names:
+        return
+    bad_shards = (shard for shard in shards if shard.num_bad)
+    kept = {line.get("bytes") for shard in bad_shards for line in work.read_quarantined(shard.file)}
+    for name in names:
         if f"bytes/{name}" not in kept:
             filesystem.remove(work.target(file_names.QUARANTINED_BYTES_DIR, name))
 

@@ -13,7 +13,7 @@ from tfpipe.format.file_names import parse_shard_name
 
 @dataclass
 class GatheredShards:
-    """The written shards, without their counts of classes.
+    """The written shards, without their counts of classes and their lines about bad images.
 
     Attributes:
         shards: The shards.
@@ -27,7 +27,7 @@ class GatheredShards:
         """Adds a shard."""
         split = parse_shard_name(shard.file)[0]
         self.labels.setdefault(split, Counter()).update(shard.stats.labels)
-        self.shards.append(replace(shard, stats=replace(shard.stats, labels=Counter())))
+        self.shards.append(shard.strip())
 
     def merge(self, other: "GatheredShards") -> None:
         """Adds other shards."""

@@ -17,7 +17,7 @@ from beam_jobs.inputs.parquet_images import Cell, CopiedRows, get_row_mask, list
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import PlannedImage, Value, list_files
 from beam_jobs.shards.record import MAX_SOURCE_BYTES, Record, RejectedImage, check_source_size, make_list_features
-from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
+from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from beam_jobs.storage import filesystem
 from tfpipe.format import schema as keys
 from tfpipe.format.schema import FeatureSpec, Schema
@@ -182,9 +182,9 @@ class ImageFiles:
     def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
         """Saves nothing, because the plan holds the names."""
 
-    def list_names(self, work: WorkDir, planned: PlannedShard, written: WrittenShard) -> list[str]:
+    def list_names(self, work: WorkDir, planned: PlannedShard) -> list[str]:
         """Returns the planned names without those of quarantined images, which come in the same order."""
-        bad_names = iter([*(line["path"] for line in written.quarantined), None])
+        bad_names = iter([*(line["path"] for line in work.read_quarantined(planned.file)), None])
         names, next_bad = [], next(bad_names)
         for image in work.read_images(planned):
             if image.path == next_bad:

@@ -15,7 +15,7 @@ from beam_jobs.plan.image_ref import PlannedImage
 from beam_jobs.shards.dataset_records import DatasetRecords
 from beam_jobs.shards.image_files import ImageFiles
 from beam_jobs.shards.record import Record
-from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
+from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 
 
 class RecordSource(Protocol):
@@ -53,8 +53,8 @@ class RecordSource(Protocol):
     def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
         """Saves the names of the images in a shard, in the order of its records, if the plan does not hold them."""
 
-    def list_names(self, work: WorkDir, planned: PlannedShard, written: WrittenShard) -> list[str]:
-        """Returns the names of the images in a shard, in the order of its records."""
+    def list_names(self, work: WorkDir, planned: PlannedShard) -> list[str]:
+        """Returns the names of the images in a finished shard, in the order of its records."""
 
 
 def open_source(header: PlanHeader) -> RecordSource:

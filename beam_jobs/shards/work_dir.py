@@ -19,8 +19,9 @@ graph carries shard numbers and nothing else.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -140,8 +141,10 @@ class WrittenShard:
         bytes: The size of the file.
         sha256: The SHA-256 of the file, as 64 hexadecimal digits.
         stats: The counts of its images; empty for a shard of a complete dataset, whose manifest has the sums.
-        quarantined: A line of `quarantined.jsonl` for each bad image.
+        quarantined: A line of `quarantined.jsonl` for each bad image, until `strip` has left them out, since they may
+            be many; `WorkDir.read_quarantined` reads them.
         kept: Whether an earlier run wrote the shard.
+        num_bad: The number of bad images.
     """
 
     file: str
@@ -151,6 +154,7 @@ class WrittenShard:
     stats: ShardStats
     quarantined: list[dict[str, Any]]
     kept: bool = False
+    num_bad: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values, with the counts of `stats` among them."""
@@ -165,7 +169,12 @@ class WrittenShard:
             KeyError, TypeError, ValueError, AttributeError: `to_json` did not give this.
         """
         names = ("file", "records", "bytes", "sha256", "quarantined", "kept")
-        return cls(**{name: fields[name] for name in names}, stats=ShardStats.from_json(fields, fields["records"]))
+        stats, num_bad = ShardStats.from_json(fields, fields["records"]), len(fields["quarantined"])
+        return cls(**{name: fields[name] for name in names}, stats=stats, num_bad=num_bad)
+
+    def strip(self) -> "WrittenShard":
+        """Returns the shard without what grows with its classes and its bad images."""
+        return replace(self, stats=replace(self.stats, labels=Counter()), quarantined=[])
 
 
 def get_part_path(base: str, part: int) -> str:
@@ -256,6 +265,12 @@ class WorkDir:
             return WrittenShard.from_json(json.loads(filesystem.read_bytes(self.path("rows", f"{file}.json"))))
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None  # not there, or cut off by a crash: the shard is written again
+
+    def read_quarantined(self, file: str) -> list[dict[str, Any]]:
+        """Returns the line about each bad image of a finished shard, in the order of the plan."""
+        row = json.loads(filesystem.read_bytes(self.path("rows", f"{file}.json")))
+        lines: list[dict[str, Any]] = row["quarantined"]
+        return lines
 
     def list_written(self) -> set[str]:
         """Returns the file names of the shards that some run finished."""

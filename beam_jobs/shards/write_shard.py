@@ -122,7 +122,8 @@ class _ShardWriter:
         work.write(index_name(file), writer.index)
         filesystem.write_bytes(work.digests_path(file), bytes(tally.source_digests))
         source.save_names(work, file, tally.names)
-        written = WrittenShard(**asdict(writer.describe(file)), stats=tally.stats, quarantined=quarantined)
+        info, num_bad = asdict(writer.describe(file)), len(quarantined)
+        written = WrittenShard(**info, stats=tally.stats, quarantined=quarantined, num_bad=num_bad)
         work.save_written(written)
         return written
 

@@ -16,6 +16,7 @@ from tests.beam_jobs.engine.plans import CASES, plan_by_launcher, read_plan
 from tests.beam_jobs.images import make_jpeg, make_photos, write_files
 from tests.observers import Recorder
 from tfpipe.errors import DataError
+from tfpipe.format import file_names
 
 PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
 
@@ -79,7 +80,10 @@ def test_tasks_search_for_duplicates_as_the_launcher_does(
 ) -> None:
     images = {f"cat/{i}.jpg": make_jpeg(i % 4) for i in range(9)} | {"dog/bad.jpg": b"bad", "dog/a.jpg": make_jpeg(1)}
     source = write_files(tmp_path / "in", images)
+    if beam_args != PROCESSES:  # whose workers do not see it
+        monkeypatch.setattr(file_names, "LIST_PART_BYTES", 300)
     make_dataset(source, tmp_path / "straight", num_shards=3, max_bad=1)
+    assert len(list((tmp_path / "straight").rglob("*.jsonl"))) == (2 if beam_args == PROCESSES else 4)
     searched: list[int] = []
     count = search_steps.count_search_tasks
     monkeypatch.setattr(search_steps, "_RECORDS_PER_TASK", 4)

@@ -31,7 +31,7 @@ def test_paths_are_asked_for_once_a_shard_and_for_duplicates_only() -> None:
     found, lines = list_duplicates(table, shards, paths, 5)
     assert asked == [(0, [0, 1]), (3, [0, 2])]
     assert (found.within, found.across, found.dropped) == ({"test": 1, "train": 1}, 1, 5)
-    (line,) = map(json.loads, lines.splitlines())
+    (line,) = map(json.loads, lines)
     assert line["records"] == [
         {"split": "train", "index": 0, "path": "0/0"},
         {"split": "train", "index": 1, "path": "0/1"},
@@ -42,4 +42,4 @@ def test_paths_are_asked_for_once_a_shard_and_for_duplicates_only() -> None:
 
 def test_no_images() -> None:
     found, lines = list_duplicates(np.zeros((0, 32), np.uint8), [], lambda shard, records: [], 0)
-    assert (found.within, found.across, lines) == ({}, 0, b"")
+    assert (found.within, found.across, lines) == ({}, 0, [])

@@ -47,13 +47,23 @@ def test_other_splits_are_refused(name):
     )
 
 
-def test_a_list_is_cut_at_the_ends_of_lines() -> None:
-    lines = b"".join(b"%03d\n" % number for number in range(10))
-    assert list(file_names.cut_list(lines)) == [lines]
-    assert list(file_names.cut_list(lines, 40)) == [lines]
-    assert list(file_names.cut_list(lines, 15)) == [lines[:12], lines[12:24], lines[24:36], lines[36:]]
-    assert list(file_names.cut_list(b"a long line\nb\n", 4)) == [b"a long line\n", b"b\n"]
-    assert list(file_names.cut_list(b"")) == []
+def cut(lines: list[bytes], part_bytes: int | None = None) -> list[list[bytes]]:
+    return [list(part) for part in file_names.cut_list(lines, part_bytes)]
+
+
+def test_a_part_of_a_list_has_the_lines_that_begin_in_its_bytes() -> None:
+    lines = [b"%03d\n" % number for number in range(10)]
+    assert cut(lines) == [lines]
+    assert cut(lines, 40) == [lines]
+    assert cut(lines, 39) == [lines]
+    assert cut(lines, 36) == [lines[:9], lines[9:]]
+    assert cut(lines, 15) == [lines[:4], lines[4:8], lines[8:]]
+    assert cut([], 4) == []
+
+
+def test_a_part_behind_a_long_line_is_empty() -> None:
+    assert cut([b"a long line\n", b"b\n"], 4) == [[b"a long line\n"], [], [], [b"b\n"]]
+    assert cut([b"b\n", b"a long line\n"], 4) == [[b"b\n", b"a long line\n"]]
 
 
 def test_parts_of_a_list_have_names() -> None:

@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ def list_duplicates(
     shards: Sequence[tuple[str, int]],
     paths: Callable[[int, Sequence[int]], Sequence[str]],
     dropped: int,
-) -> tuple[Duplicates, bytes]:
+) -> tuple[Duplicates, list[bytes]]:
     """Finds the images that occur more than once.
 
     Args:
@@ -27,46 +28,61 @@ def list_duplicates(
         dropped: The number of images that were left out before.
 
     Returns:
-        The counts, and one JSON line for each image that occurs more than once: `sha256` and its `records`, each with
-        `split`, `index` in the split and `path`.
-    """
-    groups = equal_rows(table)
-    return list_groups([(table[group[0]].tobytes(), group) for group in groups], shards, paths, dropped)
-
-
-def list_groups(
-    groups: Sequence[tuple[bytes, Sequence[int]]],
-    shards: Sequence[tuple[str, int]],
-    paths: Callable[[int, Sequence[int]], Sequence[str]],
-    dropped: int,
-) -> tuple[Duplicates, bytes]:
-    """Describes groups of equal images as `list_duplicates` does, whose other arguments and result it has.
-
-    Args:
-        groups: The SHA-256 of each group and the numbers of its images, counted from the first shard on, in rising
-            order. The groups are sorted by their first image.
-        shards: The split and the number of records of each shard.
-        paths: A function that returns the paths of some images of a shard.
-        dropped: The number of images that were left out before.
+        The counts, and the line of `encode_group` for each image that occurs more than once, sorted by its first
+        record.
     """
     starts = np.cumsum([0, *(records for _, records in shards)])[:-1]
     first_of_split: dict[str, int] = {}
     for (split, _), start in zip(shards, starts, strict=True):
         first_of_split.setdefault(split, int(start))
-    within: Counter[str] = Counter()
-    across, lines = 0, []
-    path = _read_paths([group for _, group in groups], starts, paths)
-    for digest, group in groups:
+    groups, lines, counts = equal_rows(table), [], GroupCounts()
+    path = _read_paths(groups, starts, paths)
+    for group in groups:
         records = []
         for at in group:
             shard = int(np.searchsorted(starts, at, side="right")) - 1  # the last shard that begins at or before it
             split = shards[shard][0]
-            records.append({"split": split, "index": at - first_of_split[split], "path": path[at]})
-        in_split = Counter(str(record["split"]) for record in records)
-        within.update({split: count - 1 for split, count in in_split.items() if count > 1})
-        across += len(in_split) > 1
-        lines.append(json.dumps({"sha256": digest.hex(), "records": records}) + "\n")
-    return Duplicates(within=dict(sorted(within.items())), across=across, dropped=dropped), "".join(lines).encode()
+            records.append((split, at - first_of_split[split], path[at]))
+        counts.add(split for split, _, _ in records)
+        lines.append(encode_group(table[group[0]].tobytes(), records))
+    return counts.describe(dropped), lines
+
+
+@dataclass
+class GroupCounts:
+    """The counts of groups of equal images.
+
+    Attributes:
+        within: The number of images of each split that have a copy before them in it.
+        across: The number of groups in more than one split.
+    """
+
+    within: Counter[str] = field(default_factory=Counter)
+    across: int = 0
+
+    def add(self, splits: Iterable[str]) -> None:
+        """Counts a group, of which the split of each image is given."""
+        in_split = Counter(splits)
+        self.within.update({split: count - 1 for split, count in in_split.items() if count > 1})
+        self.across += len(in_split) > 1
+
+    def __add__(self, other: "GroupCounts") -> "GroupCounts":
+        return GroupCounts(self.within + other.within, self.across + other.across)
+
+    def describe(self, dropped: int) -> Duplicates:
+        """Returns the counts for the manifest, with the number of images that were left out before."""
+        return Duplicates(within=dict(sorted(self.within.items())), across=self.across, dropped=dropped)
+
+
+def encode_group(sha256: bytes, records: Iterable[tuple[str, int, str]]) -> bytes:
+    """Returns the line about a group of equal images: a JSON object with `sha256` and `records`.
+
+    Args:
+        sha256: The SHA-256 of the images.
+        records: The split, the index in the split and the path of each image, in the order of the dataset.
+    """
+    objects = [{"split": split, "index": index, "path": path} for split, index, path in records]
+    return json.dumps({"sha256": sha256.hex(), "records": objects}).encode() + b"\n"
 
 
 def _read_paths(

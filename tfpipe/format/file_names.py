@@ -16,6 +16,7 @@ flowers/
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import NamedTuple
 
 from tfpipe.errors import ConfigError, FormatError
@@ -33,7 +34,7 @@ WORK_DIR = ".tfpipe"  # the state that an unfinished run resumes from; removed o
 INDEX_WORK_DIR = ".tfpipe-index"  # the working folder of `tfpipe index`, which does not resume
 
 LIST_PART_BYTES = 64 << 20
-"""The size above which a list of lines is written in parts, and the most that a part has, but for one long line."""
+"""The size above which a list of lines is written in parts. A part has the lines that begin in so many bytes of it."""
 
 MAX_SHARDS = 100_000
 """The most shards of a dataset: 10 TB and more at the usual shard size. Reading such a manifest takes 80 MB."""
@@ -71,20 +72,30 @@ def find_missing_parts(name: str, files: Iterable[str]) -> list[str]:
     return [list_part_name(name, part) for part in wanted if part not in parts]
 
 
-def cut_list(lines: bytes, part_bytes: int | None = None) -> Iterator[bytes]:
-    """Yields a list of lines in parts, each of whole lines and at most so many bytes, or of one longer line.
+def cut_list(lines: Iterable[bytes], part_bytes: int | None = None) -> Iterator[Iterator[bytes]]:
+    """Yields the lines of each part of a list. They must be read before the next part is asked for.
+
+    Part k has the lines that begin in bytes k to k + 1 times `part_bytes` of the list, so tasks can write parts side by
+    side. It is empty if a line before it is longer than a part.
 
     Args:
         lines: The lines, each with its end.
-        part_bytes: The most bytes of a part. None: `LIST_PART_BYTES`.
+        part_bytes: The bytes. None: `LIST_PART_BYTES`.
     """
-    limit, begin = part_bytes or LIST_PART_BYTES, 0
-    while begin < len(lines):
-        end = len(lines)
-        if end - begin > limit:
-            end = lines.rfind(b"\n", begin, begin + limit) + 1 or lines.find(b"\n", begin) + 1 or end
-        yield lines[begin:end]
-        begin = end
+    num_parts = 0
+    for part, numbered in groupby(_number_lines(lines, part_bytes or LIST_PART_BYTES), key=lambda pair: pair[0]):
+        for _ in range(num_parts, part):
+            yield iter(())
+        yield (line for _, line in numbered)
+        num_parts = part + 1
+
+
+def _number_lines(lines: Iterable[bytes], part_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Yields each line with the number of its part."""
+    begin = 0
+    for line in lines:
+        yield begin // part_bytes, line
+        begin += len(line)
 
 
 class ShardName(NamedTuple):

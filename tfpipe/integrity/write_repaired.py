@@ -53,9 +53,9 @@ def write_repaired(
     for shard, name in named:
         os.rename(staging.index(shard.file), os.path.join(data, file_names.index_name(name)))
         os.rename(staging.shard(shard.file), os.path.join(data, name))
-    if lines:
-        for number, part in enumerate(file_names.cut_list(lines)):
-            file_io.write_file(os.path.join(data, file_names.list_part_name(file_names.DUPLICATES, number)), part)
+    for number, part in enumerate(file_names.cut_list(lines)):
+        path = os.path.join(data, file_names.list_part_name(file_names.DUPLICATES, number))
+        file_io.write_file(path, b"".join(part))
     lost = [damage for shard in shards for damage in shard.lost]
     counts = {"records": sum(shard.records for shard, _ in named), "shards": len(named)}
     text = json.dumps({"version": 1, "tool_version": __version__, **document, **counts, "lost": lost}, indent=1)
@@ -65,7 +65,7 @@ def write_repaired(
     file_io.write_file(os.path.join(data, file_names.MANIFEST), manifest_json.dumps(new).encode())
 
 
-def _describe(staging: Staging, manifest: Manifest, named: _NamedShards) -> tuple[Manifest, bytes]:
+def _describe(staging: Staging, manifest: Manifest, named: _NamedShards) -> tuple[Manifest, list[bytes]]:
     """Returns the new manifest, and the lines of the duplicates.
 
     The counts of changed images stay, because they are known for the whole dataset only.

@@ -1,58 +1,147 @@
-"""The search for duplicates by tasks: the list that one process would write."""
+"""The end of a large job by tasks: the lists and the class counts that one process would write."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.engine import search_steps
-from beam_jobs.engine.search_steps import (
-    count_search_tasks,
-    gather_classes,
-    gather_duplicates,
-    save_shard,
-    search_bucket,
-)
+from beam_jobs.engine.list_files import finish_lists, list_end_steps
+from beam_jobs.engine.search_steps import EndOfJob, count_search_tasks, load_shards, save_rows, save_shard
+from beam_jobs.engine.steps import add_results
 from beam_jobs.list_and_plan import plan_in_process
+from beam_jobs.plan import split_and_shard
 from beam_jobs.runners.base import ShardObserver
-from beam_jobs.shards.duplicates import find_duplicates
+from beam_jobs.shards.finish_dataset import finish_dataset, write_lists
 from beam_jobs.shards.output_dir import open_work_dir
+from beam_jobs.shards.work_dir import WorkDir, WrittenShard
 from beam_jobs.shards.write_shard import write_shard
+from beam_jobs.storage import filesystem
+from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, write_files
+from tfpipe.format import file_names
 from tfpipe.format.shard_stats import merge_stats
 
 TASKS = 3
+SPLITS = {"train": 0.6, "test": 0.4}
 
 
-@pytest.mark.parametrize("kinds", [4, 100])
-def test_tasks_find_what_one_process_finds(kinds: int, tmp_path: Path) -> None:
+def write_images(folder: Path, kinds: int) -> Path:
+    """Writes 14 images of some kinds, and four bad files."""
     images = {f"{'cat' if i % 3 else 'dog'}/{i:02d}.jpg": make_jpeg(i % kinds) for i in range(14)}
-    images |= {"cat/bad.jpg": b"bad"}
-    config = ShardConfig(
-        str(write_files(tmp_path / "in", images)),
-        str(tmp_path / "out"),
-        num_shards=3,
-        splits={"train": 0.6, "test": 0.4},
-    )
+    return write_files(folder, images | {f"cat/bad{i}.jpg": b"bad %d" % i for i in range(4)})
+
+
+def run_tasks(end: EndOfJob) -> None:
+    """Runs the tasks of all steps, those of a step backwards."""
+    for step in list_end_steps():
+        results = [step.run(end, number) for number in reversed(range(step.count_tasks(end)))]
+        step.finish(end, reduce(add_results, results, None))
+
+
+def read_lists(work: WorkDir) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(work.output)): path.read_bytes()
+        for path in Path(work.output).rglob("*.jsonl")
+        if ".tfpipe" not in path.parts
+    }
+
+
+@pytest.fixture
+def config(tmp_path: Path, request: pytest.FixtureRequest) -> ShardConfig:
+    source = write_images(tmp_path / "in", request.param)
+    return ShardConfig(str(source), str(tmp_path / "out"), num_shards=5, splits=SPLITS, max_bad=4)
+
+
+@pytest.fixture
+def end(config: ShardConfig) -> Iterator[tuple[EndOfJob, list[WrittenShard]]]:
+    """The end of a job whose shards are written."""
     with open_work_dir(config, plan_in_process(config, ShardObserver())) as work:
         header = work.read_header()
         shards = [write_shard(work, header, number) for number in range(len(header.shards))]
-        stripped = [save_shard(work, shard, TASKS) for shard in reversed(shards)]
-        for bucket in reversed(range(TASKS)):
-            search_bucket(work, header, bucket, TASKS)
-        duplicates, lines = gather_duplicates(work, header, shards, TASKS)
-        assert (duplicates, lines) == find_duplicates(work, header, shards)
-        counted = gather_classes(work, header, stripped, TASKS)
-    assert lines.count(b"\n") == (4 if kinds == 4 else 0)
-    assert not any(shard.stats.labels for shard in stripped)
-    for split in ("train", "test"):
-        expected, found = (
-            merge_stats(shard.stats for shard in some if shard.file.startswith(split)) for some in (shards, counted)
+        yield EndOfJob(work, header, TASKS), shards
+
+
+@pytest.mark.parametrize("part_bytes", [file_names.LIST_PART_BYTES, 300, 50])
+@pytest.mark.parametrize("piece_lines", [250_000, 1])
+@pytest.mark.parametrize("config", [1, 4, 100], indirect=True)
+def test_tasks_write_what_one_process_writes(
+    end: tuple[EndOfJob, list[WrittenShard]], piece_lines: int, part_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, shards = end
+    monkeypatch.setattr(file_names, "LIST_PART_BYTES", part_bytes)
+    monkeypatch.setattr(split_and_shard, "PART_IMAGES", piece_lines)
+    duplicates = write_lists(job.work, job.header, shards)
+    expected = read_lists(job.work)
+    for name in expected:
+        filesystem.remove(job.work.target(name))
+    filesystem.write_bytes(job.work.target("duplicates.00500.jsonl"), b"of an earlier run")
+
+    save_rows(job, [save_shard(job, shard) for shard in reversed(shards)])
+    run_tasks(job)
+    assert finish_lists(job) == duplicates
+    assert read_lists(job.work) == expected
+    assert ("quarantine/quarantined.00001.jsonl" in expected) == (part_bytes < 400)
+    for split in SPLITS:
+        counts, counted = (
+            merge_stats(shard.stats for shard in some if shard.file.startswith(split))
+            for some in (shards, load_shards(job))
         )
-        assert found == expected
-        assert found.labels
+        assert counted == counts
+        assert counted.labels
+
+
+@pytest.mark.parametrize("config", [4], indirect=True)
+def test_shards_travel_without_what_grows(end: tuple[EndOfJob, list[WrittenShard]]) -> None:
+    job, shards = end
+    stripped = [save_shard(job, shard) for shard in shards]
+    assert [shard.num_bad for shard in stripped] == [len(shard.quarantined) for shard in shards]
+    assert sum(shard.num_bad for shard in stripped) == 4
+    assert not any(shard.stats.labels or shard.quarantined for shard in stripped)
+
+
+@pytest.mark.parametrize("config", [4], indirect=True)
+def test_a_run_that_was_killed_between_two_parts_goes_on(
+    config: ShardConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever lists were written when it ended, the next run writes those of an undisturbed one."""
+    monkeypatch.setattr(file_names, "LIST_PART_BYTES", 300)
+    make_dataset(Path(config.input), tmp_path / "straight", num_shards=5, splits=SPLITS, max_bad=4)
+    create = filesystem.create
+
+    def run(last_part: int | None) -> None:
+        """Runs the job to its end, or until a part of a list is to be written."""
+        parts: list[str] = []
+
+        def crash(path: str, temporary: str | None = None) -> Any:
+            if path.endswith(".jsonl") and "/plan/" not in path:
+                parts.append(path)
+                if len(parts) - 1 == last_part:
+                    raise KeyboardInterrupt
+            return create(path, temporary)
+
+        with open_work_dir(config, plan_in_process(config, ShardObserver())) as work:
+            header = work.read_header()
+            job = EndOfJob(work, header, TASKS)
+            written = (write_shard(work, header, number) for number in range(len(header.shards)))
+            save_rows(job, [save_shard(job, shard) for shard in written])
+            with monkeypatch.context() as patch:
+                patch.setattr(filesystem, "create", crash)
+                run_tasks(job)
+            finish_dataset(work, header, load_shards(job), 4, lambda *_: finish_lists(job))
+
+    for last_part in (0, 1, 3):
+        with pytest.raises(KeyboardInterrupt):
+            run(last_part)
+        assert not (tmp_path / "out" / "manifest.json").exists()
+    run(None)
+    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
+    assert len(list((tmp_path / "out").rglob("*.jsonl"))) > 4
 
 
 def test_few_images_are_searched_by_one_process(monkeypatch: pytest.MonkeyPatch) -> None:

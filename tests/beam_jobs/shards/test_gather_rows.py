@@ -14,7 +14,8 @@ def make_shard(split: str, k: int, labels: dict[int, int]) -> WrittenShard:
     for label, count in labels.items():
         for _ in range(count):
             stats.add("JPEG", 10 + k, 20, label)
-    return WrittenShard(f"{split}-0000{k}-of-00003.tfrecord", stats.images, 100, "0" * 64, stats, [{"path": str(k)}])
+    file, lines = f"{split}-0000{k}-of-00003.tfrecord", [{"path": str(k)}] * k
+    return WrittenShard(file, stats.images, 100, "0" * 64, stats, lines, num_bad=k)
 
 
 def test_class_counts_are_those_of_the_split_in_any_order() -> None:
@@ -35,4 +36,4 @@ def test_class_counts_are_those_of_the_split_in_any_order() -> None:
             assert [bool(shard.stats.labels) for shard in rows if shard.records] == [True] + [False] * (
                 sum(shard.records > 0 for shard in given) - 1
             )
-        assert [shard.quarantined for shard in gathered] == [[{"path": str(k)}] for k in (0, 1, 2) * 2]
+        assert [(shard.num_bad, shard.quarantined) for shard in gathered] == [(k, []) for k in (0, 1, 2) * 2]

@@ -36,7 +36,7 @@ def written() -> WrittenShard:
     stats.add("JPEG", 20, 30, label=1)
     stats.add("PNG", 10, 40, label=0)
     stats.changed = Counter({"resized": 1})
-    return WrittenShard(SHARDS[0].file, 2, 300, "0" * 64, stats, [{"path": "bad.jpg", "kind": "bad"}])
+    return WrittenShard(SHARDS[0].file, 2, 300, "0" * 64, stats, [{"path": "bad.jpg", "kind": "bad"}], num_bad=1)
 
 
 def test_paths(work: WorkDir, tmp_path: Path) -> None:

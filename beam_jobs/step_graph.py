@@ -1,0 +1,145 @@
+"""The Beam graph of steps: a line, in which a step begins when the one before it has ended.
+
+An element is the number of a task; what the tasks read and write are files. The sum of a step's results is one element,
+from which the tasks of the next step are counted:
+
+```
+0 -> numbers -> spread -> task -> sum -> finish -> numbers -> spread -> ...
+```
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.windowed_value import WindowedValue
+
+from beam_jobs.engine.steps import Step, StepSettings, add_results
+from beam_jobs.process_pool import map_unordered
+from beam_jobs.runners.base import Job, ShardObserver
+from beam_jobs.runners.beam_errors import unwrap_errors
+from beam_jobs.runners.choose import make_runner
+
+
+def run_steps(
+    job: Job, steps: Sequence[Step[Any]], settings: StepSettings, beam_args: Sequence[str], observer: ShardObserver
+) -> None:
+    """Runs steps as a graph of their own; one graph for each step if the runner spreads only what it finds in a graph.
+
+    Args:
+        job: The job; its number of tasks is counted here.
+        steps: The steps.
+        settings: The settings of the steps.
+        beam_args: Arguments for Beam.
+        observer: The observer of the job's progress.
+
+    Raises:
+        DataError: A task failed, or a worker died.
+    """
+    shared = settings.open()
+    if make_runner(beam_args).runs_whole_graph:
+        job = replace(job, num_tasks=steps[0].count_tasks(shared))
+        _run_graph(job, beam_args, observer, lambda pipeline: _add_start(pipeline, steps, settings))
+        return
+    for step in steps:
+        num_tasks, results = step.count_tasks(shared), []
+        if num_tasks:
+            add = partial(_add_tasks, step=step, settings=settings, num_tasks=num_tasks)
+            results = _run_graph(replace(job, num_tasks=num_tasks), beam_args, observer, add)
+        step.finish(shared, reduce(add_results, results, None))
+
+
+def add_steps(start: Any, steps: Sequence[Step[Any]], settings: StepSettings) -> Any:
+    """Adds steps to a graph, and returns the one element that comes out when the last of them has ended.
+
+    Args:
+        start: A collection of one element, whose value is not used.
+        steps: The steps.
+        settings: The settings of the steps.
+    """
+    for step in steps:
+        numbers = start | f"{step.name}: number" >> beam.FlatMap(partial(_count_up, step, settings))
+        results = (
+            numbers | f"{step.name}: spread" >> beam.Reshuffle() | step.name >> beam.ParDo(_TaskFn(step, settings))
+        )
+        total = results | f"{step.name}: sum" >> beam.CombineGlobally(_SumFn())
+        start = total | f"{step.name}: finish" >> beam.Map(partial(_finish, step, settings))
+    return start
+
+
+def _run_graph(job: Job, beam_args: Sequence[str], observer: ShardObserver, add: Any) -> list[Any]:
+    runner = make_runner(beam_args)  # anew for every graph, because preparing a graph changes the options
+    with unwrap_errors(), runner.prepare(job):
+        pipeline = beam.Pipeline(runner=runner.make_beam_runner(job), options=runner.options)
+        add(pipeline)
+        runner.submit(pipeline, observer)
+        return runner.wait()
+
+
+def _add_start(pipeline: beam.Pipeline, steps: Sequence[Step[Any]], settings: StepSettings) -> None:
+    add_steps(pipeline | "Create" >> beam.Create([0], reshuffle=False), steps, settings)
+
+
+def _add_tasks(pipeline: beam.Pipeline, step: Step[Any], settings: StepSettings, num_tasks: int) -> None:
+    numbers = pipeline | "Create" >> beam.Create(range(num_tasks), reshuffle=False)
+    _ = numbers | step.name >> beam.ParDo(_TaskFn(step, settings))
+
+
+def _count_up(step: Step[Any], settings: StepSettings, _: int) -> Iterator[int]:
+    yield from range(step.count_tasks(settings.open()))
+
+
+def _finish(step: Step[Any], settings: StepSettings, total: Any) -> int:
+    step.finish(settings.open(), total)
+    return 0
+
+
+class _SumFn(beam.CombineFn):
+    """The sum of the results of tasks."""
+
+    def create_accumulator(self) -> Any:
+        return None
+
+    def add_input(self, accumulator: Any, result: Any) -> Any:
+        return add_results(accumulator, result)
+
+    def merge_accumulators(self, accumulators: Iterable[Any]) -> Any:
+        return reduce(add_results, accumulators, None)
+
+    def extract_output(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+class _TaskFn(beam.DoFn):
+    """The work of a Beam worker: each task in its own process, or all tasks of a bundle in a pool of processes."""
+
+    def __init__(self, step: Step[Any], settings: StepSettings) -> None:
+        super().__init__()
+        self._step, self._settings = step, settings
+
+    def setup(self) -> None:
+        self._shared = self._settings.open()
+
+    def start_bundle(self) -> None:
+        self._waiting: list[int] = []
+
+    def process(self, number: int) -> Iterator[Any]:
+        if self._settings.workers:
+            self._waiting.append(number)
+        else:
+            yield self._step.run(self._shared, number)
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        if not self._waiting:
+            return
+        window = GlobalWindow()
+        workers = min(self._settings.workers, len(self._waiting))
+        total = None  # of the whole bundle: the results of many tasks would take memory
+        for result in map_unordered(
+            self._step.run, self._waiting, workers, shared=(self._shared,), set_up=self._settings.configure
+        ):
+            total = add_results(total, result)
+        yield WindowedValue(total, window.max_timestamp(), (window,))
