@@ -131,6 +131,7 @@ def test_what_is_known_of_a_written_shard(tmp_path: Path) -> None:
                 "exception": "BadImage: not an image: it begins like text",
             }
         ],
+        num_bad=1,
     )
     assert work.find_written(shard.file) == shard
     digests = Path(work.digests_path(shard.file)).read_bytes()
