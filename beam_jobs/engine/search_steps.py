@@ -94,7 +94,7 @@ class Found:
 
 @dataclass(frozen=True)
 class _Members:
-    """Records that have a copy.
+    """Some records that have a copy.
 
     Attributes:
         firsts: The place of the first record of the group of each.
