@@ -262,6 +262,24 @@ def test_a_fix_that_gives_little_stands_behind_one_that_gives_much() -> None:
     assert gains == [210, 685, 73, 72, 3460]
 
 
+def test_an_option_that_doubles_the_rate_stands_before_new_shards_that_give_more() -> None:
+    """Gains multiply: five options like it would give more than the shards."""
+    stages = (make_stage("read", 100), make_stage("decode", 6000, parallelism=1), make_stage("augment", 100))
+    costs = {"now": 6100.0, "smaller": 300.0, "device": None, "dct_scaling": None, "uint8": None, "cached": None}
+    profile = make_profile(
+        stages=stages,
+        config={"num_parallel_calls": 1},
+        host={"cores": 2.0, "cpu_fraction": 0.52},
+        option_costs=costs,
+        dataset={"records": None, "counted_records": None},
+        images_per_second=166.0,
+    )
+    first, second, *_ = list_fixes(profile)
+    assert first.changes == {"num_parallel_calls": None}
+    assert second.instruction == "tfpipe shard INPUT OUTPUT --resize-short 256"
+    assert [round(fix.predicted_images_per_second) for fix in (first, second)] == [344, 3375]
+
+
 def test_waiting_for_the_storage_falls_with_the_bytes() -> None:
     host = {"storage_bytes_per_second": 99e6, "storage_limit_bytes_per_second": 100e6, "cpu_fraction": 0.3}
     data = {"unread_features": ("blob",), "unread_share": 0.5}

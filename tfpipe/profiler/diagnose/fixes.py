@@ -27,8 +27,8 @@ MIN_GAIN = 0.02
 """The gain below which a change is not worth its line in a report, nor its place in a config."""
 _HARDLY, _HARDLY_BESIDE = 0.05, 0.1
 """The gain, and the share of the greatest gain of all fixes, below which both a fix changes next to nothing."""
-_LITTLE = 0.2
-"""The share of the greatest gain of all fixes below which a fix stands behind the others."""
+_LITTLE = 1 / 5
+"""The power of the best fix's factor below which a fix stands behind the others: five like it would not reach it."""
 _MUCH_WASTE = 1.5
 """The factor from which on it is worth more to leave out work for nothing than to make it cheaper."""
 _GOOD_FIRST_BATCH_S = 2.0
@@ -126,14 +126,15 @@ def _leave_out_work(ranked: list[_Ranked], now: float) -> list[_Ranked]:
 def _put_closers_first(ranked: list[_Ranked], now: float, required: float) -> list[_Ranked]:
     """Puts fixes that give little behind those that give much; else the order stays.
 
-    Little is less than half of the gap where a fix of this host closes it, and else less than a fifth of what the best
-    fix of this host gives. More machines are no reason to leave out what this one can do.
+    Little is less than half of the gap where a fix of this host closes it. Else it is what five times over, as gains
+    multiply, gives less than the best fix of this host. More machines are no reason to leave out what this one can do.
     """
     here = [fix for fix, _ in ranked if fix.action != "add_machines"]
     if any(fix.predicted_idle_fraction <= NO_IDLE for fix in here):
         least = now + (required - now) / 2
         return sorted(ranked, key=lambda pair: pair[0].predicted_images_per_second < least)
-    least = now + _LITTLE * (max((fix.predicted_images_per_second for fix in here), default=now) - now)
+    best = max((fix.predicted_images_per_second for fix in here), default=now)
+    least = now * (best / now) ** _LITTLE if now else 0.0
 
     def place(pair: _Ranked) -> int:
         if pair[0].action == "add_machines":
