@@ -94,7 +94,7 @@ class RecordImage(NamedTuple):
 
 
 SINGLE, UNKNOWN_NUMBER = -1, -2
-"""What `ImageRef.num_images` says of a single image, and of a list whose length is known to nobody yet."""
+"""The values of `ImageRef.num_images` for a single image, and for a list whose length nobody knows yet."""
 
 
 class ImageRef(NamedTuple):
