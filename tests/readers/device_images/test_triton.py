@@ -8,6 +8,8 @@ import pytest
 
 from tests.other_libraries import install_libraries, run_script
 
+CAPABILITIES = (75, 80, 86, 89, 90, 100, 120)  # 7.5 to 12.0: Turing, Ampere, Ada, Hopper, Blackwell
+
 AGREES = """
 import torch
 from tests.readers.device_images.test_resize import SIZE, draw_batch
@@ -31,12 +33,13 @@ resize_by_triton([], [], ours, config)
 """
 
 COMPILES = """
+import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from tfpipe.readers.device_images.resize_triton import _resize_kernel
 
-for capability in (80, 90):
+for capability in map(int, sys.argv[1:]):
     for out, antialias in (("*u8", False), ("*bf16", True)):
         kinds = {"table": "*i64", "out": out, **dict.fromkeys(("antialias", "is_float", "block"), "constexpr")}
         kinds |= {f"{name}_{channel}": "fp32" for name in ("offset", "factor") for channel in range(3)}
@@ -68,5 +71,5 @@ def test_the_kernel_gives_the_pixels_of_pytorchs_operations(environment: dict[st
 
 @pytest.mark.slow
 def test_the_kernel_compiles_for_gpus(environment: dict[str, str], tmp_path: Path) -> None:
-    printed = run_script(COMPILES, environment, tmp_path)
-    assert printed.splitlines() == ["80 *u8 True", "80 *bf16 True", "90 *u8 True", "90 *bf16 True"]
+    printed = run_script(COMPILES, environment, tmp_path, *CAPABILITIES)
+    assert printed.splitlines() == [f"{number} {out} True" for number in CAPABILITIES for out in ("*u8", "*bf16")]
