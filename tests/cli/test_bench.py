@@ -40,7 +40,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tfpipe, tmp_path: Path):
             return found
 
         monkeypatch.setattr(benches, "measure", answer)
-        return tfpipe("bench", *args)
+        return tfpipe("bench", *args, "--global-batch-size", 4)  # the data are small
 
     return call
 
@@ -72,7 +72,7 @@ def test_a_log_says_which_run_it_is(monkeypatch: pytest.MonkeyPatch, tfpipe, sma
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the command changes it
     monkeypatch.setattr(benches, "measure", answer)
-    assert tfpipe("bench", small_dataset, "--runs", 3)[2] == "Run 1 of 3\n"
+    assert tfpipe("bench", small_dataset, "--runs", 3, "--global-batch-size", 4)[2] == "Run 1 of 3\n"
 
 
 def test_a_pipeline_that_became_slower_fails_the_build(bench, small_dataset: Path) -> None:
@@ -119,6 +119,34 @@ def test_mistakes(bench, small_dataset: Path, args: tuple[object, ...], message:
     code, out, err = bench(BASE, small_dataset, *args)
     assert (code, out) == (2, "")
     assert err.startswith(f"Error: {message}")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            "num_streams = 99",
+            "The global batch size must be a multiple of the 99 streams, got 4. Use 99, or another `num_streams`.",
+        ),
+        (
+            "stage_moves = ['missing before parse']",
+            "This pipeline has no stage 'missing'; it has repeat, list, read, parse, decode, augment, batch, prefetch.",
+        ),
+        (
+            "cache = 'decoded'\ncache_dir = 'cache'\ndecoded_size = [16, 20]",
+            "A decoded cache in files needs a square `decoded_size`, got 16 x 20: manifests know raw images as squares "
+            "only. Set `decoded_size` to 20, or leave `cache_dir` out.",
+        ),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_measured(
+    bench, small_dataset: Path, options: str, message: str
+) -> None:
+    Path("options.toml").write_text(options)
+    code, out, err = bench(AssertionError("It was measured."), small_dataset, "--config", "options.toml")
+    assert (code, out) == (2, "")
+    assert err == f"Error: {message}\n"
+    assert not Path("cache").exists()
 
 
 @pytest.mark.slow

@@ -79,6 +79,8 @@ def bench(
     if save is not None:
         check_target(save)
     base = None if compare is None else benches.load(compare)
+    with quiet_start():
+        job.check(options)  # the yardstick takes a minute to start, and would find nothing wrong
     try:
         with restore_interrupts(), status_line("Starting", in_log=True) as status:
             result = benches.measure(job, options, runs, status)

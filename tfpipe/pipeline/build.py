@@ -22,7 +22,7 @@ from tfpipe.pipeline.plan.memory_cache import CacheParts, get_decoding_plan, sha
 from tfpipe.pipeline.plan.mixture import Mixture, apportion, get_whole_source
 from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
 from tfpipe.pipeline.plan.source import Source, get_source
-from tfpipe.pipeline.stage import Stage, Stages, tf_data_options, without_autograph
+from tfpipe.pipeline.stage import Customize, Stage, Stages, customize_stages, tf_data_options, without_autograph
 from tfpipe.pipeline.stages.augment import augment_images
 from tfpipe.pipeline.stages.batch import batch_examples
 from tfpipe.pipeline.stages.cache import cache_bytes, cache_decoded, cache_in_files, cache_part, check_cache_fits
@@ -105,19 +105,50 @@ def build_stages(
         return _mixture_stages(manifest, split, config, context, start_step)
     if config.cache_dir is None:
         return build_planned_stages(ReadPlan.for_host(get_source(manifest, split), config, context, start_step))
+    if config.service is not None:
+        # Workers have other working folders, and cannot see what this process notes about a cache that it fills.
+        config, fill_first = replace(config, cache_dir=os.path.abspath(config.cache_dir)), True
+    cache = _open_cache(manifest, split, config)
+    plan = ReadPlan.for_host(cache.source, without_cache(config), context, start_step)
+    plan = _ask_workers(plan_cached_read(plan, cache, fill_first))
+    stages = (cache_in_files(plan, config.cache, cache.path), *_stages_from_files(plan))
+    return _with_options(stages, plan, plan.deterministic)
+
+
+def check_stages(
+    manifest: Manifest | Source, split: str | None, config: PipelineConfig, customize: Customize | None = None
+) -> None:
+    """Refuses what `build_stages` on one host would refuse, without filling a cache in files.
+
+    The stages behind such a cache are not built, so `customize` is not called for them.
+
+    Args:
+        manifest: The dataset or source to read.
+        split: The name of the split of a manifest, such as "train".
+        config: The options.
+        customize: A function that changes the stages; None leaves them as they are.
+
+    Raises:
+        ConfigError: The config does not fit the data, or `customize` does not return stages.
+        DataError: There are no records, or an index cannot be read.
+        FormatError: An index is damaged.
+    """
+    if config.cache_dir is None:
+        customize_stages(build_stages(manifest, split, config), customize, config)
+        return
+    cache = _open_cache(manifest, split, config)
+    ReadPlan.for_host(cache.source, without_cache(config), None, 0).check()
+    cache.check()
+    cache.source.check()
+
+
+def _open_cache(manifest: Manifest | Source, split: str | None, config: PipelineConfig) -> CacheFolder:
+    """Returns the cache in files that a config asks for: a dataset like any other, or it becomes one."""
     if not isinstance(manifest, Manifest) or split is None:
         raise ConfigError("`cache_dir` needs a split of a dataset with a manifest. Leave it out to use memory.")
     if config.cache == "decoded" and manifest.has_several_images:
         raise ConfigError("`cache` decoded in files keeps one image a record, and these have several. Use bytes.")
-    if config.service is not None:
-        # Workers have other working folders, and cannot see what this process notes about a cache that it fills.
-        config, fill_first = replace(config, cache_dir=os.path.abspath(config.cache_dir)), True
-    # A cache in files is a dataset like any other, or becomes one.
-    cache = CacheFolder(manifest, split, config)
-    plan = ReadPlan.for_host(get_source(manifest, split), without_cache(config), context, start_step)
-    plan = _ask_workers(plan_cached_read(plan, cache, fill_first))
-    stages = (cache_in_files(plan, config.cache, cache.path), *_stages_from_files(plan))
-    return _with_options(stages, plan, plan.deterministic)
+    return CacheFolder(manifest, split, config)
 
 
 def build_planned_stages(plan: ReadPlan) -> Stages:

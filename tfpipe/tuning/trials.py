@@ -16,6 +16,7 @@ from types import TracebackType
 
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline.build import check_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.memory_cache import estimate_cache_bytes
 from tfpipe.pipeline.plan.read_plan import MAX_CACHE_SHARE, ReadPlan
@@ -78,6 +79,16 @@ class PipelineJob:
         images = self.accelerator.images_per_step
         batch = config.global_batch_size or config.per_replica_batch_size or images
         return Accelerator(self.accelerator.step_s * batch / images, batch)
+
+    def check(self, config: PipelineConfig) -> None:
+        """Refuses options that do not fit the data or this host, before any process is started.
+
+        Raises:
+            ConfigError: An option cannot be used.
+            DataError: There are no records, or an index cannot be read.
+            FormatError: An index is damaged.
+        """
+        check_stages(self.data, self.split, config, self.customize)
 
     def start_process(self, config: PipelineConfig, deadline: float = math.inf) -> PipelineProcess:
         """Starts the pipeline in a new process, and returns it halted, warm and with a full cache.
