@@ -328,7 +328,10 @@ def test_the_page_is_about_the_versions_that_are_written() -> None:
     from tfpipe.format.manifest import FORMAT_VERSION
 
     assert f"format versions 1 to {FORMAT_VERSION}" in PAGE
-    assert re.findall(r"^\| (\d) \| 0", PAGE, re.MULTILINE) == [str(n + 1) for n in range(FORMAT_VERSION)]
+    rows = re.findall(r"^\| (\d) \| (0[.\d]+|unreleased) \|", PAGE, re.MULTILINE)
+    assert [version for version, _ in rows] == [str(n + 1) for n in range(FORMAT_VERSION)]
+    releases = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {since for _, since in rows} <= {release.lower() for release in releases}
 
 
 @pytest.mark.parametrize("damage", [0, 9, 20, -1])
