@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 from tfpipe.format.image_form import ImageForm
+from tfpipe.images.hardware_jpeg import read_hardware_header
 from tfpipe.images.normalize import BadImage, get_codec_versions, prepare_image
 from tfpipe.images.seekable import has_chosen_interval, is_seekable
 
@@ -325,6 +326,17 @@ def test_a_plain_image_lies_as_it_is_stored(make: Any, kind: str) -> None:
     smaller = prepare_image(data, ImageForm(resize_short=8), plain=True)
     upright = prepare_image(make.save(image, kind), ImageForm(resize_short=8))
     assert (smaller.encoded, smaller.changed, smaller.noticed) == (upright.encoded, ("resized",), ())
+
+
+@pytest.mark.parametrize("options", [{"reencode_progressive": True}, {"seekable": True}])
+def test_a_plain_cmyk_jpeg_becomes_one_that_a_gpu_decodes(make: Any, tf_jpeg: Any, options: dict[str, bool]) -> None:
+    data = make.save(make.image(64, 64, "CMYK"), "JPEG", quality=95)
+    kept = prepare_image(data, KEEP, plain=True)
+    assert (kept.encoded, kept.changed, kept.noticed) == (data, (), ("cmyk",))
+    got = prepare_image(data, ImageForm(**options), plain=True)
+    assert (got.changed, got.noticed) == (("cmyk_to_rgb",), ())
+    assert read_hardware_header(got.encoded, ImageForm().max_pixels).refusal == ""
+    assert is_close(tf_jpeg(got.encoded), tf_jpeg(data))
 
 
 def test_hostile_exif_is_ignored(make: Any) -> None:

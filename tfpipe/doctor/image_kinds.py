@@ -50,7 +50,7 @@ def count_image_kinds(manifest: Manifest, info: SplitInfo) -> ImageKinds:
         DataError: A file cannot be read.
     """
     records = info.records
-    if manifest.foreign is None and (info.seekable or manifest.image.get("reencode_progressive") is True):
+    if _promises_baseline(manifest, info):
         others = {kind: count for kind, count in info.formats.items() if kind != "JPEG" and count}
         return ImageKinds(others, records, records, promised=True)
     chosen = np.unique(np.linspace(0, records - 1, min(records, _HEADERS)).astype(np.int64))
@@ -61,6 +61,14 @@ def count_image_kinds(manifest: Manifest, info: SplitInfo) -> ImageKinds:
             refused[_name_refusal(image.encoded, max_pixels)] += 1
     del refused[""]
     return ImageKinds(refused, len(chosen), records)
+
+
+def _promises_baseline(manifest: Manifest, info: SplitInfo) -> bool:
+    """Returns whether every JPEG of a split is baseline, in RGB or gray, as far as the manifest tells."""
+    is_sequential = info.seekable or manifest.image.get("reencode_progressive") is True
+    # Of several images a record the manifest counts images, and not records. CMYK stayed in what other programs wrote.
+    is_told = manifest.foreign is None and not manifest.has_several_images and not manifest.noticed.get("cmyk")
+    return is_sequential and is_told
 
 
 def _name_refusal(data: bytes, max_pixels: int) -> str:

@@ -30,7 +30,7 @@ class ImageForm:
         quality: The JPEG quality of images that are encoded again. At 95 the loss is hardly visible, and the size is
             about that of a camera's files. From 1 to 100. Default: 95.
         reencode_progressive: Whether progressive JPEGs are encoded again as baseline, which decodes about twice as
-            fast. Default: False.
+            fast. Then every JPEG is one that a GPU's decoder takes: baseline, in RGB or gray. Default: False.
         max_pixels: The largest number of pixels of an image; larger ones are refused from their header. An image that
             is converted or turned costs 8 bytes a pixel for a moment (WebP 16). So the default bounds a worker at
             0.5 GB (1 GB) and admits images of cameras with 60 megapixels. At least 1. Default: 64_000_000.

@@ -94,7 +94,7 @@ def prepare_image(
         mask: The mask for the pixels as stored in the file, a PNG whose values or palette indices are the classes.
         plain: Whether to keep the pixels that a plain decoder gives, as models and boxes know them that were made with
             one. It ignores the EXIF orientation. And a JPEG or PNG with CMYK, alpha or 16 bits stays as it is unless
-            `form` changes it.
+            `form` changes it; `seekable` and `reencode_progressive` change CMYK.
 
     Raises:
         BadImage: The file is not an image, or the image is damaged or too large; or the mask is not a PNG with one
@@ -155,7 +155,8 @@ def _take_plainly(source: _InputImage, form: ImageForm) -> None:
     elif isinstance(header, jpeg.JpegHeader):
         properties = {"turned": header.orientation != 1, "cmyk": header.components == 4}
         source.header = replace(header, orientation=1)
-        source.acceptable = not header.arithmetic and not (header.components == 4 and form.seekable)
+        is_refused_by_gpus = header.components == 4 and (form.seekable or form.reencode_progressive)
+        source.acceptable = not header.arithmetic and not is_refused_by_gpus
         source.unusual = tuple(name for name, holds in properties.items() if holds)
     else:
         properties = {
