@@ -8,6 +8,7 @@ from typing import Any
 from tfpipe.errors import ConfigError
 from tfpipe.format.file_names import check_split_name
 from tfpipe.format.image_form import ImageForm
+from tfpipe.format.tensors.tensor_type import TensorType
 from tfpipe.system.options import Choice, Count, Flag, Kind, Nested, Seed, check_options, option
 
 DEFAULT_MAX_BAD_SHARE = 0.01
@@ -62,6 +63,9 @@ class ShardConfig:
         mask_column: The column of a table that holds masks: paths, or the masks themselves in Parquet files that hold
             the images. None: `mask`, and in such Parquet files also `annotation`, `label`, `segmentation` and
             `segmentation_mask`, if their values are images. Default: None.
+        tensors: The dtype and the shape of columns of Parquet files without images, as in
+            ("latents=float16[4,64,64]",). `?` is a size that differs between records. Bytes need it, numbers are
+            converted, and flat lists get the shape. Default: ().
         segmentation_masks: Whether the segmentations in COCO's annotations become masks. Class 0 is the background; the
             class of a box counts from 1 there. Default: False.
         split: The name of the one split. None: `train`, unless the input names splits or `splits` is given.
@@ -100,8 +104,8 @@ class ShardConfig:
         form_changes: The fields of `ImageForm` to change in the images of `datasets`. Empty: they stay as they are.
             Default: {}.
         drop_features: The features of `datasets` that are not copied. Default: ().
-        refuse_nan: Whether a tensor with NaN among the records of `datasets` is an error. Their manifests count them,
-            so the error comes before anything is written. Default: False.
+        refuse_nan: Whether a tensor with NaN is an error. The manifests of `datasets` count them, so the error comes
+            before anything is written. Default: False.
 
     Raises:
         ConfigError: A value cannot be used, or two options exclude each other.
@@ -112,6 +116,7 @@ class ShardConfig:
     input_format: str = option(Choice(("auto", "tree", "pairs", "parquet", "coco", "voc")), "auto")
     annotations: tuple[str, ...] = ()
     mask_column: str | None = None
+    tensors: tuple[str, ...] = ()
     segmentation_masks: bool = option(Flag(), False)
     split: str | None = None
     splits: Mapping[str, float] = option(_Shares(), default_factory=dict)
@@ -142,6 +147,19 @@ class ShardConfig:
         return self.datasets or (self.input,)
 
     @property
+    def tensor_types(self) -> dict[str, TensorType]:
+        """The types of `tensors` by their columns."""
+        types: dict[str, TensorType] = {}
+        for text in self.tensors:
+            name, _, kind = text.partition("=")
+            if not name or name in types:
+                raise ConfigError(
+                    f"`tensors` must name each column once, as in latents=float16[4,64,64], got {text!r}."
+                )
+            types[name] = TensorType.parse(kind)
+        return types
+
+    @property
     def store_args(self) -> tuple[str, ...]:
         """The arguments that the stores read, in the form of those for Beam."""
         allowed = ("--allow_private_hosts",) if self.allow_private_hosts else ()
@@ -153,6 +171,7 @@ class ShardConfig:
             if self.splits:
                 raise ConfigError("`split` and `splits` exclude each other. Leave one of them out.")
         check_options(self)
+        _ = self.tensor_types  # a wrong one is told here
         if self.group_by and not self.splits:
             raise ConfigError("`group_by` needs `splits`, between which it keeps groups together. Give both.")
         if self.form_changes and not self.datasets:

@@ -15,7 +15,8 @@ import numpy as np
 
 from beam_jobs.inputs.archive import is_compressed_tar
 from beam_jobs.inputs.column_types import Column, ColumnFacts
-from beam_jobs.plan.image_ref import SINGLE, UNKNOWN_NUMBER
+from beam_jobs.inputs.parquet_tensors import TensorColumns
+from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import DataError
@@ -120,6 +121,16 @@ class Facts:
             nums_images=_keep_least(self.nums_images | other.nums_images),
         )
 
+    def check_images(self, source: str) -> bool:
+        """Returns whether the records have images.
+
+        Raises:
+            DataError: Some have, and some have not.
+        """
+        if self.nums_images > {NO_IMAGE}:
+            raise DataError(f"Every file of {source} must hold images, or none may.")
+        return NO_IMAGE not in self.nums_images
+
     def infer_images_shape(self, source: str) -> tuple[int, ...] | None:
         """Returns the images of a record as `image_schema` takes them. Records without an image are not counted.
 
@@ -129,7 +140,7 @@ class Facts:
         Raises:
             DataError: Some records have one image, and some a list.
         """
-        if self.nums_images <= {SINGLE}:
+        if self.nums_images <= {SINGLE, NO_IMAGE}:
             return ()
         if SINGLE in self.nums_images:
             raise DataError(f"Every row of {source} must hold one image, or every row a list of images.")
@@ -137,7 +148,7 @@ class Facts:
         return tuple(known) if len(known) == 1 and UNKNOWN_NUMBER not in self.nums_images else None
 
 
-_NUMS_KEPT = 5  # SINGLE, UNKNOWN_NUMBER, 0, and two numbers that differ
+_NUMS_KEPT = 6  # SINGLE, UNKNOWN_NUMBER, NO_IMAGE, 0, and two numbers that differ
 
 
 def find_nums_images(images: ImageTable) -> frozenset[int]:
@@ -164,6 +175,7 @@ class Meaning:
         unpack: The compressed tar files that must be unpacked.
         row_files: The Parquet files that hold the images themselves.
         images_shape: The images of a record, as for `Listing`.
+        tensors: The tensors of a table without images; None if there are images.
     """
 
     name: str
@@ -176,6 +188,7 @@ class Meaning:
     unpack: tuple[str, ...] = ()
     row_files: tuple[str, ...] = ()
     images_shape: tuple[int, ...] | None = ()
+    tensors: TensorColumns | None = None
 
     def make_listing(self, images: ImageTable) -> Listing:
         """Returns the listing of all images or of some: with classes, splits and values as they are stored."""
@@ -197,4 +210,6 @@ class Meaning:
             unpack=self.unpack,
             row_files=self.row_files,
             images_shape=self.images_shape,
+            tensors=None if self.tensors is None else self.tensors.specs,
+            tensor_dtypes={} if self.tensors is None else self.tensors.dtypes,
         )

@@ -18,7 +18,7 @@ from beam_jobs.inputs.facts import Facts, Meaning
 from beam_jobs.inputs.folder import SPLIT_FOLDERS, list_begin, list_tree
 from beam_jobs.inputs.label_file import rename_labels
 from beam_jobs.inputs.pairs import is_pairs, list_pairs
-from beam_jobs.inputs.table import is_table_input, list_table
+from beam_jobs.inputs.table import check_no_tensors, is_table_input, list_table
 from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
@@ -50,6 +50,7 @@ def list_images(config: ShardConfig, observer: Observer | None = None) -> Listin
         check_no_column(config)
         return list_voc(config, observer)
     if is_pairs(config, look):
+        check_no_tensors(config)
         with filesystem.explain_os_errors(f"read {config.input}"):
             return list_pairs(config, observer)
     check_no_column(config)
@@ -62,8 +63,9 @@ def check_no_column(config: ShardConfig) -> None:
     """Checks that no option names a column, for an input without columns.
 
     Raises:
-        ConfigError: `group_by` names one.
+        ConfigError: `group_by` or `tensors` names one.
     """
+    check_no_tensors(config)
     if config.group_by:
         raise ConfigError(
             "`group_by` names a column; it needs a CSV, JSONL or Parquet manifest, or tars of pairs, as input."

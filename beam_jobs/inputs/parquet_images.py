@@ -1,4 +1,4 @@
-"""Reads images and masks out of the rows of Parquet files, each row group once for all that is wanted of it.
+"""Reads images, masks and tensors out of the rows of Parquet files, each row group once for all that is wanted of it.
 
 A row group can only be read as a whole, and each of many shuffled shards needs some images of each row group. Before
 such a job each file is read once: its images and masks are written one after another, with their places beside them.
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.inputs.parquet_rows import ImageColumns, find_image_columns, get_mean_size
+from beam_jobs.inputs.parquet_tensors import pack_tensors
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import ImageRef, MaskRef, PlannedImage
 from beam_jobs.storage import filesystem
@@ -33,14 +34,15 @@ _BUFFER_BYTES = 1 << 20  # of a column that is read in a stream, so that a row g
 Found = tuple[int, memoryview | UnreadableError]
 """The position of a cell among those that are wanted, and its bytes or the reason why they cannot be read.
 
-A list of images is packed into one piece of bytes, which `unpack_images` takes apart.
+A list of images is packed into one piece of bytes, which `unpack_images` takes apart, and so are the tensors of a row,
+for `unpack_tensors`.
 
 The bytes are those in the memory of many cells. Who keeps them for long should copy them.
 """
 
 
 class Cell(NamedTuple):
-    """An image or a mask in a Parquet file.
+    """An image or a mask in a Parquet file, or the tensors of a row.
 
     Attributes:
         file: The file, relative to the input's root or absolute.
@@ -103,7 +105,7 @@ def _list_groups(root: str, file: str, mask_column: str | None) -> Iterator[list
     listed: list[list[Cell]] = []
     num_listed = 0
     for number, group in enumerate(groups):
-        size, mask_size = (get_mean_size(group, name) for name in (columns.bytes_leaf, columns.mask))
+        size, mask_size = (get_mean_size(group, names) for names in (columns.leaves, (columns.mask,)))
         cells: list[Cell] = []
         for row in range(group.num_rows):
             cells.append(Cell(file, number, row, size, mask_column=columns.mask or None))
@@ -172,18 +174,22 @@ def _read_file(root: str, file: str, cells: Sequence[Cell], positions: list[int]
 def _read_group(
     table: Any, columns: ImageColumns, group: int, cells: Sequence[Cell], positions: list[int]
 ) -> Iterator[tuple[int, Any]]:
-    """Yields the position of each cell in a row group, with Arrow's scalar of its struct or its bytes."""
+    """Yields the position of each cell in a row group, with Arrow's scalar, or the scalars of tensors by columns."""
     if group >= table.num_row_groups:
         return
     batch_rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // max(1, cells[positions[0]].size)))
     names = {cells[position].is_mask for position in positions}
     leaves = [name for name in (columns.bytes_leaf, columns.path_leaf) if name and False in names]
     leaves += [columns.mask] if True in names else []
+    leaves += columns.tensors
     waiting, begin = deque(positions), 0
     for batch in table.iter_batches(batch_rows, [group], leaves, use_threads=False):
         end = begin + batch.num_rows
         while waiting and cells[waiting[0]].row < end:
             cell = cells[waiting[0]]
+            if columns.tensors:
+                yield waiting.popleft(), {name: batch.column(name)[cell.row - begin] for name in columns.tensors}
+                continue
             column = batch.column(columns.mask if cell.is_mask else columns.image)
             yield waiting.popleft(), column[cell.row - begin]
         if not waiting:
@@ -192,9 +198,14 @@ def _read_group(
 
 
 def _check(scalar: Any, folder: str, max_bytes: int) -> memoryview | UnreadableError:
-    """Returns the bytes of a cell, or those of the file that it names. A list of images comes packed."""
+    """Returns the bytes of a cell, or those of the file that it names. A list of images and tensors come packed."""
     import pyarrow
 
+    if isinstance(scalar, dict):
+        tensors = memoryview(pack_tensors(scalar))
+        if len(tensors) > max_bytes:
+            return UnreadableError(f"{len(tensors)} bytes, more than the {max_bytes} that one record can hold")
+        return tensors
     if isinstance(scalar, pyarrow.ListScalar):
         return _check_list(scalar, folder, max_bytes)
     data, path = scalar, None

@@ -5,6 +5,8 @@
     label    optional: the number or the name of the class; another name, if only one column is a `ClassLabel`
     mask     optional: the mask of the image, as `image`; or another column that looks like it or that the option names
 
+A file without images, such as one of latents, may hold tensors instead, see `beam_jobs.inputs.parquet_tensors`.
+
 A row becomes one of a table, see `beam_jobs.inputs.table`. The bytes of images and masks are not read here, so a row
 has only their places. Names of classes come from the metadata that `datasets` leaves in the schema.
 """
@@ -15,7 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
 
-from beam_jobs.plan.image_ref import SINGLE, UNKNOWN_NUMBER
+from beam_jobs.inputs.parquet_tensors import find_tensor_columns
+from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER
 from tfpipe.errors import DataError
 from tfpipe.format import schema as keys
 
@@ -24,6 +27,7 @@ _MAX_MEAN_BYTES = 512 << 20
 _MAX_NAME = 200
 _ROWS_AT_ONCE = 10_000
 
+_OF_IMAGES = frozenset(("image", *keys.BOX_COLUMNS.values()))  # a file with such a column is a table of images
 _MASK_COLUMNS = ("image/mask", "mask")  # also with the bytes alone
 _LIKELY_MASK_COLUMNS = ("annotation", "label", "segmentation", "segmentation_mask")  # with values like images
 
@@ -48,10 +52,10 @@ class EmbeddedImage(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageColumns:
-    """The columns of a Parquet file that holds images.
+    """The columns of a Parquet file that holds images, or tensors without images.
 
     Attributes:
-        image: The column of the images.
+        image: The column of the images; empty if there are tensors instead.
         bytes_leaf: The name of the bytes in the image's column.
         path_leaf: The name of the path in the image's column; empty if there is none.
         mask: The column of the masks; empty if there is none.
@@ -59,6 +63,8 @@ class ImageColumns:
         class_names: The names of the classes; empty if the file does not give them.
         others: The further columns.
         is_list: Whether a row has a list of images.
+        tensors: The columns of tensors, if there are no images.
+        tensor_leaves: The names of their values.
     """
 
     image: str
@@ -69,6 +75,13 @@ class ImageColumns:
     class_names: tuple[str, ...]
     others: tuple[str, ...]
     is_list: bool = False
+    tensors: tuple[str, ...] = ()
+    tensor_leaves: tuple[str, ...] = ()
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The names of the values that make up most of a record."""
+        return self.tensor_leaves or (self.bytes_leaf,)
 
     @property
     def listed(self) -> list[str]:
@@ -77,7 +90,7 @@ class ImageColumns:
 
 
 def find_image_columns(table: Any, mask_column: str | None = None) -> ImageColumns | None:
-    """Returns the columns of a Parquet file; None if no column holds images.
+    """Returns the columns of a Parquet file; None if it holds neither images nor tensors without a column `image`.
 
     Args:
         table: The `ParquetFile`.
@@ -87,26 +100,39 @@ def find_image_columns(table: Any, mask_column: str | None = None) -> ImageColum
     names = list(schema.names)
     mask = _find_mask(schema, names, mask_column)
     image = _find_image(schema, names, mask)
-    if not image or len(set(names)) < len(names):
+    if len(set(names)) < len(names):
         return None
+    label, class_names = _find_label(schema, names, mask if image else "")
+    if not image:
+        tensors = () if _OF_IMAGES.intersection(names) else find_tensor_columns(schema)
+        if not tensors:
+            return None
+        others = tuple(name for name in names if name not in (*tensors, label))
+        leaves = tuple(_find_leaf(table, name, "") for name in tensors)
+        return ImageColumns("", "", "", "", label, class_names, others, tensors=tensors, tensor_leaves=leaves)
     kind = schema.field(image).type
     is_list = _is_list(kind)
     kind = kind.value_type if is_list else kind
     has_path = _is_struct(kind) and kind.get_field_index("path") >= 0
-    classes = _read_classes(schema.metadata or {})
-    classes = {name: value for name, value in classes.items() if name in names}
-    labels = [name for name in ("label", *(classes if len(classes) == 1 else ())) if name in names and name != mask]
-    label = labels[0] if labels else ""
     return ImageColumns(
         image,
         _find_leaf(table, image, "bytes" if _is_struct(kind) else ""),
         _find_leaf(table, image, "path") if has_path else "",
         mask,
         label,
-        classes.get(label, ()),
+        class_names,
         tuple(name for name in names if name not in (image, mask, label)),
         is_list,
     )
+
+
+def _find_label(schema: Any, names: Sequence[str], mask: str) -> tuple[str, tuple[str, ...]]:
+    """Returns the column of the classes, empty if there is none, and their names if the file gives them."""
+    classes = _read_classes(schema.metadata or {})
+    classes = {name: value for name, value in classes.items() if name in names}
+    labels = [name for name in ("label", *(classes if len(classes) == 1 else ())) if name in names and name != mask]
+    label = labels[0] if labels else ""
+    return label, classes.get(label, ())
 
 
 def _find_image(schema: Any, names: Sequence[str], mask: str) -> str:
@@ -216,12 +242,13 @@ def read_embedded_rows(
         _check_type(table.schema_arrow.field(name), path)
     for group in groups:
         metadata, row = table.metadata.row_group(group), 0
-        size, mask_size = (get_mean_size(metadata, name) for name in (columns.bytes_leaf, columns.mask))
+        size, mask_size = (get_mean_size(metadata, names) for names in (columns.leaves, (columns.mask,)))
         batches = table.iter_batches(_ROWS_AT_ONCE, [group], columns.listed, use_threads=False)
         try:
             for batch in batches:
                 for values in _read_batch(batch, columns):
                     name, num_images = ("", values["image"]) if columns.is_list else (values["image"], SINGLE)
+                    num_images = NO_IMAGE if columns.tensors else num_images
                     values["image"] = EmbeddedImage(_get_name(name), size, group, row, num_images)
                     if columns.mask:
                         values["mask"] = EmbeddedImage(columns.mask, mask_size, group, row)
@@ -233,12 +260,11 @@ def read_embedded_rows(
         yield from [None] * (metadata.num_rows - row)
 
 
-def get_mean_size(group: Any, name: str) -> int:
-    """Returns the mean number of bytes in a row group of a column, or of its field `bytes`; at least 1."""
+def get_mean_size(group: Any, names: Sequence[str]) -> int:
+    """Returns the mean number of bytes in a row group of some columns, or of their fields `bytes`; at least 1."""
     chunks = [group.column(k) for k in range(group.num_columns)]
-    num_bytes = sum(
-        max(0, chunk.total_uncompressed_size) for chunk in chunks if chunk.path_in_schema in (name, f"{name}.bytes")
-    )
+    paths = {*names, *(f"{name}.bytes" for name in names)}
+    num_bytes = sum(max(0, chunk.total_uncompressed_size) for chunk in chunks if chunk.path_in_schema in paths)
     mean: int = num_bytes // max(1, group.num_rows)
     return max(1, min(mean, _MAX_MEAN_BYTES))
 

@@ -29,6 +29,7 @@ from beam_jobs.inputs.facts import Facts, Meaning
 from beam_jobs.inputs.folder import Look, list_begin
 from beam_jobs.inputs.label_file import name_numbers, rename_labels
 from beam_jobs.inputs.parquet_rows import EmbeddedImage
+from beam_jobs.inputs.parquet_tensors import infer_tensors
 from beam_jobs.inputs.table_files import (
     Row,
     TablePart,
@@ -48,6 +49,7 @@ from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import check_split_name
+from tfpipe.format.image_form import ImageForm
 from tfpipe.system.progress import Observer, Progress
 
 RUN_IMAGES = 250_000
@@ -177,6 +179,12 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
     path = config.input
     labels, label_names, is_numeric = number_labels(facts, path)
     files = list(dict.fromkeys(part.path for part in parts))
+    has_images = facts.check_images(path)
+    if has_images:
+        check_no_tensors(config)
+    elif config.form != ImageForm():
+        name = next(name for name, value in vars(config.form).items() if value != getattr(ImageForm(), name))
+        raise ConfigError(f"`{name}` changes images, and {path} has none. Leave it out.")
     from_text = get_suffix(path) == ".csv"
     typed = tuple(
         column.infer(name, files, from_text=from_text, is_text=facts.is_embedded or name == CAPTION)
@@ -205,7 +213,18 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
         skipped=skipped,
         row_files=row_files,
         images_shape=facts.infer_images_shape(path),
+        tensors=None if has_images else infer_tensors(files[0], config.tensor_types),
     )
+
+
+def check_no_tensors(config: ShardConfig) -> None:
+    """Checks that no option names columns of tensors, for an input with images.
+
+    Raises:
+        ConfigError: `tensors` does.
+    """
+    if config.tensors:
+        raise ConfigError(f"`tensors` needs Parquet files without images, got {config.input}.")
 
 
 def _show(names: Sequence[str]) -> str:
@@ -215,7 +234,7 @@ def _show(names: Sequence[str]) -> str:
 def _check_header(row: Row, path: str, config: ShardConfig) -> tuple[str, ...]:
     """Checks the names of the columns, and returns those of the further columns in the table's order."""
     if "image" not in row:
-        advice = " Records without images are written with `tfpipe.write`." if get_suffix(path) == ".parquet" else ""
+        advice = " Without images it needs lists of numbers." if get_suffix(path) == ".parquet" else ""
         raise DataError(f"{path} must have a column 'image', got {', '.join(map(str, row))}.{advice}")
     boxes = [name for name in _BOX_COLUMNS if name in row]
     if boxes and len(boxes) < len(_BOX_COLUMNS):

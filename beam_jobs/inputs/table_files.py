@@ -109,7 +109,7 @@ def get_location(root: str, path: str) -> str:
 
 
 def is_parquet_folder(path: str, look: Look = list_begin, mask_column: str | None = None) -> bool:
-    """Checks whether a folder holds Parquet files with images and nothing else that could be an input.
+    """Checks whether a folder holds Parquet files with images or tensors and nothing else that could be an input.
 
     It looks into the first file, and at the begin of each folder.
 
@@ -128,9 +128,15 @@ def is_parquet_folder(path: str, look: Look = list_begin, mask_column: str | Non
     if not files:
         return False
     try:
-        return find_columns(TablePart(min(files), mask_column=mask_column)) is not None
+        columns = find_columns(TablePart(min(files), mask_column=mask_column))
+        # Beside images a file of numbers says something about them.
+        return columns is not None and (bool(columns.image) or all(map(_is_beside_tables, names)))
     except (DataError, OSError):
         return False  # whatever else the folder is, its Parquet files do not make it a table
+
+
+def _is_beside_tables(name: str) -> bool:
+    return name[0] in "._" or name.lower().endswith(("/", ".parquet", ".json", ".md", ".txt"))
 
 
 def _list_parquet_folder(path: str, list_names: Look = filesystem.list_names) -> list[str]:
@@ -196,7 +202,7 @@ def _explain_parquet(part: TablePart, error: Exception) -> DataError:
 
 
 def find_columns(part: TablePart) -> ImageColumns | None:
-    """Returns the columns of a Parquet file that holds images itself; None if it does not, or is no Parquet file.
+    """Returns the columns of a Parquet file that holds images or tensors itself; None for another file.
 
     Raises:
         DataError: The file cannot be read.

@@ -93,8 +93,8 @@ class RecordImage(NamedTuple):
         return PlannedImage(self.path, self.size, location=ImageLocation(*self[2:]))
 
 
-SINGLE, UNKNOWN_NUMBER = -1, -2
-"""The values of `ImageRef.num_images` for a single image, and for a list whose length nobody knows yet."""
+SINGLE, UNKNOWN_NUMBER, NO_IMAGE = -1, -2, -3
+"""The values of `ImageRef.num_images`: a single image, a list whose length nobody knows yet, and tensors instead."""
 
 
 class ImageRef(NamedTuple):
@@ -114,7 +114,7 @@ class ImageRef(NamedTuple):
         mask: The fields of a `MaskRef`; empty if the image has no mask.
         images: The fields of a `RecordImage` for each of several images; empty for a single one, and for a list in a
             row of a Parquet file. `size` is that of all of them, and `location` the place of the first one.
-        num_images: The number of several images; `SINGLE` for a single one, or `UNKNOWN_NUMBER`.
+        num_images: The number of several images; `SINGLE` for a single one, or `UNKNOWN_NUMBER`, or `NO_IMAGE`.
     """
 
     path: str

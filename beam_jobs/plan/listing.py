@@ -5,7 +5,7 @@ planner treats both alike.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.merge_manifests import InputDatasets, MergedDatasets
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.schema import FeatureSpec, Schema, image_schema
+from tfpipe.format.schema import FeatureSpec, Schema, check_names, class_schema, image_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class Listing:
         box_names: The names of the classes of boxes; a name's position is its number. It is empty if they have none.
         images_shape: The images of a record, as `image_schema` takes them: `()` for one, `(n,)` for a list of n, None
             for a list of any length.
+        tensors: The features of tensors in records without images; None if the records have images.
+        tensor_dtypes: The dtype in the table of each tensor that may be converted.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Listing:
     row_files: tuple[str, ...] = ()
     box_names: tuple[str, ...] = ()
     images_shape: tuple[int, ...] | None = ()
+    tensors: tuple[FeatureSpec, ...] | None = None
+    tensor_dtypes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def datasets(self) -> InputDatasets | None:
@@ -69,6 +73,10 @@ class Listing:
 
     def make_schema(self) -> Schema:
         """Returns the features of each record."""
+        if self.tensors is not None:
+            check_names([*self.tensors, *self.extra])
+            labels = class_schema().features if self.label_names else ()
+            return Schema((*labels, *self.tensors, *self.extra))
         return image_schema(
             labeled=bool(self.label_names),
             boxes=self.images.has_boxes,

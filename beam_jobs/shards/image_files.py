@@ -1,4 +1,7 @@
-"""Image files as a source of records: each is read, checked, brought into the stored form, and described."""
+"""Image files as a source of records: each is read, checked, brought into the stored form, and described.
+
+The rows of a table without images come the same way.
+"""
 
 import hashlib
 from collections import deque
@@ -14,11 +17,13 @@ import numpy as np
 
 from beam_jobs.inputs.annotations.segmentation import draw_mask
 from beam_jobs.inputs.parquet_images import Cell, CopiedRows, get_row_mask, list_cells, read_cells, unpack_images
+from beam_jobs.inputs.parquet_tensors import fit_tensors, unpack_tensors
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import PlannedImage, Value, list_files
 from beam_jobs.shards.record import MAX_SOURCE_BYTES, Record, RejectedImage, check_source_size, make_list_features
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from beam_jobs.storage import filesystem
+from tfpipe.errors import ConfigError
 from tfpipe.format import schema as keys
 from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
@@ -51,8 +56,12 @@ class ImageFiles:
 
     @property
     def image_form(self) -> Mapping[str, Any]:
-        """The requested form."""
-        return self.header.form.to_json()
+        """The requested form; empty for records without images."""
+        return self.header.form.to_json() if self._has_images else {}
+
+    @property
+    def _has_images(self) -> bool:
+        return keys.IMAGE_ENCODED in self.header.schema
 
     @property
     def _has_masks(self) -> bool:
@@ -90,6 +99,8 @@ class ImageFiles:
             data = block.take(position)
         except UnreadableError as error:
             raise RejectedImage("unreadable", str(error)) from error
+        if not self._has_images:
+            return self._make_row(planned, data)
         if self.header.schema.has_several_images:
             return self._make_record(planned, _Fetched(unpack_images(data), None))
         if get_row_mask(planned) is None:
@@ -178,6 +189,21 @@ class ImageFiles:
         payload = header.schema.encode(_make_features(header, planned, images, names, sha256))
         digest = digests[0] if len(digests) == 1 else hashlib.sha256("".join(sha256).encode())
         return Record(payload, tuple(images), digest.digest(), planned.label, planned.path)
+
+    def _make_row(self, planned: PlannedImage, cell: bytes) -> Record:
+        """Makes the record of a row without an image."""
+        header = self.header
+        try:
+            values: dict[str, Any] = {
+                **_make_class_features(header, planned),
+                **fit_tensors(header.schema.tensors, header.tensor_dtypes, unpack_tensors(cell)),
+                **_make_extra_features(header, planned),
+            }
+            payload = header.schema.encode(values)
+        except ConfigError as error:
+            reason = str(error).rstrip(".")
+            raise RejectedImage("bad", f"{reason[0].lower()}{reason[1:]}") from error
+        return Record(payload, (), hashlib.sha256(cell).digest(), planned.label, planned.path)
 
     def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
         """Saves nothing, because the plan holds the names."""
@@ -294,9 +320,7 @@ def _make_features(
     values |= {keys.IMAGE_FILENAME: list(map(_to_bytes, names)), keys.IMAGE_SHA256: sha256}
     if not schema.has_several_images:
         values = {name: value for name, (value,) in values.items()}
-    if keys.CLASS_LABEL in schema:
-        values[keys.CLASS_LABEL] = planned.label
-        values[keys.CLASS_TEXT] = _to_bytes(header.label_names[planned.label])
+    values |= _make_class_features(header, planned)
     if keys.BBOX_XMIN in schema:
         names = keys.BBOX_XMIN, keys.BBOX_YMIN, keys.BBOX_XMAX, keys.BBOX_YMAX
         for k, name in enumerate(names):
@@ -307,10 +331,19 @@ def _make_features(
         values[keys.BBOX_TEXT] = [header.box_names[label] for label in planned.box_labels]
     if keys.IMAGE_MASK in schema:
         values[keys.IMAGE_MASK] = image.mask
-    extra_specs = schema.features[-len(planned.extra) :] if planned.extra else ()
-    for spec, value in zip(extra_specs, planned.extra, strict=True):
-        values[spec.name] = _convert_extra(spec, value)
-    return values
+    return values | _make_extra_features(header, planned)
+
+
+def _make_class_features(header: PlanHeader, planned: PlannedImage) -> dict[str, Any]:
+    if keys.CLASS_LABEL not in header.schema:
+        return {}
+    name = header.label_names[planned.label]
+    return {keys.CLASS_LABEL: planned.label, keys.CLASS_TEXT: _to_bytes(name)}
+
+
+def _make_extra_features(header: PlanHeader, planned: PlannedImage) -> dict[str, Any]:
+    extra_specs = header.schema.features[-len(planned.extra) :] if planned.extra else ()
+    return {spec.name: _convert_extra(spec, value) for spec, value in zip(extra_specs, planned.extra, strict=True)}
 
 
 def _convert_extra(spec: FeatureSpec, value: Value) -> Any:

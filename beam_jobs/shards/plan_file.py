@@ -49,6 +49,8 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
         shards=shards,
         records=listing.datasets,
         box_names=listing.box_names,
+        tensor_dtypes=listing.tensor_dtypes,
+        refuse_nan=config.refuse_nan,
     )
     return replace(header, fingerprint=_make_fingerprint(header, digest))
 
@@ -106,6 +108,7 @@ def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
             "keep_quarantined": header.keep_quarantined,
             "shards": [asdict(shard) for shard in header.shards],
             **({"box_names": header.box_names} if header.box_names else {}),
+            **({"tensor_dtypes": header.tensor_dtypes} if header.tensor_dtypes else {}),
             **open_source(header).get_fingerprint_facts(),
         },
         sort_keys=True,

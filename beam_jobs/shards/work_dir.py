@@ -20,8 +20,8 @@ graph carries shard numbers and nothing else.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
@@ -86,6 +86,8 @@ class PlanHeader:
         shards: All shards, split after split.
         records: The finished datasets that records come from; None if they are made of image files.
         box_names: The name of class 0, 1, ... of boxes; empty if these have no names.
+        tensor_dtypes: The dtype in the table of each tensor that may be converted.
+        refuse_nan: Whether a tensor with NaN is an error.
     """
 
     name: str
@@ -102,6 +104,8 @@ class PlanHeader:
     shards: tuple[PlannedShard, ...]
     records: InputDatasets | None = None
     box_names: tuple[str, ...] = ()
+    tensor_dtypes: Mapping[str, str] = field(default_factory=dict)
+    refuse_nan: bool = False
 
     def dumps(self) -> bytes:
         """Returns the header as JSON."""

@@ -18,6 +18,7 @@ from beam_jobs.shards.record import Record, RejectedImage
 from beam_jobs.shards.record_source import RecordSource, open_source
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
+from tfpipe.errors import DataError
 from tfpipe.format.example import decode_example
 from tfpipe.format.file_names import QUARANTINED_BYTES_DIR, index_name
 from tfpipe.format.manifest import ShardInfo
@@ -77,6 +78,7 @@ class _Tally:
 
         Raises:
             RejectedImage: A mask is damaged. Nothing is counted.
+            DataError: A tensor holds NaN, and that is refused.
         """
         schema = header.schema
         if schema.tensors or schema.masks:
@@ -85,7 +87,9 @@ class _Tally:
                 count_masks(self.stats, schema, features, header.form.max_pixels)
             except BadImage as error:
                 raise RejectedImage("bad", f"its mask: {error.reason}") from error
-            self.stats.add_tensors(schema, features)
+            with_nan = self.stats.add_tensors(schema, features)
+            if with_nan and header.refuse_nan:
+                raise DataError(f"{record.name}: feature {with_nan[0]!r} must hold no NaN, since `refuse_nan` is set.")
         images, label = record.images, record.label if record.label >= 0 else None
         self.source_digests += record.sha256
         self.names.append(record.name)

@@ -39,6 +39,11 @@ TESTS = {
         "beam_jobs/inputs/test_parquet_rows.py::test_an_export_to_parquet_comes_back",
         "beam_jobs/inputs/test_parquet_rows.py::test_tensors_of_an_export_come_back_as_json",
     ],
+    "Parquet files without images, such as latents, also of an export": [
+        "beam_jobs/inputs/test_parquet_tensors.py::test_lists_of_numbers_become_tensors",
+        "beam_jobs/inputs/test_parquet_tensors.py::test_splits_and_classes_come_from_names_and_columns",
+        "beam_jobs/inputs/test_parquet_tensors.py::test_an_export_comes_back",
+    ],
     "several images a record, in tars of WebDataset or lists in Parquet": [
         "beam_jobs/inputs/test_several_images.py::test_named_images_of_a_tar_become_a_list",
         "beam_jobs/inputs/test_several_images.py::test_lists_in_a_parquet_file_become_records",

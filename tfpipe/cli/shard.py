@@ -15,6 +15,7 @@ from tfpipe.cli.shared.shard_command import (
     drop_duplicates_option,
     layout_options,
     max_bad_option,
+    refuse_nan_option,
     run_job,
     run_options,
     seekable_option,
@@ -48,6 +49,14 @@ from tfpipe.format.image_form import ImageForm
     "--mask-column",
     metavar="COLUMN",
     help="Column of the masks in a table or in Parquet files with images.  [default: mask, or what looks like one]",
+)
+@click.option(
+    "--tensor",
+    "tensors",
+    multiple=True,
+    metavar="COLUMN=DTYPE[SHAPE]",
+    help="Type of a column of Parquet files without images, as latents=float16[4,64,64] or tokens=int32[?]. Without it "
+    "the type is that of the column. Repeat it for several.",
 )
 @config_option(
     ShardConfig,
@@ -95,6 +104,7 @@ from tfpipe.format.image_form import ImageForm
     ShardConfig, "allow_private_hosts", "Fetch images from hosts of private networks too, if the table names them."
 )
 @drop_duplicates_option
+@refuse_nan_option
 @config_option(
     ShardConfig,
     "plan",
@@ -108,10 +118,11 @@ def shard(**options: Any) -> None:
     """Write the images in INPUT as TFRecord shards into the directory OUTPUT.
 
     INPUT is a folder with one folder per class (train/, validation/, test/ may stand above them), a .csv, .jsonl or
-    .parquet table with the columns image and label, a .tar, .tar.gz or .zip archive, or a folder of archives. Tars may
-    hold images beside their captions, as WebDataset's do, and Parquet files the images themselves, as Hugging Face's
-    do. Boxes may lie beside a folder, as COCO's and Pascal VOC's do. A table may be many files: a folder such as
-    photos.parquet, or a pattern such as 'photos-*.csv'.
+    .parquet table with the columns image and label, a .tar, .tar.gz or .zip archive, or a folder of archives. Tars
+    may hold images beside their captions, as WebDataset's do, and Parquet files the images themselves, as Hugging
+    Face's do. Parquet files without images may hold tensors, such as latents. Boxes may lie beside a folder, as
+    COCO's and Pascal VOC's do. A table may be many files: a folder such as photos.parquet, or a pattern such as
+    'photos-*.csv'.
 
     Run the same command again after an interruption: finished shards are kept.
 

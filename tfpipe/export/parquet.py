@@ -73,7 +73,11 @@ def _make_schema(columns: Mapping[str, FeatureSpec], manifest: Manifest) -> Any:
         fields.append(pyarrow.field(name, _get_type(spec)))
         if spec.kind == "mask":
             features[name] = {"_type": "Image"}
-    return pyarrow.schema(fields, {"huggingface": json.dumps({"info": {"features": features}})})
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    tensors = {name: str(spec.tensor) for name, spec in columns.items() if spec.tensor is not None}
+    if tensors:  # the type of a column says neither all sizes nor bfloat16
+        metadata["tfpipe"] = json.dumps({"tensors": tensors})
+    return pyarrow.schema(fields, metadata)
 
 
 def _get_type(spec: FeatureSpec) -> Any:

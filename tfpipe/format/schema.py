@@ -477,6 +477,15 @@ def _spec_from_json(node: Node) -> FeatureSpec:
         raise node.refuse(error) from None
 
 
+def make_tensor_specs(name: str, tensor: TensorType, doc: str = "") -> list[FeatureSpec]:
+    """Returns the feature of a tensor, and that of its sizes if a record must hold them."""
+    if not tensor.needs_sizes:
+        return [FeatureSpec.make_tensor(name, tensor, doc)]
+    tensor = TensorType(tensor.dtype, tensor.shape, sizes=f"{name}.sizes")
+    sizes = FeatureSpec(f"{name}.sizes", "int64", (tensor.num_unknown,), f"sizes of the unknown axes of {name}")
+    return [FeatureSpec.make_tensor(name, tensor, doc), sizes]
+
+
 def class_schema() -> Schema:
     """Returns the features of a class."""
     return Schema(_CLASS)

@@ -26,6 +26,7 @@ from tfpipe.format.schema import (
     Schema,
     check_names,
     image_schema,
+    make_tensor_specs,
 )
 from tfpipe.format.tensors.tensor_proto import TensorDType
 from tfpipe.format.tensors.tensor_type import TensorType
@@ -232,11 +233,6 @@ def _make_specs(name: str, field: Field) -> list[FeatureSpec]:
             f"{field!r:.80}."
         )
     try:
-        tensor = TensorType(field.dtype, tuple(field.shape))
+        return make_tensor_specs(name, TensorType(field.dtype, tuple(field.shape)), field.doc)
     except ConfigError as error:
         raise ConfigError(f"{name!r}: {error}") from None
-    if not tensor.needs_sizes:
-        return [FeatureSpec.make_tensor(name, tensor, field.doc)]
-    tensor = TensorType(tensor.dtype, tensor.shape, sizes=f"{name}.sizes")
-    sizes = FeatureSpec(f"{name}.sizes", "int64", (tensor.num_unknown,), f"sizes of the unknown axes of {name}")
-    return [FeatureSpec.make_tensor(name, tensor, field.doc), sizes]

@@ -1,5 +1,6 @@
 """The type of a feature's tensors, and the way from an array to the bytes of a record and back."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,7 @@ Encoding: TypeAlias = Literal["raw", "proto"]
 
 MAX_AXES = 8
 _MAX_SIZE = 2**31 - 1
+_TEXT = re.compile(r"\s*(\w+)\s*\[([\d?,\s]*)\]\s*", re.ASCII)
 DTYPES: tuple[TensorDType, ...] = get_args(TensorDType)
 ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 
@@ -57,6 +59,20 @@ class TensorType:
                 f"A tensor must have at most {MAX_AXES} axes of at least 1, the unknown ones (None) first, got "
                 f"{self.shape}."
             )
+
+    @classmethod
+    def parse(cls, text: str) -> "TensorType":
+        """Returns the type of a text such as "float16 [?, 4, 64]". It is the inverse of `str`.
+
+        Raises:
+            ConfigError: The text is not valid.
+        """
+        match = _TEXT.fullmatch(text) if isinstance(text, str) else None
+        sizes = [size.strip() for size in match[2].split(",")] if match is not None and match[2].strip() else []
+        if match is None or not all(size == "?" or (size.isdecimal() and len(size) <= 10) for size in sizes):
+            raise ConfigError(f"A tensor's type must be a dtype and a shape, as in float16[?,4,64], got {text!r}.")
+        dtype: Any = match[1]
+        return cls(dtype, tuple(None if size == "?" else int(size) for size in sizes))
 
     @cached_property
     def num_unknown(self) -> int:

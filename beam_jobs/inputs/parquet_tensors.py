@@ -1,0 +1,360 @@
+"""Tensors in columns of Parquet files without images, such as latents: their types, and the tensors of a row.
+
+    list, large list, fixed-size list    of numbers, or of such lists: one axis for each
+    fixed shape tensor                   Arrow's own type
+    binary                               the bytes of an array, if `ShardConfig.tensors` says its dtype and shape
+
+Most files do not say how long lists are. So the first rows are looked at: an axis has a size if it is the same in them.
+`tfpipe export` and Hugging Face's `datasets` leave the shapes in the metadata.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from beam_jobs.storage import filesystem
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format.schema import RESERVED, FeatureSpec, make_tensor_specs
+from tfpipe.format.tensors.tensor_type import DTYPES, TensorType, get_numpy_dtype
+
+METADATA = b"tfpipe"
+"""The key of the metadata in which `tfpipe export` leaves the types of tensors."""
+
+_MAX_METADATA_BYTES = 16 << 20
+_LOOK_AT_ROWS = 1000
+_LOOK_AT_BYTES = 16 << 20
+_BYTES = "bytes"
+_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
+
+Value = NDArray[Any] | bytes | str
+"""An array, the bytes of one, or words for what is not a tensor."""
+
+
+@dataclass(frozen=True)
+class TensorColumns:
+    """The tensors of a table without images.
+
+    Attributes:
+        specs: Their features, and those of their sizes.
+        dtypes: For each feature whose type was given, the dtype that its column has. Such values are converted.
+    """
+
+    specs: tuple[FeatureSpec, ...] = ()
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+
+
+def find_tensor_columns(schema: Any) -> tuple[str, ...]:
+    """Returns the columns of an Arrow schema that hold tensors: lists of numbers, and binaries.
+
+    Of a file that `tfpipe export` wrote only those that were tensors count. Its other lists are plain values.
+    """
+    metadata = schema.metadata or {}
+    names = tuple(name for name in schema.names if _is_tensor(schema.field(name).type))
+    return tuple(name for name in names if METADATA not in metadata or name in _read_types(metadata))
+
+
+def name_feature(column: str) -> str:
+    """Returns the feature of a column. The names in `image/` are tfpipe's own."""
+    return column.removeprefix("image/") or column
+
+
+def infer_tensors(path: str, given: Mapping[str, TensorType]) -> TensorColumns:
+    """Infers the features that the columns of a table become, from its first file.
+
+    Args:
+        path: The first file.
+        given: The types that the user gave to columns.
+
+    Raises:
+        ConfigError: A type is given to a column that holds no tensors.
+        DataError: A column cannot become a feature.
+    """
+    import pyarrow.parquet
+
+    with filesystem.explain_os_errors(f"read {path}"), filesystem.open_read(path) as file:
+        table = pyarrow.parquet.ParquetFile(file)
+        schema = table.schema_arrow
+        columns = find_tensor_columns(schema)
+        for name in given:
+            if name not in columns:
+                raise ConfigError(f"`tensors` must name columns of tensors ({', '.join(columns)}), got {name!r}.")
+        metadata = schema.metadata or {}
+        known = _read_features(metadata) | _read_types(metadata) | dict(given)
+        unknown = [name for name in columns if name not in known and not _is_bytes(schema.field(name).type)]
+        samples = _look(table, unknown)
+    specs: list[FeatureSpec] = []
+    dtypes: dict[str, str] = {}
+    for column in columns:
+        name, kind = name_feature(column), schema.field(column).type
+        if isinstance(kind, pyarrow.FixedShapeTensorType) and list(kind.permutation or ()) != sorted(
+            kind.permutation or ()
+        ):
+            raise DataError(f"{path}: the axes of column {column!r} must be in their order, got {kind.permutation}.")
+        if name in RESERVED:
+            raise DataError(f"{path}: a batch has something else of the name {name!r}. Give the column another name.")
+        if column in known:
+            dtypes[name] = _BYTES if _is_bytes(kind) else _get_dtype(_strip(kind))
+            tensor = known[column]
+        else:
+            tensor = _infer_type(column, kind, samples.get(column, []), path)
+        get_numpy_dtype(tensor.dtype)  # which says what bfloat16 needs
+        specs += make_tensor_specs(name, tensor)
+    return TensorColumns(tuple(specs), dtypes)
+
+
+def _infer_type(column: str, kind: Any, shapes: Sequence[tuple[int, ...]], path: str) -> TensorType:
+    if _is_bytes(kind):
+        raise DataError(
+            f"{path}: column {column!r} holds bytes, which do not say what they are. Give their dtype and shape with "
+            f"`tensors`, as in {column}=float16[4,64,64]."
+        )
+    dtype, axes = next((name for name in DTYPES if name == _get_dtype(_strip(kind))), None), _list_axes(kind)
+    if dtype is None:
+        raise DataError(f"{path}: column {column!r} must hold {', '.join(DTYPES)}, got {_get_dtype(_strip(kind))}.")
+    for axis in range(len(axes)):
+        sizes = {shape[axis] for shape in shapes}
+        if axes[axis] is None and len(sizes) == 1:
+            axes[axis] = sizes.pop()
+    # Axes of unknown sizes come first in a record.
+    num_unknown = max((axis + 1 for axis, size in enumerate(axes) if not size), default=0)
+    return TensorType(dtype, (*[None] * num_unknown, *axes[num_unknown:]))
+
+
+def _look(table: Any, columns: Sequence[str]) -> dict[str, list[tuple[int, ...]]]:
+    """Returns the shapes in the first rows that can be read. Tensors without a value say nothing."""
+    import pyarrow
+
+    shapes: dict[str, list[tuple[int, ...]]] = {column: [] for column in columns}
+    for number in range(table.num_row_groups if columns else 0):
+        group = table.metadata.row_group(number)
+        row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
+        rows = max(1, min(_LOOK_AT_ROWS, _LOOK_AT_BYTES // row_bytes))
+        try:
+            batch = next(table.iter_batches(rows, [number], list(columns), use_threads=False), None)
+        except (pyarrow.ArrowException, UnicodeDecodeError, OSError):
+            continue
+        if batch is None:
+            continue
+        for column in columns:
+            values = (read_value(scalar) for scalar in batch.column(column))
+            shapes[column] += [value.shape for value in values if isinstance(value, np.ndarray) and value.size]
+        if all(shapes.values()):
+            break
+    return shapes
+
+
+def read_value(scalar: Any) -> Value:
+    """Returns Arrow's scalar of a tensor as an array or bytes, or words for what it is instead."""
+    import pyarrow
+    import pyarrow.compute
+
+    if isinstance(scalar, pyarrow.ExtensionScalar):
+        value = read_value(scalar.value)
+        if isinstance(value, np.ndarray) and isinstance(scalar.type, pyarrow.FixedShapeTensorType):
+            value = value.reshape(scalar.type.shape)
+        return value
+    if scalar is None or not scalar.is_valid:
+        return "null"
+    if _is_bytes(scalar.type):
+        return bytes(scalar.as_buffer())
+    values, shape = scalar.values, [len(scalar.values)]
+    while _is_list(values.type):
+        if values.null_count:
+            return "null in a list"
+        lengths = pyarrow.compute.unique(pyarrow.compute.list_value_length(values)).to_pylist()
+        if len(lengths) > 1:
+            return f"lists of {lengths[0]:,} and {lengths[1]:,} values"
+        shape.append(lengths[0] if lengths else 0)
+        values = values.flatten()
+    if values.null_count:
+        return "null in a list"
+    array: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    return array.reshape(shape)
+
+
+def pack_tensors(scalars: Mapping[str, Any]) -> bytes:
+    """Returns the tensors of a row in one piece of bytes, which `unpack_tensors` takes apart.
+
+    Args:
+        scalars: Arrow's scalar of each column.
+    """
+    header: dict[str, Any] = {}
+    parts: list[bytes] = []
+    for column, scalar in scalars.items():
+        value = read_value(scalar)
+        if isinstance(value, str):
+            header[name_feature(column)] = value
+            continue
+        array = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value
+        dtype = _BYTES if isinstance(value, bytes) else array.dtype.name
+        header[name_feature(column)] = dtype, array.shape
+        parts.append(array.tobytes())
+    return b"".join((json.dumps(header).encode(), b"\n", *parts))
+
+
+def unpack_tensors(cell: bytes) -> dict[str, Value]:
+    """Returns the tensors of a row by their features."""
+    end = cell.index(b"\n") + 1
+    values: dict[str, Value] = {}
+    for name, facts in json.loads(cell[:end]).items():
+        if isinstance(facts, str):
+            values[name] = facts
+            continue
+        dtype, shape = facts
+        begin, kind = end, np.dtype(np.uint8 if dtype == _BYTES else dtype)
+        end += kind.itemsize * int(np.prod(shape, dtype=np.int64))
+        data = cell[begin:end]
+        values[name] = data if dtype == _BYTES else np.frombuffer(data, kind).reshape(shape)
+    return values
+
+
+def fit_tensors(
+    specs: Sequence[FeatureSpec], dtypes: Mapping[str, str], values: Mapping[str, Value]
+) -> dict[str, NDArray[Any]]:
+    """Returns the tensors of a row with the types of their features.
+
+    Args:
+        specs: The features.
+        dtypes: As in `TensorColumns`.
+        values: The tensors of the row, by their features.
+
+    Raises:
+        ConfigError: A dtype or a shape differs, or a tensor is missing or not known. The message names the feature.
+    """
+    types = {spec.name: spec.tensor for spec in specs if spec.tensor is not None}
+    unknown = [name for name in values if name not in types]
+    if unknown:
+        raise ConfigError(f"Feature {unknown[0]!r} must be in the first file of the table, which lacks it.")
+    return {name: _fit(name, kind, values.get(name, "nothing"), dtypes.get(name)) for name, kind in types.items()}
+
+
+def _fit(name: str, tensor: TensorType, value: Value, dtype: str | None) -> NDArray[Any]:
+    """Returns a tensor with its type. Only a column with the `dtype` of one whose type was given is converted."""
+    try:
+        if isinstance(value, bytes):
+            if dtype != _BYTES:
+                raise ConfigError(f"{tensor}, got {len(value):,} bytes")
+            return np.frombuffer(value, get_numpy_dtype(tensor.dtype)).reshape(tensor.find_shape(len(value)))
+        if isinstance(value, str):
+            raise ConfigError(f"{tensor}, got {value}")
+        if dtype == value.dtype.name:
+            value = _convert(tensor, value)
+        if not value.size and 0 in value.shape[: tensor.num_unknown] and value.ndim == len(tensor.shape):
+            value = value.reshape(value.shape[: tensor.num_unknown] + tensor.shape[tensor.num_unknown :])
+        return tensor.to_array(value)
+    except (ConfigError, FormatError, ValueError) as error:
+        raise ConfigError(f"Feature {name!r} must be {error}.") from None
+
+
+def _convert(tensor: TensorType, array: NDArray[Any]) -> NDArray[Any]:
+    dtype = get_numpy_dtype(tensor.dtype)
+    if array.dtype != dtype:
+        with np.errstate(all="ignore"):
+            converted = array.astype(dtype)
+        if "float" in tensor.dtype:
+            is_lost = bool((np.isfinite(array) != np.isfinite(converted.astype(np.float64))).any())
+        else:
+            is_lost = bool((converted != array).any())
+        if is_lost:
+            raise ConfigError(f"{tensor}, got values of {array.dtype.name} beyond it")
+        array = converted
+    if array.ndim == 1 and len(tensor.shape) > 1 and tensor.num_unknown <= 1:
+        try:
+            return array.reshape(tensor.find_shape(array.nbytes))
+        except FormatError:
+            pass  # the shape as it came says more
+    return array
+
+
+def _read_types(metadata: Mapping[bytes, bytes]) -> dict[str, TensorType]:
+    """Returns the types that `tfpipe export` left. What is not valid counts as missing."""
+    types: dict[str, TensorType] = {}
+    for name, text in _read_json(metadata, METADATA, "tensors").items():
+        try:
+            types[name] = TensorType.parse(text)
+        except ConfigError:
+            continue
+    return types
+
+
+def _read_features(metadata: Mapping[bytes, bytes]) -> dict[str, TensorType]:
+    """Returns the types of the arrays that Hugging Face's `datasets` declares. What is not valid counts as missing."""
+    types: dict[str, TensorType] = {}
+    for name, feature in _read_json(metadata, b"huggingface", "info", "features").items():
+        if isinstance(feature, dict) and str(feature.get("_type")) in {f"Array{k}D" for k in range(2, 6)}:
+            try:
+                shape = tuple(feature["shape"])
+                num_unknown = max((axis + 1 for axis, size in enumerate(shape) if size is None), default=0)
+                types[name] = TensorType(feature["dtype"], (*[None] * num_unknown, *shape[num_unknown:]))
+            except (ConfigError, LookupError, TypeError):
+                continue
+    return types
+
+
+def _read_json(metadata: Mapping[bytes, bytes], key: bytes, *path: str) -> dict[str, Any]:
+    data = metadata.get(key, b"")
+    try:
+        value = json.loads(data) if len(data) <= _MAX_METADATA_BYTES else {}
+        for name in path:
+            value = value[name]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _is_tensor(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    if _is_bytes(kind):
+        return True
+    leaf = _strip(kind)
+    is_number = types.is_integer(leaf) or types.is_floating(leaf) or types.is_boolean(leaf)
+    return bool(is_number and leaf != kind)
+
+
+def _strip(kind: Any) -> Any:
+    """Returns the type of the numbers in lists."""
+    kind = _get_storage(kind)
+    while _is_list(kind):
+        kind = kind.value_type
+    return kind
+
+
+def _list_axes(kind: Any) -> list[int | None]:
+    """Returns the size of each axis; None for one that the type does not give."""
+    import pyarrow
+
+    if isinstance(kind, pyarrow.FixedShapeTensorType):
+        return list(kind.shape)
+    axes: list[int | None] = []
+    kind = _get_storage(kind)
+    while _is_list(kind):
+        axes.append(kind.list_size if pyarrow.types.is_fixed_size_list(kind) else None)
+        kind = kind.value_type
+    return axes
+
+
+def _get_storage(kind: Any) -> Any:
+    import pyarrow
+
+    return kind.storage_type if isinstance(kind, pyarrow.BaseExtensionType) else kind
+
+
+def _get_dtype(kind: Any) -> str:
+    return _FLOATS.get(str(kind), str(kind))
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_bytes(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))

@@ -1,0 +1,306 @@
+"""Parquet files without images: columns of every kind become tensors, and what does not fit is quarantined."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+import tfpipe
+from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.list_inputs import list_images
+from beam_jobs.inputs.table import is_table_input
+from beam_jobs.shards import plan_file
+from tests.beam_jobs.datasets import make_dataset, read_payloads, read_records, read_tree
+from tests.beam_jobs.engine.plans import plan_by_launcher, plan_by_tasks
+from tests.beam_jobs.images import make_jpeg, write_files
+from tests.beam_jobs.inputs.parquet_files import damage, write_parquet
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.export.config import ExportConfig
+from tfpipe.export.run import export
+
+COUNT = 10
+FLOATS = pyarrow.list_(pyarrow.list_(pyarrow.float32()))
+
+
+def write_table(path: Path, columns: Mapping[str, Any], group_rows: int = 3, metadata: Any = None) -> Path:
+    table = pyarrow.table(dict(columns)).replace_schema_metadata(metadata)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(table, path, row_group_size=group_rows, use_dictionary=False)
+    return path
+
+
+def write_latents(path: Path, latents: list[Any], **columns: Any) -> Path:
+    return write_table(path, {"id": range(len(latents)), "latents": pyarrow.array(latents, FLOATS), **columns})
+
+
+def make_latents(count: int = COUNT) -> list[list[list[float]]]:
+    return [np.full((2, 3), k / 2).tolist() for k in range(count)]
+
+
+def read_values(output: Path, name: str) -> list[Any]:
+    """Returns the values of a feature in the order of the feature `id`."""
+    spec = tfpipe.load_manifest(str(output)).schema[name]
+    records = sorted(read_records(output), key=lambda record: int(record["id"][0]))
+    return [spec.decode(record) for record in records]
+
+
+def read_reasons(output: Path) -> list[tuple[str, str]]:
+    lines = map(json.loads, (output / "quarantine/quarantined.jsonl").read_text().splitlines())
+    return sorted((line["path"], line["reason"]) for line in lines)
+
+
+KINDS = {
+    "lists": (FLOATS, "float32 [2, 3]"),
+    "half": (pyarrow.list_(pyarrow.list_(pyarrow.float16())), "float16 [2, 3]"),
+    "large": (pyarrow.large_list(pyarrow.large_list(pyarrow.float64())), "float64 [2, 3]"),
+    "fixed": (pyarrow.list_(pyarrow.list_(pyarrow.uint8(), 3), 2), "uint8 [2, 3]"),
+    "flat": (pyarrow.list_(pyarrow.int32()), "int32 [6]"),
+    "bool": (pyarrow.list_(pyarrow.bool_(), 6), "bool [6]"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lists_of_numbers_become_tensors(tmp_path: Path, kind: str) -> None:
+    arrow_type, expected = KINDS[kind]
+    depth, leaf = (1 if kind in ("flat", "bool") else 2), expected.split()[0]
+    arrays = [np.arange(k, k + 6).reshape(6 if depth == 1 else (2, 3)).astype(leaf) for k in range(COUNT)]
+    cells = [array.tolist() if leaf != "float16" else [list(row) for row in array] for array in arrays]
+    columns = {"id": range(COUNT), "x": pyarrow.array(cells, arrow_type), "caption": list(map(str, range(COUNT)))}
+    manifest = make_dataset(write_table(tmp_path / "t.parquet", columns), tmp_path / "out", num_shards=3, workers=1)
+    assert [(spec.name, str(spec.tensor)) for spec in manifest.schema.tensors] == [("x", expected)]
+    assert manifest.schema["caption"].kind == "text"
+    assert (manifest.image_key, dict(manifest.image)) == (None, {})
+    values = read_values(tmp_path / "out", "x")
+    assert [value.tolist() for value in values] == [array.tolist() for array in arrays]
+    assert {value.dtype.name for value in values} == {leaf}
+
+
+def test_arrows_own_tensors_have_a_shape(tmp_path: Path) -> None:
+    arrays = np.arange(24, dtype=np.int16).reshape(4, 3, 2)
+    column = pyarrow.FixedShapeTensorArray.from_numpy_ndarray(arrays)
+    make_dataset(write_table(tmp_path / "t.parquet", {"id": range(4), "x": column}), tmp_path / "out")
+    assert str(tfpipe.load_manifest(str(tmp_path / "out")).schema["x"].tensor) == "int16 [3, 2]"
+    assert np.array_equal(read_values(tmp_path / "out", "x"), arrays)
+
+
+def test_sizes_that_differ_stay_open(tmp_path: Path) -> None:
+    ragged = [[[1.0] * 3] * (k % 3) for k in range(COUNT)]
+    both = [[[1.0] * (1 + k % 2)] * (1 + k % 3) for k in range(COUNT)]
+    columns = {"id": range(COUNT), "x": pyarrow.array(ragged, FLOATS), "y": pyarrow.array(both, FLOATS)}
+    manifest = make_dataset(write_table(tmp_path / "t.parquet", columns), tmp_path / "out")
+    assert [str(spec.tensor) for spec in manifest.schema.tensors] == ["float32 [?, 3]", "float32 [?, ?]"]
+    assert [value.shape for value in read_values(tmp_path / "out", "x")] == [(k % 3, 3) for k in range(COUNT)]
+    assert [value.tolist() for value in read_values(tmp_path / "out", "y")] == both
+
+
+def test_types_can_be_given(tmp_path: Path) -> None:
+    arrays = np.arange(COUNT * 6, dtype=np.float32).reshape(COUNT, 2, 3)
+    columns = {
+        "id": range(COUNT),
+        "bytes": [array.astype(np.float16).tobytes() for array in arrays],
+        "flat": pyarrow.array(arrays.reshape(COUNT, 6).tolist(), pyarrow.list_(pyarrow.float64())),
+    }
+    tensors = ("bytes=float16[?,3]", "flat=bfloat16[2,3]")
+    make_dataset(write_table(tmp_path / "t.parquet", columns), tmp_path / "out", tensors=tensors)
+    assert np.array_equal(read_values(tmp_path / "out", "bytes"), arrays)
+    assert np.array_equal(read_values(tmp_path / "out", "flat"), arrays.astype(ml_dtypes.bfloat16))
+
+
+def test_hugging_faces_arrays_say_their_shapes(tmp_path: Path) -> None:
+    features = {"latents": {"_type": "Array2D", "shape": [None, 3], "dtype": "float32"}}
+    path = write_latents(tmp_path / "t.parquet", make_latents())
+    table = pyarrow.parquet.read_table(path)
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), path)
+    schema = list_images(ShardConfig(str(path), "/out")).make_schema()
+    assert str(schema["latents"].tensor) == "float32 [?, 3]"
+
+
+def test_what_does_not_fit_is_quarantined(tmp_path: Path) -> None:
+    latents: list[Any] = make_latents(6)
+    latents[1], latents[2], latents[3] = [[1.0]], None, [[1.0, 2.0, None], [1.0, 2.0, 3.0]]
+    latents[4] = [[1.0], [1.0, 2.0]]
+    # The first rows are alike, so the shape is known.
+    path = write_latents(tmp_path / "t.parquet", [*make_latents(1000), *latents])
+    manifest = make_dataset(path, tmp_path / "out")
+    must = "feature 'latents' must be float32 [2, 3], got"
+    assert read_reasons(tmp_path / "out") == [
+        ("t/00001002", f"{must} float32 [1, 1]"),
+        ("t/00001003", f"{must} null"),
+        ("t/00001004", f"{must} null in a list"),
+        ("t/00001005", f"{must} lists of 1 and 2 values"),
+    ]
+    assert (manifest.quarantined, manifest.splits["train"].records) == (4, 1002)
+
+
+def test_another_dtype_in_another_file_is_quarantined(tmp_path: Path) -> None:
+    write_latents(tmp_path / "in/a.parquet", make_latents(4))
+    doubles = pyarrow.array(make_latents(2), pyarrow.list_(pyarrow.list_(pyarrow.float64())))
+    write_table(tmp_path / "in/b.parquet", {"id": [7, 8], "latents": doubles})
+    make_dataset(tmp_path / "in", tmp_path / "out")
+    assert read_reasons(tmp_path / "out") == [
+        (f"b/0000000{k}", "feature 'latents' must be float32 [2, 3], got float64 [2, 3]") for k in (1, 2)
+    ]
+
+
+def test_values_that_a_given_type_cannot_hold_are_quarantined(tmp_path: Path) -> None:
+    columns = {"id": range(3), "x": [[1.0, 2.0], [1e9, 0.0], [3.0, 4.0, 5.0]], "y": [b"abcd", b"abcd", b"abc"]}
+    path = write_table(tmp_path / "t.parquet", columns)
+    make_dataset(path, tmp_path / "out", tensors=("x=float16[2]", "y=uint8[4]"), max_bad=2)
+    assert read_reasons(tmp_path / "out") == [
+        ("t/00000002", "feature 'x' must be float16 [2], got values of float64 beyond it"),
+        ("t/00000003", "feature 'x' must be float16 [2], got float16 [3]"),
+    ]
+
+
+def test_a_damaged_row_group_costs_its_rows(tmp_path: Path) -> None:
+    path = write_latents(tmp_path / "t.parquet", make_latents())
+    damage(path, "latents.list.element.list.element", 1)
+    manifest = make_dataset(path, tmp_path / "out")
+    assert (manifest.splits["train"].records, manifest.quarantined) == (7, 3)
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_shards_are_the_same_whether_rows_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, copies: bool
+) -> None:
+    path = write_latents(tmp_path / "t.parquet", make_latents(), label=[k % 2 for k in range(COUNT)])
+    monkeypatch.setattr(plan_file, "_COPY_ROWS_FROM_SHARDS", 1 if copies else 99)
+    make_dataset(path, tmp_path / "out", num_shards=3, workers=1)
+    make_dataset(path, tmp_path / "one", num_shards=1)
+    assert sorted(read_payloads(tmp_path / "out")) == sorted(read_payloads(tmp_path / "one"))
+    classes = [int(record["image/class/label"][0]) for record in read_records(tmp_path / "out")]
+    assert sorted(classes) == [0] * 5 + [1] * 5
+
+
+def test_tasks_make_the_plan_that_one_process_makes(tmp_path: Path) -> None:
+    for number in range(3):
+        write_latents(tmp_path / f"in/{number}.parquet", make_latents(4))
+    options = {"num_shards": 2, "drop_duplicates": True}
+    by_tasks = plan_by_tasks(tmp_path / "in", tmp_path / "tasks", **options)
+    assert by_tasks == plan_by_launcher(tmp_path / "in", tmp_path / "launcher", **options)
+
+
+def test_equal_tensors_are_copies(tmp_path: Path) -> None:
+    path = write_latents(tmp_path / "t.parquet", [*make_latents(4), *make_latents(2)])
+    manifest = make_dataset(path, tmp_path / "out", drop_duplicates=True)
+    assert (manifest.splits["train"].records, manifest.duplicates.dropped) == (4, 2)
+    manifest = make_dataset(path, tmp_path / "all")
+    assert (manifest.splits["train"].records, manifest.duplicates.within) == (6, {"train": 2})
+
+
+def test_splits_and_classes_come_from_names_and_columns(tmp_path: Path) -> None:
+    for split, count in (("train", 3), ("test", 2)):
+        label = ["cat", "dog", "cat"][:count]
+        write_latents(tmp_path / f"in/data/{split}-00000-of-00001.parquet", make_latents(count), label=label)
+    manifest = make_dataset(tmp_path / "in", tmp_path / "out")
+    assert {name: split.records for name, split in manifest.splits.items()} == {"test": 2, "train": 3}
+    assert manifest.label_names == ("cat", "dog")
+
+
+def test_an_export_comes_back(tmp_path: Path) -> None:
+    schema = {
+        "id": tfpipe.Values("int64"),
+        "plain": tfpipe.Values("float", (2,)),
+        "latents": tfpipe.Tensor("bfloat16", (None, None, 3)),
+        "scale": tfpipe.Tensor("float16", (1,)),
+        "caption": tfpipe.Text(),
+        "class": tfpipe.Label(("cat", "dog")),
+    }
+    records = (
+        {
+            "id": k,
+            "plain": [k / 2, 1.0],
+            "latents": np.full((1 + k % 2, 2, 3), k / 2, ml_dtypes.bfloat16),
+            "scale": np.array([k], np.float16),
+            "caption": f"Größe {k}",
+            "class": k % 2,
+        }
+        for k in range(COUNT)
+    )
+    tfpipe.write(records, tmp_path / "first", schema, num_shards=2, workers=0)
+    export(ExportConfig(str(tmp_path / "first"), str(tmp_path / "parquet"), to="parquet", workers=1))
+    manifest = make_dataset(tmp_path / "parquet", tmp_path / "again")
+    assert manifest.label_names == ("cat", "dog")
+    assert sorted(read_payloads(tmp_path / "again")) == sorted(read_payloads(tmp_path / "first"))
+
+
+def test_a_file_of_numbers_beside_images_is_not_the_input(tmp_path: Path) -> None:
+    write_latents(tmp_path / "in/embeddings.parquet", make_latents())
+    assert is_table_input(ShardConfig(str(tmp_path / "in"), "/out"))
+    write_files(tmp_path / "in", {"a.jpg": make_jpeg(1)})
+    assert not is_table_input(ShardConfig(str(tmp_path / "in"), "/out"))
+
+
+def test_nan_can_be_refused(tmp_path: Path) -> None:
+    path = write_latents(tmp_path / "t.parquet", [*make_latents(2), [[float("nan")] * 3] * 2])
+    manifest = make_dataset(path, tmp_path / "out")
+    assert manifest.splits["train"].tensors["latents"].nan_records == 1
+    with pytest.raises(DataError) as caught:
+        make_dataset(path, tmp_path / "refused", refuse_nan=True)
+    assert str(caught.value) == "t/00000003: feature 'latents' must hold no NaN, since `refuse_nan` is set."
+
+
+def refuse(source: Path, **options: Any) -> str:
+    with pytest.raises((ConfigError, DataError)) as caught:
+        list_images(ShardConfig(str(source), "/out", **options))
+    return str(caught.value)
+
+
+def test_options_and_columns_must_fit(tmp_path: Path) -> None:
+    path = write_latents(tmp_path / "t.parquet", make_latents(), raw=[b"x"] * COUNT)
+    assert refuse(path) == (
+        f"{path}: column 'raw' holds bytes, which do not say what they are. Give their dtype and shape with `tensors`, "
+        "as in raw=float16[4,64,64]."
+    )
+    assert refuse(path, tensors=("id=int64[]",)) == ("`tensors` must name columns of tensors (latents, raw), got 'id'.")
+    form = tfpipe.format.image_form.ImageForm(square=8, encoding="raw")
+    assert refuse(path, form=form) == f"`encoding` changes images, and {path} has none. Leave it out."
+    images = write_parquet(tmp_path / "i.parquet", [make_jpeg(1)])
+    assert refuse(images, tensors=("x=int8[1]",)) == f"`tensors` needs Parquet files without images, got {images}."
+    write_files(tmp_path / "folder", {"a/1.jpg": make_jpeg(1)})
+    assert refuse(tmp_path / "folder", tensors=("x=int8[1]",)) == (
+        f"`tensors` needs Parquet files without images, got {tmp_path / 'folder'}."
+    )
+    path = write_table(tmp_path / "u.parquet", {"x": pyarrow.array([[1]], pyarrow.list_(pyarrow.uint64()))})
+    assert refuse(path).endswith("got uint64.")
+    path = write_table(tmp_path / "r.parquet", {"seed": [[1]]})
+    assert refuse(path) == f"{path}: a batch has something else of the name 'seed'. Give the column another name."
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x", "A tensor's type must be a dtype and a shape, as in float16[?,4,64], got ''."),
+        ("=int8[1]", "`tensors` must name each column once, as in latents=float16[4,64,64], got '=int8[1]'."),
+        ("x=int8", "A tensor's type must be a dtype and a shape, as in float16[?,4,64], got 'int8'."),
+        ("x=int8[1,]", "A tensor's type must be a dtype and a shape, as in float16[?,4,64], got 'int8[1,]'."),
+    ],
+)
+def test_a_type_must_be_valid(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ShardConfig("in", "out", tensors=(text,))
+    assert str(caught.value) == message
+
+
+def test_all_files_hold_images_or_none_does(tmp_path: Path) -> None:
+    write_latents(tmp_path / "in/b.parquet", make_latents(), image=[{"bytes": make_jpeg(1), "path": None}] * COUNT)
+    write_latents(tmp_path / "in/c.parquet", make_latents())
+    assert refuse(tmp_path / "in") == f"Every file of {tmp_path / 'in'} must hold images, or none may."
+
+
+def test_a_job_that_goes_on_gives_the_same_bytes(tmp_path: Path) -> None:
+    path = write_latents(tmp_path / "t.parquet", make_latents())
+    make_dataset(path, tmp_path / "out", num_shards=3)
+    whole = read_tree(tmp_path / "out")
+    (tmp_path / "out/train-00001-of-00003.tfrecord").unlink()
+    make_dataset(path, tmp_path / "out", num_shards=3)
+    assert read_tree(tmp_path / "out") == whole
